@@ -65,7 +65,7 @@ impl Vfs {
     async fn query_attr(&self, inode: &Arc<Inode>) -> Result<(Attr, RequestStamp, bool)> {
         for attempt in 1.. {
             inode.writes.drained().await;
-            let stamp = self.stamp();
+            let stamp = self.stamp_request();
             // A handle is of the file itself, whatever its name leads to by now. It may be gone
             // with its session, in which case the name is what is left.
             if let Some(attr) = self.attr_by_handle(inode).await {
@@ -176,7 +176,7 @@ impl Vfs {
         handle: Option<Handle>,
         mut change_guard: Change<'_>,
     ) -> Result<()> {
-        let stamp = self.stamp();
+        let stamp = self.stamp_request();
         let path = self.tree().path(inode.ino);
         let query = async {
             if let Some(attr) = self.attr_by_handle(inode).await {
@@ -220,7 +220,7 @@ impl Vfs {
         }
         inode.writes.drained().await;
         for attempt in 1.. {
-            let stamp = self.stamp();
+            let stamp = self.stamp_request();
             let Some(path) = self.tree().path(inode.ino) else { break };
             match self.remote.setattr(&path, change).await {
                 Err(Errno::ENOENT)

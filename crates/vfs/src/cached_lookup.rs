@@ -1,4 +1,4 @@
-//! Look-ups and attributes from snapshots of whole directories, while they count.
+//! Lookups and attributes that are answered from the directory cache.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::{Ino, Vfs};
 const NAME_MAX: usize = 255;
 
 impl Vfs {
-    /// What a snapshot of `parent` tells of `name`, if it counts still. A look-up of what is there
-    /// is counted.
+    /// The answer to a lookup of `name` by a valid listing of `parent`. Counts one lookup if the
+    /// name exists.
     pub(crate) fn lookup_cached(&self, parent: Ino, name: &Name) -> Result<Option<LookupResult>> {
         let now = Instant::now();
         let mut tree = self.tree();
@@ -34,7 +34,7 @@ impl Vfs {
                     false => negative.saturating_sub(now.saturating_duration_since(since)),
                 };
                 let known = tree.child(parent, name);
-                // Somebody else may have made it since, and we have seen that.
+                // Another machine may have created it since, and an answer has shown that.
                 let found_inode = known.is_some_and(|known| known.state().received_at() > since);
                 if left.is_zero() || found_inode {
                     return Ok(None);
@@ -67,7 +67,7 @@ impl Vfs {
         }
     }
 
-    /// What a snapshot tells of the attributes of `inode`, if it counts still.
+    /// The attributes of `inode` in a valid listing of its directory.
     pub(crate) fn cached_listing_attr(&self, inode: &Arc<Inode>) -> Option<Attr> {
         let now = Instant::now();
         let mut tree = self.tree();
@@ -79,12 +79,12 @@ impl Vfs {
         }
         let (found_inode, _) =
             self.lookup_from_listing(&mut tree, parent, &name, &attr, received_at, stamp)?;
-        // Counted by that; nobody has looked it up.
+        // The kernel has not looked it up, so the lookup counted above is dropped.
         tree.forget(found_inode.ino, 1);
         (found_inode.ino == inode.ino).then_some(attr)
     }
 
-    /// Whether attributes of `name` that were told at `received_at` count still.
+    /// Whether attributes of `name` that were received at `received_at` are fresh.
     fn is_fresh(
         &self,
         tree: &Tree,
@@ -102,8 +102,8 @@ impl Vfs {
         now < received_at + lifetime
     }
 
-    /// Looks up a name by what a listing tells of it, unless something newer is known. One look-up
-    /// is counted. Returns too until when the name is valid.
+    /// Looks `name` up by its entry in a listing, unless newer information is known. Counts one
+    /// lookup. Also returns until when the name is valid.
     pub(crate) fn lookup_from_listing(
         &self,
         tree: &mut Tree,
@@ -123,7 +123,7 @@ impl Vfs {
                     || differs && state.last_attr().is_some() && state.received_at() > received_at;
                 let may_be_other =
                     differs && state.open.iter().any(|open| open.remote.opened().is_some());
-                // A listing that began before the name was bound may tell of another file.
+                // A listing that began before the name was bound may contain another file.
                 let same = known.kind == attr.kind && *since <= seq;
                 same && !is_older && !may_be_other
             }
@@ -135,7 +135,7 @@ impl Vfs {
         let inode = match known {
             Some((known, _)) => known,
             None => {
-                let inode = tree.record_lookup(dir, name, attr, received_at).inode();
+                let inode = tree.record_lookup(dir, name, attr, received_at);
                 self.record_attr_at(&inode, attr, stamp, received_at);
                 let until = inode.state().valid_until();
                 tree.renew_name(dir, name, until);

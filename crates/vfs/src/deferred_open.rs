@@ -149,7 +149,7 @@ impl Shared {
         for attempt in 1.. {
             inode.writes.drained().await;
             let path = self.path(inode.ino)?;
-            let stamp = self.stamp();
+            let stamp = self.stamp_request();
             let opened = self.remote.open(&path, flags).await.map(|opened| {
                 // Closed unless it is taken over.
                 (CloseGuard { remote: &self.remote, fh: Some(opened.fh) }, opened.attr)

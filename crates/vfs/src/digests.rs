@@ -26,7 +26,7 @@ impl Vfs {
             return Ok(None);
         }
         inode.writes.drained().await;
-        let stamp = self.stamp();
+        let stamp = self.stamp_request();
         let mut known = self.validated(&inode.state(), inode.kind);
         if known.is_none() {
             known = self.validated_by_listing(&inode).await;

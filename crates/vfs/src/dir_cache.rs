@@ -1,21 +1,20 @@
-//! What whole directories were when they were listed last.
+//! The directory cache: listings of whole directories with the attributes of their entries.
 //!
-//! Definitions. A *snapshot* is a listing of one directory with the attributes of its names, as
-//! the server told them. It is *complete* when the listing came to its end: then a name that is
-//! not in it was absent. Names that are changed through this mount afterwards are *exceptions*:
-//! unknown from the moment in which the change begins, so that one change does not spoil what is
-//! known of all the others. What a change, or a later answer of the server, makes of such a name
-//! may be put in.
+//! Definitions. A *listing* contains the entries of one directory as the server returned them. It
+//! is *complete* if it reached the end of the directory: then a name that is not in it was absent.
+//! A name that is changed through this mount gets an *override*: unknown from the beginning of the
+//! change, so that one change does not invalidate the other entries. The result of the change, or a
+//! later answer of the server, may replace it.
 //!
-//! Snapshots say what was true when; for how long that counts is the caller's matter. They are
-//! kept apart from the tree's nodes, which are there only for what the kernel knows: a listing of
-//! a directory that the kernel has not looked at yet is kept by its path, until it does.
+//! A listing records what was true at which time; the caller decides how long that is valid.
+//! Listings are separate from the tree's nodes, which exist only for what the kernel knows: a
+//! listing of a directory without a node is cached by path until the kernel looks the directory up.
 //!
 //! Invariants:
-//! 1. What is in a snapshot was told by the server after the last change made here of that name.
-//! 2. Entries and bytes are bounded over all snapshots; the least recently used go first.
+//! 1. Each entry was returned by the server after the last local change of its name.
+//! 2. Entries and bytes are bounded over all listings; the least recently used are evicted.
 //!
-//! All of it is guarded by the lock of the tree, which changes exceptions and names in one step.
+//! The tree's lock guards the cache, so overrides and names change in one step.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -27,44 +26,43 @@ use tokio::time::Instant;
 use crate::Ino;
 use crate::tree::RequestStamp;
 
-/// Names kept in snapshots, at most: three times the sources of Linux.
+/// Names in the cache, at most: three times the sources of Linux.
 const MAX_NAMES: usize = 200_000;
 
-/// Bytes of them, at most. Names longer than some 50 bytes reach this first.
+/// Bytes of the cache, at most. Names longer than some 50 bytes reach this bound first.
 const MAX_BYTES: usize = 32 << 20;
 
-/// What a name costs besides its bytes: its attributes, its reference, its place in two orders.
+/// Bytes of an entry besides its name: its attributes, its reference, its position in two orders.
 const NAME_BYTES: usize = size_of::<CachedEntry>() + 2 * size_of::<usize>() + 2 * size_of::<u32>();
 
-/// Names of a listing that is put in the order of the inode numbers, at most: some milliseconds.
+/// Entries of a listing that is sorted by inode number, at most: some milliseconds.
 const MAX_NUMBERED: usize = 20_000;
 
-/// What a snapshot costs besides its names. An empty directory must not be for free.
+/// Bytes of a listing besides its entries, so that an empty directory is not free.
 const LISTING_BYTES: usize = 400;
 
-/// Names that a listing leaves out are asked for so many times before others are taken for absent
-/// without: who looks a few names up, perhaps because he has just had something made on the
-/// server, gets the server's answer; who goes through search paths does not wait for each name.
+/// Negative lookups are answered from a complete listing only after the server has confirmed this
+/// many of them. A user who checks for a few files just created on the server gets the server's
+/// answer; a compiler that searches include paths does not wait for each name.
 const REQUIRED_CONFIRMATIONS: u8 = 8;
 
-/// A listing that follows another is believed as that was, if names that the other left out were
-/// asked for so shortly before: who goes through search paths does so all the time.
+/// A listing inherits the confirmations of the one before it if an absent name was looked up within
+/// this time before its request, as a search of include paths does all the time.
 const SEARCH_WINDOW: Duration = Duration::from_secs(1);
 
-/// Listings that are believed so one after the other. Then the server is asked for a few names
-/// again: it may have one that it does not list.
+/// Listings in a row that may inherit confirmations. Then the server must confirm some names again:
+/// it may have a name that it does not list.
 const MAX_INHERITED: u8 = 8;
 
-/// Names of a listing that is renewed before it counts no longer, at most: what a few look-ups are
-/// worth.
+/// Entries of a listing that is refreshed before it expires, at most: the price of a few lookups.
 const MAX_REFRESHED_NAMES: usize = 400;
 
-/// For how long after the last change made here a directory that was made here is taken to have
-/// no other names: while an archive is unpacked, but not until somebody has logged in on the server
-/// and made something in it.
+/// How long after the last local change a directory created by this mount is taken to have no other
+/// names: while an archive is unpacked, but shorter than a user needs to log in on the server and
+/// create a file in it.
 const CREATED_FOR: Duration = Duration::from_millis(200);
 
-/// A name as it was listed.
+/// One entry of a listing.
 #[derive(Clone, Debug)]
 pub(crate) struct CachedEntry {
     pub(crate) name: Name,
@@ -72,35 +70,35 @@ pub(crate) struct CachedEntry {
     pub(crate) received_at: Instant,
 }
 
-/// What a snapshot tells of a name.
+/// The answer of a listing for a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lookup {
-    /// It was there.
+    /// It existed.
     Present { attr: Attr, received_at: Instant, stamp: RequestStamp },
-    /// It was not, at that time.
+    /// It was absent at this time.
     Absent(Instant),
-    /// A listing of then, which is complete, leaves it out.
+    /// It is not in a complete listing of this time.
     NotListed(Instant),
 }
 
-/// An order in which programs go through a directory.
+/// An order in which programs visit a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// As it is listed: `tar`, `find`, `grep -r`.
+    /// The order of the listing: `tar`, `find`, `grep -r`.
     #[default]
     Listing,
     /// By name: `rsync`, `ls`, shells.
     Name,
-    /// By inode number: `cp -r`, in the belief that files lie so on a disk.
+    /// By inode number: `cp -r`, on the assumption that this is the order on the disk.
     Number,
 }
 
 impl Order {
-    /// All of them, the likeliest first.
+    /// All orders, the most likely first.
     pub(crate) const ALL: [Order; 3] = [Order::Listing, Order::Name, Order::Number];
 }
 
-/// A name that was changed here after the listing began.
+/// The state of a name that was changed locally after the listing began.
 #[derive(Clone, Copy, Debug)]
 enum Override {
     Unknown,
@@ -111,38 +109,39 @@ enum Override {
 /// See the [module](self).
 pub(crate) struct CachedListing {
     listed: Arc<[CachedEntry]>,
-    /// Places in `listed` in the order of the names.
+    /// Positions in `listed`, sorted by name.
     by_name: Box<[u32]>,
-    /// The same in the order of the inode numbers, once somebody has wanted that.
+    /// Positions in `listed`, sorted by inode number; computed on demand.
     by_number: OnceLock<Box<[u32]>>,
-    /// Places of directories in `listed`.
+    /// Positions of the directories in `listed`.
     directories: Box<[u32]>,
-    /// When what was changed last of it was changed, in seconds of Unix time.
+    /// The latest mtime of the entries, in seconds of Unix time.
     newest_mtime: i64,
     complete: bool,
-    /// Nobody had asked for it, nor has anybody used it yet.
+    /// It was prefetched and not used yet.
     ahead: bool,
     stamp: RequestStamp,
-    /// When the first part of the listing came: absent names were absent about then.
+    /// When the first batch arrived: absent names were absent about then.
     first_batch_at: Instant,
     overrides: HashMap<Name, Override>,
-    /// Names that it leaves out, and that were asked for and absent.
+    /// Lookups of names that are not in it, which the server has confirmed as absent.
     confirmed_absences: u8,
-    /// So many listings before it were believed one after the other, since names were asked for.
+    /// Listings before this one that inherited `confirmed_absences` without confirmations of their
+    /// own.
     inherited_trust: u8,
-    /// When a name that it leaves out was asked for last.
+    /// When a name that is not in it was looked up last.
     last_search_at: Option<Instant>,
-    /// It is being listed anew.
+    /// It is being refreshed.
     is_refreshing: bool,
-    /// The directory was made here, and until then is taken to have no names but those made here.
+    /// This mount created the directory; until then it is taken to have only names created here.
     created_until: Option<Instant>,
-    /// Its place in the order of use.
+    /// Position in the order of use.
     last_use: u64,
     bytes: usize,
 }
 
 impl CachedListing {
-    /// `listed` in the server's order.
+    /// A listing with the entries `listed` in the server's order.
     pub(crate) fn new(
         listed: Vec<CachedEntry>,
         complete: bool,
@@ -182,14 +181,14 @@ impl CachedListing {
         }
     }
 
-    /// Of a directory that was made here just now.
+    /// The listing of a directory that this mount has just created.
     pub(crate) fn of_created(stamp: RequestStamp, now: Instant) -> CachedListing {
         let empty = CachedListing::new(Vec::new(), true, stamp, stamp.at);
         CachedListing { created_until: Some(now + CREATED_FOR), ..empty }
     }
 
-    /// For how long names that it leaves out are taken for absent still, where those that were
-    /// asked for are for `negative`.
+    /// How much longer names that are not in it are taken to be absent, if an absent name is cached
+    /// for `negative`.
     pub(crate) fn absence_lifetime(&self, negative: Duration, now: Instant) -> Duration {
         let made =
             self.created_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
@@ -202,7 +201,7 @@ impl CachedListing {
             .min(negative)
     }
 
-    /// Takes over from the listing `before` it whether it is to be believed in what it leaves out.
+    /// Inherits the confirmations of the listing `before` this one, if they are recent enough.
     fn inherit_trust(&mut self, before: &CachedListing) {
         let searched_lately =
             |at: Instant| self.stamp.at.saturating_duration_since(at) < SEARCH_WINDOW;
@@ -215,7 +214,7 @@ impl CachedListing {
         }
     }
 
-    /// What it tells of `name`; `None` when that is not known.
+    /// The answer for `name`; `None` if unknown.
     pub(crate) fn lookup(&self, name: &Name) -> Option<Lookup> {
         match self.overrides.get(name) {
             Some(Override::Unknown) => return None,
@@ -238,14 +237,14 @@ impl CachedListing {
         self.search_name(name).ok().map(|at| self.by_name[at] as usize)
     }
 
-    /// Where `name` is among the names in order, or would be.
+    /// The index of `name` in `by_name`, or where it would be inserted.
     fn search_name(&self, name: &Name) -> std::result::Result<usize, usize> {
         let name = name.as_bytes();
         self.by_name
             .binary_search_by(|position| self.listed[*position as usize].name.as_bytes().cmp(name))
     }
 
-    /// All that it lists, if that is the whole directory as it is known to be.
+    /// All entries with their overrides, if the listing is complete and no name is unknown.
     pub(crate) fn full(&self) -> Option<FullListing> {
         let is_unknown = |known_override: &Override| matches!(known_override, Override::Unknown);
         if !self.complete || self.overrides.values().any(is_unknown) {
@@ -257,7 +256,7 @@ impl CachedListing {
             }
             _ => None,
         };
-        // Each where it was listed, so that the order stays what it was.
+        // Each at its old position, so that the order stays the same.
         let mut all: Vec<CachedEntry> = self
             .listed
             .iter()
@@ -271,34 +270,34 @@ impl CachedListing {
         Some((all, self.stamp))
     }
 
-    /// Whether it came to its end.
+    /// Whether it reached the end of the directory.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// When it was asked for.
+    /// When it was requested.
     pub(crate) fn stamp(&self) -> RequestStamp {
         self.stamp
     }
 
-    /// Nothing is known of `name`, which was changed after the listing began.
+    /// Makes `name` unknown, since it was changed after the listing began.
     pub(crate) fn invalidate_name(&mut self, name: Name) {
         self.bytes += NAME_BYTES + name.as_bytes().len();
         self.overrides.insert(name, Override::Unknown);
     }
 
-    /// When it was listed.
+    /// When the first batch arrived.
     pub(crate) fn first_batch_at(&self) -> Instant {
         self.first_batch_at
     }
 
-    /// Whether there are directories in it.
+    /// Whether it contains directories.
     pub(crate) fn has_directories(&self) -> bool {
         !self.directories.is_empty()
     }
 
-    /// The names of its directories in the server's order, and whether they are there still as far
-    /// as is known. Those that were removed show where a walk is that removes what it has seen.
+    /// The names of its directories in the server's order, and whether each still exists as far as
+    /// is known. The removed ones show the position of a walk that removes what it has visited.
     pub(crate) fn directories(&self) -> Vec<(Name, bool)> {
         let entry = |position: &u32| {
             let name = &self.listed[*position as usize].name;
@@ -307,12 +306,12 @@ impl CachedListing {
         self.directories.iter().map(entry).collect()
     }
 
-    /// When what was changed last of all that it lists was changed, in seconds of Unix time.
+    /// The latest mtime of the entries, in seconds of Unix time.
     pub(crate) fn newest_mtime(&self) -> i64 {
         self.newest_mtime
     }
 
-    /// Where `name` is in this order; `None` too where the order is not known.
+    /// The position of `name` in this order; `None` also if the order is not known.
     pub(crate) fn position(&self, name: &Name, order: Order) -> Option<usize> {
         let by_name = self.search_name(name).ok()?;
         let listed = self.by_name[by_name];
@@ -323,21 +322,22 @@ impl CachedListing {
         }
     }
 
-    /// What is listed, if the order of the inode numbers is not known and worth to be.
+    /// The entries, if their order by inode number is not known and small enough to compute.
     pub(crate) fn entries_without_number_order(&self) -> Option<Arc<[CachedEntry]>> {
         let wants = self.by_number.get().is_none() && self.listed.len() <= MAX_NUMBERED;
         wants.then(|| self.listed.clone())
     }
 
-    /// The inode numbers of what is [listed](Snapshot::unnumbered), one for each.
+    /// Sets the inode numbers of [these entries](CachedListing::entries_without_number_order), one
+    /// for each.
     pub(crate) fn set_number_order(&self, numbers: &[u64]) {
         let mut by_number: Box<[u32]> = (0..self.listed.len() as u32).collect();
         by_number.sort_by_key(|position| numbers.get(*position as usize));
-        // Whoever was first has put in the same.
+        // If another thread was first, it has set the same value.
         let _ = self.by_number.set(by_number);
     }
 
-    /// What it lists, from a place in this order on, as far as it is there still.
+    /// The existing entries from a position in this order on.
     pub(crate) fn entries_from(
         &self,
         from: usize,
@@ -356,13 +356,13 @@ impl CachedListing {
         })
     }
 
-    /// It was fetched before anybody asked for it.
+    /// Marks it as prefetched.
     pub(crate) fn mark_prefetched(&mut self) {
         self.ahead = true;
     }
 }
 
-/// All entries of a directory, and when they were asked for.
+/// All entries of a directory, and when they were requested.
 pub(crate) type FullListing = (Vec<CachedEntry>, RequestStamp);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -371,16 +371,16 @@ enum Key {
     Path(RemotePath),
 }
 
-/// All snapshots. See the [module](self).
+/// All cached listings. See the [module](self).
 pub(crate) struct DirCache {
     by_key: HashMap<Key, CachedListing>,
     order: BTreeMap<u64, Key>,
     next_use: u64,
-    /// How many are kept by their paths.
+    /// Number of listings cached by path.
     ahead: usize,
     names: usize,
     bytes: usize,
-    /// No more bytes than this.
+    /// Upper limit of `bytes`.
     max_bytes: usize,
 }
 
@@ -391,7 +391,7 @@ impl Default for DirCache {
 }
 
 impl DirCache {
-    /// None so far, and never more than `bytes` of them.
+    /// An empty cache of at most `bytes`.
     pub(crate) fn with_max_bytes(bytes: usize) -> DirCache {
         DirCache {
             by_key: HashMap::new(),
@@ -404,37 +404,37 @@ impl DirCache {
         }
     }
 
-    /// Puts in what the directory `dir` is.
+    /// Caches a listing of the directory `dir`.
     pub(crate) fn insert(&mut self, dir: Ino, listing: CachedListing) {
         self.put(Key::Node(dir), listing);
     }
 
-    /// Puts in what the directory at `path` is, of which there is no node.
+    /// Caches a listing of the directory at `path`, which has no node.
     pub(crate) fn insert_by_path(&mut self, path: RemotePath, listing: CachedListing) {
         self.put(Key::Path(path), listing);
     }
 
-    /// Takes out what was listed ahead at `path`.
+    /// Removes and returns the listing cached for `path`.
     pub(crate) fn take_by_path(&mut self, path: &RemotePath) -> Option<CachedListing> {
         if self.ahead == 0 { None } else { self.take(&Key::Path(path.clone())) }
     }
 
-    /// Whether anything is kept by its path.
+    /// Whether any listing is cached by path.
     pub(crate) fn has_any_by_path(&self) -> bool {
         self.ahead > 0
     }
 
-    /// How many names are kept, and how many bytes that takes.
+    /// The number of names in the cache, and their bytes.
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.names, self.bytes)
     }
 
-    /// Whether there is a snapshot of `dir`.
+    /// Whether a listing of `dir` is cached.
     pub(crate) fn contains(&self, dir: Ino) -> bool {
         self.by_key.contains_key(&Key::Node(dir))
     }
 
-    /// Forgets all that is kept by its path.
+    /// Drops all listings cached by path.
     pub(crate) fn clear_by_path(&mut self) {
         if self.ahead == 0 {
             return;
@@ -446,17 +446,17 @@ impl DirCache {
         }
     }
 
-    /// The snapshot of `dir`, which is with this the one used last.
+    /// The listing of `dir`, which becomes the most recently used.
     pub(crate) fn get(&mut self, dir: Ino) -> Option<&CachedListing> {
         self.get_by_key(Key::Node(dir))
     }
 
-    /// The snapshot of `dir`, which is not used by that.
+    /// The listing of `dir`, without a change of the order of use.
     pub(crate) fn peek(&self, dir: Ino) -> Option<&CachedListing> {
         self.by_key.get(&Key::Node(dir))
     }
 
-    /// The snapshot of what is at `path`, kept by its path; the one used last with this.
+    /// The listing cached for `path`, which becomes the most recently used.
     pub(crate) fn get_by_path(&mut self, path: &RemotePath) -> Option<&CachedListing> {
         self.get_by_key(Key::Path(path.clone()))
     }
@@ -470,7 +470,7 @@ impl DirCache {
         Some(listing)
     }
 
-    /// Whether the snapshot of `dir` was fetched ahead and not used yet; with this it is.
+    /// Whether the listing of `dir` was prefetched and not used yet. Marks it as used.
     pub(crate) fn take_prefetched(&mut self, dir: Ino) -> bool {
         let listing = self.by_key.get_mut(&Key::Node(dir));
         listing.is_some_and(|listing| std::mem::take(&mut listing.ahead))
@@ -480,7 +480,7 @@ impl DirCache {
         self.take(&Key::Node(dir));
     }
 
-    /// A name that the snapshot of `dir` leaves out was asked for, and is absent.
+    /// The server has confirmed that a name which is not in the listing of `dir` is absent.
     pub(crate) fn confirm_absence(&mut self, dir: Ino) {
         if let Some(listing) = self.by_key.get_mut(&Key::Node(dir)) {
             listing.confirmed_absences = listing.confirmed_absences.saturating_add(1);
@@ -488,9 +488,9 @@ impl DirCache {
         }
     }
 
-    /// The snapshot of `dir` has answered for a name that it leaves out, and counts for so long
-    /// still out of `lifetime`. Whether it is time to list `dir` anew, so that nobody has to wait
-    /// for that; tells so once.
+    /// The listing of `dir` has answered for a name that is not in it; that answer is valid for
+    /// `left` out of `lifetime`. Returns, once, whether to refresh the listing now, so that no
+    /// caller has to wait for that.
     pub(crate) fn note_search(&mut self, dir: Ino, left: Duration, lifetime: Duration) -> bool {
         let Some(listing) = self.by_key.get_mut(&Key::Node(dir)) else { return false };
         listing.last_search_at = Some(Instant::now());
@@ -499,22 +499,22 @@ impl DirCache {
         due && !std::mem::replace(&mut listing.is_refreshing, true)
     }
 
-    /// Nothing is known of `name` any longer.
+    /// Makes `name` unknown.
     pub(crate) fn invalidate_name(&mut self, dir: Ino, name: &Name) {
         self.set_override(dir, name, Override::Unknown);
     }
 
-    /// `name` is gone since `since`.
+    /// `name` is absent since `since`.
     pub(crate) fn set_absent(&mut self, dir: Ino, name: &Name, since: Instant) {
         self.set_override(dir, name, Override::Absent(since));
     }
 
-    /// The server has told of `name` what was asked when `stamp`.
+    /// The server has returned `attr` for `name`.
     pub(crate) fn set_present(&mut self, dir: Ino, name: &Name, attr: &Attr, stamp: RequestStamp) {
         self.set_override(dir, name, Override::Present { attr: *attr, stamp });
     }
 
-    /// Something was changed here in `dir`.
+    /// There was a local change in `dir`.
     pub(crate) fn note_change(&mut self, dir: Ino) {
         let listing = self.by_key.get_mut(&Key::Node(dir));
         if let Some(until) = listing.and_then(|listing| listing.created_until.as_mut()) {
@@ -661,7 +661,7 @@ mod tests {
         let kept: Vec<u64> = (1..=5).filter(|dir| dir_cache.get(Ino(*dir)).is_some()).collect();
         assert!(dir_cache.names <= MAX_NAMES && dir_cache.bytes <= MAX_BYTES);
         assert!(!kept.contains(&2) && kept.contains(&1) && kept.contains(&5), "{kept:?}");
-        // One that is too large alone does not stay either.
+        // A listing that exceeds the bound alone is not cached either.
         let huge = names.repeat(5);
         dir_cache.insert(Ino(9), listing(&huge, true));
         assert!(dir_cache.get(Ino(9)).is_none());

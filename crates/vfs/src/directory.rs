@@ -202,7 +202,7 @@ impl Vfs {
         let state = match cached {
             Some(full) => ListingState::from_cache(full),
             None => {
-                let stamp = self.stamp();
+                let stamp = self.stamp_request();
                 let opening = async {
                     let opened = self.remote.opendir(&path).await;
                     let dh = opened.inspect_err(|error| {
@@ -323,7 +323,7 @@ impl Vfs {
             return Ok(());
         }
         let path = self.path(directory.ino)?;
-        let stamp = self.stamp();
+        let stamp = self.stamp_request();
         let dh = self.remote.opendir(&path).await?;
         let old = directory.with(|state| std::mem::replace(state, ListingState::new(dh, stamp)).dh);
         if let Some(old) = old {

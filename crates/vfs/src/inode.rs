@@ -1,17 +1,31 @@
-//! One inode: its attributes as last seen, what this mount knows better than the server, and the
-//! handles it is open with.
+//! One inode: its cached attributes, local knowledge that the server does not have, and its open
+//! handles.
 //!
-//! Definitions. The *validator* of a file is what tells one content from another as far as SFTP
-//! allows: size and time of last change, in whole seconds. It is *settled* when no further change
-//! could leave it the same: when the second it names is over.
+//! Definitions. The *validator* of a file identifies its content as far as SFTP allows: size and
+//! mtime in whole seconds. A content is *racy* (Git's "racily clean") if it was read within the
+//! second that its validator names: a second change in that second would leave the validator the
+//! same. Later it is *past the racy window*.
 //!
-//! Who locks what: `state` is a plain mutex held for a few instructions; it may be taken inside
-//! the tree's lock, never around it. `writes` has a lock of its own, which may be taken inside
-//! that of `state`: a write begins and ends in both at once.
+//! Words of freshness. Each names one question; the methods of [`State`] use them so.
 //!
-//! There is one for each file that the kernel knows, most of which are only listed. So what few
-//! inodes have is apart, and made when it is needed ([`ActiveState`], [`RareState`], [`Writes`], [`OpenHandles`]),
-//! and points in time are [`CompactInstant`]s.
+//! | word | question | clock |
+//! | --- | --- | --- |
+//! | fresh | is the time-out of the attributes not over? | now < `valid_until` |
+//! | expired | is it over? | now >= `valid_until` |
+//! | validated | did the server confirm the attributes and a name within `open_revalidate`, with no local change since or in flight? | age of `requested_at`, `name_validated_at` |
+//! | invalidated | has a local change, or a contradicting answer, made the attributes doubtful? | none; until the next answer |
+//! | unchanged since | was there no local change since a request was sent, and is none in flight? | [`ChangeCounter`](crate::tree::ChangeCounter) |
+//! | quiet since | are all changes over, and has none begun since a count of [`State::changes_begun`]? | that count |
+//! | past the racy window | can the content not change any more without a new validator? | `validator_seen_at`, the server's mtime |
+//! | same generation | is the content the one that was requested? | [`State::content_generation`] |
+//!
+//! Locking. `state` is a plain mutex held for a few instructions; it may be taken inside the tree's
+//! lock, never around it. `writes` has a lock of its own, which may be taken inside that of
+//! `state`: a write begins and ends in both at once.
+//!
+//! There is one `Inode` for each file that the kernel knows, and most of them are only listed. So
+//! fields that few inodes need are in boxes of their own ([`ActiveState`], [`RareState`],
+//! [`Writes`], [`OpenHandles`]), and times are [`CompactInstant`]s.
 
 mod pages;
 mod times;
@@ -33,13 +47,13 @@ use crate::tree::RequestStamp;
 use crate::writes::Writes;
 use pages::Pages;
 
-/// For how much longer than it was told to the kernel may take attributes for true: its time runs
-/// from when it takes the reply. Too much costs a round trip at an open of what has changed.
+/// How much longer than its time-out the kernel may use attributes: its time-out starts when it
+/// receives the reply. Too long a slack costs a round trip at the open of a changed file.
 const KERNEL_TTL_SLACK: Duration = Duration::from_secs(1);
 
-/// For how long the kernel is told attributes without any time to take them for true, once an open
-/// has found that it had another size: long enough for each open that waits for the same file to
-/// be made again. Costs questions of the kernel, but none to the server.
+/// How long the kernel gets attributes with a time-out of zero after an open found another size
+/// than the kernel's: long enough for each open that waits for the same file to be repeated. Costs
+/// requests of the kernel, but none to the server.
 const ZERO_TTL_FOR: Duration = Duration::from_secs(10);
 
 /// See the [module](self).
@@ -52,7 +66,7 @@ pub(crate) struct Inode {
     state: Mutex<State>,
 }
 
-/// What tells one content of a file from another.
+/// Identifies the content of a file, as far as SFTP allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Validator {
     size: u64,
@@ -65,77 +79,78 @@ impl Validator {
     }
 }
 
-/// What is known of those inodes that are opened or changed.
+/// State of inodes that were opened or changed; most inodes have none.
 #[derive(Default)]
 struct ActiveState {
-    /// Tick of the last change made here.
+    /// Sequence number of the last local change.
     last_change_seq: u64,
-    /// Tick at which a handle was opened that had been granted before.
+    /// Sequence number of the last open of a deferred handle.
     deferred_open_seq: u64,
-    /// Changes that have ever begun.
+    /// Number of changes that have ever begun.
     changes_begun: u64,
-    /// Changes on their way.
+    /// Changes in flight.
     changes_in_flight: u32,
-    /// Changes of its names on their way.
+    /// Changes of its names in flight.
     renames_in_flight: u32,
     pages: Option<Pages>,
     visit: Option<Visit>,
-    /// Something that changes the time of change was done here since the attributes were learned.
+    /// A local change has set a new mtime since the attributes were received.
     mtime_pending: bool,
-    /// Nanoseconds of the time of change last learned, if this mount has made that change; else 0.
+    /// Nanoseconds of the cached mtime, if this mount made that change; else 0.
     fraction: u32,
-    /// What the file is, if this mount has made it and has done all to it since.
+    /// The file, if this mount has created it and nobody else has changed it since.
     created_here: Option<Box<CreatedFile>>,
     rare: Option<Box<RareState>>,
 }
 
-/// What is known of few inodes: of those that are changed through this mount.
+/// State of the few inodes that are changed through this mount.
 #[derive(Default)]
 struct RareState {
-    /// Until when the kernel is told nothing to take for true.
+    /// Until when the kernel gets attributes with a time-out of zero.
     zero_ttl_until: Option<Instant>,
-    /// When an open was last sent back to a name that was gone.
+    /// When an open was last sent back to the lookup of a name that was gone.
     sent_back_at: Option<Instant>,
-    /// Time of the last change of the inode that this mount made.
+    /// Time of the last local change of the inode.
     ctime: Option<Timestamp>,
-    /// Times set here, with the fractions that SFTP cannot carry; they hold as long as the server
-    /// tells the same seconds.
+    /// Times set locally, with fractions that SFTP cannot carry; valid while the server reports the
+    /// same second.
     set_atime: Option<Timestamp>,
     set_mtime: Option<Timestamp>,
-    /// Acknowledged writes that have failed, and why the last one did.
+    /// The number of acknowledged writes that have failed, and the last error.
     failed_writes: (u64, Option<Errno>),
 }
 
-/// What a file is that this mount is making.
+/// A file that this mount has created.
 struct CreatedFile {
     attr: Attr,
-    /// So is the time of its last change.
+    /// Whether the mtime in `attr` is exact.
     exact_mtime: bool,
-    /// When that was known.
+    /// When `attr` was known.
     at: Instant,
 }
 
-/// One of those who have the file open.
+/// An open handle of the file.
 pub(crate) struct OpenHandle {
     /// The number of the open file.
     pub(crate) file: u64,
     pub(crate) remote: Arc<RemoteFile>,
-    /// What it was opened as.
+    /// The validator at the open.
     pub(crate) validator: Validator,
     pub(crate) access: Access,
-    /// Reads through it fill the kernel's pages.
+    /// Whether reads through it fill the kernel's page cache.
     pub(crate) cached: bool,
 }
 
-/// What is known of a file that another open, or a look at its name, changes.
+/// The part of the state that another open, or a lookup of the name, changes. Compared to detect
+/// that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StateVersion {
-    /// The number of the file that was opened last, of those that are open.
+    /// The highest number among the open files.
     newest: Option<u64>,
     validator: Option<Validator>,
 }
 
-/// Those who have a file open: nobody, for most files.
+/// The open handles of a file: none, for most files.
 #[derive(Default)]
 pub(crate) struct OpenHandles(
     #[expect(clippy::box_collection, reason = "all files have room for it")]
@@ -143,12 +158,12 @@ pub(crate) struct OpenHandles(
 );
 
 impl OpenHandles {
-    /// One more has it open.
+    /// Adds a handle.
     pub(crate) fn push(&mut self, handle: OpenHandle) {
         self.0.get_or_insert_default().push(handle);
     }
 
-    /// Leaves those that are to be `kept`.
+    /// Removes all handles but those that are `kept`.
     pub(crate) fn retain(&mut self, kept: impl FnMut(&OpenHandle) -> bool) {
         if let Some(handles) = &mut self.0 {
             handles.retain(kept);
@@ -166,41 +181,62 @@ impl Deref for OpenHandles {
 }
 
 /// The mutable part of an [`Inode`].
+///
+/// | field | question | clock | set by |
+/// | --- | --- | --- | --- |
+/// | `attr` | what are the attributes? | – | [`set_attr`](State::set_attr), [`apply`](State::apply) |
+/// | `valid_until` | until when are they fresh? | local time | `set_attr`, [`extend_validity`](State::extend_validity), [`invalidate`](State::invalidate) |
+/// | `received_at` | which of two answers is newer? | local time of the answer | `set_attr` |
+/// | `requested_at` | how old may `attr` be? | local time of the request | `set_attr` |
+/// | `name_validated_at` | when did a name lead here? | local time of the request | [`note_name_validated`](State::note_name_validated) |
+/// | `validator_seen_at` | since when is the validator known? | local time of the answer | `set_attr`, if the validator changes |
+/// | `invalidated` | may a change have outdated `attr`? | – | set by `invalidate`, cleared by `set_attr`, `extend_validity` |
+/// | `lifetime_ms` | how long was the last answer fresh? | – | `set_attr` |
+/// | `kernel_size`, `kernel_valid_until` | which size does the kernel use, and until when? | local time of the reply | [`note_kernel_reply`](State::note_kernel_reply), [`invalidate_pages_and_size`](State::invalidate_pages_and_size) |
+/// | `content_generation` | is prefetched data of the present content? | counter | `set_attr`, [`validate_pages`](State::validate_pages), [`invalidate_pages`](State::invalidate_pages) |
+/// | `pages_untrusted` | may uncompared pages be of another file? | – | set by `invalidate_pages`, cleared by [`restore_page_trust`](State::restore_page_trust) |
+/// | `began_empty` | do the kernel's pages hold only local writes? | – | [`begin_writing`](State::begin_writing) |
+/// | `last_change_seq`, `changes_in_flight` | is an answer from before a local change? | change counter | [`begin_change`](State::begin_change), [`end_change`](State::end_change), [`note_change`](State::note_change) |
+/// | `changes_begun` | has another change begun meanwhile? | count | `begin_change` |
+/// | `renames_in_flight` | is a name being changed? | – | [`begin_renaming`](State::begin_renaming), [`end_renaming`](State::end_renaming) |
+/// | `deferred_open_seq` | was an answer by name requested before a deferred handle was opened? | change counter | [`note_deferred_open`](State::note_deferred_open) |
+/// | `pages` | which content do the kernel's pages hold? | – | `validate_pages`, [`pages_written`](State::pages_written), `invalidate_pages` |
+/// | `mtime_pending` | will the next mtime be that of a local change? | – | [`expect_new_mtime`](State::expect_new_mtime), [`set_fraction`](State::set_fraction) |
+/// | `created_here` | is the file known without a request? | – | [`set_created_here`](State::set_created_here), [`forget_created_here`](State::forget_created_here) |
 pub(crate) struct State {
-    /// As the server last told, not mapped.
+    /// The server's last answer, owners not mapped.
     attr: Option<Attr>,
     valid_until: CompactInstant,
-    /// When the server told `attr`.
+    /// When the server's answer arrived.
     received_at: CompactInstant,
-    /// `attr` was true at this time or later.
+    /// When it was requested: `attr` was true then or later.
     requested_at: CompactInstant,
-    /// A name of this inode was seen to lead to it at this time or later.
+    /// When a name was requested that led to this inode: it did so then or later.
     name_validated_at: CompactInstant,
     /// When the present validator was first seen.
     validator_seen_at: CompactInstant,
-    /// Until when the kernel may take `kernel_size` for true; never when it knows that it is not.
+    /// Until when the kernel may use `kernel_size`; never, if it knows that the size is stale.
     kernel_valid_until: CompactInstant,
-    /// The size that the kernel was told last, for however short a time.
+    /// The last size sent to the kernel, with any time-out.
     kernel_size: u64,
-    /// Counts the contents that the file has had, as far as that is known here, and how often the
-    /// kernel's pages were dropped.
+    /// Counts the known contents of the file, and how often the kernel's pages were dropped.
     content_generation: u64,
-    /// For how long an unchanged answer counts next, in milliseconds. What is longer than fits
-    /// here comes out of the time-out that it is bounded by.
+    /// How long the last answer was fresh, in milliseconds. A longer time than fits here is
+    /// replaced by the bounds of the time-out.
     lifetime_ms: u32,
     /// Links, as far as this mount made them.
     pub(crate) nlink: u32,
     /// `None` for most inodes.
     active: Option<Box<ActiveState>>,
     pub(crate) open: OpenHandles,
-    /// Shared by those who have the file open through the page cache.
+    /// Shared by all handles that read through the page cache.
     pub(crate) readahead: Weak<Readahead>,
-    /// Something has happened here since `attr` was told that may have changed it.
+    /// A local change since the answer may have changed `attr`, or another answer contradicts it.
     invalidated: bool,
-    /// The kernel's pages may be of another file, whatever is taken for granted about them.
+    /// The kernel's pages may be of another file, even where pages are never compared.
     pages_untrusted: bool,
-    /// Whoever writes the file at present has found it empty. So the kernel's pages hold what was
-    /// written here, and nothing from before that another machine could have changed meanwhile.
+    /// The present writers found the file empty when they opened it. So the kernel's pages hold
+    /// local writes only, and nothing older that another machine could have changed meanwhile.
     began_empty: bool,
 }
 
@@ -240,24 +276,24 @@ impl Inode {
 }
 
 impl State {
-    /// The attributes last seen, if they still count.
+    /// The cached attributes, if they are fresh.
     pub(crate) fn fresh_attr(&self, now: Instant) -> Option<Attr> {
         (CompactInstant::from(now) < self.valid_until).then_some(self.attr).flatten()
     }
 
-    /// The attributes last seen, however long ago.
+    /// The cached attributes, however old.
     pub(crate) fn last_attr(&self) -> Option<Attr> {
         self.attr
     }
 
-    /// The attributes last seen, if they were asked for no longer than `within` ago, whatever has
-    /// been changed here since.
+    /// The cached attributes, if they were requested within `within`, even if a local change
+    /// followed.
     pub(crate) fn requested_within(&self, within: Duration) -> Option<Attr> {
         let age = Instant::now().saturating_duration_since(instant(self.requested_at));
         self.attr.filter(|_| age < within)
     }
 
-    /// When the server told the attributes last seen.
+    /// When the cached attributes arrived.
     pub(crate) fn received_at(&self) -> Instant {
         instant(self.received_at)
     }
@@ -270,7 +306,7 @@ impl State {
         }
     }
 
-    /// The kernel is told `size`, to take it for true for `ttl` at most. Tells for how long.
+    /// The kernel gets `size`, to be cached for `ttl` at most. Returns the time-out to send.
     pub(crate) fn note_kernel_reply(&mut self, size: u64, ttl: Duration) -> Duration {
         let now = Instant::now();
         let ttl = if self.has_zero_ttl(now) { Duration::ZERO } else { ttl };
@@ -294,13 +330,13 @@ impl State {
         self.active.as_ref()?.rare.as_deref()
     }
 
-    /// Whether the kernel is told nothing to take for true.
+    /// Whether the kernel gets attributes with a time-out of zero.
     fn has_zero_ttl(&self, now: Instant) -> bool {
         self.rare_if_any().and_then(|rare| rare.zero_ttl_until).is_some_and(|until| now < until)
     }
 
-    /// Whether the kernel takes another size for true than `size`, and was not made to doubt it
-    /// lately. It is now.
+    /// Whether the kernel may use another size than `size`. If so, it gets a time-out of zero for
+    /// [`ZERO_TTL_FOR`]. `false` during that time.
     pub(crate) fn expire_kernel_size(&mut self, size: u64) -> bool {
         let now = Instant::now();
         let mistold =
@@ -312,8 +348,8 @@ impl State {
         has_zero_ttl
     }
 
-    /// An open has found the name gone. Whether it is to be sent back to the name: not if that was
-    /// done a moment ago, and the name was found again since.
+    /// An open has found the name gone. Returns whether the kernel should look the name up again:
+    /// not if it has just done so and found the name.
     pub(crate) fn send_back_to_lookup(&mut self) -> bool {
         let (now, name_validated_at) = (Instant::now(), self.name_validated_at);
         let rare = self.rare();
@@ -324,81 +360,81 @@ impl State {
         !again
     }
 
-    /// It was opened.
+    /// An open has succeeded.
     pub(crate) fn note_opened(&mut self) {
         if let Some(rare) = self.active.as_mut().and_then(|active| active.rare.as_mut()) {
             rare.sent_back_at = None;
         }
     }
 
-    /// A change of one of its names begins. To be followed by [`State::end_renaming`].
+    /// A change of one of its names begins. Must be followed by [`State::end_renaming`].
     pub(crate) fn begin_renaming(&mut self) {
         self.active().renames_in_flight += 1;
     }
 
-    /// The change of the name is over, however it ended.
+    /// A change of one of its names has ended, successfully or not.
     pub(crate) fn end_renaming(&mut self) {
         self.active().renames_in_flight -= 1;
     }
 
-    /// Whether one of its names is being changed.
+    /// Whether a change of one of its names is in flight.
     pub(crate) fn is_renaming(&self) -> bool {
         self.active.as_ref().is_some_and(|active| active.renames_in_flight > 0)
     }
 
-    /// Whether the kernel has been told that the file goes on behind `end`.
+    /// Whether the kernel has got a size greater than `end`.
     pub(crate) fn kernel_size_exceeds(&self, end: u64) -> bool {
         self.kernel_size > end
     }
 
-    /// Whether something has happened here that may have changed the attributes last seen.
+    /// Whether a local change, or an answer, may have outdated the cached attributes.
     pub(crate) fn is_invalidated(&self) -> bool {
         self.invalidated
     }
 
-    /// Until when the attributes count.
+    /// When the attributes expire.
     pub(crate) fn valid_until(&self) -> Instant {
         instant(self.valid_until)
     }
 
-    /// Grows whenever the content may be, or become, another one than before: what was asked for
-    /// before is not to be used any longer. Changes count from their beginning; what is asked for
-    /// while one is [on its way](State::changing) may be of either content.
+    /// Increases whenever the content changes, or may change: data requested before is not used any
+    /// more. A change counts from its beginning; data requested while a change is [in
+    /// flight](State::changes_in_flight) may be of either content.
     pub(crate) fn content_generation(&self) -> u64 {
         self.content_generation + self.changes_begun()
     }
 
-    /// Whether something was changed here since `seq`, or is being changed.
+    /// Whether there was a local change since `seq`, or one is in flight.
     pub(crate) fn changed_since(&self, seq: u64) -> bool {
         self.active
             .as_ref()
             .is_some_and(|active| active.changes_in_flight > 0 || active.last_change_seq > seq)
     }
 
-    /// Whether nothing was changed here since `seq`, nor is being changed, and no handle was opened
-    /// that had been granted before.
+    /// Whether there was no local change since `seq`, none is in flight, and no deferred handle was
+    /// opened since.
     pub(crate) fn unchanged_since(&self, seq: u64) -> bool {
         !self.changed_since(seq)
             && self.active.as_ref().is_none_or(|active| active.deferred_open_seq <= seq)
     }
 
-    /// A handle is open from now on, at `seq`, that was granted before. What was asked before that
-    /// of a name may be of another file.
+    /// A deferred handle was opened at `seq`. An answer by name that was requested before may be of
+    /// another file.
     pub(crate) fn note_deferred_open(&mut self, seq: u64) {
         self.active().deferred_open_seq = seq;
     }
 
-    /// Whether that has happened since `seq`.
+    /// Whether a deferred handle was opened since `seq`.
     pub(crate) fn deferred_open_since(&self, seq: u64) -> bool {
         self.active.as_ref().is_some_and(|active| active.deferred_open_seq > seq)
     }
 
-    /// Whether anything was ever changed here.
+    /// Whether there was ever a local change.
     pub(crate) fn was_changed(&self) -> bool {
         self.active.as_ref().is_some_and(|active| active.last_change_seq > 0)
     }
 
-    /// A change made through this mount begins at `seq`. To be followed by [`State::end_change`].
+    /// A local change begins at `seq`. Must be followed by [`State::end_change`].
     pub(crate) fn begin_change(&mut self, seq: u64) {
         let active = self.active();
         active.changes_in_flight += 1;
@@ -407,7 +443,7 @@ impl State {
         self.invalidate();
     }
 
-    /// The change is over at `seq`, however it ended.
+    /// A change has ended at `seq`, successfully or not.
     pub(crate) fn end_change(&mut self, seq: u64) {
         let active = self.active();
         active.changes_in_flight -= 1;
@@ -415,41 +451,41 @@ impl State {
         self.invalidate();
     }
 
-    /// How many changes have ever begun.
+    /// The number of changes that have ever begun.
     pub(crate) fn changes_begun(&self) -> u64 {
         self.active.as_ref().map_or(0, |active| active.changes_begun)
     }
 
-    /// How many changes are on their way.
+    /// The number of changes in flight.
     pub(crate) fn changes_in_flight(&self) -> u32 {
         self.active.as_ref().map_or(0, |active| active.changes_in_flight)
     }
 
-    /// Whether the change that was the `changes_begun`th to begin is on its way, and no other has been
-    /// since.
+    /// Whether the change number `changes_begun` is in flight, and no other has begun since.
     pub(crate) fn is_only_change(&self, changes_begun: u64) -> bool {
         self.changes_in_flight() == 1 && self.changes_begun() == changes_begun
     }
 
-    /// Something that this inode was part of was changed at `seq`, which shows in its attributes.
+    /// A local change of something else at `seq` affects the attributes of this inode.
     pub(crate) fn note_change(&mut self, seq: u64) {
         self.active().last_change_seq = seq;
         self.invalidate();
     }
 
-    /// Whether all changes are over, and none has begun since [`State::changes_begun`] said `changes_begun`.
+    /// Whether all changes have ended, and none has begun since [`State::changes_begun`] was
+    /// `changes_begun`.
     pub(crate) fn is_quiet_since(&self, changes_begun: u64) -> bool {
         self.changes_in_flight() == 0 && self.changes_begun() == changes_begun
     }
 
-    /// The attributes do not count any longer.
+    /// The attributes are no longer valid.
     pub(crate) fn invalidate(&mut self) {
         self.valid_until = Instant::now().into();
         self.invalidated = true;
     }
 
-    /// The attributes, if the server was asked within `window` for them, and whether a name leads
-    /// to this inode, and nothing was changed here since, nor is being changed.
+    /// The attributes, if the server confirmed them and a name of this inode within `window`, and
+    /// there was no local change since and none is in flight.
     pub(crate) fn validated(&self, now: Instant, window: Duration) -> Option<Attr> {
         let since = self.validated_at()?;
         let young = now.saturating_duration_since(since) < window;
@@ -461,27 +497,27 @@ impl State {
         counts.then_some(self.attr).flatten()
     }
 
-    /// When the server was asked for what an open can be granted on.
+    /// When the last confirmation was requested that a deferred open can rely on.
     pub(crate) fn validated_at(&self) -> Option<Instant> {
         self.name_validated_at.min(self.requested_at).instant()
     }
 
-    /// The last turn of this file, if it has had one.
+    /// The last [visit](Visit) of this file, if there was one.
     pub(crate) fn visit(&self) -> Option<Visit> {
         self.active.as_ref()?.visit
     }
 
-    /// Now this is its last turn.
+    /// Sets the last visit.
     pub(crate) fn set_visit(&mut self, visit: Visit) {
         self.active().visit = Some(visit);
     }
 
-    /// A name of this inode was seen to lead to it, when asked for at `requested_at`.
+    /// A name of this inode led to it, in an answer requested at `requested_at`.
     pub(crate) fn note_name_validated(&mut self, requested_at: Instant) {
         self.name_validated_at = self.name_validated_at.max(requested_at.into());
     }
 
-    /// For how long `attr`, told at `now`, counts.
+    /// How long `attr`, received at `now`, is fresh.
     pub(crate) fn lifetime(&self, attr: &Attr, now: Instant, timeout: Timeout) -> Duration {
         let Some(old) = self.attr else { return timeout.at_age(attr.mtime.secs) };
         let same = Validator::of(&old) == Validator::of(attr)
@@ -496,9 +532,9 @@ impl State {
         }
     }
 
-    /// For how long a listing of this directory counts that was asked for when `stamp`, and the
-    /// `newest` of whose names was changed at that time: as long as everything in it does, unless
-    /// the directory is known to have changed since.
+    /// How long a listing of this directory is valid that was requested at `stamp` and whose newest
+    /// entry has the mtime `newest`: as long as all of its entries, unless the directory is known
+    /// to have changed since.
     pub(crate) fn listing_lifetime(
         &self,
         stamp: RequestStamp,
@@ -510,8 +546,8 @@ impl State {
         if changed { timeout.min } else { timeout.at_age(newest.max(attr.mtime.secs)) }
     }
 
-    /// Takes over what the server told at `now`, to count for as long as `timeout` says. It was
-    /// asked for at `requested_at`.
+    /// Stores the server's answer, requested at `requested_at` and received at `now`, fresh for the
+    /// time that `timeout` gives.
     pub(crate) fn set_attr(
         &mut self,
         attr: Attr,
@@ -533,11 +569,11 @@ impl State {
                 rare.set_mtime = rare.set_mtime.filter(|set| set.secs == attr.mtime.secs);
             }
             if active.fraction > 0 && changed {
-                // Another machine has changed it after this one, perhaps in the same second.
+                // Another machine has changed the file after this one, perhaps in the same second.
                 active.mtime_pending |= same_second;
                 active.fraction = 0;
             }
-            // Somebody else has had a hand in it if its size is another one.
+            // Another machine has changed the file if its size differs.
             active.created_here.take_if(|created_here| created_here.attr.size != attr.size);
             if let Some(created_here) = &mut active.created_here {
                 **created_here = CreatedFile { attr, exact_mtime: true, at: now };
@@ -550,14 +586,14 @@ impl State {
         self.valid_until = (now + lifetime).into();
     }
 
-    /// The server has done `change`: what follows from it without asking is taken over, if the
-    /// attributes counted before. Returns whether all of it is known.
-    pub(crate) fn apply(&mut self, change: &AttrChange, counted: bool) -> bool {
+    /// The server has executed `change`: applies its predictable effects if the attributes were
+    /// fresh (`was_fresh`). Returns whether all effects are known.
+    pub(crate) fn apply(&mut self, change: &AttrChange, was_fresh: bool) -> bool {
         let rare = self.rare();
         rare.ctime = Some(Timestamp::now());
         rare.set_atime = change.atime.or(rare.set_atime);
         rare.set_mtime = change.mtime.or(rare.set_mtime);
-        let predictable = counted && is_predictable(change);
+        let predictable = was_fresh && is_predictable(change);
         if let Some(attr) = self.attr.as_mut().filter(|_| predictable) {
             if let Some(perm) = change.perm {
                 attr.perm = perm;
@@ -573,21 +609,20 @@ impl State {
         false
     }
 
-    /// Lets the attributes count until `until` again, after a change which [`State::apply`] has
-    /// taken over.
+    /// Makes the attributes fresh until `until` again, after [`State::apply`] has applied a change.
     pub(crate) fn extend_validity(&mut self, until: Instant) {
         self.valid_until = until.into();
         self.invalidated = false;
     }
 
-    /// What the file is, if this mount has made it and has done all to it since. The time of its
-    /// last change is a guess.
+    /// The attributes, if this mount has created the file and made all changes since. The mtime is
+    /// a guess.
     pub(crate) fn created_here(&self) -> Option<Attr> {
         self.active.as_ref()?.created_here.as_ref().map(|created_here| created_here.attr)
     }
 
-    /// The same, if the time of its last change is no guess: it was set after the last write. Tells
-    /// too since when that is known.
+    /// Like [`State::created_here`], if the mtime is exact because it was set after the last write.
+    /// Also returns since when this is known.
     pub(crate) fn created_here_exact(&self) -> Option<(Attr, Instant)> {
         let created_here = self.active.as_ref()?.created_here.as_ref();
         created_here
@@ -595,21 +630,21 @@ impl State {
             .map(|created_here| (created_here.attr, created_here.at))
     }
 
-    /// This mount has made the file, or knows what it has made of it: `exact_mtime`, or but for the time
-    /// of its last change.
+    /// This mount has created the file, or knows its attributes after its own changes.
+    /// `exact_mtime` is false if the mtime is a guess.
     pub(crate) fn set_created_here(&mut self, attr: Attr, exact_mtime: bool) {
         self.active().created_here =
             Some(Box::new(CreatedFile { attr, exact_mtime, at: Instant::now() }));
     }
 
-    /// What the file has become is to be asked for.
+    /// The attributes must be requested from the server again.
     pub(crate) fn forget_created_here(&mut self) {
         if let Some(active) = &mut self.active {
             active.created_here = None;
         }
     }
 
-    /// `len` bytes are being written at `offset`, or at the end.
+    /// `len` bytes are being written at `offset`, or at the end of the file.
     pub(crate) fn grow_created_here(&mut self, offset: Option<u64>, len: u64) {
         if let Some(created_here) =
             self.active.as_mut().and_then(|active| active.created_here.as_mut())
@@ -627,40 +662,40 @@ impl State {
         rare.failed_writes = (rare.failed_writes.0 + 1, Some(error));
     }
 
-    /// How many acknowledged writes have failed, and why the last one did.
+    /// The number of acknowledged writes that have failed, and the last error.
     pub(crate) fn failed_writes(&self) -> (u64, Option<Errno>) {
         self.rare_if_any().map_or((0, None), |rare| rare.failed_writes)
     }
 
-    /// The content is being changed here, and with it the time of change.
+    /// A local change of the content begins, which also changes the mtime.
     pub(crate) fn note_content_change(&mut self) {
         self.invalidate_pages_and_size();
         self.expect_new_mtime();
     }
 
-    /// `file` has it open no longer.
+    /// `file` is no longer open.
     pub(crate) fn close(&mut self, file: u64) {
         self.open.retain(|open| open.file != file);
         if self.open.is_empty() {
-            // It keeps the memory.
+            // Frees the prefetched data.
             self.readahead = Weak::new();
         }
     }
 
-    /// Whether it was never opened nor changed here, as far as is known.
+    /// Whether the inode was never opened or changed locally.
     pub(crate) fn is_plain(&self) -> bool {
         self.active.is_none()
     }
 }
 
-/// Whether what comes of `change` is known without asking. A new owner takes set-id bits away, a
-/// new mode may lose them, a new size makes a new time of change.
+/// Whether the result of `change` is known without a request. A new owner clears set-id bits, a new
+/// mode may lose them, a new size sets a new mtime.
 pub(crate) fn is_predictable(change: &AttrChange) -> bool {
     let special = change.perm.is_some_and(|perm| perm & 0o7000 != 0);
     change.size.is_none() && change.uid.or(change.gid).is_none() && !special
 }
 
-/// For those that have been since the beginning.
+/// Converts a time that is never [`CompactInstant::NEVER`].
 fn instant(compact: CompactInstant) -> Instant {
     compact.instant().expect("not never")
 }

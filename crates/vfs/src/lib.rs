@@ -1,15 +1,18 @@
 //! A POSIX file system over any [`Remote`], in FUSE's terms but without FUSE.
 //!
-//! Keeps what the kernel and SFTP do not have: inodes with numbers and link counts, handles,
-//! attributes that count for a while, the order of writes and reads, and the promise that a name
-//! which was replaced on the server is another file. `docs/semantics.md` lists the promises.
+//! Keeps what neither the kernel nor SFTP has: inodes with numbers and link counts, handles,
+//! attributes with time-outs, the order of writes and reads, and the rule that a name replaced on
+//! the server is another file. `docs/semantics.md` lists the promises.
 //!
-//! The methods of [`Vfs`] are named after FUSE's operations. Each is cancelled by dropping its
-//! future, and counts a look-up, or opens a handle, in the very poll in which it returns, so that
-//! a dropped future leaves nothing behind.
+//! The methods of [`Vfs`] are named after FUSE's operations. Dropping a future cancels its
+//! operation. A lookup is counted, and a handle opened, in the same poll that returns it, so a
+//! dropped future leaves nothing behind.
 //!
-//! Deliberately not here: who talks to the kernel (the binary's adapter), where the remote is, and
-//! locks (`flock`, `fcntl`), which the kernel keeps for this machine by itself.
+//! Everything that fetches data or metadata before it is requested is in [`prefetch`] and
+//! [`readahead`]; no other module needs their results.
+//!
+//! Deliberately not here: the kernel's protocol (the binary's adapter), the location of the remote,
+//! and locks (`flock`, `fcntl`), which the kernel keeps for this machine by itself.
 #![forbid(unsafe_code)]
 
 mod attributes;
@@ -72,8 +75,8 @@ use inode::Inode;
 use shared::Shared;
 use tree::ChangeCounter;
 
-/// FUSE's node id: what the kernel calls an inode by. Never used twice in the life of a mount,
-/// unlike the inode number that users see ([`Stat::number`]).
+/// FUSE's node id: the kernel's name for an inode. Never reused during a mount, unlike the inode
+/// number that users see ([`Stat::number`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ino(pub u64);
 
@@ -82,7 +85,7 @@ impl Ino {
     pub const ROOT: Ino = Ino(1);
 }
 
-/// What the kernel calls an open file by.
+/// The kernel's name for an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(pub u64);
 
@@ -91,30 +94,29 @@ pub struct Handle(pub u64);
 pub struct Stat {
     /// `st_ino`.
     pub number: u64,
-    /// Owners mapped, times as exact as they are known.
+    /// Owners mapped to local ids, times as precise as they are known.
     pub attr: Attr,
     /// `st_nlink`: links made through this mount; 1 for directories, which means unknown.
     pub nlink: u32,
     /// `st_ctime`: the last change made through this mount, or `mtime`.
     pub ctime: Timestamp,
-    /// How long the kernel may take this for true.
+    /// How long the kernel may cache these attributes.
     pub ttl: Duration,
 }
 
-/// A name that is there.
+/// A name that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its inode, of which one look-up has been counted.
+    /// Its inode, of which one lookup has been counted.
     pub ino: Ino,
     /// Its attributes.
     pub stat: Stat,
-    /// How long the kernel may take the name for this inode.
+    /// How long the kernel may cache that the name leads to this inode.
     pub ttl: Duration,
 }
 
-/// For how long a server is waited for by who asks what umount(8), `df` and whatever lists the
-/// directory above ask: what the file system and its root are. They are not to hang on one that is
-/// away.
+/// How long operations on the root wait for the server. umount(8), `df` and a listing of the parent
+/// directory send them, and must not hang while the server is unreachable.
 const ROOT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A mounted file system. See the [crate](self).
@@ -143,32 +145,32 @@ impl Vfs {
         Vfs { shared: Arc::new(Shared::new(remote, config.effective())) }
     }
 
-    /// Has the kernel drop what is not true any longer by `invalidate`. To be called once, before
-    /// the first operation; without it the kernel keeps such pages until the next open.
+    /// Sets the interface to the kernel's caches. Must be called once, before the first operation;
+    /// without it the kernel keeps stale pages until the next open.
     pub fn set_invalidate(&self, invalidate: Arc<dyn Invalidate>) {
         self.shared.set_invalidate(invalidate);
     }
 
-    /// How many inodes are kept, the root included.
+    /// The number of inodes in memory, including the root.
     #[must_use]
     pub fn inodes(&self) -> usize {
         self.tree().len()
     }
 
-    /// How many files and directories are open.
+    /// The number of open files and directories.
     #[must_use]
     pub fn handles(&self) -> usize {
         self.files.len() + self.directories.len()
     }
 
-    /// Ends what goes on without a caller who waits for it, for good; the handles that it holds
-    /// open at the remote are given back. To be called before the remote is taken away.
+    /// Stops all background work for good and closes the remote handles that it holds. Must be
+    /// called before the remote is shut down.
     pub fn end_background(&self) {
         self.background.end();
     }
 
-    /// Waits until everything written through any handle, and each change of attributes that was
-    /// acknowledged, is at the server.
+    /// Waits until all data written through any handle, and all acknowledged attribute changes, are
+    /// at the server.
     pub async fn drain(&self) {
         let mut open = Vec::new();
         self.files.each(|file| open.push(file.clone()));
@@ -176,23 +178,23 @@ impl Vfs {
         self.dirty.drained().await;
         tokio::select! {
             () = self.closing.drained() => {}
-            // All that was written is acknowledged; what else the server has to say comes too late.
+            // All writes are acknowledged; further answers of the server come too late.
             () = self.remote.gone() => {}
         }
     }
 
-    /// The error of a write whose file was closed before it failed, so that no call could report
-    /// it; the last of them. So late come pages written through a mapping, and what the server
-    /// reports only when the file is closed there.
+    /// The last error of a write that failed after its file was closed, so that no call could
+    /// report it. Pages written through a mapping fail that late, and so do errors that the server
+    /// reports only at its close.
     pub fn lost_write(&self) -> Option<Errno> {
         *self.lost_write.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Figures of the file system that holds `ino`; of the root the last ones where no answer comes
-    /// for five seconds.
+    /// Statistics of the file system that contains `ino`. For the root, the last ones if no answer
+    /// arrives within five seconds.
     ///
     /// # Errors
-    /// `ETIMEDOUT` where there are none, of the root alone.
+    /// `ETIMEDOUT` for the root, if there are no earlier ones.
     pub async fn statfs(&self, ino: Ino) -> Result<base::StatVfs> {
         let path = self.tree().path(ino).unwrap_or_default();
         let asking = self.remote.statvfs(&path);
@@ -210,21 +212,22 @@ impl Vfs {
         }
     }
 
-    /// Drops `count` look-ups of `ino`; the inode goes with the last one.
+    /// Drops `count` lookups of `ino`; the last one removes the inode.
     pub fn forget(&self, ino: Ino, count: u64) {
         self.tree().forget(ino, count);
     }
 }
 
-/// A change of an inode on its way; ends when dropped, however the change ended.
+/// A change of an inode in flight. Ends when dropped, whether it succeeded or not.
 struct Change<'a> {
     inode: &'a Inode,
     change_counter: &'a ChangeCounter,
-    /// How many changes of the inode had begun with this one, if none was on its way before.
+    /// The number of changes of the inode that had begun, this one included, if no other was in
+    /// flight.
     begun_alone: Option<u64>,
-    /// Until when the attributes counted before.
+    /// Until when the attributes were valid before the change.
     valid_until: Option<Instant>,
-    /// Until when they count after it, if nothing else is changed meanwhile.
+    /// Until when they are valid after it, if nothing else changes meanwhile.
     known_until: Option<Instant>,
     over: bool,
 }
@@ -239,12 +242,12 @@ impl<'a> Change<'a> {
         Change { inode, change_counter, begun_alone, valid_until, known_until: None, over: false }
     }
 
-    /// Whether nothing will have to be asked when the server has done `change`.
+    /// Whether the attributes after `change` are known without a request.
     fn predicts(&self, change: &AttrChange) -> bool {
         self.valid_until.is_some() && inode::is_predictable(change)
     }
 
-    /// The server has done `change`: what follows from it without asking is taken over.
+    /// The server has executed `change`: records its predictable effects.
     fn apply(&mut self, change: &AttrChange) {
         let mut state = self.inode.state();
         let alone =
@@ -258,7 +261,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Ends it. Tells when, if no other change was on its way meanwhile.
+    /// Ends the change. Returns its sequence number if no other change was in flight meanwhile.
     fn end(mut self) -> Option<u64> {
         self.complete()
     }
@@ -285,7 +288,7 @@ impl Drop for Change<'_> {
     }
 }
 
-/// The name that the kernel asks for.
+/// Checks a name that the kernel sent.
 fn name(bytes: &[u8]) -> Result<Name> {
     Name::new(bytes).map_err(|invalid| match invalid {
         base::InvalidName::TooLong => Errno::ENAMETOOLONG,
@@ -293,7 +296,7 @@ fn name(bytes: &[u8]) -> Result<Name> {
     })
 }
 
-/// Translates the owners of `change` to the remote's.
+/// Translates the owners in `change` to the remote's ids.
 fn change_to_remote(config: &Config, change: AttrChange) -> Result<AttrChange> {
     Ok(AttrChange {
         uid: change.uid.map(|uid| config.idmap.uid_to_remote(uid)).transpose()?,

@@ -66,7 +66,7 @@ impl Vfs {
             if let Some(known) = &known {
                 known.writes.drained().await;
             }
-            let stamp = self.stamp();
+            let stamp = self.stamp_request();
             let seq = stamp.seq;
             let path = self.path(parent)?.join(&name);
             let query = async { self.remote.lstat(&path).await.map(Answer::Current) };
@@ -93,7 +93,7 @@ impl Vfs {
                     if let Some(known) = known.filter(|_| replaced && unchanged) {
                         tree.orphan(known.ino);
                     }
-                    let inode = tree.record_lookup(parent, &name, &attr, Instant::now()).inode();
+                    let inode = tree.record_lookup(parent, &name, &attr, Instant::now());
                     if unchanged {
                         tree.reconcile_listing(parent, &name, Some(&attr), stamp);
                         self.record_attr(&inode, &attr, stamp);

@@ -1,8 +1,8 @@
-//! Which names were changed through this mount lately, and when.
+//! The recent local changes of names.
 //!
-//! Kept for each name apart, so that one change says nothing about the other names of its
-//! directory. Only the last [`MAX_CHANGES`] are remembered one by one; whatever was asked before
-//! those that were let go counts as asked before a change.
+//! Recorded per name, so that a change does not affect the other names of its directory. Only the
+//! last [`MAX_CHANGES`] are recorded; any request from before the dropped ones is treated as older
+//! than a change.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,32 +10,33 @@ use base::Name;
 
 use crate::Ino;
 
-/// Changes remembered by name. What is compared with them was asked some round trips ago, during
-/// which not many names are changed; some 400 KiB.
+/// Changes recorded by name. They are compared with requests of some round trips ago, during which
+/// few names change; some 400 KiB.
 const MAX_CHANGES: usize = 4096;
 
-/// What a change makes a name lead to.
+/// What a name is bound to by a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BoundTo {
-    /// To nothing: the name is removed, or its file gets another one.
+    /// Nothing: the name is removed, or its file gets another name.
     Nothing,
-    /// To this inode.
+    /// This inode.
     Inode(Ino),
-    /// To something without an inode so far.
+    /// A file without an inode so far.
     New,
 }
 
 #[derive(Clone, Copy, Default)]
 struct NameChange {
-    /// When one began or ended last.
+    /// Sequence number at which the last change began or ended.
     seq: u64,
-    /// Changes on their way.
+    /// Changes in flight.
     in_flight: u32,
-    /// Those of them that put something at the name.
+    /// Changes in flight that bind the name to a file.
     binding: u32,
-    /// When something was put there last.
+    /// Sequence number of the last binding.
     last_bound_seq: u64,
-    /// What that was, if it has an inode, and when anything else was put there before.
+    /// The inode of the last binding, if it has one, and the sequence number of the last binding to
+    /// anything else.
     inode: Option<Ino>,
     other_bound_seq: u64,
 }
@@ -59,14 +60,14 @@ impl NameChange {
 #[derive(Default)]
 pub(crate) struct NameChanges {
     by_dir: HashMap<Ino, HashMap<Name, NameChange>>,
-    /// In the order of the ticks; a name that was changed several times is in it as often.
+    /// Ordered by sequence number; a name that was changed N times is in it N times.
     order: VecDeque<(u64, Ino, Name)>,
-    /// All changes up to this tick may have been let go.
+    /// Changes up to this sequence number may have been dropped.
     floor: u64,
 }
 
 impl NameChanges {
-    /// A change of `name` begins at `seq`. To be followed by [`NameChanges::end`].
+    /// A change of `name` begins at `seq`. Must be followed by [`NameChanges::end`].
     pub(crate) fn begin(&mut self, dir: Ino, name: &Name, bound_to: BoundTo, seq: u64) {
         let change = self.by_dir.entry(dir).or_default().entry(name.clone()).or_default();
         change.seq = seq;
@@ -75,7 +76,7 @@ impl NameChanges {
         change.record_binding(bound_to, seq);
     }
 
-    /// It is over at `seq`, however it ended.
+    /// A change of `name` has ended at `seq`, successfully or not.
     pub(crate) fn end(&mut self, dir: Ino, name: &Name, bound_to: BoundTo, seq: u64) {
         let change = self.by_dir.get_mut(&dir).and_then(|names| names.get_mut(name));
         let Some(change) = change else { return };
@@ -86,7 +87,7 @@ impl NameChanges {
         self.remember(dir, name, seq);
     }
 
-    /// What `name` leads to was changed up to `seq`.
+    /// Records that what `name` leads to was changed up to `seq`.
     pub(crate) fn note(&mut self, dir: Ino, name: &Name, seq: u64) {
         self.by_dir.entry(dir).or_default().entry(name.clone()).or_default().seq = seq;
         self.remember(dir, name, seq);
@@ -111,18 +112,18 @@ impl NameChanges {
         }
     }
 
-    /// All names may have changed up to `seq`.
+    /// Any name may have changed up to `seq`.
     pub(crate) fn invalidate_all(&mut self, seq: u64) {
         self.floor = seq;
     }
 
-    /// Whether `name` was not changed since `seq`, nor is being changed.
+    /// Whether `name` was not changed since `seq`, and is not being changed.
     pub(crate) fn unchanged_since(&self, dir: Ino, name: &Name, seq: u64) -> bool {
         let change = self.by_dir.get(&dir).and_then(|names| names.get(name));
         seq >= self.floor && change.is_none_or(|change| change.in_flight == 0 && change.seq <= seq)
     }
 
-    /// Whether `name` may have led to something else than `inode` since `seq`, or may do so now.
+    /// Whether `name` may have led to another file than `inode` since `seq`, or may do so now.
     pub(crate) fn may_be_other_since(&self, dir: Ino, name: &Name, inode: Ino, seq: u64) -> bool {
         let Some(change) = self.by_dir.get(&dir).and_then(|names| names.get(name)) else {
             return seq < self.floor;
@@ -132,14 +133,14 @@ impl NameChanges {
         seq < self.floor || (change.binding > 0 || change.last_bound_seq > seq) && !only_it
     }
 
-    /// Whether a change of `name` is on its way besides the one of who asks.
+    /// Whether another change of `name` is in flight besides the caller's.
     pub(crate) fn has_other_changes(&self, dir: Ino, name: &Name) -> bool {
         let change = self.by_dir.get(&dir).and_then(|names| names.get(name));
         change.is_some_and(|change| change.in_flight > 1)
     }
 
-    /// The names in `dir` that were changed since `seq`, or are being changed; `None` when not
-    /// all of them are known.
+    /// The names in `dir` that were changed since `seq`, or are being changed; `None` if they are
+    /// not all recorded.
     pub(crate) fn changed_since(&self, dir: Ino, seq: u64) -> Option<Vec<Name>> {
         if seq < self.floor {
             return None;
@@ -149,19 +150,19 @@ impl NameChanges {
         Some(changed.map(|(name, _)| name.clone()).collect())
     }
 
-    /// Whether a name in `dir` may have been changed since `seq`, or is being changed.
+    /// Whether any name in `dir` may have been changed since `seq`, or is being changed.
     pub(crate) fn any_changed_since(&self, dir: Ino, seq: u64) -> bool {
         let names = self.by_dir.get(&dir).into_iter().flatten();
         seq < self.floor
             || names.into_iter().any(|(_, change)| change.in_flight > 0 || change.seq > seq)
     }
 
-    /// Whether names in `dir` were changed lately.
+    /// Whether any change in `dir` is recorded.
     pub(crate) fn has_changes_in(&self, dir: Ino) -> bool {
         self.by_dir.contains_key(&dir)
     }
 
-    /// The directory is gone for good.
+    /// Drops the record of a removed directory.
     pub(crate) fn forget(&mut self, dir: Ino) {
         self.by_dir.remove(&dir);
     }

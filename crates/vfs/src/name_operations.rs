@@ -129,13 +129,13 @@ impl Vfs {
         matches: impl FnOnce(&Attr) -> bool,
         expected_attr: Attr,
     ) -> Result<Entry> {
-        let mut stamp = self.stamp();
+        let mut stamp = self.stamp_request();
         let (finish_create, reply) = tokio::join!(request, self.remote.lstat(path));
         finish_create?;
         let reply = match reply.ok().filter(matches) {
             Some(attr) => Some(attr),
             None => {
-                stamp = self.stamp();
+                stamp = self.stamp_request();
                 let reply = self.remote.lstat(path).await;
                 reply.ok().filter(|attr| attr.kind == expected_attr.kind)
             }
@@ -148,7 +148,7 @@ impl Vfs {
             let mut tree = self.tree();
             // Whatever had this name before was gone when the name was made.
             tree.unbind(parent, name);
-            tree.record_lookup(parent, name, &attr, Instant::now()).inode()
+            tree.record_lookup(parent, name, &attr, Instant::now())
         };
         inode.state().expect_new_mtime();
         if reply.is_none() {
@@ -177,7 +177,7 @@ impl Vfs {
         loop {
             attempt += 1;
             let existing = self.path(ino)?;
-            let stamp = self.stamp();
+            let stamp = self.stamp_request();
             match self.remote.link(&existing, &path).await {
                 Err(Errno::ENOENT)
                     if self.has_other_path(&inode, &existing, stamp) && attempt < MAX_ATTEMPTS => {}

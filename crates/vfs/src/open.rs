@@ -280,7 +280,7 @@ impl Vfs {
             let tree = self.tree();
             (tree.path(ino).ok_or(Errno::ESTALE)?, tree.first_name(ino))
         };
-        let mut stamp = self.stamp();
+        let mut stamp = self.stamp_request();
         let first_stamp = stamp;
         let change = request.truncate.then(|| {
             inode.state().note_content_change();
@@ -425,7 +425,7 @@ impl Vfs {
             known.writes.drained().await;
         }
         self.force_deferred_opens(change.inodes()).await;
-        let stamp = self.stamp();
+        let stamp = self.stamp_request();
         let truncation = known.as_ref().filter(|_| request.truncate).map(|known| {
             known.state().note_content_change();
             Change::begin(known, &self.change_counter)
@@ -446,7 +446,7 @@ impl Vfs {
             if let Some(known) = known.filter(|_| replaced) {
                 tree.orphan(known.ino);
             }
-            tree.record_lookup(parent, &name, &opened.attr, Instant::now()).inode()
+            tree.record_lookup(parent, &name, &opened.attr, Instant::now())
         };
         if is_new {
             inode.state().expect_new_mtime();

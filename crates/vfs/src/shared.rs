@@ -1,7 +1,8 @@
-//! What all operations share: the remote, the settings, the tree and what is open.
+//! The state that all operations share: the remote, the settings, the tree, open files and
+//! directories.
 //!
-//! Operations are methods of [`Vfs`](crate::Vfs), which holds the one lasting share. What goes on
-//! in the background has a share too, for as long as it runs; [`Vfs`](crate::Vfs) ends it when it
+//! Operations are methods of [`Vfs`](crate::Vfs), which owns the one permanent reference. A
+//! background task holds a reference while it runs; [`Vfs`](crate::Vfs) stops these tasks when it
 //! is dropped.
 
 use std::sync::atomic::AtomicBool;
@@ -37,16 +38,16 @@ pub struct Shared {
     pub(crate) fractions: Fractions,
     pub(crate) files: Table<OpenFile>,
     pub(crate) directories: Table<OpenDirectory>,
-    /// Permits are bytes; held by each write until the server has it.
+    /// Permits are bytes; each write holds its bytes until the server has acknowledged them.
     pub(crate) dirty: Arc<Dirty>,
-    /// A change of attributes that had been acknowledged was refused.
+    /// The server has refused an attribute change that was already acknowledged.
     pub(crate) refuses_attributes: AtomicBool,
     pub(crate) lost_write: Arc<LostWrite>,
-    /// The handles of written files that are being given back.
+    /// Handles of written files that are being closed at the server.
     pub(crate) closing: Arc<PendingCloses>,
-    /// The figures of the root's file system that were told last.
+    /// The last statistics of the root's file system.
     pub(crate) last_statfs: Mutex<Option<base::StatVfs>>,
-    /// Files of which something may be [gathered](crate::writes).
+    /// Files that may have [coalesced](crate::writes) writes that are not sent yet.
     coalescing: Mutex<Vec<Weak<Inode>>>,
     pub(crate) readahead_used: Arc<UsedBytes>,
     pub(crate) background: Background,
@@ -54,12 +55,12 @@ pub struct Shared {
     pub(crate) prefetch: Prefetch,
     pub(crate) readdirplus_policy: ReaddirplusPolicy,
     pub(crate) invalidate: OnceLock<Arc<dyn Invalidate>>,
-    /// Notified when a change of names is over.
+    /// Notified when a change of names has ended.
     pub(crate) names_changed: Notify,
 }
 
 impl Shared {
-    /// `config` is one that is in [effect](Config::effective).
+    /// `config` must be the result of [`Config::effective`].
     pub(crate) fn new(remote: Arc<dyn Remote>, config: Config) -> Shared {
         let change_counter = Arc::<ChangeCounter>::default();
         let dirty_bytes = config.dirty_bytes;
@@ -96,18 +97,18 @@ impl Shared {
         self.tree().get(ino).ok_or(Errno::ESTALE)
     }
 
-    /// The path that reaches `ino` by name; `ESTALE` for an orphan.
+    /// A path of `ino`; `ESTALE` for an orphan.
     pub(crate) fn path(&self, ino: Ino) -> Result<RemotePath> {
         self.tree().path(ino).ok_or(Errno::ESTALE)
     }
 
-    /// How long attributes and names of a file of this kind count.
+    /// How long attributes and names of files of this kind are valid.
     pub(crate) fn timeout(&self, kind: FileKind) -> Timeout {
         if kind == FileKind::Directory { self.config.dirs } else { self.config.files }
     }
 
-    /// What an application sees of `inode` if the server says `attr`. The kernel may take it for
-    /// true for as long as `attr` counts here.
+    /// The attributes of `inode` for an application, if the server's are `attr`. The kernel may
+    /// cache them while `attr` is valid here.
     pub(crate) fn stat(&self, inode: &Inode, attr: &Attr) -> Result<Stat> {
         let attr_shown = self.config.idmap.attr_to_local(&self.config.shown, *attr)?;
         let (times, nlink, ttl) = {
@@ -124,13 +125,13 @@ impl Shared {
         Ok(Stat { number: inode.number, attr: Attr { atime, mtime, ..attr }, nlink, ctime, ttl })
     }
 
-    /// The entry of a name that was seen to lead to `inode` when the server returned `attr`.
+    /// The entry of a name that led to `inode` when the server returned `attr`.
     pub(crate) fn entry(&self, inode: &Inode, attr: &Attr) -> Result<Entry> {
         let until = inode.state().valid_until();
         self.entry_until(inode, attr, until)
     }
 
-    /// The entry of a name that is valid until then; the attributes may be valid for longer.
+    /// The entry of a name that is valid until `until`; the attributes may be valid for longer.
     pub(crate) fn entry_until(&self, inode: &Inode, attr: &Attr, until: Instant) -> Result<Entry> {
         let stat = self.stat(inode, attr)?;
         let until = until.min(inode.state().valid_until());
@@ -139,8 +140,7 @@ impl Shared {
         Ok(Entry { ino: inode.ino, stat, ttl })
     }
 
-    /// Whether the path of `inode`, which was `path` when something was asked, may be another one
-    /// by now.
+    /// Whether the path of `inode` may have changed since `stamp`, when it was `path`.
     pub(crate) fn moved_since(
         &self,
         inode: &Inode,
@@ -151,8 +151,8 @@ impl Shared {
         !tree.paths_unchanged_since(stamp.seq) || tree.path(inode.ino).as_ref() != Some(path)
     }
 
-    /// Whether `path`, the path of `inode` when something was asked, may have led elsewhere since, or
-    /// may do so now, by a change made here.
+    /// Whether `path`, the path of `inode` at `stamp`, may have led elsewhere since, or may do so
+    /// now, because of a local change.
     pub(crate) fn path_changed_since(
         &self,
         inode: &Inode,
@@ -164,7 +164,7 @@ impl Shared {
             || !tree.path_unchanged_since(inode.ino, stamp.seq)
     }
 
-    /// Something of `inode` is gathered.
+    /// Notes that `inode` has coalesced writes.
     pub(crate) fn note_coalescing(&self, inode: &Arc<Inode>) {
         let mut coalescing = self.coalescing.lock().unwrap_or_else(PoisonError::into_inner);
         if !coalescing.iter().any(|known| known.as_ptr() == Arc::as_ptr(inode)) {
@@ -173,10 +173,10 @@ impl Shared {
         }
     }
 
-    /// Something is about to be asked of the server by a name. That may be another name of a file
-    /// which is written to, linked elsewhere or long ago, so what is gathered is sent first. Must
-    /// be called without a lock.
-    pub(crate) fn stamp(&self) -> RequestStamp {
+    /// The stamp of a request by name that is about to be sent. The name may be another hard link
+    /// of a file that is being written, so all coalesced writes are sent first. Must be called
+    /// without a lock.
+    pub(crate) fn stamp_request(&self) -> RequestStamp {
         let coalescing =
             std::mem::take(&mut *self.coalescing.lock().unwrap_or_else(PoisonError::into_inner));
         for inode in coalescing.iter().filter_map(Weak::upgrade) {
@@ -187,13 +187,13 @@ impl Shared {
         RequestStamp { seq: self.change_counter.now(), at: Instant::now() }
     }
 
-    /// Keeps what the server told of a name of `inode` when it was asked, unless something was
-    /// changed here since.
+    /// Records attributes that the server returned for a name of `inode`, unless the inode was
+    /// changed locally since the request.
     pub(crate) fn record_attr(&self, inode: &Inode, attr: &Attr, stamp: RequestStamp) {
         self.record_attr_at(inode, attr, stamp, Instant::now());
     }
 
-    /// The same of what the server told at `received_at`.
+    /// Like [`Shared::record_attr`], for an answer that was received at `received_at`.
     pub(crate) fn record_attr_at(
         &self,
         inode: &Inode,
@@ -206,7 +206,8 @@ impl Shared {
         }
     }
 
-    /// The same of what it told of an open handle, whatever the names lead to by now.
+    /// Records attributes that the server returned for an open handle, wherever the names lead by
+    /// now. Returns whether they were recorded.
     pub(crate) fn record_attr_by_handle(
         &self,
         inode: &Inode,
@@ -222,8 +223,8 @@ impl Shared {
         is_newer
     }
 
-    /// Takes over the attributes of an inode of this kind, which the server sent at `received_at` and
-    /// was asked for at `requested_at`, after all changes made here.
+    /// Stores attributes that were requested at `requested_at` and received at `received_at`, after
+    /// all local changes.
     pub(crate) fn store_attr(
         &self,
         state: &mut State,
@@ -238,7 +239,7 @@ impl Shared {
         }
     }
 
-    /// Whether the attributes that are known stay, whatever the server tells by now.
+    /// Whether the cached attributes stay valid whatever the server returns.
     pub(crate) fn keeps_attr_forever(&self, state: &State) -> bool {
         self.config.consistency == Consistency::Immutable
             && state.fresh_attr(Instant::now()).is_some()

@@ -1,21 +1,21 @@
-//! The inodes the kernel knows, and the names they have.
+//! The inodes that the kernel knows, and their names.
 //!
-//! Definitions. A *node* is an inode with its bookkeeping; it is called by its [`Ino`], FUSE's
-//! node id, which is never used twice. A *binding*, or [`Link`], says that a name in a directory is
-//! a node. A node without bindings is an *orphan*: its file was unlinked or replaced, and it lives
-//! on for those who have it open.
+//! Definitions. A *node* is an inode with its bookkeeping, identified by its [`Ino`], FUSE's node
+//! id, which is never reused. A *binding*, or [`Link`], says that a name in a directory leads to a
+//! node. A node without bindings is an *orphan*: its file was unlinked or replaced, and it lives on
+//! for its open handles.
 //!
 //! Invariants:
-//! 1. The root is always there.
-//! 2. A node is there exactly as long as the kernel counts look-ups of it or names are bound
-//!    below it.
-//! 3. Of more nodes than there is room for, the kernel is asked to forget some ([`evict`]).
-//! 4. Directories have at most one binding, so every node that is no orphan has a path.
-//! 5. [`ChangeCounter`] grow with every change made through this mount. What was asked of the server at
-//!    tick `t` may be kept for a directory's names, or an inode's attributes, only if these have
-//!    not been changed since `t` and are not being changed now.
+//! 1. The root always exists.
+//! 2. A node exists exactly as long as the kernel counts lookups of it or names are bound below it.
+//! 3. If there are more nodes than the budget allows, the kernel is requested to forget some
+//!    ([`evict`]).
+//! 4. A directory has at most one binding, so every node that is not an orphan has a path.
+//! 5. The [`ChangeCounter`] increases with every change made through this mount. An answer whose
+//!    request was stamped with `seq` may be cached, for a name or an inode, only if that was not
+//!    changed since `seq` and is not being changed now.
 //!
-//! One mutex guards it all (`Vfs::tree`); nothing waits while holding it. An inode's own state
+//! One mutex guards the tree (`Shared::tree`); nothing waits while holding it. An inode's own state
 //! (`Inode::state`) may be locked inside it, never the other way round.
 
 mod evict;
@@ -49,18 +49,18 @@ impl ChangeCounter {
         self.0.load(Ordering::Acquire)
     }
 
-    /// A new tick, for a change that begins or ends now.
+    /// A new sequence number, for a change that begins or ends now.
     pub(crate) fn advance(&self) -> u64 {
         self.0.fetch_add(1, Ordering::AcqRel) + 1
     }
 }
 
-/// When something was asked of the server.
+/// When a request was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestStamp {
-    /// At which of the changes made here; see invariant 5.
+    /// The last change counted before it; see invariant 5.
     pub(crate) seq: u64,
-    /// What the server tells was true at this time or later.
+    /// The answer was true at this time or later.
     pub(crate) at: Instant,
 }
 
@@ -69,30 +69,14 @@ pub(crate) struct Tree {
     nodes: Nodes,
     numbers: Numbers,
     change_counter: Arc<ChangeCounter>,
-    /// Tick of the last change of a directory's path.
+    /// Sequence number of the last change of a directory's path.
     last_move_seq: u64,
-    /// Renames of directories on their way.
+    /// Renames of directories in flight.
     moves_in_flight: u32,
     changes: NameChanges,
     dir_cache: DirCache,
     forgotten_changes: ForgottenChanges,
     budget: InodeBudget,
-}
-
-/// What a name that was looked up at the server turned out to be.
-pub(crate) enum Seen {
-    /// A node that the tree did not have under this name.
-    New(Arc<Inode>),
-    /// The node that it was before.
-    Known(Arc<Inode>),
-}
-
-impl Seen {
-    pub(crate) fn inode(self) -> Arc<Inode> {
-        match self {
-            Seen::New(inode) | Seen::Known(inode) => inode,
-        }
-    }
 }
 
 impl Tree {
@@ -110,7 +94,7 @@ impl Tree {
         }
     }
 
-    /// How many nodes there are, the root included.
+    /// The number of nodes, including the root.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -119,7 +103,7 @@ impl Tree {
         self.nodes.get(ino).map(|node| node.inode.clone())
     }
 
-    /// The path of a node; `None` for an orphan, and for what is below one.
+    /// The path of a node; `None` for an orphan and for nodes below one.
     pub(crate) fn path(&self, ino: Ino) -> Option<RemotePath> {
         let mut names = Vec::new();
         let mut at = ino;
@@ -132,8 +116,8 @@ impl Tree {
         Some(RemotePath::from_names(names.into_iter().rev()))
     }
 
-    /// Whether no name on the path of a node was changed through this mount since `seq`, nor is
-    /// being changed. Other directories may have been renamed.
+    /// Whether no name on the path of a node was changed locally since `seq`, and none is being
+    /// changed. Other directories may have been renamed.
     pub(crate) fn path_unchanged_since(&self, ino: Ino, seq: u64) -> bool {
         let mut at = ino;
         while at != Ino::ROOT {
@@ -149,8 +133,8 @@ impl Tree {
     }
 
     /// Whether `path`, which led to `ino` at `seq` by this name in this directory, may have led to
-    /// something else since, or may do so now, by a change made through this mount. To nothing, while
-    /// the file was called otherwise, is not to something else.
+    /// another file since, or may do so now, because of a local change. That the name was absent
+    /// for a while, since the file had another name, does not matter.
     pub(crate) fn may_have_led_elsewhere_since(
         &self,
         path: &RemotePath,
@@ -176,7 +160,7 @@ impl Tree {
         }
     }
 
-    /// Whether there is exactly one path of a node.
+    /// Whether a node has exactly one path.
     pub(crate) fn has_one_path(&self, ino: Ino) -> bool {
         let Some(node) = self.nodes.get(ino).filter(|node| node.links.len() == 1) else {
             return false;
@@ -200,7 +184,7 @@ impl Tree {
         }
     }
 
-    /// The directory that `dir` is in; the root for itself.
+    /// The parent of the directory `dir`; the root is its own parent.
     pub(crate) fn parent(&self, dir: Ino) -> Ino {
         let first = self.nodes.get(dir).and_then(|node| node.links.first());
         first.map_or(Ino::ROOT, |link| link.parent)
@@ -216,7 +200,7 @@ impl Tree {
         self.nodes.find(parent, name).map(|(node, _)| node.inode.clone())
     }
 
-    /// The node that `name` is bound to, if that is valid still, and until when.
+    /// The node that `name` is bound to, if the binding is valid, and until when it is.
     pub(crate) fn valid_child(
         &self,
         parent: Ino,
@@ -228,53 +212,51 @@ impl Tree {
         (now < until).then(|| (node.inode.clone(), until))
     }
 
-    /// Whether `name` in `dir` was not changed through this mount since `seq`, nor is being
-    /// changed.
+    /// Whether `name` in `dir` was not changed locally since `seq`, and is not being changed.
     pub(crate) fn name_unchanged_since(&self, dir: Ino, name: &Name, seq: u64) -> bool {
         self.nodes.contains(dir) && self.changes.unchanged_since(dir, name, seq)
     }
 
-    /// Whether a name in `dir` may have been changed through this mount since `seq`, or is being
-    /// changed.
+    /// Whether any name in `dir` may have been changed locally since `seq`, or is being changed.
     pub(crate) fn any_name_changed_since(&self, dir: Ino, seq: u64) -> bool {
         self.changes.any_changed_since(dir, seq)
     }
 
-    /// The same, and the tick at which the name was bound to it.
+    /// The node that `name` is bound to, and the sequence number of the binding.
     pub(crate) fn child_since(&self, parent: Ino, name: &Name) -> Option<(Arc<Inode>, u64)> {
         self.nodes.find(parent, name).map(|(node, link)| (node.inode.clone(), link.since))
     }
 
-    /// Whether no directory was given another path through this mount since `seq`, nor is being.
+    /// Whether no directory was moved locally since `seq`, and none is being moved.
     pub(crate) fn paths_unchanged_since(&self, seq: u64) -> bool {
         self.moves_in_flight == 0 && self.last_move_seq <= seq
     }
 
-    /// A directory is about to be renamed. To be followed by [`Tree::end_move`].
+    /// A rename of a directory begins. Must be followed by [`Tree::end_move`].
     pub(crate) fn begin_move(&mut self) {
         self.last_move_seq = self.change_counter.advance();
         self.moves_in_flight += 1;
         self.dir_cache.clear_by_path();
     }
 
-    /// The rename is over, however it ended.
+    /// A rename of a directory has ended, successfully or not.
     pub(crate) fn end_move(&mut self) {
         self.last_move_seq = self.change_counter.advance();
         self.moves_in_flight -= 1;
     }
 
-    /// `name` in `dir` is about to be changed. To be followed by [`Tree::end_name_change`].
+    /// A change of `name` in `dir` begins. Must be followed by [`Tree::end_name_change`].
     pub(crate) fn begin_name_change(&mut self, dir: Ino, name: &Name, bound_to: BoundTo) {
         self.changes.begin(dir, name, bound_to, self.change_counter.advance());
         self.dir_cache.invalidate_name(dir, name);
     }
 
-    /// The change is over, however it ended.
+    /// A change of `name` in `dir` has ended, successfully or not.
     pub(crate) fn end_name_change(&mut self, dir: Ino, name: &Name, bound_to: BoundTo) {
         let seq = self.change_counter.advance();
         self.changes.end(dir, name, bound_to, seq);
         match self.nodes.get(dir) {
-            // Its own attributes tell of its names.
+            // A change of its names changes the directory's own attributes.
             Some(node) => {
                 let mut state = node.inode.state();
                 state.note_change(seq);
@@ -284,21 +266,22 @@ impl Tree {
         }
     }
 
-    /// Notes that `name` is what `attr` says, until `valid_until`, and counts one look-up of it.
+    /// Binds `name` to a node for `attr`, valid until `valid_until`, and counts one lookup of it.
+    /// Returns the node that had the name, or a new one.
     ///
-    /// A node of another kind under this name has been replaced on the server and is cut loose.
+    /// A node of another kind under this name was replaced on the server and loses the name.
     pub(crate) fn record_lookup(
         &mut self,
         parent: Ino,
         name: &Name,
         attr: &Attr,
         valid_until: Instant,
-    ) -> Seen {
+    ) -> Arc<Inode> {
         if let Some(known) = self.child(parent, name) {
             if known.kind == attr.kind {
                 self.renew_name(parent, name, valid_until);
                 self.add_lookup(known.ino);
-                return Seen::Known(known);
+                return known;
             }
             self.unbind(parent, name);
         }
@@ -307,11 +290,11 @@ impl Tree {
         let inode = self.nodes.insert(number, attr.kind);
         self.add_name(inode.ino, parent, name, valid_until);
         self.evict_if_full();
-        Seen::New(inode)
+        inode
     }
 
-    /// Notes that `name` is `known` still, which it is bound to, until `valid_until` at least, and
-    /// counts one look-up of it. Returns until when. Needs no search by name.
+    /// Extends the validity of `name`, which is bound to `known`, to `valid_until` at least, and
+    /// counts one lookup. Returns until when the name is valid. Needs no search by name.
     pub(crate) fn renew_lookup(
         &mut self,
         known: &Inode,
@@ -334,14 +317,14 @@ impl Tree {
         self.add_name(ino, parent, name, valid_until);
     }
 
-    /// Extends the time for which `name` need not be asked for.
+    /// Sets until when `name` is valid.
     pub(crate) fn renew_name(&mut self, parent: Ino, name: &Name, valid_until: Instant) {
         if let Some(link) = self.nodes.find_mut(parent, name) {
             link.valid_until = valid_until.into();
         }
     }
 
-    /// `name` is gone. Returns the node that had it.
+    /// Removes `name`. Returns the node that had it.
     pub(crate) fn unbind(&mut self, parent: Ino, name: &Name) -> Option<Arc<Inode>> {
         let ino = self.nodes.unbind(parent, name)?;
         let parent_number = self.number_of(parent);
@@ -357,7 +340,7 @@ impl Tree {
         inode
     }
 
-    /// All names of `ino` are gone: it has been replaced on the server.
+    /// Removes all names of `ino`, because it was replaced on the server.
     pub(crate) fn orphan(&mut self, ino: Ino) {
         for (parent, name) in self.names(ino) {
             self.dir_cache.invalidate_name(parent, &name);
@@ -365,8 +348,8 @@ impl Tree {
         }
     }
 
-    /// What had the name `from` now has the name `to`, and what had `to` has lost it.
-    /// Returns the moved node and the replaced one.
+    /// Moves the name `from` to `to`; a file that had the name `to` loses it. Returns the moved
+    /// node and the replaced one.
     pub(crate) fn rename(
         &mut self,
         from: (Ino, &Name),
@@ -383,15 +366,15 @@ impl Tree {
         let replaced = self.unbind(to.0, to.1);
         let Some((node, link)) = self.nodes.find(from.0, from.1) else { return (None, replaced) };
         let (ino, valid_until) = (node.inode.ino, link.valid_until);
-        // What was asked before knows the old names.
+        // An answer to an earlier request uses the old names.
         self.change_counter.advance();
-        // The new name first, so that its directories are never without a reason to be kept.
+        // The new name first, so that the node's directories always have a reason to exist.
         self.add_name(ino, to.0, to.1, valid_until);
         self.unbind(from.0, from.1);
         (moved, replaced)
     }
 
-    /// The kernel has dropped `count` look-ups of `ino`.
+    /// The kernel has dropped `count` lookups of `ino`.
     pub(crate) fn forget(&mut self, ino: Ino, count: u64) {
         if let Some(node) = self.nodes.get_mut(ino) {
             if count > node.nlookup {
@@ -407,7 +390,7 @@ impl Tree {
         }
     }
 
-    /// Counts one more look-up of `ino`.
+    /// Counts one more lookup of `ino`.
     pub(crate) fn add_lookup(&mut self, ino: Ino) {
         let Some(node) = self.nodes.get_mut(ino) else { return };
         node.nlookup += 1;
@@ -431,14 +414,13 @@ impl Tree {
         }
     }
 
-    /// All names of a node, and the directories that they are in.
+    /// All names of a node, with their directories.
     fn names(&self, ino: Ino) -> Vec<(Ino, Name)> {
         let links = self.nodes.get(ino).into_iter().flat_map(|node| node.links.iter());
         links.map(|link| (link.parent, link.name.clone())).collect()
     }
 
-    /// Sees to it that the first name of an inode leads to its number also once the kernel has
-    /// forgotten it.
+    /// Makes the first name of an inode keep its number after the kernel has forgotten the inode.
     fn keep_number(&mut self, inode: &Inode) {
         if let Some((parent, name)) = self.first_name(inode.ino) {
             let parent_number = self.number_of(parent);
@@ -450,7 +432,7 @@ impl Tree {
         self.nodes.get(ino).map_or(0, |node| node.inode.number)
     }
 
-    /// Removes `ino` if nothing needs it, and then what was only needed by it.
+    /// Removes `ino` if nothing needs it, and then each node that only it needed.
     fn collect(&mut self, mut ino: Ino) {
         loop {
             let Some(node) = self.nodes.get(ino) else { return };
@@ -467,7 +449,8 @@ impl Tree {
             let changed = node.inode.state().was_changed();
             for Link { parent, name, .. } in node.links.iter() {
                 if changed {
-                    // Who has changed it is forgotten here; listings from before may not tell.
+                    // The record of the inode's changes is lost with it, so older listings must not
+                    // be used for the name.
                     self.changes.note(*parent, name, self.change_counter.now());
                     self.dir_cache.invalidate_name(*parent, name);
                 }
@@ -485,7 +468,8 @@ impl Tree {
         }
     }
 
-    /// The node of the directory `dir` will be gone, and with it all that was known of its names.
+    /// The node of the directory `dir` is about to be removed, and with it the record of changes of
+    /// its names.
     fn forget_names(&mut self, dir: Ino) {
         self.dir_cache.remove(dir);
         if !self.changes.has_changes_in(dir) {
@@ -503,7 +487,7 @@ impl Tree {
         }
     }
 
-    /// What was asked before about the directory at `path` does not count any longer.
+    /// Invalidates earlier answers about the directory at `path`.
     fn forget_changes(&mut self, path: RemotePath) {
         self.dir_cache.take_by_path(&path);
         self.forgotten_changes.note(path, self.change_counter.advance());
@@ -552,7 +536,7 @@ mod tests {
     }
 
     fn record_lookup(tree: &mut Tree, parent: Ino, text: &str, kind: FileKind) -> Arc<Inode> {
-        tree.record_lookup(parent, &name(text), &attr(kind), Instant::now()).inode()
+        tree.record_lookup(parent, &name(text), &attr(kind), Instant::now())
     }
 
     #[test]
@@ -648,7 +632,7 @@ mod tests {
                 match what {
                     0 | 1 => {
                         let kind = if what == 0 { FileKind::Regular } else { FileKind::Directory };
-                        let inode = tree.record_lookup(dir, &from, &attr(kind), Instant::now()).inode();
+                        let inode = tree.record_lookup(dir, &from, &attr(kind), Instant::now());
                         match known.iter_mut().find(|(known, _)| known.ino == inode.ino) {
                             Some((_, count)) => *count += 1,
                             None => known.push((inode, 1)),

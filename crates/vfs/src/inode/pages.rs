@@ -1,8 +1,7 @@
-//! Which content the kernel's pages of a file are of, and whether they may be kept over an open.
+//! Which content the kernel's pages of a file hold, and whether an open may keep them.
 //!
-//! The pages are compared with the file by their [`Validator`]. Content that was read before the
-//! second was over that the validator names is not settled: a second change in that second could
-//! not be seen.
+//! Pages are compared with the file by their [`Validator`]. Content that was read before the second
+//! of its validator was over is racy: another change in that second would not be visible.
 
 use std::time::Duration;
 
@@ -12,15 +11,15 @@ use tokio::time::Instant;
 use super::{State, Validator, instant};
 use crate::compact_instant::CompactInstant;
 
-/// A content is settled when this much time has gone since its validator was first seen: the
-/// second named by the time stamp, and one for a clock that ticks in between.
+/// A content is past its racy window when its validator has been known for this long: the second
+/// named by the mtime, and one for a clock that ticks in between.
 pub(super) const RACY_WINDOW: Duration = Duration::from_secs(2);
 
-/// A time stamp that lies this far back by this machine's clock is settled without waiting.
-/// Bounds how far the clocks of both machines may be apart (Kerberos allows as much).
+/// An mtime that is this many seconds old by the local clock is past the racy window at once.
+/// Bounds the difference of both clocks (Kerberos allows as much).
 const MAX_CLOCK_SKEW: i64 = 300;
 
-/// Which content the kernel's page cache holds, and since when it may have been filled.
+/// The content that the kernel's page cache holds.
 #[derive(Clone, Copy)]
 pub(super) struct Pages {
     validator: Validator,
@@ -39,11 +38,11 @@ impl State {
         })
     }
 
-    /// Whether the kernel's pages are of the content that `attr` names. If not, the caller has
+    /// Whether the kernel's pages are of the content that `attr` names. If not, the caller makes
     /// the kernel drop them, and they are filled with that content from now on.
     ///
-    /// With `trust_racy` an equal validator is enough. `read_from` is the time from which on
-    /// the content is read that the pages are filled with.
+    /// With `trust_racy` an equal validator is enough. The content that fills the pages is read at
+    /// `read_from` or later.
     pub(crate) fn validate_pages(
         &mut self,
         attr: &Attr,
@@ -63,9 +62,9 @@ impl State {
         kept
     }
 
-    /// Whether what was opened as `attr` may be another file than the one that descriptors which
-    /// are open here fill the kernel's pages from: its validator is the same, but it was first
-    /// seen within the second that it names, and no change made here explains it.
+    /// Whether the file opened as `attr` may be another one than the file from which open
+    /// descriptors fill the kernel's pages: its validator is the same, but racy, and no local
+    /// change explains it.
     pub(crate) fn may_be_other_file(&self, attr: &Attr) -> bool {
         let validator = Validator::of(attr);
         let racy = |pages: Pages| pages.validator == validator && !pages.past_racy_window;
@@ -74,14 +73,14 @@ impl State {
             && self.open.iter().any(|open| open.cached)
     }
 
-    /// It is being opened for writing, as `attr`.
+    /// The file is being opened for writing, and has the attributes `attr`.
     pub(crate) fn begin_writing(&mut self, attr: &Attr) {
         let written = self.open.iter().any(|open| open.access.writes());
         self.began_empty = attr.size == 0 || self.began_empty && written;
     }
 
-    /// The kernel's pages are what was just written, and `attr` is what came of it. Unless they
-    /// hold something from before: then another machine may have changed that.
+    /// The kernel's pages hold the data just written, and `attr` is the result; unless they also
+    /// hold older data, which another machine may have changed.
     pub(crate) fn pages_written(&mut self, attr: &Attr) {
         if self.began_empty {
             self.active().pages =
@@ -89,7 +88,7 @@ impl State {
         }
     }
 
-    /// Which content the kernel's pages are of is not known any longer.
+    /// The content of the kernel's pages is no longer known.
     pub(crate) fn invalidate_pages(&mut self) {
         self.content_generation += 1;
         self.pages_untrusted = true;
@@ -98,18 +97,19 @@ impl State {
         }
     }
 
-    /// Whether the kernel's pages are trusted where they are not compared with what is known.
+    /// Whether the kernel's pages may be used where pages are never compared.
     pub(crate) fn trusts_pages(&self) -> bool {
         !self.pages_untrusted
     }
 
-    /// The same; the kernel drops them if not, and from then on they are trusted again.
+    /// Whether the kernel's pages may be used where pages are never compared. If not, the kernel
+    /// drops them with this open, and later pages are trusted again.
     pub(crate) fn restore_page_trust(&mut self) -> bool {
         !std::mem::take(&mut self.pages_untrusted)
     }
 
-    /// The content is being changed here, so that the pages match no validator seen so far, and
-    /// the kernel knows that the size it was told is not true any longer.
+    /// The content is being changed locally: the pages match no known validator, and the kernel
+    /// knows that its size is stale.
     pub(crate) fn invalidate_pages_and_size(&mut self) {
         self.invalidate_pages();
         self.kernel_valid_until = CompactInstant::NEVER;

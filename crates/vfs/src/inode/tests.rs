@@ -35,7 +35,7 @@ async fn what_stays_the_same_counts_longer_each_time() {
 async fn what_is_old_counts_longer_at_first() {
     let timeout = Timeout { min: secs(1), max: secs(20) };
     let now = Timestamp::now().secs;
-    // Seconds have time to pass in the middle of each tenth.
+    // So that a clock tick does not change the tenth of the age.
     for (age, lifetime) in [(-500, 1), (3, 1), (105, 10), (1005, 20), (now, 20)] {
         let inode = inode();
         inode.state().set_attr(attr(1, now - age), Instant::now(), Instant::now(), timeout);
@@ -66,7 +66,7 @@ async fn a_listing_counts_as_long_as_all_that_is_in_it() {
     assert_eq!(inode.state().listing_lifetime(later, now - 105, timeout), secs(1), "elsewhere");
 }
 
-/// Whether the pages are kept by an open whose content is read from now on.
+/// Whether an open whose content is read from now on keeps the pages.
 fn validate(inode: &Inode, attr: &Attr, trust_racy: bool) -> bool {
     inode.state().validate_pages(attr, trust_racy, Instant::now())
 }

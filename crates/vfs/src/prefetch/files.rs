@@ -422,7 +422,7 @@ impl Shared {
         positions: u64,
         lifetime: Duration,
     ) -> bool {
-        let stamp = self.stamp();
+        let stamp = self.stamp_request();
         let done = {
             let mut state = self.prefetch.files.state();
             if state.files.contains_key(&path) {

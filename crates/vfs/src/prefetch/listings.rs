@@ -293,7 +293,7 @@ impl Shared {
         let shared = self.clone();
         self.background.start(async move {
             let in_flight = ListingInFlight { shared: &shared, path: &path, _ended: ended };
-            let stamp = shared.stamp();
+            let stamp = shared.stamp_request();
             let listed = shared.fetch_listing(&path, stamp, most).await;
             if listed.is_err() {
                 // Not to be tried again at once. Who really lists it is told why it fails.

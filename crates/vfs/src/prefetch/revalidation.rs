@@ -126,7 +126,7 @@ impl Shared {
         if select_followers.is_empty() {
             return;
         }
-        let stamp = self.stamp();
+        let stamp = self.stamp_request();
         for (inode, path) in select_followers {
             self.start_revalidation(inode, path, stamp);
         }
@@ -167,7 +167,7 @@ impl Shared {
             });
         }
         if !with_pages.is_empty() {
-            let stamp = self.stamp();
+            let stamp = self.stamp_request();
             for (inode, path) in with_pages {
                 self.start_revalidation(inode, path, stamp);
             }

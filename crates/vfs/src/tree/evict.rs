@@ -1,25 +1,26 @@
-//! Which inodes the kernel may forget, when more are known than there is room for.
+//! Eviction of inodes: which ones the kernel is requested to forget when there are too many.
 //!
-//! The kernel keeps what it has looked up until it needs the memory, and on a large machine it
-//! never does: after a walk over a million files it knows a million. So past a bound it is asked
-//! to forget some, by [`Invalidate::eviction`], and what it forgets goes from here too.
+//! The kernel keeps inodes until it needs the memory, and on a large machine it never does: after a
+//! walk over a million files it knows a million. So above a bound it is requested to forget some,
+//! by [`Invalidate::evict`]; the FORGET of an inode frees it here too.
 //!
-//! A hand goes round the places of the nodes. It passes a node that was looked up since it was
-//! there last, and spares some for longer: those that were opened or changed, of which the kernel
-//! may have pages, and those with several names, which would become several files. So what is
-//! only listed goes first, and a walk does not drive out what is in use. What is open, or has
-//! something below it that the kernel knows, cannot be forgotten.
+//! Victims are chosen with the CLOCK algorithm. A hand visits one slot of the node table after the
+//! other. It skips a node that was looked up since its last visit. Some nodes survive several
+//! visits: those that were opened or changed, since the kernel may have pages of them, and those
+//! with several names, which would become several files. So nodes that were only listed are evicted
+//! first, and a walk does not evict what is in use. A node cannot be evicted while it is open or
+//! while the kernel knows a node below it.
 //!
-//! How far the hand goes at a time depends on how many nodes were made, so that room is made as
-//! fast as it is taken, and the tree is locked for some microseconds. What was asked for and not
-//! yet done counts as done, until the hand comes to it again.
+//! The hand moves as nodes are created, so eviction keeps up with creation, and the tree is locked
+//! for some microseconds at a time. A requested eviction counts as done until the hand visits the
+//! node again.
 //!
-//! The kernel is asked rarely, for many nodes at once. When it evicts an inode, newer kernels treat
-//! the attributes in all answers that are in flight as outdated, and request those of each new
-//! inode again. With a group for every 64 new nodes, that was every second file of a walk.
+//! Requests are rare and in large groups. When the kernel evicts an inode, newer kernels treat the
+//! attributes in all replies that are in flight as stale, and request those of each new inode
+//! again. With a group for every 64 new nodes, that was every second file of a walk.
 //!
-//! The bound is one for inodes, snapshots and exceptional numbers: where whole trees are known,
-//! their listings are too, and where there is a lot of one there is little of the other.
+//! Inodes, cached listings and exceptional inode numbers share one bound: when whole trees are
+//! known, so are their listings, and each leaves room for the others.
 
 use std::sync::Arc;
 
@@ -30,51 +31,51 @@ use super::nodes::{NameEntry, Node};
 use crate::inode::Inode;
 use crate::invalidate::{Eviction, Invalidate};
 
-/// What a node takes, in bytes: itself, its inode with the counts of its `Arc`, and what is not
-/// worth being counted one by one: its name, two hash tables that are half full, and what the
-/// allocator adds. Measured: see `a_plain_inode_takes_no_more_than_is_counted`.
+/// Bytes of a node: the node, its inode with the counts of its `Arc`, and an estimate for its name,
+/// two half-full hash tables, and the allocator. Measured: see
+/// `a_plain_inode_takes_no_more_than_is_counted`.
 const NODE_BYTES: usize = size_of::<Option<Node>>() + size_of::<Inode>() + 16 + OTHER_BYTES;
 const OTHER_BYTES: usize = size_of::<Name>() + 2 * size_of::<NameEntry>() + 64;
 
-/// Of the bound, the part that inodes may take however much there is of anything else.
+/// One part in this many of the bound is reserved for inodes.
 const MIN_INODE_SHARE: usize = 3;
 
-/// After so many new nodes room is looked for.
+/// The hand moves after this many new nodes.
 const STEP: usize = 64;
 
-/// The hand goes past so many nodes at a time at most: enough to find as many as were made,
-/// although it passes each three times, and most cannot be forgotten.
+/// Slots that the hand visits at a time, at most: enough to find as many victims as nodes were
+/// created, although it visits each three times and most cannot be evicted.
 const MAX_STEPS: usize = 16 * STEP;
 
-/// Nodes in a group, which the kernel is asked to forget together. Measured over a million files:
+/// Nodes in a group that the kernel is requested to forget together. Measured over a million files:
 /// groups of 256 leave half of the listed files without attributes, of 1024 a tenth, of 4096 a
 /// fifteenth. The tree is locked for 50 us while a group is checked.
 const GROUP: usize = 1024;
 
-/// A group is at most this part of the nodes that there is room for.
+/// A group is at most one part in this many of the node budget.
 const GROUP_SHARE: usize = 16;
 
-/// Added to a group at a time, at most.
+/// Victims chosen at a time, at most.
 const MAX_CHOSEN_AT_ONCE: usize = 4 * STEP;
 
-/// How often the hand passes a node that was only listed, one that was opened or changed, and one
-/// that has several names.
+/// Visits of the hand that a node survives: one that was only listed, one that was opened or
+/// changed, one with several names.
 const PASSES: (u8, u8, u8) = (1, 3, 7);
 
-/// The kernel was asked to forget it.
+/// [`Node::clock`] of a node that the kernel was requested to forget.
 const REQUESTED: u8 = u8::MAX;
 
-/// It is in the group that the kernel will be asked to forget next.
+/// [`Node::clock`] of a node in the next group.
 const IN_GROUP: u8 = REQUESTED - 1;
 
-/// How much room there is, and how it is made. See the [module](self).
+/// The bound, and the state of the eviction. See the [module](self).
 pub(crate) struct InodeBudget {
     bytes: usize,
     kernel: Option<Arc<dyn Invalidate>>,
-    /// The last place that was looked at.
+    /// The slot that was visited last.
     hand: usize,
     created: usize,
-    /// Nodes that the kernel was asked to forget, and those in the next group.
+    /// Nodes in the next group, and nodes that the kernel was requested to forget.
     pending: usize,
     /// The next group. Also contains nodes that were used since they were chosen.
     group: Vec<Eviction>,
@@ -87,7 +88,7 @@ impl Default for InodeBudget {
 }
 
 impl InodeBudget {
-    /// For `bytes` of inodes, snapshots and numbers.
+    /// A budget of `bytes` for inodes, cached listings and inode numbers.
     pub(crate) fn new(bytes: usize) -> InodeBudget {
         InodeBudget { bytes, kernel: None, hand: 0, created: 0, pending: 0, group: Vec::new() }
     }
@@ -98,30 +99,30 @@ impl InodeBudget {
         node.clock = 0;
     }
 
-    /// `node` is gone.
+    /// `node` was removed.
     pub(super) fn mark_removed(&mut self, node: &Node) {
         self.pending -= usize::from(matches!(node.clock, IN_GROUP | REQUESTED));
     }
 
-    /// Bytes that snapshots may take.
+    /// Bytes that the directory cache may use.
     pub(super) fn dir_cache_bytes(&self) -> usize {
         self.bytes - self.bytes / MIN_INODE_SHARE
     }
 
-    /// How many nodes there is room for besides `others`.
+    /// The number of nodes within the bound if `others` bytes are used otherwise.
     fn nodes(&self, others: usize) -> usize {
         self.bytes.saturating_sub(others).max(self.bytes / MIN_INODE_SHARE) / NODE_BYTES
     }
 
-    /// The number of nodes in a group, with room for `most` nodes.
+    /// The number of nodes in a group, for a budget of `most` nodes.
     fn group(most: usize) -> usize {
         (most / GROUP_SHARE).clamp(STEP, GROUP)
     }
 
-    /// The hand is at `node`: whether the kernel is to forget it.
+    /// The hand visits `node`. Returns it if it is chosen for eviction.
     fn visit(&mut self, node: &mut Node) -> Option<Eviction> {
         if node.clock == REQUESTED {
-            // It has not: somebody uses it there.
+            // The kernel did not forget it, since it is in use there.
             self.mark_used(node);
             return None;
         }
@@ -132,7 +133,7 @@ impl InodeBudget {
         if node.nlookup == 0 || node.children > 0 {
             return None;
         }
-        // An operation or an open file has it.
+        // An operation or an open file refers to it.
         if Arc::strong_count(&node.inode) > 1 {
             node.clock = 0;
             return None;
@@ -156,24 +157,24 @@ impl InodeBudget {
 }
 
 impl Tree {
-    /// Who is asked to forget.
+    /// Sets the kernel to send evictions to.
     pub(crate) fn set_kernel(&mut self, kernel: Arc<dyn Invalidate>) {
         self.budget.kernel = Some(kernel);
     }
 
-    /// Whether each node that is made leads to the eviction of another one.
+    /// Whether each new node leads to the eviction of another one.
     pub(crate) fn is_full(&self) -> bool {
         let most = self.max_nodes();
         self.budget.kernel.is_some() && self.nodes.len() + 2 * InodeBudget::group(most) >= most
     }
 
-    /// How many nodes there is room for.
+    /// The number of nodes within the bound.
     fn max_nodes(&self) -> usize {
         let (_, listed_bytes) = self.dir_cache.size();
         self.budget.nodes(listed_bytes + self.numbers.bytes())
     }
 
-    /// A node was made; if there are too many, the kernel is asked to forget some.
+    /// A node was created. Requests evictions if there are too many.
     pub(super) fn evict_if_full(&mut self) {
         self.budget.created += 1;
         if !self.budget.created.is_multiple_of(STEP) {
@@ -182,7 +183,7 @@ impl Tree {
         let Some(kernel) = self.budget.kernel.clone() else { return };
         let most = self.max_nodes();
         let group = InodeBudget::group(most);
-        // A group is complete before there are too many.
+        // The group is complete before the bound is reached.
         let too_many = (self.nodes.len() + group).saturating_sub(most + self.budget.pending);
         self.choose_victims(too_many.min(MAX_CHOSEN_AT_ONCE));
         if self.budget.group.len() >= group {
@@ -205,7 +206,7 @@ impl Tree {
         }
     }
 
-    /// The group, without the nodes that were used since they were chosen.
+    /// Takes the group, without the nodes that were used since they were chosen.
     fn take_group(&mut self) -> Vec<Eviction> {
         let mut group = std::mem::take(&mut self.budget.group);
         group.retain(|eviction| {
@@ -236,7 +237,7 @@ mod tests {
     use base::{Attr, FileKind, Timestamp};
     use tokio::time::Instant;
 
-    /// A kernel that forgets what it is told to, later.
+    /// A kernel that forgets later than it is requested to.
     #[derive(Default)]
     struct Kernel {
         pending: Mutex<Vec<Eviction>>,
@@ -253,7 +254,7 @@ mod tests {
     }
 
     impl Kernel {
-        /// Gives back a look-up of each that it was asked for, but those that are `busy`.
+        /// Drops the lookups of all requested nodes, except those that are `busy`.
         fn forget(&self, tree: &mut Tree, busy: &[Ino]) {
             for eviction in std::mem::take(&mut *self.pending.lock().unwrap()) {
                 let Eviction { ino, parent, name, .. } = eviction;
@@ -279,7 +280,7 @@ mod tests {
         let time = Timestamp::default();
         let attr = Attr { kind, perm: 0, size: 0, uid: 0, gid: 0, atime: time, mtime: time };
         let name = Name::new(name.as_bytes()).unwrap();
-        tree.record_lookup(parent, &name, &attr, Instant::now()).inode()
+        tree.record_lookup(parent, &name, &attr, Instant::now())
     }
 
     #[test]

@@ -1,30 +1,30 @@
-//! Directories of whose changes nothing is known any longer.
+//! Directories whose record of local changes was dropped.
 //!
-//! What was changed here in a directory is remembered with its node, and goes with it. A listing
-//! that was asked for before, and comes later or is kept by its path, may be older than those
-//! changes; so may what was asked of a file in it. Such a path is remembered here with the tick
-//! before which nothing counts that was asked about it. For one that is not known, and for those
-//! that there was no room for, that is so of all paths.
+//! The local changes in a directory are recorded with its node and dropped with it. A listing that
+//! was requested before, and arrives later or is cached by path, may be older than those changes;
+//! so may answers about files in the directory. So the path is kept here, with the sequence number
+//! before which requests about it are not valid. If a path is not known, or there are too many of
+//! them, that sequence number applies to all paths.
 
 use std::collections::{HashMap, VecDeque};
 
 use base::RemotePath;
 
-/// Paths that are remembered: more than are removed while an answer is on its way; some 200 KiB.
+/// Paths that are kept: more than are removed while a request is in flight; some 200 KiB.
 const MAX_PATHS: usize = 1024;
 
 /// See the [module](self).
 #[derive(Default)]
 pub(super) struct ForgottenChanges {
     by_path: HashMap<RemotePath, u64>,
-    /// In the order of the ticks; a path that was lost several times is in it as often.
+    /// Ordered by sequence number; a path that was dropped N times is in it N times.
     order: VecDeque<(u64, RemotePath)>,
-    /// Of all paths.
+    /// Applies to all paths.
     floor: u64,
 }
 
 impl ForgottenChanges {
-    /// What was asked about the directory at `path` before `seq` does not count.
+    /// Requests about the directory at `path` from before `seq` are not valid.
     pub(super) fn note(&mut self, path: RemotePath, seq: u64) {
         self.order.push_back((seq, path.clone()));
         self.by_path.insert(path, seq);
@@ -37,18 +37,18 @@ impl ForgottenChanges {
         }
     }
 
-    /// The same of all directories.
+    /// Requests about any directory from before `seq` are not valid.
     pub(super) fn note_all(&mut self, seq: u64) {
         *self = ForgottenChanges { floor: seq, ..ForgottenChanges::default() };
     }
 
-    /// Whether what was asked about the directory at `path` at `seq` counts.
+    /// Whether the answer to a request at `seq` about the directory at `path` is valid.
     pub(super) fn is_valid(&self, path: &RemotePath, seq: u64) -> bool {
         let since = if self.by_path.is_empty() { None } else { self.by_path.get(path) };
         seq >= self.floor && since.is_none_or(|since| seq >= *since)
     }
 
-    /// Whether nothing was lost since `seq`.
+    /// Whether no record was dropped since `seq`.
     pub(super) fn none_since(&self, seq: u64) -> bool {
         seq >= self.floor && self.order.back().is_none_or(|(last, _)| seq >= *last)
     }

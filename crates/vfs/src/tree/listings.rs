@@ -1,4 +1,4 @@
-//! What the tree knows of whole directories: snapshots, kept in step with the changes made here.
+//! The listings of the tree's directories in the directory cache, kept in step with local changes.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::dir_cache::{CachedListing, DirCache, FullListing, Lookup, Order};
 use crate::inode::Inode;
 use crate::numbers::ROOT_NUMBER;
 
-/// How old a listing is, and what it tells of.
+/// What decides how long a listing is valid.
 struct ListingAge {
     stamp: RequestStamp,
     first_batch_at: Instant,
@@ -25,13 +25,14 @@ impl ListingAge {
         ListingAge { stamp, first_batch_at, newest_mtime: listing.newest_mtime() }
     }
 
-    /// Whether the listing counts still, which is of the directory `dir`.
+    /// Whether the listing, of the directory `dir`, is valid.
     fn is_valid(&self, dir: &Inode, dirs: Timeout) -> bool {
         let lifetime = dir.state().listing_lifetime(self.stamp, self.newest_mtime, dirs);
         Instant::now() < self.first_batch_at + lifetime
     }
 
-    /// The same of a directory without a node, with what the one that it is in tells of it.
+    /// Whether the listing is valid, for a directory without a node whose attributes in its
+    /// parent's listing are `dir`.
     fn is_valid_without_node(&self, dir: Option<&Attr>, dirs: Timeout) -> bool {
         let mtime = dir.map(|attr| attr.mtime.secs.max(self.newest_mtime));
         let lifetime = mtime.map_or(dirs.min, |mtime| dirs.at_age(mtime));
@@ -40,7 +41,7 @@ impl ListingAge {
 }
 
 impl Tree {
-    /// The last snapshot of `dir`, if there is one.
+    /// The cached listing of `dir`. One that was cached by path is assigned to the node.
     pub(crate) fn listing(&mut self, dir: Ino) -> Option<&CachedListing> {
         if !self.dir_cache.contains(dir)
             && self.dir_cache.has_any_by_path()
@@ -52,8 +53,8 @@ impl Tree {
         self.dir_cache.get(dir)
     }
 
-    /// The whole listing of `dir`, if it counts still. Tells too whether it had been fetched ahead,
-    /// for nobody so far, and if so whether in time.
+    /// The full listing of `dir`, if it is valid. If it was prefetched and this is its first use,
+    /// also returns whether it is in time.
     pub(crate) fn full_listing(
         &mut self,
         dir: Ino,
@@ -67,8 +68,8 @@ impl Tree {
         (full_listing, self.dir_cache.take_prefetched(dir).then_some(in_time))
     }
 
-    /// Whether a listing of what is at `path` is kept that counts still; any that is kept, without
-    /// a time-out.
+    /// Whether a valid listing of the directory at `path` is cached; without a time-out, whether
+    /// any is.
     pub(crate) fn has_valid_listing(&mut self, path: &RemotePath, dirs: Option<Timeout>) -> bool {
         let dir = self.find(path);
         let listing = match dir {
@@ -83,7 +84,7 @@ impl Tree {
         }
     }
 
-    /// What the listing of the directory above tells of what is at `path`.
+    /// The attributes of the directory at `path` in the listing of its parent.
     fn listed_attr_at(&mut self, path: &RemotePath) -> Option<Attr> {
         let (above, name) = (path.parent()?, path.file_name()?);
         match self.listing_at(&above)?.lookup(&name)? {
@@ -92,13 +93,13 @@ impl Tree {
         }
     }
 
-    /// Takes over a listing of `dir`, but for the names that were changed here since it began.
+    /// Caches a listing of `dir`, except for the names that were changed locally since its request.
     pub(crate) fn insert_listing(&mut self, dir: Ino, mut listing: CachedListing) {
         let RequestStamp { seq, .. } = listing.stamp();
         if !self.nodes.contains(dir) || !self.paths_unchanged_since(seq) {
             return;
         }
-        // A failed attempt does not tell more than what is known.
+        // A failed attempt does not replace a complete listing.
         let newer = |known: &CachedListing| known.is_complete() && !listing.is_complete();
         if self.dir_cache.get(dir).is_some_and(newer) {
             return;
@@ -110,7 +111,7 @@ impl Tree {
         self.dir_cache.insert(dir, listing);
     }
 
-    /// Takes over a listing of what is at `path`.
+    /// Caches a listing of the directory at `path`.
     pub(crate) fn insert_listing_at(&mut self, path: RemotePath, listing: CachedListing) {
         let RequestStamp { seq, .. } = listing.stamp();
         if !self.forgotten_changes.is_valid(&path, seq) {
@@ -131,7 +132,7 @@ impl Tree {
         })
     }
 
-    /// Whether a listing of what is at `path` is kept.
+    /// The cached listing of the directory at `path`.
     pub(crate) fn listing_at(&mut self, path: &RemotePath) -> Option<&CachedListing> {
         match self.find(path) {
             Some(dir) => self.listing(dir),
@@ -139,8 +140,8 @@ impl Tree {
         }
     }
 
-    /// The directories in what is known of the one at `path`, in this order, and whether they are
-    /// there still.
+    /// The directories in the cached listing of `path`, in this order, and whether each still
+    /// exists.
     pub(crate) fn directories(&mut self, path: &RemotePath, order: Order) -> Vec<(Name, bool)> {
         let mut names = self.listing_at(path).map(CachedListing::directories).unwrap_or_default();
         match order {
@@ -156,7 +157,7 @@ impl Tree {
         names
     }
 
-    /// Sees to it that the listing of `path` knows the order of the inode numbers.
+    /// Computes the order by inode number for the cached listing of `path`.
     pub(crate) fn ensure_number_order(&mut self, path: &RemotePath) {
         let Some(listed) =
             self.listing_at(path).and_then(CachedListing::entries_without_number_order)
@@ -184,7 +185,7 @@ impl Tree {
         move |name| below(dir, name).1
     }
 
-    /// The directory `dir` at `path` has just been made here, and is empty.
+    /// The directory `dir` at `path` was just created by this mount, and is empty.
     pub(crate) fn insert_created_directory(
         &mut self,
         dir: Ino,
@@ -195,32 +196,32 @@ impl Tree {
         self.insert_listing(dir, CachedListing::of_created(stamp, Instant::now()));
     }
 
-    /// For how long a name that the snapshot of `dir` leaves out is taken for absent still, where
-    /// one that was asked for is for `negative`.
+    /// How much longer a name that is not in the cached listing of `dir` is taken to be absent, if
+    /// an absent name is cached for `negative`.
     pub(crate) fn absence_lifetime(&self, dir: Ino, negative: Duration, now: Instant) -> Duration {
         let believed = self.nodes.get(dir).is_some_and(|node| !node.hides_names);
         let listing = self.dir_cache.peek(dir).filter(|_| believed);
         listing.map_or(Duration::ZERO, |listing| listing.absence_lifetime(negative, now))
     }
 
-    /// The snapshot of `dir` has answered for a name that it leaves out, and counts for so long
-    /// still out of `lifetime`. Whether it is time to list `dir` anew.
+    /// The cached listing of `dir` has answered for a name that is not in it; that answer is valid
+    /// for `left` out of `lifetime`. Returns whether to refresh the listing.
     pub(crate) fn note_search(&mut self, dir: Ino, left: Duration, lifetime: Duration) -> bool {
         self.dir_cache.note_search(dir, left, lifetime)
     }
 
-    /// A change made here in `dir` is over.
+    /// A local change in `dir` has ended.
     pub(crate) fn note_change_in(&mut self, dir: Ino) {
         self.dir_cache.note_change(dir);
     }
 
-    /// `name` was removed here, by a change that is on its way still.
+    /// `name` was removed by a local change that is still in flight.
     pub(crate) fn record_removal(&mut self, dir: Ino, name: &Name) {
         let child = self.child(dir, name).filter(|child| child.kind == FileKind::Directory);
         if let Some(child) = child
             && let Some(path) = self.path(child.ino)
         {
-            // Before its node is gone, and while its path is known.
+            // Before the node is removed, and while its path is known.
             self.forget_changes(path);
             if let Some(node) = self.nodes.get_mut(child.ino) {
                 node.removed_here = true;
@@ -231,7 +232,7 @@ impl Tree {
         }
     }
 
-    /// The server has told of `name` what was asked when `stamp`; nothing was changed here since.
+    /// Caches the answer that `name` exists, unless the name was changed locally since the request.
     pub(crate) fn record_present(
         &mut self,
         dir: Ino,
@@ -244,7 +245,7 @@ impl Tree {
         }
     }
 
-    /// Whether what was asked of `name` has not been changed here since, as far as can be told.
+    /// Whether `name` in `dir` was not changed locally since the request, as far as is recorded.
     pub(crate) fn is_current(&self, dir: Ino, name: &Name, stamp: RequestStamp) -> bool {
         let seq = stamp.seq;
         self.name_unchanged_since(dir, name, seq)
@@ -253,8 +254,8 @@ impl Tree {
                 || self.path(dir).is_some_and(|path| self.forgotten_changes.is_valid(&path, seq)))
     }
 
-    /// The server has told of `name` when it was asked (`None`: it is not there). If the snapshot
-    /// of the directory says the contrary, it does so no longer.
+    /// The server has returned `reply` for `name` (`None`: it is absent). If the cached listing of
+    /// the directory contradicts that, the entry is overridden or invalidated.
     pub(crate) fn reconcile_listing(
         &mut self,
         dir: Ino,
@@ -277,29 +278,29 @@ impl Tree {
         }
     }
 
-    /// What is known of the names of `ino` is not true any longer.
+    /// Invalidates the names of `ino` in cached listings.
     pub(crate) fn invalidate_names(&mut self, ino: Ino) {
         for (dir, name) in self.names(ino) {
             self.dir_cache.invalidate_name(dir, &name);
         }
     }
 
-    /// The first name of `ino`, and the directory that it is in.
+    /// The first name of `ino`, and its directory.
     pub(crate) fn first_name(&self, ino: Ino) -> Option<(Ino, Name)> {
         let link = self.nodes.get(ino)?.links.first()?;
         Some((link.parent, link.name.clone()))
     }
 
-    /// Names and bytes that snapshots keep.
+    /// The number of names in the directory cache, and their bytes.
     pub(crate) fn dir_cache_size(&self) -> (usize, usize) {
         self.dir_cache.size()
     }
 
-    /// Nothing that the remote has told so far counts any longer, nor what it was asked so far and
-    /// has not answered. Nodes stay, with their names and numbers. Tells the names in the root.
+    /// Invalidates all answers of the remote, including those to requests in flight. Nodes keep
+    /// their names and numbers. Returns the names in the root.
     pub(crate) fn invalidate_all(&mut self) -> Vec<Name> {
         let (seq, now) = (self.change_counter.advance(), Instant::now());
-        // What was asked by a path, of a name, and of a directory without a node; invariant 5.
+        // Answers by path, for a name, and about a directory without a node; see invariant 5.
         self.last_move_seq = seq;
         self.changes.invalidate_all(seq);
         self.forgotten_changes.note_all(seq);
@@ -341,12 +342,12 @@ mod tests {
         RemotePath::parse(text.as_bytes()).unwrap()
     }
 
-    /// A directory with a name in it that was changed here.
+    /// A directory with a name in it that was changed locally.
     fn changed(tree: &mut Tree, text: &str) -> Ino {
         let time = Timestamp::default();
         let kind = FileKind::Directory;
         let attr = Attr { kind, perm: 0o755, size: 0, uid: 0, gid: 0, atime: time, mtime: time };
-        let dir = tree.record_lookup(Ino::ROOT, &name(text), &attr, Instant::now()).inode().ino;
+        let dir = tree.record_lookup(Ino::ROOT, &name(text), &attr, Instant::now()).ino;
         tree.begin_name_change(dir, &name("x"), BoundTo::Nothing);
         tree.end_name_change(dir, &name("x"), BoundTo::Nothing);
         dir
@@ -356,7 +357,7 @@ mod tests {
         RequestStamp { seq: tree.change_counter.now(), at: Instant::now() }
     }
 
-    /// Whether a listing that was asked for then is kept when it comes.
+    /// Whether a listing that was requested at `stamp` is kept when it arrives.
     fn keeps(tree: &mut Tree, text: &str, stamp: RequestStamp) -> bool {
         let listing = CachedListing::new(Vec::new(), true, stamp, Instant::now());
         tree.insert_listing_at(path(text), listing);
