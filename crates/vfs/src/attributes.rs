@@ -12,11 +12,11 @@ use crate::tree::RequestStamp;
 use crate::{Change, Handle, Ino, ROOT_TIMEOUT, Stat, Vfs, change_to_remote};
 
 impl Vfs {
-    /// The attributes of `ino`; of the root the last ones where no answer comes for
-    /// five seconds.
+    /// The attributes of `ino`. For the root, the last ones if no answer arrives within five
+    /// seconds.
     ///
     /// # Errors
-    /// `ETIMEDOUT` where there are none, of the root alone.
+    /// `ETIMEDOUT` for the root, if there are no earlier ones.
     pub async fn getattr(&self, ino: Ino) -> Result<Stat> {
         let inode = self.inode(ino)?;
         if ino != Ino::ROOT {
@@ -31,11 +31,11 @@ impl Vfs {
         Ok(Stat { ttl: Duration::ZERO, ..stat })
     }
 
-    /// The attributes of `inode`, from the cache while they count.
+    /// The attributes of `inode`, from the cache while they are fresh.
     pub(crate) async fn attr(&self, inode: &Arc<Inode>) -> Result<Attr> {
         let cached = {
             let state = inode.state();
-            // What is on its way to a file that is being made changes nothing that is not known.
+            // Writes in flight to a file created here change nothing that is not known.
             state.fresh_attr(Instant::now()).or_else(|| self.attr_of_created_file(&state))
         };
         let known =
@@ -46,7 +46,7 @@ impl Vfs {
         self.or_stale(self.fetch_attr(inode), || Ok(self.stale_attr(inode))).await
     }
 
-    /// The attributes of `inode`, from the server, with all writes of this mount in them.
+    /// The attributes of `inode` from the server, after all writes of this mount.
     pub(crate) async fn fetch_attr(&self, inode: &Arc<Inode>) -> Result<Attr> {
         let (attr, stamp, by_name) = self.query_attr(inode).await?;
         if attr.kind != inode.kind {
@@ -61,13 +61,14 @@ impl Vfs {
         Ok(attr)
     }
 
-    /// What the server tells of `inode`, when it was asked, and whether it was asked by name.
+    /// Requests the attributes of `inode`. Returns them, the stamp of the request, and whether it
+    /// was by name.
     async fn query_attr(&self, inode: &Arc<Inode>) -> Result<(Attr, RequestStamp, bool)> {
         for attempt in 1.. {
             inode.writes.drained().await;
             let stamp = self.stamp_request();
-            // A handle is of the file itself, whatever its name leads to by now. It may be gone
-            // with its session, in which case the name is what is left.
+            // A handle refers to the file itself, wherever its name leads by now. It may have been
+            // lost with its session; then only the name is left.
             if let Some(attr) = self.attr_by_handle(inode).await {
                 return Ok((attr, stamp, false));
             }
@@ -81,7 +82,7 @@ impl Vfs {
             if absent && self.has_other_path(inode, &path, stamp) && attempt < MAX_ATTEMPTS {
                 continue;
             }
-            // The path may have led elsewhere when the server saw it.
+            // The path may have led elsewhere when the server looked it up.
             let deferred_opened = inode.state().deferred_open_since(stamp.seq);
             let moved = self.moved_since(inode, &path, stamp);
             if !deferred_opened && !moved || attempt == MAX_ATTEMPTS {
@@ -91,15 +92,15 @@ impl Vfs {
         unreachable!("the last attempt returns")
     }
 
-    /// The attributes by a handle that is open, if there is one and it is good still. The newest
-    /// first: the older ones may be from a session that has ended.
+    /// The attributes by an open handle, if there is a valid one. The newest handle first: older
+    /// ones may be from a session that has ended.
     pub(crate) async fn attr_by_handle(&self, inode: &Inode) -> Option<Attr> {
         let handles: Vec<_> = {
             let state = inode.state();
             state.open.iter().rev().map(|open| open.remote.clone()).collect()
         };
         for file in handles {
-            // One that was never opened knows no more than the name.
+            // A deferred handle that is not open is no better than the name.
             let Some(fh) = file.opened() else { continue };
             match self.remote.fstat(fh).await {
                 Ok(attr) => return Some(attr),
@@ -110,13 +111,13 @@ impl Vfs {
         None
     }
 
-    /// The present time, for a change that sets it: after all changes made here in this second.
+    /// The present time, for a change that sets it: after all local changes in this second.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.fractions.now()
     }
 
-    /// Changes attributes, through `handle` where the kernel names one.
+    /// Changes attributes, through `handle` if the kernel names one.
     pub async fn setattr(
         &self,
         ino: Ino,
@@ -134,7 +135,7 @@ impl Vfs {
         let change = self.without_unchanged_owner(&inode, change);
         let change = self.with_known_atime(&inode, change);
         if change.size.is_some() || change.mtime.is_some() {
-            // What was granted by these is compared with them when it is opened.
+            // Before the values change that the opened file is compared with.
             self.force_deferred_opens([&inode]).await;
         }
         if let Some(done) = self.setattr_behind(&inode, change).await {
@@ -145,7 +146,7 @@ impl Vfs {
             return self.getattr(ino).await;
         }
         if change.perm.is_some() || change.uid.or(change.gid).is_some() {
-            // The right to open may be lost by this.
+            // The change may remove the right to open the file.
             self.force_deferred_opens([&inode]).await;
         }
         let mut change_guard = Change::begin(&inode, &self.change_counter);
@@ -165,10 +166,10 @@ impl Vfs {
         self.stat(&inode, &attr)
     }
 
-    /// Sends `change`, and asks right behind it what has come of it, so that one round trip does
-    /// for both. A remote may answer that before it has made the change: what does not show it is
-    /// not kept, and what shows it is as true as if it had been asked for later, since nothing else
-    /// was changed here meanwhile.
+    /// Sends `change` and, right behind it, a request for the resulting attributes, so that one
+    /// round trip is enough. A remote may execute the second request first: attributes that do not
+    /// show the change are dropped, and attributes that show it are as valid as those of a later
+    /// request, since there was no other local change meanwhile.
     async fn change_then_stat(
         &self,
         inode: &Arc<Inode>,
@@ -210,7 +211,7 @@ impl Vfs {
         change: AttrChange,
         handle: Option<Handle>,
     ) -> Result<()> {
-        // After the writes that come before it: by order on their own handle, else by waiting.
+        // After all earlier writes: those through its own handle by order, the others by waiting.
         let file = handle.and_then(|handle| self.files.get(handle.0).ok());
         if let Some(file) = &file
             && let Some(fh) = file.remote.opened()
@@ -238,9 +239,9 @@ impl Vfs {
         self.remote.fsetattr(fh, change).await
     }
 
-    /// Whether `ino` may be accessed as `mask` (`R_OK | W_OK | X_OK`) says. Asked by the kernel
-    /// only where it does not check permissions itself. The server decides about reading and
-    /// writing when it is asked to; a file without any execute bit is not executed.
+    /// Whether `ino` may be accessed as `mask` (`R_OK | W_OK | X_OK`) says. The kernel calls this
+    /// only where it does not check permissions itself. The server decides about reads and writes
+    /// when they happen; a file without any execute bit is not executed.
     pub async fn access(&self, ino: Ino, mask: u32) -> Result<()> {
         const X_OK: u32 = 1;
         let inode = self.inode(ino)?;
@@ -252,7 +253,7 @@ impl Vfs {
     }
 }
 
-/// Whether these may be the attributes of what `change` was made of.
+/// Whether these may be the attributes after `change`.
 fn shows_change(attr: &Attr, change: &AttrChange) -> bool {
     let time = |set: Option<Timestamp>, is: Timestamp| set.is_none_or(|set| set.secs == is.secs);
     change.perm.is_none_or(|perm| perm == attr.perm)

@@ -1,14 +1,14 @@
-//! What goes on without a caller who waits for it: listings and files that are fetched ahead.
+//! Background tasks, which no caller waits for: prefetches and others.
 //!
-//! Such work is never needed. It ends with the [`Vfs`](crate::Vfs), which drops its futures; so
-//! what they hold open at the remote is given back.
+//! They end with the [`Vfs`](crate::Vfs), which drops their futures, so the remote handles that
+//! they hold are closed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use base::task::Task;
 
-/// The work in the background.
+/// The background tasks of a mount.
 #[derive(Default)]
 pub(crate) struct Background {
     jobs: Arc<Mutex<Jobs>>,
@@ -18,13 +18,13 @@ pub(crate) struct Background {
 struct Jobs {
     ended: bool,
     next: u64,
-    /// Without a task while it is polled for the first time.
+    /// `None` while the task is polled for the first time.
     running: HashMap<u64, Option<Arc<Task>>>,
 }
 
 impl Background {
-    /// Begins `job` at once, on this thread. Must be called within a tokio runtime, and without
-    /// any lock that `job` takes.
+    /// Begins `job` at once, on this thread. Must be called within a tokio runtime, and without any
+    /// lock that `job` takes.
     pub(crate) fn start(&self, job: impl Future<Output = ()> + Send + 'static) {
         let number = {
             let mut jobs = lock(&self.jobs);
@@ -52,7 +52,7 @@ impl Background {
         }
     }
 
-    /// Drops all of it, for good.
+    /// Drops all jobs, for good.
     pub(crate) fn end(&self) {
         let running = {
             let mut jobs = lock(&self.jobs);
@@ -64,14 +64,14 @@ impl Background {
         }
     }
 
-    /// How many are on their way.
+    /// The number of running jobs.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         lock(&self.jobs).running.len()
     }
 }
 
-/// Takes a work that is over off the list.
+/// Removes a job from the list at its end.
 struct RemoveJob {
     jobs: Weak<Mutex<Jobs>>,
     number: u64,

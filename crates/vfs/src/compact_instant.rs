@@ -1,7 +1,6 @@
-//! Points in time in half the room of an [`Instant`]: there are several in each inode.
+//! Points in time in half the size of an [`Instant`]: each inode has several.
 //!
-//! Counted in nanoseconds from the first one that this process has made; past 292 years from that
-//! they stay where they are.
+//! Counted in nanoseconds from the first one that this process has created; saturated at 292 years.
 
 use std::sync::LazyLock;
 use std::time::Duration;

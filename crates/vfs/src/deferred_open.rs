@@ -1,25 +1,26 @@
-//! Opens that ask the server nothing, and what becomes of them later.
+//! Deferred opens: opens without a request to the server.
 //!
-//! An open for reading is *granted* when the server would have to say nothing new: it was asked
-//! for the attributes lately (`open_revalidate`; under `timeout` and `immutable` as long as
-//! attributes count), a name was seen to lead to the file, the permission bits let the login read
-//! it, and the content is here, be it in the kernel's pages or fetched ahead. The handle at the
-//! remote is opened when something of the content is missing, or never.
+//! An open for reading is *deferred* if a request would bring nothing new: the server was asked for
+//! the attributes recently (`open_revalidate`; under `timeout` and `immutable` as long as
+//! attributes are fresh), a name led to the file, the permission bits let the login read it, and
+//! the content is local, in the kernel's pages or prefetched. The remote handle is opened when a
+//! part of the content is missing, or never.
 //!
-//! Where nothing of the content is here the open asks: the first read would have to wait for the
-//! handle anyway, and the kernel learns the size of what it is going to read.
+//! If no content is local, the open is sent: the first read would have to wait for the handle
+//! anyway, and the kernel learns the size of the file.
 //!
 //! Invariants:
-//! 1. All granted opens of an inode whose handle is not open yet share one, so that they are of
-//!    the same file.
-//! 2. An open is granted only while no other handle of the inode is open: what the name leads to
-//!    later could be another file than that of the handle.
-//! 3. Before anything is asked about the inode that could part its name from its file, or take
-//!    away the right to read it (an unlink, a rename, a chmod, an open that asks), handles that
-//!    were granted are opened. While a name of it is being changed, no open is granted.
-//! 4. A late open that finds another content than the one it was granted for fails with `ESTALE`,
-//!    since something of that one has been seen; the kernel drops its pages. What was written here
-//!    since is no other content: an open for writing may be on its way when an open is granted.
+//! 1. All deferred opens of an inode whose handle is not open yet share one handle, so that they
+//!    are of the same file.
+//! 2. An open is deferred only while no other handle of the inode is open: the name may lead to
+//!    another file later than that of the handle.
+//! 3. Deferred handles are opened before any request that could separate the inode's name from its
+//!    file or remove the right to read it (an unlink, a rename, a chmod, an open that is sent).
+//!    While a name of the inode is being changed, no open is deferred.
+//! 4. If the handle is opened and has another content than the open was validated for, the call
+//!    fails with `ESTALE`, since a part of the old content may have been read; the kernel drops its
+//!    pages. Local writes since do not count as another content: an open for writing may be in
+//!    flight when an open is deferred.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,8 +38,8 @@ use crate::shared::Shared;
 use crate::tree::RequestStamp;
 
 impl Vfs {
-    /// Opens `inode` without asking, if that can be granted. `ESTALE` if the kernel has to look
-    /// the name up again first.
+    /// Opens `inode` without a request, if that is possible. `ESTALE` if the kernel must look the
+    /// name up again first.
     pub(crate) fn try_deferred_open(
         &self,
         inode: &Arc<Inode>,
@@ -48,7 +49,7 @@ impl Vfs {
         if !plain || self.config.page_cache == PageCache::Never {
             return Ok(None);
         }
-        // Of several names only one was asked for.
+        // Of several names only one was validated.
         if !self.tree().has_one_path(inode.ino) {
             return Ok(None);
         }
@@ -88,9 +89,9 @@ impl Vfs {
         Ok(self.register_deferred(file, &attr, request))
     }
 
-    /// A handle of the remote that is opened when it is needed.
+    /// A remote handle that is opened when it is needed.
     fn deferred_handle(&self, inode: &Arc<Inode>, expected: Validator) -> Arc<RemoteFile> {
-        // The inode keeps the handle, so the handle must not keep the inode.
+        // The inode owns the handle, so the handle must not own the inode.
         let (shared, inode) = (Arc::downgrade(&self.shared), Arc::downgrade(inode));
         let since = self.change_counter.now();
         let opener: Opener = Box::new(move || {
@@ -115,12 +116,12 @@ impl Shared {
         }
     }
 
-    /// Whether pages count whose content may have changed within the second that it was told in.
+    /// Whether pages may be kept whose content was read in the second of its mtime.
     pub(crate) fn trusts_racy(&self) -> bool {
         self.config.consistency == Consistency::Timeout || self.serves_stale()
     }
 
-    /// The attributes on which an open can be granted.
+    /// The attributes that a deferred open can rely on.
     pub(crate) fn validated(&self, state: &crate::inode::State, kind: FileKind) -> Option<Attr> {
         if kind != FileKind::Regular || self.config.consistency == Consistency::Strict {
             return None;
@@ -138,7 +139,7 @@ impl Shared {
         })
     }
 
-    /// Opens, late, what was granted `since` then. The handle is of what the name leads to now.
+    /// Opens a handle that was deferred at `since`. It is of the file that the name leads to now.
     async fn open_deferred(
         &self,
         inode: &Arc<Inode>,
@@ -151,7 +152,7 @@ impl Shared {
             let path = self.path(inode.ino)?;
             let stamp = self.stamp_request();
             let opened = self.remote.open(&path, flags).await.map(|opened| {
-                // Closed unless it is taken over.
+                // Closed unless it is taken.
                 (CloseGuard { remote: &self.remote, fh: Some(opened.fh) }, opened.attr)
             });
             if self.moved_since(inode, &path, stamp) && attempt < MAX_ATTEMPTS {
@@ -163,7 +164,7 @@ impl Shared {
                 {
                     continue;
                 }
-                // It is gone; nobody can say what was in it.
+                // The file is gone, and its content is unknown.
                 Err(Errno::ENOENT | Errno::ELOOP | Errno::EISDIR | Errno::ENOTDIR) => {
                     self.invalidate_inode(inode);
                     return Err(Errno::ESTALE);
@@ -176,7 +177,8 @@ impl Shared {
         unreachable!("the last attempt returns")
     }
 
-    /// Compares what was opened late with what it was granted for, `since` then.
+    /// Checks that a file which was opened now has the content that it was validated for at
+    /// `since`.
     fn check_same_content(
         &self,
         inode: &Inode,
@@ -188,31 +190,31 @@ impl Shared {
         {
             let mut state = inode.state();
             state.note_deferred_open(seq);
-            // What was written here since is no other file.
+            // Local writes since do not make it another file.
             if Validator::of(attr) == expected || state.changed_since(since) {
                 return Ok(());
             }
             state.invalidate_pages_and_size();
         }
         self.record_attr(inode, attr, RequestStamp { seq, ..stamp });
-        tracing::debug!(ino = inode.ino.0, "changed between its open and a read");
+        tracing::debug!(ino = inode.ino.0, "the file changed between its open and a read");
         if let Some(invalidate) = self.invalidate.get() {
             invalidate.content(inode.ino);
         }
         Err(Errno::ESTALE)
     }
 
-    /// Opens the handles that were granted for `inodes`, before something happens to their names.
+    /// Opens the deferred handles of `inodes` before their names change.
     pub(crate) async fn force_deferred_opens(&self, inodes: impl IntoIterator<Item = &Arc<Inode>>) {
         let mut opening = Vec::new();
         for inode in inodes {
             let expected: Option<Arc<RemoteFile>> = {
                 let state = inode.state();
-                // All of an inode share one.
+                // All deferred opens of an inode share one.
                 let unopened = state.open.iter().find(|open| open.remote.opened().is_none());
                 unopened.map(|open| open.remote.clone())
             };
-            // Begun here, so that all of them are on their way together.
+            // Begun here, so that all requests are in flight together.
             opening.extend(expected.map(|file| file.fh()));
         }
         for opening in opening {
@@ -221,14 +223,14 @@ impl Shared {
         }
     }
 
-    /// What is known of `inode` is not true any longer, nor what listings tell of its names.
+    /// Invalidates the attributes of `inode` and its names in cached listings.
     pub(crate) fn invalidate_inode(&self, inode: &Inode) {
         self.tree().invalidate_names(inode.ino);
         inode.state().invalidate();
     }
 }
 
-/// Closes a handle that nobody has taken over.
+/// Closes a handle that was not taken.
 struct CloseGuard<'a> {
     remote: &'a Arc<dyn Remote>,
     fh: Option<Fh>,
@@ -248,14 +250,16 @@ impl Drop for CloseGuard<'_> {
     }
 }
 
-/// Whether the server lets the login read a file with these attributes, as far as bits tell.
+/// Whether the server lets the login read a file with these attributes, judged by the permission
+/// bits.
 pub(crate) fn may_read(config: &Config, attr: &Attr) -> bool {
     const OWNER: u32 = 0o400;
     const OTHERS: u32 = 0o044;
     match config.login {
         Some((0, _)) => true,
         Some((uid, _)) if uid == attr.uid => attr.perm & OWNER != 0,
-        // Of the login's groups only one is known, and an access list may stand behind them.
+        // Only one of the login's groups is known, and an access list may restrict the file
+        // further.
         Some(_) => attr.perm & OTHERS == OTHERS,
         None => attr.perm & (OWNER | OTHERS) == OWNER | OTHERS,
     }
@@ -268,7 +272,7 @@ mod tests {
     use base::Timestamp;
     use testkit::MemRemote;
 
-    /// Invariant 1, where two opens are granted at the same time.
+    /// Invariant 1, with two opens that are deferred at the same time.
     #[tokio::test]
     async fn two_handles_are_never_granted_for_one_inode() {
         let remote = Arc::new(MemRemote::new());

@@ -1,11 +1,11 @@
 //! opendir, readdir, readdirplus, releasedir.
 //!
-//! An open directory keeps what it has listed, so that an offset means the same entry for as long
-//! as it is open, whatever happens to the directory. Listing from the start again lists anew. Of a
-//! very long listing only the end is kept.
+//! An open directory keeps the entries that it has listed, so that an offset means the same entry
+//! while it is open, however the directory changes. A read from offset 0 lists it again. Only the
+//! end of a very long listing is kept.
 //!
-//! Entries carry attributes, which count as look-ups of their names. Attributes that may be older
-//! than a change made here are left out, since the kernel would take them for newer.
+//! Entries with attributes count as lookups of their names. Attributes that may be older than a
+//! local change are omitted, since the kernel would take them for newer.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,30 +20,30 @@ use crate::inode::Validator;
 use crate::tree::RequestStamp;
 use crate::{Entry, Ino, Vfs};
 
-/// What the kernel calls an open directory by.
+/// The kernel's name for an open directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DirHandle(pub u64);
 
-/// One name of a listing.
+/// One entry of a listing.
 #[derive(Clone, Copy, Debug)]
 pub struct ListedEntry<'a> {
-    /// `.` and `..` among them.
+    /// Includes `.` and `..`.
     pub name: &'a [u8],
     /// `d_ino`.
     pub number: u64,
     /// `d_type`.
     pub kind: FileKind,
-    /// Where the listing goes on after this entry.
+    /// The offset of the next entry.
     pub next_offset: u64,
-    /// What it is, with one look-up counted; only when asked for, and known.
+    /// The result of a lookup, which has been counted; only if requested, and known.
     pub entry: Option<Entry>,
 }
 
-/// Takes the entries of a listing, as many as there is room for.
+/// Receives the entries of a listing, as many as fit.
 pub trait Listing {
-    /// Whether an entry of this name can be pushed.
+    /// Whether an entry with this name fits.
     fn has_room(&self, name: &[u8]) -> bool;
-    /// Takes an entry for which there is room.
+    /// Adds an entry that fits.
     fn push(&mut self, entry: ListedEntry<'_>);
 }
 
@@ -52,36 +52,36 @@ pub(crate) struct OpenDirectory {
     ino: Ino,
     remote: Arc<dyn Remote>,
     opened_at: Instant,
-    /// Held by whoever fetches, one at a time, since batches come in order.
+    /// Held while a batch is fetched, since batches arrive in order.
     fetching: tokio::sync::Mutex<()>,
     state: Mutex<ListingState>,
-    /// Its files are named alone, unless [one is looked up](crate::readdirplus).
+    /// It lists files without attributes, unless [one is looked up](crate::readdirplus).
     names_only: AtomicBool,
 }
 
 struct ListingState {
-    /// `None` when the listing is from a snapshot.
+    /// `None` if the listing is from the directory cache.
     dh: Option<Dh>,
-    /// What has come from the remote and is not in `entries` yet, with the time when it came. Kept
-    /// here, since the caller that has fetched it may give up while it asks for attributes.
+    /// Entries that have arrived from the remote and are not in `entries` yet, with the time of
+    /// arrival. Kept here, since a caller may be interrupted while it requests missing attributes.
     fetched: VecDeque<(DirEntry, Instant)>,
     entries: VecDeque<CachedEntry>,
-    /// How many entries before these have been let go.
+    /// Number of entries that were dropped before these.
     dropped: usize,
     complete: bool,
-    /// Something of it was given out.
+    /// Some entries were returned.
     started: bool,
     stamp: RequestStamp,
-    /// When its first entries came.
+    /// When the first batch arrived.
     first_batch_at: Option<Instant>,
 }
 
-/// Entries that an open directory keeps behind those that were asked for last; about 16 MiB. An
-/// offset before them is `EINVAL`: nobody seeks back that far, and a server may list for ever.
+/// Entries that an open directory keeps before the last requested one; about 16 MiB. An earlier
+/// offset is `EINVAL`: no program seeks back that far, and a server may list for ever.
 const MAX_KEPT_ENTRIES: usize = 1 << 17;
 
-/// A directory is read right after it was opened. What was listed by then, by us or by the remote,
-/// is not shown to who begins later; less would cost a round trip where nothing is cached.
+/// A directory is usually read right after it was opened. If the read comes later than this, the
+/// listing begins again; a shorter time would cost a round trip if nothing is cached.
 const READ_WITHIN: Duration = Duration::from_secs(1);
 
 impl ListingState {
@@ -98,7 +98,7 @@ impl ListingState {
         }
     }
 
-    /// One that is known already.
+    /// A listing from the directory cache.
     fn from_cache((entries, stamp): FullListing) -> ListingState {
         let first_batch_at = Some(stamp.at);
         ListingState {
@@ -113,7 +113,7 @@ impl ListingState {
         }
     }
 
-    /// The listing for the snapshots, when it has come to its end and nothing was let go.
+    /// The listing for the directory cache, if it is complete and no entry was dropped.
     fn to_cached(&self) -> Option<CachedListing> {
         let full = self.complete && self.dropped == 0;
         let entries = || self.entries.iter().cloned().collect();
@@ -127,12 +127,12 @@ impl ListingState {
         })
     }
 
-    /// How many entries there have been.
+    /// The number of entries so far.
     fn end(&self) -> usize {
         self.dropped + self.entries.len()
     }
 
-    /// Takes over the fetched entries that have attributes, up to the first that has none; returns
+    /// Moves the fetched entries to `entries`, up to the first one without attributes, and returns
     /// the name of that one. `wanted` is the first entry that a caller still waits for.
     fn take_resolved(&mut self, wanted: usize) -> Option<Name> {
         while let Some((DirEntry { attr: Some(attr), .. }, _)) = self.fetched.front() {
@@ -145,7 +145,7 @@ impl ListingState {
         self.fetched.front().map(|(entry, _)| entry.name.clone())
     }
 
-    /// The first of the fetched entries has these attributes, or is gone.
+    /// Sets the attributes of the first fetched entry; `None` if it no longer exists.
     fn resolve_first(&mut self, attr: Option<Attr>) {
         match attr {
             Some(attr) => {
@@ -157,7 +157,7 @@ impl ListingState {
         }
     }
 
-    /// Lets go of entries before `wanted` where there are too many.
+    /// Drops entries before `wanted` if there are too many.
     fn trim(&mut self, wanted: usize) {
         let excess_total = self.entries.len().saturating_sub(MAX_KEPT_ENTRIES);
         let before = wanted.saturating_sub(self.dropped);
@@ -167,7 +167,7 @@ impl ListingState {
     }
 }
 
-/// `.` and `..` come first.
+/// `.` and `..` are listed first.
 const DOTS: [&[u8]; 2] = [b".", b".."];
 
 impl OpenDirectory {
@@ -229,21 +229,22 @@ impl Vfs {
         Ok(DirHandle(number))
     }
 
-    /// The whole of the directory `ino`, if that is known. Notes that it is being listed.
+    /// The full listing of the directory `ino`, if it is cached and valid. Notes that the directory
+    /// is being listed.
     fn cached_full_listing(&self, ino: Ino, path: &RemotePath) -> Option<FullListing> {
         let (full, was_ahead) = self.tree().full_listing(ino, self.config.dirs);
         self.shared.note_listing(path, was_ahead);
         full
     }
 
-    /// Gives an open directory back. Waits for nothing.
+    /// Closes an open directory. Does not wait.
     pub fn releasedir(&self, handle: DirHandle) {
         self.directories.remove(handle.0);
     }
 
-    /// Lists from `offset` on: 0 for the start, else the `next_offset` of an entry. Nothing pushed
-    /// means the end. With `plus`, entries are looked up too, where the listing contains enough for
-    /// that, and where that is worth it (`names_only.rs`).
+    /// Lists from `offset` on: 0 for the start, else the `next_offset` of an entry. No entry means
+    /// the end. With `plus`, entries are looked up too, if the listing contains their attributes
+    /// and the kernel is likely to use them (`readdirplus.rs`).
     pub async fn readdir(
         &self,
         handle: DirHandle,
@@ -260,7 +261,7 @@ impl Vfs {
             }
         }
         self.fetch_past(&directory, offset).await?;
-        // From here on nothing waits, since look-ups are being counted.
+        // Nothing waits from here on, since lookups are being counted.
         for (index, name) in DOTS.into_iter().enumerate().skip(offset) {
             if !listing.has_room(name) {
                 return Ok(());
@@ -303,7 +304,7 @@ impl Vfs {
         })
     }
 
-    /// Decides whether the files of `directory` are named alone.
+    /// Decides whether `directory` lists its files without attributes.
     fn choose_names_only(&self, directory: &OpenDirectory) {
         let is_full = self.tree().is_full();
         if is_full {
@@ -313,7 +314,7 @@ impl Vfs {
         directory.names_only.store(names_only, Ordering::Relaxed);
     }
 
-    /// Begins the listing anew, unless it has not begun and shows the directory as it is.
+    /// Begins the listing again, unless it has not started and is up to date.
     async fn rewind(&self, directory: &OpenDirectory) -> Result<()> {
         let _fetching = directory.fetching.lock().await;
         let (started, stamp) = directory.with(|state| (state.started, state.stamp));
@@ -332,10 +333,10 @@ impl Vfs {
         Ok(())
     }
 
-    /// Fetches until the entry at `offset` is there, or the listing is complete.
+    /// Fetches until the entry at `offset` has arrived, or the listing is complete.
     async fn fetch_past(&self, directory: &OpenDirectory, offset: usize) -> Result<()> {
         let enough = |state: &mut ListingState| state.complete || state.end() + DOTS.len() > offset;
-        // The dots alone would make a reply, but a poor one.
+        // A reply with only the dots would cost the kernel another request.
         let reached =
             |state: &mut ListingState| enough(state) && (state.complete || state.end() > 0);
         if directory.with(reached) {
@@ -346,7 +347,7 @@ impl Vfs {
         while !directory.with(reached) {
             // A listing without a handle is complete.
             let Some(dh) = directory.with(|state| state.dh) else { break };
-            // What an earlier caller has fetched, and was interrupted over.
+            // Entries of an earlier caller that was interrupted.
             self.resolve_fetched(directory, wanted).await?;
             if directory.with(reached) {
                 break;
@@ -374,7 +375,7 @@ impl Vfs {
         Ok(())
     }
 
-    /// Lists what is known instead of what has not come yet.
+    /// Replaces a listing of which nothing has arrived by the cached one of any age.
     fn use_stale_listing(&self, directory: &OpenDirectory) -> bool {
         let cached = self.stale_listing(directory.ino);
         let replaced = directory.with(|state| {
@@ -387,7 +388,7 @@ impl Vfs {
         replaced.is_some()
     }
 
-    /// Keeps a listing that was asked for, and goes on with the walk that it may be part of.
+    /// Caches a listing, and continues the walk that it may be part of.
     fn store_listing(&self, dir: Ino, listing: Option<CachedListing>) {
         let Some(listing) = listing.filter(|_| self.keeps_listings()) else { return };
         let path = {
@@ -400,9 +401,9 @@ impl Vfs {
         }
     }
 
-    /// Makes entries of what was fetched. Attributes that a server leaves out are requested; a name
-    /// that is gone by then is left out. Nothing is lost where this fails or is dropped: the next
-    /// caller goes on with the same name.
+    /// Moves the fetched entries to `entries`. Missing attributes are requested; a name that is
+    /// gone by then is omitted. If this fails or is dropped, nothing is lost: the next caller
+    /// continues with the same name.
     async fn resolve_fetched(&self, directory: &OpenDirectory, wanted: usize) -> Result<()> {
         while let Some(name) = directory.with(|state| state.take_resolved(wanted)) {
             let path = self.path(directory.ino)?.join(&name);
@@ -416,12 +417,12 @@ impl Vfs {
         Ok(())
     }
 
-    /// Looks up a name by what the listing tells of it.
+    /// Looks up a name by its entry in the listing.
     fn plus_entry(&self, dir: Ino, listed: &CachedEntry, stamp: RequestStamp) -> Option<Entry> {
         let CachedEntry { name, attr, received_at } = listed;
         let (inode, until) =
             self.lookup_from_listing(&mut self.tree(), dir, name, attr, *received_at, stamp)?;
-        // An owner with no number here is left to a look-up, which can say so.
+        // If the owner has no local id, a lookup can report the error.
         self.entry_until(&inode, attr, until).inspect_err(|_| self.forget(inode.ino, 1)).ok()
     }
 }

@@ -1,33 +1,33 @@
-//! What a mount holds of writes that were acknowledged and are not at the server yet: bounded, and
-//! counted. Changes of attributes that were acknowledged so are only counted.
+//! The bytes that were written and not yet acknowledged by the server, counted and bounded for the
+//! mount. Acknowledged attribute changes that are in flight are only counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{Notify, Semaphore};
 
-/// The bytes of one mount.
+/// The dirty bytes and changes of one mount.
 pub(crate) struct Dirty {
     room: Semaphore,
     max_bytes: u32,
     bytes: AtomicU64,
     changes: AtomicU64,
-    /// Notified when there are less.
+    /// Notified when there are fewer.
     decreased: Notify,
 }
 
 impl Dirty {
-    /// At most so many at one time; a write of more counts as so many.
+    /// At most `max_bytes` at one time; a larger write counts as that many.
     pub(crate) fn new(max_bytes: u32) -> Arc<Dirty> {
         let room = Semaphore::new(max_bytes as usize);
         let (bytes, changes) = Default::default();
         Arc::new(Dirty { room, max_bytes, bytes, changes, decreased: Notify::new() })
     }
 
-    /// Room for `bytes`, when there is some.
+    /// Waits until there is room for `bytes`.
     pub(crate) async fn take(self: &Arc<Dirty>, bytes: u32) -> DirtyBytes {
         let bytes = bytes.min(self.max_bytes);
-        // It is never closed.
+        // The semaphore is never closed.
         if let Ok(permit) = self.room.acquire_many(bytes).await {
             permit.forget();
         }
@@ -35,27 +35,27 @@ impl Dirty {
         DirtyBytes { dirty: self.clone(), bytes }
     }
 
-    /// How many there are.
+    /// The number of dirty bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts one more change of attributes, until what it returns is dropped.
+    /// Counts an attribute change until the result is dropped.
     pub(crate) fn change(self: &Arc<Dirty>) -> DirtyChange {
         self.changes.fetch_add(1, Ordering::Relaxed);
         DirtyChange(self.clone())
     }
 
-    /// How many changes of attributes there are.
+    /// The number of attribute changes in flight.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// Waits until there are neither bytes nor changes.
+    /// Waits until there are neither dirty bytes nor attribute changes in flight.
     pub(crate) async fn drained(&self) {
         loop {
             let mut decreased = std::pin::pin!(self.decreased.notified());
-            // Registered before the look, so that nothing in between is missed.
+            // Registered before the check, so that no notification is missed.
             decreased.as_mut().enable();
             if self.bytes() == 0 && self.changes() == 0 {
                 return;
@@ -65,13 +65,13 @@ impl Dirty {
     }
 }
 
-/// What one write holds of it, given back when dropped.
+/// The dirty bytes of one write, given back when dropped.
 pub(crate) struct DirtyBytes {
     dirty: Arc<Dirty>,
     bytes: u32,
 }
 
-/// One change of attributes that was acknowledged and is not at the server yet.
+/// One acknowledged attribute change in flight.
 pub(crate) struct DirtyChange(Arc<Dirty>);
 
 impl Drop for DirtyChange {
@@ -82,7 +82,7 @@ impl Drop for DirtyChange {
 }
 
 impl DirtyBytes {
-    /// Takes over what `other` holds.
+    /// Takes over the bytes of `other`.
     pub(crate) fn merge(&mut self, mut other: DirtyBytes) {
         self.bytes += std::mem::take(&mut other.bytes);
     }

@@ -1,15 +1,15 @@
-//! flush: a close of a file, and whom it keeps waiting.
+//! flush: a close of a file, and how long it waits.
 //!
-//! A close waits until what was written is at the server, since its caller is told whether that
-//! went well. Some callers cannot be told, and most of these get no signal either that would free
-//! them: who ends closes what he has open, and so does who becomes another program
-//! ([`Caller::Exiting`], [`Caller::Killed`]). They wait too, since what a program has written is to
-//! be there when it has ended. But they do not wait for a remote that is away or does not get on,
-//! and whoever was killed does not wait for anything.
+//! A close waits until all writes are at the server, since its caller gets their result. Some
+//! callers cannot use the result, and most of these get no signal that would free them: a process
+//! that exits closes its files, and so does one that calls execve(2) ([`Caller::Exiting`],
+//! [`Caller::Killed`]). Their closes wait too, since the data should be at the server when a
+//! program has ended. But they do not wait for a remote that is unreachable or makes no progress,
+//! and a killed process does not wait at all.
 //!
-//! Invariant: who is let go leaves nothing undone. What he has written stays on its way and is
-//! bounded as before, the remote's handle stays open for it, its error is the next holder's to
-//! report, and the log's when there is none.
+//! Invariant: a close that stops waiting loses nothing. Its writes stay in flight and are bounded
+//! as before, the remote handle stays open for them, and their error is reported by the next call
+//! on the file, or logged if there is none.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,37 +20,37 @@ use tokio::time::Instant;
 use crate::open::OpenFile;
 use crate::{Handle, Vfs};
 
-/// What the caller of a close is about to do.
+/// The state of the process whose file is being closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// To go on, with what the close tells; or it is not known. It may be freed by dropping the
-    /// future.
+    /// It runs on and gets the result of the close, or its state is unknown. A signal cancels the
+    /// close by dropping its future.
     Alive,
-    /// To end, or to become another program. He is told nothing.
+    /// It is exiting, or executing another program. It gets no result.
     Exiting,
-    /// To end, since he was killed.
+    /// It was killed.
     Killed,
 }
 
-/// Who closes is left alone for so long: most closes are over by then, and a process that was
-/// killed is to be gone within a second.
+/// A close waits for this long before the state of its caller is queried: most closes are over by
+/// then, and a killed process should be gone within a second.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// The remote does not get on if it has answered no write of the file for so long: more than an
-/// answer takes behind any link that works, and about what people wait before they get impatient.
+/// The remote makes no progress if it has answered no write of the file for this long: more than an
+/// answer takes behind any working link, and about what people wait before they get impatient.
 const STALL: Duration = Duration::from_secs(1);
 
 impl Vfs {
-    /// One of the descriptors of this open file is being closed: what was written through it is
-    /// at the server when this returns, or the error says why not.
+    /// A descriptor of this open file is being closed. Returns when its writes are at the server,
+    /// or the error of one that failed.
     pub async fn flush(&self, handle: Handle) -> Result<()> {
         let file = self.files.get(handle.0)?;
         let written = file.take_written();
         self.flush_file(&file, written).await
     }
 
-    /// The same for a caller who perhaps cannot be told. `caller` says what he is about to do; it
-    /// is asked only if he has to wait for longer than usual, and then again and again.
+    /// Like [`Vfs::flush`], for a caller that may not get the result. `caller` returns the state of
+    /// the process; it is called only if the close takes longer than usual, and then repeatedly.
     pub async fn flush_for<F>(&self, handle: Handle, caller: impl Fn() -> F) -> Result<()>
     where
         F: Future<Output = Caller>,
@@ -64,7 +64,7 @@ impl Vfs {
                 if written {
                     file.note_write();
                 }
-                tracing::debug!(ino = file.inode.ino.0, "nobody waits for a close any more");
+                tracing::debug!(ino = file.inode.ino.0, "a close stopped waiting for its writes");
                 Ok(())
             }
         }
@@ -74,8 +74,8 @@ impl Vfs {
         let closed = match written {
             true => self.flush_to_server(file).await,
             false => {
-                // Another descriptor of this open file may be being closed, or its close have been
-                // interrupted, with writes still on their way.
+                // Another descriptor of this open file may be being closed, or its close was
+                // interrupted, with writes still in flight.
                 file.inode.writes.drained_of(file.number).await;
                 Ok(())
             }
@@ -83,12 +83,14 @@ impl Vfs {
         file.take_error().and(closed)
     }
 
-    /// Waits for the writes of `file`'s inode, learns what they have made of it, and has the server
-    /// close the file. Both go out right behind the writes, so that one round trip does for all.
+    /// Waits for the writes of `file`'s inode, records the resulting attributes, and has the server
+    /// close the file. Both requests are sent right behind the writes, so that one round trip is
+    /// enough.
     async fn flush_to_server(&self, file: &OpenFile) -> Result<()> {
         let inode = &file.inode;
         inode.writes.drained_but(file.number).await;
-        // What comes of writes through other handles, or not sent yet, the answer cannot tell.
+        // The answer does not reflect writes through other handles, or writes that are not sent
+        // yet.
         let changes_begun = {
             let state = inode.state();
             let ahead = inode.writes.sent_through(file.number);
@@ -97,7 +99,7 @@ impl Vfs {
         let requested_at = Instant::now();
         let stat = async { self.remote.fstat(file.fh().await?).await };
         let closed = async {
-            // Not before what is not sent yet.
+            // Not before writes that are not sent yet.
             match changes_begun {
                 Some(_) => file.close_at_server(&self.remote).await,
                 None => Ok(()),
@@ -114,8 +116,7 @@ impl Vfs {
         closed
     }
 
-    /// Returns when nobody is to be kept waiting any more who closes `file`; for the most part,
-    /// never.
+    /// Returns when the close of `file` should stop waiting; in most cases, never.
     async fn abandoned<F>(&self, file: &Arc<OpenFile>, caller: impl Fn() -> F)
     where
         F: Future<Output = Caller>,
@@ -138,21 +139,21 @@ impl Vfs {
     }
 }
 
-/// How a close gets on that has to wait.
+/// The progress of a close that has to wait.
 struct Progress {
     changes_begun: Instant,
     answered: u64,
     answered_at: Instant,
 }
 
-/// What is seen of it at one moment.
+/// The state of a close that has to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     /// It may be over soon.
     Brief,
-    /// It takes its time.
+    /// It is slow.
     Slow,
-    /// There is no end in sight.
+    /// The remote makes no progress.
     Stalled,
 }
 
@@ -161,7 +162,7 @@ impl Progress {
         Progress { changes_begun: now, answered, answered_at: now }
     }
 
-    /// `answered` counts the writes that are over; `away`: the remote cannot be reached.
+    /// `answered` is the number of writes that have ended; `away`: the remote is unreachable.
     fn check(&mut self, answered: u64, away: bool, now: Instant) -> Wait {
         if answered != self.answered {
             (self.answered, self.answered_at) = (answered, now);

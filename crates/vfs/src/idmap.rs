@@ -7,7 +7,7 @@ use base::{Attr, Errno, Result};
 use crate::config::{IdMap, Shown};
 
 impl IdMap {
-    /// Remote owner to local owner. An id with no local one is `EPERM` where the table says so.
+    /// Remote user id to local user id. `EPERM` if there is no local one and the table says so.
     fn uid_to_local(&self, uid: u32) -> Result<u32> {
         match self {
             IdMap::Same => Ok(uid),
@@ -24,7 +24,7 @@ impl IdMap {
         }
     }
 
-    /// Local owner to remote owner. `EPERM` for an id without one, where the table says so.
+    /// Local user id to remote user id. `EPERM` if there is no remote one and the table says so.
     pub fn uid_to_remote(&self, uid: u32) -> Result<u32> {
         match self {
             IdMap::Same => Ok(uid),
@@ -33,7 +33,7 @@ impl IdMap {
         }
     }
 
-    /// Local group to remote group, likewise.
+    /// Local group id to remote group id. `EPERM` if there is no remote one and the table says so.
     pub fn gid_to_remote(&self, gid: u32) -> Result<u32> {
         match self {
             IdMap::Same => Ok(gid),
@@ -42,8 +42,8 @@ impl IdMap {
         }
     }
 
-    /// Attributes as this machine is to see them. `EPERM` for an owner without a local one, where
-    /// the table says so.
+    /// Attributes as this machine sees them. `EPERM` if an owner has no local id and the table says
+    /// so.
     pub fn attr_to_local(&self, shown: &Shown, attr: Attr) -> Result<Attr> {
         let umask = if attr.is_dir() { shown.dir_umask } else { shown.file_umask };
         Ok(Attr {
@@ -66,7 +66,7 @@ fn here(table: Option<&HashMap<u32, u32>>, id: u32, others_same: bool) -> Result
 
 fn there(table: Option<&HashMap<u32, u32>>, id: u32, others_same: bool) -> Result<u32> {
     let Some(table) = table else { return Ok(id) };
-    // The smallest of those that are `id` here, so that the answer is the same each time.
+    // The smallest remote id, so that the result is always the same.
     let remote = table.iter().filter(|(_, local)| **local == id).map(|(remote, _)| remote).min();
     known(remote, id, others_same)
 }

@@ -1,4 +1,4 @@
-//! Names to inodes: lookup, and the question whether a name is still the file that it was.
+//! lookup, and the check whether a name still leads to the same file.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,33 +11,32 @@ use crate::name_operations::drop_link;
 use crate::tree::RequestStamp;
 use crate::{Entry, Ino, Vfs, name};
 
-/// How often a lookup asks again when names in its directory were changed here meanwhile. Changes
-/// and look-ups of one directory exclude each other in the kernel, save for revalidations.
+/// Attempts of a request whose names were changed locally meanwhile. The kernel excludes changes
+/// and lookups of one directory from each other, except for revalidations.
 pub(crate) const MAX_ATTEMPTS: usize = 8;
 
-/// How often a name is compared with an open handle when the file behind either keeps changing.
-/// Both questions are on their way together, so that a file has to change within microseconds to
-/// look like two.
+/// Comparisons of a name with an open handle while the file behind either keeps changing. Both
+/// requests are in flight together, so a file has to change within microseconds to look like two.
 pub(crate) const MAX_COMPARISONS: usize = 3;
 
-/// What a name turned out to be.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupResult {
-    /// It is there.
+    /// The name exists.
     Found(Entry),
-    /// It is not, and the kernel may take that for true for so long.
+    /// The name is absent, and the kernel may cache that for this long.
     Absent(Duration),
 }
 
-/// What the answer to a look-up is from.
+/// An answer to a lookup.
 enum Answer {
     Current(Attr),
-    /// The remote is away.
+    /// From the cache; the remote is unreachable.
     Stale(LookupResult),
 }
 
 impl Vfs {
-    /// Finds `name` in the directory `parent`, and counts one look-up of what is found.
+    /// Finds `name` in the directory `parent`, and counts one lookup of the inode.
     pub async fn lookup(&self, parent: Ino, name_bytes: &[u8]) -> Result<LookupResult> {
         let result = self.look_up(parent, name_bytes).await?;
         if let LookupResult::Found(entry) = &result
@@ -61,7 +60,7 @@ impl Vfs {
         }
         self.shared.note_piecemeal_lookup(parent);
         for attempt in 1.. {
-            // The kernel must not be told a size that its own writes have outgrown.
+            // The kernel must not get a size from before its own writes.
             let known = self.tree().child(parent, &name);
             if let Some(known) = &known {
                 known.writes.drained().await;
@@ -122,7 +121,7 @@ impl Vfs {
         unreachable!("the last attempt returns")
     }
 
-    /// The entry of a name that needs no asking, with one look-up counted.
+    /// The entry of a name that is valid, with one lookup counted.
     fn cached_entry(&self, parent: Ino, name: &Name) -> Result<Option<Entry>> {
         let now = Instant::now();
         let mut tree = self.tree();
@@ -133,12 +132,12 @@ impl Vfs {
         Ok(Some(entry))
     }
 
-    /// Whether a name of `inode`, which is now what `attr` says, can still be the same file.
+    /// Whether a name that now has the attributes `attr` can still lead to the file of `inode`.
     ///
-    /// SFTP tells no identity. But an open handle tells what has become of the file that it was
-    /// opened on: if that now differs from what the name leads to, the name leads elsewhere. A
-    /// file that nobody has open may have become another one without harm, since nothing of the
-    /// old one is shown again unless size and time are the same.
+    /// SFTP has no file identity. But an open handle shows the present attributes of the file that
+    /// it was opened on: if they differ from those of the name, the name leads elsewhere. If a file
+    /// that is not open was replaced, that does no harm, since no old content is shown unless size
+    /// and time are the same.
     pub(crate) async fn may_be_same_file(
         &self,
         inode: &Inode,
@@ -154,8 +153,8 @@ impl Vfs {
             let state = inode.state();
             let known = state.last_attr().map(|known| Validator::of(&known));
             let possible = inode.kind == FileKind::Regular && state.unchanged_since(seq);
-            // Somebody else may have been told since, of a file that grows, what `attr` is too old
-            // to know.
+            // A newer answer may have arrived, for a file that grows; then `attr` is too old to
+            // compare.
             let older = state.received_at() <= stamp.at;
             known.filter(|known| possible && *known != Validator::of(attr)).zip(Some(older))
         };
@@ -169,7 +168,7 @@ impl Vfs {
             if of_handle == known && older {
                 return false;
             }
-            // Both have moved on. So it is with a file that grows while it is looked at.
+            // Both have changed, as with a file that grows during the comparison.
             older = true;
             let again = tokio::join!(self.remote.lstat(path), self.attr_by_handle(inode));
             match again {
@@ -183,8 +182,8 @@ impl Vfs {
         of_handle == of_name
     }
 
-    /// For an inode with several names made here: whether all lead to the same file still. If
-    /// not, its names are dropped, to be looked up anew.
+    /// For an inode with several names made through this mount: whether all still lead to the same
+    /// file. If not, its names are dropped, and the next lookup finds their files.
     pub(crate) async fn names_agree(&self, inode: &Arc<Inode>, seq: u64) -> Result<bool> {
         let paths = self.tree().paths(inode.ino);
         let Some((first, others)) = paths.split_first() else { return Ok(true) };
@@ -205,7 +204,8 @@ impl Vfs {
     }
 }
 
-/// Whether two names with these attributes can be of one file. To read it changes its `atime`.
+/// Whether two names with these attributes can be of one file. `atime` is ignored, since a read
+/// changes it.
 pub(crate) fn same_file(one: &Attr, other: &Attr) -> bool {
     *one == Attr { atime: one.atime, ..*other }
 }

@@ -10,17 +10,17 @@ use crate::lookup::MAX_ATTEMPTS;
 use crate::name_changes::BoundTo;
 use crate::{Entry, Ino, Vfs, links, name};
 
-/// Bits of a mode that are permissions.
+/// The permission bits of a mode.
 const PERM_BITS: u32 = 0o7777;
 
-/// A change of names on its way; ends when dropped, however it ended. What was known of the names
-/// and of the attributes of their directories does not count any longer after it.
+/// A change of names in flight. Ends when dropped, whether it succeeded or not; then the names and
+/// the attributes of their directories are invalidated.
 pub(crate) struct NameChangeGuard<'a> {
     vfs: &'a Vfs,
     names: Vec<(Ino, Name, BoundTo)>,
     /// The files that have these names.
     inodes: Vec<Arc<Inode>>,
-    /// What is below the names may have another path afterwards.
+    /// Paths below the names may change.
     moves_directory: bool,
 }
 
@@ -66,7 +66,7 @@ impl Vfs {
         NameChangeGuard { vfs: self, names, inodes, moves_directory: false }
     }
 
-    /// The same for a rename.
+    /// Begins the change of names of a rename.
     fn begin_rename(&self, from: (Ino, &Name), to: (Ino, &Name)) -> NameChangeGuard<'_> {
         let moved = self.tree().child(from.0, from.1);
         let bound_to = moved.as_ref().map_or(BoundTo::New, |moved| BoundTo::Inode(moved.ino));
@@ -81,19 +81,20 @@ impl Vfs {
         change
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub async fn mkdir(&self, parent: Ino, name_bytes: &[u8], perm: u32) -> Result<Entry> {
         let name = name(name_bytes)?;
         let path = self.path(parent)?.join(&name);
         let change = self.begin_name_changes(&[(parent, &name, BoundTo::New)]);
         let request = self.remote.mkdir(&path, perm);
-        // One whose permissions are to be mended is seen before that, or the server insists.
+        // If permission bits are missing, the answer may be from before they are corrected; or the
+        // server insists on others.
         let matches = |attr: &Attr| attr.is_dir() && perm & !attr.perm & PERM_BITS == 0;
         let expected_attr = self.expected_attr(parent, FileKind::Directory, perm, 0);
         self.finish_create(parent, &name, &path, change, request, matches, expected_attr).await
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub async fn symlink(&self, parent: Ino, name_bytes: &[u8], target: &[u8]) -> Result<Entry> {
         let name = name(name_bytes)?;
         let path = self.path(parent)?.join(&name);
@@ -105,7 +106,7 @@ impl Vfs {
         self.finish_create(parent, &name, &path, change, request, matches, expected_attr).await
     }
 
-    /// What this mount makes in `parent`, as far as that is known without asking.
+    /// The attributes of a new file in `parent`, as far as they are known without a request.
     fn expected_attr(&self, parent: Ino, kind: FileKind, perm: u32, size: u64) -> Attr {
         let dir = self.tree().get(parent).and_then(|dir| dir.state().last_attr());
         let owner = self.config.login.or(dir.map(|dir| (dir.uid, dir.gid)));
@@ -114,10 +115,10 @@ impl Vfs {
         Attr { kind, perm: perm & PERM_BITS, size, uid, gid, atime: now, mtime: now }
     }
 
-    /// The entry of a name that this mount makes. What it is is asked right behind that, so that
-    /// one round trip does for both. A remote may answer that before it has made it: then it was
-    /// absent, or what is told is not what `matches` takes for the new thing, and it is asked again.
-    /// Where no answer comes, it is what was `expected_attr`.
+    /// The entry of a name that this mount creates. The request for its attributes is sent right
+    /// behind the `request` that creates it, so that one round trip is enough. A remote may execute
+    /// it first: then the name was absent, or its attributes do not satisfy `matches`, and the
+    /// request is repeated. If no answer arrives, the attributes are `expected_attr`.
     #[expect(clippy::too_many_arguments, reason = "two callers that differ in all of them")]
     async fn finish_create(
         &self,
@@ -141,12 +142,12 @@ impl Vfs {
             }
         };
         drop(change);
-        // It was made, so the caller gets no error because this is not known; nor does the kernel
-        // take it for true.
+        // The name was created, so the caller gets no error if its attributes are unknown; but the
+        // kernel does not cache them.
         let attr = reply.unwrap_or(expected_attr);
         let inode = {
             let mut tree = self.tree();
-            // Whatever had this name before was gone when the name was made.
+            // Any file that had this name before was gone when the name was created.
             tree.unbind(parent, name);
             tree.record_lookup(parent, name, &attr, Instant::now())
         };
@@ -156,15 +157,15 @@ impl Vfs {
         }
         self.record_attr(&inode, &attr, stamp);
         if attr.is_dir() {
-            // What somebody else has put in meanwhile may be taken for absent as any name that was
-            // asked for now.
+            // Names that another machine has created in it meanwhile may be taken to be absent, as
+            // any negative lookup may.
             self.tree().insert_created_directory(inode.ino, path, stamp);
         }
         self.entry(&inode, &attr).inspect_err(|_| self.forget(inode.ino, 1))
     }
 
-    /// Makes `name` in `parent` a further name of the file `ino`. Both names are one inode here,
-    /// as long as the kernel knows it.
+    /// Makes `name` in `parent` a further name of the file `ino`. Both names are one inode here, as
+    /// long as the kernel knows it.
     pub async fn link(&self, ino: Ino, parent: Ino, name_bytes: &[u8]) -> Result<Entry> {
         let name = name(name_bytes)?;
         let inode = self.inode(ino)?;
@@ -184,7 +185,7 @@ impl Vfs {
                 linked => break linked?,
             }
         }
-        // The name is there from here on, whether or not its attributes are to be had.
+        // The name exists from here on, even if its attributes are unknown.
         self.tree().bind(ino, parent, &name, Instant::now());
         {
             let mut state = inode.state();
@@ -200,7 +201,7 @@ impl Vfs {
         self.entry(&inode, &attr).inspect_err(|_| self.forget(ino, 1))
     }
 
-    /// Removes a name that is no directory's. A file that is open lives on.
+    /// Removes the name of a file. An open file lives on.
     pub async fn unlink(&self, parent: Ino, name_bytes: &[u8]) -> Result<()> {
         let name = name(name_bytes)?;
         let path = self.path(parent)?.join(&name);
@@ -231,7 +232,7 @@ impl Vfs {
         result
     }
 
-    /// Gives `from` the name `to`.
+    /// Moves the name `from` to `to`.
     pub async fn rename(
         &self,
         from: (Ino, &[u8]),
@@ -244,8 +245,8 @@ impl Vfs {
         let change = self.begin_rename((from.0, &from_name), (to.0, &to_name));
         self.force_deferred_opens(change.inodes()).await;
         self.remote.rename(&from_path, &to_path, mode).await?;
-        // Two names of one file stay as they are, and only the server may know that they are; so
-        // nothing is said of the old name.
+        // Two names of one file stay as they are, and perhaps only the server knows that they are;
+        // so nothing is assumed about the old name.
         let (moved, replaced) = self.tree().rename((from.0, &from_name), (to.0, &to_name));
         if let Some(moved) = moved {
             moved.state().touch_ctime();
@@ -254,11 +255,11 @@ impl Vfs {
         Ok(())
     }
 
-    /// The target of a symbolic link, as far as [`Links`](crate::Links) lets the kernel see it.
+    /// The target of a symbolic link, if [`Links`](crate::Links) lets the kernel see it.
     pub async fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         let path = self.path(ino)?;
         let target = self.remote.readlink(&path).await.inspect_err(|error| {
-            // It is gone, or something else.
+            // The link is gone, or is another file by now.
             if matches!(*error, Errno::ENOENT | Errno::EINVAL)
                 && let Ok(link) = self.inode(ino)
             {
@@ -271,9 +272,9 @@ impl Vfs {
         })
     }
 
-    /// Where `ino` is: first the place that is shown, then those that hold the same name behind
-    /// it; none for a directory that exists only here. `EOPNOTSUPP` where the remote has no words
-    /// for itself, `ESTALE` for what has no name any more.
+    /// The locations of `ino`: first the one that is shown, then the others with the same name
+    /// behind it; none for a directory that exists only in the mount. `EOPNOTSUPP` if the remote
+    /// cannot describe itself, `ESTALE` if the file has no name any more.
     pub async fn locate(&self, ino: Ino) -> Result<Vec<Location>> {
         let path = self.path(ino)?;
         self.remote.locate(&path).await

@@ -1,9 +1,9 @@
 //! open, create, mknod, fsync, release: the life of an open file. Its closes are in [`flush`].
 //!
-//! Under close-to-open, each open learns from the server whether the name still leads to the
-//! content that the kernel has pages of. If another file has taken the name while the old one is
-//! open here, the open fails with `ESTALE`; the kernel then looks the name up again by itself and
-//! gets a new inode, so that pages of two files never mix.
+//! Under close-to-open, each open checks with the server whether the name still leads to the
+//! content of the kernel's pages. If another file has taken the name while the old one is open
+//! here, the open fails with `ESTALE`; the kernel then repeats the lookup and gets a new inode, so
+//! pages of two files never mix.
 //!
 //! [`flush`]: crate::flush
 
@@ -43,7 +43,7 @@ pub struct OpenRequest {
 }
 
 impl OpenRequest {
-    /// Neither appending nor cutting, through the page cache, not synchronous.
+    /// An open through the page cache that neither appends nor truncates and is not synchronous.
     #[must_use]
     pub fn plain(access: Access) -> OpenRequest {
         OpenRequest { access, append: false, truncate: false, direct: false, sync: false }
@@ -54,64 +54,65 @@ impl OpenRequest {
     }
 }
 
-/// An open file, to be given back with [`Vfs::release`].
+/// An open file; must be returned with [`Vfs::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// What to call it by.
+    /// Its handle.
     pub handle: Handle,
-    /// The kernel's pages of it are still right.
+    /// The kernel's pages of the file are still valid.
     pub keep_cache: bool,
-    /// Reads and writes are to go past the kernel's page cache.
+    /// Reads and writes must bypass the kernel's page cache.
     pub direct_io: bool,
 }
 
-/// One open file. Its handle at the remote is closed when the last user of it is gone.
+/// One open file. Its remote handle is closed when its last user is dropped.
 pub(crate) struct OpenFile {
     pub(crate) number: u64,
     pub(crate) inode: Arc<Inode>,
     pub(crate) remote: Arc<RemoteFile>,
     pub(crate) access: Access,
     pub(crate) append: bool,
-    /// The whole content, fetched before the open.
+    /// The whole content, prefetched before the open.
     pub(crate) fetched: Option<AttachedFile>,
-    /// What is fetched ahead for its readers; not set where that is not wanted.
+    /// Readahead for its readers; unset where there is none.
     pub(crate) readahead: OnceLock<Arc<Readahead>>,
-    /// Of a file that appends: what writes pages back in place.
+    /// For a file opened with `O_APPEND`: the open file that writes pages back in place.
     pub(crate) in_place: OnceCell<Arc<OpenFile>>,
     state: Mutex<FileState>,
     lost_write: Arc<LostWrite>,
     shared: Weak<Shared>,
 }
 
-/// A write is far if it begins this many bytes past the known end of its file. Sparse files of usual
-/// sizes are written without waiting; file systems with a limit have 2 TiB (ext3) or 16 TiB (ext4).
+/// A write is far if it begins this many bytes behind the known end of its file. Sparse files of
+/// usual sizes are written without waiting; file systems with a limit have 2 TiB (ext3) or 16 TiB
+/// (ext4).
 const FAR_BYTES: u64 = 1 << 40;
 
-/// The error of a write that nobody was left to be told of.
+/// The error of a write that no call could report.
 pub(crate) type LostWrite = Mutex<Option<Errno>>;
 
 #[derive(Default)]
 struct FileState {
-    /// Why a write failed that had been acknowledged before.
+    /// Why an acknowledged write failed.
     error: Option<Errno>,
-    /// How many writes to the file had failed when this was asked last.
+    /// Number of failed writes of the file when this open file last reported one.
     failures_seen: u64,
-    /// Written through since the last flush.
+    /// There were writes since the last flush.
     written: bool,
-    /// A flush has closed it at the server.
+    /// A flush has closed the file at the server.
     closed_at_server: bool,
-    /// Each write is synchronous, and the kernel does not see to that.
+    /// Each write is synchronous, and the kernel sends no FSYNC for it.
     syncs_writes: bool,
-    /// The end of the furthest write whose answer was waited for because it was far.
+    /// The end of the furthest far write that the server has acknowledged.
     far_end: u64,
-    /// What was fetched of it has been read to its end: the kernel has it now.
+    /// The prefetched content was read to its end: the kernel has it now.
     read_to_end: bool,
-    /// The kernel was told to keep its pages, and has asked for nothing of it so far.
+    /// The kernel was told to keep its pages, and has requested none of them so far.
     pages_kept: bool,
 }
 
 impl OpenFile {
-    /// The handle of the remote, opened by the first who needs it.
+    /// The remote handle, opened by the first caller that needs it.
     pub(crate) fn fh(&self) -> impl Future<Output = Result<Fh>> + Send + use<> {
         self.remote.fh()
     }
@@ -120,33 +121,33 @@ impl OpenFile {
         body(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether a write at `offset` begins far past the known end of the file: perhaps past the largest
-    /// size that the server's file system allows.
+    /// Whether a write at `offset` begins far behind the known end of the file: perhaps behind the
+    /// largest size that the server's file system allows.
     pub(crate) fn is_far(&self, offset: u64) -> bool {
         let Some(near) = offset.checked_sub(FAR_BYTES) else { return false };
         self.with(|state| state.far_end <= near) && !self.inode.state().kernel_size_exceeds(near)
     }
 
-    /// The server has taken a [far](OpenFile::is_far) write that ends at `end`.
+    /// The server has acknowledged a [far](OpenFile::is_far) write that ends at `end`.
     pub(crate) fn note_far_end(&self, end: u64) {
         self.with(|state| state.far_end = state.far_end.max(end));
     }
 
-    /// A write that was acknowledged has failed. The first error is the one that is reported.
+    /// An acknowledged write has failed. The first error is the one that is reported.
     pub(crate) fn fail(&self, error: Errno) {
         self.inode.state().write_failed(error);
         self.with(|state| state.error = state.error.or(Some(error)));
     }
 
-    /// The error of an acknowledged write through any handle of the file, if it has failed since
-    /// this one was opened and told of the last. With this it is reported.
+    /// The error of an acknowledged write through any handle of the file that failed since this
+    /// open file last reported one. The caller reports it.
     fn take_failure(&self) -> Result<()> {
         let (failures, last) = self.inode.state().failed_writes();
         let seen = self.with(|state| std::mem::replace(&mut state.failures_seen, failures));
         last.filter(|_| failures > seen).map_or(Ok(()), Err)
     }
 
-    /// The error of an earlier write, which with this is reported.
+    /// The error of an earlier write. The caller reports it.
     pub(crate) fn take_error(&self) -> Result<()> {
         self.with(|state| state.error.take()).map_or(Ok(()), Err)
     }
@@ -178,7 +179,7 @@ impl OpenFile {
         self.with(|state| state.read_to_end = true);
     }
 
-    /// The kernel asks for what is at `offset`. Whether it was taken to have pages of that.
+    /// The kernel reads at `offset`. Returns whether it was assumed to have that page.
     pub(crate) fn take_missing_pages(&self, offset: u64) -> bool {
         self.with(|state| std::mem::take(&mut state.pages_kept)) && offset == 0
     }
@@ -219,8 +220,8 @@ impl Vfs {
         let plain = request == OpenRequest::plain(Access::Read);
         let mut revisit = if plain { self.record_visit(&inode) } else { None };
         let deferred = self.try_deferred_open(&inode, request)?;
-        // What the kernel has pages of is mostly opened in orders that lead nowhere: a compiler opens
-        // its headers more often than anybody else opens anything.
+        // Files whose pages the kernel has are mostly opened in an order that predicts nothing: a
+        // compiler opens its headers more often than any other program opens files.
         let has_pages = deferred.is_some_and(|opened| opened.keep_cache);
         let contents = &self.prefetch.files;
         let may_predict = !has_pages || contents.may_miss_pages() || contents.has_order();
@@ -242,7 +243,7 @@ impl Vfs {
         if request.truncate {
             inode.writes.drained().await;
         }
-        // Those that were granted first, so that this one can be compared with them.
+        // Deferred handles first, so that this one can be compared with them.
         self.force_deferred_opens([&inode]).await;
         for _ in 0..MAX_ATTEMPTS {
             if let Some(opened) = self.open_at_server(&inode, request, revisit.take()).await? {
@@ -250,15 +251,15 @@ impl Vfs {
             }
             self.await_renames(&inode).await;
         }
-        // The kernel looks the name up again, and opens what it finds.
+        // The kernel looks the name up again, and opens the file that it finds.
         Err(Errno::ESTALE)
     }
 
-    /// Returns when no name of `inode` is being changed through this mount.
+    /// Waits until no name of `inode` is being changed through this mount.
     async fn await_renames(&self, inode: &Inode) {
         loop {
             let mut ended = pin!(self.shared.names_changed.notified());
-            // Registered before the look, so that nothing in between is missed.
+            // Registered before the check, so that no notification is missed.
             ended.as_mut().enable();
             if !inode.state().is_renaming() {
                 return;
@@ -267,8 +268,8 @@ impl Vfs {
         }
     }
 
-    /// Opens the file by its name at the server. `None` if that may have been another file's, or none,
-    /// while this was done.
+    /// Opens the file by its name at the server. `None` if the name may have led to another file,
+    /// or to none, meanwhile.
     async fn open_at_server(
         &self,
         inode: &Arc<Inode>,
@@ -286,15 +287,15 @@ impl Vfs {
             inode.state().note_content_change();
             Change::begin(inode, &self.change_counter)
         });
-        // Polled, and so sent, before what is asked ahead.
+        // Polled, and so sent, before the revalidations.
         let opening = self.remote.open(&path, request.flags(Create::Never));
         let (opened, ()) =
             tokio::join!(opening, async { self.shared.revalidate_followers(revisit) });
-        // Closed if nothing comes of it.
+        // Closed if it is not used.
         let opened =
             opened.map(|opened| (RemoteFile::open(self.remote.clone(), opened.fh), opened.attr));
         if let Some(alone_until) = change.and_then(Change::end) {
-            // Nothing but this truncation has happened, and the attributes are from after it.
+            // Only this truncation has happened, and the attributes are from after it.
             stamp.seq = alone_until;
         }
         let opened = opened.inspect_err(|error| {
@@ -304,8 +305,8 @@ impl Vfs {
         });
         let (remote, attr) = match opened {
             Err(Errno::ENOENT) => {
-                // A name that another machine has removed is left to the kernel, which may have to
-                // make the file.
+                // If another machine has removed the name, the kernel decides: it may have to
+                // create the file.
                 if self.path_changed_since(inode, &path, first_stamp) {
                     return Ok(None);
                 }
@@ -334,20 +335,20 @@ impl Vfs {
                 return Ok(None);
             }
             if request.access.writes() && may_have_led_elsewhere() {
-                // It may be the file that has the name now, of which the inode that has it by now
-                // has to learn what is written.
+                // It may be the file that has the name now; then the write must go through its own
+                // inode.
                 return Ok(None);
             }
             if self.config.page_cache != PageCache::Always
                 && inode.state().expire_kernel_size(attr.size)
             {
-                // Reads end where the kernel takes the end of the file to be. To make it ask for the
-                // attributes again, the open is sent back to the name, but not twice: a file may
-                // grow all the time, and an open by `/proc/self/fd` looks no name up.
+                // Reads end at the kernel's size of the file. To make the kernel request the
+                // attributes again, the open is sent back to the lookup, but not twice: a file may
+                // grow all the time, and an open by `/proc/self/fd` does not look up any name.
                 self.record_attr(inode, &attr, stamp);
                 return Err(Errno::ESTALE);
             }
-            // What is seen to grow all the time is accepted in the end.
+            // After the last attempt, a file that grows all the time is accepted.
             let known = (attempt < MAX_COMPARISONS).then_some(known);
             if let Some(opened) = self.register(&file, &attr, stamp, request, known) {
                 let mut tree = self.tree();
@@ -360,8 +361,8 @@ impl Vfs {
         unreachable!("the last look accepts what is known")
     }
 
-    /// Whether what was opened as `attr` is still called `path`, where the name was seen to lead to
-    /// something else since the open was sent.
+    /// Whether the file opened as `attr` still has the name `path`, if an answer since the request
+    /// says that the name leads to another file.
     async fn is_still_named(
         &self,
         inode: &Inode,
@@ -389,7 +390,7 @@ impl Vfs {
         false
     }
 
-    /// Whether the content that was opened under a name of `inode` is of the same file.
+    /// Whether the file opened under a name of `inode` is the file of the inode.
     async fn is_same_file(
         &self,
         inode: &Arc<Inode>,
@@ -407,7 +408,7 @@ impl Vfs {
         Ok(!changed || self.names_agree(inode, stamp.seq).await?)
     }
 
-    /// Makes and opens a file. If it is there already, it is opened unless `exclusive`.
+    /// Creates and opens a file. If it exists, it is opened, unless `exclusive`.
     pub async fn create(
         &self,
         parent: Ino,
@@ -462,7 +463,7 @@ impl Vfs {
         Ok((entry, registered))
     }
 
-    /// Makes a regular file without opening it. Others cannot be made over SFTP: `EPERM`.
+    /// Creates a regular file without opening it. SFTP cannot create other files: `EPERM`.
     pub async fn mknod(
         &self,
         parent: Ino,
@@ -504,8 +505,8 @@ impl Vfs {
         })
     }
 
-    /// Enters an open file, with what it tells about its inode. `None` if something else than this is
-    /// `known` of the inode by now: the file may be another one than those that others have opened.
+    /// Registers an open file, and records its attributes. `None` if the inode is no longer at the
+    /// version `known`: the file may be another one than the files that are open already.
     fn register(
         &self,
         file: &Arc<OpenFile>,
@@ -519,8 +520,8 @@ impl Vfs {
         if quiet && known.is_some_and(|known| known != state.version()) {
             return None;
         }
-        // Two files that cannot be told apart must not share pages, nor be told apart by mistake
-        // if they are one. Reads of the second past the pages are right either way.
+        // Two files that cannot be distinguished must not share pages, and one file must not be
+        // taken for two. If the second open bypasses the page cache, both cases are correct.
         let validated = self.config.page_cache == PageCache::Validated;
         let trust = self.config.consistency == Consistency::Timeout;
         let may_be_other = quiet && validated && !trust && state.may_be_other_file(attr);
@@ -535,8 +536,8 @@ impl Vfs {
         Some(self.insert_open_file(file, &mut state, attr, request, (keep_cache, may_be_other)))
     }
 
-    /// Enters an open file that was granted by what is known of its inode; `None` if that is not
-    /// so any longer.
+    /// Registers an open file whose handle is deferred; `None` if the inode is no longer validated
+    /// for that.
     pub(crate) fn register_deferred(
         &self,
         file: Arc<OpenFile>,
@@ -546,7 +547,7 @@ impl Vfs {
         let mut state = file.inode.state();
         let is_current = self.validated(&state, file.inode.kind) == Some(*attr);
         let is_unopened = file.remote.opened().is_none();
-        // Another one may have been granted meanwhile, with a handle of its own.
+        // Another open may have been deferred meanwhile, with a handle of its own.
         let shared = state.open.iter().all(|open| Arc::ptr_eq(&open.remote, &file.remote));
         if !is_current || !is_unopened || !shared {
             return None;
@@ -557,14 +558,15 @@ impl Vfs {
         Some(self.insert_open_file(&file, &mut state, attr, request, (keep_cache, false)))
     }
 
-    /// Whether the kernel's pages are of the content that `attr` names, and nobody writes to it
-    /// (`quiet`). If not, they are dropped, and filled with what is read `read_from` then on.
+    /// Whether the kernel's pages are of the content that `attr` names and nothing is being written
+    /// to it (`quiet`). If not, they are dropped, and filled with content read at `read_from` or
+    /// later.
     fn keep_pages(&self, state: &mut State, attr: &Attr, quiet: bool, read_from: Instant) -> bool {
         let same_pages = |state: &mut State, trust| {
             if quiet {
                 return state.validate_pages(attr, trust, read_from);
             }
-            // Written here at this moment: what pages hold is named by no validator.
+            // It is being written locally: no validator names the content of the pages.
             state.invalidate_pages_and_size();
             false
         };
@@ -590,10 +592,11 @@ impl Vfs {
             && file.access.reads()
             && let Some(ahead) = self.readahead(state)
         {
-            // Entered once.
+            // Set only here.
             let _ = file.readahead.set(ahead);
         }
-        // The kernel sends FSYNC after each synchronous write, but not past the page cache.
+        // The kernel sends FSYNC after each synchronous write, unless the write bypasses the page
+        // cache.
         file.with(|file| {
             file.syncs_writes = request.sync && direct_io;
             file.pages_kept = keep_cache && !direct_io;
@@ -611,8 +614,8 @@ impl Vfs {
         Opened { handle, keep_cache, direct_io }
     }
 
-    /// Everything written to the file so far is on the server's disk when this returns.
-    /// `EINVAL`, as fsync(2) has it, when the server cannot promise that.
+    /// Returns when all earlier writes to the file are on the server's disk. `EINVAL`, as in
+    /// fsync(2), if the server cannot promise that.
     pub async fn fsync(&self, handle: Handle) -> Result<()> {
         let file = self.files.get(handle.0)?;
         file.inode.writes.drained_but(file.number).await;
@@ -624,13 +627,14 @@ impl Vfs {
         synced.map_err(no_fsync)
     }
 
-    /// The same for the names in a directory.
+    /// Returns when all earlier changes of names in a directory are on the server's disk. `EINVAL`
+    /// if the server cannot promise that.
     pub async fn fsyncdir(&self, ino: Ino) -> Result<()> {
         let path = self.path(ino)?;
         self.remote.fsyncdir(&path).await.map_err(no_fsync)
     }
 
-    /// The last descriptor of this open file is gone. Waits for nothing.
+    /// The last descriptor of this open file was closed. Does not wait.
     pub fn release(&self, handle: Handle) {
         if let Some(file) = self.files.remove(handle.0) {
             file.inode.writes.send_of(file.number);

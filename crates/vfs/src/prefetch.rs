@@ -1,4 +1,24 @@
-//! Metadata and small files that are fetched before a program requests them.
+//! Prefetching: listings, small files and validations that are requested before a program needs
+//! them.
+//!
+//! What is predicted, and from what:
+//!
+//! | module | prefetches | predicted from |
+//! | --- | --- | --- |
+//! | [`listings`] | listings of directories | lookups of single names in one directory; a walk, in which directories are listed depth first |
+//! | [`files`] | whole small files | opens in the order of a listing, of names or of inode numbers; [`traversal`] computes the files that come next |
+//! | [`revalidation`] | confirmations that files are unchanged | the order of earlier opens ([`history`]) |
+//!
+//! What bounds it: each predictor has a window of requests in flight. It grows while results arrive
+//! too late or are used, and shrinks when they expire unused ([`throttle`] for files). Memory is
+//! bounded by the directory cache, by a limit of [`files`] for contents, and by the length of the
+//! history.
+//!
+//! Nothing here is needed for correctness. A result is subject to the same rules as the answer to
+//! any other request: it is dropped if a local change overlapped with the request, and is valid for
+//! no longer. A caller waits for a prefetch in flight for at most [`MAX_WAIT`], then it sends the
+//! request itself; errors of prefetches are ignored. All prefetches are background tasks that end
+//! with the mount. `strict` turns them off.
 
 pub(crate) mod files;
 pub(crate) mod history;

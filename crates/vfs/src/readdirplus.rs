@@ -1,22 +1,23 @@
-//! Whether a listing looks its files up for the kernel (READDIRPLUS), or only names them.
+//! Whether a listing returns attributes of files, which counts as their lookup (READDIRPLUS), or
+//! only names and types.
 //!
-//! While the kernel knows as many inodes as there is room for, each file that is looked up evicts
-//! another one. A program that needs only names and types (`find`) gains nothing by it, and the
-//! kernel does not report whether it has used what it was given. So a directory now and then is a
-//! trial: its files are named alone. If the kernel looks one up, the attributes are wanted, and the
-//! next trial comes twice as many directories later. If it looks none up before the next directory
-//! is listed, files are named alone from then on, until one of them is looked up.
+//! While the kernel knows as many inodes as the budget allows, each lookup of a file evicts another
+//! one. A program that needs only names and types (`find`) gains nothing from it, and the kernel
+//! does not report whether it has used the attributes. So a directory now and then is a trial: its
+//! files are listed without attributes. If the kernel looks one up, attributes are wanted, and the
+//! next trial comes after twice as many directories. If it looks none up before the next directory
+//! is listed, files are listed without attributes from then on, until one of them is looked up.
 //!
-//! Directories are always looked up: a walk enters them.
+//! Directories always have attributes: a walk enters them.
 //!
-//! Measured with `find` over a million files: the mount's process takes 1.2 s of CPU time instead of
-//! 5.5 s, and `find` ends in 6 to 8 s instead of 11 s. Where the guess is wrong, the files of one or
-//! two directories are looked up one by one, from the listing that is kept.
+//! Measured with `find` over a million files: the mount's process takes 1.2 s of CPU time instead
+//! of 5.5 s, and `find` ends in 6 to 8 s instead of 11 s. If the guess is wrong, the files of one
+//! or two directories are looked up one by one, from the cached listing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Directories before the first trial, and after a series of listings by names alone.
+/// Directories before the first trial, and after a series of listings without attributes.
 const FIRST_PAUSE: u32 = 8;
 
 /// Directories between two trials, at most.
@@ -24,7 +25,7 @@ const MAX_PAUSE: u32 = 1024;
 
 /// See the [module](self).
 pub(crate) struct ReaddirplusPolicy {
-    /// The last directory that was begun named its files alone.
+    /// The last directory was listed without attributes.
     active: AtomicBool,
     state: Mutex<State>,
 }
@@ -38,11 +39,11 @@ struct State {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Files are looked up, in so many directories more.
+    /// Attributes are returned, in this many more directories.
     WithAttributes(u32),
-    /// One directory was listed by names, and none of its files was looked up so far.
+    /// One directory was listed without attributes, and none of its files was looked up so far.
     Trial,
-    /// Files are named alone.
+    /// No attributes are returned.
     NamesOnly,
 }
 
@@ -54,7 +55,7 @@ impl Default for ReaddirplusPolicy {
 }
 
 impl ReaddirplusPolicy {
-    /// The listing of a directory begins, while there is no room for more inodes.
+    /// The listing of a directory begins, while there are as many inodes as the budget allows.
     pub(crate) fn begin_directory(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.mode = match state.mode {
@@ -68,7 +69,7 @@ impl ReaddirplusPolicy {
         self.active.store(!matches!(state.mode, Mode::WithAttributes(_)), Ordering::Relaxed);
     }
 
-    /// Whether the files of listings that began so are named alone.
+    /// Whether listings that began now omit attributes.
     pub(crate) fn is_active(&self) -> bool {
         self.active.load(Ordering::Relaxed)
     }
@@ -89,7 +90,8 @@ impl ReaddirplusPolicy {
 mod tests {
     use super::*;
 
-    /// Whether each of `count` directories names its files alone, if those are `used` then.
+    /// The number of directories out of `count` that are listed without attributes, if their files
+    /// are looked up when `used`.
     fn listed(names: &ReaddirplusPolicy, count: u32, used: bool) -> u32 {
         let mut names_only = 0;
         for _ in 0..count {
@@ -117,7 +119,7 @@ mod tests {
         let names = ReaddirplusPolicy::default();
         let trials = listed(&names, 10_000, true);
         assert!((8..=16).contains(&trials), "{trials}");
-        // Which ends when they are not.
+        // Until they are not looked up.
         assert!(listed(&names, 3 * MAX_PAUSE, false) > MAX_PAUSE);
         assert_eq!(listed(&names, 1, true), 1);
         assert_eq!(listed(&names, 2 * FIRST_PAUSE, true), 0);

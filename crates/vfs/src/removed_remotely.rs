@@ -1,13 +1,13 @@
-//! Names that the server does not have any longer, while they are valid here.
+//! Names that another machine has removed while they are valid here.
 //!
-//! Another machine has removed the name, or the directory that it is in. The call that finds out
-//! fails with `ENOENT`, and what is known of the name is invalidated. There are two exceptions:
+//! The name, or its directory, is gone. The call that detects it fails with `ENOENT`, and the name
+//! is invalidated. There are two exceptions:
 //!
 //! - An open fails with `ESTALE`, once. The kernel then walks the path again and finds the name
-//!   absent, so that an open with `O_CREAT` makes the file: FUSE's OPEN does not have that flag. The
-//!   kernel repeats a call once only, and the application would get a second `ESTALE`. So an open
-//!   that fails again after the name was found once more is `ENOENT`.
-//! - A file with other names made here is reached by the next of them.
+//!   absent, so that an open with `O_CREAT` creates the file: FUSE's OPEN does not have that flag.
+//!   The kernel repeats a call only once, and the application would get a second `ESTALE`. So an
+//!   open that fails again after the name was found once more is `ENOENT`.
+//! - A file with other names made through this mount is reached by the next of them.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use crate::shared::Shared;
 use crate::tree::RequestStamp;
 
 impl Shared {
-    /// The server has nothing at `path`, by which `inode` was reached when it was `stamp`. Returns
-    /// whether the inode has another path by now, by which the call is to be repeated.
+    /// The server has no file at `path`, the path of `inode` at `stamp`. Returns whether the inode
+    /// has another path by now, with which the call must be repeated.
     pub(crate) fn has_other_path(
         &self,
         inode: &Arc<Inode>,

@@ -1,13 +1,12 @@
-//! What the server answers when a file that was written is closed there.
+//! The server's answer to the close of a written file.
 //!
-//! Where the server's file system writes back late (NFS, quotas), a failed write shows only in the
-//! answer to CLOSE. The first close of a descriptor through which something was written sends it right
-//! behind the writes ([`Remote::flush`]), and returns the answer. Most files are closed once. Where
-//! there is another user (a descriptor that was duplicated or inherited), the file is opened again for
-//! that one, and then stays open: what is written later is finished when the last user is gone.
-//! No application waits for that, so an error is for the log, for the next fsync of others who have
-//! the file open, and for the exit code of the mount. The same holds for the answer to a close that
-//! nobody waits for any more.
+//! If the server's file system writes back late (NFS, quotas), a failed write shows only in the
+//! answer to CLOSE. The first close of a descriptor with writes sends CLOSE right behind the writes
+//! ([`Remote::flush`]), and returns the answer. Most files are closed once. If there is another
+//! user (a duplicated or inherited descriptor), the file is opened again for it, and then stays
+//! open: later writes are finished when the last user is gone. No application waits for that, so an
+//! error goes to the log, to the next fsync of other open files of the inode, and into the exit
+//! code of the mount. The same holds for the answer to a close that has stopped waiting.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +18,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::inode::Inode;
 use crate::shared::Shared;
 
-/// The handles that are being finished.
+/// The closes in flight.
 #[derive(Default)]
 pub(crate) struct PendingCloses {
     pending: AtomicUsize,
@@ -32,12 +31,12 @@ impl PendingCloses {
         PendingClose(self.clone())
     }
 
-    /// Returns when none is left.
+    /// Returns when none is in flight.
     pub(crate) async fn drained(&self) {
         loop {
             let less = self.less.notified();
             tokio::pin!(less);
-            // Registered before the look, so that nothing in between is missed.
+            // Registered before the check, so that no notification is missed.
             less.as_mut().enable();
             if self.pending.load(Ordering::SeqCst) == 0 {
                 return;
@@ -47,7 +46,7 @@ impl PendingCloses {
     }
 }
 
-/// One of them; over when dropped.
+/// One close in flight; ends when dropped.
 struct PendingClose(Arc<PendingCloses>);
 
 impl Drop for PendingClose {
@@ -57,7 +56,7 @@ impl Drop for PendingClose {
     }
 }
 
-/// A file was written through a handle; what it takes to finish that.
+/// A handle with writes, and what is needed to close it.
 pub(crate) struct WrittenHandle {
     shared: Weak<Shared>,
     inode: Weak<Inode>,
@@ -74,31 +73,31 @@ impl WrittenHandle {
         WrittenHandle { shared, inode: Arc::downgrade(inode) }
     }
 
-    /// Finishes the handle in the background.
+    /// Closes the handle in the background.
     pub(crate) fn finish(self, remote: &Arc<dyn Remote>, fh: Fh) {
         let lent = Lent::new(remote.clone(), fh);
         self.start(async move { lent.finish().await }, None);
     }
 
-    /// Has the server close the file, as `close_call`, and returns its answer. That is seen through when
-    /// nobody waits for it any more.
+    /// Has the server close the file with `close_call`, and returns its answer. The call completes
+    /// even if the caller stops waiting.
     pub(crate) async fn close_at_server(
         self,
         close_call: impl Future<Output = Result<()>> + Send + 'static,
     ) -> Result<()> {
         let (answer, answered) = oneshot::channel();
         self.start(close_call, Some(answer));
-        // It ends without an answer only when the mount does.
+        // The sender is dropped without an answer only when the mount ends.
         answered.await.unwrap_or(Ok(()))
     }
 
-    /// Begins to ask the server, now. Its answer is for who waits for it, if anybody does.
+    /// Sends the request now. Its answer goes to `caller`, if any.
     fn start(
         self,
         close_call: impl Future<Output = Result<()>> + Send + 'static,
         caller: Option<oneshot::Sender<Result<()>>>,
     ) {
-        // Without these the mount is over, and the handle is closed when this is dropped.
+        // Without these the mount has ended, and the handle is closed when this is dropped.
         let (Some(shared), Ok(_)) = (self.shared.upgrade(), tokio::runtime::Handle::try_current())
         else {
             return;
@@ -118,11 +117,11 @@ impl WrittenHandle {
         });
     }
 
-    /// Logs an error of the server. `Ok` if it does not say that writes have failed.
+    /// Logs an error of the server. `Ok` if it does not mean that writes have failed.
     fn failed(&self, error: Errno) -> Result<()> {
         let Some(shared) = self.shared.upgrade() else { return Ok(()) };
         if error == Errno::EOPNOTSUPP {
-            // Where the file is not closed earlier, it is finished later.
+            // If the file cannot be closed early, the server reports at the final close.
             return Ok(());
         }
         let inode = self.inode.upgrade();

@@ -1,16 +1,16 @@
-//! Changes of attributes that are acknowledged when they are on their way.
+//! Attribute changes that are acknowledged when they are in flight.
 //!
-//! Who extracts an archive makes a file, writes it, gives it its mode and its times, and closes
-//! it. The server cannot refuse mode and times to the owner of a file, so they are acknowledged as
-//! writes are: they go out behind the writes of the same handle, the close waits for all of them
-//! together, and an error is told by the next write, fsync or close.
+//! A program that extracts an archive creates a file, writes it, sets its mode and times, and
+//! closes it. The server cannot refuse mode and times to the owner of a file, so they are
+//! acknowledged as writes are: they are sent behind the writes of the same handle, the close waits
+//! for all of them together, and the next write, fsync or close reports an error.
 //!
-//! Only for a file that this mount has made, while it is open for writing: then its size is known
-//! without asking, which the kernel wants to hear.
+//! Only for a file that this mount has created, while it is open for writing: then its size, which
+//! the reply to the kernel must contain, is known without a request.
 //!
-//! Some servers refuse: those that forbid FSETSTAT, and file systems without modes. Programs take
-//! that from the call itself and not from a close, so after the first refusal each change of the
-//! mount waits for its answer.
+//! Some servers refuse: those that forbid FSETSTAT, and file systems without modes. Programs
+//! tolerate that error from the call itself, but not from a close, so after the first refusal each
+//! change of the mount waits for its answer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,16 +23,17 @@ use crate::inode::{Inode, State};
 use crate::write_behind::InFlight;
 use crate::{Stat, Vfs};
 
-/// Bits that the server may refuse to set, or take away.
+/// Bits that the server may refuse to set, or clear.
 const SPECIAL: u32 = 0o7000;
 
 impl Vfs {
-    /// Takes out of `change` what is so already, where the server would do nothing for it.
+    /// Removes from `change` owners that the file has already, if the server would do nothing for
+    /// them.
     pub(crate) fn without_unchanged_owner(&self, inode: &Inode, change: AttrChange) -> AttrChange {
         let state = inode.state();
         let fresh = state.fresh_attr(tokio::time::Instant::now());
         let Some(attr) = fresh.or_else(|| state.created_here()) else { return change };
-        // A new owner takes these bits away, even if it is the old one.
+        // A new owner clears these bits, even if it is the old one.
         let plain = matches!(attr.kind, FileKind::Regular | FileKind::Directory);
         if !plain || attr.perm & SPECIAL != 0 || !self.owns(&attr) {
             return change;
@@ -44,9 +45,9 @@ impl Vfs {
         }
     }
 
-    /// Adds the time of the last read to `change` where it sets that of the last change alone: SFTP
-    /// has both or none, and to be asked for the other one would cost a round trip. As it was told
-    /// not long ago; what is read meanwhile counts as read before.
+    /// Adds the present atime to a `change` that sets only the mtime: SFTP can set only both, and a
+    /// request for the other one would cost a round trip. The atime is a recent cached one; reads
+    /// since are treated as reads before.
     pub(crate) fn with_known_atime(&self, inode: &Inode, change: AttrChange) -> AttrChange {
         let within = self.timeout(inode.kind).max;
         if change.mtime.is_none() || change.atime.is_some() || within.is_zero() {
@@ -57,8 +58,8 @@ impl Vfs {
         AttrChange { atime: known.map(|attr| state.times(&attr).0), ..change }
     }
 
-    /// Sends `change` behind the writes of the file, if it is one that is made here. Tells what
-    /// the file is with it.
+    /// Sends `change` behind the writes of the file, if this mount has created it. Returns the
+    /// resulting attributes.
     pub(crate) async fn setattr_behind(
         &self,
         inode: &Arc<Inode>,
@@ -81,7 +82,7 @@ impl Vfs {
         };
         let file = self.files.get(writer?).ok()?;
         let fh = file.remote.opened().filter(|_| !file.remote.is_flushed())?;
-        // What was written goes out first.
+        // The writes are sent first.
         inode.writes.drained_but(file.number).await;
         let (attr, request) = {
             let mut state = inode.state();
@@ -125,12 +126,12 @@ impl Vfs {
         Some(self.stat(inode, &attr))
     }
 
-    /// The attributes of a file that this mount is making, while it is open for that.
+    /// The attributes of a file that this mount has created, while it is open for writing.
     pub(crate) fn attr_of_created_file(&self, state: &State) -> Option<Attr> {
         let caches = self.config.consistency != Consistency::Strict && !self.config.sync_writes;
         let writes = state.open.iter().any(|open| open.access.writes());
         let (attr, at) = state.created_here_exact().filter(|_| caches && writes)?;
-        // Somebody else may write to it too.
+        // Another machine may write to it too.
         (at.elapsed() < self.config.files.min).then_some(attr)
     }
 

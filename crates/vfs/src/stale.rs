@@ -1,12 +1,13 @@
-//! What is known is shown while the remote is away, however old it is (`stale=ok`).
+//! Cached data of any age while the remote is unreachable (`stale=ok`).
 //!
-//! Attributes, names, listings and opens for reading whose content the kernel has in its pages are
-//! answered without asking, for as long as the remote says that it is away. What is not known, and
-//! whatever changes something, waits or fails as it would otherwise. A call that was on its way when
-//! the remote went is answered in the same manner.
+//! Attributes, names, listings, and opens for reading whose content is in the kernel's pages are
+//! answered from the caches while the remote reports that it is unreachable. All other requests,
+//! and all changes, wait or fail as they would otherwise. A call that was in flight when the
+//! connection was lost is answered in the same way.
 //!
-//! The kernel is told nothing to take for true meanwhile, so that what has changed is seen as soon
-//! as the remote is back. What was changed here after it was told is not shown: it was never known.
+//! Meanwhile the kernel caches nothing, so that changes are visible as soon as the remote is back.
+//! Attributes from before a local change are not returned: the result of the change was never
+//! known.
 //!
 //! Deliberately not here: the targets of links, and content that was never fetched.
 
@@ -23,12 +24,12 @@ use crate::shared::Shared;
 use crate::{Ino, Vfs};
 
 impl Shared {
-    /// Whether what is known counts for as long as it is.
+    /// Whether cached data of any age is valid.
     pub(crate) fn serves_stale(&self) -> bool {
         self.config.serve_stale && self.remote.is_away()
     }
 
-    /// What `call` gives, or, once the remote is away, what `known` gives, if it is known.
+    /// The result of `call`, or, once the remote is unreachable, that of `known`, if it has one.
     pub(crate) async fn or_stale<T>(
         &self,
         call: impl Future<Output = Result<T>>,
@@ -55,7 +56,7 @@ impl Shared {
 }
 
 impl Vfs {
-    /// What is known of the attributes of `inode`.
+    /// The cached attributes of `inode`.
     pub(crate) fn stale_attr(&self, inode: &Inode) -> Option<Attr> {
         let attr = {
             let state = inode.state();
@@ -64,7 +65,7 @@ impl Vfs {
         attr.filter(|_| self.serves_stale())
     }
 
-    /// What is known of `name` in `parent`. A look-up of what is there is counted.
+    /// The cached result for `name` in `parent`. Counts one lookup if it exists.
     pub(crate) fn stale_lookup(&self, parent: Ino, name: &Name) -> Result<Option<LookupResult>> {
         if !self.serves_stale() {
             return Ok(None);
@@ -89,14 +90,14 @@ impl Vfs {
         found.map(|(inode, _)| self.stale_entry(&inode, &attr)).transpose()
     }
 
-    /// An entry of what has been counted.
+    /// An entry whose lookup has been counted.
     fn stale_entry(&self, inode: &Arc<Inode>, attr: &Attr) -> Result<LookupResult> {
         let mut entry = self.entry(inode, attr).inspect_err(|_| self.forget(inode.ino, 1))?;
         entry.ttl = Duration::ZERO;
         Ok(LookupResult::Found(entry))
     }
 
-    /// What is known of the names in `dir`, if all of them are.
+    /// The cached listing of `dir`, if it is full.
     pub(crate) fn stale_listing(&self, dir: Ino) -> Option<FullListing> {
         if !self.serves_stale() {
             return None;

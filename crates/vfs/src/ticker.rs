@@ -1,7 +1,7 @@
-//! A beat for those who wait and have to look at something now and then.
+//! One periodic timer for all calls that have to check a condition now and then.
 //!
-//! A timer for each call would cost calls that wait for a moment only, and these are nearly all. So
-//! there is one for all who wait, and it runs only as long as somebody does.
+//! A timer for each call would cost too much for calls that wait only briefly, and these are nearly
+//! all. So all calls share one, which runs only while there are subscribers.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,8 +11,7 @@ use tokio::sync::futures::Notified;
 
 use crate::background::Background;
 
-/// Time between two beats: a look costs some microseconds, and who waits for one does not notice so
-/// little.
+/// Time between two ticks: a check costs some microseconds, and this delay is not noticed.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
 
 /// See the [module](self).
@@ -30,17 +29,17 @@ struct Inner {
 #[derive(Default)]
 struct State {
     subscribers: usize,
-    /// There is a task that beats.
+    /// The timer's task is running.
     is_running: bool,
 }
 
-/// Somebody who waits, until it is dropped.
+/// A subscription, until it is dropped.
 pub(crate) struct Subscription {
     inner: Arc<Inner>,
 }
 
 impl Ticker {
-    /// Somebody waits from now on. Must be called within a tokio runtime.
+    /// Subscribes a caller. Must be called within a tokio runtime.
     pub(crate) fn subscribe(&self, background: &Background) -> Subscription {
         let subscription = Subscription { inner: self.inner.clone() };
         let starts = {
@@ -57,7 +56,7 @@ impl Ticker {
 }
 
 impl Inner {
-    /// Beats as long as somebody waits.
+    /// Ticks while there are subscribers.
     async fn run(&self) {
         loop {
             tokio::time::sleep(INTERVAL).await;
@@ -78,7 +77,7 @@ impl Inner {
 }
 
 impl Subscription {
-    /// Ends with the next beat after this call.
+    /// Completes with the next tick after this call.
     pub(crate) fn tick(&self) -> Notified<'_> {
         self.inner.ticked.notified()
     }
@@ -109,11 +108,11 @@ mod tests {
         drop(second);
         sleep(2 * INTERVAL).await;
         assert_eq!(background.len(), 0);
-        // And again.
+        // It starts again.
         let third = ticker.subscribe(&background);
         third.tick().await;
         drop(third);
-        // Somebody comes before it has noticed that nobody waits: one goes on.
+        // A new subscriber before the task has noticed that there are none: the task goes on.
         let fourth = ticker.subscribe(&background);
         assert_eq!(background.len(), 1);
         fourth.tick().await;

@@ -1,11 +1,12 @@
-//! What is written and not at the server yet: gathering, sending, and what becomes of errors.
+//! Write-behind: coalescing, sending, and the errors of writes that the server has not acknowledged
+//! yet.
 //!
-//! Who waits for what, and when something is sent, is in [`writes`](crate::writes). Here is what
-//! one request carries and how it goes: a [`Extent`] from an application's write, several of them
-//! joined in a [`WriteRequest`], and the task that sees the batch through.
+//! [`writes`](crate::writes) decides when a request is sent and which calls wait for it. This
+//! module contains the request itself: an [`Extent`] from an application's write, several extents
+//! coalesced into a [`WriteRequest`], and the task that completes it.
 //!
 //! Bounds: [`Config::dirty_bytes`](crate::Config) for the mount and `dirty_file_bytes` for a file.
-//! At either the writer waits until the server has answered for enough of what came before.
+//! At either bound the writer waits until the server has acknowledged enough earlier writes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,43 +23,43 @@ use crate::dirty::DirtyBytes;
 use crate::open::OpenFile;
 use crate::tree::ChangeCounter;
 
-/// Writes from this size on are not gathered, since that copies them. One of this size costs about
-/// as much to copy as to send by itself.
+/// Writes from this size on are not coalesced, since that copies them. A write of this size costs
+/// about as much to copy as to send by itself.
 const LARGE_BYTES: u64 = 64 << 10;
 
-/// Where the kernel cuts a write through its page cache; where pages are larger, also where they
-/// end.
+/// The kernel splits a write through its page cache at multiples of this; with larger pages, at
+/// multiples of those.
 const PAGE_BYTES: u64 = 4096;
 
-/// How long the first part of what is appended waits for the second. The kernel sends it as soon
-/// as the first is acknowledged, on a busy machine later; only a line that ends with its page waits
-/// for nothing.
+/// How long the first part of a split append waits for the second. The kernel sends it as soon as
+/// the first is acknowledged, later on a busy machine; only a line that really ends with its page
+/// waits in vain.
 const PARTIAL_PAGE_WAIT: Duration = Duration::from_secs(1);
 
-/// Where a write goes.
+/// The position of a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
     /// At this offset.
     Offset(u64),
-    /// At the end of the file, which the kernel takes to be here.
+    /// At the end of the file, which the kernel assumes to be here.
     End(u64),
 }
 
-/// Bytes to be written, with what they take of the mount's bound.
+/// Bytes to be written, with their share of the mount's bound.
 pub(crate) struct Extent {
-    /// `None` for the end of the file.
+    /// `None`: the end of the file.
     offset: Option<u64>,
     /// It is appended and ends with a page: perhaps it is the first part of a longer write, and
-    /// another machine must not get between the two.
+    /// another machine must not append between the two.
     is_partial_page: bool,
     content: Content,
     reserved: DirtyBytes,
 }
 
 enum Content {
-    /// As it came.
+    /// As received.
     Single(Bytes),
-    /// Copied together.
+    /// Several writes, copied.
     Merged(BytesMut),
 }
 
@@ -75,12 +76,12 @@ impl Extent {
         self.offset.is_none()
     }
 
-    /// Whether the rest of it is perhaps still to come.
+    /// Whether its second part may still come.
     pub(crate) fn is_partial_page(&self) -> bool {
         self.is_partial_page
     }
 
-    /// Which bytes of the file it may change.
+    /// The bytes of the file that it may change.
     pub(crate) fn range(&self) -> Range<u64> {
         match self.offset {
             Some(offset) => offset..offset + self.len(),
@@ -88,7 +89,7 @@ impl Extent {
         }
     }
 
-    /// Whether `other` goes on where this ends, and both together have `most` bytes at most.
+    /// Whether `other` begins where this one ends, and both together have at most `most` bytes.
     pub(crate) fn can_append(&self, other: &Extent, most: u32) -> bool {
         let goes_on = match (self.offset, other.offset) {
             (Some(offset), Some(next)) => offset + self.len() == next,
@@ -99,7 +100,7 @@ impl Extent {
         goes_on && is_cheap && self.len() + other.len() <= u64::from(most)
     }
 
-    /// Adds `other`, which [fits](Load::fits).
+    /// Appends `other`, for which [`Extent::can_append`] holds.
     pub(crate) fn append(&mut self, other: Extent) {
         let content = std::mem::replace(&mut self.content, Content::Merged(BytesMut::new()));
         let mut merged = match content {
@@ -120,21 +121,21 @@ impl Extent {
     }
 }
 
-/// One write to the remote. It is [sent](Batch::send), and ends with the server's answer.
+/// One write to the remote: from [`WriteRequest::send`] to the server's answer.
 pub(crate) struct WriteRequest {
     pub(crate) number: u64,
     pub(crate) extent: Extent,
-    /// When it began.
+    /// When it was created.
     pub(crate) begun_at: Instant,
     file: Arc<OpenFile>,
     remote: Arc<dyn Remote>,
     change_counter: Arc<ChangeCounter>,
-    /// Who waits for the answer, if anybody does.
+    /// Gets the answer, if a caller waits for it.
     answer: Option<oneshot::Sender<Result<()>>>,
 }
 
 impl WriteRequest {
-    /// Gives it to the remote, now. It is seen through whoever still waits for it: what follows
+    /// Sends the request now. It completes even if no caller waits for it any more: later requests
     /// must not overtake it.
     pub(crate) fn send(self) {
         let WriteRequest { number, extent, file, remote, change_counter, answer, .. } = self;
@@ -146,11 +147,11 @@ impl WriteRequest {
                 Content::Merged(bytes) => bytes.freeze(),
             };
             let result = match file.fh().await {
-                // The offset of one that appends counts for nothing.
+                // The server ignores the offset of an append.
                 Ok(fh) => remote.write(fh, offset.unwrap_or(0), data).await,
                 Err(error) => Err(error),
             };
-            // Told to who waits for it, and otherwise kept for the next call.
+            // Sent to the caller that waits, or else kept for the next call.
             let unreported = match answer {
                 Some(answer) => answer.send(result).err().unwrap_or(Ok(())),
                 None => result,
@@ -164,8 +165,8 @@ impl WriteRequest {
     }
 }
 
-/// One write, or one change of attributes that goes out in the order of writes, from its beginning to
-/// the server's answer. Ends when dropped.
+/// A write, or an attribute change that is sent in the order of writes, from its beginning to the
+/// server's answer. Ends when dropped.
 pub(crate) struct InFlight {
     pub(crate) file: Arc<OpenFile>,
     pub(crate) change_counter: Arc<ChangeCounter>,
@@ -185,8 +186,8 @@ impl Drop for InFlight {
 }
 
 impl Vfs {
-    /// Writes `data` through `file`. With `acknowledge` returns when that is under way, and keeps
-    /// the error if it comes to one; otherwise when the server has it.
+    /// Writes `data` through `file`. With `acknowledge` it returns when the write is in flight, and
+    /// a later call reports its error; without, when the server has acknowledged it.
     pub(crate) async fn write_behind(
         &self,
         file: &Arc<OpenFile>,

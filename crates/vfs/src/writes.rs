@@ -1,25 +1,26 @@
-//! Writes that were acknowledged to the application and are not at the server yet.
+//! The writes of an inode that the server has not acknowledged yet: their order, coalescing, and
+//! the calls that wait for them.
 //!
-//! A write is *gathered* with those that follow it without a gap, as long as another one through
-//! the same handle is on its way, as Nagle's algorithm does it. It is *sent* when the remote has
-//! it. What is gathered is sent when the request is full, when the last write of its handle on its
-//! way is answered, and as soon as anybody asks for something that it could change. So nothing
-//! waits for a timer, and a single write goes out at once.
+//! A write is *coalesced* with the contiguous writes that follow it while another write through the
+//! same handle is in flight, as in Nagle's algorithm. It is *sent* when the remote has it.
+//! Coalesced writes are sent when the request is full, when the last write in flight of its handle
+//! is answered, and as soon as a call requests something that they could change. So no write waits
+//! for a timer, and a single write is sent at once.
 //!
-//! What is appended is not gathered, with one exception. The kernel cuts a write through its page
-//! cache where a page ends, and between the two parts another machine could append something. So
-//! an append that ends with a page waits for the rest: until it comes, until something else comes
-//! through the same handle, or for a second; no more than [`PARTIAL_PAGE_GRACE`] once somebody asks for what it
-//! changes.
+//! Appends are not coalesced, with one exception. The kernel splits a write through its page cache
+//! at the end of a page, and another machine could append between the two parts. So an append that
+//! ends with a page waits for the rest: until it arrives, until another request comes through the
+//! same handle, or for a second; only for [`PARTIAL_PAGE_GRACE`] if a call requests something that
+//! it changes.
 //!
 //! Invariants:
-//! 1. Whoever asks the server for content or attributes of a file first waits for the writes that
-//!    could change the answer, so a mount always reads what it has written.
-//! 2. A write's error is kept until the handle it came through reports it, once.
+//! 1. Before a request for content or attributes of a file is sent, the writes that could change
+//!    the answer have ended, so a mount always reads its own writes.
+//! 2. The error of a write is kept until the handle it came through reports it, once.
 //! 3. Writes of a handle are given to the remote in the order in which they began. One thread at a
-//!    time gives them; others leave theirs in the queue for it.
-//! 4. Something is gathered for a handle only while another write of it is on its way, whose end
-//!    sends it, or, if it may be the first part of an append, for a bounded time.
+//!    time does that; others leave theirs in the queue for it.
+//! 4. Coalesced writes exist for a handle only while another write of it is in flight, whose end
+//!    sends them, or, if they may be the first part of an append, for a bounded time.
 //!
 //! The lock is held for a few instructions, and never while a write is given to the remote.
 
@@ -34,15 +35,15 @@ use tokio::time::{Instant, timeout};
 
 use crate::write_behind::{Extent, WriteRequest};
 
-/// Writes of one file that may be under way: enough to fill any window with requests of 4 KiB,
-/// and few enough that going through all of them costs less than one of them.
+/// Writes of one file in flight: enough to fill any window with requests of 4 KiB, and few enough
+/// that a scan of all costs less than one of them.
 const MAX_WRITES: usize = 1024;
 
-/// How long whoever asks waits for the rest of what is being appended. The kernel sends it as soon
+/// How long a call that depends on an append waits for its second part. The kernel sends it as soon
 /// as the first part is acknowledged.
 const PARTIAL_PAGE_GRACE: Duration = Duration::from_millis(20);
 
-/// The writes of one inode. Most are never written to, and have none of it.
+/// The writes of one inode. Allocated by the first write, since most files are never written to.
 #[derive(Default)]
 pub(crate) struct Writes {
     tracker: OnceLock<Box<Tracker>>,
@@ -51,7 +52,7 @@ pub(crate) struct Writes {
 #[derive(Default)]
 struct Tracker {
     state: Mutex<State>,
-    /// One was sent, or is over.
+    /// A write was sent, or has ended.
     progressed: Notify,
 }
 
@@ -60,37 +61,37 @@ struct State {
     next: u64,
     by_number: BTreeMap<u64, Write>,
     queues: Vec<HandleQueue>,
-    /// Bytes of all of them.
+    /// Bytes of all writes.
     bytes: u64,
-    /// How many are over.
+    /// Number of writes that have ended.
     answered: u64,
 }
 
 struct Write {
-    /// The number of the handle it goes through.
+    /// The number of its handle.
     handle: u64,
     range: Range<u64>,
     /// Bytes of content.
     bytes: u64,
-    /// It has been given to the remote, so that what is asked through its handle comes after it.
+    /// It was given to the remote, so later requests through its handle come after it.
     sent: bool,
 }
 
 /// The writes through one handle.
 struct HandleQueue {
     handle: u64,
-    /// Those in the queue, and those that were sent and not answered.
+    /// Writes in the queue, and writes that were sent and not answered.
     in_flight: usize,
-    /// Where the last one that began ends.
+    /// The end of the last write that began.
     end: u64,
     coalesced: Option<WriteRequest>,
     requests: VecDeque<WriteRequest>,
-    /// A thread gives the queue to the remote.
+    /// A thread is giving the queue to the remote.
     sending: bool,
 }
 
 impl HandleQueue {
-    /// What is gathered is to be sent.
+    /// Moves the coalesced writes into the queue.
     fn end_coalescing(&mut self) {
         if let Some(request) = self.coalesced.take() {
             self.push(request);
@@ -102,7 +103,7 @@ impl HandleQueue {
         self.requests.push_back(request);
     }
 
-    /// All that has begun was sent.
+    /// Whether all writes were sent.
     fn is_sent(&self) -> bool {
         self.coalesced.is_none() && self.requests.is_empty() && !self.sending
     }
@@ -139,9 +140,9 @@ impl State {
 }
 
 impl Writes {
-    /// Adds `extent` to what is gathered for `handle`, if it goes on where that ends and there is
-    /// room in a request of `most` bytes; to be followed by [`Writes::send`]. Otherwise it is given
-    /// back, to [`begin`](Writes::begin).
+    /// Appends `extent` to the coalesced writes of `handle`, if it is contiguous and both fit into
+    /// a request of `most` bytes; must be followed by [`Writes::send`]. Otherwise it is returned,
+    /// for [`Writes::begin`].
     pub(crate) fn append(&self, handle: u64, extent: Extent, most: u32) -> Result<(), Extent> {
         let Some(mut state) = self.lock() else { return Err(extent) };
         let state = &mut *state;
@@ -166,9 +167,9 @@ impl Writes {
         Ok(())
     }
 
-    /// A write begins; tells its number, and whether it waits for others. To be followed by [`Writes::send`], and, when it is over, by
-    /// [`Writes::end`]. One to be `coalesce`ed waits, if it goes on where another one on its way
-    /// ends.
+    /// Begins a write. Returns its number, and whether it waits for others. Must be followed by
+    /// [`Writes::send`], and by [`Writes::end`] when it has ended. With `coalesce`, it waits if it
+    /// is contiguous with another write in flight.
     pub(crate) fn begin(
         &self,
         handle: u64,
@@ -199,8 +200,8 @@ impl Writes {
         (number, waits)
     }
 
-    /// Something else than a write goes out through `handle`, behind all that was sent. It changes
-    /// no content. To be followed by [`Writes::sent`], and by [`Writes::end`].
+    /// Begins a request other than a write through `handle`, behind all writes that were sent. It
+    /// changes no content. Must be followed by [`Writes::sent`], and by [`Writes::end`].
     pub(crate) fn begin_other(&self, handle: u64) -> u64 {
         let mut state = self.tracker.get_or_init(Box::default).lock();
         let number = state.next;
@@ -210,7 +211,7 @@ impl Writes {
         number
     }
 
-    /// It has been given to the remote.
+    /// The request was given to the remote.
     pub(crate) fn sent(&self, number: u64) {
         let Some(tracker) = self.tracker.get() else { return };
         if let Some(write) = tracker.lock().by_number.get_mut(&number) {
@@ -219,8 +220,7 @@ impl Writes {
         tracker.progressed.notify_waiters();
     }
 
-    /// Gives what is in the queue of `handle` to the remote. Must be called within a tokio
-    /// runtime.
+    /// Gives the queue of `handle` to the remote. Must be called within a tokio runtime.
     pub(crate) fn send(&self, handle: u64) {
         loop {
             let request = {
@@ -239,31 +239,32 @@ impl Writes {
         }
     }
 
-    /// Sends what has waited for one that is [over](Writes::end), however it ended: also when it was
-    /// dropped, unless the runtime is gone with it.
+    /// Sends the writes that have waited for one that has [ended](Writes::end). Does nothing if the
+    /// runtime has ended.
     pub(crate) fn send_after(&self, handle: u64) {
         if Handle::try_current().is_ok() {
             self.send(handle);
         }
     }
 
-    /// Bytes of all writes that are not over.
+    /// Bytes of all writes that have not ended.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.lock().map_or(0, |state| state.bytes)
     }
 
-    /// How many writes are over, of all that there ever were.
+    /// The number of writes that have ended so far.
     pub(crate) fn answered(&self) -> u64 {
         self.lock().map_or(0, |state| state.answered)
     }
 
-    /// How many writes are on their way through `handle` that have been given to the remote.
+    /// The number of writes through `handle` that were sent and not answered.
     pub(crate) fn sent_through(&self, handle: u64) -> usize {
         let Some(state) = self.lock() else { return 0 };
         state.by_number.values().filter(|write| write.handle == handle && write.sent).count()
     }
 
-    /// A write is over, however it ended. What has waited for it is to be [sent](Writes::send).
+    /// A write has ended, successfully or not. Must be followed by [`Writes::send`] or
+    /// [`Writes::send_after`] for the writes that waited for it.
     pub(crate) fn end(&self, number: u64) {
         let Some(tracker) = self.tracker.get() else { return };
         let mut state = tracker.lock();
@@ -283,7 +284,7 @@ impl Writes {
         tracker.progressed.notify_waiters();
     }
 
-    /// Sends what is gathered of all handles whose requests `are_meant`.
+    /// Sends the coalesced writes of all handles whose requests `are_meant`.
     fn send_coalesced(&self, are_meant: impl Fn(u64, &WriteRequest) -> bool) {
         let handles: Vec<u64> = {
             let Some(mut state) = self.lock() else { return };
@@ -302,12 +303,14 @@ impl Writes {
         handles.into_iter().for_each(|handle| self.send(handle));
     }
 
-    /// Sends all that is gathered. Must be called within a tokio runtime, as must be what follows.
+    /// Sends all coalesced writes. This and the functions that follow must be called within a tokio
+    /// runtime.
     pub(crate) fn send_all(&self) {
         self.send_coalesced(|_, _| true);
     }
 
-    /// Sends all of which nothing is likely to be still to come. Whether that was all.
+    /// Sends all coalesced writes except appends whose second part may still come. Returns whether
+    /// none is left.
     pub(crate) fn send_complete(&self, now: Instant) -> bool {
         let waits = |request: &WriteRequest| {
             request.extent.is_partial_page() && now < request.begun_at + PARTIAL_PAGE_GRACE
@@ -316,18 +319,18 @@ impl Writes {
         self.lock().is_none_or(|state| state.queues.iter().all(|queue| queue.coalesced.is_none()))
     }
 
-    /// Sends what is gathered of `handle`.
+    /// Sends the coalesced writes of `handle`.
     pub(crate) fn send_of(&self, handle: u64) {
         self.send_coalesced(|other, _| other == handle);
     }
 
-    /// Sends the request with this number, if it is still gathered.
+    /// Sends the request with this number, if it is still coalescing.
     pub(crate) fn send_one(&self, number: u64) {
         self.send_coalesced(|_, request| request.number == number);
     }
 
-    /// Sends what is gathered of all handles whose requests `are_meant`, for somebody who asks for
-    /// it; of what may be the first part of an append, a [moment](REST) later than the rest.
+    /// Sends the coalesced writes of all handles whose requests `are_meant`, because a call depends
+    /// on them; an append whose second part may still come, [a little later](PARTIAL_PAGE_GRACE).
     async fn flush_pending(&self, are_meant: impl Fn(u64, &WriteRequest) -> bool) {
         self.send_coalesced(|handle, request| {
             !request.extent.is_partial_page() && are_meant(handle, request)
@@ -342,7 +345,7 @@ impl Writes {
         }
     }
 
-    /// Waits until there is room for another one of `bytes` within `bound`.
+    /// Waits until another write of `bytes` fits into `bound`.
     pub(crate) async fn wait_for_room(&self, bytes: u64, bound: u64) {
         self.until(|state| {
             let can_append = state.bytes + bytes <= bound && state.by_number.len() < MAX_WRITES;
@@ -351,15 +354,15 @@ impl Writes {
         .await;
     }
 
-    /// Waits until all writes that have begun by now are over.
+    /// Waits until all writes that have begun by now have ended.
     pub(crate) async fn drained(&self) {
         let Some(before) = self.next() else { return };
         self.flush_pending(|_, request| request.number < before).await;
         self.until(|state| state.by_number.range(..before).next().is_none()).await;
     }
 
-    /// The same, of those that go through another handle than `handle`; those through `handle`
-    /// have been sent when it returns.
+    /// Waits until all writes that have begun by now through other handles than `handle` have
+    /// ended; those through `handle` have been sent.
     pub(crate) async fn drained_but(&self, handle: u64) {
         let Some(before) = self.next() else { return };
         self.flush_pending(|_, request| request.number < before).await;
@@ -370,7 +373,7 @@ impl Writes {
         .await;
     }
 
-    /// The same, of those that go through `handle`.
+    /// Waits until all writes that have begun by now through `handle` have ended.
     pub(crate) async fn drained_of(&self, handle: u64) {
         let Some(before) = self.next() else { return };
         self.flush_pending(|_, request| request.number < before).await;
@@ -380,25 +383,25 @@ impl Writes {
         .await;
     }
 
-    /// Waits until a write to `range` through `handle` overtakes nothing: until no write that has
-    /// begun by now is on its way to any of it through another handle.
+    /// Waits until a write to `range` through `handle` overtakes no other: until no earlier write
+    /// to any part of it through another handle is in flight.
     pub(crate) async fn clear_to_write(&self, handle: u64, range: Range<u64>) {
         self.wait_clear_of(&range, |other, _| other == handle).await;
     }
 
-    /// Waits until a read of `range` through `handle` is answered with all that was written to it
-    /// by now: what goes through other handles is over, and what goes through `handle` was sent.
+    /// Waits until a read of `range` through `handle` returns all earlier writes to it: those
+    /// through other handles have ended, those through `handle` have been sent.
     pub(crate) async fn clear_to_read(&self, handle: u64, range: Range<u64>) {
         self.wait_clear_of(&range, |other, sent| other == handle && sent).await;
     }
 
-    /// Waits until every write to a part of `range` that has begun by now is over, or one that
-    /// `is_done` as that, by its handle and whether it was sent.
+    /// Waits until every write to a part of `range` that has begun by now has ended, or `is_done`
+    /// by its handle and whether it was sent.
     async fn wait_clear_of(&self, range: &Range<u64>, is_done: impl Fn(u64, bool) -> bool) {
         let apart = |other: &Range<u64>| other.end <= range.start || range.end <= other.start;
         let before = {
             let Some(state) = self.lock() else { return };
-            // Nearly always there is at most one who writes, and all that he has written is sent.
+            // Nearly always there is at most one writer, and all of its writes are sent.
             let all_done = |queue: &HandleQueue| is_done(queue.handle, queue.is_sent());
             if state.queues.iter().all(all_done) {
                 return;
@@ -424,7 +427,7 @@ impl Writes {
             }
             let progressed = tracker.progressed.notified();
             tokio::pin!(progressed);
-            // Registered before the second look, so that nothing in between is missed.
+            // Registered before the second check, so that no notification is missed.
             progressed.as_mut().enable();
             if reached(&tracker.lock()) {
                 return;
@@ -433,7 +436,7 @@ impl Writes {
         }
     }
 
-    /// The number of the next write; `None` if there was never one.
+    /// The number of the next write; `None` if there was none yet.
     fn next(&self) -> Option<u64> {
         Some(self.lock()?.next)
     }
@@ -449,7 +452,7 @@ impl Tracker {
     }
 }
 
-/// One write is being given to the remote; it has been when this is dropped.
+/// A request is being given to the remote, until this is dropped.
 struct Sending<'a> {
     writes: &'a Writes,
     handle: u64,

@@ -1,22 +1,21 @@
-//! Small files that are fetched before they are opened.
+//! Prefetching of small files.
 //!
 //! `tar`, `grep -r`, `rsync` and `cp -r` open the files of a tree one after the other. With a round
 //! trip for each open and another for its read, such a program waits nearly all the time. So when
 //! files are being opened in the [order](Order) of their directory's listing, of their names or of
-//! their inode numbers, the next ones on their [way](Route) are opened, read and closed ahead, all
-//! at the same time.
+//! their inode numbers, the next files of the [traversal](Traversal) are opened, read and closed
+//! ahead, all at the same time.
 //!
-//! What was fetched is the content that its attributes name, with the attributes asked for before
-//! it. It validates an open as any other answer of the server does, for as long
-//! (`open_revalidate`), and is dropped after that. A file that was changed here after it was asked
-//! for is not taken from here.
+//! A prefetched content belongs to its attributes, which were requested before it. It validates an
+//! open as any other answer of the server does, for as long (`open_revalidate`), and is dropped
+//! after that. It is not used if the file was changed locally after the request.
 //!
-//! What the kernel has pages of is not fetched: it is [asked about](crate::prefetch) instead.
-//! Unless it turns out that pages are [missing](Contents::note_missing): the kernel drops them
-//! without a word.
+//! A file whose pages the kernel has is not fetched but
+//! [revalidated](crate::prefetch::revalidation), unless pages turn out to be
+//! [missing](FilePrefetch::note_missing_pages): the kernel drops pages without a notification.
 //!
-//! Bounds: [`MAX_FILE_BYTES`] a file, [`MAX_KEPT_BYTES`] in all, and on their way as much as
-//! answers come back without delay ([`Throttle`]). When fetched files go unused, fewer are fetched.
+//! Bounds: [`MAX_FILE_BYTES`] a file, [`MAX_KEPT_BYTES`] in all, and in flight as much as is
+//! answered without delay ([`Throttle`]). When prefetched files go unused, fewer are fetched.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -38,36 +37,37 @@ use crate::remote_file::RemoteFile;
 use crate::shared::Shared;
 use crate::tree::{RequestStamp, Tree};
 
-/// The largest file that is fetched ahead. What is larger is read ahead while it is read; one
-/// request of the kernel's usual readahead, and one packet of OpenSSH's server.
+/// The largest file that is prefetched; larger ones have readahead. One request of the kernel's
+/// usual readahead, and one packet of OpenSSH's server.
 const MAX_FILE_BYTES: u64 = 128 << 10;
 
-/// Bytes kept of files that nobody has read yet: four times what may be on its way.
+/// Bytes of files that were not read yet: four times the bytes that may be in flight.
 const MAX_KEPT_BYTES: u64 = 16 << 20;
 
-/// What is smaller, or came in several pieces, is copied into memory of its own: a slice of what was
-/// received keeps all of its chunk, 64 KiB or the longest packet. So what is kept takes at most
-/// twice its size. To copy costs some 2 us for 16 KiB, a hundredth of a request.
+/// Smaller data, and data in several pieces, is copied into its own buffer: a slice of a received
+/// chunk keeps the whole chunk, 64 KiB or the longest packet, in memory. So kept data takes at most
+/// twice its size. A copy costs some 2 us for 16 KiB, a hundredth of a request.
 const OWN_PIECE_BYTES: usize = 64 << 10;
 
-/// Files of which something is kept, be it that they were read already.
+/// Files that are kept, including those that were read already.
 const MAX_FILES: usize = 8192;
 
-/// Opens in a row before the next files are fetched. Two happen by chance.
+/// Opens in a row in one order before the next files are fetched. Two happen by chance.
 const MIN_RUN: u32 = 2;
 
-/// Opens in a row after which it is not asked any longer whether they follow another order too:
-/// in a small directory they may by chance.
+/// Opens in a row in one order after which the order by inode number is not checked any more: in a
+/// small directory several orders may agree by chance.
 const SURE_RUN: u32 = 8;
 
-/// Files that one who follows an order may leave out between two that he opens.
+/// Files that a program may skip between two that it opens in order.
 const MAX_SKIP: usize = 8;
 
-/// A file that was changed so many seconds ago may be changed while it is fetched, so it is looked at
-/// again after that. For all files that would cost `tar` a third more time over loopback.
+/// A file that was changed at most this many seconds ago may change while it is fetched, so its
+/// attributes are requested again after the read. For all files that would cost `tar` a third more
+/// time over loopback.
 const RECENT_SECS: i64 = 300;
 
-/// For how long an open shows where the next will be.
+/// How long an open predicts the next one.
 const MAX_OPEN_GAP: Duration = Duration::from_secs(2);
 
 /// See the [module](self).
@@ -79,7 +79,7 @@ pub(crate) struct FilePrefetch {
 #[derive(Default)]
 struct State {
     files: HashMap<RemotePath, Slot>,
-    /// The same in the order in which they were asked for.
+    /// The paths in `files`, in the order of their requests.
     order: BTreeMap<u64, RemotePath>,
     next: u64,
     bytes: u64,
@@ -87,38 +87,38 @@ struct State {
     last: Option<LastOpen>,
     /// Opens in a row that followed each [order](Order::ALL).
     scores: [u32; 3],
-    /// When they come to what is below.
+    /// When the program visits subdirectories.
     depth: Depth,
-    /// How many files have been opened.
+    /// Number of opens so far.
     opens: u64,
     last_refill: LastRefill,
-    /// When somebody asked last for what the kernel was taken to have pages of.
+    /// When the kernel last read pages that it was assumed to have.
     missing_at: Option<Instant>,
 }
 
-/// What it was looked for last that could be fetched. To look again at each open and after each
-/// fetch would cost more than both.
+/// The last search for files to fetch. To search at each open and after each fetch would cost more
+/// than both.
 #[derive(Clone, Copy, Default)]
 struct LastRefill {
     order: Order,
-    /// So many files ahead of the reader were asked for.
+    /// How many files ahead of the reader were requested.
     files: usize,
-    /// There were no more to be known of, or there was no room.
+    /// No more files were known, or there was no room for more.
     incomplete: bool,
-    /// There was no room.
+    /// There was no room for more.
     out_of_room: bool,
     /// Opens since.
     opens: usize,
 }
 
 impl LastRefill {
-    /// Whether it is time to look again: when an eighth of the files may have been opened.
+    /// Whether to search again: when an eighth of the files may have been opened.
     fn is_due(self, order: Order) -> bool {
         self.incomplete || self.order != order || self.opens * 8 >= self.files
     }
 }
 
-/// Where a name is in each [order](Order::ALL), where that is known.
+/// The position of a name in each [order](Order::ALL), if known.
 type Positions = [Option<usize>; 3];
 
 /// The last open.
@@ -132,41 +132,41 @@ struct LastOpen {
 struct Slot {
     fetched: Arc<PrefetchedFile>,
     number: u64,
-    /// How many files will have been opened when it is this one's turn.
+    /// The number of opens at which this file is expected to be opened.
     due: u64,
     used: bool,
 }
 
-/// A file that is being fetched, or has been.
+/// A file that is in flight or was fetched.
 pub(crate) struct PrefetchedFile {
     stamp: RequestStamp,
-    /// As the listing tells, until it is there.
+    /// The size in the listing, until the answer arrives.
     bytes: u64,
-    /// `Some(None)`: nothing has come of it.
+    /// `Some(None)`: the fetch failed.
     outcome: watch::Receiver<Option<Option<Arc<Content>>>>,
 }
 
-/// A whole file.
+/// The content of a whole file.
 struct Content {
     attr: Attr,
     data: Data,
 }
 
-/// What an open file has of it. The store may let it go at any time.
+/// An open file's reference to its content, which may be evicted at any time.
 pub(crate) type AttachedFile = Weak<PrefetchedFile>;
 
 impl PrefetchedFile {
-    /// The content was there at this time or later.
+    /// The content was requested then, and existed then or later.
     pub(crate) fn requested_at(&self) -> Instant {
         self.stamp.at
     }
 
-    /// What came of it, when that is known.
+    /// The result, if it has arrived.
     fn outcome(&self) -> Option<Option<Arc<Content>>> {
         self.outcome.borrow().clone()
     }
 
-    /// Waits for it, though not for long.
+    /// Waits for the result, for at most [`MAX_WAIT`].
     async fn wait(&self) -> Option<Arc<Content>> {
         let mut outcome = self.outcome.clone();
         let ended = tokio::time::timeout(MAX_WAIT, outcome.wait_for(Option::is_some)).await;
@@ -179,12 +179,12 @@ impl FilePrefetch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of files that are kept, or on their way.
+    /// Bytes of files that are kept or in flight.
     pub(crate) fn kept_bytes(&self) -> u64 {
         self.state().bytes
     }
 
-    /// The kernel has asked for the beginning of a file that it was taken to have pages of.
+    /// The kernel has read the beginning of a file whose pages it was assumed to have.
     pub(crate) fn note_missing_pages(&self) {
         self.state().missing_at = Some(Instant::now());
     }
@@ -196,13 +196,13 @@ impl FilePrefetch {
             && state.last.as_ref().is_some_and(|it| it.at.elapsed() < MAX_OPEN_GAP)
     }
 
-    /// Whether that was not long ago, so that others may be missing too.
+    /// Whether pages were missing recently, so that other pages may be missing too.
     pub(crate) fn may_miss_pages(&self) -> bool {
         self.state().missing_at.is_some_and(|at| at.elapsed() < MAX_OPEN_GAP)
     }
 
-    /// The file at `path` was read to its end, or is not wanted any longer. It is not fetched again
-    /// as long as it would have counted.
+    /// The file at `path` was read to its end, or is no longer wanted. It is not fetched again
+    /// while it would have been valid.
     pub(crate) fn discard(&self, path: &RemotePath) {
         let mut state = self.state();
         let state = &mut *state;
@@ -224,7 +224,7 @@ impl State {
         Some(slot)
     }
 
-    /// Lets go what has become too old, and the oldest if that is too much.
+    /// Evicts expired files, and the oldest ones above the bounds.
     fn evict_expired(&mut self, now: Instant, lifetime: Duration) {
         let mut note_expired = false;
         while let Some((_, path)) = self.order.first_key_value() {
@@ -243,21 +243,21 @@ impl State {
             if self.opens > slot.due + MAX_SKIP as u64 {
                 self.throttle.note_unused(now);
             } else if !std::mem::replace(&mut note_expired, true) {
-                // Its reader has not come so far, and will want it when he does.
+                // Its reader has not come so far, and will need it then.
                 self.throttle.note_expired();
                 self.last_refill.incomplete = true;
             }
         }
     }
 
-    /// Whether it is worth to know the place among the inode numbers.
+    /// Whether to compute positions in the order of inode numbers.
     fn wants_number_order(&self) -> bool {
         let [by_listing, by_name, by_number] = self.scores;
         by_number > 0 || by_listing.max(by_name) < SURE_RUN
     }
 
-    /// Notes an open, in a directory of which `positions` are known. Tells in which order the next
-    /// ones come, if that shows.
+    /// Records an open of a file with these `positions` in `dir`. Returns the order of the next
+    /// opens, if there is one.
     fn record_open(
         &mut self,
         dir: &RemotePath,
@@ -282,14 +282,14 @@ impl State {
                 *score = if from.zip(to).is_some_and(follows) { *score + 1 } else { 0 };
             }
         } else {
-            // Perhaps not the one that was expected.
+            // Perhaps another directory than the expected one.
             self.last_refill.incomplete = true;
         }
-        // Who goes on in another directory goes on as before.
+        // A program continues in the same order in the next directory.
         self.current_order()
     }
 
-    /// The order that was followed the longest, and long enough.
+    /// The order with the longest run, if that is long enough.
     fn current_order(&self) -> Option<Order> {
         let best = *self.scores.iter().max()?;
         let at = self.scores.iter().position(|score| *score == best)?;
@@ -298,7 +298,7 @@ impl State {
 }
 
 impl Shared {
-    /// How long what was fetched counts.
+    /// How long a prefetched content is valid.
     fn content_lifetime(&self) -> Duration {
         match self.config.consistency {
             Consistency::Strict => Duration::ZERO,
@@ -309,8 +309,8 @@ impl Shared {
         }
     }
 
-    /// The file at `path` is being opened for reading. If others are likely to follow, they are
-    /// fetched.
+    /// The file at `path` is being opened for reading. Prefetches the files that are likely to
+    /// follow.
     pub(crate) fn prefetch_after_open(self: &Arc<Self>, path: &RemotePath) {
         let lifetime = self.content_lifetime();
         if lifetime.is_zero() {
@@ -344,7 +344,7 @@ impl Shared {
         }
     }
 
-    /// When the files below come, if an open in `dir` after the last one shows that.
+    /// When the program visits subdirectories, if an open in `dir` after the last one shows that.
     fn infer_depth(
         &self,
         tree: &mut Tree,
@@ -355,7 +355,7 @@ impl Shared {
             let state = self.prefetch.files.state();
             let last = state.last.as_ref()?;
             let order = state.current_order()?;
-            // Nearly always it is the next one.
+            // Nearly always it is the next file.
             let is_next = last.dir == *dir
                 && last.positions[order as usize]
                     .zip(positions[order as usize])
@@ -375,7 +375,7 @@ impl Shared {
         }
     }
 
-    /// Fetches what comes after the place `from` in `dir`, and in the directories behind it.
+    /// Prefetches the files from the position `from` in `dir` on, and in the directories behind it.
     fn prefetch_from(
         self: &Arc<Self>,
         dir: &RemotePath,
@@ -413,8 +413,8 @@ impl Shared {
             && may_read(&self.config, attr)
     }
 
-    /// Begins to fetch `path`, which is so many `positions` ahead of the reader, unless it is there.
-    /// `false` when there is no room for more.
+    /// Begins to fetch `path`, which is `positions` files ahead of the reader, unless it is kept
+    /// already. `false` if there is no room for more.
     fn start_fetch(
         self: &Arc<Self>,
         path: RemotePath,
@@ -453,7 +453,8 @@ impl Shared {
             if content.is_none()
                 && let Some(slot) = shared.prefetch.files.state().files.get_mut(&path)
             {
-                // Stays, so that it is not tried again at once, though nobody could have used it.
+                // The entry stays, so that the fetch is not repeated at once, and does not count as
+                // unused.
                 slot.used = true;
             }
             in_flight.done.send_replace(Some(content));
@@ -470,7 +471,7 @@ impl Shared {
         true
     }
 
-    /// Goes on where the last open was, if there is room.
+    /// Continues behind the last open, if there is room.
     fn prefetch_more(self: &Arc<Self>, lifetime: Duration) {
         let next = {
             let state = self.prefetch.files.state();
@@ -485,7 +486,7 @@ impl Shared {
         }
     }
 
-    /// The file at `path` as a whole, if it is small still and all of it came.
+    /// Fetches the whole file at `path`; `None` if it is no longer small, or not all of it arrived.
     async fn fetch_whole(
         &self,
         path: &RemotePath,
@@ -493,7 +494,7 @@ impl Shared {
         stamp: RequestStamp,
     ) -> Result<Option<Content>> {
         let opened = self.remote.open(path, OpenFlags::existing(Access::Read)).await?;
-        // Closed when this ends.
+        // Closed at the end of this function.
         let file = RemoteFile::open(self.remote.clone(), opened.fh);
         let attr = opened.attr;
         if attr.size > MAX_FILE_BYTES.min(bytes * 2) {
@@ -501,7 +502,7 @@ impl Shared {
         }
         // At most `MAX_FILE_BYTES`.
         let read = self.remote.read(opened.fh, 0, attr.size as u32);
-        // On its way together with the first, and true of a later moment.
+        // In flight together with the read, and executed after it.
         let stat_again = async {
             match attr.mtime.secs > Timestamp::now().secs - RECENT_SECS {
                 true => self.remote.fstat(opened.fh).await,
@@ -511,7 +512,7 @@ impl Shared {
         let (data, after) = tokio::join!(read, stat_again);
         drop(file);
         let (data, after) = (data?, after?);
-        // If another machine was writing to it, the bytes may be of several states.
+        // If another machine was writing to the file, the bytes may be of several states.
         if data.len() as u64 != attr.size || !same_content(&attr, &after) {
             return Ok(None);
         }
@@ -519,7 +520,7 @@ impl Shared {
         Ok(Some(Content { attr, data: in_own_memory(data) }))
     }
 
-    /// Keeps what was told of a file that was fetched ahead.
+    /// Records the attributes of a prefetched file.
     fn record_fetched_name(&self, path: &RemotePath, attr: &Attr, stamp: RequestStamp) {
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return };
         let inode = {
@@ -536,7 +537,7 @@ impl Shared {
         }
     }
 
-    /// Keeps what was told of the content of `inode`.
+    /// Records the attributes of a prefetched content of `inode`.
     fn record_fetched_attr(&self, inode: &Inode, attr: &Attr, stamp: RequestStamp) {
         let (same, open, later) = {
             let state = inode.state();
@@ -545,19 +546,19 @@ impl Shared {
             let later = known.is_some() && state.received_at() > stamp.at;
             (known == Some(Validator::of(attr)), open, later)
         };
-        // An open handle may be of another file than the name; and what was told since counts.
+        // An open handle may be of another file than the name; and a later answer is newer.
         if inode.kind == attr.kind && (same || !(open || later)) {
             self.record_attr(inode, attr, stamp);
         }
     }
 
-    /// Takes into account what was fetched of `inode` before there was one. Whether there was
-    /// anything.
+    /// Records the attributes of a content that was fetched before `inode` existed. Returns whether
+    /// there was one.
     pub(crate) fn record_prefetched(&self, inode: &Inode) -> bool {
         {
             let state = inode.state();
             if state.is_invalidated() && state.last_attr().is_some() {
-                // Something has shown since that it is not so any more.
+                // A later answer contradicts it.
                 return false;
             }
         }
@@ -567,7 +568,8 @@ impl Shared {
         true
     }
 
-    /// What was fetched of `inode`, or is being, unless something was changed here since.
+    /// The prefetched content of `inode`, in flight or kept, unless there was a local change since
+    /// its request.
     pub(crate) fn prefetched(&self, inode: &Inode) -> Option<Arc<PrefetchedFile>> {
         let (path, is_current) = {
             let tree = self.tree();
@@ -587,7 +589,8 @@ impl Shared {
         is_current
     }
 
-    /// Waits for what is being fetched of `inode`, though not for long. Whether anything was.
+    /// Waits for a fetch of `inode` in flight, for at most [`MAX_WAIT`]. Returns whether a content
+    /// arrived.
     pub(crate) async fn await_fetch(&self, inode: &Inode) -> bool {
         match self.prefetched(inode) {
             Some(fetched) => fetched.wait().await.is_some(),
@@ -595,7 +598,7 @@ impl Shared {
         }
     }
 
-    /// What an open that is granted for `attr` can read from memory.
+    /// The content that an open validated for `attr` can read from memory.
     pub(crate) fn attach(&self, inode: &Inode, attr: &Attr) -> Option<AttachedFile> {
         let fetched = self.prefetched(inode)?;
         let fits = match fetched.outcome() {
@@ -614,8 +617,8 @@ impl Shared {
         Some(Arc::downgrade(&fetched))
     }
 
-    /// What `attached` has of `inode` from `offset` on, up to `len` bytes; `None` when the server
-    /// is to be asked. Tells too whether that was all that follows.
+    /// Up to `len` bytes of `attached` from `offset` on; `None` if the server must be requested.
+    /// Also returns whether that is the end of the file.
     pub(crate) async fn read_prefetched(
         &self,
         inode: &Inode,
@@ -629,7 +632,7 @@ impl Shared {
             None => fetched.wait().await?,
         };
         let state = inode.state();
-        // Whatever is known by now has to be this content, as the kernel's pages are.
+        // The cached attributes must name this content, as those of the kernel's pages must.
         let known = state.last_attr().is_some_and(|attr| same_content(&attr, &content.attr));
         if !known || !state.unchanged_since(fetched.stamp.seq) {
             return None;
@@ -641,7 +644,7 @@ impl Shared {
     }
 }
 
-/// One fetch; its share of the bounds is given back when it is over, however it ended.
+/// A fetch in flight. Gives its share of the bounds back when dropped, whether it succeeded or not.
 struct InFlight<'a> {
     shared: &'a Shared,
     bytes: u64,
@@ -671,7 +674,7 @@ fn slice(data: &Data, offset: u64, len: u64) -> Data {
     out
 }
 
-/// `data`, without the rest of the chunks that it was received in.
+/// `data` without the rest of the chunks that it was received in.
 fn in_own_memory(data: Data) -> Data {
     match data.pieces() {
         [] => data,

@@ -1,8 +1,8 @@
-//! In which order files took their turns, and how far ahead it is worth asking.
+//! The order of earlier opens, and how many files ahead are revalidated.
 //!
-//! A file takes a *turn* when it is opened on what the server has told since its turn before, so
-//! once in each time that a validation counts, however often it is opened. What followed its last
-//! turn is likely to follow its next one.
+//! A *visit* of a file is an open that relies on a newer validation than its last visit: so there
+//! is one visit in each validity period, however often the file is opened. The files that followed
+//! its last visit are likely to follow its next one.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -13,30 +13,30 @@ use tokio::time::Instant;
 use crate::Ino;
 use crate::compact_instant::CompactInstant;
 
-/// Turns that are remembered: those of a tree of twice the files that the largest units of a
-/// compiler include, 128 KiB.
+/// Visits that are kept: those of a tree of twice the files that the largest units of a compiler
+/// include, 128 KiB.
 const MAX_KEPT: usize = 1 << 14;
 
-/// Files ahead of who opens them: at first, at least and at most. 64 at 0.5 ms are there before
-/// they are wanted; 256 are enough for 2500 files a second at 100 ms.
+/// Files revalidated ahead of the reader: at first, at least and at most. 64 at 0.5 ms arrive
+/// before they are needed; 256 are enough for 2500 files a second at 100 ms.
 const WINDOW: (usize, usize, usize) = (64, 8, 256);
 
-/// Turns that are looked at for one file of the window. Others have been taken again since, by
-/// files that several readers open in orders of their own.
+/// Visits that are scanned for one file of the window. The others are outdated by later visits, by
+/// several readers with orders of their own.
 const SCANNED_PER_FILE: usize = 4;
 
-/// Answers that were too old, less those that were of use, before the window is made smaller.
+/// Expired answers minus used ones before the window shrinks.
 const EXPIRED_BEFORE_SHRINK: u32 = 16;
 
 /// See the [module](self).
 pub(crate) struct History {
     visits: VecDeque<Ino>,
-    /// The number of the first that is kept. None has the number 0.
+    /// The number of the first visit that is kept. No visit has the number 0.
     first: u64,
-    /// Files that are being asked about; each ends when that is over.
+    /// Files with a revalidation in flight; the channel closes at its end.
     in_flight: HashMap<Ino, watch::Receiver<()>>,
     window: usize,
-    /// Turns taken since it was looked ahead last.
+    /// Visits since the last scan.
     since_scan: usize,
     expired: u32,
 }
@@ -55,7 +55,7 @@ impl Default for History {
 }
 
 impl History {
-    /// `ino` takes a turn. Tells its number.
+    /// Records a visit of `ino`. Returns its number.
     pub(crate) fn record(&mut self, ino: Ino) -> u64 {
         if self.visits.len() == MAX_KEPT {
             self.visits.pop_front();
@@ -66,13 +66,14 @@ impl History {
         self.first + self.visits.len() as u64 - 1
     }
 
-    /// Whether so many turns have been taken that a few files can be asked about together.
+    /// Whether there were enough visits since the last scan for several files to be revalidated
+    /// together.
     pub(crate) fn is_due(&self) -> bool {
         self.since_scan * 4 >= self.window
     }
 
-    /// The turns between the ones with these numbers, as they were taken, as many as are worth a
-    /// look; and how many files of them may be ahead.
+    /// The visits between those with these numbers, in order, as many as are worth a scan; and the
+    /// number of files that may be ahead.
     pub(crate) fn between(&mut self, from: u64, to: u64) -> (Vec<(u64, Ino)>, usize) {
         self.since_scan = 0;
         let Some(skipped) = (from + 1).checked_sub(self.first) else {
@@ -82,8 +83,8 @@ impl History {
         (visits.take(self.window * SCANNED_PER_FILE).collect(), self.window)
     }
 
-    /// `ino` is asked about, until what is returned is dropped after [`History::end`]. `None` when
-    /// that is so already, or too many are.
+    /// A revalidation of `ino` begins, until the returned sender is dropped after [`History::end`].
+    /// `None` if one is in flight already, or too many are.
     pub(crate) fn begin(&mut self, ino: Ino) -> Option<watch::Sender<()>> {
         if self.in_flight.len() >= self.window || self.in_flight.contains_key(&ino) {
             return None;
@@ -93,22 +94,22 @@ impl History {
         Some(ended)
     }
 
-    /// That is over.
+    /// The revalidation of `ino` has ended.
     pub(crate) fn end(&mut self, ino: Ino) {
         self.in_flight.remove(&ino);
     }
 
-    /// The end of the question about `ino`, if one is on its way.
+    /// The end of the revalidation of `ino`, if one is in flight.
     pub(crate) fn in_flight(&self, ino: Ino) -> Option<watch::Receiver<()>> {
         self.in_flight.get(&ino).cloned()
     }
 
-    /// Somebody has to wait for an answer.
+    /// A caller has to wait for an answer.
     pub(crate) fn note_late(&mut self) {
         self.window = (self.window * 2).min(WINDOW.2);
     }
 
-    /// An answer was there, and of use.
+    /// An answer arrived in time and was used.
     pub(crate) fn note_in_time(&mut self) {
         self.expired = self.expired.saturating_sub(1);
         if self.window < WINDOW.0 {
@@ -116,8 +117,8 @@ impl History {
         }
     }
 
-    /// An answer was too old when its file was opened. Some always are, of files that were not
-    /// opened this time; when most are, fewer files ahead are enough.
+    /// An answer had expired when its file was opened. Some always have, for files that were not
+    /// opened this time; if most have, a smaller window is enough.
     pub(crate) fn note_expired(&mut self) {
         self.expired += 1;
         if self.expired >= EXPIRED_BEFORE_SHRINK {
@@ -127,19 +128,19 @@ impl History {
     }
 }
 
-/// When a file took its last [turn](crate::prefetch).
+/// The last visit of a file. See the [module](self).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Visit {
     number: u64,
     since: CompactInstant,
-    /// Since the turn before it, in milliseconds; 0 for the first.
+    /// Time since the visit before it, in milliseconds; 0 for the first.
     interval_ms: u32,
-    /// Questions that have been sent ahead since.
+    /// Revalidations sent since.
     requests: u8,
 }
 
 impl Visit {
-    /// The turn with this number, on a validation asked for at `since` or later.
+    /// The visit with this number, which relies on a validation requested at `since` or later.
     pub(crate) fn new(number: u64, since: Instant, previous: Option<Visit>) -> Visit {
         let interval = previous.map(|previous| since.saturating_duration_since(previous.since()));
         let interval_ms =
@@ -155,17 +156,17 @@ impl Visit {
         self.since.instant().expect("not never")
     }
 
-    /// How long it had been since the turn before it.
+    /// The time since the visit before it.
     pub(crate) fn interval(&self) -> Duration {
         Duration::from_millis(self.interval_ms.into())
     }
 
-    /// The same, of a file that has been asked about once more.
+    /// This visit with one more revalidation.
     pub(crate) fn with_request(self) -> Visit {
         Visit { requests: self.requests.saturating_add(1), ..self }
     }
 
-    /// How often it has been asked about since.
+    /// The number of revalidations sent since.
     pub(crate) fn requests(&self) -> u8 {
         self.requests
     }

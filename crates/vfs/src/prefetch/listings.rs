@@ -1,17 +1,16 @@
-//! Listings that are fetched before anybody asks for them.
+//! Prefetching of listings.
 //!
-//! Two habits of programs make that worth while. A directory that is *looked up piecemeal* (a
-//! compiler that searches its include path, `git status`) is listed as a whole, so that one
-//! question answers for all its names, and again before its answer about absent names is too old,
-//! as long as such names are looked up. In a *walk* (`find`, `ls -lR`, `tar`), where directories
-//! are listed depth first, the ones that come next are listed ahead.
+//! Two patterns of programs make that useful. If a directory is *looked up piecemeal* (a compiler
+//! that searches its include path, `git status`), it is listed as a whole, so that one request
+//! answers for all its names; and again before its answers about absent names expire, as long as
+//! such names are looked up. In a *walk* (`find`, `ls -lR`, `tar`), which lists directories depth
+//! first, the next directories are listed ahead.
 //!
-//! What is fetched goes into the snapshots and counts as long as any other listing; whoever needs
-//! it sooner than it comes waits a little and then asks by itself.
+//! The results go into the directory cache and are valid as long as any other listing. A caller
+//! that needs one in flight waits a little, and then lists the directory itself.
 //!
-//! Bounds: a listing for piecemeal look-ups never costs more requests than the look-ups did; a
-//! walk is followed by a window that grows while the listings are used and shrinks when they come
-//! too early.
+//! Bounds: a listing for piecemeal lookups never costs more requests than the lookups did; a walk
+//! has a window that grows while prefetched listings are used and shrinks when they expire first.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,40 +27,39 @@ use crate::dir_cache::{CachedEntry, CachedListing, Order};
 use crate::shared::Shared;
 use crate::tree::{RequestStamp, Tree};
 
-/// Look-ups of a directory that had to ask before it is listed. Fewer are no habit.
+/// Lookups of a directory that needed a request before it is listed. Fewer are no pattern.
 const MIN_PIECEMEAL_LOOKUPS: usize = 4;
 
 /// The time between two of them, at most.
 const PIECEMEAL_PAUSE: Duration = Duration::from_secs(1);
 
-/// Names fetched for each look-up that had to ask: what OpenSSH's server puts into one answer.
+/// Names fetched for each lookup that needed a request: the size of one answer of OpenSSH's server.
 const NAMES_PER_LOOKUP: usize = 100;
 
-/// Longest listing in names that is fetched without being asked for. Some 3 MiB on the wire.
+/// The longest listing that is prefetched, in names. Some 3 MiB on the wire.
 const MAX_NAMES: usize = 20_000;
 
-/// Directories of which look-ups are counted.
+/// Directories whose lookups are counted.
 const MAX_PIECEMEAL_DIRS: usize = 256;
 
-/// Directories listed one below the other before that is taken for a walk.
+/// Directories listed one below the other that make a walk.
 const MIN_WALK_SCORE: u32 = 2;
 
-/// How long the listing of a directory is remembered as a step of a walk after it was listed, or
-/// anything in it.
+/// How long a directory is remembered as a step of a walk after it, or anything in it, was listed.
 const STEP_LIFETIME: Duration = Duration::from_secs(3);
 
-/// Steps of a walk that are remembered: the depth of most trees several times over.
+/// Steps of a walk that are remembered: several times the depth of most trees.
 const MAX_STEPS: usize = 64;
 
-/// Directories that are listed ahead in a walk: at first, at least and at most. At 100 ms and 64
-/// directories a walk sees one in 2 to 3 ms, which is about what the programs take for them.
+/// Directories listed ahead in a walk: at first, at least and at most. At 100 ms and 64 directories
+/// a walk gets one in 2 to 3 ms, which is about what the programs need for them.
 const WINDOW: (usize, usize, usize) = (8, 2, 64);
 
-/// How long it is not looked ahead again when all that comes next was listed: a part of the
-/// shortest time for which listings count by default.
+/// How long no search for directories is made after one found all of them listed: a part of the
+/// shortest default time-out of listings.
 const IDLE_PAUSE: Duration = Duration::from_millis(250);
 
-/// Listings on their way, at most. Each has up to three requests in flight.
+/// Listings in flight, at most. Each has up to three requests in flight.
 const MAX_IN_FLIGHT: usize = 16;
 
 /// See the [module](self).
@@ -72,27 +70,27 @@ pub(crate) struct ListingPrefetch {
 
 #[derive(Default)]
 struct State {
-    /// By the path at which the directory was when it was asked for.
+    /// By the path of the directory when it was requested.
     in_flight: HashMap<RemotePath, watch::Receiver<()>>,
     piecemeal: HashMap<Ino, PiecemealLookups>,
     steps: VecDeque<(RemotePath, Instant)>,
     score: u32,
     window: usize,
-    /// In which the walk goes through a directory.
+    /// The order in which the walk visits directories.
     order: Order,
-    /// There was more to be listed than there was room for.
+    /// There were more directories to list than allowed in flight.
     out_of_room: bool,
-    /// All that comes next was listed, so that for so many steps, and until then, it is not looked
-    /// at again: that costs more than a step does.
+    /// All directories ahead were listed, so no search is made for this many steps, and until then:
+    /// it costs more than a step does.
     idle: Option<(usize, Instant)>,
 }
 
-/// Look-ups in one directory that had to ask.
+/// Lookups in one directory that needed a request.
 #[derive(Clone, Copy)]
 struct PiecemealLookups {
     count: usize,
     last: Instant,
-    /// It has more names than this.
+    /// The directory has more names than this.
     larger_than: usize,
 }
 
@@ -101,14 +99,14 @@ impl ListingPrefetch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The end of the listing of `path` that is on its way, if one is.
+    /// The end of the listing of `path`, if one is in flight.
     fn in_flight(&self, path: &RemotePath) -> Option<watch::Receiver<()>> {
         self.state().in_flight.get(path).cloned()
     }
 }
 
 impl State {
-    /// Counts a look-up; tells how many names of the directory are worth fetching now.
+    /// Counts a lookup. Returns how many names of the directory are worth fetching now.
     fn count_lookup(&mut self, dir: Ino, now: Instant) -> Option<usize> {
         if self.piecemeal.len() >= MAX_PIECEMEAL_DIRS && !self.piecemeal.contains_key(&dir) {
             self.piecemeal.retain(|_, piecemeal| now < piecemeal.last + PIECEMEAL_PAUSE);
@@ -132,14 +130,14 @@ impl State {
             .then_some(worth)
     }
 
-    /// The walk has come to `path`. Tells whether it is one.
+    /// The walk has reached `path`. Returns whether it is a walk.
     fn step(&mut self, path: &RemotePath, now: Instant) -> bool {
         self.steps.retain(|(_, at)| now < *at + STEP_LIFETIME);
         let parent = path.parent();
         let above = self.steps.iter_mut().find(|(step, _)| parent.as_ref() == Some(step));
         let continues = above.is_some();
         if let Some((_, at)) = above {
-            // It goes on for as long as something below is listed.
+            // The walk continues as long as something below is listed.
             *at = now;
         }
         self.score = if continues { self.score + 1 } else { 0 };
@@ -162,7 +160,7 @@ impl State {
         self.score >= MIN_WALK_SCORE
     }
 
-    /// A listing that was fetched ahead was of use, or had grown too old by then.
+    /// A prefetched listing was used in time, or had expired by then.
     fn note_used(&mut self, in_time: bool) {
         self.window =
             if in_time { (self.window * 2).min(WINDOW.2) } else { (self.window / 4).max(WINDOW.1) };
@@ -170,13 +168,12 @@ impl State {
 }
 
 impl Shared {
-    /// Whether listings are kept at all.
+    /// Whether listings are cached at all.
     pub(crate) fn keeps_listings(&self) -> bool {
         !self.config.dirs.min.is_zero() || !self.config.negative.is_zero()
     }
 
-    /// A look-up in `dir` has to ask the server. When there have been several, all of the
-    /// directory is asked for.
+    /// A lookup in `dir` needs a request. After several of them the whole directory is listed.
     pub(crate) fn note_piecemeal_lookup(self: &Arc<Self>, dir: Ino) {
         if !self.keeps_listings() {
             return;
@@ -186,7 +183,7 @@ impl Shared {
         let path = {
             let mut tree = self.tree();
             let listed = tree.listing(dir).map(CachedListing::first_batch_at);
-            // Just listed, and the names that are asked for are exceptions, or count no longer.
+            // Just listed, and the looked-up names have overrides or have expired.
             if listed.is_some_and(|at| now < at + self.config.dirs.min) {
                 return;
             }
@@ -197,8 +194,8 @@ impl Shared {
         }
     }
 
-    /// Names that the listing of `dir` leaves out are being looked up, and it will not count for
-    /// much longer. It is asked for again before anybody has to wait for it.
+    /// Absent names of `dir` are being looked up, and its listing will expire soon. Refreshes it,
+    /// so that no caller has to wait for that.
     pub(crate) fn refresh_listing(self: &Arc<Self>, dir: Ino) {
         let path = self.tree().path(dir);
         if let Some(path) = path {
@@ -206,7 +203,7 @@ impl Shared {
         }
     }
 
-    /// A directory is about to be listed. In a walk, what comes next is listed ahead.
+    /// A directory is about to be listed. In a walk, prefetches the next directories.
     pub(crate) fn note_listing(
         self: &Arc<Self>,
         path: &RemotePath,
@@ -227,10 +224,10 @@ impl Shared {
         }
     }
 
-    /// Goes on with what the listing of `path`, which has come, shows of the way ahead. What was
-    /// listed once is not listed again until the walk itself goes on.
+    /// A listing of `path` has arrived: continues with the directories that it shows. A directory
+    /// that was listed once is not listed again until the walk itself continues.
     pub(crate) fn continue_walk(self: &Arc<Self>, path: &RemotePath) {
-        // One that is not kept would be listed again and again.
+        // A listing that is too large to be cached would be fetched again and again.
         let Some(has_subdirs) = self.tree().listing_at(path).map(CachedListing::has_directories)
         else {
             return;
@@ -240,8 +237,8 @@ impl Shared {
         }
     }
 
-    /// Lists what the walk comes to next, as far as the window goes, but what has been listed and
-    /// counts still; with no time-out but what has been listed.
+    /// Lists the next directories of the walk within the window that have no valid listing; without
+    /// a time-out, those that have no listing at all.
     fn prefetch_walk(self: &Arc<Self>, timeout: Option<Timeout>) {
         let (from, window, order) = {
             let mut state = self.prefetch.listings.state();
@@ -271,15 +268,15 @@ impl Shared {
         }
     }
 
-    /// Waits for a listing of `path` that is on its way, though not for long.
+    /// Waits for a listing of `path` in flight, for at most [`MAX_WAIT`].
     pub(crate) async fn await_listing(&self, path: &RemotePath) {
         if let Some(mut ended) = self.prefetch.listings.in_flight(path) {
-            // Nothing is ever sent: it ends with its sender.
+            // No value is ever sent: the wait ends when the sender is dropped.
             let _ = tokio::time::timeout(MAX_WAIT, ended.changed()).await;
         }
     }
 
-    /// Begins to list `path` for the snapshots, if that is not on its way already.
+    /// Begins to list `path` for the directory cache, unless that is in flight already.
     fn start_listing(self: &Arc<Self>, path: RemotePath, most: usize, dir: Option<Ino>) {
         let ended = {
             let mut state = self.prefetch.listings.state();
@@ -296,7 +293,7 @@ impl Shared {
             let stamp = shared.stamp_request();
             let listed = shared.fetch_listing(&path, stamp, most).await;
             if listed.is_err() {
-                // Not to be tried again at once. Who really lists it is told why it fails.
+                // Not to be repeated at once. A caller that lists the directory gets the error.
                 let nothing = CachedListing::new(Vec::new(), false, stamp, Instant::now());
                 shared.tree().insert_listing_at(path.clone(), nothing);
             }
@@ -312,8 +309,8 @@ impl Shared {
         });
     }
 
-    /// Lists `path` into the snapshots. Tells how many names there were when they were more than
-    /// `most`.
+    /// Lists `path` into the directory cache. Returns the number of names read if they were more
+    /// than `most`.
     async fn fetch_listing(
         &self,
         path: &RemotePath,
@@ -330,7 +327,7 @@ impl Shared {
             first_batch_at.get_or_insert(received_at);
             let Some(batch) = batch else { break true };
             for entry in batch {
-                // A server that tells no attributes is asked for them only when they are wanted.
+                // If a server sends no attributes, they are requested only on demand.
                 let attr = entry.attr.ok_or(Errno::EOPNOTSUPP)?;
                 listed.push(CachedEntry { name: entry.name, attr, received_at });
             }
@@ -348,11 +345,11 @@ impl Shared {
     }
 }
 
-/// Takes a listing off the list when it is over, however it ended.
+/// A listing in flight. Removed from the list when dropped, whether it succeeded or not.
 struct ListingInFlight<'a> {
     shared: &'a Shared,
     path: &'a RemotePath,
-    /// Tells those who wait, after the listing is off the list.
+    /// Wakes the callers that wait, after the listing is off the list.
     _ended: watch::Sender<()>,
 }
 
@@ -362,7 +359,7 @@ impl Drop for ListingInFlight<'_> {
     }
 }
 
-/// Closes a directory at the remote.
+/// Closes a directory at the remote when dropped.
 struct OpenListing<'a> {
     remote: &'a Arc<dyn Remote>,
     dh: Dh,
@@ -374,13 +371,13 @@ impl Drop for OpenListing<'_> {
     }
 }
 
-/// The way of a walk through what is known of the tree.
+/// The next directories of a walk, by the cached listings.
 struct WalkAhead<'a> {
     tree: &'a mut Tree,
-    /// For how long a listing counts; for ever without.
+    /// How long a listing is valid; `None`: for ever.
     timeout: Option<Timeout>,
     order: Order,
-    /// Directories that the walk comes to, at most.
+    /// Directories that the walk may still visit.
     dirs_left: usize,
     unlisted: Vec<RemotePath>,
 }
@@ -390,8 +387,8 @@ impl WalkAhead<'_> {
         WalkAhead { tree, timeout, order, dirs_left: 0, unlisted: Vec::new() }
     }
 
-    /// The directories, out of the next `window` that a walk comes to which is at `from`, of which
-    /// there is no listing, up to [`MAX_IN_FLIGHT`]; and the order in which the walk goes.
+    /// The directories without a listing among the next `window` of a walk that is at `from`, up to
+    /// [`MAX_IN_FLIGHT`]; and the order of the walk.
     fn after(mut self, from: &RemotePath, window: usize) -> (Order, Vec<RemotePath>) {
         self.order = self.order_up_to(from).unwrap_or(self.order);
         self.visit_after(from, window);
@@ -416,7 +413,8 @@ impl WalkAhead<'_> {
         }
     }
 
-    /// The order in which `from` is the first directory, if it is not so in the present one.
+    /// The order in which `from` is the first directory, if it is not the first in the present
+    /// order.
     fn order_up_to(&mut self, from: &RemotePath) -> Option<Order> {
         let (parent, name) = (from.parent()?, from.file_name()?);
         let dirs = self.tree.directories(&parent, Order::Listing);

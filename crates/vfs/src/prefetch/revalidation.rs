@@ -1,27 +1,29 @@
-//! Files that are asked about before they are opened again.
+//! Revalidation of files before they are opened again.
 //!
-//! A compiler opens the same headers for every unit, `tar` and `rsync` go through a tree as they
-//! did the last time. Under close-to-open each of these opens may be granted once the server has
-//! told, within `open_revalidate`, that the file is unchanged; asked one by one, that is a round
-//! trip for each. So it is remembered in which order files took their [turns](turns), and when one
-//! is opened, those that followed it the last time are asked about too, all at the same time. So
-//! are small files that come next in the order of a directory (see [`contents`](crate::prefetch)).
+//! A compiler opens the same headers for every unit; `tar` and `rsync` visit a tree in the same
+//! order as the last time. Under close-to-open each of these opens can be deferred if the server
+//! has confirmed, within `open_revalidate`, that the file is unchanged; one by one, that is a round
+//! trip for each. So the order of [visits](history) is recorded, and when a file is opened, the
+//! files that followed it the last time are revalidated too, all at the same time. So are small
+//! files that come next in the order of a directory (see [`files`](super::files)).
 //!
 //! Invariants:
-//! 1. What an answer validates counts from when its question was sent, as any other answer does
-//!    (`open_revalidate`). Nothing is granted here: the open that comes looks at what is known.
-//! 2. Nobody waits for a question that was sent ahead but who opens that very file, and not for
-//!    long. The question of an open goes out before those that are sent ahead with it.
-//! 3. A file is asked about ahead [a few times](MOST_QUESTIONS) at most before it is opened again.
-//!    So however wrong the guesses are, questions ahead are no more than so many for each turn.
-//! 4. On their way are no more than the window of [`History`] has files.
+//! 1. A validation counts from when its request was sent, as any other answer does
+//!    (`open_revalidate`). Nothing is opened here: the open that comes checks the state of the
+//!    inode.
+//! 2. Only an open of the same file waits for a revalidation in flight, and not for long. The
+//!    request of an open is sent before the revalidations that follow it.
+//! 3. A file is revalidated at most [`MAX_REQUESTS`] times before it is opened again. So even if
+//!    all predictions are wrong, the number of requests per visit is bounded.
+//! 4. No more revalidations are in flight than the window of [`History`] allows.
 //!
-//! A file that takes its turns seldom follows many that take theirs often. So it is not asked about
-//! while what is known of it counts, and after the first time only together with a file that has to
-//! be waited for: that one was not opened for a while either, and is the better guess.
+//! A file that is visited seldom may be followed by many files that are visited often. So a file is
+//! not revalidated while its validation is valid. After the first time, it is revalidated only
+//! together with an open that needs a request itself: that file was not opened for a while either,
+//! so it predicts better.
 //!
-//! Only files are asked about whose answer is of use: of which the kernel has pages, which the
-//! login may read, and which have one name.
+//! Only files whose validation is useful are revalidated: the kernel has their pages, the login may
+//! read them, and they have one name.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -39,7 +41,7 @@ use crate::inode::{Inode, State, Validator};
 use crate::shared::Shared;
 use crate::tree::RequestStamp;
 
-/// Questions about a file between two of its turns. One costs a tenth of the wait that it spares.
+/// Revalidations of a file between two of its visits. One costs a tenth of the wait that it saves.
 const MAX_REQUESTS: u8 = 3;
 
 /// See the [module](self).
@@ -54,10 +56,10 @@ impl Revalidation {
     }
 }
 
-/// A turn that was taken just now by a file that had had one before.
+/// A visit of a file that was visited before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Revisit {
-    /// The number of that one.
+    /// The number of the visit before.
     previous: u64,
     number: u64,
     /// The file itself is not validated.
@@ -65,7 +67,7 @@ pub(crate) struct Revisit {
 }
 
 impl Shared {
-    /// Whether validations run out at all, and something is granted by them.
+    /// Whether validations expire at all, and opens are deferred because of them.
     fn revalidates(&self) -> bool {
         let runs_out =
             matches!(self.config.consistency, Consistency::CloseToOpen | Consistency::Timeout);
@@ -74,14 +76,14 @@ impl Shared {
             && self.config.page_cache != PageCache::Never
     }
 
-    /// The age from which on a validation is worth renewing: half of what it may have, so that
-    /// those that were opened one after the other are asked about together the next time.
+    /// The age from which a validation is renewed: half of its lifetime, so that files which were
+    /// opened one after the other are revalidated together the next time.
     fn renewal_age(&self) -> Duration {
         self.config.open_revalidate / 2
     }
 
-    /// `inode` is being opened for reading. If that is its turn, and it had one before, what
-    /// followed then is to be [asked about](Shared::validate_next).
+    /// `inode` is being opened for reading. If that is a visit, and not its first one, returns it
+    /// for [`Shared::revalidate_followers`].
     pub(crate) fn record_visit(&self, inode: &Inode) -> Option<Revisit> {
         if !self.revalidates() {
             return None;
@@ -111,7 +113,7 @@ impl Shared {
         })
     }
 
-    /// Asks about the files that followed last time, if it is time for that.
+    /// Revalidates the files that followed the last time, if it is time for that.
     pub(crate) fn revalidate_followers(self: &Arc<Self>, revisit: Option<Revisit>) {
         let Some(Revisit { previous, number, needs_request }) = revisit else { return };
         let (history, window) = {
@@ -132,8 +134,9 @@ impl Shared {
         }
     }
 
-    /// Out of small files that are likely to be opened next, with their sizes as they were listed,
-    /// those that the kernel has no pages of. The others are asked about, where that is of use.
+    /// Removes the files whose pages the kernel has from `files`, small files that are likely to be
+    /// opened next, with their sizes in the listing. The removed ones are revalidated if that is
+    /// useful.
     pub(crate) fn without_cached_pages(
         self: &Arc<Self>,
         mut files: Vec<(RemotePath, u64)>,
@@ -175,7 +178,7 @@ impl Shared {
         files
     }
 
-    /// Those of the next `window` files that are to be asked about. They are marked as such.
+    /// The files among the next `window` that are to be revalidated. They are marked as such.
     fn select_followers(
         &self,
         history: Vec<(u64, Ino)>,
@@ -210,8 +213,8 @@ impl Shared {
         select_followers
     }
 
-    /// Whether an open of a file with this state could be granted if the server told that it is
-    /// unchanged, and cannot be for much longer.
+    /// Whether an open of a file with this state could be deferred after a validation, and cannot
+    /// be for much longer without one.
     fn is_worth_revalidating(&self, state: &State, now: Instant) -> bool {
         let kind = FileKind::Regular;
         let is_old = match self.config.consistency {
@@ -228,7 +231,7 @@ impl Shared {
             && state.last_attr().as_ref().is_some_and(can_defer)
     }
 
-    /// Begins to ask about `inode`, if there is room for that.
+    /// Begins to revalidate `inode`, if there is room for that.
     fn start_revalidation(
         self: &Arc<Self>,
         inode: Arc<Inode>,
@@ -239,14 +242,14 @@ impl Shared {
         let shared = self.clone();
         self.background.start(async move {
             let _on_its_way = InFlight { shared: &shared, ino: inode.ino, _ended: ended };
-            // Who opens it is told of any error.
+            // The open of the file gets the error.
             if let Ok(attr) = shared.remote.lstat(&path).await {
                 shared.record_revalidation(&inode, &path, &attr, stamp);
             }
         });
     }
 
-    /// Keeps what was told of the name `path` of `inode`.
+    /// Records the attributes that the server returned for `path`, a name of `inode`.
     fn record_revalidation(
         &self,
         inode: &Inode,
@@ -274,22 +277,22 @@ impl Shared {
         tree.renew_name(dir, &name, inode.state().valid_until());
     }
 
-    /// Waits for the answer to a question about `inode` that was sent ahead, though not for long.
-    /// Whether there was one.
+    /// Waits for a revalidation of `inode` in flight, for at most [`MAX_WAIT`]. Returns whether
+    /// there was one.
     pub(crate) async fn await_revalidation(&self, inode: &Inode) -> bool {
         let in_flight = self.prefetch.revalidation.history().in_flight(inode.ino);
         let Some(mut ended) = in_flight else { return false };
-        // Nothing is ever sent: it ends with its sender.
+        // No value is ever sent: the wait ends when the sender is dropped.
         let _ = tokio::time::timeout(MAX_WAIT, ended.changed()).await;
         true
     }
 }
 
-/// Takes a question off the list when it is over, however it ended.
+/// A revalidation in flight. Removed from the list when dropped, whether it succeeded or not.
 struct InFlight<'a> {
     shared: &'a Shared,
     ino: Ino,
-    /// Tells those who wait, after it is off the list.
+    /// Wakes the callers that wait, after it is off the list.
     _ended: watch::Sender<()>,
 }
 

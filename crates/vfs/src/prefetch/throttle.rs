@@ -1,32 +1,31 @@
-//! How much is fetched ahead at a time.
+//! How many files are prefetched at a time.
 //!
-//! Two things are watched. Answers that take much longer than the quickest say that the link or
-//! the server is busy with what was asked already; more would only keep others waiting. Files that
-//! go unused although their turn has come say that the order was guessed wrong; those that grow too
-//! old before it, that fewer are enough for who reads them.
+//! Two signals are used. Answers that take much longer than the fastest show that the link or the
+//! server is busy with earlier requests; more requests would only delay others. Files that go
+//! unused although the reader has passed them show that the order was predicted wrongly; files that
+//! expire before the reader reaches them show that a smaller window is enough.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Files on their way, at most. With a round trip of 100 ms, 640 files a second.
+/// Files in flight, at most. With a round trip of 100 ms, 640 files a second.
 const MAX_FILES: usize = 64;
 
-/// Bytes of them, at most: what eight sessions of OpenSSH carry in one round trip is 16 MiB; a
-/// quarter of it, since others want to be answered meanwhile.
+/// Bytes of files in flight, at most: eight sessions of OpenSSH carry 16 MiB in one round trip; a
+/// quarter of it, since other requests need the link meanwhile.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Files at first, before it is known what becomes of them.
+/// Files at first, before it is known whether they are used.
 const FIRST_FILES: usize = 8;
 
-/// An answer may take this much longer than twice the quickest one.
+/// An answer may take this much longer than twice the fastest one.
 const LATENCY_SLACK: Duration = Duration::from_millis(50);
 
-/// After how many files that went unused nothing is fetched for a while.
+/// Unused files after which prefetching pauses.
 const MAX_MISSES: u32 = 16;
 
-/// How long nothing is fetched then, the first time; twice as long each time that it comes to that
-/// again, and up to [`MAX_PAUSE`].
+/// The first pause; doubled each time, up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(8);
 
@@ -34,11 +33,12 @@ const MAX_PAUSE: Duration = Duration::from_secs(8);
 pub(crate) struct Throttle {
     files: usize,
     bytes: u64,
-    /// Files that may be on their way.
+    /// Files that may be in flight.
     limit: usize,
-    /// The quickest answer, raised a little with every answer so that it follows the link.
+    /// The latency of the fastest answer, increased a little with every answer so that it follows
+    /// the link.
     min_latency: Option<Duration>,
-    /// Unused files, less those that were of use.
+    /// Unused files minus used ones.
     misses: u32,
     pause: Duration,
     paused_until: Option<Instant>,
@@ -64,7 +64,8 @@ impl Throttle {
         if self.paused_until.is_some_and(|until| now < until) { 0 } else { self.limit }
     }
 
-    /// A file of `bytes` is asked for. `false`: not now. To be followed by [`Throttle::end`].
+    /// Requests to fetch a file of `bytes`. `false`: not now. Must be followed by
+    /// [`Throttle::end`].
     pub(crate) fn begin(&mut self, bytes: u64) -> bool {
         let room = self.files < self.limit && self.bytes + bytes <= MAX_BYTES;
         if room {
@@ -74,13 +75,13 @@ impl Throttle {
         room
     }
 
-    /// It is over.
+    /// The fetch has ended.
     pub(crate) fn end(&mut self, bytes: u64) {
         self.files -= 1;
         self.bytes -= bytes;
     }
 
-    /// A file came after `time`.
+    /// A file arrived after `time`.
     pub(crate) fn note_latency(&mut self, time: Duration) {
         let min_latency = self
             .min_latency
@@ -93,7 +94,7 @@ impl Throttle {
         }
     }
 
-    /// A file that was fetched has been opened.
+    /// A prefetched file was opened.
     pub(crate) fn note_used(&mut self) {
         match self.misses.checked_sub(1) {
             Some(misses) => self.misses = misses,
@@ -101,12 +102,12 @@ impl Throttle {
         }
     }
 
-    /// Files have grown too old before their reader came to them.
+    /// Files expired before their reader reached them.
     pub(crate) fn note_expired(&mut self) {
         self.limit = (self.limit / 2).max(FIRST_FILES.min(self.limit));
     }
 
-    /// A file was fetched in vain.
+    /// The reader has passed a prefetched file without opening it.
     pub(crate) fn note_unused(&mut self, now: Instant) {
         self.misses += 1;
         if self.misses >= MAX_MISSES {

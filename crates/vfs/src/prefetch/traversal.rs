@@ -1,8 +1,8 @@
-//! The way of a program through the files of a tree: which small files come next.
+//! The order in which a program visits the files of a tree: which small files come next.
 //!
-//! All go depth first. `tar`, `cp -r` and `grep -r` go into a directory where it is among the names;
-//! `rsync` does it after all files beside it ([`Depth`]). Where the listing of a directory is not
-//! known, nothing is said of what comes after it.
+//! All programs go depth first. `tar`, `cp -r` and `grep -r` enter a directory at its position
+//! among the names; `rsync` enters it after all files beside it ([`Depth`]). Where a directory has
+//! no cached listing, the prediction ends.
 
 use std::ops::Range;
 
@@ -11,16 +11,16 @@ use base::{Attr, Name, RemotePath};
 use crate::dir_cache::Order;
 use crate::tree::Tree;
 
-/// Directories that are looked into, at most, for the files to come.
+/// Directories that are entered in search of the next files, at most.
 const MAX_DIRECTORIES: usize = 32;
 
-/// When the files below a directory come.
+/// When the files below a directory are visited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Depth {
-    /// Where the directory is among the names.
+    /// At the position of the directory among the names (`tar`).
     #[default]
     InPlace,
-    /// After the files that are beside the directory.
+    /// After the files beside the directory (`rsync`).
     FilesFirst,
 }
 
@@ -30,21 +30,21 @@ pub(super) struct Traversal<'a> {
     order: Order,
     depth: Depth,
     is_wanted: &'a dyn Fn(&Attr) -> bool,
-    /// Files to be found still.
+    /// Files still to be found.
     files_left: usize,
-    /// Directories that may be looked into still.
+    /// Directories that may still be entered.
     directories_left: usize,
     files: Vec<(RemotePath, u64)>,
 }
 
-/// What comes in a directory.
+/// An entry that comes next in a directory.
 enum Entry {
     File(Name, u64),
     Directory(Name),
 }
 
 impl<'a> Traversal<'a> {
-    /// With the files that are `is_wanted` by their attributes.
+    /// A traversal of the files that are `is_wanted` by their attributes.
     pub(super) fn new(
         tree: &'a mut Tree,
         order: Order,
@@ -63,7 +63,7 @@ impl<'a> Traversal<'a> {
         }
     }
 
-    /// The next files, up to `max`, from the place `from` in `dir` on, with their sizes.
+    /// The next files, up to `max`, from the position `from` in `dir` on, with their sizes.
     pub(super) fn files_from(
         mut self,
         dir: &RemotePath,
@@ -86,8 +86,8 @@ impl<'a> Traversal<'a> {
         self.files
     }
 
-    /// Goes through `dir` from this place on: into its directories, and to its files too if these
-    /// are meant. `false` when there is no room or the way is not known.
+    /// Visits `dir` from the position `from` on: its subdirectories, and with `files_too` its
+    /// files. `false` if there is no room or no listing.
     fn visit(&mut self, dir: &RemotePath, from: usize, files_too: bool) -> bool {
         let max = self.files_left + 1;
         let entries = self.entries(dir, from, files_too, true);
@@ -132,7 +132,8 @@ impl<'a> Traversal<'a> {
         true
     }
 
-    /// What comes in `dir` from this place on: no more than there is room for.
+    /// The entries that come next in `dir` from this position on: at most one more than there is
+    /// room for.
     fn entries(
         &mut self,
         dir: &RemotePath,
@@ -154,7 +155,8 @@ impl<'a> Traversal<'a> {
         listing.entries_from(from, self.order).filter_map(entry).take(max).collect()
     }
 
-    /// Whether there are directories in these places of `dir` with files that come next in them.
+    /// Whether there are subdirectories at these positions of `dir` with files that would be
+    /// visited. If a program skipped them, it visits files first.
     pub(super) fn skips_subtree_files(
         &mut self,
         dir: &RemotePath,
@@ -167,7 +169,8 @@ impl<'a> Traversal<'a> {
         directories_left.iter().any(|name| self.has_files(&dir.join(name), 0))
     }
 
-    /// Whether there are files from this place of `parent` on, before and behind which is `dir`.
+    /// Whether `dir` is at or behind the position `from` of `parent` and there are files behind it.
+    /// If a program entered `dir` before them, it enters directories in place.
     pub(super) fn skips_following_files(
         &mut self,
         parent: &RemotePath,

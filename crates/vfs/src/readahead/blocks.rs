@@ -1,9 +1,10 @@
-//! What was fetched ahead for one open file and not read yet.
+//! Data that was fetched for one open file and not read yet.
 //!
 //! Invariants:
 //! 1. Blocks do not overlap.
-//! 2. A block goes when as many bytes were handed out as it has: from then on the kernel has them.
-//! 3. A block that was dropped while it was on its way is not there when it arrives.
+//! 2. A block is dropped when as many bytes were returned as it has: from then on the kernel has
+//!    them.
+//! 3. A block that was dropped while in flight is not stored when it arrives.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,12 +14,12 @@ use std::time::Duration;
 use base::{Data, Result};
 use tokio::time::Instant;
 
-/// How long what was fetched ahead may wait for its reader. Past that the server is asked again:
-/// a reader that pauses gets what the file is when it goes on.
+/// How long fetched data may wait for its reader. After that the server is requested again: a
+/// reader that pauses gets the present content when it continues.
 pub(super) const KEPT_FOR: Duration = Duration::from_secs(3);
 
-/// One number for each block, so that what arrives late for a dropped one is told from what its
-/// successor waits for.
+/// Unique for each block, so that an answer for a dropped block is not taken for that of its
+/// successor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
     start: u64,
@@ -41,10 +42,10 @@ impl<C> Default for Blocks<C> {
 #[derive(Debug)]
 struct Block<C> {
     number: u64,
-    /// As asked for.
+    /// As requested.
     end: u64,
     requested_at: Instant,
-    /// Bytes that were handed out.
+    /// Bytes that were returned.
     served: u64,
     content: Content,
     /// Dropped with the block.
@@ -54,25 +55,25 @@ struct Block<C> {
 #[derive(Debug)]
 enum Content {
     InFlight(Vec<Waker>),
-    /// Up to the block's end or that of the file.
+    /// Up to the end of the block or of the file.
     Data(Data),
 }
 
-/// What there is of a range.
+/// The data at the beginning of a range.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// Its beginning.
+    /// The first bytes.
     Data(Data),
-    /// When the block was fetched, the file ended before it.
+    /// The file ended before it when the block was fetched.
     EndOfFile,
-    /// Its beginning is on its way; the waker was kept.
+    /// In flight; the waker was stored.
     InFlight,
-    /// Nothing, up to this offset.
+    /// None up to this offset.
     Missing(u64),
 }
 
 impl<C> Blocks<C> {
-    /// Whether the bytes from `offset` on are here.
+    /// Whether the bytes from `offset` on have arrived.
     pub(super) fn has(&self, offset: u64) -> bool {
         let before = self.by_start.range(..=offset).next_back();
         before.is_some_and(|(_, block)| {
@@ -80,14 +81,14 @@ impl<C> Blocks<C> {
         })
     }
 
-    /// Whether a part of `range` is there or on its way.
+    /// Whether a part of `range` has arrived or is in flight.
     pub(super) fn overlaps(&self, range: &Range<u64>) -> bool {
         let before = self.by_start.range(..range.end).next_back();
         before.is_some_and(|(_, block)| block.end > range.start)
     }
 
-    /// Enters a block that is about to be fetched, unless a part of it is there. It has `claim`
-    /// for as long as it is.
+    /// Registers a block that is about to be fetched, unless a part of it is known. The block holds
+    /// `claim`.
     pub(super) fn begin(&mut self, range: Range<u64>, now: Instant, claim: C) -> Option<Ticket> {
         if range.is_empty() || self.overlaps(&range) {
             return None;
@@ -101,7 +102,8 @@ impl<C> Blocks<C> {
         Some(Ticket { start: range.start, number })
     }
 
-    /// A block has arrived, or failed. Returns who waits for it, to be woken without the lock.
+    /// A block has arrived, or failed. Returns the wakers of its readers, to be woken without the
+    /// lock.
     pub(super) fn arrive(&mut self, ticket: Ticket, result: Result<Data>) -> Vec<Waker> {
         let Some(block) = self.by_start.get_mut(&ticket.start) else { return Vec::new() };
         if block.number != ticket.number {
@@ -109,12 +111,12 @@ impl<C> Blocks<C> {
         }
         match result {
             Ok(data) => wakers(std::mem::replace(&mut block.content, Content::Data(data))),
-            // The reader asks itself, and has an error of its own.
+            // The reader sends its own request and gets its own error.
             Err(_) => self.remove(ticket.start),
         }
     }
 
-    /// Takes what there is at the beginning of `range`.
+    /// Takes the data at the beginning of `range`.
     pub(super) fn take(&mut self, range: &Range<u64>, now: Instant, waker: &Waker) -> Taken {
         let Some(start) = self.first_from(range.start).filter(|start| *start < range.end) else {
             return Taken::Missing(range.end);
@@ -151,14 +153,14 @@ impl<C> Blocks<C> {
         Taken::Data(taken)
     }
 
-    /// Where the block begins that holds `offset`, or the first one after it.
+    /// The beginning of the block that contains `offset`, or of the first one after it.
     fn first_from(&self, offset: u64) -> Option<u64> {
         let before = self.by_start.range(..=offset).next_back();
         let holds = before.filter(|(_, block)| block.end > offset).map(|(start, _)| *start);
         holds.or_else(|| self.by_start.range(offset..).next().map(|(start, _)| *start))
     }
 
-    /// Drops all blocks. Returns who waits for them.
+    /// Drops all blocks. Returns the wakers of their readers.
     pub(super) fn clear(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.by_start)
             .into_values()
@@ -201,7 +203,7 @@ mod tests {
     use std::sync::{Arc, LazyLock};
     use std::task::Wake;
 
-    /// The same waker each time, as a task's is.
+    /// The same waker each time, as for one task.
     struct Nobody;
     impl Wake for Nobody {
         fn wake(self: Arc<Self>) {}
