@@ -274,7 +274,7 @@ mod tests {
 
     /// Invariant 1, with two opens that are deferred at the same time.
     #[tokio::test]
-    async fn two_handles_are_never_granted_for_one_inode() {
+    async fn one_inode_never_has_two_deferred_handles() {
         let remote = Arc::new(MemRemote::new());
         remote.put_file("f", "content");
         let vfs = Vfs::new(remote, Config { login: Some((0, 0)), ..Config::default() });
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_tell_who_may_read() {
+    fn permission_bits_decide_whether_the_login_may_read() {
         let allowed = |login, perm| {
             let time = Timestamp::default();
             let config = Config { login, ..Config::default() };

@@ -599,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_complete_listing_tells_what_is_absent() {
+    fn only_a_complete_listing_answers_for_absent_names() {
         let mut dir_cache = DirCache::default();
         dir_cache.insert(Ino(1), listing(&["b", "a", "c"], true));
         dir_cache.insert(Ino(2), listing(&["b", "a"], false));
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_spoils_one_name_only() {
+    fn a_change_invalidates_one_name_only() {
         let mut dir_cache = DirCache::default();
         dir_cache.insert(Ino(1), listing(&["a", "b"], true));
         dir_cache.invalidate_name(Ino(1), &name("a"));
@@ -630,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_listed_ahead_is_taken_over_by_the_node() {
+    fn a_listing_cached_by_path_moves_to_the_node() {
         let mut dir_cache = DirCache::default();
         let path = RemotePath::parse(b"d/e").unwrap();
         dir_cache.insert_by_path(path.clone(), listing(&["a"], true));
@@ -647,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_go_first() {
+    fn the_least_recently_used_are_evicted_first() {
         let mut dir_cache = DirCache::default();
         let names: Vec<String> = (0..MAX_NAMES / 4).map(|index| format!("n{index}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();

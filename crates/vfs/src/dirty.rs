@@ -104,7 +104,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_given_back_shows_also_while_somebody_waits() {
+    async fn released_bytes_are_visible_while_a_writer_waits() {
         let dirty = Dirty::new(10);
         let mut one = dirty.take(4).await;
         one.merge(dirty.take(2).await);

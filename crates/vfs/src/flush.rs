@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_remote_that_answers_is_waited_for() {
+    fn only_a_remote_that_makes_progress_is_waited_for() {
         let changes_begun = Instant::now();
         let at = |ms| changes_begun + Duration::from_millis(ms);
         let mut progress = Progress::new(7, changes_begun);

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_sets_is_older_than_what_follows() {
+    fn times_set_by_a_program_are_older_than_later_changes() {
         let fractions = Fractions::default();
         fractions.note(at(100, 5));
         assert_eq!(fractions.next_at(100, at(0, 7)), 7, "nothing was known of that second");

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_maps_what_is_in_it_and_refuses_or_passes_the_rest() {
+    fn a_table_maps_its_ids_and_refuses_or_passes_the_others() {
         let table = |others_same| IdMap::Table {
             uids: Some([(1, 11), (2, 12)].into()),
             gids: Some([(3, 13)].into()),
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_may_be_the_same_for_all() {
+    fn shown_attributes_replace_those_of_all_files() {
         let shown =
             Shown { uid: Some(5), gid: Some(6), file_umask: Some(0o177), dir_umask: Some(0o022) };
         let file = attr(FileKind::Regular, 0o6755, 1, 1);

@@ -8,8 +8,8 @@
 //! operation. A lookup is counted, and a handle opened, in the same poll that returns it, so a
 //! dropped future leaves nothing behind.
 //!
-//! Everything that fetches data or metadata before it is requested is in [`prefetch`] and
-//! [`readahead`]; no other module needs their results.
+//! Everything that fetches data or metadata before it is requested is in `prefetch` and
+//! `readahead`; no other module needs their results.
 //!
 //! Deliberately not here: the kernel's protocol (the binary's adapter), the location of the remote,
 //! and locks (`flock`, `fcntl`), which the kernel keeps for this machine by itself.

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn one_name_says_nothing_about_another() {
+    fn a_change_of_one_name_does_not_affect_another() {
         let mut changes = NameChanges::default();
         let (dir, a, b) = (Ino(1), name("a"), name("b"));
         changes.begin(dir, &a, BoundTo::Nothing, 5);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_comes_back_to_its_name_is_no_other_one() {
+    fn a_file_that_returns_to_its_name_is_the_same() {
         let mut changes = NameChanges::default();
         let (dir, a, it) = (Ino(1), name("a"), Ino(7));
         changes.begin(dir, &a, BoundTo::Nothing, 5);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_let_go_spoils_what_was_asked_before_it() {
+    fn a_dropped_record_invalidates_earlier_requests() {
         let mut changes = NameChanges::default();
         let dir = Ino(1);
         changes.begin(dir, &name("slow"), BoundTo::Nothing, 1);

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_not_looked_up_are_named_alone_after_a_trial() {
+    fn files_without_lookups_get_no_attributes_after_a_trial() {
         let names = ReaddirplusPolicy::default();
         assert_eq!(listed(&names, FIRST_PAUSE, false), 0);
         assert_eq!(listed(&names, 1000, false), 1000);

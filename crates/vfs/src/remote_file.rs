@@ -192,14 +192,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_needs_is_never_opened() {
+    async fn an_unused_handle_is_never_opened() {
         let remote = remote();
         drop(deferred(&remote));
         assert_eq!((remote.calls(Call::Open), remote.calls(Call::Close)), (0, 0));
     }
 
     #[tokio::test]
-    async fn all_who_need_it_share_one_open() {
+    async fn all_callers_share_one_open() {
         let remote = remote();
         let file = deferred(&remote);
         let gate = remote.hold(Call::Open, 1);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_open_whose_caller_gave_up_is_seen_through() {
+    async fn an_open_completes_after_its_caller_was_cancelled() {
         let remote = remote();
         let file = deferred(&remote);
         let gate = remote.hold(Call::Open, 1);

@@ -95,7 +95,7 @@ mod tests {
     use tokio::time::{Instant, sleep};
 
     #[tokio::test(start_paused = true)]
-    async fn it_beats_for_all_who_wait_and_only_as_long() {
+    async fn it_ticks_for_all_subscribers_and_only_while_there_are_some() {
         let (ticker, background) = (Ticker::default(), Background::default());
         let (first, second) = (ticker.subscribe(&background), ticker.subscribe(&background));
         assert_eq!(background.len(), 1);

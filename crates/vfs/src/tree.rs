@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_lives_as_long_as_it_is_counted_or_has_children() {
+    fn a_node_lives_while_it_has_lookups_or_children() {
         let mut tree = Tree::new(Arc::default(), InodeBudget::default());
         let dir = record_lookup(&mut tree, Ino::ROOT, "dir", FileKind::Directory);
         let file = record_lookup(&mut tree, dir.ino, "file", FileKind::Regular);
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_its_kind_is_another_inode() {
+    fn a_name_of_another_kind_is_another_inode() {
         let mut tree = Tree::new(Arc::default(), InodeBudget::default());
         let file = record_lookup(&mut tree, Ino::ROOT, "x", FileKind::Regular);
         let dir = record_lookup(&mut tree, Ino::ROOT, "x", FileKind::Directory);
@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn names_changed_here_spoil_what_was_asked_before() {
+    fn local_changes_invalidate_earlier_requests() {
         let mut tree = Tree::new(Arc::default(), InodeBudget::default());
         let (stamp, a) = (tree.change_counter.now(), name("a"));
         let unchanged = |tree: &Tree, seq| tree.name_unchanged_since(Ino::ROOT, &a, seq);

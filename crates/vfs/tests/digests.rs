@@ -1,4 +1,4 @@
-//! Digests: of contents that are known to be current, and of no others.
+//! Digests are returned for contents that are known to be current, and for no others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use testkit::{Call, FaultyRemote, MemRemote, path};
 
 use vfs::{Config, Ino, LookupResult, OpenRequest, Vfs};
 
-/// Knows the size of each file as its digest, and the attributes by which it was asked.
+/// A remote whose digest of a file is its size, and which records the attributes of each call.
 struct Knowing(Arc<FaultyRemote<MemRemote>>);
 
 #[async_trait]
@@ -142,7 +142,7 @@ async fn the_server_is_asked_only_when_it_told_nothing_lately() {
     assert_eq!(stage.remote.calls(Call::Lstat), asked + 1);
 }
 
-/// Who asks for the digests of a directory's files does not wait for each of them.
+/// A caller that requests the digests of all files of a directory does not wait for each of them.
 #[tokio::test(start_paused = true)]
 async fn those_of_a_directory_are_validated_by_its_listing() {
     let stage = Stage::new();

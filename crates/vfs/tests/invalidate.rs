@@ -1,5 +1,5 @@
-//! A remote that changes as a whole: after `invalidate_all` nothing counts that was told, or asked,
-//! before it. Time stands still, so that nothing expires by itself.
+//! A remote that changes as a whole: after `invalidate_all`, no earlier answer is valid, nor the
+//! answer to an earlier request. The clock is paused, so nothing expires.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ use vfs::{
 
 const LONG_AGO: i64 = 1_000_000_000;
 
-/// Which names in the root the kernel was told to drop, time after time.
+/// The names in the root that the kernel was told to drop, for each call.
 #[derive(Default)]
 struct Kernel(Mutex<Vec<Vec<Name>>>);
 
@@ -55,7 +55,7 @@ struct Mount {
     vfs: Vfs,
 }
 
-/// A mount that takes whatever it was told for true until it is told otherwise.
+/// A mount whose caches are valid until they are invalidated.
 fn mounted() -> Mount {
     mounted_with(Consistency::Immutable)
 }
@@ -97,7 +97,7 @@ async fn names(vfs: &Vfs, dir: Ino) -> Vec<String> {
     listed.names
 }
 
-/// The content as the kernel reads it; `None` when it may show the pages that it has.
+/// The content as the kernel reads it; `None` if it may use its pages.
 async fn read(vfs: &Vfs, ino: Ino) -> Option<Vec<u8>> {
     let opened = vfs.open(ino, OpenRequest::plain(Access::Read)).await.unwrap();
     let content = match opened.keep_cache {
@@ -156,12 +156,11 @@ async fn asked_for_anew(consistency: Consistency) {
     assert_eq!(look(&vfs, Ino::ROOT, "goes").await, None);
     assert!(look(&vfs, Ino::ROOT, "comes").await.is_some());
     assert_eq!(names(&vfs, dir).await, ["another", "same size"]);
-    // Neither its size nor its time has changed, and pages are never compared, but the remote has
-    // changed.
+    // Neither size nor mtime has changed, and pages are never compared, but the remote has changed.
     assert_eq!(read(&vfs, inner).await.unwrap(), b"two");
     assert_eq!(found(&vfs, dir, "same size").await.ino, inner, "it keeps its inode");
 
-    // And from here on everything counts again.
+    // From here on caches are valid again.
     remote.reset_calls();
     assert_eq!(names(&vfs, dir).await, ["another", "same size"]);
     assert_eq!(vfs.getattr(changes).await.unwrap().attr.size, 5);
@@ -177,7 +176,7 @@ async fn what_was_asked_before_is_not_kept() {
     let dir = found(&vfs, Ino::ROOT, "d").await.ino;
     let f = found(&vfs, dir, "f").await.ino;
 
-    // A look-up whose answer is from before.
+    // A lookup whose answer is from before.
     let gate = faulty.hold_answer(Call::Lstat, 1);
     let (looked, ()) = tokio::join!(look(&vfs, dir, "new"), async {
         gate.arrived().await;
@@ -199,7 +198,7 @@ async fn what_was_asked_before_is_not_kept() {
     assert_eq!(told.unwrap().attr.size, 5);
     assert_eq!(vfs.getattr(f).await.unwrap().attr.size, 5);
 
-    // A listing: it may be shown as it was, but nothing of it counts.
+    // A listing: it may be returned as it was, but is not cached.
     let gate = faulty.hold_answer(Call::Readdir, 1);
     tokio::join!(names(&vfs, dir), async {
         gate.arrived().await;

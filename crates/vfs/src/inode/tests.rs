@@ -17,7 +17,7 @@ fn secs(secs: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_stays_the_same_counts_longer_each_time() {
+async fn unchanged_attributes_are_valid_longer_each_time() {
     let inode = inode();
     let timeout = Timeout { min: secs(1), max: secs(3) };
     let now = Timestamp::now().secs;
@@ -32,7 +32,7 @@ async fn what_stays_the_same_counts_longer_each_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_old_counts_longer_at_first() {
+async fn attributes_of_old_files_are_valid_longer_at_first() {
     let timeout = Timeout { min: secs(1), max: secs(20) };
     let now = Timestamp::now().secs;
     // So that a clock tick does not change the tenth of the age.
@@ -46,7 +46,7 @@ async fn what_is_old_counts_longer_at_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listing_counts_as_long_as_all_that_is_in_it() {
+async fn a_listing_is_valid_as_long_as_all_its_entries() {
     let inode = inode();
     let timeout = Timeout { min: secs(1), max: secs(20) };
     let (now, start) = (Timestamp::now().secs, Instant::now());
@@ -72,7 +72,7 @@ fn validate(inode: &Inode, attr: &Attr, trust_racy: bool) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pages_of_a_fresh_file_are_not_trusted_until_its_second_is_over() {
+async fn racy_pages_are_not_kept() {
     let inode = inode();
     let timeout = Timeout::fixed(secs(1));
     let now = Timestamp::now().secs;
@@ -91,7 +91,7 @@ async fn pages_of_a_fresh_file_are_not_trusted_until_its_second_is_over() {
 }
 
 #[test]
-fn pages_of_an_old_file_are_trusted_at_once() {
+fn pages_of_an_old_file_are_kept_at_once() {
     let inode = inode();
     inode.state().set_attr(attr(1, 1000), Instant::now(), Instant::now(), Timeout::fixed(secs(1)));
     assert!(!validate(&inode, &attr(1, 1000), false));
@@ -101,7 +101,7 @@ fn pages_of_an_old_file_are_trusted_at_once() {
 }
 
 #[test]
-fn fractions_set_here_hold_while_the_server_tells_the_same_second() {
+fn local_fractions_hold_while_the_server_reports_the_same_second() {
     let inode = inode();
     let timeout = Timeout::fixed(secs(1));
     inode.state().set_attr(attr(1, 100), Instant::now(), Instant::now(), timeout);
@@ -116,7 +116,7 @@ fn fractions_set_here_hold_while_the_server_tells_the_same_second() {
 }
 
 #[test]
-fn what_the_server_may_decide_otherwise_is_not_predicted() {
+fn results_that_the_server_may_change_are_not_predicted() {
     let inode = inode();
     inode.state().set_attr(attr(1, 100), Instant::now(), Instant::now(), Timeout::fixed(secs(1)));
     let of = |change: AttrChange| inode.state().apply(&change, true);

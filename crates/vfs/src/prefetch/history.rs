@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_followed_a_turn_is_found_while_it_is_kept() {
+    fn followers_of_a_visit_are_found_while_it_is_kept() {
         let mut history = History::default();
         assert_eq!(
             (1..=5).map(|at| history.record(Ino(10 + at))).collect::<Vec<_>>(),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_asked_about_than_the_window_has_room_for() {
+    fn the_window_bounds_revalidations_in_flight() {
         let mut history = History::default();
         let begun: Vec<_> = (0..999).map_while(|at| history.begin(Ino(at))).collect();
         assert_eq!(begun.len(), WINDOW.0);

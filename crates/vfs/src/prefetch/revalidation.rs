@@ -3,7 +3,7 @@
 //! A compiler opens the same headers for every unit; `tar` and `rsync` visit a tree in the same
 //! order as the last time. Under close-to-open each of these opens can be deferred if the server
 //! has confirmed, within `open_revalidate`, that the file is unchanged; one by one, that is a round
-//! trip for each. So the order of [visits](history) is recorded, and when a file is opened, the
+//! trip for each. So the order of [visits](super::history) is recorded, and when a file is opened, the
 //! files that followed it the last time are revalidated too, all at the same time. So are small
 //! files that come next in the order of a directory (see [`files`](super::files)).
 //!

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_shrinks_when_files_come_too_early() {
+    async fn it_shrinks_when_files_expire_unread() {
         let mut throttle = Throttle::default();
         let now = Instant::now();
         for _ in 0..100 {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_rests_when_files_go_unused() {
+    async fn it_pauses_when_files_go_unused() {
         let mut throttle = Throttle::default();
         let now = Instant::now();
         for _ in 0..1000 {

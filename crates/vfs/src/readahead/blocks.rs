@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_handed_out_is_gone() {
+    fn returned_data_is_dropped() {
         let mut blocks = with([10..20, 20..30]);
         assert_eq!(bytes(&blocks), 20);
         assert_eq!(take(&mut blocks, 14..25), Taken::Data(data(14..20)), "up to the next block");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_ends_where_a_block_begins() {
+    fn missing_data_ends_where_a_block_begins() {
         let mut blocks = with([10..20, 30..40]);
         assert_eq!(take(&mut blocks, 0..50), Taken::Missing(10));
         assert_eq!(take(&mut blocks, 20..50), Taken::Missing(30));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_of_file_is_told_as_such() {
+    fn an_end_of_file_is_reported() {
         let mut blocks = Blocks::default();
         let ticket = blocks.begin(10..20, Instant::now(), ()).unwrap();
         blocks.arrive(ticket, Ok(data(10..13)));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_is_not_fetched_twice() {
+    fn overlapping_ranges_are_not_fetched_twice() {
         let mut blocks = with(std::iter::once(10..20));
         for range in [5..11, 10..20, 12..15, 19..30, 0..40] {
             assert_eq!(blocks.begin(range, Instant::now(), ()), None);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_woken_by_arrival_failure_and_loss() {
+    fn readers_are_woken_by_arrival_failure_and_clearing() {
         let now = Instant::now();
         for outcome in 0..3 {
             let mut blocks = Blocks::default();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrives_for_a_dropped_block_is_dropped() {
+    fn an_answer_for_a_dropped_block_is_dropped() {
         let mut blocks = Blocks::default();
         let old = blocks.begin(0..10, Instant::now(), ()).unwrap();
         blocks.clear();
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_waits_for_too_long_is_asked_for_again() {
+    async fn data_that_waits_too_long_is_requested_again() {
         let mut blocks = with([0..10, 10..20]);
         tokio::time::advance(KEPT_FOR + Duration::from_millis(1)).await;
         assert_eq!(take(&mut blocks, 0..10), Taken::Missing(10));

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_is_fetched_ahead_once_and_further_each_time() {
+    fn a_sequence_is_fetched_once_and_further_ahead_each_time() {
         let mut patterns = Patterns::default();
         let read = |n: u64| (n + 1) * 128 * KIB..(n + 2) * 128 * KIB;
         assert!(patterns.note(read(0), true, REACH).is_empty(), "one read is no sequence");
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_much_from_the_beginning_on_reads_all_of_it() {
+    fn a_long_first_read_begins_a_sequence() {
         let first = |len| Patterns::default().note(0..len, true, REACH);
         assert!(first(16 * KIB).is_empty(), "it may have been the head that was wanted");
         let whole = joined(&first(128 * KIB)).expect("at once");
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_fetched_again() {
+    fn dropped_data_is_fetched_again() {
         let mut patterns = Patterns::default();
         let read = |n: u64| n * 128 * KIB..(n + 1) * 128 * KIB;
         let fetched = all(&mut patterns, (0..16).map(read));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_of_one_file_are_told_apart() {
+    fn readers_of_one_file_are_separate_streams() {
         let mut patterns = Patterns::default();
         for n in 0..20 {
             for base in [0, 1 << 30, 2 << 30] {

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_walk_leaves_no_more_than_there_is_room_for() {
+    fn a_long_walk_stays_within_the_budget() {
         let (mut tree, kernel) = tree();
         let (mut most, mut forgotten) = (0, 0);
         for dir in 0..500 {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_is_late_is_not_asked_for_more() {
+    fn a_slow_kernel_gets_no_further_requests() {
         let (mut tree, kernel) = tree();
         for file in 0..2 * ROOM_FOR {
             record_lookup(&mut tree, Ino::ROOT, &format!("f{file}"), FileKind::Regular);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_stays() {
+    fn used_nodes_are_not_evicted() {
         let (mut tree, kernel) = tree();
         let dir = record_lookup(&mut tree, Ino::ROOT, "dir", FileKind::Directory).ino;
         let below = record_lookup(&mut tree, dir, "below", FileKind::Regular).ino;
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_before_its_group_is_complete_is_not_asked_for() {
+    fn nodes_used_before_their_group_is_complete_are_not_evicted() {
         let (mut tree, kernel) = tree();
         let mut created = 0;
         let mut next = |tree: &mut Tree| {
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_does_not_forget_is_asked_for_again() {
+    fn inodes_that_the_kernel_keeps_are_requested_again() {
         let (mut tree, kernel) = tree();
         let busy = record_lookup(&mut tree, Ino::ROOT, "busy", FileKind::Directory).ino;
         let mut times = 0;
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn much_else_leaves_inodes_their_share() {
+    fn a_full_directory_cache_leaves_inodes_their_share() {
         let budget = InodeBudget::new(9 * NODE_BYTES);
         assert_eq!(budget.nodes(0), 9);
         assert_eq!(budget.nodes(4 * NODE_BYTES), 5);

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn one_path_says_nothing_about_another_until_there_is_no_room() {
+    fn a_dropped_path_does_not_affect_others_until_there_are_too_many() {
         let mut forgotten = ForgottenChanges::default();
         assert!(forgotten.none_since(0) && forgotten.is_valid(&path("d"), 0));
         forgotten.note(path("d"), 5);

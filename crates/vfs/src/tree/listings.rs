@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_forgotten_spoils_what_was_asked_about_it_alone() {
+    fn a_forgotten_directory_invalidates_earlier_requests_about_itself_only() {
         for removed in [false, true] {
             let mut tree = Tree::new(Arc::default(), InodeBudget::default());
             let before = stamp(&tree);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_was_replaced_elsewhere_spoils_what_was_asked_about_any() {
+    fn a_directory_replaced_remotely_invalidates_earlier_requests_about_all() {
         let mut tree = Tree::new(Arc::default(), InodeBudget::default());
         let before = stamp(&tree);
         let dir = changed(&mut tree, "d");

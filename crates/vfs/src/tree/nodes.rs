@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_of_names_are_told_apart() {
+    fn thousands_of_names_are_distinguished() {
         let mut nodes = Nodes::new(1);
         let inos: Vec<Ino> = (0..5000)
             .map(|at| {

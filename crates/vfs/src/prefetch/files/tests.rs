@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn what_is_kept_does_not_keep_what_it_was_received_with() {
+fn kept_data_does_not_keep_its_receive_buffer() {
     let chunk = Bytes::from(vec![7; 256 << 10]);
     let within = |data: &Data| {
         let start = chunk.as_ptr() as usize;
@@ -20,7 +20,7 @@ fn what_is_kept_does_not_keep_what_it_was_received_with() {
 }
 
 #[test]
-fn a_slice_is_what_lies_between() {
+fn a_slice_contains_the_bytes_of_its_range() {
     let mut data = Data::from(Bytes::from_static(b"abc"));
     data.push(Bytes::from_static(b"defg"));
     for (offset, len, expected) in
@@ -31,7 +31,7 @@ fn a_slice_is_what_lies_between() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn files_whose_turn_has_not_come_are_no_wrong_guess() {
+async fn files_not_reached_yet_do_not_count_as_unused() {
     let lifetime = Duration::from_secs(1);
     for (opens, guessed_well) in [(5, true), (1000, false)] {
         let mut state = State { opens, ..State::default() };
@@ -56,7 +56,7 @@ async fn files_whose_turn_has_not_come_are_no_wrong_guess() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_order_shows_after_three_files() {
+async fn an_order_is_recognized_after_three_files() {
     let mut state = State::default();
     let dir = RemotePath::parse(b"d").unwrap();
     let other = RemotePath::parse(b"e").unwrap();
