@@ -21,13 +21,13 @@ impl Vfs {
     pub(crate) fn lookup_cached(&self, parent: Ino, name: &Name) -> Result<Option<LookupResult>> {
         let now = Instant::now();
         let mut tree = self.tree();
-        let found = tree.listing(parent).and_then(|listing| listing.lookup(name));
+        let answer = tree.listing(parent).and_then(|listing| listing.lookup(name));
         // The server has an error of its own for a name that is too long.
-        let found = found.filter(|_| name.as_bytes().len() <= NAME_MAX);
-        match found {
+        let answer = answer.filter(|_| name.as_bytes().len() <= NAME_MAX);
+        match answer {
             None => Ok(None),
             Some(Lookup::Absent(since) | Lookup::NotListed(since)) => {
-                let unlisted = matches!(found, Some(Lookup::NotListed(_)));
+                let unlisted = matches!(answer, Some(Lookup::NotListed(_)));
                 let negative = self.config.negative;
                 let left = match unlisted {
                     true => tree.absence_lifetime(parent, negative, now),
@@ -35,8 +35,8 @@ impl Vfs {
                 };
                 let known = tree.child(parent, name);
                 // Another machine may have created it since, and an answer has shown that.
-                let found_inode = known.is_some_and(|known| known.state().received_at() > since);
-                if left.is_zero() || found_inode {
+                let is_newer = known.is_some_and(|known| known.state().received_at() > since);
+                if left.is_zero() || is_newer {
                     return Ok(None);
                 }
                 tree.unbind(parent, name);
@@ -72,8 +72,8 @@ impl Vfs {
         let now = Instant::now();
         let mut tree = self.tree();
         let (parent, name) = tree.first_name(inode.ino)?;
-        let found = tree.listing(parent)?.lookup(&name)?;
-        let Lookup::Present { attr, received_at, stamp } = found else { return None };
+        let answer = tree.listing(parent)?.lookup(&name)?;
+        let Lookup::Present { attr, received_at, stamp } = answer else { return None };
         if !self.is_fresh(&tree, parent, &name, &attr, received_at, now) {
             return None;
         }

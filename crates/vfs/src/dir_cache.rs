@@ -119,7 +119,7 @@ pub(crate) struct CachedListing {
     newest_mtime: i64,
     complete: bool,
     /// It was prefetched and not used yet.
-    ahead: bool,
+    unused_prefetch: bool,
     stamp: RequestStamp,
     /// When the first batch arrived: absent names were absent about then.
     first_batch_at: Instant,
@@ -167,7 +167,7 @@ impl CachedListing {
             directories,
             newest_mtime,
             complete,
-            ahead: false,
+            unused_prefetch: false,
             stamp,
             first_batch_at,
             overrides,
@@ -190,14 +190,14 @@ impl CachedListing {
     /// How much longer names that are not in it are taken to be absent, if an absent name is cached
     /// for `negative`.
     pub(crate) fn absence_lifetime(&self, negative: Duration, now: Instant) -> Duration {
-        let made =
+        let created =
             self.created_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
         if self.confirmed_absences < REQUIRED_CONFIRMATIONS {
-            return made.min(negative);
+            return created.min(negative);
         }
         negative
             .saturating_sub(now.saturating_duration_since(self.first_batch_at))
-            .max(made)
+            .max(created)
             .min(negative)
     }
 
@@ -205,9 +205,9 @@ impl CachedListing {
     fn inherit_trust(&mut self, before: &CachedListing) {
         let searched_lately =
             |at: Instant| self.stamp.at.saturating_duration_since(at) < SEARCH_WINDOW;
-        let believed = before.confirmed_absences >= REQUIRED_CONFIRMATIONS
+        let is_trusted = before.confirmed_absences >= REQUIRED_CONFIRMATIONS
             && before.inherited_trust < MAX_INHERITED;
-        if believed && before.last_search_at.is_some_and(searched_lately) {
+        if is_trusted && before.last_search_at.is_some_and(searched_lately) {
             (self.confirmed_absences, self.last_search_at) =
                 (before.confirmed_absences, before.last_search_at);
             self.inherited_trust = before.inherited_trust + 1;
@@ -246,11 +246,11 @@ impl CachedListing {
 
     /// All entries with their overrides, if the listing is complete and no name is unknown.
     pub(crate) fn full(&self) -> Option<FullListing> {
-        let is_unknown = |known_override: &Override| matches!(known_override, Override::Unknown);
+        let is_unknown = |value: &Override| matches!(value, Override::Unknown);
         if !self.complete || self.overrides.values().any(is_unknown) {
             return None;
         }
-        let is_present = |(name, known_override): (&Name, &Override)| match known_override {
+        let is_present = |(name, value): (&Name, &Override)| match value {
             Override::Present { attr, stamp } => {
                 Some(CachedEntry { name: name.clone(), attr: *attr, received_at: stamp.at })
             }
@@ -261,7 +261,7 @@ impl CachedListing {
             .listed
             .iter()
             .filter_map(|entry| match self.overrides.get_key_value(&entry.name) {
-                Some(known_override) => is_present(known_override),
+                Some(value) => is_present(value),
                 None => Some(entry.clone()),
             })
             .collect();
@@ -358,7 +358,7 @@ impl CachedListing {
 
     /// Marks it as prefetched.
     pub(crate) fn mark_prefetched(&mut self) {
-        self.ahead = true;
+        self.unused_prefetch = true;
     }
 }
 
@@ -377,7 +377,7 @@ pub(crate) struct DirCache {
     order: BTreeMap<u64, Key>,
     next_use: u64,
     /// Number of listings cached by path.
-    ahead: usize,
+    by_path_count: usize,
     names: usize,
     bytes: usize,
     /// Upper limit of `bytes`.
@@ -397,7 +397,7 @@ impl DirCache {
             by_key: HashMap::new(),
             order: BTreeMap::new(),
             next_use: 0,
-            ahead: 0,
+            by_path_count: 0,
             names: 0,
             bytes: 0,
             max_bytes: bytes.min(MAX_BYTES),
@@ -416,12 +416,12 @@ impl DirCache {
 
     /// Removes and returns the listing cached for `path`.
     pub(crate) fn take_by_path(&mut self, path: &RemotePath) -> Option<CachedListing> {
-        if self.ahead == 0 { None } else { self.take(&Key::Path(path.clone())) }
+        if self.by_path_count == 0 { None } else { self.take(&Key::Path(path.clone())) }
     }
 
     /// Whether any listing is cached by path.
     pub(crate) fn has_any_by_path(&self) -> bool {
-        self.ahead > 0
+        self.by_path_count > 0
     }
 
     /// The number of names in the cache, and their bytes.
@@ -436,7 +436,7 @@ impl DirCache {
 
     /// Drops all listings cached by path.
     pub(crate) fn clear_by_path(&mut self) {
-        if self.ahead == 0 {
+        if self.by_path_count == 0 {
             return;
         }
         let by_path = |key: &&Key| matches!(key, Key::Path(_));
@@ -473,7 +473,7 @@ impl DirCache {
     /// Whether the listing of `dir` was prefetched and not used yet. Marks it as used.
     pub(crate) fn take_prefetched(&mut self, dir: Ino) -> bool {
         let listing = self.by_key.get_mut(&Key::Node(dir));
-        listing.is_some_and(|listing| std::mem::take(&mut listing.ahead))
+        listing.is_some_and(|listing| std::mem::take(&mut listing.unused_prefetch))
     }
 
     pub(crate) fn remove(&mut self, dir: Ino) {
@@ -543,7 +543,7 @@ impl DirCache {
         self.order.insert(self.next_use, key.clone());
         self.names += listing.listed.len() + listing.overrides.len();
         self.bytes += listing.bytes;
-        self.ahead += usize::from(matches!(key, Key::Path(_)));
+        self.by_path_count += usize::from(matches!(key, Key::Path(_)));
         self.by_key.insert(key, listing);
         self.evict();
     }
@@ -553,7 +553,7 @@ impl DirCache {
         self.order.remove(&listing.last_use);
         self.names -= listing.listed.len() + listing.overrides.len();
         self.bytes -= listing.bytes;
-        self.ahead -= usize::from(matches!(key, Key::Path(_)));
+        self.by_path_count -= usize::from(matches!(key, Key::Path(_)));
         Some(listing)
     }
 

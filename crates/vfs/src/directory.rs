@@ -232,8 +232,8 @@ impl Vfs {
     /// The full listing of the directory `ino`, if it is cached and valid. Notes that the directory
     /// is being listed.
     fn cached_full_listing(&self, ino: Ino, path: &RemotePath) -> Option<FullListing> {
-        let (full, was_ahead) = self.tree().full_listing(ino, self.config.dirs);
-        self.shared.note_listing(path, was_ahead);
+        let (full, prefetched_in_time) = self.tree().full_listing(ino, self.config.dirs);
+        self.shared.note_listing(path, prefetched_in_time);
         full
     }
 

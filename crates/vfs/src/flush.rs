@@ -93,8 +93,8 @@ impl Vfs {
         // yet.
         let changes_begun = {
             let state = inode.state();
-            let ahead = inode.writes.sent_through(file.number);
-            (state.changes_in_flight() as usize == ahead).then(|| state.changes_begun())
+            let sent = inode.writes.sent_through(file.number);
+            (state.changes_in_flight() as usize == sent).then(|| state.changes_begun())
         };
         let requested_at = Instant::now();
         let stat = async { self.remote.fstat(file.fh().await?).await };

@@ -9,10 +9,10 @@
 //! | [`files`] | whole small files | opens in the order of a listing, of names or of inode numbers; [`traversal`] computes the files that come next |
 //! | [`revalidation`] | confirmations that files are unchanged | the order of earlier opens ([`history`]) |
 //!
-//! What bounds it: each predictor has a window of requests in flight. It grows while results arrive
-//! too late or are used, and shrinks when they expire unused ([`throttle`] for files). Memory is
-//! bounded by the directory cache, by a limit of [`files`] for contents, and by the length of the
-//! history.
+//! What bounds it: each predictor has a window of requests in flight. That of listings grows when
+//! they are used in time, that of files while answers are fast ([`throttle`]), that of revalidations
+//! when an open has to wait; all shrink when results expire unused. Memory is bounded by the
+//! directory cache, by a limit of [`files`] for contents, and by the length of the history.
 //!
 //! Nothing here is needed for correctness. A result is subject to the same rules as the answer to
 //! any other request: it is dropped if a local change overlapped with the request, and is valid for

@@ -69,9 +69,9 @@ pub(crate) struct Revisit {
 impl Shared {
     /// Whether validations expire at all, and opens are deferred because of them.
     fn revalidates(&self) -> bool {
-        let runs_out =
+        let expires =
             matches!(self.config.consistency, Consistency::CloseToOpen | Consistency::Timeout);
-        runs_out
+        expires
             && !self.config.open_revalidate.is_zero()
             && self.config.page_cache != PageCache::Never
     }
@@ -116,7 +116,7 @@ impl Shared {
     /// Revalidates the files that followed the last time, if it is time for that.
     pub(crate) fn revalidate_followers(self: &Arc<Self>, revisit: Option<Revisit>) {
         let Some(Revisit { previous, number, needs_request }) = revisit else { return };
-        let (history, window) = {
+        let (visits, window) = {
             let mut history = self.prefetch.revalidation.history();
             if !needs_request && !history.is_due() {
                 return;
@@ -124,12 +124,12 @@ impl Shared {
             history.between(previous, number)
         };
         let max_requests = if needs_request { MAX_REQUESTS } else { 1 };
-        let select_followers = self.select_followers(history, window, max_requests);
-        if select_followers.is_empty() {
+        let followers = self.select_followers(visits, window, max_requests);
+        if followers.is_empty() {
             return;
         }
         let stamp = self.stamp_request();
-        for (inode, path) in select_followers {
+        for (inode, path) in followers {
             self.start_revalidation(inode, path, stamp);
         }
     }
@@ -181,15 +181,15 @@ impl Shared {
     /// The files among the next `window` that are to be revalidated. They are marked as such.
     fn select_followers(
         &self,
-        history: Vec<(u64, Ino)>,
+        visits: Vec<(u64, Ino)>,
         window: usize,
         max_requests: u8,
     ) -> Vec<(Arc<Inode>, RemotePath)> {
         let now = Instant::now();
         let mut left = window;
-        let mut select_followers = Vec::new();
+        let mut followers = Vec::new();
         let tree = self.tree();
-        for (number, ino) in history {
+        for (number, ino) in visits {
             if left == 0 {
                 break;
             }
@@ -199,18 +199,18 @@ impl Shared {
                 continue;
             };
             left -= 1;
-            let pause = visit.interval().min(self.config.open_revalidate * 2);
-            let too_soon = now < visit.since() + pause / 2;
-            let in_vain = visit.requests() >= max_requests;
-            if too_soon || in_vain || !self.is_worth_revalidating(&state, now) {
+            let interval = visit.interval().min(self.config.open_revalidate * 2);
+            let too_soon = now < visit.since() + interval / 2;
+            let too_often = visit.requests() >= max_requests;
+            if too_soon || too_often || !self.is_worth_revalidating(&state, now) {
                 continue;
             }
             let Ok([path]) = <[RemotePath; 1]>::try_from(tree.paths(ino)) else { continue };
             state.set_visit(visit.with_request());
             drop(state);
-            select_followers.push((inode, path));
+            followers.push((inode, path));
         }
-        select_followers
+        followers
     }
 
     /// Whether an open of a file with this state could be deferred after a validation, and cannot
@@ -241,7 +241,7 @@ impl Shared {
         let Some(ended) = self.prefetch.revalidation.history().begin(inode.ino) else { return };
         let shared = self.clone();
         self.background.start(async move {
-            let _on_its_way = InFlight { shared: &shared, ino: inode.ino, _ended: ended };
+            let _in_flight = InFlight { shared: &shared, ino: inode.ino, _ended: ended };
             // The open of the file gets the error.
             if let Ok(attr) = shared.remote.lstat(&path).await {
                 shared.record_revalidation(&inode, &path, &attr, stamp);

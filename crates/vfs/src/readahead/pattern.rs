@@ -61,7 +61,7 @@ struct Stream {
     /// Bytes to be ahead.
     window: u64,
     /// The end of the fetched data; with a negative stride, its beginning.
-    ahead: u64,
+    fetched_end: u64,
     kind: Kind,
 }
 
@@ -104,7 +104,7 @@ impl Patterns {
     /// The fetched data was dropped.
     pub(super) fn restart(&mut self) {
         for stream in &mut self.0 {
-            stream.ahead = match stream.kind {
+            stream.fetched_end = match stream.kind {
                 Kind::Sequential => stream.end,
                 Kind::Strided => stream.start,
             };
@@ -126,7 +126,7 @@ impl Patterns {
             stride,
             run: 0,
             window: FIRST_WINDOW,
-            ahead: read.end,
+            fetched_end: read.end,
             kind: Kind::Strided,
         });
     }
@@ -149,7 +149,7 @@ impl Stream {
 
     fn step(&mut self, read: &Range<u64>, kind: Kind) {
         if kind != self.kind {
-            (self.kind, self.run, self.ahead) = (kind, 0, read.end);
+            (self.kind, self.run, self.fetched_end) = (kind, 0, read.end);
         }
         self.run = self.run.saturating_add(1);
         match kind {
@@ -197,42 +197,42 @@ impl Stream {
     /// in flight hardly decreases.
     fn next_pieces(&mut self, reach: Reach) -> Vec<Range<u64>> {
         let window = self.window.min(reach.window);
-        self.ahead = self.ahead.max(self.end);
-        if self.ahead - self.end > window / 4 * 3 {
+        self.fetched_end = self.fetched_end.max(self.end);
+        if self.fetched_end - self.end > window / 4 * 3 {
             return Vec::new();
         }
         let until = (self.end + window).min(reach.end);
         let mut pieces = Vec::new();
-        while self.ahead < until {
-            let piece = self.ahead..(self.ahead + reach.piece).min(reach.end);
-            self.ahead = piece.end;
+        while self.fetched_end < until {
+            let piece = self.fetched_end..(self.fetched_end + reach.piece).min(reach.end);
+            self.fetched_end = piece.end;
             pieces.push(piece);
         }
         pieces
     }
 
     /// The next ranges, each a stride apart and as long as the last read, as many as fit into the
-    /// window. `ahead` is set to the beginning of the next read that was not fetched yet.
+    /// window. `fetched_end` is set to the beginning of the next read that was not fetched yet.
     fn next_strides(&mut self, reach: Reach) -> Vec<Range<u64>> {
         let length = self.end - self.start;
         let room = (self.window.min(reach.window) / length.max(1)).max(1);
         let next = |from: u64| from.checked_add_signed(self.stride);
         // The fetched data is behind the reader, or `done` strides in front of it.
-        let distance = (self.ahead.wrapping_sub(self.start) as i64).checked_div(self.stride);
-        let aligned = (self.ahead.wrapping_sub(self.start) as i64) % self.stride == 0;
+        let distance = (self.fetched_end.wrapping_sub(self.start) as i64).checked_div(self.stride);
+        let aligned = (self.fetched_end.wrapping_sub(self.start) as i64) % self.stride == 0;
         let done = distance.filter(|done| aligned && *done > 0 && *done as u64 <= room);
         let done = done.unwrap_or(0) as u64;
         if done > room / 2 {
             return Vec::new();
         }
-        let mut at = if done == 0 { Some(self.start) } else { Some(self.ahead) };
+        let mut at = if done == 0 { Some(self.start) } else { Some(self.fetched_end) };
         let mut pieces = Vec::new();
         for _ in done..room {
             let Some(start) = at.and_then(next).filter(|start| *start < reach.end) else { break };
             pieces.push(start..(start + length).min(reach.end));
             at = Some(start);
         }
-        self.ahead = at.unwrap_or(self.start);
+        self.fetched_end = at.unwrap_or(self.start);
         pieces
     }
 }

@@ -199,8 +199,8 @@ impl Tree {
     /// How much longer a name that is not in the cached listing of `dir` is taken to be absent, if
     /// an absent name is cached for `negative`.
     pub(crate) fn absence_lifetime(&self, dir: Ino, negative: Duration, now: Instant) -> Duration {
-        let believed = self.nodes.get(dir).is_some_and(|node| !node.hides_names);
-        let listing = self.dir_cache.peek(dir).filter(|_| believed);
+        let is_trusted = self.nodes.get(dir).is_some_and(|node| !node.hides_names);
+        let listing = self.dir_cache.peek(dir).filter(|_| is_trusted);
         listing.map_or(Duration::ZERO, |listing| listing.absence_lifetime(negative, now))
     }
 
