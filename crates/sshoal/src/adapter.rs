@@ -16,7 +16,7 @@ use base::{Access, AttrChange, Data, Errno, FileKind, Name, RenameMode, Result};
 use bytes::Bytes;
 use fuse::{Caller, Context, Create, DirSink, Open, PlusSink, SetTime};
 use vfs::{
-    Handle, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Seek, Stat, Eviction, Vfs,
+    Eviction, Handle, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Seek, Stat, Vfs,
 };
 
 use crate::attributes::{Attribute, Attributes, digest_value};
