@@ -47,6 +47,8 @@ use crate::tree::RequestStamp;
 use crate::writes::Writes;
 use pages::Pages;
 
+pub(crate) use pages::Validator;
+
 /// How much longer than its time-out the kernel may use attributes: its time-out starts when it
 /// receives the reply. Too long a slack costs a round trip at the open of a changed file.
 const KERNEL_TTL_SLACK: Duration = Duration::from_secs(1);
@@ -64,19 +66,6 @@ pub(crate) struct Inode {
     pub(crate) kind: FileKind,
     pub(crate) writes: Writes,
     state: Mutex<State>,
-}
-
-/// Identifies the content of a file, as far as SFTP allows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Validator {
-    size: u64,
-    mtime: i64,
-}
-
-impl Validator {
-    pub(crate) fn of(attr: &Attr) -> Validator {
-        Validator { size: attr.size, mtime: attr.mtime.secs }
-    }
 }
 
 /// State of inodes that were opened or changed; most inodes have none.

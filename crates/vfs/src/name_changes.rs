@@ -236,7 +236,7 @@ mod tests {
         assert!(changes.changed_since(dir, 5).is_none());
         let now = MAX_CHANGES as u64 + 10;
         assert!(changes.unchanged_since(dir, &name("n3"), now));
-        assert!(!changes.unchanged_since(dir, &name("slow"), now), "on its way still");
+        assert!(!changes.unchanged_since(dir, &name("slow"), now), "still in flight");
         changes.end(dir, &name("slow"), BoundTo::Nothing, now + 1);
         assert!(changes.by_dir[&dir].len() <= MAX_CHANGES && changes.order.len() <= MAX_CHANGES);
         changes.forget(dir);

@@ -135,7 +135,7 @@ async fn the_server_is_asked_only_when_it_told_nothing_lately() {
     let ino = stage.look_up("f").await;
     let asked = stage.remote.calls(Call::Lstat);
     assert_eq!(stage.digest(ino).await, Some(7));
-    assert_eq!(stage.remote.calls(Call::Lstat), asked, "the look-up has told");
+    assert_eq!(stage.remote.calls(Call::Lstat), asked, "validated by the lookup");
     tokio::time::advance(Duration::from_secs(2)).await;
     stage.remote.inner().put_file("f", "longer content");
     assert_eq!(stage.digest(ino).await, Some(14), "of what it has become");

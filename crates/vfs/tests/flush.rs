@@ -170,10 +170,10 @@ async fn what_went_wrong_is_the_next_holders_to_hear() {
     mount.faulty.fail(Call::Write, 1, Errno::ENOSPC);
     let gate = mount.faulty.hold(Call::Fstat, 1);
     mount.write(0, "content").await;
-    assert_eq!(mount.freed(Caller::Exiting).await.0, Ok(()), "he is not there to be told");
+    assert_eq!(mount.freed(Caller::Exiting).await.0, Ok(()), "it gets no result");
     gate.release();
     assert_eq!(mount.flush(Caller::Alive).await, Err(Errno::ENOSPC));
-    assert_eq!(mount.flush(Caller::Alive).await, Ok(()), "told once");
+    assert_eq!(mount.flush(Caller::Alive).await, Ok(()), "reported once");
     assert_eq!(mount.vfs.lost_write(), None);
     // If there is none, the error is logged.
     let gate = mount.faulty.hold(Call::Write, 1);
@@ -253,7 +253,7 @@ async fn what_the_server_says_at_a_close_is_told() {
     assert!(timeout(SOON, drain.as_mut()).await.is_err());
     gate.release();
     drain.await;
-    assert_eq!(mount.vfs.fsync(other).await, Err(Errno::EDQUOT), "who has it open is told");
+    assert_eq!(mount.vfs.fsync(other).await, Err(Errno::EDQUOT), "reported to other open files");
     assert_eq!(mount.vfs.lost_write(), Some(Errno::EDQUOT));
     mount.vfs.release(other);
     mount.vfs.drain().await;
@@ -299,7 +299,7 @@ async fn a3_a_close_returns_what_the_server_answers_to_its_close() {
     let other = mount.vfs.open(mount.ino, OpenRequest::plain(Access::Write)).await.unwrap().handle;
     mount.vfs.release(mount.handle);
     mount.vfs.drain().await;
-    assert_eq!(mount.vfs.lost_write(), None, "it was told");
+    assert_eq!(mount.vfs.lost_write(), None, "it was reported");
     mount.vfs.release(other);
 }
 

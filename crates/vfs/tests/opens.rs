@@ -278,7 +278,7 @@ async fn a1_a_reader_that_was_granted_while_a_writer_opened_reads_what_was_writt
     let mut writing = Box::pin(vfs.open(file.ino, OpenRequest::plain(Access::Write)));
     assert!(tokio::time::timeout(Duration::from_millis(1), &mut writing).await.is_err());
     let reader = open(&vfs, file.ino).await;
-    assert!(reader.keep_cache, "granted");
+    assert!(reader.keep_cache, "deferred");
     gate.release();
     let writer = writing.await.unwrap();
     vfs.write(writer.handle, 0, Bytes::from_static(b"written")).await.unwrap();
@@ -397,7 +397,7 @@ async fn a3_attributes_of_a_new_file_go_along_with_its_writes() {
     assert_eq!(start.elapsed().as_millis(), 2, "one round trip to make it, one to close it");
     let stat = vfs.getattr(file.ino).await.unwrap();
     assert_eq!((stat.attr.perm, stat.attr.size, stat.attr.mtime.secs), (0o640, 7, LONG_AGO));
-    assert_eq!(start.elapsed().as_millis(), 2, "the close has told what came of it");
+    assert_eq!(start.elapsed().as_millis(), 2, "the close has recorded the attributes");
 }
 
 /// A3: and if one of them fails, the close reports it, once.

@@ -86,9 +86,9 @@ async fn a2_reads_stats_and_truncates_wait_for_writes_on_their_way() {
 
     let gate = faulty.hold(Call::Write, 1);
     write(&vfs, writer.handle, 0, b"new").await;
-    assert_eq!(remote.content("f"), b"old old", "acknowledged, and still on its way");
+    assert_eq!(remote.content("f"), b"old old", "acknowledged, and still in flight");
     let tail = vfs.read(reader.handle, 3, 4).await.unwrap();
-    assert_eq!(tail.to_vec(), b" old", "bytes that nobody writes need no waiting");
+    assert_eq!(tail.to_vec(), b" old", "a read of other bytes does not wait");
     assert_eq!(released(&gate, read(&vfs, reader.handle)).await, b"new old");
 
     let gate = faulty.hold(Call::Write, 1);

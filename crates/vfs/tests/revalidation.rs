@@ -263,7 +263,7 @@ async fn a_question_that_fails_is_nobodys_error() {
     mount.reset();
     assert_eq!(mount.try_open(1).await, Err(Errno::ESTALE));
     assert!(mount.open(2).await && mount.open(3).await && mount.open(4).await);
-    assert_eq!(mount.asked(), (1, 3), "asked about once more, since somebody had to wait");
+    assert_eq!(mount.asked(), (1, 3), "revalidated once more, since an open had to wait");
 }
 
 /// A6: a file that has taken the name meanwhile is another file for the open handles of the old

@@ -422,7 +422,7 @@ async fn c5_absence_from_a_listing_counts_no_longer_than_that_of_a_name() {
     let LookupResult::Absent(ttl) = vfs.lookup(dir.ino, b"g").await.unwrap() else {
         panic!("there")
     };
-    assert_eq!(ttl, Duration::from_millis(600), "and the kernel is told no longer");
+    assert_eq!(ttl, Duration::from_millis(600), "and the kernel gets no longer one");
     put(&remote, "d/g", "new");
     assert!(absent(&vfs, dir.ino, "g").await);
     tokio::time::advance(ttl).await;

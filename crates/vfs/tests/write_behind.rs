@@ -196,7 +196,7 @@ async fn a_read_through_the_same_handle_waits_for_no_answer_but_its_own() {
     let gate = mount.gathered().await;
     let mut apart = Box::pin(mount.vfs.read(mount.handle, 0, 1));
     assert!(!waits(apart.as_mut()).await);
-    assert_eq!(mount.writes(), 1, "what was gathered is of other bytes");
+    assert_eq!(mount.writes(), 1, "the coalesced writes are of other bytes");
     drop(apart);
     let read = mount.vfs.read(mount.handle, 3 * PAGE as u64, 1).await.unwrap();
     assert_eq!((read.to_vec(), mount.writes()), (vec![4], 2));
@@ -382,7 +382,7 @@ async fn synchronous_writes_past_the_page_cache_are_on_disk_when_they_return() {
             assert_eq!(mount.write(0, b"x").await, Err(Errno::EIO));
             mount.faulty.fail(Call::Write, 1, Errno::ENOSPC);
             assert_eq!(mount.write(0, b"x").await, Err(Errno::ENOSPC));
-            assert_eq!(mount.vfs.flush(mount.handle).await, Ok(()), "told already");
+            assert_eq!(mount.vfs.flush(mount.handle).await, Ok(()), "reported already");
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use base::{Attr, Timestamp};
 use tokio::time::Instant;
 
-use super::{State, Validator, instant};
+use super::{State, instant};
 use crate::compact_instant::CompactInstant;
 
 /// A content is past its racy window when its validator has been known for this long: the second
@@ -18,6 +18,19 @@ pub(super) const RACY_WINDOW: Duration = Duration::from_secs(2);
 /// An mtime that is this many seconds old by the local clock is past the racy window at once.
 /// Bounds the difference of both clocks (Kerberos allows as much).
 const MAX_CLOCK_SKEW: i64 = 300;
+
+/// Identifies the content of a file, as far as SFTP allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Validator {
+    size: u64,
+    mtime: i64,
+}
+
+impl Validator {
+    pub(crate) fn of(attr: &Attr) -> Validator {
+        Validator { size: attr.size, mtime: attr.mtime.secs }
+    }
+}
 
 /// The content that the kernel's page cache holds.
 #[derive(Clone, Copy)]
