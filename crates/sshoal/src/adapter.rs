@@ -12,7 +12,7 @@ use base::{Access, AttrChange, Data, Errno, FileKind, Name, RenameMode, Result};
 use bytes::Bytes;
 use fuse::{Caller, Context, Create, DirSink, Open, PlusSink, SetTime};
 use vfs::{
-    Closer, Handle, Ino, ListedEntry, Listing, Looked, OpenRequest, Seek, Stat, Surplus, Vfs,
+    Eviction, Handle, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Seek, Stat, Vfs,
 };
 
 use crate::attributes::{Attribute, Attributes, digest_value};
@@ -109,7 +109,7 @@ impl Adapter {
                 reply.flags.parallel_direct_writes = false;
             }
             Verdict::NeedsNewInode => {
-                self.vfs.part(opened.handle);
+                self.vfs.detach(opened.handle);
                 return Err(Errno::ESTALE);
             }
         }
@@ -169,11 +169,11 @@ fn open_request(flags: i32) -> OpenRequest {
 
 /// Whether the caller of close(2) can still receive errors. If the caller cannot be examined, errors
 /// are reported.
-fn closer(caller: Caller) -> Closer {
+fn closer(caller: Caller) -> vfs::Caller {
     match caller {
-        Caller::Running | Caller::Unknown => Closer::Stays,
-        Caller::Executing | Caller::Ending | Caller::Kernel => Closer::Leaves,
-        Caller::Killed => Closer::Killed,
+        Caller::Running | Caller::Unknown => vfs::Caller::Alive,
+        Caller::Executing | Caller::Ending | Caller::Kernel => vfs::Caller::Exiting,
+        Caller::Killed => vfs::Caller::Killed,
     }
 }
 
@@ -232,7 +232,7 @@ impl vfs::Invalidate for Kernel {
         }
     }
 
-    fn surplus(&self, inodes: Vec<Surplus>) {
+    fn evict(&self, inodes: Vec<Eviction>) {
         if self.notifier.prunes() {
             let inos: Vec<u64> = inodes.iter().map(|inode| inode.ino.0).collect();
             // The request is repeated for inodes that the kernel does not forget.
@@ -278,9 +278,9 @@ impl fuse::Filesystem for Adapter {
 
     async fn lookup(&self, _: &Context, parent: u64, name: &[u8]) -> Result<fuse::Entry> {
         match self.vfs.lookup(Ino(parent), name).await? {
-            Looked::Found(found) => Ok(entry(&found)),
-            Looked::Absent(ttl) if ttl.is_zero() => Err(Errno::ENOENT),
-            Looked::Absent(ttl) => Ok(fuse::Entry::negative(ttl)),
+            LookupResult::Found(found) => Ok(entry(&found)),
+            LookupResult::Absent(ttl) if ttl.is_zero() => Err(Errno::ENOENT),
+            LookupResult::Absent(ttl) => Ok(fuse::Entry::negative(ttl)),
         }
     }
 

@@ -8,22 +8,22 @@ use tokio::time::Instant;
 
 use crate::inode::Inode;
 use crate::lookup::MAX_ATTEMPTS;
-use crate::tree::Asked;
-use crate::{Change, Handle, Ino, SILENCE, Stat, Vfs, change_there};
+use crate::tree::RequestStamp;
+use crate::{Change, Handle, Ino, ROOT_TIMEOUT, Stat, Vfs, change_to_remote};
 
 impl Vfs {
-    /// The attributes of `ino`; of the root the last ones where no answer comes for
-    /// five seconds.
+    /// The attributes of `ino`. For the root, the last ones if no answer arrives within five
+    /// seconds.
     ///
     /// # Errors
-    /// `ETIMEDOUT` where there are none, of the root alone.
+    /// `ETIMEDOUT` for the root, if there are no earlier ones.
     pub async fn getattr(&self, ino: Ino) -> Result<Stat> {
         let inode = self.inode(ino)?;
         if ino != Ino::ROOT {
             let attr = self.attr(&inode).await?;
             return self.stat(&inode, &attr);
         }
-        if let Ok(attr) = tokio::time::timeout(SILENCE, self.attr(&inode)).await {
+        if let Ok(attr) = tokio::time::timeout(ROOT_TIMEOUT, self.attr(&inode)).await {
             return self.stat(&inode, &attr?);
         }
         let last = inode.state().last_attr().ok_or(Errno::ETIMEDOUT)?;
@@ -31,74 +31,76 @@ impl Vfs {
         Ok(Stat { ttl: Duration::ZERO, ..stat })
     }
 
-    /// The attributes of `inode`, from the cache while they count.
+    /// The attributes of `inode`, from the cache while they are fresh.
     pub(crate) async fn attr(&self, inode: &Arc<Inode>) -> Result<Attr> {
         let cached = {
             let state = inode.state();
-            // What is on its way to a file that is being made changes nothing that is not known.
-            state.fresh_attr(Instant::now()).or_else(|| self.made_here(&state))
+            // Writes in flight to a file created here change nothing that is not known.
+            state.fresh_attr(Instant::now()).or_else(|| self.attr_of_created_file(&state))
         };
-        let known = cached.or_else(|| self.listed_attr(inode)).or_else(|| self.stale_attr(inode));
+        let known =
+            cached.or_else(|| self.cached_listing_attr(inode)).or_else(|| self.stale_attr(inode));
         if let Some(attr) = known {
             return Ok(attr);
         }
         self.or_stale(self.fetch_attr(inode), || Ok(self.stale_attr(inode))).await
     }
 
-    /// The attributes of `inode`, from the server, with all writes of this mount in them.
+    /// The attributes of `inode` from the server, after all writes of this mount.
     pub(crate) async fn fetch_attr(&self, inode: &Arc<Inode>) -> Result<Attr> {
-        let (attr, asked, by_name) = self.told(inode).await?;
+        let (attr, stamp, by_name) = self.query_attr(inode).await?;
         if attr.kind != inode.kind {
             self.tree().orphan(inode.ino);
             return Err(Errno::ESTALE);
         }
         if by_name {
-            self.learn(inode, &attr, asked);
+            self.record_attr(inode, &attr, stamp);
         } else {
-            self.learn_content(inode, &attr, asked, Instant::now());
+            self.record_attr_by_handle(inode, &attr, stamp, Instant::now());
         }
         Ok(attr)
     }
 
-    /// What the server tells of `inode`, when it was asked, and whether it was asked by name.
-    async fn told(&self, inode: &Arc<Inode>) -> Result<(Attr, Asked, bool)> {
+    /// Requests the attributes of `inode`. Returns them, the stamp of the request, and whether it
+    /// was by name.
+    async fn query_attr(&self, inode: &Arc<Inode>) -> Result<(Attr, RequestStamp, bool)> {
         for attempt in 1.. {
             inode.writes.drained().await;
-            let asked = self.asked();
-            // A handle is of the file itself, whatever its name leads to by now. It may be gone
-            // with its session, in which case the name is what is left.
+            let stamp = self.stamp_request();
+            // A handle refers to the file itself, wherever its name leads by now. It may have been
+            // lost with its session; then only the name is left.
             if let Some(attr) = self.attr_by_handle(inode).await {
-                return Ok((attr, asked, false));
+                return Ok((attr, stamp, false));
             }
             let path = self.path(inode.ino)?;
             if attempt == 1 {
                 let parent = self.tree().parent(inode.ino);
-                self.shared.asks_piecemeal(parent);
+                self.shared.note_piecemeal_lookup(parent);
             }
-            let told = self.remote.lstat(&path).await;
-            let absent = matches!(told, Err(Errno::ENOENT));
-            if absent && self.is_elsewhere(inode, &path, asked) && attempt < MAX_ATTEMPTS {
+            let reply = self.remote.lstat(&path).await;
+            let absent = matches!(reply, Err(Errno::ENOENT));
+            if absent && self.has_other_path(inode, &path, stamp) && attempt < MAX_ATTEMPTS {
                 continue;
             }
-            // The path may have led elsewhere when the server saw it.
-            let late = inode.state().opened_late_since(asked.tick);
-            let moved = self.moved_since(inode, &path, asked);
-            if !late && !moved || attempt == MAX_ATTEMPTS {
-                return Ok((told?, asked, true));
+            // The path may have led elsewhere when the server looked it up.
+            let deferred_opened = inode.state().deferred_open_since(stamp.seq);
+            let moved = self.moved_since(inode, &path, stamp);
+            if !deferred_opened && !moved || attempt == MAX_ATTEMPTS {
+                return Ok((reply?, stamp, true));
             }
         }
         unreachable!("the last attempt returns")
     }
 
-    /// The attributes by a handle that is open, if there is one and it is good still. The newest
-    /// first: the older ones may be from a session that has ended.
+    /// The attributes by an open handle, if there is a valid one. The newest handle first: older
+    /// ones may be from a session that has ended.
     pub(crate) async fn attr_by_handle(&self, inode: &Inode) -> Option<Attr> {
         let handles: Vec<_> = {
             let state = inode.state();
             state.open.iter().rev().map(|open| open.remote.clone()).collect()
         };
         for file in handles {
-            // One that was never opened knows no more than the name.
+            // A deferred handle that is not open is no better than the name.
             let Some(fh) = file.opened() else { continue };
             match self.remote.fstat(fh).await {
                 Ok(attr) => return Some(attr),
@@ -109,13 +111,13 @@ impl Vfs {
         None
     }
 
-    /// The present time, for a change that sets it: after all changes made here in this second.
+    /// The present time, for a change that sets it: after all local changes in this second.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.fractions.now()
     }
 
-    /// Changes attributes, through `handle` where the kernel names one.
+    /// Changes attributes, through `handle` if the kernel names one.
     pub async fn setattr(
         &self,
         ino: Ino,
@@ -123,80 +125,81 @@ impl Vfs {
         handle: Option<Handle>,
     ) -> Result<Stat> {
         let inode = self.inode(ino)?;
-        let change = change_there(&self.config, change)?;
+        let change = change_to_remote(&self.config, change)?;
         if change.is_empty() {
             return self.getattr(ino).await;
         }
         if let Some(mtime) = change.mtime {
             self.fractions.note(mtime);
         }
-        let change = self.without_present_owner(&inode, change);
-        let change = self.with_present_atime(&inode, change);
+        let change = self.without_unchanged_owner(&inode, change);
+        let change = self.with_known_atime(&inode, change);
         if change.size.is_some() || change.mtime.is_some() {
-            // What was granted by these is compared with them when it is opened.
-            self.open_granted([&inode]).await;
+            // Before the values change that the opened file is compared with.
+            self.force_deferred_opens([&inode]).await;
         }
         if let Some(done) = self.setattr_behind(&inode, change).await {
             return done;
         }
         if change.is_empty() {
-            inode.state().touch();
+            inode.state().touch_ctime();
             return self.getattr(ino).await;
         }
         if change.perm.is_some() || change.uid.or(change.gid).is_some() {
-            // The right to open may be lost by this.
-            self.open_granted([&inode]).await;
+            // The change may remove the right to open the file.
+            self.force_deferred_opens([&inode]).await;
         }
-        let mut changing = Change::begin(&inode, &self.ticks);
+        let mut change_guard = Change::begin(&inode, &self.change_counter);
         if change.size.is_some() {
             let mut state = inode.state();
-            state.change_content();
-            state.forget_made();
+            state.note_content_change();
+            state.forget_created_here();
         }
-        if changing.foretells(&change) || change.size.is_some() {
+        if change_guard.predicts(&change) || change.size.is_some() {
             self.send_change(&inode, change, handle).await?;
-            changing.apply(&change);
-            drop(changing);
+            change_guard.apply(&change);
+            drop(change_guard);
         } else {
-            self.change_and_ask(&inode, change, handle, changing).await?;
+            self.change_then_stat(&inode, change, handle, change_guard).await?;
         }
         let attr = self.attr(&inode).await?;
         self.stat(&inode, &attr)
     }
 
-    /// Sends `change`, and asks right behind it what has come of it, so that one round trip does
-    /// for both. A remote may answer that before it has made the change: what does not show it is
-    /// not kept, and what shows it is as true as if it had been asked for later, since nothing else
-    /// was changed here meanwhile.
-    async fn change_and_ask(
+    /// Sends `change` and, right behind it, a request for the resulting attributes, so that one
+    /// round trip is enough. A remote may execute the second request first: attributes that do not
+    /// show the change are dropped, and attributes that show it are as valid as those of a later
+    /// request, since there was no other local change meanwhile.
+    async fn change_then_stat(
         &self,
         inode: &Arc<Inode>,
         change: AttrChange,
         handle: Option<Handle>,
-        mut changing: Change<'_>,
+        mut change_guard: Change<'_>,
     ) -> Result<()> {
-        let asked = self.asked();
+        let stamp = self.stamp_request();
         let path = self.tree().path(inode.ino);
-        let telling = async {
+        let query = async {
             if let Some(attr) = self.attr_by_handle(inode).await {
                 return Some((attr, false));
             }
             let attr = self.remote.lstat(path.as_ref()?).await.ok()?;
             Some((attr, true))
         };
-        let (sent, told) = tokio::join!(self.send_change(inode, change, handle), telling);
+        let (sent, reply) = tokio::join!(self.send_change(inode, change, handle), query);
         sent?;
-        changing.apply(&change);
-        let alone = changing.end();
-        let told = told.filter(|(attr, _)| attr.kind == inode.kind && shows(attr, &change));
-        let (Some(tick), Some((attr, by_name))) = (alone, told) else { return Ok(()) };
-        let moved = path.is_none_or(|path| self.moved_since(inode, &path, asked));
-        let asked = Asked { tick, ..asked };
+        change_guard.apply(&change);
+        let alone = change_guard.end();
+        let reply =
+            reply.filter(|(attr, _)| attr.kind == inode.kind && shows_change(attr, &change));
+        let (Some(seq), Some((attr, by_name))) = (alone, reply) else { return Ok(()) };
+        let moved = path.is_none_or(|path| self.moved_since(inode, &path, stamp));
+        let stamp = RequestStamp { seq, ..stamp };
         match by_name {
             true if moved => {}
-            true => self.learn(inode, &attr, asked),
+            true => self.record_attr(inode, &attr, stamp),
             false => {
-                self.learn_content(inode, &attr, asked, Instant::now());
+                self.record_attr_by_handle(inode, &attr, stamp, Instant::now());
             }
         }
         Ok(())
@@ -208,7 +211,7 @@ impl Vfs {
         change: AttrChange,
         handle: Option<Handle>,
     ) -> Result<()> {
-        // After the writes that come before it: by order on their own handle, else by waiting.
+        // After all earlier writes: those through its own handle by order, the others by waiting.
         let file = handle.and_then(|handle| self.files.get(handle.0).ok());
         if let Some(file) = &file
             && let Some(fh) = file.remote.opened()
@@ -218,11 +221,11 @@ impl Vfs {
         }
         inode.writes.drained().await;
         for attempt in 1.. {
-            let asked = self.asked();
+            let stamp = self.stamp_request();
             let Some(path) = self.tree().path(inode.ino) else { break };
             match self.remote.setattr(&path, change).await {
                 Err(Errno::ENOENT)
-                    if self.is_elsewhere(inode, &path, asked) && attempt < MAX_ATTEMPTS => {}
+                    if self.has_other_path(inode, &path, stamp) && attempt < MAX_ATTEMPTS => {}
                 done => return done,
             }
         }
@@ -236,9 +239,9 @@ impl Vfs {
         self.remote.fsetattr(fh, change).await
     }
 
-    /// Whether `ino` may be accessed as `mask` (`R_OK | W_OK | X_OK`) says. Asked by the kernel
-    /// only where it does not check permissions itself. The server decides about reading and
-    /// writing when it is asked to; a file without any execute bit is not executed.
+    /// Whether `ino` may be accessed as `mask` (`R_OK | W_OK | X_OK`) says. The kernel calls this
+    /// only where it does not check permissions itself. The server decides about reads and writes
+    /// when they happen; a file without any execute bit is not executed.
     pub async fn access(&self, ino: Ino, mask: u32) -> Result<()> {
         const X_OK: u32 = 1;
         let inode = self.inode(ino)?;
@@ -250,8 +253,8 @@ impl Vfs {
     }
 }
 
-/// Whether these may be the attributes of what `change` was made of.
-fn shows(attr: &Attr, change: &AttrChange) -> bool {
+/// Whether these may be the attributes after `change`.
+fn shows_change(attr: &Attr, change: &AttrChange) -> bool {
     let time = |set: Option<Timestamp>, is: Timestamp| set.is_none_or(|set| set.secs == is.secs);
     change.perm.is_none_or(|perm| perm == attr.perm)
         && change.uid.is_none_or(|uid| uid == attr.uid)

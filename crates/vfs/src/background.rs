@@ -1,93 +1,93 @@
-//! What goes on without a caller who waits for it: listings and files that are fetched ahead.
+//! Background tasks, which no caller waits for: prefetches and others.
 //!
-//! Such work is never needed. It ends with the [`Vfs`](crate::Vfs), which drops its futures; so
-//! what they hold open at the remote is given back.
+//! They end with the [`Vfs`](crate::Vfs), which drops their futures, so the remote handles that
+//! they hold are closed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use base::task::Task;
 
-/// The work in the background.
+/// The background tasks of a mount.
 #[derive(Default)]
 pub(crate) struct Background {
-    works: Arc<Mutex<Works>>,
+    jobs: Arc<Mutex<Jobs>>,
 }
 
 #[derive(Default)]
-struct Works {
+struct Jobs {
     ended: bool,
     next: u64,
-    /// Without a task while it is polled for the first time.
-    on_their_way: HashMap<u64, Option<Arc<Task>>>,
+    /// `None` while the task is polled for the first time.
+    running: HashMap<u64, Option<Arc<Task>>>,
 }
 
 impl Background {
-    /// Begins `work` at once, on this thread. Must be called within a tokio runtime, and without
-    /// any lock that `work` takes.
-    pub(crate) fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
+    /// Begins `job` at once, on this thread. Must be called within a tokio runtime, and without any
+    /// lock that `job` takes.
+    pub(crate) fn start(&self, job: impl Future<Output = ()> + Send + 'static) {
         let number = {
-            let mut works = lock(&self.works);
-            if works.ended {
+            let mut jobs = lock(&self.jobs);
+            if jobs.ended {
                 return;
             }
-            works.next += 1;
-            let number = works.next;
-            works.on_their_way.insert(number, None);
+            jobs.next += 1;
+            let number = jobs.next;
+            jobs.running.insert(number, None);
             number
         };
-        let leave = Leave { works: Arc::downgrade(&self.works), number };
+        let remove = RemoveJob { jobs: Arc::downgrade(&self.jobs), number };
         let task = Task::start(async move {
-            let _leave = leave;
-            work.await;
+            let _remove = remove;
+            job.await;
         });
-        let mut works = lock(&self.works);
-        if works.ended {
-            drop(works);
+        let mut jobs = lock(&self.jobs);
+        if jobs.ended {
+            drop(jobs);
             if let Some(task) = task {
                 task.cancel();
             }
-        } else if let Some(place) = works.on_their_way.get_mut(&number) {
+        } else if let Some(place) = jobs.running.get_mut(&number) {
             *place = task;
         }
     }
 
-    /// Drops all of it, for good.
+    /// Drops all jobs, for good.
     pub(crate) fn end(&self) {
-        let on_their_way = {
-            let mut works = lock(&self.works);
-            works.ended = true;
-            std::mem::take(&mut works.on_their_way)
+        let running = {
+            let mut jobs = lock(&self.jobs);
+            jobs.ended = true;
+            std::mem::take(&mut jobs.running)
         };
-        for task in on_their_way.into_values().flatten() {
+        for task in running.into_values().flatten() {
             task.cancel();
         }
     }
 
-    /// How many are on their way.
+    /// The number of running jobs.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        lock(&self.works).on_their_way.len()
+        lock(&self.jobs).running.len()
     }
 }
 
-/// Takes a work that is over off the list.
-struct Leave {
-    works: Weak<Mutex<Works>>,
+/// Removes a job from the list at its end.
+struct RemoveJob {
+    jobs: Weak<Mutex<Jobs>>,
     number: u64,
 }
 
-impl Drop for Leave {
+impl Drop for RemoveJob {
     fn drop(&mut self) {
-        if let Some(works) = self.works.upgrade() {
+        if let Some(jobs) = self.jobs.upgrade() {
             // Dropped without the lock.
-            let _task = lock(&works).on_their_way.remove(&self.number);
+            let _task = lock(&jobs).running.remove(&self.number);
         }
     }
 }
 
-fn lock(works: &Mutex<Works>) -> MutexGuard<'_, Works> {
-    works.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(jobs: &Mutex<Jobs>) -> MutexGuard<'_, Jobs> {
+    jobs.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Files of this machine that have the content of open ones, for a kernel that reads them itself.
+//! Local files with the content of open files, which the kernel can read itself.
 //!
-//! Only where nothing can be changed through the mount ([`Config::backing_from_bytes`]): who reads
-//! past this layer sees nothing of what is written through it. Which opens may go that way at the
-//! same time is the business of whoever talks to the kernel.
+//! Only for mounts where nothing can be changed ([`Config::backing_from_bytes`]): a reader that
+//! bypasses this layer does not see writes. The caller, which talks to the kernel, decides which
+//! opens may use a local file at the same time.
 //!
 //! [`Config::backing_from_bytes`]: crate::Config::backing_from_bytes
 
@@ -15,8 +15,8 @@ use crate::shared::Shared;
 use crate::{Handle, Vfs};
 
 impl Vfs {
-    /// The file of this machine that has the whole content of the open file, which nothing
-    /// changes any more; `None` where there is none, or where it is not wanted.
+    /// The local file with the whole, immutable content of the open file; `None` if there is none,
+    /// or none is wanted.
     #[must_use]
     pub fn backing(&self, handle: Handle) -> Option<Arc<OwnedFd>> {
         self.config.backing_from_bytes?;
@@ -28,10 +28,10 @@ impl Vfs {
         self.remote.backing(file.remote.opened()?)
     }
 
-    /// Gives `handle` back as if its open had found that another file has taken the name: the
-    /// inode loses its names, so that whoever looks them up again gets a new one, and those who
-    /// have it open keep what they have.
-    pub fn part(&self, handle: Handle) {
+    /// Releases `handle` as if its open had found that another file has taken the name: the inode
+    /// loses its names, so that the next lookup creates a new one, and the other open handles stay
+    /// valid.
+    pub fn detach(&self, handle: Handle) {
         let ino = self.files.get(handle.0).map(|file| file.inode.ino);
         self.release(handle);
         if let Ok(ino) = ino {
@@ -41,7 +41,7 @@ impl Vfs {
 }
 
 impl Shared {
-    /// Whether a file with these attributes is to be read by the kernel itself, if that can be.
+    /// Whether the kernel should read a file with these attributes itself, if possible.
     pub(crate) fn wants_backing(&self, attr: &Attr) -> bool {
         self.config.backing_from_bytes.is_some_and(|bytes| attr.size >= bytes)
     }

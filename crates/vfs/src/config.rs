@@ -1,4 +1,4 @@
-//! What can be set about a mount's behaviour above the remote.
+//! Settings of a mount above the remote.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,57 +7,56 @@ use base::Timestamp;
 
 /// When the content and the attributes of a file may be taken from a cache.
 ///
-/// `docs/semantics.md` says what each promises.
+/// `docs/semantics.md` lists the promises of each mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consistency {
-    /// Nothing is cached: each call asks the server.
+    /// No cache: each call is a request to the server.
     Strict,
-    /// Every open asks whether the file is still the one that is cached.
+    /// Every open validates the cached content.
     #[default]
     CloseToOpen,
-    /// Caches count until their time-out, also at open.
+    /// Caches are valid until their time-out, also at an open.
     Timeout,
-    /// The tree never changes: what was seen once counts for ever.
+    /// The tree never changes: cached data is valid for ever.
     Immutable,
 }
 
-/// What happens to the kernel's pages of a file when it is opened.
+/// What an open does with the kernel's pages of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PageCache {
-    /// Kept if the file is proven to be the one they are from.
+    /// Keeps them if they are proven to be of the present content.
     #[default]
     Validated,
-    /// Kept if size and time of last change are the same (`auto_cache`).
+    /// Keeps them if size and mtime are the same (`auto_cache`).
     SameTime,
-    /// Always kept (`kernel_cache`).
+    /// Always keeps them (`kernel_cache`).
     Always,
-    /// Not used at all (`direct_io`).
+    /// Does not use the page cache (`direct_io`).
     Never,
 }
 
-/// How long something seen counts: at first a tenth of its age, as its time of last change tells
-/// it, and doubled each time that it is found unchanged, but at least `min` and at most `max`.
-/// After a change that was seen, `min`.
+/// How long an answer is valid: at first a tenth of the file's age by its mtime, doubled each time
+/// that the file is found unchanged, but at least `min` and at most `max`. After a visible change,
+/// `min`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeout {
-    /// After a change, and for what has changed lately.
+    /// For files that have changed lately.
     pub min: Duration,
-    /// For what has not changed for long.
+    /// For files that have not changed for long.
     pub max: Duration,
 }
 
 impl Timeout {
-    /// The same time for everything.
+    /// A time-out that does not depend on the file.
     #[must_use]
     pub fn fixed(time: Duration) -> Timeout {
         Timeout { min: time, max: time }
     }
 
-    /// For how long counts what was changed last at `mtime`, in seconds of Unix time, and is seen
-    /// for the first time. What a server's clock is wrong by makes it count longer or shorter,
-    /// within the bounds.
+    /// The first time-out of a file with this `mtime` (seconds of Unix time). A wrong server clock
+    /// makes it longer or shorter, within the bounds.
     pub(crate) fn at_age(self, mtime: i64) -> Duration {
-        /// As NFS clients have it: what has not changed for ten hours will hardly do so now.
+        /// As in NFS clients: a file unchanged for ten hours will hardly change in the next one.
         const SHARE_OF_AGE: i64 = 10;
         let age = Timestamp::now().secs.saturating_sub(mtime);
         let share = u64::try_from(age / SHARE_OF_AGE).unwrap_or(0);
@@ -65,45 +64,46 @@ impl Timeout {
     }
 }
 
-/// Which link targets the kernel gets to see. It resolves them on this machine, so a server could
-/// point a link anywhere here.
+/// Which targets of symbolic links the kernel may see. It resolves them on this machine, so a
+/// server could point a link to any local file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Links {
-    /// Targets that stay inside the mount; absolute ones below the remote root are made relative.
-    /// Others give `EPERM`.
+    /// Targets inside the mount; absolute ones below the remote root are made relative. Others are
+    /// `EPERM`.
     #[default]
     Inside,
-    /// Only relative targets without `..` (`contain_symlinks`); others give `EPERM`.
+    /// Only relative targets without `..` (`contain_symlinks`); others are `EPERM`.
     Strict,
-    /// All, as they are (`no_contain_symlinks`).
+    /// All targets, unchanged (`no_contain_symlinks`).
     Any,
 }
 
 /// Translation of owners between this machine and the remote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum IdMap {
-    /// Numbers are taken as they are.
+    /// Ids are not translated.
     #[default]
     Same,
-    /// The remote login's ids are the local user's and the other way round.
+    /// Swaps the ids of the remote login and of the local user.
     User {
         /// Remote and local user id.
         uid: (u32, u32),
         /// Remote and local group id.
         gid: (u32, u32),
     },
-    /// Tables of remote and local ids. Where there is none, ids are taken as they are.
+    /// Tables of remote and local ids. Without a table, ids are not translated.
     Table {
         /// Remote user id to local user id.
         uids: Option<HashMap<u32, u32>>,
         /// Remote group id to local group id.
         gids: Option<HashMap<u32, u32>>,
-        /// Whether an id that is not in the table is taken as it is; otherwise using it fails.
+        /// Whether an id that is missing in its table is not translated; otherwise its use fails.
         others_same: bool,
     },
 }
 
-/// What every file seems to have, whatever the remote says (`uid=`, `gid=`, `umask=` …).
+/// Attributes that every file appears to have, whatever the remote reports (`uid=`, `gid=`,
+/// `umask=` …).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
     /// Owner.
@@ -119,58 +119,57 @@ pub struct Shown {
 /// Settings of a [`Vfs`](crate::Vfs).
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// When caches count.
+    /// When cached data is valid.
     pub consistency: Consistency,
-    /// The kernel's pages at open.
+    /// What an open does with the kernel's pages.
     pub page_cache: PageCache,
-    /// Attributes and names of everything but directories (NFS: `acregmin`, `acregmax`).
+    /// Time-out of attributes and names of all files but directories (NFS: `acregmin`, `acregmax`).
     pub files: Timeout,
-    /// Attributes and names of directories (NFS: `acdirmin`, `acdirmax`).
+    /// Time-out of attributes and names of directories (NFS: `acdirmin`, `acdirmax`).
     pub dirs: Timeout,
-    /// How long what the server told of a file is as good as asking for it at an open
-    /// (`open_revalidate`). Zero: each open asks.
+    /// How long an answer about a file serves as the validation of an open (`open_revalidate`).
+    /// Zero: each open sends a request.
     pub open_revalidate: Duration,
-    /// User and group id of the login at the remote, where they are known: who it is decides which
-    /// opens the server would refuse.
+    /// User and group id of the login at the remote, if known. They decide which opens the server
+    /// would refuse.
     pub login: Option<(u32, u32)>,
-    /// How long the kernel may take a name for absent.
+    /// How long the kernel may cache that a name is absent.
     pub negative: Duration,
-    /// Upper limit of what the kernel is told about names (`entry_timeout`).
+    /// Upper limit of the kernel's time-out for names (`entry_timeout`).
     pub kernel_entry: Option<Duration>,
-    /// Upper limit of what the kernel is told about attributes (`attr_timeout`).
+    /// Upper limit of the kernel's time-out for attributes (`attr_timeout`).
     pub kernel_attr: Option<Duration>,
-    /// Link targets.
+    /// Which targets of symbolic links are shown.
     pub links: Links,
-    /// Make absolute targets below the remote root relative, whatever `links` says.
+    /// Make absolute targets below the remote root relative, with any `links`.
     pub transform_links: bool,
-    /// The remote root as an absolute path there, without a trailing slash; empty for `/`.
-    /// `None` when it is not known: then no absolute target is inside.
+    /// The absolute path of the remote root, without a trailing slash; empty for `/`. `None` if
+    /// unknown: then no absolute target is inside.
     pub remote_root: Option<Vec<u8>>,
-    /// Owners.
+    /// Translation of owners.
     pub idmap: IdMap,
-    /// Overrides of what is shown.
+    /// Attributes that replace the remote's.
     pub shown: Shown,
-    /// While the remote is away, what is known is shown, however old it is (`stale=ok`).
+    /// While the remote is unreachable, serve cached data of any age (`stale=ok`).
     pub serve_stale: bool,
-    /// A write returns when the server has the data (`sshfs_sync`).
+    /// A write returns when the server has acknowledged it (`sshfs_sync`).
     pub sync_writes: bool,
-    /// Bytes fetched ahead of sequential and strided readers, for the whole mount; 0 for none
+    /// Bytes of readahead for sequential and strided readers, for the whole mount; 0 for none
     /// (`no_readahead`).
     pub readahead_bytes: u64,
-    /// Bytes that may have been written and not be at the server, for the whole mount. At this
-    /// bound writers wait. At least 1.
+    /// Bytes written and not yet acknowledged by the server, for the whole mount. At this bound
+    /// writers wait. At least 1.
     pub dirty_bytes: u32,
-    /// The same for one file.
+    /// Bytes written and not yet acknowledged by the server, for one file.
     pub dirty_file_bytes: u64,
-    /// Files of at least this size are opened at the remote each time, so that [`Vfs::backing`]
-    /// has something to give: the kernel then keeps no pages of them. To be set only where nothing
-    /// can be changed through the mount, since what is written would not be seen by who has them
-    /// open so. `None`: no file.
+    /// Files of at least this size are opened at the remote each time, so that [`Vfs::backing`] can
+    /// return a local file: the kernel then keeps no pages of them. Only for mounts where nothing
+    /// can be changed, since a reader of the local file does not see writes. `None`: no file.
     ///
     /// [`Vfs::backing`]: crate::Vfs::backing
     pub backing_from_bytes: Option<u64>,
-    /// What is known of files and directories may take so many bytes. Past that the kernel is
-    /// asked to forget those that it uses least ([`Invalidate::surplus`](crate::Invalidate)).
+    /// Bound of the memory for inodes and listings. Above it the kernel is requested to forget the
+    /// least recently used inodes ([`Invalidate::evict`](crate::Invalidate)).
     pub metadata_bytes: usize,
 }
 
@@ -198,17 +197,17 @@ impl Default for Config {
             dirty_bytes: 128 << 20,
             dirty_file_bytes: 32 << 20,
             backing_from_bytes: None,
-            // With the rest of a daemon that has nothing under way, 64 MiB are resident after a
-            // walk over a million files. Room for all of Linux's sources, but for a few thousand.
+            // With the rest of an idle process, 64 MiB are resident after a walk over a million
+            // files. Room for all of Linux's sources, except a few thousand files.
             metadata_bytes: 44 << 20,
         }
     }
 }
 
 impl Config {
-    /// The time-outs with what `consistency` demands of them.
+    /// The settings that `consistency` forces.
     pub(crate) fn effective(mut self) -> Config {
-        /// As good as for ever, and far from overflowing anything.
+        /// Practically for ever, and far from any overflow.
         const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
         self.dirty_bytes = self.dirty_bytes.max(1);
         match self.consistency {

@@ -1,8 +1,8 @@
-//! Digests of contents, for who asks.
+//! Digests of file contents.
 //!
-//! A digest is told only of a content that is known to be current, by the same rule by which an open
-//! needs not ask: what the server told of the file lately counts, else it is asked once. A file that
-//! is written to through this mount has none until that is over.
+//! A digest is returned only for a content that is known to be current, by the same rule as for a
+//! deferred open: a recent answer of the server is enough, else one request is sent. A file has no
+//! digest while it is written to through this mount.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::inode::Inode;
 use crate::{Ino, Vfs};
 
 impl Vfs {
-    /// The digest of the content that the file `ino` has; `None` where it is not known, or while
-    /// there is doubt, and of whatever is no regular file.
+    /// The digest of the present content of the file `ino`; `None` if it is not known, or while the
+    /// content is doubtful, and for everything that is not a regular file.
     pub async fn digest(
         &self,
         ino: Ino,
@@ -26,7 +26,7 @@ impl Vfs {
             return Ok(None);
         }
         inode.writes.drained().await;
-        let asked = self.asked();
+        let stamp = self.stamp_request();
         let mut known = self.validated(&inode.state(), inode.kind);
         if known.is_none() {
             known = self.validated_by_listing(&inode).await;
@@ -36,28 +36,28 @@ impl Vfs {
             None => self.fetch_attr(&inode).await?,
         };
         let path = match self.path(ino) {
-            // Without a name nothing can be known of it.
+            // Without a name no digest can be found.
             Err(Errno::ESTALE) => return Ok(None),
             path => path?,
         };
         let digest = self.remote.digest(&path, &attr, kind, effort).await?;
-        // Changed or renamed here meanwhile, it may have been that of another content.
-        let still =
-            inode.state().unchanged_since(asked.tick) && !self.moved_since(&inode, &path, asked);
-        Ok(digest.filter(|_| still))
+        // After a local change or a rename it may be of another content.
+        let is_unchanged =
+            inode.state().unchanged_since(stamp.seq) && !self.moved_since(&inode, &path, stamp);
+        Ok(digest.filter(|_| is_unchanged))
     }
-    /// The attributes of a file by a listing of its directory: who asks for the digests of many
-    /// files there does not wait for each.
+    /// The attributes of a file from a listing of its directory, so that a caller that requests the
+    /// digests of many files in it does not wait for each.
     async fn validated_by_listing(&self, inode: &Arc<Inode>) -> Option<Attr> {
-        // What is open is told of better by its handle.
+        // For an open file, its handle is a better source.
         if inode.state().open.iter().any(|open| open.remote.opened().is_some()) {
             return None;
         }
-        let (dir, _) = self.tree().name(inode.ino)?;
-        self.shared.asks_piecemeal(dir);
+        let (dir, _) = self.tree().first_name(inode.ino)?;
+        self.shared.note_piecemeal_lookup(dir);
         let path = self.tree().path(dir)?;
         self.await_listing(&path).await;
-        self.listed_attr(inode)?;
+        self.cached_listing_attr(inode)?;
         self.validated(&inode.state(), inode.kind)
     }
 }

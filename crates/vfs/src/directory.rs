@@ -1,11 +1,11 @@
 //! opendir, readdir, readdirplus, releasedir.
 //!
-//! An open directory keeps what it has listed, so that an offset means the same entry for as long
-//! as it is open, whatever happens to the directory. Listing from the start again lists anew. Of a
-//! very long listing only the end is kept.
+//! An open directory keeps the entries that it has listed, so that an offset means the same entry
+//! while it is open, however the directory changes. A read from offset 0 lists it again. Only the
+//! end of a very long listing is kept.
 //!
-//! Entries carry attributes, which count as look-ups of their names. Attributes that may be older
-//! than a change made here are left out, since the kernel would take them for newer.
+//! Entries with attributes count as lookups of their names. Attributes that may be older than a
+//! local change are omitted, since the kernel would take them for newer.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,35 +15,35 @@ use std::time::Duration;
 use base::{Attr, Dh, DirEntry, Errno, FileKind, Name, Remote, RemotePath, Result};
 use tokio::time::Instant;
 
+use crate::dir_cache::{CachedEntry, CachedListing, FullListing};
 use crate::inode::Validator;
-use crate::snapshot::{Found, Snapshot, Whole};
-use crate::tree::Asked;
+use crate::tree::RequestStamp;
 use crate::{Entry, Ino, Vfs};
 
-/// What the kernel calls an open directory by.
+/// The kernel's name for an open directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DirHandle(pub u64);
 
-/// One name of a listing.
+/// One entry of a listing.
 #[derive(Clone, Copy, Debug)]
 pub struct ListedEntry<'a> {
-    /// `.` and `..` among them.
+    /// Includes `.` and `..`.
     pub name: &'a [u8],
     /// `d_ino`.
     pub number: u64,
     /// `d_type`.
     pub kind: FileKind,
-    /// Where the listing goes on after this entry.
+    /// The offset of the next entry.
     pub next_offset: u64,
-    /// What it is, with one look-up counted; only when asked for, and known.
+    /// The result of a lookup, which has been counted; only if requested, and known.
     pub entry: Option<Entry>,
 }
 
-/// Takes the entries of a listing, as many as there is room for.
+/// Receives the entries of a listing, as many as fit.
 pub trait Listing {
-    /// Whether an entry of this name can be pushed.
+    /// Whether an entry with this name fits.
     fn has_room(&self, name: &[u8]) -> bool;
-    /// Takes an entry for which there is room.
+    /// Adds an entry that fits.
     fn push(&mut self, entry: ListedEntry<'_>);
 }
 
@@ -52,95 +52,100 @@ pub(crate) struct OpenDirectory {
     ino: Ino,
     remote: Arc<dyn Remote>,
     opened_at: Instant,
-    /// Held by whoever fetches, one at a time, since batches come in order.
+    /// Held while a batch is fetched, since batches arrive in order.
     fetching: tokio::sync::Mutex<()>,
-    listed: Mutex<Listed>,
-    /// Its files are named alone, unless [one is looked up](crate::names_alone).
-    names_alone: AtomicBool,
+    state: Mutex<ListingState>,
+    /// It lists files without attributes, unless [one is looked up](crate::readdirplus).
+    names_only: AtomicBool,
 }
 
-struct Listed {
-    /// `None` when the listing is from a snapshot.
+struct ListingState {
+    /// `None` if the listing is from the directory cache.
     dh: Option<Dh>,
-    /// What has come from the remote and is not in `entries` yet, with the time when it came. Kept
-    /// here, since the caller that has fetched it may give up while it asks for attributes.
+    /// Entries that have arrived from the remote and are not in `entries` yet, with the time of
+    /// arrival. Kept here, since a caller may be interrupted while it requests missing attributes.
     fetched: VecDeque<(DirEntry, Instant)>,
-    entries: VecDeque<Found>,
-    /// How many entries before these have been let go.
+    entries: VecDeque<CachedEntry>,
+    /// Number of entries that were dropped before these.
     dropped: usize,
     complete: bool,
-    /// Something of it was given out.
-    begun: bool,
-    asked: Asked,
-    /// When its first entries came.
-    first_at: Option<Instant>,
+    /// Some entries were returned.
+    started: bool,
+    stamp: RequestStamp,
+    /// When the first batch arrived.
+    first_batch_at: Option<Instant>,
 }
 
-/// Entries that an open directory keeps behind those that were asked for last; about 16 MiB. An
-/// offset before them is `EINVAL`: nobody seeks back that far, and a server may list for ever.
-const KEPT: usize = 1 << 17;
+/// Entries that an open directory keeps before the last requested one; about 16 MiB. An earlier
+/// offset is `EINVAL`: no program seeks back that far, and a server may list for ever.
+const MAX_KEPT_ENTRIES: usize = 1 << 17;
 
-/// A directory is read right after it was opened. What was listed by then, by us or by the remote,
-/// is not shown to who begins later; less would cost a round trip where nothing is cached.
+/// A directory is usually read right after it was opened. If the read comes later than this, the
+/// listing begins again; a shorter time would cost a round trip if nothing is cached.
 const READ_WITHIN: Duration = Duration::from_secs(1);
 
-impl Listed {
-    fn new(dh: Dh, asked: Asked) -> Listed {
-        Listed {
+impl ListingState {
+    fn new(dh: Dh, stamp: RequestStamp) -> ListingState {
+        ListingState {
             dh: Some(dh),
             fetched: VecDeque::new(),
             entries: VecDeque::new(),
             dropped: 0,
             complete: false,
-            begun: false,
-            asked,
-            first_at: None,
+            started: false,
+            stamp,
+            first_batch_at: None,
         }
     }
 
-    /// One that is known already.
-    fn known((entries, asked): Whole) -> Listed {
-        let first_at = Some(asked.at);
-        Listed {
+    /// A listing from the directory cache.
+    fn from_cache((entries, stamp): FullListing) -> ListingState {
+        let first_batch_at = Some(stamp.at);
+        ListingState {
             dh: None,
             fetched: VecDeque::new(),
             entries: entries.into(),
             dropped: 0,
             complete: true,
-            begun: false,
-            asked,
-            first_at,
+            started: false,
+            stamp,
+            first_batch_at,
         }
     }
 
-    /// The listing for the snapshots, when it has come to its end and nothing was let go.
-    fn snapshot(&self) -> Option<Snapshot> {
-        let whole = self.complete && self.dropped == 0;
+    /// The listing for the directory cache, if it is complete and no entry was dropped.
+    fn to_cached(&self) -> Option<CachedListing> {
+        let full = self.complete && self.dropped == 0;
         let entries = || self.entries.iter().cloned().collect();
-        whole.then(|| {
-            Snapshot::new(entries(), true, self.asked, self.first_at.unwrap_or(self.asked.at))
+        full.then(|| {
+            CachedListing::new(
+                entries(),
+                true,
+                self.stamp,
+                self.first_batch_at.unwrap_or(self.stamp.at),
+            )
         })
     }
 
-    /// How many entries there have been.
+    /// The number of entries so far.
     fn end(&self) -> usize {
         self.dropped + self.entries.len()
     }
 
-    /// Takes over the fetched entries that have attributes, up to the first that has none; returns
+    /// Moves the fetched entries to `entries`, up to the first one without attributes, and returns
     /// the name of that one. `wanted` is the first entry that a caller still waits for.
-    fn take_known(&mut self, wanted: usize) -> Option<Name> {
+    fn take_resolved(&mut self, wanted: usize) -> Option<Name> {
         while let Some((DirEntry { attr: Some(attr), .. }, _)) = self.fetched.front() {
             let attr = *attr;
-            if let Some((DirEntry { name, .. }, seen_at)) = self.fetched.pop_front() {
-                self.entries.push_back(Found { name, attr, seen_at });
+            if let Some((DirEntry { name, .. }, received_at)) = self.fetched.pop_front() {
+                self.entries.push_back(CachedEntry { name, attr, received_at });
             }
         }
-        self.let_go(wanted);
+        self.trim(wanted);
         self.fetched.front().map(|(entry, _)| entry.name.clone())
     }
 
-    /// The first of the fetched entries has these attributes, or is gone.
+    /// Sets the attributes of the first fetched entry; `None` if it no longer exists.
     fn resolve_first(&mut self, attr: Option<Attr>) {
         match attr {
             Some(attr) => {
@@ -152,28 +157,28 @@ impl Listed {
         }
     }
 
-    /// Lets go of entries before `wanted` where there are too many.
-    fn let_go(&mut self, wanted: usize) {
-        let surplus = self.entries.len().saturating_sub(KEPT);
+    /// Drops entries before `wanted` if there are too many.
+    fn trim(&mut self, wanted: usize) {
+        let excess_total = self.entries.len().saturating_sub(MAX_KEPT_ENTRIES);
         let before = wanted.saturating_sub(self.dropped);
-        let gone = surplus.min(before);
-        self.entries.drain(..gone);
-        self.dropped += gone;
+        let excess = excess_total.min(before);
+        self.entries.drain(..excess);
+        self.dropped += excess;
     }
 }
 
-/// `.` and `..` come first.
+/// `.` and `..` are listed first.
 const DOTS: [&[u8]; 2] = [b".", b".."];
 
 impl OpenDirectory {
-    fn with<T>(&self, body: impl FnOnce(&mut Listed) -> T) -> T {
-        body(&mut self.listed.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with<T>(&self, body: impl FnOnce(&mut ListingState) -> T) -> T {
+        body(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Drop for OpenDirectory {
     fn drop(&mut self) {
-        if let Some(dh) = self.with(|listed| listed.dh) {
+        if let Some(dh) = self.with(|state| state.dh) {
             self.remote.closedir(dh);
         }
     }
@@ -187,28 +192,28 @@ impl Vfs {
             return Err(Errno::ENOTDIR);
         }
         let path = self.path(ino)?;
-        let known = match self.stale_listing(ino) {
-            Some(known) => Some(known),
+        let cached = match self.stale_listing(ino) {
+            Some(cached) => Some(cached),
             None => {
                 self.await_listing(&path).await;
-                self.whole_listing(ino, &path)
+                self.cached_full_listing(ino, &path)
             }
         };
-        let listed = match known {
-            Some(whole) => Listed::known(whole),
+        let state = match cached {
+            Some(full) => ListingState::from_cache(full),
             None => {
-                let asked = self.asked();
+                let stamp = self.stamp_request();
                 let opening = async {
                     let opened = self.remote.opendir(&path).await;
                     let dh = opened.inspect_err(|error| {
                         if *error == Errno::ENOENT {
-                            self.outdate(&inode);
+                            self.invalidate_inode(&inode);
                         }
                     })?;
-                    Ok(Listed::new(dh, asked))
+                    Ok(ListingState::new(dh, stamp))
                 };
-                let known = || Ok(self.stale_listing(ino).map(Listed::known));
-                self.or_stale(opening, known).await?
+                let cached = || Ok(self.stale_listing(ino).map(ListingState::from_cache));
+                self.or_stale(opening, cached).await?
             }
         };
         let number = self.directories.number();
@@ -217,28 +222,29 @@ impl Vfs {
             remote: self.remote.clone(),
             opened_at: Instant::now(),
             fetching: tokio::sync::Mutex::default(),
-            listed: Mutex::new(listed),
-            names_alone: AtomicBool::new(false),
+            state: Mutex::new(state),
+            names_only: AtomicBool::new(false),
         };
         self.directories.insert(number, Arc::new(directory));
         Ok(DirHandle(number))
     }
 
-    /// The whole of the directory `ino`, if that is known. Notes that it is being listed.
-    fn whole_listing(&self, ino: Ino, path: &RemotePath) -> Option<Whole> {
-        let (whole, was_ahead) = self.tree().whole(ino, self.config.dirs);
-        self.shared.walked(path, was_ahead);
-        whole
+    /// The full listing of the directory `ino`, if it is cached and valid. Notes that the directory
+    /// is being listed.
+    fn cached_full_listing(&self, ino: Ino, path: &RemotePath) -> Option<FullListing> {
+        let (full, prefetched_in_time) = self.tree().full_listing(ino, self.config.dirs);
+        self.shared.note_listing(path, prefetched_in_time);
+        full
     }
 
-    /// Gives an open directory back. Waits for nothing.
+    /// Closes an open directory. Does not wait.
     pub fn releasedir(&self, handle: DirHandle) {
         self.directories.remove(handle.0);
     }
 
-    /// Lists from `offset` on: 0 for the start, else the `next_offset` of an entry. Nothing pushed
-    /// means the end. With `plus`, entries are looked up too, where the listing contains enough for
-    /// that, and where that is worth it (`names_alone.rs`).
+    /// Lists from `offset` on: 0 for the start, else the `next_offset` of an entry. No entry means
+    /// the end. With `plus`, entries are looked up too, if the listing contains their attributes
+    /// and the kernel is likely to use them (`readdirplus.rs`).
     pub async fn readdir(
         &self,
         handle: DirHandle,
@@ -251,11 +257,11 @@ impl Vfs {
         if offset == 0 {
             self.rewind(&directory).await?;
             if plus {
-                self.begin_listing(&directory);
+                self.choose_names_only(&directory);
             }
         }
         self.fetch_past(&directory, offset).await?;
-        // From here on nothing waits, since look-ups are being counted.
+        // Nothing waits from here on, since lookups are being counted.
         for (index, name) in DOTS.into_iter().enumerate().skip(offset) {
             if !listing.has_room(name) {
                 return Ok(());
@@ -270,26 +276,26 @@ impl Vfs {
                 entry: None,
             });
         }
-        let files_alone =
-            self.names_alone.is_active() && directory.names_alone.load(Ordering::Relaxed);
-        let looks_up = |kind| plus && (kind == FileKind::Directory || !files_alone);
-        directory.with(|listed| {
+        let names_only =
+            self.readdirplus_policy.is_active() && directory.names_only.load(Ordering::Relaxed);
+        let looks_up = |kind| plus && (kind == FileKind::Directory || !names_only);
+        directory.with(|state| {
             let first = offset.saturating_sub(DOTS.len());
-            let skipped = first.checked_sub(listed.dropped).ok_or(Errno::EINVAL)?;
-            listed.begun = true;
-            for (index, found) in listed.entries.iter().enumerate().skip(skipped) {
-                let index = listed.dropped + index;
-                let name = found.name.as_bytes();
+            let skipped = first.checked_sub(state.dropped).ok_or(Errno::EINVAL)?;
+            state.started = true;
+            for (index, listed) in state.entries.iter().enumerate().skip(skipped) {
+                let index = state.dropped + index;
+                let name = listed.name.as_bytes();
                 if !listing.has_room(name) {
                     break;
                 }
-                let look_up = || self.listed_entry(directory.ino, found, listed.asked);
-                let entry = looks_up(found.attr.kind).then(look_up).flatten();
-                let expected = || self.tree().expected_number(directory.ino, &found.name);
+                let look_up = || self.plus_entry(directory.ino, listed, state.stamp);
+                let entry = looks_up(listed.attr.kind).then(look_up).flatten();
+                let expected = || self.tree().expected_number(directory.ino, &listed.name);
                 listing.push(ListedEntry {
                     name,
                     number: entry.map_or_else(expected, |entry| entry.stat.number),
-                    kind: found.attr.kind,
+                    kind: listed.attr.kind,
                     next_offset: (index + DOTS.len()) as u64 + 1,
                     entry,
                 });
@@ -298,40 +304,41 @@ impl Vfs {
         })
     }
 
-    /// Decides whether the files of `directory` are named alone.
-    fn begin_listing(&self, directory: &OpenDirectory) {
+    /// Decides whether `directory` lists its files without attributes.
+    fn choose_names_only(&self, directory: &OpenDirectory) {
         let is_full = self.tree().is_full();
         if is_full {
-            self.names_alone.begin_listing();
+            self.readdirplus_policy.begin_directory();
         }
-        let alone = is_full && self.names_alone.is_active();
-        directory.names_alone.store(alone, Ordering::Relaxed);
+        let names_only = is_full && self.readdirplus_policy.is_active();
+        directory.names_only.store(names_only, Ordering::Relaxed);
     }
 
-    /// Begins the listing anew, unless it has not begun and shows the directory as it is.
+    /// Begins the listing again, unless it has not started and is up to date.
     async fn rewind(&self, directory: &OpenDirectory) -> Result<()> {
         let _fetching = directory.fetching.lock().await;
-        let (begun, asked) = directory.with(|listed| (listed.begun, listed.asked));
+        let (started, stamp) = directory.with(|state| (state.started, state.stamp));
         let old = directory.opened_at.elapsed() >= self.config.dirs.min.max(READ_WITHIN);
-        let changed = || self.tree().any_name_changed_since(directory.ino, asked.tick);
-        if !begun && (self.serves_stale() || !old && !changed()) {
+        let changed = || self.tree().any_name_changed_since(directory.ino, stamp.seq);
+        if !started && (self.serves_stale() || !old && !changed()) {
             return Ok(());
         }
         let path = self.path(directory.ino)?;
-        let asked = self.asked();
+        let stamp = self.stamp_request();
         let dh = self.remote.opendir(&path).await?;
-        let old = directory.with(|listed| std::mem::replace(listed, Listed::new(dh, asked)).dh);
+        let old = directory.with(|state| std::mem::replace(state, ListingState::new(dh, stamp)).dh);
         if let Some(old) = old {
             self.remote.closedir(old);
         }
         Ok(())
     }
 
-    /// Fetches until the entry at `offset` is there, or the listing is complete.
+    /// Fetches until the entry at `offset` has arrived, or the listing is complete.
     async fn fetch_past(&self, directory: &OpenDirectory, offset: usize) -> Result<()> {
-        let enough = |listed: &mut Listed| listed.complete || listed.end() + DOTS.len() > offset;
-        // The dots alone would make a reply, but a poor one.
-        let reached = |listed: &mut Listed| enough(listed) && (listed.complete || listed.end() > 0);
+        let enough = |state: &mut ListingState| state.complete || state.end() + DOTS.len() > offset;
+        // A reply with only the dots would cost the kernel another request.
+        let reached =
+            |state: &mut ListingState| enough(state) && (state.complete || state.end() > 0);
         if directory.with(reached) {
             return Ok(());
         }
@@ -339,41 +346,41 @@ impl Vfs {
         let wanted = offset.saturating_sub(DOTS.len());
         while !directory.with(reached) {
             // A listing without a handle is complete.
-            let Some(dh) = directory.with(|listed| listed.dh) else { break };
-            // What an earlier caller has fetched, and was interrupted over.
+            let Some(dh) = directory.with(|state| state.dh) else { break };
+            // Entries of an earlier caller that was interrupted.
             self.resolve_fetched(directory, wanted).await?;
             if directory.with(reached) {
                 break;
             }
             let reading = async { self.remote.readdir(dh).await.map(Some) };
-            let known = || Ok(self.list_stale(directory).then_some(None));
-            let Some(batch) = self.or_stale(reading, known).await? else { break };
-            directory.with(|listed| {
-                listed.first_at.get_or_insert_with(Instant::now);
+            let cached = || Ok(self.use_stale_listing(directory).then_some(None));
+            let Some(batch) = self.or_stale(reading, cached).await? else { break };
+            directory.with(|state| {
+                state.first_batch_at.get_or_insert_with(Instant::now);
             });
             let Some(batch) = batch else {
-                let snapshot = directory.with(|listed| {
-                    listed.complete = true;
-                    listed.snapshot()
+                let listing = directory.with(|state| {
+                    state.complete = true;
+                    state.to_cached()
                 });
-                self.keep_listing(directory.ino, snapshot);
+                self.store_listing(directory.ino, listing);
                 break;
             };
-            let seen_at = Instant::now();
-            directory.with(|listed| {
-                listed.fetched.extend(batch.into_iter().map(|entry| (entry, seen_at)));
+            let received_at = Instant::now();
+            directory.with(|state| {
+                state.fetched.extend(batch.into_iter().map(|entry| (entry, received_at)));
             });
             self.resolve_fetched(directory, wanted).await?;
         }
         Ok(())
     }
 
-    /// Lists what is known instead of what has not come yet.
-    fn list_stale(&self, directory: &OpenDirectory) -> bool {
-        let known = self.stale_listing(directory.ino);
-        let replaced = directory.with(|listed| {
-            let known = known.filter(|_| listed.end() == 0)?;
-            Some(std::mem::replace(listed, Listed::known(known)))
+    /// Replaces a listing of which nothing has arrived by the cached one of any age.
+    fn use_stale_listing(&self, directory: &OpenDirectory) -> bool {
+        let cached = self.stale_listing(directory.ino);
+        let replaced = directory.with(|state| {
+            let cached = cached.filter(|_| state.end() == 0)?;
+            Some(std::mem::replace(state, ListingState::from_cache(cached)))
         });
         if let Some(dh) = replaced.as_ref().and_then(|replaced| replaced.dh) {
             self.remote.closedir(dh);
@@ -381,44 +388,45 @@ impl Vfs {
         replaced.is_some()
     }
 
-    /// Keeps a listing that was asked for, and goes on with the walk that it may be part of.
-    fn keep_listing(&self, dir: Ino, snapshot: Option<Snapshot>) {
-        let Some(snapshot) = snapshot.filter(|_| self.keeps_listings()) else { return };
+    /// Caches a listing, and continues the walk that it may be part of.
+    fn store_listing(&self, dir: Ino, listing: Option<CachedListing>) {
+        let Some(listing) = listing.filter(|_| self.keeps_listings()) else { return };
         let path = {
             let mut tree = self.tree();
-            tree.learn_directory(dir, snapshot);
+            tree.insert_listing(dir, listing);
             tree.path(dir)
         };
         if let Some(path) = path {
-            self.shared.walk_on(&path);
+            self.shared.continue_walk(&path);
         }
     }
 
-    /// Makes entries of what was fetched. Attributes that a server leaves out are requested; a name
-    /// that is gone by then is left out. Nothing is lost where this fails or is dropped: the next
-    /// caller goes on with the same name.
+    /// Moves the fetched entries to `entries`. Missing attributes are requested; a name that is
+    /// gone by then is omitted. If this fails or is dropped, nothing is lost: the next caller
+    /// continues with the same name.
     async fn resolve_fetched(&self, directory: &OpenDirectory, wanted: usize) -> Result<()> {
-        while let Some(name) = directory.with(|listed| listed.take_known(wanted)) {
+        while let Some(name) = directory.with(|state| state.take_resolved(wanted)) {
             let path = self.path(directory.ino)?.join(&name);
             let attr = match self.remote.lstat(&path).await {
                 Ok(attr) => Some(attr),
                 Err(Errno::ENOENT) => None,
                 Err(error) => return Err(error),
             };
-            directory.with(|listed| listed.resolve_first(attr));
+            directory.with(|state| state.resolve_first(attr));
         }
         Ok(())
     }
 
-    /// Looks up a name by what the listing tells of it.
-    fn listed_entry(&self, dir: Ino, found: &Found, asked: Asked) -> Option<Entry> {
-        let Found { name, attr, seen_at } = found;
-        let (inode, until) = self.see_listed(&mut self.tree(), dir, name, attr, *seen_at, asked)?;
-        // An owner with no number here is left to a look-up, which can say so.
+    /// Looks up a name by its entry in the listing.
+    fn plus_entry(&self, dir: Ino, listed: &CachedEntry, stamp: RequestStamp) -> Option<Entry> {
+        let CachedEntry { name, attr, received_at } = listed;
+        let (inode, until) =
+            self.lookup_from_listing(&mut self.tree(), dir, name, attr, *received_at, stamp)?;
+        // If the owner has no local id, a lookup can report the error.
         self.entry_until(&inode, attr, until).inspect_err(|_| self.forget(inode.ino, 1)).ok()
     }
 }
 
-pub(crate) fn differs(known: Option<Attr>, told: &Attr) -> bool {
-    known.is_none_or(|known| Validator::of(&known) != Validator::of(told))
+pub(crate) fn differs(cached: Option<Attr>, reply: &Attr) -> bool {
+    cached.is_none_or(|cached| Validator::of(&cached) != Validator::of(reply))
 }

@@ -1,25 +1,25 @@
-//! Fractions of seconds for the times of change that this mount makes.
+//! Fractions of a second for the mtimes of local changes.
 //!
-//! SFTP has whole seconds, and `make` rebuilds what is older than its sources: with whole seconds
-//! a source that is edited in the second in which it was compiled is never newer than the object.
-//! So a change made here gets a fraction of the second that the server reports for it. Within one
-//! second fractions grow in the order in which the changes become known, which for changes of which
-//! one follows from the other is their order. They are those of this machine's clock where that
-//! keeps the order, since programs also set times by it.
+//! SFTP has whole seconds, and `make` rebuilds files that are older than their sources: with whole
+//! seconds, a source that is edited in the second in which it was compiled is never newer than its
+//! object. So a local change gets a fraction of the second that the server reports for it. Within
+//! one second fractions increase in the order in which the results of changes arrive; if one change
+//! depends on another, that is their order. They follow the local clock where that keeps the order,
+//! since programs also set times by it.
 //!
 //! The clocks of both machines need not agree: only the order within one second of the server is
-//! promised. Where a fraction is kept is in [`inode`](crate::inode).
+//! promised. [`inode`](crate::inode) stores the fraction.
 
 use std::sync::{Mutex, PoisonError};
 
 use base::Timestamp;
 
-/// Seconds for which the last fraction is remembered: several servers have several clocks, and a
-/// change may become known a second late.
+/// Seconds whose last fraction is remembered: several servers have several clocks, and the result
+/// of a change may arrive a second late.
 const SECONDS: usize = 4;
 
-/// Largest fraction taken from a clock, in nanoseconds. The rest of the second is for those that
-/// only have to be larger than others.
+/// Largest fraction taken from a clock, in nanoseconds. The rest of the second is for fractions
+/// that only have to be larger than others.
 const FROM_CLOCK: u32 = 900_000_000;
 
 const LARGEST: u32 = 999_999_999;
@@ -30,9 +30,9 @@ pub(crate) struct Fractions(Mutex<Given>);
 
 #[derive(Default)]
 struct Given {
-    /// The largest one of each second.
+    /// The largest fraction of each second.
     last: [Timestamp; SECONDS],
-    /// Which of them is replaced next.
+    /// The next one to be replaced.
     next: usize,
 }
 
@@ -42,13 +42,13 @@ impl Fractions {
         self.next_at(secs, Timestamp::now())
     }
 
-    /// The present time for a change that sets a time itself.
+    /// The present time, for a change that sets a time itself.
     pub(crate) fn now(&self) -> Timestamp {
         let now = Timestamp::now();
         Timestamp { nanos: self.next_at(now.secs, now), ..now }
     }
 
-    /// A program has set this time. Changes of that second which follow come after it.
+    /// A program has set this time. Later changes in that second get a later time.
     pub(crate) fn note(&self, time: Timestamp) {
         let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = given.last.iter_mut().find(|last| last.secs == time.secs) {
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn fractions_of_a_second_grow_however_the_clock_goes() {
         let fractions = Fractions::default();
-        // Of a server whose seconds begin in the middle of ours.
+        // The server's seconds begin in the middle of the local ones.
         assert_eq!(fractions.next_at(100, at(200, 600_000_000)), 600_000_000);
         assert_eq!(fractions.next_at(100, at(200, 600_000_000)), 600_000_001);
         assert_eq!(fractions.next_at(100, at(200, 990_000_000)), FROM_CLOCK);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_sets_is_older_than_what_follows() {
+    fn times_set_by_a_program_are_older_than_later_changes() {
         let fractions = Fractions::default();
         fractions.note(at(100, 5));
         assert_eq!(fractions.next_at(100, at(0, 7)), 7, "nothing was known of that second");

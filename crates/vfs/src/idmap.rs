@@ -7,8 +7,8 @@ use base::{Attr, Errno, Result};
 use crate::config::{IdMap, Shown};
 
 impl IdMap {
-    /// Remote owner to local owner. An id with no local one is `EPERM` where the table says so.
-    fn uid_here(&self, uid: u32) -> Result<u32> {
+    /// Remote user id to local user id. `EPERM` if there is no local one and the table says so.
+    fn uid_to_local(&self, uid: u32) -> Result<u32> {
         match self {
             IdMap::Same => Ok(uid),
             IdMap::User { uid: (remote, local), .. } => Ok(swap(uid, *remote, *local)),
@@ -16,7 +16,7 @@ impl IdMap {
         }
     }
 
-    fn gid_here(&self, gid: u32) -> Result<u32> {
+    fn gid_to_local(&self, gid: u32) -> Result<u32> {
         match self {
             IdMap::Same => Ok(gid),
             IdMap::User { gid: (remote, local), .. } => Ok(swap(gid, *remote, *local)),
@@ -24,8 +24,8 @@ impl IdMap {
         }
     }
 
-    /// Local owner to remote owner. `EPERM` for an id without one, where the table says so.
-    pub fn uid_there(&self, uid: u32) -> Result<u32> {
+    /// Local user id to remote user id. `EPERM` if there is no remote one and the table says so.
+    pub fn uid_to_remote(&self, uid: u32) -> Result<u32> {
         match self {
             IdMap::Same => Ok(uid),
             IdMap::User { uid: (remote, local), .. } => Ok(swap(uid, *local, *remote)),
@@ -33,8 +33,8 @@ impl IdMap {
         }
     }
 
-    /// Local group to remote group, likewise.
-    pub fn gid_there(&self, gid: u32) -> Result<u32> {
+    /// Local group id to remote group id. `EPERM` if there is no remote one and the table says so.
+    pub fn gid_to_remote(&self, gid: u32) -> Result<u32> {
         match self {
             IdMap::Same => Ok(gid),
             IdMap::User { gid: (remote, local), .. } => Ok(swap(gid, *local, *remote)),
@@ -42,13 +42,13 @@ impl IdMap {
         }
     }
 
-    /// Attributes as this machine is to see them. `EPERM` for an owner without a local one, where
-    /// the table says so.
-    pub fn attr_here(&self, shown: &Shown, attr: Attr) -> Result<Attr> {
+    /// Attributes as this machine sees them. `EPERM` if an owner has no local id and the table says
+    /// so.
+    pub fn attr_to_local(&self, shown: &Shown, attr: Attr) -> Result<Attr> {
         let umask = if attr.is_dir() { shown.dir_umask } else { shown.file_umask };
         Ok(Attr {
-            uid: shown.uid.map_or_else(|| self.uid_here(attr.uid), Ok)?,
-            gid: shown.gid.map_or_else(|| self.gid_here(attr.gid), Ok)?,
+            uid: shown.uid.map_or_else(|| self.uid_to_local(attr.uid), Ok)?,
+            gid: shown.gid.map_or_else(|| self.gid_to_local(attr.gid), Ok)?,
             perm: umask.map_or(attr.perm, |umask| 0o777 & !umask),
             ..attr
         })
@@ -66,7 +66,7 @@ fn here(table: Option<&HashMap<u32, u32>>, id: u32, others_same: bool) -> Result
 
 fn there(table: Option<&HashMap<u32, u32>>, id: u32, others_same: bool) -> Result<u32> {
     let Some(table) = table else { return Ok(id) };
-    // The smallest of those that are `id` here, so that the answer is the same each time.
+    // The smallest remote id, so that the result is always the same.
     let remote = table.iter().filter(|(_, local)| **local == id).map(|(remote, _)| remote).min();
     known(remote, id, others_same)
 }
@@ -92,38 +92,39 @@ mod tests {
     #[test]
     fn the_login_is_the_local_user_in_both_directions() {
         let map = IdMap::User { uid: (1000, 500), gid: (100, 50) };
-        let here =
-            map.attr_here(&Shown::default(), attr(FileKind::Regular, 0o644, 1000, 100)).unwrap();
+        let here = map
+            .attr_to_local(&Shown::default(), attr(FileKind::Regular, 0o644, 1000, 100))
+            .unwrap();
         assert_eq!((here.uid, here.gid), (500, 50));
-        assert_eq!((map.uid_there(500), map.gid_there(50)), (Ok(1000), Ok(100)));
-        assert_eq!((map.uid_here(7), map.uid_there(7)), (Ok(7), Ok(7)));
+        assert_eq!((map.uid_to_remote(500), map.gid_to_remote(50)), (Ok(1000), Ok(100)));
+        assert_eq!((map.uid_to_local(7), map.uid_to_remote(7)), (Ok(7), Ok(7)));
     }
 
     #[test]
-    fn a_table_maps_what_is_in_it_and_refuses_or_passes_the_rest() {
+    fn a_table_maps_its_ids_and_refuses_or_passes_the_others() {
         let table = |others_same| IdMap::Table {
             uids: Some([(1, 11), (2, 12)].into()),
             gids: Some([(3, 13)].into()),
             others_same,
         };
-        assert_eq!(table(false).uid_here(1), Ok(11));
-        assert_eq!(table(false).uid_there(12), Ok(2));
-        assert_eq!(table(false).gid_there(13), Ok(3));
-        assert_eq!(table(false).uid_here(9), Err(Errno::EPERM));
-        assert_eq!(table(false).uid_there(1), Err(Errno::EPERM));
-        assert_eq!(table(true).uid_here(9), Ok(9));
+        assert_eq!(table(false).uid_to_local(1), Ok(11));
+        assert_eq!(table(false).uid_to_remote(12), Ok(2));
+        assert_eq!(table(false).gid_to_remote(13), Ok(3));
+        assert_eq!(table(false).uid_to_local(9), Err(Errno::EPERM));
+        assert_eq!(table(false).uid_to_remote(1), Err(Errno::EPERM));
+        assert_eq!(table(true).uid_to_local(9), Ok(9));
         let users = IdMap::Table { uids: Some([(1, 11)].into()), gids: None, others_same: false };
-        assert_eq!((users.gid_here(5), users.gid_there(5)), (Ok(5), Ok(5)));
+        assert_eq!((users.gid_to_local(5), users.gid_to_remote(5)), (Ok(5), Ok(5)));
     }
 
     #[test]
-    fn what_is_shown_may_be_the_same_for_all() {
+    fn shown_attributes_replace_those_of_all_files() {
         let shown =
             Shown { uid: Some(5), gid: Some(6), file_umask: Some(0o177), dir_umask: Some(0o022) };
         let file = attr(FileKind::Regular, 0o6755, 1, 1);
-        let file = IdMap::Same.attr_here(&shown, file).unwrap();
+        let file = IdMap::Same.attr_to_local(&shown, file).unwrap();
         assert_eq!((file.uid, file.gid, file.perm), (5, 6, 0o600));
         let dir = attr(FileKind::Directory, 0, 1, 1);
-        assert_eq!(IdMap::Same.attr_here(&shown, dir).unwrap().perm, 0o755);
+        assert_eq!(IdMap::Same.attr_to_local(&shown, dir).unwrap().perm, 0o755);
     }
 }

@@ -1,17 +1,31 @@
-//! One inode: its attributes as last seen, what this mount knows better than the server, and the
-//! handles it is open with.
+//! One inode: its cached attributes, local knowledge that the server does not have, and its open
+//! handles.
 //!
-//! Definitions. The *validator* of a file is what tells one content from another as far as SFTP
-//! allows: size and time of last change, in whole seconds. It is *settled* when no further change
-//! could leave it the same: when the second it names is over.
+//! Definitions. The *validator* of a file identifies its content as far as SFTP allows: size and
+//! mtime in whole seconds. A content is *racy* (Git's "racily clean") if it was read within the
+//! second that its validator names: a second change in that second would leave the validator the
+//! same. Later it is *past the racy window*.
 //!
-//! Who locks what: `state` is a plain mutex held for a few instructions; it may be taken inside
-//! the tree's lock, never around it. `writes` has a lock of its own, which may be taken inside
-//! that of `state`: a write begins and ends in both at once.
+//! Words of freshness. Each names one question; the methods of [`State`] use them so.
 //!
-//! There is one for each file that the kernel knows, most of which are only listed. So what few
-//! inodes have is apart, and made when it is needed ([`More`], [`Rare`], [`Writes`], [`Handles`]),
-//! and points in time are [`Moment`]s.
+//! | word | question | clock |
+//! | --- | --- | --- |
+//! | fresh | is the time-out of the attributes not over? | now < `valid_until` |
+//! | expired | is it over? | now >= `valid_until` |
+//! | validated | did the server confirm the attributes and a name within `open_revalidate`, with no local change since or in flight? | age of `requested_at`, `name_validated_at` |
+//! | invalidated | has a local change, or a contradicting answer, made the attributes doubtful? | none; until the next answer |
+//! | unchanged since | was there no local change since a request was sent, and is none in flight? | [`ChangeCounter`](crate::tree::ChangeCounter) |
+//! | quiet since | are all changes over, and has none begun since a count of [`State::changes_begun`]? | that count |
+//! | past the racy window | can the content not change any more without a new validator? | `validator_seen_at`, the server's mtime |
+//! | same generation | is the content the one that was requested? | [`State::content_generation`] |
+//!
+//! Locking. `state` is a plain mutex held for a few instructions; it may be taken inside the tree's
+//! lock, never around it. `writes` has a lock of its own, which may be taken inside that of
+//! `state`: a write begins and ends in both at once.
+//!
+//! There is one `Inode` for each file that the kernel knows, and most of them are only listed. So
+//! fields that few inodes need are in boxes of their own ([`ActiveState`], [`RareState`],
+//! [`Writes`], [`OpenHandles`]), and times are [`CompactInstant`]s.
 
 mod pages;
 mod times;
@@ -24,23 +38,25 @@ use base::{Access, Attr, AttrChange, Errno, FileKind, Timestamp};
 use tokio::time::Instant;
 
 use crate::Ino;
+use crate::compact_instant::CompactInstant;
 use crate::config::Timeout;
-use crate::moment::Moment;
+use crate::prefetch::history::Visit;
 use crate::readahead::Readahead;
 use crate::remote_file::RemoteFile;
-use crate::tree::Asked;
-use crate::validate_ahead::turns::Turn;
+use crate::tree::RequestStamp;
 use crate::writes::Writes;
 use pages::Pages;
 
-/// For how much longer than it was told to the kernel may take attributes for true: its time runs
-/// from when it takes the reply. Too much costs a round trip at an open of what has changed.
-const TOLD_SLACK: Duration = Duration::from_secs(1);
+pub(crate) use pages::Validator;
 
-/// For how long the kernel is told attributes without any time to take them for true, once an open
-/// has found that it had another size: long enough for each open that waits for the same file to
-/// be made again. Costs questions of the kernel, but none to the server.
-const DOUBT: Duration = Duration::from_secs(10);
+/// How much longer than its time-out the kernel may use attributes: its time-out starts when it
+/// receives the reply. Too long a slack costs a round trip at the open of a changed file.
+const KERNEL_TTL_SLACK: Duration = Duration::from_secs(1);
+
+/// How long the kernel gets attributes with a time-out of zero after an open found another size
+/// than the kernel's: long enough for each open that waits for the same file to be repeated. Costs
+/// requests of the kernel, but none to the server.
+const ZERO_TTL_FOR: Duration = Duration::from_secs(10);
 
 /// See the [module](self).
 pub(crate) struct Inode {
@@ -52,103 +68,91 @@ pub(crate) struct Inode {
     state: Mutex<State>,
 }
 
-/// What tells one content of a file from another.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Validator {
-    size: u64,
-    mtime: i64,
-}
-
-impl Validator {
-    pub(crate) fn of(attr: &Attr) -> Validator {
-        Validator { size: attr.size, mtime: attr.mtime.secs }
-    }
-}
-
-/// What is known of those inodes that are opened or changed.
+/// State of inodes that were opened or changed; most inodes have none.
 #[derive(Default)]
-struct More {
-    /// Tick of the last change made here.
-    changed: u64,
-    /// Tick at which a handle was opened that had been granted before.
-    opened_late: u64,
-    /// Changes that have ever begun.
-    begun: u64,
-    /// Changes on their way.
-    changing: u32,
-    /// Changes of its names on their way.
-    renaming: u32,
+struct ActiveState {
+    /// Sequence number of the last local change.
+    last_change_seq: u64,
+    /// Sequence number of the last open of a deferred handle.
+    deferred_open_seq: u64,
+    /// Number of changes that have ever begun.
+    changes_begun: u64,
+    /// Changes in flight.
+    changes_in_flight: u32,
+    /// Changes of its names in flight.
+    renames_in_flight: u32,
     pages: Option<Pages>,
-    turn: Option<Turn>,
-    /// Something that changes the time of change was done here since the attributes were learned.
-    time_changes: bool,
-    /// Nanoseconds of the time of change last learned, if this mount has made that change; else 0.
+    visit: Option<Visit>,
+    /// A local change has set a new mtime since the attributes were received.
+    mtime_pending: bool,
+    /// Nanoseconds of the cached mtime, if this mount made that change; else 0.
     fraction: u32,
-    /// What the file is, if this mount has made it and has done all to it since.
-    made: Option<Box<Made>>,
-    rare: Option<Box<Rare>>,
+    /// The file, if this mount has created it and nobody else has changed it since.
+    created_here: Option<Box<CreatedFile>>,
+    rare: Option<Box<RareState>>,
 }
 
-/// What is known of few inodes: of those that are changed through this mount.
+/// State of the few inodes that are changed through this mount.
 #[derive(Default)]
-struct Rare {
-    /// Until when the kernel is told nothing to take for true.
-    doubted_until: Option<Instant>,
-    /// When an open was last sent back to a name that was gone.
+struct RareState {
+    /// Until when the kernel gets attributes with a time-out of zero.
+    zero_ttl_until: Option<Instant>,
+    /// When an open was last sent back to the lookup of a name that was gone.
     sent_back_at: Option<Instant>,
-    /// Time of the last change of the inode that this mount made.
+    /// Time of the last local change of the inode.
     ctime: Option<Timestamp>,
-    /// Times set here, with the fractions that SFTP cannot carry; they hold as long as the server
-    /// tells the same seconds.
+    /// Times set locally, with fractions that SFTP cannot carry; valid while the server reports the
+    /// same second.
     set_atime: Option<Timestamp>,
     set_mtime: Option<Timestamp>,
-    /// Acknowledged writes that have failed, and why the last one did.
+    /// The number of acknowledged writes that have failed, and the last error.
     failed_writes: (u64, Option<Errno>),
 }
 
-/// What a file is that this mount is making.
-struct Made {
+/// A file that this mount has created.
+struct CreatedFile {
     attr: Attr,
-    /// So is the time of its last change.
-    exact: bool,
-    /// When that was known.
+    /// Whether the mtime in `attr` is exact.
+    exact_mtime: bool,
+    /// When `attr` was known.
     at: Instant,
 }
 
-/// One of those who have the file open.
+/// An open handle of the file.
 pub(crate) struct OpenHandle {
     /// The number of the open file.
     pub(crate) file: u64,
     pub(crate) remote: Arc<RemoteFile>,
-    /// What it was opened as.
+    /// The validator at the open.
     pub(crate) validator: Validator,
     pub(crate) access: Access,
-    /// Reads through it fill the kernel's pages.
+    /// Whether reads through it fill the kernel's page cache.
     pub(crate) cached: bool,
 }
 
-/// What is known of a file that another open, or a look at its name, changes.
+/// The part of the state that another open, or a lookup of the name, changes. Compared to detect
+/// that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Known {
-    /// The number of the file that was opened last, of those that are open.
+pub(crate) struct StateVersion {
+    /// The highest number among the open files.
     newest: Option<u64>,
     validator: Option<Validator>,
 }
 
-/// Those who have a file open: nobody, for most files.
+/// The open handles of a file: none, for most files.
 #[derive(Default)]
-pub(crate) struct Handles(
+pub(crate) struct OpenHandles(
     #[expect(clippy::box_collection, reason = "all files have room for it")]
     Option<Box<Vec<OpenHandle>>>,
 );
 
-impl Handles {
-    /// One more has it open.
+impl OpenHandles {
+    /// Adds a handle.
     pub(crate) fn push(&mut self, handle: OpenHandle) {
         self.0.get_or_insert_default().push(handle);
     }
 
-    /// Leaves those that are to be `kept`.
+    /// Removes all handles but those that are `kept`.
     pub(crate) fn retain(&mut self, kept: impl FnMut(&OpenHandle) -> bool) {
         if let Some(handles) = &mut self.0 {
             handles.retain(kept);
@@ -157,7 +161,7 @@ impl Handles {
     }
 }
 
-impl Deref for Handles {
+impl Deref for OpenHandles {
     type Target = [OpenHandle];
 
     fn deref(&self) -> &[OpenHandle] {
@@ -166,42 +170,63 @@ impl Deref for Handles {
 }
 
 /// The mutable part of an [`Inode`].
+///
+/// | field | question | clock | set by |
+/// | --- | --- | --- | --- |
+/// | `attr` | what are the attributes? | – | [`set_attr`](State::set_attr), [`apply`](State::apply) |
+/// | `valid_until` | until when are they fresh? | local time | `set_attr`, [`extend_validity`](State::extend_validity), [`invalidate`](State::invalidate) |
+/// | `received_at` | which of two answers is newer? | local time of the answer | `set_attr` |
+/// | `requested_at` | how old may `attr` be? | local time of the request | `set_attr` |
+/// | `name_validated_at` | when did a name lead here? | local time of the request | [`note_name_validated`](State::note_name_validated) |
+/// | `validator_seen_at` | since when is the validator known? | local time of the answer | `set_attr`, if the validator changes |
+/// | `invalidated` | may a change have outdated `attr`? | – | set by `invalidate`, cleared by `set_attr`, `extend_validity` |
+/// | `lifetime_ms` | how long was the last answer fresh? | – | `set_attr` |
+/// | `kernel_size`, `kernel_valid_until` | which size does the kernel use, and until when? | local time of the reply | [`note_kernel_reply`](State::note_kernel_reply), [`invalidate_pages_and_size`](State::invalidate_pages_and_size) |
+/// | `content_generation` | is prefetched data of the present content? | counter | `set_attr`, [`validate_pages`](State::validate_pages), [`invalidate_pages`](State::invalidate_pages) |
+/// | `pages_untrusted` | may uncompared pages be of another file? | – | set by `invalidate_pages`, cleared by [`restore_page_trust`](State::restore_page_trust) |
+/// | `began_empty` | do the kernel's pages hold only local writes? | – | [`begin_writing`](State::begin_writing) |
+/// | `last_change_seq`, `changes_in_flight` | is an answer from before a local change? | change counter | [`begin_change`](State::begin_change), [`end_change`](State::end_change), [`note_change`](State::note_change) |
+/// | `changes_begun` | has another change begun meanwhile? | count | `begin_change` |
+/// | `renames_in_flight` | is a name being changed? | – | [`begin_renaming`](State::begin_renaming), [`end_renaming`](State::end_renaming) |
+/// | `deferred_open_seq` | was an answer by name requested before a deferred handle was opened? | change counter | [`note_deferred_open`](State::note_deferred_open) |
+/// | `pages` | which content do the kernel's pages hold? | – | `validate_pages`, [`pages_written`](State::pages_written), `invalidate_pages` |
+/// | `mtime_pending` | will the next mtime be that of a local change? | – | [`expect_new_mtime`](State::expect_new_mtime), [`set_fraction`](State::set_fraction) |
+/// | `created_here` | is the file known without a request? | – | [`set_created_here`](State::set_created_here), [`forget_created_here`](State::forget_created_here) |
 pub(crate) struct State {
-    /// As the server last told, not mapped.
+    /// The server's last answer, owners not mapped.
     attr: Option<Attr>,
-    valid_until: Moment,
-    /// When the server told `attr`.
-    learned_at: Moment,
-    /// `attr` was true at this time or later.
-    asked_at: Moment,
-    /// A name of this inode was seen to lead to it at this time or later.
-    named_at: Moment,
+    valid_until: CompactInstant,
+    /// When the server's answer arrived.
+    received_at: CompactInstant,
+    /// When it was requested: `attr` was true then or later.
+    requested_at: CompactInstant,
+    /// When a name was requested that led to this inode: it did so then or later.
+    name_validated_at: CompactInstant,
     /// When the present validator was first seen.
-    first_seen: Moment,
-    /// Until when the kernel may take `shown_size` for true; never when it knows that it is not.
-    told_until: Moment,
-    /// The size that the kernel was told last, for however short a time.
-    shown_size: u64,
-    /// Counts the contents that the file has had, as far as that is known here, and how often the
-    /// kernel's pages were dropped.
-    content: u64,
-    /// For how long an unchanged answer counts next, in milliseconds. What is longer than fits
-    /// here comes out of the time-out that it is bounded by.
+    validator_seen_at: CompactInstant,
+    /// Until when the kernel may use `kernel_size`; never, if it knows that the size is stale.
+    kernel_valid_until: CompactInstant,
+    /// The last size sent to the kernel, with any time-out.
+    kernel_size: u64,
+    /// Counts the known contents of the file, and how often the kernel's pages were dropped.
+    content_generation: u64,
+    /// How long the last answer was fresh, in milliseconds. A longer time than fits here is
+    /// replaced by the bounds of the time-out.
     lifetime_ms: u32,
     /// Links, as far as this mount made them.
     pub(crate) nlink: u32,
     /// `None` for most inodes.
-    more: Option<Box<More>>,
-    pub(crate) open: Handles,
-    /// Shared by those who have the file open through the page cache.
-    pub(crate) ahead: Weak<Readahead>,
-    /// Something has happened here since `attr` was told that may have changed it.
-    outdated: bool,
-    /// The kernel's pages may be of another file, whatever is taken for granted about them.
-    doubts_pages: bool,
-    /// Whoever writes the file at present has found it empty. So the kernel's pages hold what was
-    /// written here, and nothing from before that another machine could have changed meanwhile.
-    begun_empty: bool,
+    active: Option<Box<ActiveState>>,
+    pub(crate) open: OpenHandles,
+    /// Shared by all handles that read through the page cache.
+    pub(crate) readahead: Weak<Readahead>,
+    /// A local change since the answer may have changed `attr`, or another answer contradicts it.
+    invalidated: bool,
+    /// The kernel's pages may be of another file, even where pages are never compared.
+    pages_untrusted: bool,
+    /// The present writers found the file empty when they opened it. So the kernel's pages hold
+    /// local writes only, and nothing older that another machine could have changed meanwhile.
+    began_empty: bool,
 }
 
 impl Inode {
@@ -215,21 +240,21 @@ impl Inode {
             state: Mutex::new(State {
                 attr: None,
                 valid_until: now,
-                learned_at: now,
-                asked_at: now,
-                named_at: Moment::NEVER,
-                first_seen: now,
-                told_until: Moment::NEVER,
-                shown_size: 0,
-                content: 0,
+                received_at: now,
+                requested_at: now,
+                name_validated_at: CompactInstant::NEVER,
+                validator_seen_at: now,
+                kernel_valid_until: CompactInstant::NEVER,
+                kernel_size: 0,
+                content_generation: 0,
                 lifetime_ms: 0,
                 nlink: 1,
-                more: None,
-                open: Handles::default(),
-                ahead: Weak::new(),
-                outdated: true,
-                doubts_pages: false,
-                begun_empty: false,
+                active: None,
+                open: OpenHandles::default(),
+                readahead: Weak::new(),
+                invalidated: true,
+                pages_untrusted: false,
+                began_empty: false,
             }),
         }
     }
@@ -240,246 +265,254 @@ impl Inode {
 }
 
 impl State {
-    /// The attributes last seen, if they still count.
+    /// The cached attributes, if they are fresh.
     pub(crate) fn fresh_attr(&self, now: Instant) -> Option<Attr> {
-        (Moment::from(now) < self.valid_until).then_some(self.attr).flatten()
+        (CompactInstant::from(now) < self.valid_until).then_some(self.attr).flatten()
     }
 
-    /// The attributes last seen, however long ago.
+    /// The cached attributes, however old.
     pub(crate) fn last_attr(&self) -> Option<Attr> {
         self.attr
     }
 
-    /// The attributes last seen, if they were asked for no longer than `within` ago, whatever has
-    /// been changed here since.
-    pub(crate) fn asked_within(&self, within: Duration) -> Option<Attr> {
-        let age = Instant::now().saturating_duration_since(instant(self.asked_at));
+    /// The cached attributes, if they were requested within `within`, even if a local change
+    /// followed.
+    pub(crate) fn requested_within(&self, within: Duration) -> Option<Attr> {
+        let age = Instant::now().saturating_duration_since(instant(self.requested_at));
         self.attr.filter(|_| age < within)
     }
 
-    /// When the server told the attributes last seen.
-    pub(crate) fn learned_at(&self) -> Instant {
-        instant(self.learned_at)
+    /// When the cached attributes arrived.
+    pub(crate) fn received_at(&self) -> Instant {
+        instant(self.received_at)
     }
 
-    /// See [`Known`].
-    pub(crate) fn known(&self) -> Known {
-        Known {
+    /// See [`StateVersion`].
+    pub(crate) fn version(&self) -> StateVersion {
+        StateVersion {
             newest: self.open.iter().map(|open| open.file).max(),
             validator: self.last_attr().map(|attr| Validator::of(&attr)),
         }
     }
 
-    /// The kernel is told `size`, to take it for true for `ttl` at most. Tells for how long.
-    pub(crate) fn tell(&mut self, size: u64, ttl: Duration) -> Duration {
+    /// The kernel gets `size`, to be cached for `ttl` at most. Returns the time-out to send.
+    pub(crate) fn note_kernel_reply(&mut self, size: u64, ttl: Duration) -> Duration {
         let now = Instant::now();
-        let ttl = if self.doubts(now) { Duration::ZERO } else { ttl };
-        self.told_until = match ttl {
-            Duration::ZERO => Moment::NEVER,
-            _ => (now + ttl + TOLD_SLACK).into(),
+        let ttl = if self.has_zero_ttl(now) { Duration::ZERO } else { ttl };
+        self.kernel_valid_until = match ttl {
+            Duration::ZERO => CompactInstant::NEVER,
+            _ => (now + ttl + KERNEL_TTL_SLACK).into(),
         };
-        self.shown_size = size;
+        self.kernel_size = size;
         ttl
     }
 
-    fn more(&mut self) -> &mut More {
-        self.more.get_or_insert_default()
+    fn active(&mut self) -> &mut ActiveState {
+        self.active.get_or_insert_default()
     }
 
-    fn rare(&mut self) -> &mut Rare {
-        self.more().rare.get_or_insert_default()
+    fn rare(&mut self) -> &mut RareState {
+        self.active().rare.get_or_insert_default()
     }
 
-    fn known_rare(&self) -> Option<&Rare> {
-        self.more.as_ref()?.rare.as_deref()
+    fn rare_if_any(&self) -> Option<&RareState> {
+        self.active.as_ref()?.rare.as_deref()
     }
 
-    /// Whether the kernel is told nothing to take for true.
-    fn doubts(&self, now: Instant) -> bool {
-        self.known_rare().and_then(|rare| rare.doubted_until).is_some_and(|until| now < until)
+    /// Whether the kernel gets attributes with a time-out of zero.
+    fn has_zero_ttl(&self, now: Instant) -> bool {
+        self.rare_if_any().and_then(|rare| rare.zero_ttl_until).is_some_and(|until| now < until)
     }
 
-    /// Whether the kernel takes another size for true than `size`, and was not made to doubt it
-    /// lately. It is now.
-    pub(crate) fn doubt_other_than(&mut self, size: u64) -> bool {
+    /// Whether the kernel may use another size than `size`. If so, it gets a time-out of zero for
+    /// [`ZERO_TTL_FOR`]. `false` during that time.
+    pub(crate) fn expire_kernel_size(&mut self, size: u64) -> bool {
         let now = Instant::now();
-        let mistold = self.shown_size != size && Moment::from(now) < self.told_until;
-        let doubts = mistold && !self.doubts(now);
-        if doubts {
-            self.rare().doubted_until = Some(now + DOUBT);
+        let mistold =
+            self.kernel_size != size && CompactInstant::from(now) < self.kernel_valid_until;
+        let has_zero_ttl = mistold && !self.has_zero_ttl(now);
+        if has_zero_ttl {
+            self.rare().zero_ttl_until = Some(now + ZERO_TTL_FOR);
         }
-        doubts
+        has_zero_ttl
     }
 
-    /// An open has found the name gone. Whether it is to be sent back to the name: not if that was
-    /// done a moment ago, and the name was found again since.
-    pub(crate) fn send_back(&mut self) -> bool {
-        let (now, named_at) = (Instant::now(), self.named_at);
+    /// An open has found the name gone. Returns whether the kernel should look the name up again:
+    /// not if it has just done so and found the name.
+    pub(crate) fn send_back_to_lookup(&mut self) -> bool {
+        let (now, name_validated_at) = (Instant::now(), self.name_validated_at);
         let rare = self.rare();
-        let before = rare.sent_back_at.filter(|at| now.saturating_duration_since(*at) < DOUBT);
-        let again = before.is_some_and(|at| named_at >= at.into());
+        let before =
+            rare.sent_back_at.filter(|at| now.saturating_duration_since(*at) < ZERO_TTL_FOR);
+        let again = before.is_some_and(|at| name_validated_at >= at.into());
         rare.sent_back_at = (!again).then_some(now);
         !again
     }
 
-    /// It was opened.
-    pub(crate) fn opened(&mut self) {
-        if let Some(rare) = self.more.as_mut().and_then(|more| more.rare.as_mut()) {
+    /// An open has succeeded.
+    pub(crate) fn note_opened(&mut self) {
+        if let Some(rare) = self.active.as_mut().and_then(|active| active.rare.as_mut()) {
             rare.sent_back_at = None;
         }
     }
 
-    /// A change of one of its names begins. To be followed by [`State::end_renaming`].
+    /// A change of one of its names begins. Must be followed by [`State::end_renaming`].
     pub(crate) fn begin_renaming(&mut self) {
-        self.more().renaming += 1;
+        self.active().renames_in_flight += 1;
     }
 
-    /// The change of the name is over, however it ended.
+    /// A change of one of its names has ended, successfully or not.
     pub(crate) fn end_renaming(&mut self) {
-        self.more().renaming -= 1;
+        self.active().renames_in_flight -= 1;
     }
 
-    /// Whether one of its names is being changed.
+    /// Whether a change of one of its names is in flight.
     pub(crate) fn is_renaming(&self) -> bool {
-        self.more.as_ref().is_some_and(|more| more.renaming > 0)
+        self.active.as_ref().is_some_and(|active| active.renames_in_flight > 0)
     }
 
-    /// Whether the kernel has been told that the file goes on behind `end`.
-    pub(crate) fn told_beyond(&self, end: u64) -> bool {
-        self.shown_size > end
+    /// Whether the kernel has got a size greater than `end`.
+    pub(crate) fn kernel_size_exceeds(&self, end: u64) -> bool {
+        self.kernel_size > end
     }
 
-    /// Whether something has happened here that may have changed the attributes last seen.
-    pub(crate) fn is_outdated(&self) -> bool {
-        self.outdated
+    /// Whether a local change, or an answer, may have outdated the cached attributes.
+    pub(crate) fn is_invalidated(&self) -> bool {
+        self.invalidated
     }
 
-    /// Until when the attributes count.
+    /// When the attributes expire.
     pub(crate) fn valid_until(&self) -> Instant {
         instant(self.valid_until)
     }
 
-    /// Grows whenever the content may be, or become, another one than before: what was asked for
-    /// before is not to be used any longer. Changes count from their beginning; what is asked for
-    /// while one is [on its way](State::changing) may be of either content.
-    pub(crate) fn content(&self) -> u64 {
-        self.content + self.begun()
+    /// Increases whenever the content changes, or may change: data requested before is not used any
+    /// more. A change counts from its beginning; data requested while a change is [in
+    /// flight](State::changes_in_flight) may be of either content.
+    pub(crate) fn content_generation(&self) -> u64 {
+        self.content_generation + self.changes_begun()
     }
 
-    /// Whether something was changed here since `tick`, or is being changed.
-    pub(crate) fn changed_since(&self, tick: u64) -> bool {
-        self.more.as_ref().is_some_and(|more| more.changing > 0 || more.changed > tick)
+    /// Whether there was a local change since `seq`, or one is in flight.
+    pub(crate) fn changed_since(&self, seq: u64) -> bool {
+        self.active
+            .as_ref()
+            .is_some_and(|active| active.changes_in_flight > 0 || active.last_change_seq > seq)
     }
 
-    /// Whether nothing was changed here since `tick`, nor is being changed, and no handle was opened
-    /// that had been granted before.
-    pub(crate) fn unchanged_since(&self, tick: u64) -> bool {
-        !self.changed_since(tick) && self.more.as_ref().is_none_or(|more| more.opened_late <= tick)
+    /// Whether there was no local change since `seq`, none is in flight, and no deferred handle was
+    /// opened since.
+    pub(crate) fn unchanged_since(&self, seq: u64) -> bool {
+        !self.changed_since(seq)
+            && self.active.as_ref().is_none_or(|active| active.deferred_open_seq <= seq)
     }
 
-    /// A handle is open from now on, at `tick`, that was granted before. What was asked before that
-    /// of a name may be of another file.
-    pub(crate) fn open_late(&mut self, tick: u64) {
-        self.more().opened_late = tick;
+    /// A deferred handle was opened at `seq`. An answer by name that was requested before may be of
+    /// another file.
+    pub(crate) fn note_deferred_open(&mut self, seq: u64) {
+        self.active().deferred_open_seq = seq;
     }
 
-    /// Whether that has happened since `tick`.
-    pub(crate) fn opened_late_since(&self, tick: u64) -> bool {
-        self.more.as_ref().is_some_and(|more| more.opened_late > tick)
+    /// Whether a deferred handle was opened since `seq`.
+    pub(crate) fn deferred_open_since(&self, seq: u64) -> bool {
+        self.active.as_ref().is_some_and(|active| active.deferred_open_seq > seq)
     }
 
-    /// Whether anything was ever changed here.
+    /// Whether there was ever a local change.
     pub(crate) fn was_changed(&self) -> bool {
-        self.more.as_ref().is_some_and(|more| more.changed > 0)
+        self.active.as_ref().is_some_and(|active| active.last_change_seq > 0)
     }
 
-    /// A change made through this mount begins at `tick`. To be followed by [`State::end_change`].
-    pub(crate) fn begin_change(&mut self, tick: u64) {
-        let more = self.more();
-        more.changing += 1;
-        more.begun += 1;
-        more.changed = tick;
-        self.expire();
+    /// A local change begins at `seq`. Must be followed by [`State::end_change`].
+    pub(crate) fn begin_change(&mut self, seq: u64) {
+        let active = self.active();
+        active.changes_in_flight += 1;
+        active.changes_begun += 1;
+        active.last_change_seq = seq;
+        self.invalidate();
     }
 
-    /// The change is over at `tick`, however it ended.
-    pub(crate) fn end_change(&mut self, tick: u64) {
-        let more = self.more();
-        more.changing -= 1;
-        more.changed = tick;
-        self.expire();
+    /// A change has ended at `seq`, successfully or not.
+    pub(crate) fn end_change(&mut self, seq: u64) {
+        let active = self.active();
+        active.changes_in_flight -= 1;
+        active.last_change_seq = seq;
+        self.invalidate();
     }
 
-    /// How many changes have ever begun.
-    pub(crate) fn begun(&self) -> u64 {
-        self.more.as_ref().map_or(0, |more| more.begun)
+    /// The number of changes that have ever begun.
+    pub(crate) fn changes_begun(&self) -> u64 {
+        self.active.as_ref().map_or(0, |active| active.changes_begun)
     }
 
-    /// How many changes are on their way.
-    pub(crate) fn changing(&self) -> u32 {
-        self.more.as_ref().map_or(0, |more| more.changing)
+    /// The number of changes in flight.
+    pub(crate) fn changes_in_flight(&self) -> u32 {
+        self.active.as_ref().map_or(0, |active| active.changes_in_flight)
     }
 
-    /// Whether the change that was the `begun`th to begin is on its way, and no other has been
-    /// since.
-    pub(crate) fn only_change(&self, begun: u64) -> bool {
-        self.changing() == 1 && self.begun() == begun
+    /// Whether the change number `changes_begun` is in flight, and no other has begun since.
+    pub(crate) fn is_only_change(&self, changes_begun: u64) -> bool {
+        self.changes_in_flight() == 1 && self.changes_begun() == changes_begun
     }
 
-    /// Something that this inode was part of was changed at `tick`, which shows in its attributes.
-    pub(crate) fn changed_at(&mut self, tick: u64) {
-        self.more().changed = tick;
-        self.expire();
+    /// A local change of something else at `seq` affects the attributes of this inode.
+    pub(crate) fn note_change(&mut self, seq: u64) {
+        self.active().last_change_seq = seq;
+        self.invalidate();
     }
 
-    /// Whether all changes are over, and none has begun since [`State::begun`] said `begun`.
-    pub(crate) fn settled_since(&self, begun: u64) -> bool {
-        self.changing() == 0 && self.begun() == begun
+    /// Whether all changes have ended, and none has begun since [`State::changes_begun`] was
+    /// `changes_begun`.
+    pub(crate) fn is_quiet_since(&self, changes_begun: u64) -> bool {
+        self.changes_in_flight() == 0 && self.changes_begun() == changes_begun
     }
 
-    /// The attributes do not count any longer.
-    pub(crate) fn expire(&mut self) {
+    /// The attributes are no longer valid.
+    pub(crate) fn invalidate(&mut self) {
         self.valid_until = Instant::now().into();
-        self.outdated = true;
+        self.invalidated = true;
     }
 
-    /// The attributes, if the server was asked within `window` for them, and whether a name leads
-    /// to this inode, and nothing was changed here since, nor is being changed.
+    /// The attributes, if the server confirmed them and a name of this inode within `window`, and
+    /// there was no local change since and none is in flight.
     pub(crate) fn validated(&self, now: Instant, window: Duration) -> Option<Attr> {
         let since = self.validated_at()?;
         let young = now.saturating_duration_since(since) < window;
-        let quiet = self.more.as_ref().is_none_or(|more| more.changing == 0 && more.renaming == 0);
-        let counts = !self.outdated && quiet && young;
+        let quiet = self
+            .active
+            .as_ref()
+            .is_none_or(|active| active.changes_in_flight == 0 && active.renames_in_flight == 0);
+        let counts = !self.invalidated && quiet && young;
         counts.then_some(self.attr).flatten()
     }
 
-    /// When the server was asked for what an open can be granted on.
+    /// When the last confirmation was requested that a deferred open can rely on.
     pub(crate) fn validated_at(&self) -> Option<Instant> {
-        self.named_at.min(self.asked_at).instant()
+        self.name_validated_at.min(self.requested_at).instant()
     }
 
-    /// The last turn of this file, if it has had one.
-    pub(crate) fn turn(&self) -> Option<Turn> {
-        self.more.as_ref()?.turn
+    /// The last [visit](Visit) of this file, if there was one.
+    pub(crate) fn visit(&self) -> Option<Visit> {
+        self.active.as_ref()?.visit
     }
 
-    /// Now this is its last turn.
-    pub(crate) fn set_turn(&mut self, turn: Turn) {
-        self.more().turn = Some(turn);
+    /// Sets the last visit.
+    pub(crate) fn set_visit(&mut self, visit: Visit) {
+        self.active().visit = Some(visit);
     }
 
-    /// A name of this inode was seen to lead to it, when asked for at `asked_at`.
-    pub(crate) fn named(&mut self, asked_at: Instant) {
-        self.named_at = self.named_at.max(asked_at.into());
+    /// A name of this inode led to it, in an answer requested at `requested_at`.
+    pub(crate) fn note_name_validated(&mut self, requested_at: Instant) {
+        self.name_validated_at = self.name_validated_at.max(requested_at.into());
     }
 
-    /// For how long `attr`, told at `now`, counts.
+    /// How long `attr`, received at `now`, is fresh.
     pub(crate) fn lifetime(&self, attr: &Attr, now: Instant, timeout: Timeout) -> Duration {
         let Some(old) = self.attr else { return timeout.at_age(attr.mtime.secs) };
         let same = Validator::of(&old) == Validator::of(attr)
             && (old.perm, old.uid, old.gid) == (attr.perm, attr.uid, attr.gid);
         let lifetime = Duration::from_millis(self.lifetime_ms.into());
-        if same && Moment::from(now) >= self.valid_until {
+        if same && CompactInstant::from(now) >= self.valid_until {
             (lifetime * 2).clamp(timeout.min, timeout.max)
         } else if same {
             lifetime.clamp(timeout.min, timeout.max)
@@ -488,57 +521,68 @@ impl State {
         }
     }
 
-    /// For how long a listing of this directory counts that was asked for when `asked`, and the
-    /// `newest` of whose names was changed at that time: as long as everything in it does, unless
-    /// the directory is known to have changed since.
-    pub(crate) fn listing_lifetime(&self, asked: Asked, newest: i64, timeout: Timeout) -> Duration {
+    /// How long a listing of this directory is valid that was requested at `stamp` and whose newest
+    /// entry has the mtime `newest`: as long as all of its entries, unless the directory is known
+    /// to have changed since.
+    pub(crate) fn listing_lifetime(
+        &self,
+        stamp: RequestStamp,
+        newest: i64,
+        timeout: Timeout,
+    ) -> Duration {
         let Some(attr) = self.attr else { return timeout.min };
-        let changed = self.first_seen > asked.at.into() || !self.unchanged_since(asked.tick);
+        let changed = self.validator_seen_at > stamp.at.into() || !self.unchanged_since(stamp.seq);
         if changed { timeout.min } else { timeout.at_age(newest.max(attr.mtime.secs)) }
     }
 
-    /// Takes over what the server told at `now`, to count for as long as `timeout` says. It was
-    /// asked for at `asked_at`.
-    pub(crate) fn learn(&mut self, attr: Attr, now: Instant, asked_at: Instant, timeout: Timeout) {
+    /// Stores the server's answer, requested at `requested_at` and received at `now`, fresh for the
+    /// time that `timeout` gives.
+    pub(crate) fn set_attr(
+        &mut self,
+        attr: Attr,
+        now: Instant,
+        requested_at: Instant,
+        timeout: Timeout,
+    ) {
         let lifetime = self.lifetime(&attr, now, timeout);
         self.lifetime_ms = u32::try_from(lifetime.as_millis()).unwrap_or(u32::MAX);
         let changed = self.attr.is_none_or(|old| Validator::of(&old) != Validator::of(&attr));
         let same_second = self.attr.is_some_and(|old| old.mtime.secs == attr.mtime.secs);
         if changed {
-            self.content += 1;
-            self.first_seen = now.into();
+            self.content_generation += 1;
+            self.validator_seen_at = now.into();
         }
-        if let Some(more) = &mut self.more {
-            if let Some(rare) = &mut more.rare {
+        if let Some(active) = &mut self.active {
+            if let Some(rare) = &mut active.rare {
                 rare.set_atime = rare.set_atime.filter(|set| set.secs == attr.atime.secs);
                 rare.set_mtime = rare.set_mtime.filter(|set| set.secs == attr.mtime.secs);
             }
-            if more.fraction > 0 && changed {
-                // Another machine has changed it after this one, perhaps in the same second.
-                more.time_changes |= same_second;
-                more.fraction = 0;
+            if active.fraction > 0 && changed {
+                // Another machine has changed the file after this one, perhaps in the same second.
+                active.mtime_pending |= same_second;
+                active.fraction = 0;
             }
-            // Somebody else has had a hand in it if its size is another one.
-            more.made.take_if(|made| made.attr.size != attr.size);
-            if let Some(made) = &mut more.made {
-                **made = Made { attr, exact: true, at: now };
+            // Another machine has changed the file if its size differs.
+            active.created_here.take_if(|created_here| created_here.attr.size != attr.size);
+            if let Some(created_here) = &mut active.created_here {
+                **created_here = CreatedFile { attr, exact_mtime: true, at: now };
             }
         }
         self.attr = Some(attr);
-        self.learned_at = now.into();
-        self.asked_at = asked_at.into();
-        self.outdated = false;
+        self.received_at = now.into();
+        self.requested_at = requested_at.into();
+        self.invalidated = false;
         self.valid_until = (now + lifetime).into();
     }
 
-    /// The server has done `change`: what follows from it without asking is taken over, if the
-    /// attributes counted before. Returns whether all of it is known.
-    pub(crate) fn apply(&mut self, change: &AttrChange, counted: bool) -> bool {
+    /// The server has executed `change`: applies its predictable effects if the attributes were
+    /// fresh (`was_fresh`). Returns whether all effects are known.
+    pub(crate) fn apply(&mut self, change: &AttrChange, was_fresh: bool) -> bool {
         let rare = self.rare();
         rare.ctime = Some(Timestamp::now());
         rare.set_atime = change.atime.or(rare.set_atime);
         rare.set_mtime = change.mtime.or(rare.set_mtime);
-        let predictable = counted && is_predictable(change);
+        let predictable = was_fresh && is_predictable(change);
         if let Some(attr) = self.attr.as_mut().filter(|_| predictable) {
             if let Some(perm) = change.perm {
                 attr.perm = perm;
@@ -554,91 +598,95 @@ impl State {
         false
     }
 
-    /// Lets the attributes count until `until` again, after a change which [`State::apply`] has
-    /// taken over.
-    pub(crate) fn extend(&mut self, until: Instant) {
+    /// Makes the attributes fresh until `until` again, after [`State::apply`] has applied a change.
+    pub(crate) fn extend_validity(&mut self, until: Instant) {
         self.valid_until = until.into();
-        self.outdated = false;
+        self.invalidated = false;
     }
 
-    /// What the file is, if this mount has made it and has done all to it since. The time of its
-    /// last change is a guess.
-    pub(crate) fn made(&self) -> Option<Attr> {
-        self.more.as_ref()?.made.as_ref().map(|made| made.attr)
+    /// The attributes, if this mount has created the file and made all changes since. The mtime is
+    /// a guess.
+    pub(crate) fn created_here(&self) -> Option<Attr> {
+        self.active.as_ref()?.created_here.as_ref().map(|created_here| created_here.attr)
     }
 
-    /// The same, if the time of its last change is no guess: it was set after the last write. Tells
-    /// too since when that is known.
-    pub(crate) fn exactly_made(&self) -> Option<(Attr, Instant)> {
-        let made = self.more.as_ref()?.made.as_ref();
-        made.filter(|made| made.exact).map(|made| (made.attr, made.at))
+    /// Like [`State::created_here`], if the mtime is exact because it was set after the last write.
+    /// Also returns since when this is known.
+    pub(crate) fn created_here_exact(&self) -> Option<(Attr, Instant)> {
+        let created_here = self.active.as_ref()?.created_here.as_ref();
+        created_here
+            .filter(|created_here| created_here.exact_mtime)
+            .map(|created_here| (created_here.attr, created_here.at))
     }
 
-    /// This mount has made the file, or knows what it has made of it: `exact`, or but for the time
-    /// of its last change.
-    pub(crate) fn set_made(&mut self, attr: Attr, exact: bool) {
-        self.more().made = Some(Box::new(Made { attr, exact, at: Instant::now() }));
+    /// This mount has created the file, or knows its attributes after its own changes.
+    /// `exact_mtime` is false if the mtime is a guess.
+    pub(crate) fn set_created_here(&mut self, attr: Attr, exact_mtime: bool) {
+        self.active().created_here =
+            Some(Box::new(CreatedFile { attr, exact_mtime, at: Instant::now() }));
     }
 
-    /// What the file has become is to be asked for.
-    pub(crate) fn forget_made(&mut self) {
-        if let Some(more) = &mut self.more {
-            more.made = None;
+    /// The attributes must be requested from the server again.
+    pub(crate) fn forget_created_here(&mut self) {
+        if let Some(active) = &mut self.active {
+            active.created_here = None;
         }
     }
 
-    /// `len` bytes are being written at `offset`, or at the end.
-    pub(crate) fn grow_made(&mut self, offset: Option<u64>, len: u64) {
-        if let Some(made) = self.more.as_mut().and_then(|more| more.made.as_mut()) {
-            let size = made.attr.size;
-            made.attr.size = offset.map_or(size + len, |offset| size.max(offset + len));
-            made.exact = false;
+    /// `len` bytes are being written at `offset`, or at the end of the file.
+    pub(crate) fn grow_created_here(&mut self, offset: Option<u64>, len: u64) {
+        if let Some(created_here) =
+            self.active.as_mut().and_then(|active| active.created_here.as_mut())
+        {
+            let size = created_here.attr.size;
+            created_here.attr.size = offset.map_or(size + len, |offset| size.max(offset + len));
+            created_here.exact_mtime = false;
         }
     }
 
     /// An acknowledged write has failed.
     pub(crate) fn write_failed(&mut self, error: Errno) {
-        self.forget_made();
+        self.forget_created_here();
         let rare = self.rare();
         rare.failed_writes = (rare.failed_writes.0 + 1, Some(error));
     }
 
-    /// How many acknowledged writes have failed, and why the last one did.
+    /// The number of acknowledged writes that have failed, and the last error.
     pub(crate) fn failed_writes(&self) -> (u64, Option<Errno>) {
-        self.known_rare().map_or((0, None), |rare| rare.failed_writes)
+        self.rare_if_any().map_or((0, None), |rare| rare.failed_writes)
     }
 
-    /// The content is being changed here, and with it the time of change.
-    pub(crate) fn change_content(&mut self) {
-        self.forget_pages();
-        self.change_time();
+    /// A local change of the content begins, which also changes the mtime.
+    pub(crate) fn note_content_change(&mut self) {
+        self.invalidate_pages_and_size();
+        self.expect_new_mtime();
     }
 
-    /// `file` has it open no longer.
+    /// `file` is no longer open.
     pub(crate) fn close(&mut self, file: u64) {
         self.open.retain(|open| open.file != file);
         if self.open.is_empty() {
-            // It keeps the memory.
-            self.ahead = Weak::new();
+            // Frees the prefetched data.
+            self.readahead = Weak::new();
         }
     }
 
-    /// Whether it was never opened nor changed here, as far as is known.
+    /// Whether the inode was never opened or changed locally.
     pub(crate) fn is_plain(&self) -> bool {
-        self.more.is_none()
+        self.active.is_none()
     }
 }
 
-/// Whether what comes of `change` is known without asking. A new owner takes set-id bits away, a
-/// new mode may lose them, a new size makes a new time of change.
+/// Whether the result of `change` is known without a request. A new owner clears set-id bits, a new
+/// mode may lose them, a new size sets a new mtime.
 pub(crate) fn is_predictable(change: &AttrChange) -> bool {
     let special = change.perm.is_some_and(|perm| perm & 0o7000 != 0);
     change.size.is_none() && change.uid.or(change.gid).is_none() && !special
 }
 
-/// For those that have been since the beginning.
-fn instant(moment: Moment) -> Instant {
-    moment.instant().expect("not never")
+/// Converts a time that is never [`CompactInstant::NEVER`].
+fn instant(compact: CompactInstant) -> Instant {
+    compact.instant().expect("not never")
 }
 
 #[cfg(test)]

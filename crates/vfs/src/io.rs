@@ -1,20 +1,20 @@
 //! read, write, copy_file_range, lseek.
 //!
-//! How reads are fetched ahead is in [`readahead`](crate::readahead), how writes are gathered and
-//! seen through in [`write_behind`](crate::write_behind).
+//! [`readahead`](crate::readahead) fetches data ahead of reads,
+//! [`write_behind`](crate::write_behind) coalesces and completes writes.
 
 use std::sync::Arc;
 
 use base::{Access, Data, Errno, OpenFlags, Result};
 use bytes::Bytes;
 
-use crate::lookup::{MAX_LOOKS, same_file};
+use crate::lookup::{MAX_COMPARISONS, same_file};
 use crate::open::{OpenFile, OpenRequest};
 use crate::remote_file::RemoteFile;
 use crate::write_behind::Target;
 use crate::{Change, Handle, Vfs};
 
-/// What lseek(2) is asked to find.
+/// The kind of position that lseek(2) searches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// The next data (`SEEK_DATA`).
@@ -31,20 +31,20 @@ impl Vfs {
             return Err(Errno::EBADF);
         }
         let end = offset.saturating_add(u64::from(len));
-        if file.is_missing(offset) {
-            self.contents.note_missing();
+        if file.take_missing_pages(offset) {
+            self.prefetch.files.note_missing_pages();
         }
         file.inode.writes.clear_to_read(file.number, offset..end).await;
-        if let Some(data) = self.read_fetched(&file, offset, len).await {
+        if let Some(data) = self.read_from_prefetched(&file, offset, len).await {
             return Ok(data);
         }
         let fh = file.fh().await?;
         let mut data = self.read_ahead(&file, fh, offset..end).await?;
-        // The kernel fills the rest of its page with zeros. If it has been told meanwhile that the
-        // file goes on there, it would show them.
-        for _ in 0..MAX_LOOKS {
+        // The kernel fills the rest of its page with zeros. If it has got a greater size meanwhile,
+        // it would show them as content.
+        for _ in 0..MAX_COMPARISONS {
             let got = data.len() as u64;
-            if got >= u64::from(len) || !file.inode.state().told_beyond(offset + got) {
+            if got >= u64::from(len) || !file.inode.state().kernel_size_exceeds(offset + got) {
                 break;
             }
             let rest = self.remote.read(fh, offset + got, len - got as u32).await?;
@@ -56,21 +56,20 @@ impl Vfs {
         Ok(data)
     }
 
-    /// The same from what was fetched of the file before it was opened; `None` when the server is
-    /// to be asked.
-    async fn read_fetched(&self, file: &OpenFile, offset: u64, len: u32) -> Option<Data> {
+    /// Reads from the prefetched content; `None` if the server must be requested.
+    async fn read_from_prefetched(&self, file: &OpenFile, offset: u64, len: u32) -> Option<Data> {
         let fetched = file.fetched.as_ref().filter(|_| file.remote.opened().is_none())?;
-        let (data, all) = self.read_content(&file.inode, fetched, offset, len).await?;
+        let (data, all) = self.read_prefetched(&file.inode, fetched, offset, len).await?;
         let end = offset + data.len() as u64;
-        // The kernel may have been told that it goes on there.
-        let short = data.len() < len as usize && file.inode.state().told_beyond(end);
+        // The kernel may have got a greater size.
+        let short = data.len() < len as usize && file.inode.state().kernel_size_exceeds(end);
         if all && !short {
             file.note_read_to_end();
         }
         if short {
             return None;
         }
-        // It may have been opened by somebody else meanwhile, as another content.
+        // Another call may have opened the handle meanwhile, with another content.
         file.remote.opened().is_none().then_some(data)
     }
 
@@ -80,21 +79,21 @@ impl Vfs {
         self.write_out(file, offset, data, !self.config.sync_writes).await
     }
 
-    /// Writes pages of a shared mapping to their place in the file, also through a handle that
-    /// appends. Returns when the server has them: nobody waits in a `write` for that, and the kernel
-    /// reports an error that it gets here to all who have the file open, where ours would go to
-    /// that one handle alone.
+    /// Writes pages of a shared mapping at their offset in the file, even through a handle that
+    /// appends. Returns when the server has acknowledged them: no `write` waits for that, and the
+    /// kernel reports an error from here to all open handles of the file, but a deferred error
+    /// would go to one handle only.
     ///
     /// # Errors
-    /// `EIO` where the file can be opened no more to write in place.
+    /// `EIO` if the file can no longer be opened to write in place.
     pub async fn write_back(&self, handle: Handle, offset: u64, data: Bytes) -> Result<()> {
         let file = self.files.get(handle.0)?;
         let file = if file.append { self.in_place(&file).await? } else { file };
         self.write_out(file, offset, data, false).await
     }
 
-    /// The file that `file` appends to, opened to write in place. One that is open for that
-    /// already, or one of its own for as long as `file` is open.
+    /// The file that `file` appends to, opened to write in place: another open file, or a new one
+    /// that lives as long as `file` is open.
     async fn in_place(&self, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>> {
         let writers: Vec<u64> = {
             let state = file.inode.state();
@@ -109,7 +108,7 @@ impl Vfs {
 
     async fn open_in_place(&self, file: &OpenFile) -> Result<Arc<OpenFile>> {
         let request = OpenRequest::plain(Access::Write);
-        for _ in 0..MAX_LOOKS {
+        for _ in 0..MAX_COMPARISONS {
             file.inode.writes.drained().await;
             let Ok(path) = self.path(file.inode.ino) else { break };
             let fh = file.fh().await?;
@@ -122,14 +121,14 @@ impl Vfs {
             let opened: Result<_> = opened;
             let Ok((remote, attr)) = opened else { break };
             if own.is_ok_and(|own| same_file(&own, &attr)) {
-                return Ok(self.file(&file.inode, remote, request, None));
+                return Ok(self.new_open_file(&file.inode, remote, request, None));
             }
         }
         tracing::warn!(ino = file.inode.ino.0, "pages of a mapping cannot be written in place");
         Err(Errno::EIO)
     }
 
-    /// With `acknowledge`, returns when the write is under way.
+    /// With `acknowledge`, returns when the write is in flight.
     async fn write_out(
         &self,
         file: Arc<OpenFile>,
@@ -149,7 +148,7 @@ impl Vfs {
         };
         file.inode.writes.clear_to_write(file.number, range).await;
         let synchronous = file.syncs_writes();
-        // The server may refuse the offset, and `write` is the call that should fail then.
+        // The server may refuse the offset, and then `write` should fail.
         let far = !file.append && file.is_far(offset);
         let acknowledge = acknowledge && !synchronous && !far;
         self.write_behind(&file, target, data, acknowledge).await?;
@@ -159,8 +158,8 @@ impl Vfs {
         if synchronous { self.fsync(Handle(file.number)).await } else { Ok(()) }
     }
 
-    /// Copies on the server, without moving the bytes over the network; tells how many.
-    /// `EOPNOTSUPP` where that cannot be done, and for one file with itself.
+    /// Copies on the server, without a transfer of the bytes. Returns the number of bytes.
+    /// `EOPNOTSUPP` if the server cannot do that, and for a copy within one file.
     pub async fn copy_file_range(
         &self,
         from: (Handle, u64),
@@ -178,18 +177,18 @@ impl Vfs {
         let (from_fh, to_fh) = (source.fh().await?, target.fh().await?);
         source.inode.writes.drained().await;
         target.inode.writes.drained().await;
-        let _change = Change::begin(&target.inode, &self.ticks);
+        let _change = Change::begin(&target.inode, &self.change_counter);
         {
             let mut state = target.inode.state();
-            state.change_content();
-            state.forget_made();
+            state.note_content_change();
+            state.forget_created_here();
         }
         target.note_write();
         self.remote.copy(from_fh, from.1, to_fh, to.1, len).await
     }
 
-    /// Where data or a hole begins at or after `offset`. SFTP tells no holes, so a file is all
-    /// data, with the hole that every file has at its end.
+    /// The position of the next data or hole at or after `offset`. SFTP does not report holes, so a
+    /// file is all data, with the implicit hole at its end.
     pub async fn lseek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
         let file = self.files.get(handle.0)?;
         let size = self.attr(&file.inode).await?.size;

@@ -1,56 +1,56 @@
 //! A POSIX file system over any [`Remote`], in FUSE's terms but without FUSE.
 //!
-//! Keeps what the kernel and SFTP do not have: inodes with numbers and link counts, handles,
-//! attributes that count for a while, the order of writes and reads, and the promise that a name
-//! which was replaced on the server is another file. `docs/semantics.md` lists the promises.
+//! Keeps what neither the kernel nor SFTP has: inodes with numbers and link counts, handles,
+//! attributes with time-outs, the order of writes and reads, and the rule that a name replaced on
+//! the server is another file. `docs/semantics.md` lists the promises.
 //!
-//! The methods of [`Vfs`] are named after FUSE's operations. Each is cancelled by dropping its
-//! future, and counts a look-up, or opens a handle, in the very poll in which it returns, so that
-//! a dropped future leaves nothing behind.
+//! The methods of [`Vfs`] are named after FUSE's operations. Dropping a future cancels its
+//! operation. A lookup is counted, and a handle opened, in the same poll that returns it, so a
+//! dropped future leaves nothing behind.
 //!
-//! Deliberately not here: who talks to the kernel (the binary's adapter), where the remote is, and
-//! locks (`flock`, `fcntl`), which the kernel keeps for this machine by itself.
+//! Everything that fetches data or metadata before it is requested is in `prefetch` and
+//! `readahead`; no other module needs their results.
+//!
+//! Deliberately not here: the kernel's protocol (the binary's adapter), the location of the remote,
+//! and locks (`flock`, `fcntl`), which the kernel keeps for this machine by itself.
 #![forbid(unsafe_code)]
 
 mod attributes;
-mod attributes_behind;
 mod background;
 mod backing;
+mod cached_lookup;
+mod compact_instant;
 mod config;
-mod contents;
+mod deferred_open;
 mod digests;
+mod dir_cache;
 mod directory;
 mod dirty;
-mod figures;
-mod finish;
 mod flush;
 mod fractions;
-mod gone;
-mod grant;
 mod idmap;
 mod inode;
 mod invalidate;
 mod io;
-mod known;
 mod links;
-mod locate;
 mod lookup;
-mod moment;
 mod name_changes;
-mod names;
-mod names_alone;
+mod name_operations;
 mod numbers;
 mod open;
-mod pulse;
+mod prefetch;
 mod readahead;
+mod readdirplus;
 mod remote_file;
+mod removed_remotely;
+mod server_close;
 mod set_ids;
+mod setattr_behind;
 mod shared;
-mod snapshot;
 mod stale;
+mod stats;
+mod ticker;
 mod tree;
-mod validate_ahead;
-mod walk;
 mod write_behind;
 mod writes;
 
@@ -63,20 +63,20 @@ use tokio::time::Instant;
 
 pub use config::{Config, Consistency, IdMap, Links, PageCache, Shown, Timeout};
 pub use directory::{DirHandle, ListedEntry, Listing};
-pub use figures::Figures;
-pub use flush::Closer;
-pub use invalidate::{Invalidate, Surplus};
+pub use flush::Caller;
+pub use invalidate::{Eviction, Invalidate};
 pub use io::Seek;
 pub use links::relative_target;
-pub use lookup::Looked;
+pub use lookup::LookupResult;
 pub use open::{OpenRequest, Opened};
+pub use stats::Stats;
 
 use inode::Inode;
 use shared::Shared;
-use tree::Ticks;
+use tree::ChangeCounter;
 
-/// FUSE's node id: what the kernel calls an inode by. Never used twice in the life of a mount,
-/// unlike the inode number that users see ([`Stat::number`]).
+/// FUSE's node id: the kernel's name for an inode. Never reused during a mount, unlike the inode
+/// number that users see ([`Stat::number`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ino(pub u64);
 
@@ -85,7 +85,7 @@ impl Ino {
     pub const ROOT: Ino = Ino(1);
 }
 
-/// What the kernel calls an open file by.
+/// The kernel's name for an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(pub u64);
 
@@ -94,40 +94,30 @@ pub struct Handle(pub u64);
 pub struct Stat {
     /// `st_ino`.
     pub number: u64,
-    /// Owners mapped, times as exact as they are known.
+    /// Owners mapped to local ids, times as precise as they are known.
     pub attr: Attr,
     /// `st_nlink`: links made through this mount; 1 for directories, which means unknown.
     pub nlink: u32,
     /// `st_ctime`: the last change made through this mount, or `mtime`.
     pub ctime: Timestamp,
-    /// How long the kernel may take this for true.
+    /// How long the kernel may cache these attributes.
     pub ttl: Duration,
 }
 
-/// A name that is there.
+/// A name that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its inode, of which one look-up has been counted.
+    /// Its inode, of which one lookup has been counted.
     pub ino: Ino,
     /// Its attributes.
     pub stat: Stat,
-    /// How long the kernel may take the name for this inode.
+    /// How long the kernel may cache that the name leads to this inode.
     pub ttl: Duration,
 }
 
-/// For how long a server is waited for by who asks what umount(8), `df` and whatever lists the
-/// directory above ask: what the file system and its root are. They are not to hang on one that is
-/// away.
-const SILENCE: Duration = Duration::from_secs(5);
-
-/// Who asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller {
-    /// Effective user id.
-    pub uid: u32,
-    /// Effective group id.
-    pub gid: u32,
-}
+/// How long operations on the root wait for the server. umount(8), `df` and a listing of the parent
+/// directory send them, and must not hang while the server is unreachable.
+const ROOT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A mounted file system. See the [crate](self).
 pub struct Vfs {
@@ -155,56 +145,56 @@ impl Vfs {
         Vfs { shared: Arc::new(Shared::new(remote, config.effective())) }
     }
 
-    /// Has the kernel drop what is not true any longer by `invalidate`. To be called once, before
-    /// the first operation; without it the kernel keeps such pages until the next open.
+    /// Sets the interface to the kernel's caches. Must be called once, before the first operation;
+    /// without it the kernel keeps stale pages until the next open.
     pub fn set_invalidate(&self, invalidate: Arc<dyn Invalidate>) {
         self.shared.set_invalidate(invalidate);
     }
 
-    /// How many inodes are kept, the root included.
+    /// The number of inodes in memory, including the root.
     #[must_use]
     pub fn inodes(&self) -> usize {
         self.tree().len()
     }
 
-    /// How many files and directories are open.
+    /// The number of open files and directories.
     #[must_use]
     pub fn handles(&self) -> usize {
         self.files.len() + self.directories.len()
     }
 
-    /// Ends what goes on without a caller who waits for it, for good; the handles that it holds
-    /// open at the remote are given back. To be called before the remote is taken away.
+    /// Stops all background work for good and closes the remote handles that it holds. Must be
+    /// called before the remote is shut down.
     pub fn end_background(&self) {
         self.background.end();
     }
 
-    /// Waits until everything written through any handle, and each change of attributes that was
-    /// acknowledged, is at the server.
+    /// Waits until all data written through any handle, and all acknowledged attribute changes, are
+    /// at the server.
     pub async fn drain(&self) {
         let mut open = Vec::new();
         self.files.each(|file| open.push(file.clone()));
         open.iter().for_each(|file| file.inode.writes.send_all());
-        self.dirty.gone().await;
+        self.dirty.drained().await;
         tokio::select! {
-            () = self.closing.none() => {}
-            // All that was written is acknowledged; what else the server has to say comes too late.
+            () = self.closing.drained() => {}
+            // All writes are acknowledged; further answers of the server come too late.
             () = self.remote.gone() => {}
         }
     }
 
-    /// The error of a write whose file was closed before it failed, so that no call could report
-    /// it; the last of them. So late come pages written through a mapping, and what the server
-    /// reports only when the file is closed there.
+    /// The last error of a write that failed after its file was closed, so that no call could
+    /// report it. Pages written through a mapping fail that late, and so do errors that the server
+    /// reports only at its close.
     pub fn lost_write(&self) -> Option<Errno> {
         *self.lost_write.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Figures of the file system that holds `ino`; of the root the last ones where no answer comes
-    /// for five seconds.
+    /// Statistics of the file system that contains `ino`. For the root, the last ones if no answer
+    /// arrives within five seconds.
     ///
     /// # Errors
-    /// `ETIMEDOUT` where there are none, of the root alone.
+    /// `ETIMEDOUT` for the root, if there are no earlier ones.
     pub async fn statfs(&self, ino: Ino) -> Result<base::StatVfs> {
         let path = self.tree().path(ino).unwrap_or_default();
         let asking = self.remote.statvfs(&path);
@@ -212,89 +202,93 @@ impl Vfs {
             return asking.await;
         }
         let last = || self.last_statfs.lock().unwrap_or_else(PoisonError::into_inner);
-        match tokio::time::timeout(SILENCE, asking).await {
-            Ok(figures) => {
-                let figures = figures?;
-                *last() = Some(figures);
-                Ok(figures)
+        match tokio::time::timeout(ROOT_TIMEOUT, asking).await {
+            Ok(stats) => {
+                let stats = stats?;
+                *last() = Some(stats);
+                Ok(stats)
             }
             Err(_) => (*last()).ok_or(Errno::ETIMEDOUT),
         }
     }
 
-    /// Drops `count` look-ups of `ino`; the inode goes with the last one.
+    /// Drops `count` lookups of `ino`; the last one removes the inode.
     pub fn forget(&self, ino: Ino, count: u64) {
         self.tree().forget(ino, count);
     }
 }
 
-/// A change of an inode on its way; ends when dropped, however the change ended.
+/// A change of an inode in flight. Ends when dropped, whether it succeeded or not.
 struct Change<'a> {
     inode: &'a Inode,
-    ticks: &'a Ticks,
-    /// How many changes of the inode had begun with this one, if none was on its way before.
-    only: Option<u64>,
-    /// Until when the attributes counted before.
-    counted: Option<Instant>,
-    /// Until when they count after it, if nothing else is changed meanwhile.
+    change_counter: &'a ChangeCounter,
+    /// The number of changes of the inode that had begun, this one included, if no other was in
+    /// flight.
+    begun_alone: Option<u64>,
+    /// Until when the attributes were valid before the change.
+    valid_until: Option<Instant>,
+    /// Until when they are valid after it, if nothing else changes meanwhile.
     known_until: Option<Instant>,
     over: bool,
 }
 
 impl<'a> Change<'a> {
-    fn begin(inode: &'a Inode, ticks: &'a Ticks) -> Change<'a> {
+    fn begin(inode: &'a Inode, change_counter: &'a ChangeCounter) -> Change<'a> {
         let mut state = inode.state();
-        let counted = state.fresh_attr(Instant::now()).map(|_| state.valid_until());
-        state.begin_change(ticks.advance());
-        let only = Some(state.begun()).filter(|begun| state.only_change(*begun));
-        Change { inode, ticks, only, counted, known_until: None, over: false }
+        let valid_until = state.fresh_attr(Instant::now()).map(|_| state.valid_until());
+        state.begin_change(change_counter.advance());
+        let begun_alone = Some(state.changes_begun())
+            .filter(|changes_begun| state.is_only_change(*changes_begun));
+        Change { inode, change_counter, begun_alone, valid_until, known_until: None, over: false }
     }
 
-    /// Whether nothing will have to be asked when the server has done `change`.
-    fn foretells(&self, change: &AttrChange) -> bool {
-        self.counted.is_some() && inode::is_predictable(change)
+    /// Whether the attributes after `change` are known without a request.
+    fn predicts(&self, change: &AttrChange) -> bool {
+        self.valid_until.is_some() && inode::is_predictable(change)
     }
 
-    /// The server has done `change`: what follows from it without asking is taken over.
+    /// The server has executed `change`: records its predictable effects.
     fn apply(&mut self, change: &AttrChange) {
         let mut state = self.inode.state();
-        let alone = self.only.is_some_and(|begun| state.only_change(begun));
-        let counted = self.counted.filter(|_| alone);
-        if state.apply(change, counted.is_some()) {
-            self.known_until = counted;
+        let alone =
+            self.begun_alone.is_some_and(|changes_begun| state.is_only_change(changes_begun));
+        let valid_until = self.valid_until.filter(|_| alone);
+        if state.apply(change, valid_until.is_some()) {
+            self.known_until = valid_until;
         }
         if alone {
-            state.keep_time(change);
+            state.keep_set_mtime(change);
         }
     }
 
-    /// Ends it. Tells when, if no other change was on its way meanwhile.
+    /// Ends the change. Returns its sequence number if no other change was in flight meanwhile.
     fn end(mut self) -> Option<u64> {
-        self.finish()
+        self.complete()
     }
 
-    fn finish(&mut self) -> Option<u64> {
+    fn complete(&mut self) -> Option<u64> {
         if std::mem::replace(&mut self.over, true) {
             return None;
         }
         let mut state = self.inode.state();
-        let alone = self.only.is_some_and(|begun| state.only_change(begun));
-        let tick = self.ticks.advance();
-        state.end_change(tick);
+        let alone =
+            self.begun_alone.is_some_and(|changes_begun| state.is_only_change(changes_begun));
+        let seq = self.change_counter.advance();
+        state.end_change(seq);
         if let Some(until) = self.known_until.filter(|_| alone) {
-            state.extend(until);
+            state.extend_validity(until);
         }
-        alone.then_some(tick)
+        alone.then_some(seq)
     }
 }
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        self.finish();
+        self.complete();
     }
 }
 
-/// The name that the kernel asks for.
+/// Checks a name that the kernel sent.
 fn name(bytes: &[u8]) -> Result<Name> {
     Name::new(bytes).map_err(|invalid| match invalid {
         base::InvalidName::TooLong => Errno::ENAMETOOLONG,
@@ -302,11 +296,11 @@ fn name(bytes: &[u8]) -> Result<Name> {
     })
 }
 
-/// Translates the owners of `change` to the remote's.
-fn change_there(config: &Config, change: AttrChange) -> Result<AttrChange> {
+/// Translates the owners in `change` to the remote's ids.
+fn change_to_remote(config: &Config, change: AttrChange) -> Result<AttrChange> {
     Ok(AttrChange {
-        uid: change.uid.map(|uid| config.idmap.uid_there(uid)).transpose()?,
-        gid: change.gid.map(|gid| config.idmap.gid_there(gid)).transpose()?,
+        uid: change.uid.map(|uid| config.idmap.uid_to_remote(uid)).transpose()?,
+        gid: change.gid.map(|gid| config.idmap.gid_to_remote(gid)).transpose()?,
         ..change
     })
 }

@@ -1,22 +1,21 @@
-//! Which targets of symbolic links the kernel gets to see.
+//! Which targets of symbolic links the kernel may see.
 //!
-//! The kernel resolves a target on this machine. A target from a hostile server may therefore
-//! point to any local file, for reading or for writing (CVE-2026-47187 of sshfs).
+//! The kernel resolves a target on this machine. A target from a hostile server may therefore point
+//! to any local file, for reading or for writing (CVE-2026-47187 of sshfs).
 //!
-//! [`Links::Inside`] proves that a target stays inside the mount by its text alone: leading `..`
-//! climb through real directories, of which there are as many as the link is deep; every name
-//! after them is looked up below the mount, and if it is a link itself it has been through this
-//! function too. A `..` behind a name proves nothing, since that name may be a link to somewhere
-//! else, so it is refused.
+//! [`Links::Inside`] proves by its text alone that a target stays inside the mount: leading `..`
+//! climb through real directories, as many as the link is deep; every name after them is looked up
+//! below the mount, and if it is a link itself it has passed this check too. A `..` after a name
+//! proves nothing, since that name may be a link to a directory elsewhere, so it is refused.
 
 use base::{Errno, RemotePath, Result};
 
 use crate::config::{Config, Links};
 
-/// Longest target the kernel takes, in bytes (`PATH_MAX` without its NUL).
+/// Longest target that the kernel accepts, in bytes (`PATH_MAX` without its NUL).
 const MAX_TARGET: usize = 4095;
 
-/// What `readlink` answers for a link in the directory `dir` whose target is `target`.
+/// The result of `readlink` for a link in the directory `dir` with the target `target`.
 pub(crate) fn present(config: &Config, dir: &RemotePath, target: Vec<u8>) -> Result<Vec<u8>> {
     if target.is_empty() || target.len() > MAX_TARGET || target.contains(&0) {
         return Err(Errno::EIO);
@@ -43,9 +42,9 @@ fn below_root<'a>(config: &Config, target: &'a [u8]) -> Option<&'a [u8]> {
     below(config.remote_root.as_deref()?, target)
 }
 
-/// An absolute `target` below `root` (absolute, without links in it) as seen from the directory
-/// `dir` below that root; `None` for any other. What becomes of it is a matter of
-/// [`Config::links`] all the same.
+/// The path of an absolute `target` below `root` (absolute, without links in it) as seen from the
+/// directory `dir` below that root; `None` for any other target. [`Config::links`] still decides
+/// whether it is shown.
 #[must_use]
 pub fn relative_target(root: &[u8], dir: &RemotePath, target: &[u8]) -> Option<Vec<u8>> {
     let root = if root == b"/" { b"" } else { root };
@@ -61,7 +60,7 @@ fn below<'a>(root: &[u8], target: &'a [u8]) -> Option<&'a [u8]> {
     (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
 }
 
-/// `rest`, a path below the root, as seen from the directory `dir`.
+/// The path `rest` below the root as seen from the directory `dir`.
 fn relative(dir: &RemotePath, rest: &[u8]) -> Vec<u8> {
     let up = dir.names().map(|_| &b".."[..]);
     let path = up.chain(parts(rest)).collect::<Vec<_>>().join(&b'/');

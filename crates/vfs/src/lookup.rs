@@ -1,4 +1,4 @@
-//! Names to inodes: lookup, and the question whether a name is still the file that it was.
+//! lookup, and the check whether a name still leads to the same file.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,97 +7,96 @@ use base::{Attr, Errno, FileKind, Name, RemotePath, Result};
 use tokio::time::Instant;
 
 use crate::inode::{Inode, Validator};
-use crate::names::lose_link;
-use crate::tree::Asked;
+use crate::name_operations::drop_link;
+use crate::tree::RequestStamp;
 use crate::{Entry, Ino, Vfs, name};
 
-/// How often a lookup asks again when names in its directory were changed here meanwhile. Changes
-/// and look-ups of one directory exclude each other in the kernel, save for revalidations.
+/// Attempts of a request whose names were changed locally meanwhile. The kernel excludes changes
+/// and lookups of one directory from each other, except for revalidations.
 pub(crate) const MAX_ATTEMPTS: usize = 8;
 
-/// How often a name is compared with an open handle when the file behind either keeps changing.
-/// Both questions are on their way together, so that a file has to change within microseconds to
-/// look like two.
-pub(crate) const MAX_LOOKS: usize = 3;
+/// Comparisons of a name with an open handle while the file behind either keeps changing. Both
+/// requests are in flight together, so a file has to change within microseconds to look like two.
+pub(crate) const MAX_COMPARISONS: usize = 3;
 
-/// What a name turned out to be.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Looked {
-    /// It is there.
+pub enum LookupResult {
+    /// The name exists.
     Found(Entry),
-    /// It is not, and the kernel may take that for true for so long.
+    /// The name is absent, and the kernel may cache that for this long.
     Absent(Duration),
 }
 
-/// What the answer to a look-up is from.
-enum Told {
-    Now(Attr),
-    /// The remote is away.
-    Before(Looked),
+/// An answer to a lookup.
+enum Answer {
+    Current(Attr),
+    /// From the cache; the remote is unreachable.
+    Stale(LookupResult),
 }
 
 impl Vfs {
-    /// Finds `name` in the directory `parent`, and counts one look-up of what is found.
-    pub async fn lookup(&self, parent: Ino, name_bytes: &[u8]) -> Result<Looked> {
-        let looked = self.look_up(parent, name_bytes).await?;
-        if let Looked::Found(entry) = &looked
+    /// Finds `name` in the directory `parent`, and counts one lookup of the inode.
+    pub async fn lookup(&self, parent: Ino, name_bytes: &[u8]) -> Result<LookupResult> {
+        let result = self.look_up(parent, name_bytes).await?;
+        if let LookupResult::Found(entry) = &result
             && entry.stat.attr.kind != FileKind::Directory
         {
-            self.names_alone.file_looked_up();
+            self.readdirplus_policy.note_file_lookup();
         }
-        Ok(looked)
+        Ok(result)
     }
 
-    async fn look_up(&self, parent: Ino, name_bytes: &[u8]) -> Result<Looked> {
+    async fn look_up(&self, parent: Ino, name_bytes: &[u8]) -> Result<LookupResult> {
         let name = name(name_bytes)?;
-        if let Some(entry) = self.cached(parent, &name)? {
-            return Ok(Looked::Found(entry));
+        if let Some(entry) = self.cached_entry(parent, &name)? {
+            return Ok(LookupResult::Found(entry));
         }
-        if let Some(looked) = self.listed(parent, &name)? {
-            return Ok(looked);
+        if let Some(result) = self.lookup_cached(parent, &name)? {
+            return Ok(result);
         }
-        if let Some(looked) = self.stale_lookup(parent, &name)? {
-            return Ok(looked);
+        if let Some(result) = self.stale_lookup(parent, &name)? {
+            return Ok(result);
         }
-        self.shared.asks_piecemeal(parent);
+        self.shared.note_piecemeal_lookup(parent);
         for attempt in 1.. {
-            // The kernel must not be told a size that its own writes have outgrown.
+            // The kernel must not get a size from before its own writes.
             let known = self.tree().child(parent, &name);
             if let Some(known) = &known {
                 known.writes.drained().await;
             }
-            let asked = self.asked();
-            let tick = asked.tick;
+            let stamp = self.stamp_request();
+            let seq = stamp.seq;
             let path = self.path(parent)?.join(&name);
-            let telling = async { self.remote.lstat(&path).await.map(Told::Now) };
-            let before = || Ok(self.stale_lookup(parent, &name)?.map(Told::Before));
-            let told = match self.or_stale(telling, before).await {
-                Ok(Told::Before(looked)) => return Ok(looked),
-                Ok(Told::Now(attr)) => Ok(attr),
+            let query = async { self.remote.lstat(&path).await.map(Answer::Current) };
+            let stale = || Ok(self.stale_lookup(parent, &name)?.map(Answer::Stale));
+            let reply = match self.or_stale(query, stale).await {
+                Ok(Answer::Stale(result)) => return Ok(result),
+                Ok(Answer::Current(attr)) => Ok(attr),
                 Err(error) => Err(error),
             };
-            let replaced = match (&told, &known) {
-                (Ok(attr), Some(known)) => !self.is_still(known, &path, attr, asked).await,
+            let replaced = match (&reply, &known) {
+                (Ok(attr), Some(known)) => !self.may_be_same_file(known, &path, attr, stamp).await,
                 _ => false,
             };
             let mut tree = self.tree();
             let unchanged =
-                tree.name_unchanged_since(parent, &name, tick) && tree.paths_unchanged_since(tick);
-            let opened = |known: &Arc<Inode>| known.state().opened_late_since(tick);
-            let late = known.as_ref().is_some_and(opened);
-            if (!unchanged || late) && attempt < MAX_ATTEMPTS {
+                tree.name_unchanged_since(parent, &name, seq) && tree.paths_unchanged_since(seq);
+            let opened = |known: &Arc<Inode>| known.state().deferred_open_since(seq);
+            let deferred_opened = known.as_ref().is_some_and(opened);
+            if (!unchanged || deferred_opened) && attempt < MAX_ATTEMPTS {
                 continue;
             }
-            match told {
+            match reply {
                 Ok(attr) => {
                     if let Some(known) = known.filter(|_| replaced && unchanged) {
                         tree.orphan(known.ino);
                     }
-                    let inode = tree.see(parent, &name, &attr, Instant::now()).inode();
+                    let inode = tree.record_lookup(parent, &name, &attr, Instant::now());
                     if unchanged {
-                        tree.correct(parent, &name, Some(&attr), asked);
-                        self.learn(&inode, &attr, asked);
-                        tree.rebind(parent, &name, inode.state().valid_until());
+                        tree.reconcile_listing(parent, &name, Some(&attr), stamp);
+                        self.record_attr(&inode, &attr, stamp);
+                        tree.renew_name(parent, &name, inode.state().valid_until());
                     }
                     drop(tree);
                     let mut entry = self.entry(&inode, &attr).inspect_err(|_| {
@@ -106,13 +105,13 @@ impl Vfs {
                     if !unchanged {
                         entry.ttl = Duration::ZERO;
                     }
-                    return Ok(Looked::Found(entry));
+                    return Ok(LookupResult::Found(entry));
                 }
                 Err(Errno::ENOENT) if unchanged => {
-                    tree.correct(parent, &name, None, asked);
-                    lose_link(tree.unbind(parent, &name));
+                    tree.reconcile_listing(parent, &name, None, stamp);
+                    drop_link(tree.unbind(parent, &name));
                     let ttl = self.config.negative;
-                    return Ok(Looked::Absent(
+                    return Ok(LookupResult::Absent(
                         self.config.kernel_entry.map_or(ttl, |cap| cap.min(ttl)),
                     ));
                 }
@@ -122,54 +121,54 @@ impl Vfs {
         unreachable!("the last attempt returns")
     }
 
-    /// The entry of a name that needs no asking, with one look-up counted.
-    fn cached(&self, parent: Ino, name: &Name) -> Result<Option<Entry>> {
+    /// The entry of a name that is valid, with one lookup counted.
+    fn cached_entry(&self, parent: Ino, name: &Name) -> Result<Option<Entry>> {
         let now = Instant::now();
         let mut tree = self.tree();
-        let Some((inode, until)) = tree.fresh_child(parent, name, now) else { return Ok(None) };
+        let Some((inode, until)) = tree.valid_child(parent, name, now) else { return Ok(None) };
         let Some(attr) = inode.state().fresh_attr(now) else { return Ok(None) };
         let entry = self.entry_until(&inode, &attr, until)?;
-        tree.count(inode.ino);
+        tree.add_lookup(inode.ino);
         Ok(Some(entry))
     }
 
-    /// Whether a name of `inode`, which is now what `attr` says, can still be the same file.
+    /// Whether a name that now has the attributes `attr` can still lead to the file of `inode`.
     ///
-    /// SFTP tells no identity. But an open handle tells what has become of the file that it was
-    /// opened on: if that now differs from what the name leads to, the name leads elsewhere. A
-    /// file that nobody has open may have become another one without harm, since nothing of the
-    /// old one is shown again unless size and time are the same.
-    pub(crate) async fn is_still(
+    /// SFTP has no file identity. But an open handle shows the present attributes of the file that
+    /// it was opened on: if they differ from those of the name, the name leads elsewhere. If a file
+    /// that is not open was replaced, that does no harm, since no old content is shown unless size
+    /// and time are the same.
+    pub(crate) async fn may_be_same_file(
         &self,
         inode: &Inode,
         path: &RemotePath,
         attr: &Attr,
-        asked: Asked,
+        stamp: RequestStamp,
     ) -> bool {
-        let tick = asked.tick;
+        let seq = stamp.seq;
         if inode.kind != attr.kind {
             return false;
         }
-        let doubtful = {
+        let suspect = {
             let state = inode.state();
             let known = state.last_attr().map(|known| Validator::of(&known));
-            let possible = inode.kind == FileKind::Regular && state.unchanged_since(tick);
-            // Somebody else may have been told since, of a file that grows, what `attr` is too old
-            // to know.
-            let older = state.learned_at() <= asked.at;
+            let possible = inode.kind == FileKind::Regular && state.unchanged_since(seq);
+            // A newer answer may have arrived, for a file that grows; then `attr` is too old to
+            // compare.
+            let older = state.received_at() <= stamp.at;
             known.filter(|known| possible && *known != Validator::of(attr)).zip(Some(older))
         };
-        let Some((known, mut older)) = doubtful else { return true };
+        let Some((known, mut older)) = suspect else { return true };
         let Some(of_handle) = self.attr_by_handle(inode).await else { return true };
         let (mut of_name, mut of_handle) = (Validator::of(attr), Validator::of(&of_handle));
-        for _ in 0..MAX_LOOKS {
-            if of_handle == of_name || !inode.state().unchanged_since(tick) {
+        for _ in 0..MAX_COMPARISONS {
+            if of_handle == of_name || !inode.state().unchanged_since(seq) {
                 return true;
             }
             if of_handle == known && older {
                 return false;
             }
-            // Both have moved on. So it is with a file that grows while it is looked at.
+            // Both have changed, as with a file that grows during the comparison.
             older = true;
             let again = tokio::join!(self.remote.lstat(path), self.attr_by_handle(inode));
             match again {
@@ -183,20 +182,20 @@ impl Vfs {
         of_handle == of_name
     }
 
-    /// For an inode with several names made here: whether all lead to the same file still. If
-    /// not, its names are dropped, to be looked up anew.
-    pub(crate) async fn names_agree(&self, inode: &Arc<Inode>, tick: u64) -> Result<bool> {
+    /// For an inode with several names made through this mount: whether all still lead to the same
+    /// file. If not, its names are dropped, and the next lookup finds their files.
+    pub(crate) async fn names_agree(&self, inode: &Arc<Inode>, seq: u64) -> Result<bool> {
         let paths = self.tree().paths(inode.ino);
         let Some((first, others)) = paths.split_first() else { return Ok(true) };
         for other in others {
             // Together, so that the file hardly has time to change in between.
-            let told = tokio::join!(self.remote.lstat(first), self.remote.lstat(other));
-            let agrees = match told {
+            let reply = tokio::join!(self.remote.lstat(first), self.remote.lstat(other));
+            let agrees = match reply {
                 (Ok(one), Ok(other)) => same_file(&one, &other),
                 (Err(error), _) | (_, Err(error)) if error != Errno::ENOENT => return Err(error),
                 _ => false,
             };
-            if !agrees && inode.state().unchanged_since(tick) {
+            if !agrees && inode.state().unchanged_since(seq) {
                 self.tree().orphan(inode.ino);
                 return Ok(false);
             }
@@ -205,7 +204,8 @@ impl Vfs {
     }
 }
 
-/// Whether two names with these attributes can be of one file. To read it changes its `atime`.
+/// Whether two names with these attributes can be of one file. `atime` is ignored, since a read
+/// changes it.
 pub(crate) fn same_file(one: &Attr, other: &Attr) -> bool {
     *one == Attr { atime: one.atime, ..*other }
 }

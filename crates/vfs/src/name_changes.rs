@@ -1,8 +1,8 @@
-//! Which names were changed through this mount lately, and when.
+//! The recent local changes of names.
 //!
-//! Kept for each name apart, so that one change says nothing about the other names of its
-//! directory. Only the last [`MAX_CHANGES`] are remembered one by one; whatever was asked before
-//! those that were let go counts as asked before a change.
+//! Recorded per name, so that a change does not affect the other names of its directory. Only the
+//! last [`MAX_CHANGES`] are recorded; any request from before the dropped ones is treated as older
+//! than a change.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,48 +10,49 @@ use base::Name;
 
 use crate::Ino;
 
-/// Changes remembered by name. What is compared with them was asked some round trips ago, during
-/// which not many names are changed; some 400 KiB.
+/// Changes recorded by name. They are compared with requests of some round trips ago, during which
+/// few names change; some 400 KiB.
 const MAX_CHANGES: usize = 4096;
 
-/// What a change makes a name lead to.
+/// What a name is bound to by a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Puts {
-    /// To nothing: the name is removed, or its file gets another one.
+pub(crate) enum BoundTo {
+    /// Nothing: the name is removed, or its file gets another name.
     Nothing,
-    /// To this inode.
+    /// This inode.
     Inode(Ino),
-    /// To something without an inode so far.
+    /// A file without an inode so far.
     New,
 }
 
 #[derive(Clone, Copy, Default)]
 struct NameChange {
-    /// When one began or ended last.
-    tick: u64,
-    /// Changes on their way.
-    changing: u32,
-    /// Those of them that put something at the name.
-    putting: u32,
-    /// When something was put there last.
-    put: u64,
-    /// What that was, if it has an inode, and when anything else was put there before.
+    /// Sequence number at which the last change began or ended.
+    seq: u64,
+    /// Changes in flight.
+    in_flight: u32,
+    /// Changes in flight that bind the name to a file.
+    binding: u32,
+    /// Sequence number of the last binding.
+    last_bound_seq: u64,
+    /// The inode of the last binding, if it has one, and the sequence number of the last binding to
+    /// anything else.
     inode: Option<Ino>,
-    before: u64,
+    other_bound_seq: u64,
 }
 
 impl NameChange {
-    fn put(&mut self, puts: Puts, tick: u64) {
-        let inode = match puts {
-            Puts::Nothing => return,
-            Puts::Inode(inode) => Some(inode),
-            Puts::New => None,
+    fn record_binding(&mut self, bound_to: BoundTo, seq: u64) {
+        let inode = match bound_to {
+            BoundTo::Nothing => return,
+            BoundTo::Inode(inode) => Some(inode),
+            BoundTo::New => None,
         };
         if inode.is_none() || inode != self.inode {
-            self.before = if inode.is_none() { tick } else { self.put };
+            self.other_bound_seq = if inode.is_none() { seq } else { self.last_bound_seq };
             self.inode = inode;
         }
-        self.put = tick;
+        self.last_bound_seq = seq;
     }
 }
 
@@ -59,51 +60,51 @@ impl NameChange {
 #[derive(Default)]
 pub(crate) struct NameChanges {
     by_dir: HashMap<Ino, HashMap<Name, NameChange>>,
-    /// In the order of the ticks; a name that was changed several times is in it as often.
+    /// Ordered by sequence number; a name that was changed N times is in it N times.
     order: VecDeque<(u64, Ino, Name)>,
-    /// All changes up to this tick may have been let go.
+    /// Changes up to this sequence number may have been dropped.
     floor: u64,
 }
 
 impl NameChanges {
-    /// A change of `name` begins at `tick`. To be followed by [`NameChanges::end`].
-    pub(crate) fn begin(&mut self, dir: Ino, name: &Name, puts: Puts, tick: u64) {
+    /// A change of `name` begins at `seq`. Must be followed by [`NameChanges::end`].
+    pub(crate) fn begin(&mut self, dir: Ino, name: &Name, bound_to: BoundTo, seq: u64) {
         let change = self.by_dir.entry(dir).or_default().entry(name.clone()).or_default();
-        change.tick = tick;
-        change.changing += 1;
-        change.putting += u32::from(puts != Puts::Nothing);
-        change.put(puts, tick);
+        change.seq = seq;
+        change.in_flight += 1;
+        change.binding += u32::from(bound_to != BoundTo::Nothing);
+        change.record_binding(bound_to, seq);
     }
 
-    /// It is over at `tick`, however it ended.
-    pub(crate) fn end(&mut self, dir: Ino, name: &Name, puts: Puts, tick: u64) {
+    /// A change of `name` has ended at `seq`, successfully or not.
+    pub(crate) fn end(&mut self, dir: Ino, name: &Name, bound_to: BoundTo, seq: u64) {
         let change = self.by_dir.get_mut(&dir).and_then(|names| names.get_mut(name));
         let Some(change) = change else { return };
-        change.tick = tick;
-        change.changing -= 1;
-        change.putting = change.putting.saturating_sub(u32::from(puts != Puts::Nothing));
-        change.put(puts, tick);
-        self.remember(dir, name, tick);
+        change.seq = seq;
+        change.in_flight -= 1;
+        change.binding = change.binding.saturating_sub(u32::from(bound_to != BoundTo::Nothing));
+        change.record_binding(bound_to, seq);
+        self.remember(dir, name, seq);
     }
 
-    /// What `name` leads to was changed up to `tick`.
-    pub(crate) fn note(&mut self, dir: Ino, name: &Name, tick: u64) {
-        self.by_dir.entry(dir).or_default().entry(name.clone()).or_default().tick = tick;
-        self.remember(dir, name, tick);
+    /// Records that what `name` leads to was changed up to `seq`.
+    pub(crate) fn note(&mut self, dir: Ino, name: &Name, seq: u64) {
+        self.by_dir.entry(dir).or_default().entry(name.clone()).or_default().seq = seq;
+        self.remember(dir, name, seq);
     }
 
-    fn remember(&mut self, dir: Ino, name: &Name, tick: u64) {
-        self.order.push_back((tick, dir, name.clone()));
+    fn remember(&mut self, dir: Ino, name: &Name, seq: u64) {
+        self.order.push_back((seq, dir, name.clone()));
         while self.order.len() > MAX_CHANGES {
-            self.let_go_oldest();
+            self.drop_oldest();
         }
     }
 
-    fn let_go_oldest(&mut self) {
-        let Some((tick, dir, name)) = self.order.pop_front() else { return };
-        self.floor = tick;
+    fn drop_oldest(&mut self) {
+        let Some((seq, dir, name)) = self.order.pop_front() else { return };
+        self.floor = seq;
         let Some(names) = self.by_dir.get_mut(&dir) else { return };
-        if names.get(&name).is_some_and(|change| change.tick == tick && change.changing == 0) {
+        if names.get(&name).is_some_and(|change| change.seq == seq && change.in_flight == 0) {
             names.remove(&name);
             if names.is_empty() {
                 self.by_dir.remove(&dir);
@@ -111,57 +112,57 @@ impl NameChanges {
         }
     }
 
-    /// All names may have changed up to `tick`.
-    pub(crate) fn doubt_all(&mut self, tick: u64) {
-        self.floor = tick;
+    /// Any name may have changed up to `seq`.
+    pub(crate) fn invalidate_all(&mut self, seq: u64) {
+        self.floor = seq;
     }
 
-    /// Whether `name` was not changed since `tick`, nor is being changed.
-    pub(crate) fn unchanged_since(&self, dir: Ino, name: &Name, tick: u64) -> bool {
+    /// Whether `name` was not changed since `seq`, and is not being changed.
+    pub(crate) fn unchanged_since(&self, dir: Ino, name: &Name, seq: u64) -> bool {
         let change = self.by_dir.get(&dir).and_then(|names| names.get(name));
-        tick >= self.floor
-            && change.is_none_or(|change| change.changing == 0 && change.tick <= tick)
+        seq >= self.floor && change.is_none_or(|change| change.in_flight == 0 && change.seq <= seq)
     }
 
-    /// Whether `name` may have led to something else than `inode` since `tick`, or may do so now.
-    pub(crate) fn another_since(&self, dir: Ino, name: &Name, inode: Ino, tick: u64) -> bool {
+    /// Whether `name` may have led to another file than `inode` since `seq`, or may do so now.
+    pub(crate) fn may_be_other_since(&self, dir: Ino, name: &Name, inode: Ino, seq: u64) -> bool {
         let Some(change) = self.by_dir.get(&dir).and_then(|names| names.get(name)) else {
-            return tick < self.floor;
+            return seq < self.floor;
         };
-        let only_it = change.inode == Some(inode) && change.before <= tick && change.putting <= 1;
-        tick < self.floor || (change.putting > 0 || change.put > tick) && !only_it
+        let only_it =
+            change.inode == Some(inode) && change.other_bound_seq <= seq && change.binding <= 1;
+        seq < self.floor || (change.binding > 0 || change.last_bound_seq > seq) && !only_it
     }
 
-    /// Whether a change of `name` is on its way besides the one of who asks.
-    pub(crate) fn others_change(&self, dir: Ino, name: &Name) -> bool {
+    /// Whether another change of `name` is in flight besides the caller's.
+    pub(crate) fn has_other_changes(&self, dir: Ino, name: &Name) -> bool {
         let change = self.by_dir.get(&dir).and_then(|names| names.get(name));
-        change.is_some_and(|change| change.changing > 1)
+        change.is_some_and(|change| change.in_flight > 1)
     }
 
-    /// The names in `dir` that were changed since `tick`, or are being changed; `None` when not
-    /// all of them are known.
-    pub(crate) fn since(&self, dir: Ino, tick: u64) -> Option<Vec<Name>> {
-        if tick < self.floor {
+    /// The names in `dir` that were changed since `seq`, or are being changed; `None` if they are
+    /// not all recorded.
+    pub(crate) fn changed_since(&self, dir: Ino, seq: u64) -> Option<Vec<Name>> {
+        if seq < self.floor {
             return None;
         }
         let names = self.by_dir.get(&dir).into_iter().flatten();
-        let changed = names.filter(|(_, change)| change.changing > 0 || change.tick > tick);
+        let changed = names.filter(|(_, change)| change.in_flight > 0 || change.seq > seq);
         Some(changed.map(|(name, _)| name.clone()).collect())
     }
 
-    /// Whether a name in `dir` may have been changed since `tick`, or is being changed.
-    pub(crate) fn any_since(&self, dir: Ino, tick: u64) -> bool {
+    /// Whether any name in `dir` may have been changed since `seq`, or is being changed.
+    pub(crate) fn any_changed_since(&self, dir: Ino, seq: u64) -> bool {
         let names = self.by_dir.get(&dir).into_iter().flatten();
-        tick < self.floor
-            || names.into_iter().any(|(_, change)| change.changing > 0 || change.tick > tick)
+        seq < self.floor
+            || names.into_iter().any(|(_, change)| change.in_flight > 0 || change.seq > seq)
     }
 
-    /// Whether names in `dir` were changed lately.
-    pub(crate) fn any_in(&self, dir: Ino) -> bool {
+    /// Whether any change in `dir` is recorded.
+    pub(crate) fn has_changes_in(&self, dir: Ino) -> bool {
         self.by_dir.contains_key(&dir)
     }
 
-    /// The directory is gone for good.
+    /// Drops the record of a removed directory.
     pub(crate) fn forget(&mut self, dir: Ino) {
         self.by_dir.remove(&dir);
     }
@@ -176,62 +177,69 @@ mod tests {
     }
 
     #[test]
-    fn one_name_says_nothing_about_another() {
+    fn a_change_of_one_name_does_not_affect_another() {
         let mut changes = NameChanges::default();
         let (dir, a, b) = (Ino(1), name("a"), name("b"));
-        changes.begin(dir, &a, Puts::Nothing, 5);
+        changes.begin(dir, &a, BoundTo::Nothing, 5);
         assert!(!changes.unchanged_since(dir, &a, 9), "it is being changed");
         assert!(changes.unchanged_since(dir, &b, 0) && changes.unchanged_since(Ino(2), &a, 0));
-        changes.begin(dir, &a, Puts::Nothing, 6);
-        assert!(changes.others_change(dir, &a));
-        changes.end(dir, &a, Puts::Nothing, 7);
-        assert!(!changes.unchanged_since(dir, &a, 7) && !changes.others_change(dir, &a));
-        changes.end(dir, &a, Puts::Nothing, 8);
+        changes.begin(dir, &a, BoundTo::Nothing, 6);
+        assert!(changes.has_other_changes(dir, &a));
+        changes.end(dir, &a, BoundTo::Nothing, 7);
+        assert!(!changes.unchanged_since(dir, &a, 7) && !changes.has_other_changes(dir, &a));
+        changes.end(dir, &a, BoundTo::Nothing, 8);
         assert!(changes.unchanged_since(dir, &a, 8) && !changes.unchanged_since(dir, &a, 7));
-        assert_eq!(changes.since(dir, 7).unwrap(), [a]);
-        assert!(changes.since(dir, 8).unwrap().is_empty());
-        assert!(changes.any_since(dir, 7) && !changes.any_since(dir, 8));
-        assert!(!changes.any_since(Ino(2), 0));
+        assert_eq!(changes.changed_since(dir, 7).unwrap(), [a]);
+        assert!(changes.changed_since(dir, 8).unwrap().is_empty());
+        assert!(changes.any_changed_since(dir, 7) && !changes.any_changed_since(dir, 8));
+        assert!(!changes.any_changed_since(Ino(2), 0));
     }
 
     #[test]
-    fn a_file_that_comes_back_to_its_name_is_no_other_one() {
+    fn a_file_that_returns_to_its_name_is_the_same() {
         let mut changes = NameChanges::default();
         let (dir, a, it) = (Ino(1), name("a"), Ino(7));
-        changes.begin(dir, &a, Puts::Nothing, 5);
-        assert!(!changes.another_since(dir, &a, it, 4), "it gets another name");
-        changes.end(dir, &a, Puts::Nothing, 6);
-        changes.begin(dir, &a, Puts::Inode(it), 7);
-        assert!(!changes.another_since(dir, &a, it, 4) && changes.another_since(dir, &a, dir, 4));
-        changes.begin(dir, &a, Puts::New, 8);
-        assert!(changes.another_since(dir, &a, it, 9), "under way");
-        changes.end(dir, &a, Puts::New, 9);
-        changes.end(dir, &a, Puts::Inode(it), 10);
-        assert!(changes.another_since(dir, &a, it, 8));
-        assert!(!changes.another_since(dir, &a, it, 9) && changes.another_since(dir, &a, dir, 9));
+        changes.begin(dir, &a, BoundTo::Nothing, 5);
+        assert!(!changes.may_be_other_since(dir, &a, it, 4), "it gets another name");
+        changes.end(dir, &a, BoundTo::Nothing, 6);
+        changes.begin(dir, &a, BoundTo::Inode(it), 7);
         assert!(
-            !changes.another_since(dir, &a, dir, 10) && !changes.another_since(dir, &a, it, 10)
+            !changes.may_be_other_since(dir, &a, it, 4)
+                && changes.may_be_other_since(dir, &a, dir, 4)
+        );
+        changes.begin(dir, &a, BoundTo::New, 8);
+        assert!(changes.may_be_other_since(dir, &a, it, 9), "under way");
+        changes.end(dir, &a, BoundTo::New, 9);
+        changes.end(dir, &a, BoundTo::Inode(it), 10);
+        assert!(changes.may_be_other_since(dir, &a, it, 8));
+        assert!(
+            !changes.may_be_other_since(dir, &a, it, 9)
+                && changes.may_be_other_since(dir, &a, dir, 9)
+        );
+        assert!(
+            !changes.may_be_other_since(dir, &a, dir, 10)
+                && !changes.may_be_other_since(dir, &a, it, 10)
         );
     }
 
     #[test]
-    fn what_was_let_go_spoils_what_was_asked_before_it() {
+    fn a_dropped_record_invalidates_earlier_requests() {
         let mut changes = NameChanges::default();
         let dir = Ino(1);
-        changes.begin(dir, &name("slow"), Puts::Nothing, 1);
-        for tick in 2..MAX_CHANGES as u64 + 10 {
-            let name = name(&format!("n{tick}"));
-            changes.begin(dir, &name, Puts::Nothing, tick);
-            changes.end(dir, &name, Puts::Nothing, tick);
+        changes.begin(dir, &name("slow"), BoundTo::Nothing, 1);
+        for seq in 2..MAX_CHANGES as u64 + 10 {
+            let name = name(&format!("n{seq}"));
+            changes.begin(dir, &name, BoundTo::Nothing, seq);
+            changes.end(dir, &name, BoundTo::Nothing, seq);
         }
         assert!(!changes.unchanged_since(dir, &name("other"), 5));
-        assert!(changes.since(dir, 5).is_none());
+        assert!(changes.changed_since(dir, 5).is_none());
         let now = MAX_CHANGES as u64 + 10;
         assert!(changes.unchanged_since(dir, &name("n3"), now));
-        assert!(!changes.unchanged_since(dir, &name("slow"), now), "on its way still");
-        changes.end(dir, &name("slow"), Puts::Nothing, now + 1);
+        assert!(!changes.unchanged_since(dir, &name("slow"), now), "still in flight");
+        changes.end(dir, &name("slow"), BoundTo::Nothing, now + 1);
         assert!(changes.by_dir[&dir].len() <= MAX_CHANGES && changes.order.len() <= MAX_CHANGES);
         changes.forget(dir);
-        assert!(!changes.any_in(dir));
+        assert!(!changes.has_changes_in(dir));
     }
 }

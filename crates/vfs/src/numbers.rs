@@ -1,15 +1,15 @@
-//! Inode numbers that stay.
+//! Stable inode numbers.
 //!
-//! SFTP tells no inode numbers, but `find`, `tar`, `git` and `rsync` compare them: within one
-//! mount, and git also across mounts. So the number of a name is a hash of its parent's number
-//! and itself, the same after FORGET and after a remount. Two things make exceptions:
+//! SFTP has no inode numbers, but `find`, `tar`, `git` and `rsync` compare them: within one mount,
+//! and git also across mounts. So the number of a name is a hash of its parent's number and the
+//! name, the same after FORGET and after a remount. There are two exceptions:
 //!
-//! - a renamed inode keeps its number, and a second link made here shares it;
-//! - a name whose own number is taken (its former owner was renamed away, or a server has chosen
-//!   names of one number) gets another one, which may be another after a remount.
+//! - a renamed inode keeps its number, and a second link made through this mount shares it;
+//! - a name whose own number is taken (its former owner was renamed, or a server has chosen names
+//!   with equal numbers) gets another one, which may differ after a remount.
 //!
-//! Exceptions are remembered by name while the name lives, for [`MAX_EXCEPTIONS`] names at most;
-//! past that the oldest are forgotten, and their numbers may change once the kernel has forgotten
+//! Exceptions are remembered by name while the name exists, for [`MAX_EXCEPTIONS`] names at most;
+//! above that the oldest are dropped, and their numbers may change once the kernel has forgotten
 //! the inode.
 //!
 //! Invariant: no two live inodes have the same number.
@@ -19,30 +19,29 @@ use std::hash::Hasher;
 
 use base::Name;
 
-/// The number of the root. Also what `ls -i` shows for the root of a fresh ext4 is 2, but 1 is
-/// FUSE's own.
+/// The number of the root. The root of a new ext4 shows 2 in `ls -i`, but 1 is FUSE's own.
 pub(crate) const ROOT_NUMBER: u64 = 1;
 
 /// Names with a number other than their own hash, at most; about 10 MiB when full.
 const MAX_EXCEPTIONS: usize = 1 << 16;
 
-/// Numbers that are tried for one name. A server that chooses names whose numbers are the same must
-/// not make each of them cost more than the one before. What is past it gets the next free number.
+/// Hashes that are tried for one name. A server that chooses names with equal hashes must not make
+/// each of them cost more than the one before. After these, the next free number is used.
 const MAX_SALTS: u64 = 8;
 
-/// The first of the numbers that are not made from a name.
+/// The first number that is not a hash of a name.
 const FIRST_UNNAMED: u64 = 1 << 63;
 
-/// What one of them takes.
+/// Bytes of one exception.
 const EXCEPTION_BYTES: usize = 160;
 
 type Key = (u64, Name);
 
-/// Counts by number; nearly all are one.
+/// Reference counts by number; nearly all are one.
 #[derive(Default)]
 struct Uses {
     once: HashSet<u64>,
-    /// Numbers that are used twice at least. They are not in `once`.
+    /// Numbers with a count of at least two. They are not in `once`.
     more: HashMap<u64, u32>,
 }
 
@@ -79,25 +78,25 @@ impl Uses {
     }
 }
 
-/// The numbers in use and the exceptions from the rule.
+/// The numbers in use and the exceptions.
 #[derive(Default)]
 pub(crate) struct Numbers {
-    /// How many live inodes have a number (one), and how many exceptions name it.
+    /// One reference for each live inode with the number, and one for each exception that names it.
     used: Uses,
-    exceptions: HashMap<Key, (u64, u64)>,
-    /// Insertion order of the exceptions, for forgetting the oldest.
+    overrides: HashMap<Key, (u64, u64)>,
+    /// Insertion order of the exceptions, to drop the oldest.
     order: BTreeMap<u64, Key>,
     next_order: u64,
-    /// How many numbers have been tried that are not made from a name.
+    /// Count of the numbers that were tried and are not hashes.
     unnamed: u64,
 }
 
 impl Numbers {
-    /// The number for an inode that is now found at `name` below the directory numbered `parent`.
-    /// The caller reports its end with [`Numbers::release`].
+    /// The number for an inode at `name` below the directory with the number `parent`. Must be
+    /// given back with [`Numbers::release`].
     pub(crate) fn take(&mut self, parent: u64, name: &Name) -> u64 {
-        if let Some(number) = self.exception(parent, name) {
-            // Its only other user may be this exception itself.
+        if let Some(number) = self.known_override(parent, name) {
+            // Its only other reference may be this exception itself.
             if self.used.count(number) == 1 {
                 self.used.hold(number);
                 return number;
@@ -114,7 +113,7 @@ impl Numbers {
         number
     }
 
-    /// A number that is not made from a name.
+    /// A number that is not a hash.
     fn next_unnamed(&mut self) -> u64 {
         loop {
             self.unnamed += 1;
@@ -127,28 +126,28 @@ impl Numbers {
 
     /// The number that `name` would most probably get.
     pub(crate) fn expected(&self, parent: u64, name: &Name) -> u64 {
-        self.exception(parent, name).unwrap_or_else(|| hash(parent, name, 0))
+        self.known_override(parent, name).unwrap_or_else(|| hash(parent, name, 0))
     }
 
-    /// The number of a name that has another one than its own. Most mounts have none.
-    fn exception(&self, parent: u64, name: &Name) -> Option<u64> {
-        if self.exceptions.is_empty() {
+    /// The number of a name that is an exception. Most mounts have none.
+    fn known_override(&self, parent: u64, name: &Name) -> Option<u64> {
+        if self.overrides.is_empty() {
             return None;
         }
-        self.exceptions.get(&(parent, name.clone())).map(|(number, _)| *number)
+        self.overrides.get(&(parent, name.clone())).map(|(number, _)| *number)
     }
 
-    /// What exceptions take, in bytes.
+    /// Bytes of all exceptions.
     pub(crate) fn bytes(&self) -> usize {
-        self.exceptions.len() * EXCEPTION_BYTES
+        self.overrides.len() * EXCEPTION_BYTES
     }
 
-    /// An inode of this number is gone.
+    /// An inode with this number was removed.
     pub(crate) fn release(&mut self, number: u64) {
         self.used.drop_one(number);
     }
 
-    /// `name` now belongs to the inode numbered `number`, by a rename or as a further link.
+    /// `name` now belongs to the inode with this number, by a rename or as a further link.
     pub(crate) fn bind(&mut self, parent: u64, name: &Name, number: u64) {
         self.unbind(parent, name);
         if hash(parent, name, 0) != number {
@@ -156,21 +155,21 @@ impl Numbers {
         }
     }
 
-    /// `name` is gone: whatever takes it next starts anew.
+    /// `name` was removed: its next file gets a number of its own.
     pub(crate) fn unbind(&mut self, parent: u64, name: &Name) {
-        if self.exceptions.is_empty() {
+        if self.overrides.is_empty() {
             return;
         }
-        if let Some((number, order)) = self.exceptions.remove(&(parent, name.clone())) {
+        if let Some((number, order)) = self.overrides.remove(&(parent, name.clone())) {
             self.order.remove(&order);
             self.used.drop_one(number);
         }
     }
 
     fn remember(&mut self, key: Key, number: u64) {
-        if self.exceptions.len() >= MAX_EXCEPTIONS
+        if self.overrides.len() >= MAX_EXCEPTIONS
             && let Some((_, oldest)) = self.order.pop_first()
-            && let Some((number, _)) = self.exceptions.remove(&oldest)
+            && let Some((number, _)) = self.overrides.remove(&oldest)
         {
             self.used.drop_one(number);
         }
@@ -178,15 +177,15 @@ impl Numbers {
         let order = self.next_order;
         self.next_order += 1;
         self.order.insert(order, key.clone());
-        if let Some((old, old_order)) = self.exceptions.insert(key, (number, order)) {
+        if let Some((old, old_order)) = self.overrides.insert(key, (number, order)) {
             self.order.remove(&old_order);
             self.used.drop_one(old);
         }
     }
 }
 
-/// FNV-1a, 64 bit, finished with a multiply-shift mix: fixed for ever, since git keeps these
-/// numbers on disk. Collisions cost nothing but a salt.
+/// FNV-1a, 64 bit, finished with a multiply-shift mix. Must never change, since git keeps these
+/// numbers on disk. A collision costs only another salt.
 fn hash(parent: u64, name: &Name, salt: u64) -> u64 {
     struct Fnv(u64);
     impl Hasher for Fnv {
@@ -250,7 +249,7 @@ mod tests {
         numbers.bind(1, &name("b"), moved);
         numbers.unbind(1, &name("b"));
         numbers.release(moved);
-        assert!(numbers.used.len() == 0 && numbers.exceptions.is_empty());
+        assert!(numbers.used.len() == 0 && numbers.overrides.is_empty());
         assert!(numbers.order.is_empty());
     }
 
@@ -261,16 +260,16 @@ mod tests {
         for salt in 0..MAX_SALTS {
             numbers.used.hold(hash(1, &hostile, salt));
         }
-        // As if each of them had that name's number, whatever the salt.
-        let taken: Vec<u64> = (0..1000)
+        // As if all these names had equal hashes with every salt.
+        let revisit: Vec<u64> = (0..1000)
             .map(|_| {
                 let number = numbers.take(1, &hostile);
-                numbers.exceptions.clear();
+                numbers.overrides.clear();
                 number
             })
             .collect();
-        let different: HashSet<&u64> = taken.iter().collect();
-        assert_eq!(different.len(), taken.len());
+        let different: HashSet<&u64> = revisit.iter().collect();
+        assert_eq!(different.len(), revisit.len());
         assert_eq!(numbers.unnamed, 1000, "one try each");
     }
 
@@ -280,7 +279,7 @@ mod tests {
         for index in 0..MAX_EXCEPTIONS + 10 {
             numbers.bind(1, &name(&format!("n{index}")), 1_000_000_000 + index as u64);
         }
-        assert_eq!(numbers.exceptions.len(), MAX_EXCEPTIONS);
+        assert_eq!(numbers.overrides.len(), MAX_EXCEPTIONS);
         assert_eq!(numbers.order.len(), MAX_EXCEPTIONS);
         assert_eq!(numbers.used.len(), MAX_EXCEPTIONS);
     }

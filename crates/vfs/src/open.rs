@@ -1,9 +1,9 @@
 //! open, create, mknod, fsync, release: the life of an open file. Its closes are in [`flush`].
 //!
-//! Under close-to-open, each open learns from the server whether the name still leads to the
-//! content that the kernel has pages of. If another file has taken the name while the old one is
-//! open here, the open fails with `ESTALE`; the kernel then looks the name up again by itself and
-//! gets a new inode, so that pages of two files never mix.
+//! Under close-to-open, each open checks with the server whether the name still leads to the
+//! content of the kernel's pages. If another file has taken the name while the old one is open
+//! here, the open fails with `ESTALE`; the kernel then repeats the lookup and gets a new inode, so
+//! pages of two files never mix.
 //!
 //! [`flush`]: crate::flush
 
@@ -15,16 +15,16 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::config::{Consistency, PageCache};
-use crate::contents::Attached;
-use crate::finish::Written;
-use crate::inode::{Inode, Known, OpenHandle, State, Validator};
-use crate::lookup::{MAX_ATTEMPTS, MAX_LOOKS};
-use crate::name_changes::Puts;
+use crate::inode::{Inode, OpenHandle, State, StateVersion, Validator};
+use crate::lookup::{MAX_ATTEMPTS, MAX_COMPARISONS};
+use crate::name_changes::BoundTo;
+use crate::prefetch::Revisit;
+use crate::prefetch::files::AttachedFile;
 use crate::readahead::Readahead;
 use crate::remote_file::RemoteFile;
+use crate::server_close::WrittenHandle;
 use crate::shared::Shared;
-use crate::tree::Asked;
-use crate::validate_ahead::Taken;
+use crate::tree::RequestStamp;
 use crate::{Change, Entry, Handle, Ino, Vfs, name};
 
 /// How an application opens a file.
@@ -43,7 +43,7 @@ pub struct OpenRequest {
 }
 
 impl OpenRequest {
-    /// Neither appending nor cutting, through the page cache, not synchronous.
+    /// An open through the page cache that neither appends nor truncates and is not synchronous.
     #[must_use]
     pub fn plain(access: Access) -> OpenRequest {
         OpenRequest { access, append: false, truncate: false, direct: false, sync: false }
@@ -54,64 +54,65 @@ impl OpenRequest {
     }
 }
 
-/// An open file, to be given back with [`Vfs::release`].
+/// An open file; must be returned with [`Vfs::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// What to call it by.
+    /// Its handle.
     pub handle: Handle,
-    /// The kernel's pages of it are still right.
+    /// The kernel's pages of the file are still valid.
     pub keep_cache: bool,
-    /// Reads and writes are to go past the kernel's page cache.
+    /// Reads and writes must bypass the kernel's page cache.
     pub direct_io: bool,
 }
 
-/// One open file. Its handle at the remote is closed when the last user of it is gone.
+/// One open file. Its remote handle is closed when its last user is dropped.
 pub(crate) struct OpenFile {
     pub(crate) number: u64,
     pub(crate) inode: Arc<Inode>,
     pub(crate) remote: Arc<RemoteFile>,
     pub(crate) access: Access,
     pub(crate) append: bool,
-    /// The whole content, fetched before the open.
-    pub(crate) fetched: Option<Attached>,
-    /// What is fetched ahead for its readers; not set where that is not wanted.
-    pub(crate) ahead: OnceLock<Arc<Readahead>>,
-    /// Of a file that appends: what writes pages back in place.
+    /// The whole content, prefetched before the open.
+    pub(crate) fetched: Option<AttachedFile>,
+    /// Readahead for its readers; unset where there is none.
+    pub(crate) readahead: OnceLock<Arc<Readahead>>,
+    /// For a file opened with `O_APPEND`: the open file that writes pages back in place.
     pub(crate) in_place: OnceCell<Arc<OpenFile>>,
     state: Mutex<FileState>,
-    lost: Arc<LostWrite>,
+    lost_write: Arc<LostWrite>,
     shared: Weak<Shared>,
 }
 
-/// A write is far if it begins this many bytes past the known end of its file. Sparse files of usual
-/// sizes are written without waiting; file systems with a limit have 2 TiB (ext3) or 16 TiB (ext4).
+/// A write is far if it begins this many bytes behind the known end of its file. Sparse files of
+/// usual sizes are written without waiting; file systems with a limit have 2 TiB (ext3) or 16 TiB
+/// (ext4).
 const FAR_BYTES: u64 = 1 << 40;
 
-/// The error of a write that nobody was left to be told of.
+/// The error of a write that no call could report.
 pub(crate) type LostWrite = Mutex<Option<Errno>>;
 
 #[derive(Default)]
 struct FileState {
-    /// Why a write failed that had been acknowledged before.
+    /// Why an acknowledged write failed.
     error: Option<Errno>,
-    /// How many writes to the file had failed when this was asked last.
+    /// Number of failed writes of the file when this open file last reported one.
     failures_seen: u64,
-    /// Written through since the last flush.
+    /// There were writes since the last flush.
     written: bool,
-    /// A flush has closed it at the server.
-    closed_there: bool,
-    /// Each write is synchronous, and the kernel does not see to that.
+    /// A flush has closed the file at the server.
+    closed_at_server: bool,
+    /// Each write is synchronous, and the kernel sends no FSYNC for it.
     syncs_writes: bool,
-    /// The end of the furthest write whose answer was waited for because it was far.
+    /// The end of the furthest far write that the server has acknowledged.
     far_end: u64,
-    /// What was fetched of it has been read to its end: the kernel has it now.
+    /// The prefetched content was read to its end: the kernel has it now.
     read_to_end: bool,
-    /// The kernel was told to keep its pages, and has asked for nothing of it so far.
-    kept: bool,
+    /// The kernel was told to keep its pages, and has requested none of them so far.
+    pages_kept: bool,
 }
 
 impl OpenFile {
-    /// The handle of the remote, opened by the first who needs it.
+    /// The remote handle, opened by the first caller that needs it.
     pub(crate) fn fh(&self) -> impl Future<Output = Result<Fh>> + Send + use<> {
         self.remote.fh()
     }
@@ -120,46 +121,46 @@ impl OpenFile {
         body(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether a write at `offset` begins far past the known end of the file: perhaps past the largest
-    /// size that the server's file system allows.
+    /// Whether a write at `offset` begins far behind the known end of the file: perhaps behind the
+    /// largest size that the server's file system allows.
     pub(crate) fn is_far(&self, offset: u64) -> bool {
         let Some(near) = offset.checked_sub(FAR_BYTES) else { return false };
-        self.with(|state| state.far_end <= near) && !self.inode.state().told_beyond(near)
+        self.with(|state| state.far_end <= near) && !self.inode.state().kernel_size_exceeds(near)
     }
 
-    /// The server has taken a [far](OpenFile::is_far) write that ends at `end`.
+    /// The server has acknowledged a [far](OpenFile::is_far) write that ends at `end`.
     pub(crate) fn note_far_end(&self, end: u64) {
         self.with(|state| state.far_end = state.far_end.max(end));
     }
 
-    /// A write that was acknowledged has failed. The first error is the one that is reported.
+    /// An acknowledged write has failed. The first error is the one that is reported.
     pub(crate) fn fail(&self, error: Errno) {
         self.inode.state().write_failed(error);
         self.with(|state| state.error = state.error.or(Some(error)));
     }
 
-    /// The error of an acknowledged write through any handle of the file, if it has failed since
-    /// this one was opened and told of the last. With this it is reported.
+    /// The error of an acknowledged write through any handle of the file that failed since this
+    /// open file last reported one. The caller reports it.
     fn take_failure(&self) -> Result<()> {
         let (failures, last) = self.inode.state().failed_writes();
         let seen = self.with(|state| std::mem::replace(&mut state.failures_seen, failures));
         last.filter(|_| failures > seen).map_or(Ok(()), Err)
     }
 
-    /// The error of an earlier write, which with this is reported.
+    /// The error of an earlier write. The caller reports it.
     pub(crate) fn take_error(&self) -> Result<()> {
         self.with(|state| state.error.take()).map_or(Ok(()), Err)
     }
 
     pub(crate) fn note_write(&self) {
-        self.remote.note_write(|| Written::new(self.shared.clone(), &self.inode));
+        self.remote.note_write(|| WrittenHandle::new(self.shared.clone(), &self.inode));
         self.with(|state| state.written = true);
     }
 
     /// Closes the file at the server, once, and returns the server's answer.
-    pub(crate) async fn close_there(&self, remote: &Arc<dyn Remote>) -> Result<()> {
+    pub(crate) async fn close_at_server(&self, remote: &Arc<dyn Remote>) -> Result<()> {
         let Some(fh) = self.remote.opened() else { return Ok(()) };
-        if self.with(|state| std::mem::replace(&mut state.closed_there, true)) {
+        if self.with(|state| std::mem::replace(&mut state.closed_at_server, true)) {
             return Ok(());
         }
         self.remote.set_flushed(true);
@@ -171,16 +172,16 @@ impl OpenFile {
             }
             answer
         };
-        Written::new(self.shared.clone(), &self.inode).close_there(flushed).await
+        WrittenHandle::new(self.shared.clone(), &self.inode).close_at_server(flushed).await
     }
 
     pub(crate) fn note_read_to_end(&self) {
         self.with(|state| state.read_to_end = true);
     }
 
-    /// The kernel asks for what is at `offset`. Whether it was taken to have pages of that.
-    pub(crate) fn is_missing(&self, offset: u64) -> bool {
-        self.with(|state| std::mem::take(&mut state.kept)) && offset == 0
+    /// The kernel reads at `offset`. Returns whether it was assumed to have that page.
+    pub(crate) fn take_missing_pages(&self, offset: u64) -> bool {
+        self.with(|state| std::mem::take(&mut state.pages_kept)) && offset == 0
     }
 
     pub(crate) fn syncs_writes(&self) -> bool {
@@ -196,7 +197,7 @@ impl Drop for OpenFile {
     fn drop(&mut self) {
         if let Some(error) = self.with(|state| state.error) {
             tracing::error!(%error, "a write failed after its file had been closed");
-            *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            *self.lost_write.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         }
     }
 }
@@ -204,11 +205,11 @@ impl Drop for OpenFile {
 impl Vfs {
     /// Opens the file `ino`.
     pub async fn open(&self, ino: Ino, request: OpenRequest) -> Result<Opened> {
-        let known = || self.granted(&self.inode(ino)?, request);
-        self.or_stale(self.open_current(ino, request), known).await
+        let known = || self.try_deferred_open(&self.inode(ino)?, request);
+        self.or_stale(self.open_uncached(ino, request), known).await
     }
 
-    async fn open_current(&self, ino: Ino, request: OpenRequest) -> Result<Opened> {
+    async fn open_uncached(&self, ino: Ino, request: OpenRequest) -> Result<Opened> {
         let inode = self.inode(ino)?;
         match inode.kind {
             FileKind::Regular => {}
@@ -217,48 +218,48 @@ impl Vfs {
             _ => return Err(Errno::ENXIO),
         }
         let plain = request == OpenRequest::plain(Access::Read);
-        let mut taken = if plain { self.take_turn(&inode) } else { None };
-        let granted = self.granted(&inode, request)?;
-        // What the kernel has pages of is mostly opened in orders that lead nowhere: a compiler opens
-        // its headers more often than anybody else opens anything.
-        let has_pages = granted.is_some_and(|opened| opened.keep_cache);
-        let contents = &self.contents;
-        let leads_on = !has_pages || contents.may_miss_pages() || contents.shows_order();
-        if leads_on
+        let mut revisit = if plain { self.record_visit(&inode) } else { None };
+        let deferred = self.try_deferred_open(&inode, request)?;
+        // Files whose pages the kernel has are mostly opened in an order that predicts nothing: a
+        // compiler opens its headers more often than any other program opens files.
+        let has_pages = deferred.is_some_and(|opened| opened.keep_cache);
+        let contents = &self.prefetch.files;
+        let may_predict = !has_pages || contents.may_miss_pages() || contents.has_order();
+        if may_predict
             && request.access == Access::Read
             && let Ok(path) = self.path(ino)
         {
-            self.shared.opening(&path);
+            self.shared.prefetch_after_open(&path);
         }
-        if let Some(opened) = granted {
-            self.shared.validate_next(taken);
+        if let Some(opened) = deferred {
+            self.shared.revalidate_followers(revisit);
             return Ok(opened);
         }
-        let waited = self.await_content(&inode).await || self.await_validation(&inode).await;
-        if waited && let Some(opened) = self.granted(&inode, request)? {
-            self.shared.validate_next(taken);
+        let waited = self.await_fetch(&inode).await || self.await_revalidation(&inode).await;
+        if waited && let Some(opened) = self.try_deferred_open(&inode, request)? {
+            self.shared.revalidate_followers(revisit);
             return Ok(opened);
         }
         if request.truncate {
             inode.writes.drained().await;
         }
-        // Those that were granted first, so that this one can be compared with them.
-        self.open_granted([&inode]).await;
+        // Deferred handles first, so that this one can be compared with them.
+        self.force_deferred_opens([&inode]).await;
         for _ in 0..MAX_ATTEMPTS {
-            if let Some(opened) = self.open_asked(&inode, request, taken.take()).await? {
+            if let Some(opened) = self.open_at_server(&inode, request, revisit.take()).await? {
                 return Ok(opened);
             }
-            self.renamed(&inode).await;
+            self.await_renames(&inode).await;
         }
-        // The kernel looks the name up again, and opens what it finds.
+        // The kernel looks the name up again, and opens the file that it finds.
         Err(Errno::ESTALE)
     }
 
-    /// Returns when no name of `inode` is being changed through this mount.
-    async fn renamed(&self, inode: &Inode) {
+    /// Waits until no name of `inode` is being changed through this mount.
+    async fn await_renames(&self, inode: &Inode) {
         loop {
-            let mut ended = pin!(self.shared.renamed.notified());
-            // Registered before the look, so that nothing in between is missed.
+            let mut ended = pin!(self.shared.names_changed.notified());
+            // Registered before the check, so that no notification is missed.
             ended.as_mut().enable();
             if !inode.state().is_renaming() {
                 return;
@@ -267,91 +268,92 @@ impl Vfs {
         }
     }
 
-    /// Opens the file by its name at the server. `None` if that may have been another file's, or none,
-    /// while this was done.
-    async fn open_asked(
+    /// Opens the file by its name at the server. `None` if the name may have led to another file,
+    /// or to none, meanwhile.
+    async fn open_at_server(
         &self,
         inode: &Arc<Inode>,
         request: OpenRequest,
-        taken: Option<Taken>,
+        revisit: Option<Revisit>,
     ) -> Result<Option<Opened>> {
         let ino = inode.ino;
         let (path, place) = {
             let tree = self.tree();
-            (tree.path(ino).ok_or(Errno::ESTALE)?, tree.name(ino))
+            (tree.path(ino).ok_or(Errno::ESTALE)?, tree.first_name(ino))
         };
-        let mut asked = self.asked();
-        let begun = asked;
+        let mut stamp = self.stamp_request();
+        let first_stamp = stamp;
         let change = request.truncate.then(|| {
-            inode.state().change_content();
-            Change::begin(inode, &self.ticks)
+            inode.state().note_content_change();
+            Change::begin(inode, &self.change_counter)
         });
-        // Polled, and so sent, before what is asked ahead.
+        // Polled, and so sent, before the revalidations.
         let opening = self.remote.open(&path, request.flags(Create::Never));
-        let (opened, ()) = tokio::join!(opening, async { self.shared.validate_next(taken) });
-        // Closed if nothing comes of it.
+        let (opened, ()) =
+            tokio::join!(opening, async { self.shared.revalidate_followers(revisit) });
+        // Closed if it is not used.
         let opened =
             opened.map(|opened| (RemoteFile::open(self.remote.clone(), opened.fh), opened.attr));
         if let Some(alone_until) = change.and_then(Change::end) {
-            // Nothing but this truncation has happened, and the attributes are from after it.
-            asked.tick = alone_until;
+            // Only this truncation has happened, and the attributes are from after it.
+            stamp.seq = alone_until;
         }
         let opened = opened.inspect_err(|error| {
             if matches!(*error, Errno::ELOOP | Errno::EISDIR | Errno::ENOTDIR) {
-                self.outdate(inode);
+                self.invalidate_inode(inode);
             }
         });
         let (remote, attr) = match opened {
             Err(Errno::ENOENT) => {
-                // A name that another machine has removed is left to the kernel, which may have to
-                // make the file.
-                if self.path_changed_since(inode, &path, begun) {
+                // If another machine has removed the name, the kernel decides: it may have to
+                // create the file.
+                if self.path_changed_since(inode, &path, first_stamp) {
                     return Ok(None);
                 }
-                self.is_elsewhere(inode, &path, asked);
-                return Err(self.gone_at_open(inode));
+                self.has_other_path(inode, &path, stamp);
+                return Err(self.open_error_of_absent(inode));
             }
             opened => opened?,
         };
-        let file = self.file(inode, remote, request, None);
-        let led_elsewhere = || {
+        let file = self.new_open_file(inode, remote, request, None);
+        let may_have_led_elsewhere = || {
             let tree = self.tree();
-            place
-                .as_ref()
-                .is_none_or(|place| tree.led_elsewhere_since(&path, place, ino, begun.tick))
+            place.as_ref().is_none_or(|place| {
+                tree.may_have_led_elsewhere_since(&path, place, ino, first_stamp.seq)
+            })
         };
-        for look in 1..=MAX_LOOKS {
-            let known = inode.state().known();
-            if !self.is_same(inode, &path, &attr, asked).await? {
-                if self.path_changed_since(inode, &path, begun) {
+        for attempt in 1..=MAX_COMPARISONS {
+            let known = inode.state().version();
+            if !self.is_same_file(inode, &path, &attr, stamp).await? {
+                if self.path_changed_since(inode, &path, first_stamp) {
                     return Ok(None);
                 }
                 self.tree().orphan(ino);
                 return Err(Errno::ESTALE);
             }
-            if !self.is_named(inode, &path, &file, &attr, asked).await {
+            if !self.is_still_named(inode, &path, &file, &attr, stamp).await {
                 return Ok(None);
             }
-            if request.access.writes() && led_elsewhere() {
-                // It may be the file that has the name now, of which the inode that has it by now
-                // has to learn what is written.
+            if request.access.writes() && may_have_led_elsewhere() {
+                // It may be the file that has the name now; then the write must go through its own
+                // inode.
                 return Ok(None);
             }
             if self.config.page_cache != PageCache::Always
-                && inode.state().doubt_other_than(attr.size)
+                && inode.state().expire_kernel_size(attr.size)
             {
-                // Reads end where the kernel takes the end of the file to be. To make it ask for the
-                // attributes again, the open is sent back to the name, but not twice: a file may
-                // grow all the time, and an open by `/proc/self/fd` looks no name up.
-                self.learn(inode, &attr, asked);
+                // Reads end at the kernel's size of the file. To make the kernel request the
+                // attributes again, the open is sent back to the lookup, but not twice: a file may
+                // grow all the time, and an open by `/proc/self/fd` does not look up any name.
+                self.record_attr(inode, &attr, stamp);
                 return Err(Errno::ESTALE);
             }
-            // What is seen to grow all the time is accepted in the end.
-            let known = (look < MAX_LOOKS).then_some(known);
-            if let Some(opened) = self.register(&file, &attr, asked, request, known) {
+            // After the last attempt, a file that grows all the time is accepted.
+            let known = (attempt < MAX_COMPARISONS).then_some(known);
+            if let Some(opened) = self.register(&file, &attr, stamp, request, known) {
                 let mut tree = self.tree();
-                if let Some((dir, name)) = tree.name(ino) {
-                    tree.correct(dir, &name, Some(&attr), asked);
+                if let Some((dir, name)) = tree.first_name(ino) {
+                    tree.reconcile_listing(dir, &name, Some(&attr), stamp);
                 }
                 return Ok(Some(opened));
             }
@@ -359,25 +361,25 @@ impl Vfs {
         unreachable!("the last look accepts what is known")
     }
 
-    /// Whether what was opened as `attr` is still called `path`, where the name was seen to lead to
-    /// something else since the open was sent.
-    async fn is_named(
+    /// Whether the file opened as `attr` still has the name `path`, if an answer since the request
+    /// says that the name leads to another file.
+    async fn is_still_named(
         &self,
         inode: &Inode,
         path: &RemotePath,
         file: &OpenFile,
         attr: &Attr,
-        asked: Asked,
+        stamp: RequestStamp,
     ) -> bool {
         let is_overtaken = {
             let state = inode.state();
             let differs = |known: Attr| Validator::of(&known) != Validator::of(attr);
-            state.unchanged_since(asked.tick)
-                && state.learned_at() > asked.at
+            state.unchanged_since(stamp.seq)
+                && state.received_at() > stamp.at
                 && state.last_attr().is_some_and(differs)
         };
         let Some(fh) = file.remote.opened().filter(|_| is_overtaken) else { return true };
-        for _ in 0..MAX_LOOKS {
+        for _ in 0..MAX_COMPARISONS {
             match tokio::join!(self.remote.lstat(path), self.remote.fstat(fh)) {
                 (Ok(of_name), Ok(of_handle))
                     if Validator::of(&of_name) != Validator::of(&of_handle) => {}
@@ -388,25 +390,25 @@ impl Vfs {
         false
     }
 
-    /// Whether the content that was opened under a name of `inode` is of the same file.
-    async fn is_same(
+    /// Whether the file opened under a name of `inode` is the file of the inode.
+    async fn is_same_file(
         &self,
         inode: &Arc<Inode>,
         path: &RemotePath,
         attr: &Attr,
-        asked: Asked,
+        stamp: RequestStamp,
     ) -> Result<bool> {
-        if !self.is_still(inode, path, attr, asked).await {
+        if !self.may_be_same_file(inode, path, attr, stamp).await {
             return Ok(false);
         }
         let changed = {
             let state = inode.state();
             state.last_attr().is_some_and(|old| Validator::of(&old) != Validator::of(attr))
         };
-        Ok(!changed || self.names_agree(inode, asked.tick).await?)
+        Ok(!changed || self.names_agree(inode, stamp.seq).await?)
     }
 
-    /// Makes and opens a file. If it is there already, it is opened unless `exclusive`.
+    /// Creates and opens a file. If it exists, it is opened, unless `exclusive`.
     pub async fn create(
         &self,
         parent: Ino,
@@ -418,22 +420,24 @@ impl Vfs {
         let name = name(name_bytes)?;
         let path = self.path(parent)?.join(&name);
         let create = if exclusive { Create::Exclusive(perm) } else { Create::IfAbsent(perm) };
-        let change = self.change_names(&[(parent, &name, Puts::New)]);
+        let change = self.begin_name_changes(&[(parent, &name, BoundTo::New)]);
         let known = self.tree().child(parent, &name);
         if let Some(known) = &known {
             known.writes.drained().await;
         }
-        self.open_granted(change.inodes()).await;
-        let asked = self.asked();
-        let cut = known.as_ref().filter(|_| request.truncate).map(|known| {
-            known.state().change_content();
-            Change::begin(known, &self.ticks)
+        self.force_deferred_opens(change.inodes()).await;
+        let stamp = self.stamp_request();
+        let truncation = known.as_ref().filter(|_| request.truncate).map(|known| {
+            known.state().note_content_change();
+            Change::begin(known, &self.change_counter)
         });
         let opened = self.remote.open(&path, request.flags(create)).await?;
-        drop(cut);
+        drop(truncation);
         let remote = RemoteFile::open(self.remote.clone(), opened.fh);
         let replaced = match &known {
-            Some(known) => exclusive || !self.is_still(known, &path, &opened.attr, asked).await,
+            Some(known) => {
+                exclusive || !self.may_be_same_file(known, &path, &opened.attr, stamp).await
+            }
             None => false,
         };
         drop(change);
@@ -443,23 +447,23 @@ impl Vfs {
             if let Some(known) = known.filter(|_| replaced) {
                 tree.orphan(known.ino);
             }
-            tree.see(parent, &name, &opened.attr, Instant::now()).inode()
+            tree.record_lookup(parent, &name, &opened.attr, Instant::now())
         };
         if is_new {
-            inode.state().change_time();
+            inode.state().expect_new_mtime();
         }
-        self.learn(&inode, &opened.attr, asked);
+        self.record_attr(&inode, &opened.attr, stamp);
         let entry = self.entry(&inode, &opened.attr).inspect_err(|_| self.forget(inode.ino, 1))?;
-        let file = self.file(&inode, remote, request, None);
-        let registered = self.register(&file, &opened.attr, asked, request, None);
+        let file = self.new_open_file(&inode, remote, request, None);
+        let registered = self.register(&file, &opened.attr, stamp, request, None);
         let registered = registered.expect("it does not depend on what was known");
         if exclusive {
-            inode.state().set_made(opened.attr, true);
+            inode.state().set_created_here(opened.attr, true);
         }
         Ok((entry, registered))
     }
 
-    /// Makes a regular file without opening it. Others cannot be made over SFTP: `EPERM`.
+    /// Creates a regular file without opening it. SFTP cannot create other files: `EPERM`.
     pub async fn mknod(
         &self,
         parent: Ino,
@@ -476,12 +480,12 @@ impl Vfs {
         Ok(entry)
     }
 
-    pub(crate) fn file(
+    pub(crate) fn new_open_file(
         &self,
         inode: &Arc<Inode>,
         remote: Arc<RemoteFile>,
         request: OpenRequest,
-        fetched: Option<Attached>,
+        fetched: Option<AttachedFile>,
     ) -> Arc<OpenFile> {
         Arc::new(OpenFile {
             number: self.files.number(),
@@ -490,111 +494,114 @@ impl Vfs {
             access: request.access,
             append: request.append,
             fetched,
-            ahead: OnceLock::new(),
+            readahead: OnceLock::new(),
             in_place: OnceCell::new(),
             state: Mutex::new(FileState {
                 failures_seen: inode.state().failed_writes().0,
                 ..FileState::default()
             }),
-            lost: self.lost_write.clone(),
+            lost_write: self.lost_write.clone(),
             shared: Arc::downgrade(&self.shared),
         })
     }
 
-    /// Enters an open file, with what it tells about its inode. `None` if something else than this is
-    /// `known` of the inode by now: the file may be another one than those that others have opened.
+    /// Registers an open file, and records its attributes. `None` if the inode is no longer at the
+    /// version `known`: the file may be another one than the files that are open already.
     fn register(
         &self,
         file: &Arc<OpenFile>,
         attr: &Attr,
-        asked: Asked,
+        stamp: RequestStamp,
         request: OpenRequest,
-        known: Option<Known>,
+        known: Option<StateVersion>,
     ) -> Option<Opened> {
         let mut state = file.inode.state();
-        let quiet = state.unchanged_since(asked.tick);
-        if quiet && known.is_some_and(|known| known != state.known()) {
+        let quiet = state.unchanged_since(stamp.seq);
+        if quiet && known.is_some_and(|known| known != state.version()) {
             return None;
         }
-        // Two files that cannot be told apart must not share pages, nor be told apart by mistake
-        // if they are one. Reads of the second past the pages are right either way.
+        // Two files that cannot be distinguished must not share pages, and one file must not be
+        // taken for two. If the second open bypasses the page cache, both cases are correct.
         let validated = self.config.page_cache == PageCache::Validated;
         let trust = self.config.consistency == Consistency::Timeout;
-        let doubtful = quiet && validated && !trust && state.is_doubtful(attr);
-        if quiet && !self.counts_for_ever(&state) {
-            self.take_over(&mut state, file.inode.kind, attr, Instant::now(), asked.at);
-            state.named(asked.at);
+        let may_be_other = quiet && validated && !trust && state.may_be_other_file(attr);
+        if quiet && !self.keeps_attr_forever(&state) {
+            self.store_attr(&mut state, file.inode.kind, attr, Instant::now(), stamp.at);
+            state.note_name_validated(stamp.at);
         }
         if request.access.writes() {
             state.begin_writing(attr);
         }
-        let keep_cache = doubtful || self.keeps_pages(&mut state, attr, quiet, Instant::now());
-        Some(self.enter(file, &mut state, attr, request, (keep_cache, doubtful)))
+        let keep_cache = may_be_other || self.keep_pages(&mut state, attr, quiet, Instant::now());
+        Some(self.insert_open_file(file, &mut state, attr, request, (keep_cache, may_be_other)))
     }
 
-    /// Enters an open file that was granted by what is known of its inode; `None` if that is not
-    /// so any longer.
-    pub(crate) fn register_granted(
+    /// Registers an open file whose handle is deferred; `None` if the inode is no longer validated
+    /// for that.
+    pub(crate) fn register_deferred(
         &self,
         file: Arc<OpenFile>,
         attr: &Attr,
         request: OpenRequest,
     ) -> Option<Opened> {
         let mut state = file.inode.state();
-        let still = self.validated(&state, file.inode.kind) == Some(*attr);
-        let late = file.remote.opened().is_none();
-        // Another one may have been granted meanwhile, with a handle of its own.
+        let is_current = self.validated(&state, file.inode.kind) == Some(*attr);
+        let is_unopened = file.remote.opened().is_none();
+        // Another open may have been deferred meanwhile, with a handle of its own.
         let shared = state.open.iter().all(|open| Arc::ptr_eq(&open.remote, &file.remote));
-        if !still || !late || !shared {
+        if !is_current || !is_unopened || !shared {
             return None;
         }
         let fetched = file.fetched.as_ref().and_then(Weak::upgrade);
-        let read_from = fetched.map_or_else(Instant::now, |fetched| fetched.asked_at());
-        let keep_cache = self.keeps_pages(&mut state, attr, true, read_from);
-        Some(self.enter(&file, &mut state, attr, request, (keep_cache, false)))
+        let read_from = fetched.map_or_else(Instant::now, |fetched| fetched.requested_at());
+        let keep_cache = self.keep_pages(&mut state, attr, true, read_from);
+        Some(self.insert_open_file(&file, &mut state, attr, request, (keep_cache, false)))
     }
 
-    /// Whether the kernel's pages are of the content that `attr` names, and nobody writes to it
-    /// (`quiet`). If not, they are dropped, and filled with what is read `read_from` then on.
-    fn keeps_pages(&self, state: &mut State, attr: &Attr, quiet: bool, read_from: Instant) -> bool {
+    /// Whether the kernel's pages are of the content that `attr` names and nothing is being written
+    /// to it (`quiet`). If not, they are dropped, and filled with content read at `read_from` or
+    /// later.
+    fn keep_pages(&self, state: &mut State, attr: &Attr, quiet: bool, read_from: Instant) -> bool {
         let same_pages = |state: &mut State, trust| {
             if quiet {
                 return state.validate_pages(attr, trust, read_from);
             }
-            // Written here at this moment: what pages hold is named by no validator.
-            state.forget_pages();
+            // It is being written locally: no validator names the content of the pages.
+            state.invalidate_pages_and_size();
             false
         };
         match self.config.page_cache {
-            PageCache::Validated => same_pages(state, self.trusts_unsettled()),
+            PageCache::Validated => same_pages(state, self.trusts_racy()),
             PageCache::SameTime => same_pages(state, true),
-            PageCache::Always => state.trust_pages(),
+            PageCache::Always => state.restore_page_trust(),
             PageCache::Never => false,
         }
     }
 
-    fn enter(
+    fn insert_open_file(
         &self,
         file: &Arc<OpenFile>,
         state: &mut State,
         attr: &Attr,
         request: OpenRequest,
-        (keep_cache, doubtful): (bool, bool),
+        (keep_cache, may_be_other): (bool, bool),
     ) -> Opened {
-        let direct_io = doubtful || request.direct || self.config.page_cache == PageCache::Never;
+        let direct_io =
+            may_be_other || request.direct || self.config.page_cache == PageCache::Never;
         if !direct_io
             && file.access.reads()
             && let Some(ahead) = self.readahead(state)
         {
-            // Entered once.
-            let _ = file.ahead.set(ahead);
+            // Set only here.
+            let _ = file.readahead.set(ahead);
         }
-        // The kernel sends FSYNC after each synchronous write, but not past the page cache.
+        // The kernel sends FSYNC after each synchronous write, unless the write bypasses the page
+        // cache.
         file.with(|file| {
             file.syncs_writes = request.sync && direct_io;
-            file.kept = keep_cache && !direct_io;
+            file.pages_kept = keep_cache && !direct_io;
         });
-        state.opened();
+        state.note_opened();
         state.open.push(OpenHandle {
             file: file.number,
             remote: file.remote.clone(),
@@ -607,8 +614,8 @@ impl Vfs {
         Opened { handle, keep_cache, direct_io }
     }
 
-    /// Everything written to the file so far is on the server's disk when this returns.
-    /// `EINVAL`, as fsync(2) has it, when the server cannot promise that.
+    /// Returns when all earlier writes to the file are on the server's disk. `EINVAL`, as in
+    /// fsync(2), if the server cannot promise that.
     pub async fn fsync(&self, handle: Handle) -> Result<()> {
         let file = self.files.get(handle.0)?;
         file.inode.writes.drained_but(file.number).await;
@@ -620,13 +627,14 @@ impl Vfs {
         synced.map_err(no_fsync)
     }
 
-    /// The same for the names in a directory.
+    /// Returns when all earlier changes of names in a directory are on the server's disk. `EINVAL`
+    /// if the server cannot promise that.
     pub async fn fsyncdir(&self, ino: Ino) -> Result<()> {
         let path = self.path(ino)?;
         self.remote.fsyncdir(&path).await.map_err(no_fsync)
     }
 
-    /// The last descriptor of this open file is gone. Waits for nothing.
+    /// The last descriptor of this open file was closed. Does not wait.
     pub fn release(&self, handle: Handle) {
         if let Some(file) = self.files.remove(handle.0) {
             file.inode.writes.send_of(file.number);
@@ -634,7 +642,7 @@ impl Vfs {
             if file.with(|state| state.read_to_end)
                 && let Ok(path) = self.path(file.inode.ino)
             {
-                self.contents.drop_file(&path);
+                self.prefetch.files.discard(&path);
             }
         }
     }

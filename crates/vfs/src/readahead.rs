@@ -1,25 +1,25 @@
-//! Fetching ahead what the readers of an open file will ask for next.
+//! Readahead: data that readers of an open file will request next.
 //!
-//! The kernel reads ahead too, but 128 KiB (`read_ahead_kb`), which over a long way is a small
-//! part of what could be on its way. So the reads that it sends are watched ([`pattern`]), and
-//! what comes next is fetched and kept ([`blocks`]) until they get there. How far ahead is the
-//! remote's to say ([`base::Window`]), within a bound for the mount.
+//! The kernel reads ahead too, but only 128 KiB (`read_ahead_kb`), which on a long link is a small
+//! part of what could be in flight. So the reads that it sends are analysed ([`pattern`]), and the
+//! data that comes next is fetched and kept ([`blocks`]) until the readers reach it. The remote
+//! suggests how far ahead ([`base::Window`]), within a bound for the mount.
 //!
-//! All who have a file open through the page cache share what was fetched, as they share the
+//! All handles that have a file open through the page cache share the readahead, as they share the
 //! pages: a block is fetched once, whoever reads it.
 //!
 //! Invariants:
-//! 1. A reader waits for nothing but what it has asked for, and what it asks for itself goes out
-//!    before what is fetched ahead.
-//! 2. What was fetched ahead is used only while nothing has changed the content since it was asked
-//!    for: no write, truncation or copy made here, and no other validator learned from the server.
-//!    An open that drops the kernel's pages drops it too, since it would fill them again.
-//! 3. An error of a fetch is nobody's error: the reader asks again.
-//! 4. Blocks of all open files together, those on their way among them, are within the mount's
-//!    bound, and no older than [`blocks::KEPT_FOR`] when they are used.
-//! 5. A fetch whose block nobody wants any more is given up.
+//! 1. A reader waits only for the data that it has requested, and its own requests are sent before
+//!    those of the readahead.
+//! 2. Fetched data is used only if nothing has changed the content since its request: no local
+//!    write, truncation or copy, and no other validator from the server. An open that drops the
+//!    kernel's pages drops the fetched data too, since it would fill the pages again.
+//! 3. An error of a fetch is not reported: the reader sends its own request.
+//! 4. All blocks of all open files, including those in flight, are within the mount's bound, and no
+//!    older than [`blocks::KEPT_FOR`] when they are used.
+//! 5. A fetch whose block is no longer wanted is cancelled.
 //!
-//! Not for `O_DIRECT` and `direct_io`, which ask for the content as it is now, nor under `strict`.
+//! Not for `O_DIRECT` and `direct_io`, which request the present content, nor under `strict`.
 
 mod blocks;
 mod pattern;
@@ -37,90 +37,92 @@ use tokio::time::Instant;
 use crate::open::OpenFile;
 use crate::shared::Shared;
 use crate::{Vfs, inode};
-use blocks::{Blocks, Found, Ticket};
+use blocks::{Blocks, Taken, Ticket};
 use pattern::{FIRST_WINDOW, Patterns, Reach};
 
-/// Requests that one piece is fetched with, at most. A reader waits for a whole piece, so a piece
-/// is a small part of the window; but each piece is a task.
+/// Requests of one piece, at most. A reader waits for a whole piece, so a piece is a small part of
+/// the window; but each piece is a task.
 const PIECE_REQUESTS: u64 = 4;
 
-/// Pieces that fit into a window, at least.
+/// Pieces in a window, at least.
 const PIECES: u64 = 8;
 
 /// Bytes of all blocks of a mount.
 #[derive(Debug, Default)]
-pub(crate) struct Used(AtomicU64);
+pub(crate) struct UsedBytes(AtomicU64);
 
 /// A part of the mount's bound, given back when dropped.
 #[derive(Debug)]
-struct Share {
+struct Reservation {
     bytes: u64,
-    used: Arc<Used>,
+    used: Arc<UsedBytes>,
 }
 
-impl Share {
-    fn take(used: &Arc<Used>, bytes: u64) -> Share {
+impl Reservation {
+    fn take(used: &Arc<UsedBytes>, bytes: u64) -> Reservation {
         used.0.fetch_add(bytes, Ordering::Relaxed);
-        Share { bytes, used: used.clone() }
+        Reservation { bytes, used: used.clone() }
     }
 }
 
-impl Drop for Share {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.used.0.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
-/// What a block has for as long as it is wanted.
+/// Held by a block as long as it is wanted.
 #[derive(Debug)]
 struct Claim {
-    /// The fetch has one too: its answer needs the memory, whether or not anybody wants it.
-    _share: Arc<Share>,
-    /// Tells the fetch when it is dropped.
+    /// The fetch holds it too: its answer needs the memory, even if it is no longer wanted.
+    _reservation: Arc<Reservation>,
+    /// Cancels the fetch when dropped.
     _wanted: oneshot::Sender<()>,
 }
 
-/// One piece that is to be fetched.
+/// One piece to be fetched.
 struct Piece {
     range: Range<u64>,
     ticket: Ticket,
-    share: Arc<Share>,
+    reservation: Arc<Reservation>,
     wanted: oneshot::Receiver<()>,
 }
 
-/// What was fetched ahead of one file, for all who have it open.
+/// The readahead of one file, for all its open handles.
 #[derive(Debug)]
 pub(crate) struct Readahead {
     state: Mutex<State>,
-    used: Arc<Used>,
+    used: Arc<UsedBytes>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     patterns: Patterns,
     blocks: Blocks<Claim>,
-    /// The content that the blocks are of (see `inode::State::content`).
-    content: u64,
+    /// The content of the blocks (see `inode::State::content_generation`).
+    content_generation: u64,
 }
 
 impl Readahead {
-    fn new(used: Arc<Used>) -> Arc<Readahead> {
+    fn new(used: Arc<UsedBytes>) -> Arc<Readahead> {
         Arc::new(Readahead { state: Mutex::default(), used })
     }
 
-    /// Gives up what has waited for its reader for too long.
-    fn expire(&self) {
-        self.lock().blocks.expire(Instant::now());
+    /// Drops the data that has waited for its reader for too long.
+    fn invalidate(&self) {
+        self.lock().blocks.invalidate(Instant::now());
     }
 
-    /// Gives up what is not of `content` any longer.
-    fn keep_only(&self, content: u64) {
+    /// Drops the data that is not of `content_generation`.
+    fn keep_only(&self, content_generation: u64) {
         let waiting = {
             let mut state = self.lock();
-            if std::mem::replace(&mut state.content, content) == content {
+            if std::mem::replace(&mut state.content_generation, content_generation)
+                == content_generation
+            {
                 return;
             }
-            state.patterns.begin_anew();
+            state.patterns.restart();
             state.blocks.clear()
         };
         waiting.into_iter().for_each(Waker::wake);
@@ -130,19 +132,19 @@ impl Readahead {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next part of `range`, once it is known whether it was fetched.
-    async fn take(&self, range: &Range<u64>) -> Found {
+    /// The next part of `range`; waits while it is in flight.
+    async fn take(&self, range: &Range<u64>) -> Taken {
         poll_fn(|context| {
             let found = self.lock().blocks.take(range, Instant::now(), context.waker());
             match found {
-                Found::OnItsWay => Poll::Pending,
+                Taken::InFlight => Poll::Pending,
                 found => Poll::Ready(found),
             }
         })
         .await
     }
 
-    /// A read begins. Returns the pieces to fetch ahead, entered as on their way.
+    /// A read begins. Returns the pieces to fetch, registered as in flight.
     fn note(&self, read: Range<u64>, reach: Reach) -> Vec<Piece> {
         let now = Instant::now();
         let mut state = self.lock();
@@ -152,11 +154,11 @@ impl Readahead {
             if state.blocks.overlaps(&range) {
                 continue;
             }
-            let share = Arc::new(Share::take(&self.used, range.end - range.start));
+            let reservation = Arc::new(Reservation::take(&self.used, range.end - range.start));
             let (wanted_by_block, wanted) = oneshot::channel();
-            let claim = Claim { _share: share.clone(), _wanted: wanted_by_block };
+            let claim = Claim { _reservation: reservation.clone(), _wanted: wanted_by_block };
             if let Some(ticket) = state.blocks.begin(range.clone(), now, claim) {
-                pieces.push(Piece { range, ticket, share, wanted });
+                pieces.push(Piece { range, ticket, reservation, wanted });
             }
         }
         pieces
@@ -169,38 +171,39 @@ impl Readahead {
 }
 
 impl Shared {
-    /// For a file that is being opened through the page cache, whose inode has this state.
+    /// The readahead for a file that is being opened through the page cache, whose inode has this
+    /// state.
     pub(crate) fn readahead(&self, state: &mut inode::State) -> Option<Arc<Readahead>> {
         if self.config.readahead_bytes == 0 {
             return None;
         }
-        Some(state.ahead.upgrade().unwrap_or_else(|| {
+        Some(state.readahead.upgrade().unwrap_or_else(|| {
             let ahead = Readahead::new(self.readahead_used.clone());
-            state.ahead = Arc::downgrade(&ahead);
+            state.readahead = Arc::downgrade(&ahead);
             ahead
         }))
     }
 }
 
 impl Vfs {
-    /// Reads `range` of an open file, from what was fetched ahead where that is there, and fetches
-    /// ahead what the reader is likely to ask for next.
+    /// Reads `range` of an open file, from fetched data where possible, and fetches the data that
+    /// the reader is likely to request next.
     pub(crate) async fn read_ahead(
         &self,
         file: &Arc<OpenFile>,
         fh: Fh,
         range: Range<u64>,
     ) -> Result<Data> {
-        let (content, size) = {
+        let (content_generation, size) = {
             let state = file.inode.state();
-            (state.content(), state.last_attr().map_or(u64::MAX, |attr| attr.size))
+            (state.content_generation(), state.last_attr().map_or(u64::MAX, |attr| attr.size))
         };
-        let Some(ahead) = file.ahead.get() else {
+        let Some(ahead) = file.readahead.get() else {
             return self.read_over_end(fh, range, size).await;
         };
-        ahead.keep_only(content);
+        ahead.keep_only(content_generation);
         let pieces = ahead.note(range.clone(), self.reach(size));
-        // What is asked for itself is polled, and so sent, first.
+        // The reader's own requests are polled, and so sent, first.
         let (data, ()) = tokio::join!(self.assemble(ahead, fh, range, size), async {
             self.fetch(file, ahead, pieces);
         });
@@ -212,10 +215,10 @@ impl Vfs {
         let Window { bytes, request_bytes } = self.remote.suggested_window();
         let mut free = self.readahead_free();
         if free < FIRST_WINDOW {
-            // Somebody has stopped reading, perhaps.
+            // A reader may have stopped.
             self.files.each(|file| {
-                if let Some(ahead) = file.ahead.get() {
-                    ahead.expire();
+                if let Some(ahead) = file.readahead.get() {
+                    ahead.invalidate();
                 }
             });
             free = self.readahead_free();
@@ -231,9 +234,9 @@ impl Vfs {
         self.config.readahead_bytes.saturating_sub(used)
     }
 
-    /// Reads `range` of a file that had `size` bytes. The kernel asks for whole pages, and a remote
-    /// that has read up to the end has to ask again to know that it is the end. So what is behind
-    /// it is asked for at the same time, and not a round trip later.
+    /// Reads `range` of a file that had `size` bytes. The kernel requests whole pages, and a remote
+    /// that has read up to the end needs another request to recognize the end. So the part behind
+    /// the end is requested at the same time, and not a round trip later.
     async fn read_over_end(&self, fh: Fh, range: Range<u64>, size: u64) -> Result<Data> {
         let Range { start, end } = range;
         if size <= start || end <= size {
@@ -244,14 +247,14 @@ impl Vfs {
             self.remote.read(fh, size, (end - size) as u32),
         );
         let mut data = data?;
-        // If it ended before, whatever came behind has been put there since.
+        // If the file ended earlier, the data behind was written later.
         if data.len() as u64 == size - start {
             data.append(behind?);
         }
         Ok(data)
     }
 
-    /// Puts `range` together, of a file that had `size` bytes. Ends early at the end of the file.
+    /// Assembles `range` of a file that had `size` bytes. Returns less at the end of the file.
     async fn assemble(
         &self,
         ahead: &Readahead,
@@ -263,12 +266,12 @@ impl Vfs {
         let mut left = range;
         while !left.is_empty() {
             match ahead.take(&left).await {
-                Found::Here(part) => {
+                Taken::Data(part) => {
                     left.start += part.len() as u64;
                     data.append(part);
                 }
-                Found::Ended | Found::OnItsWay => break,
-                Found::Nothing(until) => {
+                Taken::EndOfFile | Taken::InFlight => break,
+                Taken::Missing(until) => {
                     let missing = until - left.start;
                     let part = self.read_over_end(fh, left.start..until, size).await?;
                     let got = part.len() as u64;
@@ -283,23 +286,23 @@ impl Vfs {
         Ok(data)
     }
 
-    /// Sends for pieces that were entered.
+    /// Sends the requests for pieces that were registered.
     fn fetch(&self, file: &OpenFile, ahead: &Arc<Readahead>, pieces: Vec<Piece>) {
         if pieces.is_empty() {
             return;
         }
-        // Its answer could be older or newer than the write.
-        let written = file.inode.state().changing() > 0;
-        for Piece { range, ticket, share, wanted } in pieces {
+        // The answer could be older or newer than the write.
+        let written = file.inode.state().changes_in_flight() > 0;
+        for Piece { range, ticket, reservation, wanted } in pieces {
             if written {
                 ahead.arrive(ticket, Err(Errno::EAGAIN));
                 continue;
             }
-            // The handle stays open for it, but the blocks end with those who have the file open.
+            // The fetch keeps the handle open, but not the blocks.
             let (remote, handle, ahead) =
                 (self.remote.clone(), file.remote.clone(), Arc::downgrade(ahead));
             self.background.start(async move {
-                let _share = share;
+                let _reservation = reservation;
                 let fetched = async {
                     let fh = handle.fh().await?;
                     remote.read(fh, range.start, (range.end - range.start) as u32).await

@@ -1,16 +1,16 @@
-//! The handle of the remote behind an open file, which may be opened as late as it is needed.
+//! The remote handle behind an open file, which may be opened later than the file.
 //!
-//! Many files are opened and closed again with nothing asked of the remote in between: what is
-//! read of them is in the kernel's pages or was fetched ahead. So the handle of an open file is
-//! either there from the beginning, or opened by the first who needs it.
+//! Many files are opened and closed without a request to the remote in between: their data is in
+//! the kernel's pages or was prefetched. So the handle of an open file either exists from the
+//! beginning, or is opened by the first call that needs it.
 //!
 //! Invariants:
-//! 1. At most one handle is opened for a [`RemoteFile`], whoever needs it at the same time. An
-//!    attempt that failed is told to all who wait for it; who comes later tries again.
-//! 2. An open that has begun is seen through, though whoever began it gives up.
-//! 3. A handle that was opened is closed when the last share of the [`RemoteFile`] is gone, also
-//!    if it was opened too late for anybody; one that was written through is finished then, unless
-//!    a flush has done so.
+//! 1. At most one handle is opened for a [`RemoteFile`], even if several calls need it at the same
+//!    time. All of them get the error of an attempt that failed; a later call tries again.
+//! 2. An open that has begun completes, even if its caller was cancelled.
+//! 3. An open handle is closed when the last reference to the [`RemoteFile`] is dropped, even if it
+//!    was opened too late for its callers; if there were writes through it, it is closed as a
+//!    [written](crate::server_close) handle, unless a flush has done so.
 
 use std::fmt;
 use std::pin::Pin;
@@ -21,63 +21,70 @@ use base::task::Task;
 use base::{Errno, Fh, Remote, Result};
 use tokio::sync::watch;
 
-use crate::finish::Written;
+use crate::server_close::WrittenHandle;
 
-/// An open on its way.
+/// An open in flight.
 pub(crate) type Opening = Pin<Box<dyn Future<Output = Result<Fh>> + Send>>;
 
-/// Begins to open the file. What it gives is closed by the [`RemoteFile`].
+/// Begins to open the file. The [`RemoteFile`] closes the handle.
 pub(crate) type Opener = Box<dyn Fn() -> Opening + Send + Sync>;
 
 /// See the [module](self).
 pub(crate) struct RemoteFile {
     remote: Arc<dyn Remote>,
     opened: OnceLock<Fh>,
-    /// `None` when it was open from the beginning.
-    late: Option<Mutex<Late>>,
-    /// Set when the file was written through this.
-    written: OnceLock<Written>,
-    /// A flush has asked for the server's answer to all that was written.
+    /// `None` if it was open from the beginning.
+    deferred: Option<Mutex<Deferred>>,
+    /// Set if there were writes through this handle.
+    written: OnceLock<WrittenHandle>,
+    /// A flush has requested the server's answer to all writes.
     is_flushed: AtomicBool,
 }
 
-struct Late {
+struct Deferred {
     opener: Opener,
-    /// The attempt on its way. Ends with what came of it.
+    /// The attempt in flight, and its result.
     attempt: Option<watch::Receiver<Option<Result<Fh>>>>,
 }
 
 impl RemoteFile {
-    /// One that is open already.
+    /// A handle that is open already.
     pub(crate) fn open(remote: Arc<dyn Remote>, fh: Fh) -> Arc<RemoteFile> {
         Arc::new(RemoteFile {
             remote,
             opened: OnceLock::from(fh),
-            late: None,
+            deferred: None,
             written: OnceLock::new(),
             is_flushed: AtomicBool::new(false),
         })
     }
 
-    /// One that `opener` opens when it is needed.
-    pub(crate) fn lazy(remote: Arc<dyn Remote>, opener: Opener) -> Arc<RemoteFile> {
-        let late = Some(Mutex::new(Late { opener, attempt: None }));
+    /// A handle that `opener` opens when it is needed.
+    pub(crate) fn deferred(remote: Arc<dyn Remote>, opener: Opener) -> Arc<RemoteFile> {
+        let deferred = Some(Mutex::new(Deferred { opener, attempt: None }));
         let (opened, written) = (OnceLock::new(), OnceLock::new());
-        Arc::new(RemoteFile { remote, opened, late, written, is_flushed: AtomicBool::new(false) })
+        Arc::new(RemoteFile {
+            remote,
+            opened,
+            deferred,
+            written,
+            is_flushed: AtomicBool::new(false),
+        })
     }
 
-    /// The file is written through this: the answer to its close is of interest.
-    pub(crate) fn note_write(&self, written: impl FnOnce() -> Written) {
+    /// A write goes through this handle: the answer to its close matters.
+    pub(crate) fn note_write(&self, written: impl FnOnce() -> WrittenHandle) {
         self.written.get_or_init(written);
         self.is_flushed.store(false, Ordering::Release);
     }
 
-    /// A flush is about to ask for the answer to the close, or (`false`) has learned that it cannot.
+    /// A flush is about to request the answer to the close, or (`false`) has learned that the
+    /// server cannot give it.
     pub(crate) fn set_flushed(&self, is_flushed: bool) {
         self.is_flushed.store(is_flushed, Ordering::Release);
     }
 
-    /// Whether a flush has asked for that, and nothing was written since.
+    /// Whether a flush has requested the server's answer, and there were no writes since.
     pub(crate) fn is_flushed(&self) -> bool {
         self.is_flushed.load(Ordering::Acquire)
     }
@@ -87,8 +94,8 @@ impl RemoteFile {
         self.opened.get().copied()
     }
 
-    /// The handle; opened now if it was not yet. Begins in the call itself, so that the open goes
-    /// out before whatever the caller sends next.
+    /// The handle; opened now if necessary. The open begins in the call itself, so that it is sent
+    /// before the caller's next request.
     pub(crate) fn fh(self: &Arc<Self>) -> impl Future<Output = Result<Fh>> + Send + use<> {
         let ready = self.opened().map(Ok);
         let attempt = if ready.is_none() { self.attempt() } else { None };
@@ -99,26 +106,26 @@ impl RemoteFile {
             };
             match attempt.wait_for(Option::is_some).await {
                 Ok(result) => result.unwrap_or(Err(Errno::EIO)),
-                // The attempt is gone with the runtime that carried it.
+                // The attempt was dropped with its runtime.
                 Err(_) => Err(Errno::EIO),
             }
         }
     }
 
-    /// The attempt that is on its way, or a new one. `None` when it is over.
+    /// The attempt in flight, or a new one. `None` if the handle is open.
     fn attempt(self: &Arc<Self>) -> Option<watch::Receiver<Option<Result<Fh>>>> {
-        let late = self.late.as_ref()?;
+        let deferred = self.deferred.as_ref()?;
         let (opening, done, attempt) = {
-            let mut late = late.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(attempt) = &late.attempt {
+            let mut deferred = deferred.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(attempt) = &deferred.attempt {
                 return Some(attempt.clone());
             }
             if self.opened().is_some() {
                 return None;
             }
             let (done, attempt) = watch::channel(None);
-            late.attempt = Some(attempt.clone());
-            ((late.opener)(), done, attempt)
+            deferred.attempt = Some(attempt.clone());
+            ((deferred.opener)(), done, attempt)
         };
         let file = self.clone();
         Task::start(async move {
@@ -127,8 +134,8 @@ impl RemoteFile {
                 // Only one attempt at a time, so it is not set yet.
                 let _ = file.opened.set(fh);
             }
-            if let Some(late) = &file.late {
-                late.lock().unwrap_or_else(PoisonError::into_inner).attempt = None;
+            if let Some(deferred) = &file.deferred {
+                deferred.lock().unwrap_or_else(PoisonError::into_inner).attempt = None;
             }
             done.send_replace(Some(result));
         });
@@ -158,7 +165,7 @@ mod tests {
     use base::{Access, OpenFlags};
     use testkit::{Call, FaultyRemote, MemRemote, path};
 
-    fn lazy(remote: &Arc<FaultyRemote<MemRemote>>) -> Arc<RemoteFile> {
+    fn deferred(remote: &Arc<FaultyRemote<MemRemote>>) -> Arc<RemoteFile> {
         let opening = remote.clone();
         let opener = move || -> Opening {
             let remote = opening.clone();
@@ -167,7 +174,7 @@ mod tests {
                 remote.open(&path("f"), flags).await.map(|opened| opened.fh)
             })
         };
-        RemoteFile::lazy(remote.clone(), Box::new(opener))
+        RemoteFile::deferred(remote.clone(), Box::new(opener))
     }
 
     fn remote() -> Arc<FaultyRemote<MemRemote>> {
@@ -185,16 +192,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_needs_is_never_opened() {
+    async fn an_unused_handle_is_never_opened() {
         let remote = remote();
-        drop(lazy(&remote));
+        drop(deferred(&remote));
         assert_eq!((remote.calls(Call::Open), remote.calls(Call::Close)), (0, 0));
     }
 
     #[tokio::test]
-    async fn all_who_need_it_share_one_open() {
+    async fn all_callers_share_one_open() {
         let remote = remote();
-        let file = lazy(&remote);
+        let file = deferred(&remote);
         let gate = remote.hold(Call::Open, 1);
         let mut first = Box::pin(file.fh());
         let mut second = Box::pin(file.fh());
@@ -208,9 +215,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_open_whose_caller_gave_up_is_seen_through() {
+    async fn an_open_completes_after_its_caller_was_cancelled() {
         let remote = remote();
-        let file = lazy(&remote);
+        let file = deferred(&remote);
         let gate = remote.hold(Call::Open, 1);
         let mut first = Box::pin(file.fh());
         assert!(pending(&mut first).await);
@@ -224,7 +231,7 @@ mod tests {
     #[tokio::test]
     async fn a_handle_that_comes_too_late_is_closed() {
         let remote = remote();
-        let file = lazy(&remote);
+        let file = deferred(&remote);
         let gate = remote.hold_answer(Call::Open, 1);
         drop(file.fh());
         drop(file);
@@ -239,7 +246,7 @@ mod tests {
     #[tokio::test]
     async fn an_open_that_failed_is_tried_again_by_the_next() {
         let remote = remote();
-        let file = lazy(&remote);
+        let file = deferred(&remote);
         remote.fail(Call::Open, 1, Errno::EHOSTDOWN);
         assert_eq!(file.fh().await, Err(Errno::EHOSTDOWN));
         assert!(file.fh().await.is_ok());

@@ -1,7 +1,7 @@
-//! Set-user-ID and set-group-ID bits, which a write by somebody without privileges takes away.
+//! Set-user-ID and set-group-ID bits, which a write without privileges clears.
 //!
-//! A server does that by itself, unless the login is root. Here it is done for those whom the
-//! kernel names, when it leaves it to us.
+//! A server does that by itself, unless the login is root. Here it is done for the calls that the
+//! kernel marks, if it leaves the task to the file system.
 
 use base::{AttrChange, FileKind, Result};
 
@@ -9,12 +9,12 @@ use crate::{Ino, Vfs};
 
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
-/// Without it the bit for the group means mandatory locking, and stays.
+/// Without this bit, the set-group-ID bit means mandatory locking, and stays.
 const GROUP_EXECUTE: u32 = 0o010;
 
 impl Vfs {
-    /// Takes the bits off the file `ino`, if it is known to have them. What is known may be as old
-    /// as attributes get, as what the kernel goes by is.
+    /// Clears the bits of the file `ino`, if its cached attributes have them. They may be of any
+    /// age, as those that the kernel uses.
     pub async fn drop_set_ids(&self, ino: Ino) -> Result<()> {
         let inode = self.inode(ino)?;
         let known = inode.state().last_attr().filter(|attr| attr.kind == FileKind::Regular);

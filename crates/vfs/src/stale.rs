@@ -1,12 +1,13 @@
-//! What is known is shown while the remote is away, however old it is (`stale=ok`).
+//! Cached data of any age while the remote is unreachable (`stale=ok`).
 //!
-//! Attributes, names, listings and opens for reading whose content the kernel has in its pages are
-//! answered without asking, for as long as the remote says that it is away. What is not known, and
-//! whatever changes something, waits or fails as it would otherwise. A call that was on its way when
-//! the remote went is answered in the same manner.
+//! Attributes, names, listings, and opens for reading whose content is in the kernel's pages are
+//! answered from the caches while the remote reports that it is unreachable. All other requests,
+//! and all changes, wait or fail as they would otherwise. A call that was in flight when the
+//! connection was lost is answered in the same way.
 //!
-//! The kernel is told nothing to take for true meanwhile, so that what has changed is seen as soon
-//! as the remote is back. What was changed here after it was told is not shown: it was never known.
+//! Meanwhile the kernel caches nothing, so that changes are visible as soon as the remote is back.
+//! Attributes from before a local change are not returned: the result of the change was never
+//! known.
 //!
 //! Deliberately not here: the targets of links, and content that was never fetched.
 
@@ -16,19 +17,19 @@ use std::time::Duration;
 
 use base::{Attr, Errno, Name, Result};
 
+use crate::dir_cache::{CachedListing, FullListing, Lookup};
 use crate::inode::Inode;
-use crate::lookup::Looked;
+use crate::lookup::LookupResult;
 use crate::shared::Shared;
-use crate::snapshot::{Snapshot, Told, Whole};
 use crate::{Ino, Vfs};
 
 impl Shared {
-    /// Whether what is known counts for as long as it is.
+    /// Whether cached data of any age is valid.
     pub(crate) fn serves_stale(&self) -> bool {
         self.config.serve_stale && self.remote.is_away()
     }
 
-    /// What `call` gives, or, once the remote is away, what `known` gives, if it is known.
+    /// The result of `call`, or, once the remote is unreachable, that of `known`, if it has one.
     pub(crate) async fn or_stale<T>(
         &self,
         call: impl Future<Output = Result<T>>,
@@ -55,17 +56,17 @@ impl Shared {
 }
 
 impl Vfs {
-    /// What is known of the attributes of `inode`.
+    /// The cached attributes of `inode`.
     pub(crate) fn stale_attr(&self, inode: &Inode) -> Option<Attr> {
         let attr = {
             let state = inode.state();
-            state.last_attr().filter(|_| !state.is_outdated() && state.changing() == 0)
+            state.last_attr().filter(|_| !state.is_invalidated() && state.changes_in_flight() == 0)
         };
         attr.filter(|_| self.serves_stale())
     }
 
-    /// What is known of `name` in `parent`. A look-up of what is there is counted.
-    pub(crate) fn stale_lookup(&self, parent: Ino, name: &Name) -> Result<Option<Looked>> {
+    /// The cached result for `name` in `parent`. Counts one lookup if it exists.
+    pub(crate) fn stale_lookup(&self, parent: Ino, name: &Name) -> Result<Option<LookupResult>> {
         if !self.serves_stale() {
             return Ok(None);
         }
@@ -73,34 +74,34 @@ impl Vfs {
         if let Some(inode) = tree.child(parent, name)
             && let Some(attr) = self.stale_attr(&inode)
         {
-            tree.count(inode.ino);
+            tree.add_lookup(inode.ino);
             drop(tree);
             return self.stale_entry(&inode, &attr).map(Some);
         }
-        let (attr, seen_at, asked) = match tree.snapshot(parent).and_then(|it| it.told(name)) {
-            Some(Told::Present { attr, seen_at, asked }) => (attr, seen_at, asked),
-            Some(Told::Absent(_) | Told::Unlisted(_)) => {
-                return Ok(Some(Looked::Absent(Duration::ZERO)));
+        let (attr, received_at, stamp) = match tree.listing(parent).and_then(|it| it.lookup(name)) {
+            Some(Lookup::Present { attr, received_at, stamp }) => (attr, received_at, stamp),
+            Some(Lookup::Absent(_) | Lookup::NotListed(_)) => {
+                return Ok(Some(LookupResult::Absent(Duration::ZERO)));
             }
             None => return Ok(None),
         };
-        let seen = self.see_listed(&mut tree, parent, name, &attr, seen_at, asked);
+        let found = self.lookup_from_listing(&mut tree, parent, name, &attr, received_at, stamp);
         drop(tree);
-        seen.map(|(inode, _)| self.stale_entry(&inode, &attr)).transpose()
+        found.map(|(inode, _)| self.stale_entry(&inode, &attr)).transpose()
     }
 
-    /// An entry of what has been counted.
-    fn stale_entry(&self, inode: &Arc<Inode>, attr: &Attr) -> Result<Looked> {
+    /// An entry whose lookup has been counted.
+    fn stale_entry(&self, inode: &Arc<Inode>, attr: &Attr) -> Result<LookupResult> {
         let mut entry = self.entry(inode, attr).inspect_err(|_| self.forget(inode.ino, 1))?;
         entry.ttl = Duration::ZERO;
-        Ok(Looked::Found(entry))
+        Ok(LookupResult::Found(entry))
     }
 
-    /// What is known of the names in `dir`, if all of them are.
-    pub(crate) fn stale_listing(&self, dir: Ino) -> Option<Whole> {
+    /// The cached listing of `dir`, if it is full.
+    pub(crate) fn stale_listing(&self, dir: Ino) -> Option<FullListing> {
         if !self.serves_stale() {
             return None;
         }
-        self.tree().snapshot(dir).and_then(Snapshot::whole)
+        self.tree().listing(dir).and_then(CachedListing::full)
     }
 }

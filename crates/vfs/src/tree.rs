@@ -1,28 +1,27 @@
-//! The inodes the kernel knows, and the names they have.
+//! The inodes that the kernel knows, and their names.
 //!
-//! Definitions. A *node* is an inode with its bookkeeping; it is called by its [`Ino`], FUSE's
-//! node id, which is never used twice. A *binding*, or [`Link`], says that a name in a directory is
-//! a node. A node without bindings is an *orphan*: its file was unlinked or replaced, and it lives
-//! on for those who have it open.
+//! Definitions. A *node* is an inode with its bookkeeping, identified by its [`Ino`], FUSE's node
+//! id, which is never reused. A *binding*, or [`Link`], says that a name in a directory leads to a
+//! node. A node without bindings is an *orphan*: its file was unlinked or replaced, and it lives on
+//! for its open handles.
 //!
 //! Invariants:
-//! 1. The root is always there.
-//! 2. A node is there exactly as long as the kernel counts look-ups of it or names are bound
-//!    below it.
-//! 3. Of more nodes than there is room for, the kernel is asked to forget some ([`surplus`]).
-//! 4. Directories have at most one binding, so every node that is no orphan has a path.
-//! 5. [`Ticks`] grow with every change made through this mount. What was asked of the server at
-//!    tick `t` may be kept for a directory's names, or an inode's attributes, only if these have
-//!    not been changed since `t` and are not being changed now.
+//! 1. The root always exists.
+//! 2. A node exists exactly as long as the kernel counts lookups of it or names are bound below it.
+//! 3. If there are more nodes than the budget allows, the kernel is requested to forget some
+//!    ([`evict`]).
+//! 4. A directory has at most one binding, so every node that is not an orphan has a path.
+//! 5. The [`ChangeCounter`] increases with every change made through this mount. An answer whose
+//!    request was stamped with `seq` may be cached, for a name or an inode, only if that was not
+//!    changed since `seq` and is not being changed now.
 //!
-//! One mutex guards it all (`Vfs::tree`); nothing waits while holding it. An inode's own state
+//! One mutex guards the tree (`Shared::tree`); nothing waits while holding it. An inode's own state
 //! (`Inode::state`) may be locked inside it, never the other way round.
 
-mod doubt;
-mod known;
-mod lost;
+mod evict;
+mod forgotten_changes;
+mod listings;
 mod nodes;
-mod surplus;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,37 +30,37 @@ use base::{Attr, FileKind, Name, RemotePath};
 use tokio::time::Instant;
 
 use crate::Ino;
+use crate::compact_instant::CompactInstant;
+use crate::dir_cache::DirCache;
 use crate::inode::Inode;
-use crate::moment::Moment;
-use crate::name_changes::{NameChanges, Puts};
+use crate::name_changes::{BoundTo, NameChanges};
 use crate::numbers::{Numbers, ROOT_NUMBER};
-use crate::snapshot::Snapshots;
-use lost::Lost;
+use forgotten_changes::ForgottenChanges;
 use nodes::{Link, Nodes};
 
-pub(crate) use surplus::Room;
+pub(crate) use evict::InodeBudget;
 
 /// Counts the changes made through this mount; see invariant 5.
 #[derive(Default)]
-pub(crate) struct Ticks(AtomicU64);
+pub(crate) struct ChangeCounter(AtomicU64);
 
-impl Ticks {
+impl ChangeCounter {
     pub(crate) fn now(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// A new tick, for a change that begins or ends now.
+    /// A new sequence number, for a change that begins or ends now.
     pub(crate) fn advance(&self) -> u64 {
         self.0.fetch_add(1, Ordering::AcqRel) + 1
     }
 }
 
-/// When something was asked of the server.
+/// When a request was sent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
-    /// At which of the changes made here; see invariant 5.
-    pub(crate) tick: u64,
-    /// What the server tells was true at this time or later.
+pub(crate) struct RequestStamp {
+    /// The last change counted before it; see invariant 5.
+    pub(crate) seq: u64,
+    /// The answer was true at this time or later.
     pub(crate) at: Instant,
 }
 
@@ -69,49 +68,33 @@ pub(crate) struct Asked {
 pub(crate) struct Tree {
     nodes: Nodes,
     numbers: Numbers,
-    ticks: Arc<Ticks>,
-    /// Tick of the last change of a directory's path.
-    moved: u64,
-    /// Renames of directories on their way.
-    moving: u32,
+    change_counter: Arc<ChangeCounter>,
+    /// Sequence number of the last change of a directory's path.
+    last_move_seq: u64,
+    /// Renames of directories in flight.
+    moves_in_flight: u32,
     changes: NameChanges,
-    snapshots: Snapshots,
-    lost: Lost,
-    room: Room,
-}
-
-/// What a name that was looked up at the server turned out to be.
-pub(crate) enum Seen {
-    /// A node that the tree did not have under this name.
-    New(Arc<Inode>),
-    /// The node that it was before.
-    Known(Arc<Inode>),
-}
-
-impl Seen {
-    pub(crate) fn inode(self) -> Arc<Inode> {
-        match self {
-            Seen::New(inode) | Seen::Known(inode) => inode,
-        }
-    }
+    dir_cache: DirCache,
+    forgotten_changes: ForgottenChanges,
+    budget: InodeBudget,
 }
 
 impl Tree {
-    pub(crate) fn new(ticks: Arc<Ticks>, room: Room) -> Tree {
+    pub(crate) fn new(change_counter: Arc<ChangeCounter>, budget: InodeBudget) -> Tree {
         Tree {
             nodes: Nodes::new(ROOT_NUMBER),
             numbers: Numbers::default(),
-            ticks,
-            moved: 0,
-            moving: 0,
+            change_counter,
+            last_move_seq: 0,
+            moves_in_flight: 0,
             changes: NameChanges::default(),
-            snapshots: Snapshots::within(room.listed()),
-            lost: Lost::default(),
-            room,
+            dir_cache: DirCache::with_max_bytes(budget.dir_cache_bytes()),
+            forgotten_changes: ForgottenChanges::default(),
+            budget,
         }
     }
 
-    /// How many nodes there are, the root included.
+    /// The number of nodes, including the root.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -120,7 +103,7 @@ impl Tree {
         self.nodes.get(ino).map(|node| node.inode.clone())
     }
 
-    /// The path of a node; `None` for an orphan, and for what is below one.
+    /// The path of a node; `None` for an orphan and for nodes below one.
     pub(crate) fn path(&self, ino: Ino) -> Option<RemotePath> {
         let mut names = Vec::new();
         let mut at = ino;
@@ -133,15 +116,15 @@ impl Tree {
         Some(RemotePath::from_names(names.into_iter().rev()))
     }
 
-    /// Whether no name on the path of a node was changed through this mount since `tick`, nor is
-    /// being changed. Other directories may have been renamed.
-    pub(crate) fn path_unchanged_since(&self, ino: Ino, tick: u64) -> bool {
+    /// Whether no name on the path of a node was changed locally since `seq`, and none is being
+    /// changed. Other directories may have been renamed.
+    pub(crate) fn path_unchanged_since(&self, ino: Ino, seq: u64) -> bool {
         let mut at = ino;
         while at != Ino::ROOT {
             let Some(link) = self.nodes.get(at).and_then(|node| node.links.first()) else {
                 return false;
             };
-            if !self.name_unchanged_since(link.parent, &link.name, tick) {
+            if !self.name_unchanged_since(link.parent, &link.name, seq) {
                 return false;
             }
             at = link.parent;
@@ -149,22 +132,22 @@ impl Tree {
         true
     }
 
-    /// Whether `path`, which led to `ino` at `tick` by this name in this directory, may have led to
-    /// something else since, or may do so now, by a change made through this mount. To nothing, while
-    /// the file was called otherwise, is not to something else.
-    pub(crate) fn led_elsewhere_since(
+    /// Whether `path`, which led to `ino` at `seq` by this name in this directory, may have led to
+    /// another file since, or may do so now, because of a local change. That the name was absent
+    /// for a while, since the file had another name, does not matter.
+    pub(crate) fn may_have_led_elsewhere_since(
         &self,
         path: &RemotePath,
         (dir, name): &(Ino, Name),
         ino: Ino,
-        tick: u64,
+        seq: u64,
     ) -> bool {
         let (mut dir, mut name, mut ino) = (*dir, name, ino);
         if self.path(dir) != path.parent() {
             return true;
         }
         loop {
-            if self.changes.another_since(dir, name, ino, tick) {
+            if self.changes.may_be_other_since(dir, name, ino, seq) {
                 return true;
             }
             if dir == Ino::ROOT {
@@ -177,7 +160,7 @@ impl Tree {
         }
     }
 
-    /// Whether there is exactly one path of a node.
+    /// Whether a node has exactly one path.
     pub(crate) fn has_one_path(&self, ino: Ino) -> bool {
         let Some(node) = self.nodes.get(ino).filter(|node| node.links.len() == 1) else {
             return false;
@@ -201,7 +184,7 @@ impl Tree {
         }
     }
 
-    /// The directory that `dir` is in; the root for itself.
+    /// The parent of the directory `dir`; the root is its own parent.
     pub(crate) fn parent(&self, dir: Ino) -> Ino {
         let first = self.nodes.get(dir).and_then(|node| node.links.first());
         first.map_or(Ino::ROOT, |link| link.parent)
@@ -217,8 +200,8 @@ impl Tree {
         self.nodes.find(parent, name).map(|(node, _)| node.inode.clone())
     }
 
-    /// The node that `name` is bound to, if that is valid still, and until when.
-    pub(crate) fn fresh_child(
+    /// The node that `name` is bound to, if the binding is valid, and until when it is.
+    pub(crate) fn valid_child(
         &self,
         parent: Ino,
         name: &Name,
@@ -229,77 +212,76 @@ impl Tree {
         (now < until).then(|| (node.inode.clone(), until))
     }
 
-    /// Whether `name` in `dir` was not changed through this mount since `tick`, nor is being
-    /// changed.
-    pub(crate) fn name_unchanged_since(&self, dir: Ino, name: &Name, tick: u64) -> bool {
-        self.nodes.contains(dir) && self.changes.unchanged_since(dir, name, tick)
+    /// Whether `name` in `dir` was not changed locally since `seq`, and is not being changed.
+    pub(crate) fn name_unchanged_since(&self, dir: Ino, name: &Name, seq: u64) -> bool {
+        self.nodes.contains(dir) && self.changes.unchanged_since(dir, name, seq)
     }
 
-    /// Whether a name in `dir` may have been changed through this mount since `tick`, or is being
-    /// changed.
-    pub(crate) fn any_name_changed_since(&self, dir: Ino, tick: u64) -> bool {
-        self.changes.any_since(dir, tick)
+    /// Whether any name in `dir` may have been changed locally since `seq`, or is being changed.
+    pub(crate) fn any_name_changed_since(&self, dir: Ino, seq: u64) -> bool {
+        self.changes.any_changed_since(dir, seq)
     }
 
-    /// The same, and the tick at which the name was bound to it.
+    /// The node that `name` is bound to, and the sequence number of the binding.
     pub(crate) fn child_since(&self, parent: Ino, name: &Name) -> Option<(Arc<Inode>, u64)> {
         self.nodes.find(parent, name).map(|(node, link)| (node.inode.clone(), link.since))
     }
 
-    /// Whether no directory was given another path through this mount since `tick`, nor is being.
-    pub(crate) fn paths_unchanged_since(&self, tick: u64) -> bool {
-        self.moving == 0 && self.moved <= tick
+    /// Whether no directory was moved locally since `seq`, and none is being moved.
+    pub(crate) fn paths_unchanged_since(&self, seq: u64) -> bool {
+        self.moves_in_flight == 0 && self.last_move_seq <= seq
     }
 
-    /// A directory is about to be renamed. To be followed by [`Tree::end_move`].
+    /// A rename of a directory begins. Must be followed by [`Tree::end_move`].
     pub(crate) fn begin_move(&mut self) {
-        self.moved = self.ticks.advance();
-        self.moving += 1;
-        self.snapshots.forget_ahead();
+        self.last_move_seq = self.change_counter.advance();
+        self.moves_in_flight += 1;
+        self.dir_cache.clear_by_path();
     }
 
-    /// The rename is over, however it ended.
+    /// A rename of a directory has ended, successfully or not.
     pub(crate) fn end_move(&mut self) {
-        self.moved = self.ticks.advance();
-        self.moving -= 1;
+        self.last_move_seq = self.change_counter.advance();
+        self.moves_in_flight -= 1;
     }
 
-    /// `name` in `dir` is about to be changed. To be followed by [`Tree::end_name`].
-    pub(crate) fn begin_name(&mut self, dir: Ino, name: &Name, puts: Puts) {
-        self.changes.begin(dir, name, puts, self.ticks.advance());
-        self.snapshots.doubt(dir, name);
+    /// A change of `name` in `dir` begins. Must be followed by [`Tree::end_name_change`].
+    pub(crate) fn begin_name_change(&mut self, dir: Ino, name: &Name, bound_to: BoundTo) {
+        self.changes.begin(dir, name, bound_to, self.change_counter.advance());
+        self.dir_cache.invalidate_name(dir, name);
     }
 
-    /// The change is over, however it ended.
-    pub(crate) fn end_name(&mut self, dir: Ino, name: &Name, puts: Puts) {
-        let tick = self.ticks.advance();
-        self.changes.end(dir, name, puts, tick);
+    /// A change of `name` in `dir` has ended, successfully or not.
+    pub(crate) fn end_name_change(&mut self, dir: Ino, name: &Name, bound_to: BoundTo) {
+        let seq = self.change_counter.advance();
+        self.changes.end(dir, name, bound_to, seq);
         match self.nodes.get(dir) {
-            // Its own attributes tell of its names.
+            // A change of its names changes the directory's own attributes.
             Some(node) => {
                 let mut state = node.inode.state();
-                state.changed_at(tick);
-                state.change_time();
+                state.note_change(seq);
+                state.expect_new_mtime();
             }
             None => self.changes.forget(dir),
         }
     }
 
-    /// Notes that `name` is what `attr` says, until `valid_until`, and counts one look-up of it.
+    /// Binds `name` to a node for `attr`, valid until `valid_until`, and counts one lookup of it.
+    /// Returns the node that had the name, or a new one.
     ///
-    /// A node of another kind under this name has been replaced on the server and is cut loose.
-    pub(crate) fn see(
+    /// A node of another kind under this name was replaced on the server and loses the name.
+    pub(crate) fn record_lookup(
         &mut self,
         parent: Ino,
         name: &Name,
         attr: &Attr,
         valid_until: Instant,
-    ) -> Seen {
+    ) -> Arc<Inode> {
         if let Some(known) = self.child(parent, name) {
             if known.kind == attr.kind {
-                self.rebind(parent, name, valid_until);
-                self.count(known.ino);
-                return Seen::Known(known);
+                self.renew_name(parent, name, valid_until);
+                self.add_lookup(known.ino);
+                return known;
             }
             self.unbind(parent, name);
         }
@@ -307,13 +289,13 @@ impl Tree {
         let number = self.numbers.take(parent_number, name);
         let inode = self.nodes.insert(number, attr.kind);
         self.add_name(inode.ino, parent, name, valid_until);
-        self.make_room();
-        Seen::New(inode)
+        self.evict_if_full();
+        inode
     }
 
-    /// Notes that `name` is `known` still, which it is bound to, until `valid_until` at least, and
-    /// counts one look-up of it. Returns until when. Needs no search by name.
-    pub(crate) fn see_again(
+    /// Extends the validity of `name`, which is bound to `known`, to `valid_until` at least, and
+    /// counts one lookup. Returns until when the name is valid. Needs no search by name.
+    pub(crate) fn renew_lookup(
         &mut self,
         known: &Inode,
         parent: Ino,
@@ -325,7 +307,7 @@ impl Tree {
             link.valid_until = link.valid_until.max(valid_until.into());
             link.valid_until.instant()
         });
-        self.count(known.ino);
+        self.add_lookup(known.ino);
         until.unwrap_or(valid_until)
     }
 
@@ -335,14 +317,14 @@ impl Tree {
         self.add_name(ino, parent, name, valid_until);
     }
 
-    /// Extends the time for which `name` need not be asked for.
-    pub(crate) fn rebind(&mut self, parent: Ino, name: &Name, valid_until: Instant) {
+    /// Sets until when `name` is valid.
+    pub(crate) fn renew_name(&mut self, parent: Ino, name: &Name, valid_until: Instant) {
         if let Some(link) = self.nodes.find_mut(parent, name) {
             link.valid_until = valid_until.into();
         }
     }
 
-    /// `name` is gone. Returns the node that had it.
+    /// Removes `name`. Returns the node that had it.
     pub(crate) fn unbind(&mut self, parent: Ino, name: &Name) -> Option<Arc<Inode>> {
         let ino = self.nodes.unbind(parent, name)?;
         let parent_number = self.number_of(parent);
@@ -358,16 +340,16 @@ impl Tree {
         inode
     }
 
-    /// All names of `ino` are gone: it has been replaced on the server.
+    /// Removes all names of `ino`, because it was replaced on the server.
     pub(crate) fn orphan(&mut self, ino: Ino) {
         for (parent, name) in self.names(ino) {
-            self.snapshots.doubt(parent, &name);
+            self.dir_cache.invalidate_name(parent, &name);
             self.unbind(parent, &name);
         }
     }
 
-    /// What had the name `from` now has the name `to`, and what had `to` has lost it.
-    /// Returns the moved node and the replaced one.
+    /// Moves the name `from` to `to`; a file that had the name `to` loses it. Returns the moved
+    /// node and the replaced one.
     pub(crate) fn rename(
         &mut self,
         from: (Ino, &Name),
@@ -384,15 +366,15 @@ impl Tree {
         let replaced = self.unbind(to.0, to.1);
         let Some((node, link)) = self.nodes.find(from.0, from.1) else { return (None, replaced) };
         let (ino, valid_until) = (node.inode.ino, link.valid_until);
-        // What was asked before knows the old names.
-        self.ticks.advance();
-        // The new name first, so that its directories are never without a reason to be kept.
+        // An answer to an earlier request uses the old names.
+        self.change_counter.advance();
+        // The new name first, so that the node's directories always have a reason to exist.
         self.add_name(ino, to.0, to.1, valid_until);
         self.unbind(from.0, from.1);
         (moved, replaced)
     }
 
-    /// The kernel has dropped `count` look-ups of `ino`.
+    /// The kernel has dropped `count` lookups of `ino`.
     pub(crate) fn forget(&mut self, ino: Ino, count: u64) {
         if let Some(node) = self.nodes.get_mut(ino) {
             if count > node.nlookup {
@@ -408,15 +390,21 @@ impl Tree {
         }
     }
 
-    /// Counts one more look-up of `ino`.
-    pub(crate) fn count(&mut self, ino: Ino) {
+    /// Counts one more lookup of `ino`.
+    pub(crate) fn add_lookup(&mut self, ino: Ino) {
         let Some(node) = self.nodes.get_mut(ino) else { return };
         node.nlookup += 1;
-        self.room.used(node);
+        self.budget.mark_used(node);
     }
 
-    fn add_name(&mut self, ino: Ino, parent: Ino, name: &Name, valid_until: impl Into<Moment>) {
-        let (since, valid_until) = (self.ticks.now(), valid_until.into());
+    fn add_name(
+        &mut self,
+        ino: Ino,
+        parent: Ino,
+        name: &Name,
+        valid_until: impl Into<CompactInstant>,
+    ) {
+        let (since, valid_until) = (self.change_counter.now(), valid_until.into());
         self.nodes.bind(ino, Link { parent, name: name.clone(), valid_until, since });
         if let Some(dir) = self.nodes.get_mut(parent) {
             dir.children += 1;
@@ -426,16 +414,15 @@ impl Tree {
         }
     }
 
-    /// All names of a node, and the directories that they are in.
+    /// All names of a node, with their directories.
     fn names(&self, ino: Ino) -> Vec<(Ino, Name)> {
         let links = self.nodes.get(ino).into_iter().flat_map(|node| node.links.iter());
         links.map(|link| (link.parent, link.name.clone())).collect()
     }
 
-    /// Sees to it that the first name of an inode leads to its number also once the kernel has
-    /// forgotten it.
+    /// Makes the first name of an inode keep its number after the kernel has forgotten the inode.
     fn keep_number(&mut self, inode: &Inode) {
-        if let Some((parent, name)) = self.name(inode.ino) {
+        if let Some((parent, name)) = self.first_name(inode.ino) {
             let parent_number = self.number_of(parent);
             self.numbers.bind(parent_number, &name, inode.number);
         }
@@ -445,7 +432,7 @@ impl Tree {
         self.nodes.get(ino).map_or(0, |node| node.inode.number)
     }
 
-    /// Removes `ino` if nothing needs it, and then what was only needed by it.
+    /// Removes `ino` if nothing needs it, and then each node that only it needed.
     fn collect(&mut self, mut ino: Ino) {
         loop {
             let Some(node) = self.nodes.get(ino) else { return };
@@ -456,15 +443,16 @@ impl Tree {
                 self.forget_names(ino);
             }
             let Some(node) = self.nodes.remove(ino) else { return };
-            self.room.gone(&node);
+            self.budget.mark_removed(&node);
             self.numbers.release(node.inode.number);
             let mut parents = Vec::new();
             let changed = node.inode.state().was_changed();
             for Link { parent, name, .. } in node.links.iter() {
                 if changed {
-                    // Who has changed it is forgotten here; listings from before may not tell.
-                    self.changes.note(*parent, name, self.ticks.now());
-                    self.snapshots.doubt(*parent, name);
+                    // The record of the inode's changes is lost with it, so older listings must not
+                    // be used for the name.
+                    self.changes.note(*parent, name, self.change_counter.now());
+                    self.dir_cache.invalidate_name(*parent, name);
                 }
                 if let Some(dir) = self.nodes.get_mut(*parent) {
                     dir.children -= 1;
@@ -480,28 +468,29 @@ impl Tree {
         }
     }
 
-    /// The node of the directory `dir` will be gone, and with it all that was known of its names.
+    /// The node of the directory `dir` is about to be removed, and with it the record of changes of
+    /// its names.
     fn forget_names(&mut self, dir: Ino) {
-        self.snapshots.remove(dir);
-        if !self.changes.any_in(dir) {
+        self.dir_cache.remove(dir);
+        if !self.changes.has_changes_in(dir) {
             return;
         }
         self.changes.forget(dir);
         let removed_here = self.nodes.get(dir).is_some_and(|node| node.removed_here);
         match self.path(dir) {
-            Some(path) => self.lose(path),
+            Some(path) => self.forget_changes(path),
             None if removed_here => {}
             None => {
-                self.snapshots.forget_ahead();
-                self.lost.note_all(self.ticks.now());
+                self.dir_cache.clear_by_path();
+                self.forgotten_changes.note_all(self.change_counter.now());
             }
         }
     }
 
-    /// What was asked before about the directory at `path` does not count any longer.
-    fn lose(&mut self, path: RemotePath) {
-        self.snapshots.take_ahead(&path);
-        self.lost.note(path, self.ticks.advance());
+    /// Invalidates earlier answers about the directory at `path`.
+    fn forget_changes(&mut self, path: RemotePath) {
+        self.dir_cache.take_by_path(&path);
+        self.forgotten_changes.note(path, self.change_counter.advance());
     }
 
     /// Checks the invariants; for tests.
@@ -546,16 +535,16 @@ mod tests {
         Attr { kind, perm: 0o755, size: 0, uid: 0, gid: 0, atime: time, mtime: time }
     }
 
-    fn see(tree: &mut Tree, parent: Ino, text: &str, kind: FileKind) -> Arc<Inode> {
-        tree.see(parent, &name(text), &attr(kind), Instant::now()).inode()
+    fn record_lookup(tree: &mut Tree, parent: Ino, text: &str, kind: FileKind) -> Arc<Inode> {
+        tree.record_lookup(parent, &name(text), &attr(kind), Instant::now())
     }
 
     #[test]
-    fn a_node_lives_as_long_as_it_is_counted_or_has_children() {
-        let mut tree = Tree::new(Arc::default(), Room::default());
-        let dir = see(&mut tree, Ino::ROOT, "dir", FileKind::Directory);
-        let file = see(&mut tree, dir.ino, "file", FileKind::Regular);
-        assert_eq!(see(&mut tree, dir.ino, "file", FileKind::Regular).ino, file.ino);
+    fn a_node_lives_while_it_has_lookups_or_children() {
+        let mut tree = Tree::new(Arc::default(), InodeBudget::default());
+        let dir = record_lookup(&mut tree, Ino::ROOT, "dir", FileKind::Directory);
+        let file = record_lookup(&mut tree, dir.ino, "file", FileKind::Regular);
+        assert_eq!(record_lookup(&mut tree, dir.ino, "file", FileKind::Regular).ino, file.ino);
         tree.forget(dir.ino, 1);
         tree.check();
         assert_eq!(tree.path(file.ino).unwrap().as_bytes(), b"dir/file");
@@ -567,10 +556,10 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_its_kind_is_another_inode() {
-        let mut tree = Tree::new(Arc::default(), Room::default());
-        let file = see(&mut tree, Ino::ROOT, "x", FileKind::Regular);
-        let dir = see(&mut tree, Ino::ROOT, "x", FileKind::Directory);
+    fn a_name_of_another_kind_is_another_inode() {
+        let mut tree = Tree::new(Arc::default(), InodeBudget::default());
+        let file = record_lookup(&mut tree, Ino::ROOT, "x", FileKind::Regular);
+        let dir = record_lookup(&mut tree, Ino::ROOT, "x", FileKind::Directory);
         assert_ne!((file.ino, file.number), (dir.ino, dir.number));
         assert_eq!(tree.path(file.ino), None);
         assert_eq!(tree.path(dir.ino).unwrap().as_bytes(), b"x");
@@ -579,9 +568,9 @@ mod tests {
 
     #[test]
     fn a_renamed_directory_takes_its_tree_along() {
-        let mut tree = Tree::new(Arc::default(), Room::default());
-        let dir = see(&mut tree, Ino::ROOT, "a", FileKind::Directory);
-        let file = see(&mut tree, dir.ino, "f", FileKind::Regular);
+        let mut tree = Tree::new(Arc::default(), InodeBudget::default());
+        let dir = record_lookup(&mut tree, Ino::ROOT, "a", FileKind::Directory);
+        let file = record_lookup(&mut tree, dir.ino, "f", FileKind::Regular);
         let (moved, replaced) = tree.rename((Ino::ROOT, &name("a")), (Ino::ROOT, &name("b")));
         assert_eq!(moved.unwrap().ino, dir.ino);
         assert!(replaced.is_none());
@@ -592,35 +581,35 @@ mod tests {
         tree.forget(file.ino, 1);
         tree.forget(dir.ino, 1);
         assert_eq!(tree.len(), 1);
-        assert_eq!(see(&mut tree, Ino::ROOT, "b", FileKind::Directory).number, number);
+        assert_eq!(record_lookup(&mut tree, Ino::ROOT, "b", FileKind::Directory).number, number);
     }
 
     #[test]
     fn two_links_are_one_inode_and_renaming_one_over_the_other_leaves_both() {
-        let mut tree = Tree::new(Arc::default(), Room::default());
-        let file = see(&mut tree, Ino::ROOT, "a", FileKind::Regular);
+        let mut tree = Tree::new(Arc::default(), InodeBudget::default());
+        let file = record_lookup(&mut tree, Ino::ROOT, "a", FileKind::Regular);
         tree.bind(file.ino, Ino::ROOT, &name("b"), Instant::now());
-        assert_eq!(see(&mut tree, Ino::ROOT, "b", FileKind::Regular).ino, file.ino);
+        assert_eq!(record_lookup(&mut tree, Ino::ROOT, "b", FileKind::Regular).ino, file.ino);
         assert_eq!(tree.paths(file.ino).len(), 2);
         tree.rename((Ino::ROOT, &name("a")), (Ino::ROOT, &name("b")));
         assert_eq!(tree.paths(file.ino).len(), 2);
         tree.unbind(Ino::ROOT, &name("a"));
         tree.check();
         tree.forget(file.ino, 2);
-        assert_eq!(see(&mut tree, Ino::ROOT, "b", FileKind::Regular).number, file.number);
+        assert_eq!(record_lookup(&mut tree, Ino::ROOT, "b", FileKind::Regular).number, file.number);
     }
 
     #[test]
-    fn names_changed_here_spoil_what_was_asked_before() {
-        let mut tree = Tree::new(Arc::default(), Room::default());
-        let (asked, a) = (tree.ticks.now(), name("a"));
-        let unchanged = |tree: &Tree, tick| tree.name_unchanged_since(Ino::ROOT, &a, tick);
-        assert!(unchanged(&tree, asked));
-        tree.begin_name(Ino::ROOT, &a, Puts::Nothing);
-        assert!(!unchanged(&tree, tree.ticks.now()));
-        tree.end_name(Ino::ROOT, &a, Puts::Nothing);
-        assert!(!unchanged(&tree, asked));
-        assert!(unchanged(&tree, tree.ticks.now()));
+    fn local_changes_invalidate_earlier_requests() {
+        let mut tree = Tree::new(Arc::default(), InodeBudget::default());
+        let (stamp, a) = (tree.change_counter.now(), name("a"));
+        let unchanged = |tree: &Tree, seq| tree.name_unchanged_since(Ino::ROOT, &a, seq);
+        assert!(unchanged(&tree, stamp));
+        tree.begin_name_change(Ino::ROOT, &a, BoundTo::Nothing);
+        assert!(!unchanged(&tree, tree.change_counter.now()));
+        tree.end_name_change(Ino::ROOT, &a, BoundTo::Nothing);
+        assert!(!unchanged(&tree, stamp));
+        assert!(unchanged(&tree, tree.change_counter.now()));
     }
 
     proptest! {
@@ -630,7 +619,7 @@ mod tests {
             steps in prop::collection::vec((0..6u8, 0..4usize, 0..4usize, 0..3usize, 0..3usize), 0..80)
         ) {
             const NAMES: [&str; 3] = ["a", "b", "c"];
-            let mut tree = Tree::new(Arc::default(), Room::default());
+            let mut tree = Tree::new(Arc::default(), InodeBudget::default());
             let mut known: Vec<(Arc<Inode>, u64)> = Vec::new();
             for (what, dir, other, from, to) in steps {
                 let dirs: Vec<Ino> = std::iter::once(Ino::ROOT)
@@ -643,7 +632,7 @@ mod tests {
                 match what {
                     0 | 1 => {
                         let kind = if what == 0 { FileKind::Regular } else { FileKind::Directory };
-                        let inode = tree.see(dir, &from, &attr(kind), Instant::now()).inode();
+                        let inode = tree.record_lookup(dir, &from, &attr(kind), Instant::now());
                         match known.iter_mut().find(|(known, _)| known.ino == inode.ino) {
                             Some((_, count)) => *count += 1,
                             None => known.push((inode, 1)),

@@ -1,11 +1,12 @@
-//! What is written and not at the server yet: gathering, sending, and what becomes of errors.
+//! Write-behind: coalescing, sending, and the errors of writes that the server has not acknowledged
+//! yet.
 //!
-//! Who waits for what, and when something is sent, is in [`writes`](crate::writes). Here is what
-//! one request carries and how it goes: a [`Load`] from an application's write, several of them
-//! joined in a [`Batch`], and the task that sees the batch through.
+//! [`writes`](crate::writes) decides when a request is sent and which calls wait for it. This
+//! module contains the request itself: an [`Extent`] from an application's write, several extents
+//! coalesced into a [`WriteRequest`], and the task that completes it.
 //!
 //! Bounds: [`Config::dirty_bytes`](crate::Config) for the mount and `dirty_file_bytes` for a file.
-//! At either the writer waits until the server has answered for enough of what came before.
+//! At either bound the writer waits until the server has acknowledged enough earlier writes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,55 +19,55 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::Vfs;
-use crate::dirty::Share;
+use crate::dirty::DirtyBytes;
 use crate::open::OpenFile;
-use crate::tree::Ticks;
+use crate::tree::ChangeCounter;
 
-/// Writes from this size on are not gathered, since that copies them. One of this size costs about
-/// as much to copy as to send by itself.
+/// Writes from this size on are not coalesced, since that copies them. A write of this size costs
+/// about as much to copy as to send by itself.
 const LARGE_BYTES: u64 = 64 << 10;
 
-/// Where the kernel cuts a write through its page cache; where pages are larger, also where they
-/// end.
+/// The kernel splits a write through its page cache at multiples of this; with larger pages, at
+/// multiples of those.
 const PAGE_BYTES: u64 = 4096;
 
-/// How long the first part of what is appended waits for the second. The kernel sends it as soon
-/// as the first is acknowledged, on a busy machine later; only a line that ends with its page waits
-/// for nothing.
-const CUT_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the first part of a split append waits for the second. The kernel sends it as soon as
+/// the first is acknowledged, later on a busy machine; only a line that really ends with its page
+/// waits in vain.
+const PARTIAL_PAGE_WAIT: Duration = Duration::from_secs(1);
 
-/// Where a write goes.
+/// The position of a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
     /// At this offset.
     Offset(u64),
-    /// At the end of the file, which the kernel takes to be here.
+    /// At the end of the file, which the kernel assumes to be here.
     End(u64),
 }
 
-/// Bytes to be written, with what they take of the mount's bound.
-pub(crate) struct Load {
-    /// `None` for the end of the file.
+/// Bytes to be written, with their share of the mount's bound.
+pub(crate) struct Extent {
+    /// `None`: the end of the file.
     offset: Option<u64>,
     /// It is appended and ends with a page: perhaps it is the first part of a longer write, and
-    /// another machine must not get between the two.
-    is_cut: bool,
+    /// another machine must not append between the two.
+    is_partial_page: bool,
     content: Content,
-    share: Share,
+    reserved: DirtyBytes,
 }
 
 enum Content {
-    /// As it came.
+    /// As received.
     Single(Bytes),
-    /// Copied together.
-    Joined(BytesMut),
+    /// Several writes, copied.
+    Merged(BytesMut),
 }
 
-impl Load {
+impl Extent {
     pub(crate) fn len(&self) -> u64 {
         match &self.content {
             Content::Single(bytes) => bytes.len() as u64,
-            Content::Joined(bytes) => bytes.len() as u64,
+            Content::Merged(bytes) => bytes.len() as u64,
         }
     }
 
@@ -75,12 +76,12 @@ impl Load {
         self.offset.is_none()
     }
 
-    /// Whether the rest of it is perhaps still to come.
-    pub(crate) fn is_cut(&self) -> bool {
-        self.is_cut
+    /// Whether its second part may still come.
+    pub(crate) fn is_partial_page(&self) -> bool {
+        self.is_partial_page
     }
 
-    /// Which bytes of the file it may change.
+    /// The bytes of the file that it may change.
     pub(crate) fn range(&self) -> Range<u64> {
         match self.offset {
             Some(offset) => offset..offset + self.len(),
@@ -88,96 +89,96 @@ impl Load {
         }
     }
 
-    /// Whether `other` goes on where this ends, and both together have `most` bytes at most.
-    pub(crate) fn fits(&self, other: &Load, most: u32) -> bool {
+    /// Whether `other` begins where this one ends, and both together have at most `most` bytes.
+    pub(crate) fn can_append(&self, other: &Extent, most: u32) -> bool {
         let goes_on = match (self.offset, other.offset) {
             (Some(offset), Some(next)) => offset + self.len() == next,
-            (None, None) => self.is_cut,
+            (None, None) => self.is_partial_page,
             _ => false,
         };
         let is_cheap = other.appends() || other.len() < LARGE_BYTES;
         goes_on && is_cheap && self.len() + other.len() <= u64::from(most)
     }
 
-    /// Adds `other`, which [fits](Load::fits).
-    pub(crate) fn join(&mut self, other: Load) {
-        let content = std::mem::replace(&mut self.content, Content::Joined(BytesMut::new()));
-        let mut joined = match content {
-            Content::Joined(bytes) => bytes,
+    /// Appends `other`, for which [`Extent::can_append`] holds.
+    pub(crate) fn append(&mut self, other: Extent) {
+        let content = std::mem::replace(&mut self.content, Content::Merged(BytesMut::new()));
+        let mut merged = match content {
+            Content::Merged(bytes) => bytes,
             Content::Single(bytes) => {
-                let mut joined = BytesMut::with_capacity(4 * bytes.len());
-                joined.extend_from_slice(&bytes);
-                joined
+                let mut merged = BytesMut::with_capacity(4 * bytes.len());
+                merged.extend_from_slice(&bytes);
+                merged
             }
         };
         match other.content {
-            Content::Single(bytes) => joined.extend_from_slice(&bytes),
-            Content::Joined(bytes) => joined.extend_from_slice(&bytes),
+            Content::Single(bytes) => merged.extend_from_slice(&bytes),
+            Content::Merged(bytes) => merged.extend_from_slice(&bytes),
         }
-        self.content = Content::Joined(joined);
-        self.is_cut = other.is_cut;
-        self.share.merge(other.share);
+        self.content = Content::Merged(merged);
+        self.is_partial_page = other.is_partial_page;
+        self.reserved.merge(other.reserved);
     }
 }
 
-/// One write to the remote. It is [sent](Batch::send), and ends with the server's answer.
-pub(crate) struct Batch {
+/// One write to the remote: from [`WriteRequest::send`] to the server's answer.
+pub(crate) struct WriteRequest {
     pub(crate) number: u64,
-    pub(crate) load: Load,
-    /// When it began.
-    pub(crate) gathered_at: Instant,
+    pub(crate) extent: Extent,
+    /// When it was created.
+    pub(crate) begun_at: Instant,
     file: Arc<OpenFile>,
     remote: Arc<dyn Remote>,
-    ticks: Arc<Ticks>,
-    /// Who waits for the answer, if anybody does.
+    change_counter: Arc<ChangeCounter>,
+    /// Gets the answer, if a caller waits for it.
     answer: Option<oneshot::Sender<Result<()>>>,
 }
 
-impl Batch {
-    /// Gives it to the remote, now. It is seen through whoever still waits for it: what follows
+impl WriteRequest {
+    /// Sends the request now. It completes even if no caller waits for it any more: later requests
     /// must not overtake it.
     pub(crate) fn send(self) {
-        let Batch { number, load, file, remote, ticks, answer, .. } = self;
-        let write = OnItsWay { file: file.clone(), ticks, number };
+        let WriteRequest { number, extent, file, remote, change_counter, answer, .. } = self;
+        let write = InFlight { file: file.clone(), change_counter, number };
         Task::start(async move {
-            let Load { offset, content, share, .. } = load;
+            let Extent { offset, content, reserved, .. } = extent;
             let data = match content {
                 Content::Single(bytes) => bytes,
-                Content::Joined(bytes) => bytes.freeze(),
+                Content::Merged(bytes) => bytes.freeze(),
             };
             let result = match file.fh().await {
-                // The offset of one that appends counts for nothing.
+                // The server ignores the offset of an append.
                 Ok(fh) => remote.write(fh, offset.unwrap_or(0), data).await,
                 Err(error) => Err(error),
             };
-            // Told to who waits for it, and otherwise kept for the next call.
-            let untold = match answer {
+            // Sent to the caller that waits, or else kept for the next call.
+            let unreported = match answer {
                 Some(answer) => answer.send(result).err().unwrap_or(Ok(())),
                 None => result,
             };
-            if let Err(error) = untold {
+            if let Err(error) = unreported {
                 file.fail(error);
             }
             drop(write);
-            drop(share);
+            drop(reserved);
         });
     }
 }
 
-/// One write, or one change of attributes that goes out in the order of writes, from its beginning to
-/// the server's answer. Ends when dropped.
-pub(crate) struct OnItsWay {
+/// A write, or an attribute change that is sent in the order of writes, from its beginning to the
+/// server's answer. Ends when dropped.
+pub(crate) struct InFlight {
     pub(crate) file: Arc<OpenFile>,
-    pub(crate) ticks: Arc<Ticks>,
+    pub(crate) change_counter: Arc<ChangeCounter>,
     pub(crate) number: u64,
 }
 
-impl Drop for OnItsWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
         let inode = &self.file.inode;
         {
             let mut state = inode.state();
-            state.end_change(self.ticks.advance());
+            state.end_change(self.change_counter.advance());
             inode.writes.end(self.number);
         }
         inode.writes.send_after(self.file.number);
@@ -185,8 +186,8 @@ impl Drop for OnItsWay {
 }
 
 impl Vfs {
-    /// Writes `data` through `file`. With `acknowledge` returns when that is under way, and keeps
-    /// the error if it comes to one; otherwise when the server has it.
+    /// Writes `data` through `file`. With `acknowledge` it returns when the write is in flight, and
+    /// a later call reports its error; without, when the server has acknowledged it.
     pub(crate) async fn write_behind(
         &self,
         file: &Arc<OpenFile>,
@@ -196,19 +197,20 @@ impl Vfs {
     ) -> Result<()> {
         let inode = &file.inode;
         let bytes = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
-        inode.writes.room(u64::from(bytes), self.config.dirty_file_bytes).await;
-        let share = self.dirty.take(bytes).await;
-        let (offset, is_cut) = match target {
+        inode.writes.wait_for_room(u64::from(bytes), self.config.dirty_file_bytes).await;
+        let reserved = self.dirty.take(bytes).await;
+        let (offset, is_partial_page) = match target {
             Target::Offset(offset) => (Some(offset), false),
             Target::End(end) => {
                 let ends_with_page = (end + u64::from(bytes)) % PAGE_BYTES == 0;
                 (None, acknowledge && ends_with_page && end % PAGE_BYTES != 0)
             }
         };
-        let mut load = Load { offset, is_cut, content: Content::Single(data), share };
+        let mut extent =
+            Extent { offset, is_partial_page, content: Content::Single(data), reserved };
         file.note_write();
         let small = acknowledge && u64::from(bytes) < LARGE_BYTES;
-        let gather = small && !load.appends();
+        let coalesce = small && !extent.appends();
         let (answer, answered) = match acknowledge {
             true => (None, None),
             false => {
@@ -218,38 +220,38 @@ impl Vfs {
         };
         let (number, waits) = {
             let mut state = inode.state();
-            state.change_content();
-            state.grow_made(offset, u64::from(bytes));
-            if small || (acknowledge && load.appends()) {
+            state.note_content_change();
+            state.grow_created_here(offset, u64::from(bytes));
+            if small || (acknowledge && extent.appends()) {
                 let most = self.remote.suggested_window().request_bytes;
-                load = match inode.writes.join(file.number, load, most) {
+                extent = match inode.writes.append(file.number, extent, most) {
                     Ok(()) => {
                         drop(state);
                         inode.writes.send(file.number);
                         return Ok(());
                     }
-                    Err(load) => load,
+                    Err(extent) => extent,
                 };
             }
-            state.begin_change(self.ticks.advance());
-            inode.writes.begin(file.number, gather, load, |number, load| Batch {
+            state.begin_change(self.change_counter.advance());
+            inode.writes.begin(file.number, coalesce, extent, |number, extent| WriteRequest {
                 number,
-                load,
-                gathered_at: Instant::now(),
+                extent,
+                begun_at: Instant::now(),
                 file: file.clone(),
                 remote: self.remote.clone(),
-                ticks: self.ticks.clone(),
+                change_counter: self.change_counter.clone(),
                 answer,
             })
         };
         inode.writes.send(file.number);
         if waits {
-            self.shared.gathers(inode);
+            self.shared.note_coalescing(inode);
         }
-        if is_cut {
+        if is_partial_page {
             let inode = inode.clone();
             self.background.start(async move {
-                tokio::time::sleep(CUT_PATIENCE).await;
+                tokio::time::sleep(PARTIAL_PAGE_WAIT).await;
                 inode.writes.send_one(number);
             });
         }

@@ -1,25 +1,26 @@
-//! Writes that were acknowledged to the application and are not at the server yet.
+//! The writes of an inode that the server has not acknowledged yet: their order, coalescing, and
+//! the calls that wait for them.
 //!
-//! A write is *gathered* with those that follow it without a gap, as long as another one through
-//! the same handle is on its way, as Nagle's algorithm does it. It is *sent* when the remote has
-//! it. What is gathered is sent when the request is full, when the last write of its handle on its
-//! way is answered, and as soon as anybody asks for something that it could change. So nothing
-//! waits for a timer, and a single write goes out at once.
+//! A write is *coalesced* with the contiguous writes that follow it while another write through the
+//! same handle is in flight, as in Nagle's algorithm. It is *sent* when the remote has it.
+//! Coalesced writes are sent when the request is full, when the last write in flight of its handle
+//! is answered, and as soon as a call requests something that they could change. So no write waits
+//! for a timer, and a single write is sent at once.
 //!
-//! What is appended is not gathered, with one exception. The kernel cuts a write through its page
-//! cache where a page ends, and between the two parts another machine could append something. So
-//! an append that ends with a page waits for the rest: until it comes, until something else comes
-//! through the same handle, or for a second; no more than [`REST`] once somebody asks for what it
-//! changes.
+//! Appends are not coalesced, with one exception. The kernel splits a write through its page cache
+//! at the end of a page, and another machine could append between the two parts. So an append that
+//! ends with a page waits for the rest: until it arrives, until another request comes through the
+//! same handle, or for a second; only for [`PARTIAL_PAGE_GRACE`] if a call requests something that
+//! it changes.
 //!
 //! Invariants:
-//! 1. Whoever asks the server for content or attributes of a file first waits for the writes that
-//!    could change the answer, so a mount always reads what it has written.
-//! 2. A write's error is kept until the handle it came through reports it, once.
+//! 1. Before a request for content or attributes of a file is sent, the writes that could change
+//!    the answer have ended, so a mount always reads its own writes.
+//! 2. The error of a write is kept until the handle it came through reports it, once.
 //! 3. Writes of a handle are given to the remote in the order in which they began. One thread at a
-//!    time gives them; others leave theirs in the queue for it.
-//! 4. Something is gathered for a handle only while another write of it is on its way, whose end
-//!    sends it, or, if it may be the first part of an append, for a bounded time.
+//!    time does that; others leave theirs in the queue for it.
+//! 4. Coalesced writes exist for a handle only while another write of it is in flight, whose end
+//!    sends them, or, if they may be the first part of an append, for a bounded time.
 //!
 //! The lock is held for a few instructions, and never while a write is given to the remote.
 
@@ -32,131 +33,131 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use crate::write_behind::{Batch, Load};
+use crate::write_behind::{Extent, WriteRequest};
 
-/// Writes of one file that may be under way: enough to fill any window with requests of 4 KiB,
-/// and few enough that going through all of them costs less than one of them.
+/// Writes of one file in flight: enough to fill any window with requests of 4 KiB, and few enough
+/// that a scan of all costs less than one of them.
 const MAX_WRITES: usize = 1024;
 
-/// How long whoever asks waits for the rest of what is being appended. The kernel sends it as soon
+/// How long a call that depends on an append waits for its second part. The kernel sends it as soon
 /// as the first part is acknowledged.
-const REST: Duration = Duration::from_millis(20);
+const PARTIAL_PAGE_GRACE: Duration = Duration::from_millis(20);
 
-/// The writes of one inode. Most are never written to, and have none of it.
+/// The writes of one inode. Allocated by the first write, since most files are never written to.
 #[derive(Default)]
 pub(crate) struct Writes {
-    begun: OnceLock<Box<Begun>>,
+    tracker: OnceLock<Box<Tracker>>,
 }
 
 #[derive(Default)]
-struct Begun {
+struct Tracker {
     state: Mutex<State>,
-    /// One was sent, or is over.
-    moved: Notify,
+    /// A write was sent, or has ended.
+    progressed: Notify,
 }
 
 #[derive(Default)]
 struct State {
     next: u64,
     by_number: BTreeMap<u64, Write>,
-    lanes: Vec<Lane>,
-    /// Bytes of all of them.
+    queues: Vec<HandleQueue>,
+    /// Bytes of all writes.
     bytes: u64,
-    /// How many are over.
+    /// Number of writes that have ended.
     answered: u64,
 }
 
 struct Write {
-    /// The number of the handle it goes through.
+    /// The number of its handle.
     handle: u64,
     range: Range<u64>,
     /// Bytes of content.
     bytes: u64,
-    /// It has been given to the remote, so that what is asked through its handle comes after it.
+    /// It was given to the remote, so later requests through its handle come after it.
     sent: bool,
 }
 
 /// The writes through one handle.
-struct Lane {
+struct HandleQueue {
     handle: u64,
-    /// Those in the queue, and those that were sent and not answered.
-    on_their_way: usize,
-    /// Where the last one that began ends.
+    /// Writes in the queue, and writes that were sent and not answered.
+    in_flight: usize,
+    /// The end of the last write that began.
     end: u64,
-    gathered: Option<Batch>,
-    queue: VecDeque<Batch>,
-    /// A thread gives the queue to the remote.
+    coalesced: Option<WriteRequest>,
+    requests: VecDeque<WriteRequest>,
+    /// A thread is giving the queue to the remote.
     sending: bool,
 }
 
-impl Lane {
-    /// What is gathered is to be sent.
-    fn close(&mut self) {
-        if let Some(batch) = self.gathered.take() {
-            self.queue(batch);
+impl HandleQueue {
+    /// Moves the coalesced writes into the queue.
+    fn end_coalescing(&mut self) {
+        if let Some(request) = self.coalesced.take() {
+            self.push(request);
         }
     }
 
-    fn queue(&mut self, batch: Batch) {
-        self.on_their_way += 1;
-        self.queue.push_back(batch);
+    fn push(&mut self, request: WriteRequest) {
+        self.in_flight += 1;
+        self.requests.push_back(request);
     }
 
-    /// All that has begun was sent.
+    /// Whether all writes were sent.
     fn is_sent(&self) -> bool {
-        self.gathered.is_none() && self.queue.is_empty() && !self.sending
+        self.coalesced.is_none() && self.requests.is_empty() && !self.sending
     }
 
     fn is_empty(&self) -> bool {
-        self.on_their_way == 0 && self.gathered.is_none() && !self.sending
+        self.in_flight == 0 && self.coalesced.is_none() && !self.sending
     }
 }
 
 impl State {
-    fn lane(&mut self, handle: u64) -> Option<&mut Lane> {
-        self.lanes.iter_mut().find(|lane| lane.handle == handle)
+    fn queue(&mut self, handle: u64) -> Option<&mut HandleQueue> {
+        self.queues.iter_mut().find(|queue| queue.handle == handle)
     }
 
-    fn lane_or_new(&mut self, handle: u64) -> &mut Lane {
-        let at = self.lanes.iter().position(|lane| lane.handle == handle);
+    fn queue_or_new(&mut self, handle: u64) -> &mut HandleQueue {
+        let at = self.queues.iter().position(|queue| queue.handle == handle);
         let at = at.unwrap_or_else(|| {
-            self.lanes.push(Lane {
+            self.queues.push(HandleQueue {
                 handle,
-                on_their_way: 0,
+                in_flight: 0,
                 end: 0,
-                gathered: None,
-                queue: VecDeque::new(),
+                coalesced: None,
+                requests: VecDeque::new(),
                 sending: false,
             });
-            self.lanes.len() - 1
+            self.queues.len() - 1
         });
-        &mut self.lanes[at]
+        &mut self.queues[at]
     }
 
     fn drop_empty(&mut self, handle: u64) {
-        self.lanes.retain(|lane| lane.handle != handle || !lane.is_empty());
+        self.queues.retain(|queue| queue.handle != handle || !queue.is_empty());
     }
 }
 
 impl Writes {
-    /// Adds `load` to what is gathered for `handle`, if it goes on where that ends and there is
-    /// room in a request of `most` bytes; to be followed by [`Writes::send`]. Otherwise it is given
-    /// back, to [`begin`](Writes::begin).
-    pub(crate) fn join(&self, handle: u64, load: Load, most: u32) -> Result<(), Load> {
-        let Some(mut state) = self.lock() else { return Err(load) };
+    /// Appends `extent` to the coalesced writes of `handle`, if it is contiguous and both fit into
+    /// a request of `most` bytes; must be followed by [`Writes::send`]. Otherwise it is returned,
+    /// for [`Writes::begin`].
+    pub(crate) fn append(&self, handle: u64, extent: Extent, most: u32) -> Result<(), Extent> {
+        let Some(mut state) = self.lock() else { return Err(extent) };
         let state = &mut *state;
-        let Some(lane) = state.lane(handle) else { return Err(load) };
-        let Some(batch) = &mut lane.gathered else { return Err(load) };
-        if !batch.load.fits(&load, most) {
-            return Err(load);
+        let Some(queue) = state.queue(handle) else { return Err(extent) };
+        let Some(request) = &mut queue.coalesced else { return Err(extent) };
+        if !request.extent.can_append(&extent, most) {
+            return Err(extent);
         }
-        let (number, bytes) = (batch.number, load.len());
-        batch.load.join(load);
-        let range = batch.load.range();
-        lane.end = range.end;
-        let whole = batch.load.appends() && !batch.load.is_cut();
-        if whole || batch.load.len() >= u64::from(most) {
-            lane.close();
+        let (number, bytes) = (request.number, extent.len());
+        request.extent.append(extent);
+        let range = request.extent.range();
+        queue.end = range.end;
+        let complete = request.extent.appends() && !request.extent.is_partial_page();
+        if complete || request.extent.len() >= u64::from(most) {
+            queue.end_coalescing();
         }
         state.bytes += bytes;
         if let Some(write) = state.by_number.get_mut(&number) {
@@ -166,198 +167,205 @@ impl Writes {
         Ok(())
     }
 
-    /// A write begins; tells its number, and whether it waits for others. To be followed by [`Writes::send`], and, when it is over, by
-    /// [`Writes::end`]. One to be `gather`ed waits, if it goes on where another one on its way
-    /// ends.
+    /// Begins a write. Returns its number, and whether it waits for others. Must be followed by
+    /// [`Writes::send`], and by [`Writes::end`] when it has ended. With `coalesce`, it waits if it
+    /// is contiguous with another write in flight.
     pub(crate) fn begin(
         &self,
         handle: u64,
-        gather: bool,
-        load: Load,
-        batch: impl FnOnce(u64, Load) -> Batch,
+        coalesce: bool,
+        extent: Extent,
+        request: impl FnOnce(u64, Extent) -> WriteRequest,
     ) -> (u64, bool) {
-        let mut state = self.begun.get_or_init(Box::default).lock();
+        let mut state = self.tracker.get_or_init(Box::default).lock();
         let state = &mut *state;
         let number = state.next;
         state.next += 1;
-        let (range, bytes) = (load.range(), load.len());
+        let (range, bytes) = (extent.range(), extent.len());
         let write = Write { handle, range: range.clone(), bytes, sent: false };
         state.bytes += bytes;
         state.by_number.insert(number, write);
-        let lane = state.lane_or_new(handle);
-        lane.close();
-        let goes_on = range.start == lane.end;
-        lane.end = range.end;
-        let has_company = gather && goes_on && lane.on_their_way > 0;
-        let waits = load.is_cut() || has_company;
-        let batch = batch(number, load);
+        let queue = state.queue_or_new(handle);
+        queue.end_coalescing();
+        let is_contiguous = range.start == queue.end;
+        queue.end = range.end;
+        let coalesces = coalesce && is_contiguous && queue.in_flight > 0;
+        let waits = extent.is_partial_page() || coalesces;
+        let request = request(number, extent);
         if waits {
-            lane.gathered = Some(batch);
+            queue.coalesced = Some(request);
         } else {
-            lane.queue(batch);
+            queue.push(request);
         }
         (number, waits)
     }
 
-    /// Something else than a write goes out through `handle`, behind all that was sent. It changes
-    /// no content. To be followed by [`Writes::sent`], and by [`Writes::end`].
+    /// Begins a request other than a write through `handle`, behind all writes that were sent. It
+    /// changes no content. Must be followed by [`Writes::sent`], and by [`Writes::end`].
     pub(crate) fn begin_other(&self, handle: u64) -> u64 {
-        let mut state = self.begun.get_or_init(Box::default).lock();
+        let mut state = self.tracker.get_or_init(Box::default).lock();
         let number = state.next;
         state.next += 1;
         state.by_number.insert(number, Write { handle, range: 0..0, bytes: 0, sent: false });
-        state.lane_or_new(handle).on_their_way += 1;
+        state.queue_or_new(handle).in_flight += 1;
         number
     }
 
-    /// It has been given to the remote.
+    /// The request was given to the remote.
     pub(crate) fn sent(&self, number: u64) {
-        let Some(begun) = self.begun.get() else { return };
-        if let Some(write) = begun.lock().by_number.get_mut(&number) {
+        let Some(tracker) = self.tracker.get() else { return };
+        if let Some(write) = tracker.lock().by_number.get_mut(&number) {
             write.sent = true;
         }
-        begun.moved.notify_waiters();
+        tracker.progressed.notify_waiters();
     }
 
-    /// Gives what is in the queue of `handle` to the remote. Must be called within a tokio
-    /// runtime.
+    /// Gives the queue of `handle` to the remote. Must be called within a tokio runtime.
     pub(crate) fn send(&self, handle: u64) {
         loop {
-            let batch = {
+            let request = {
                 let Some(mut state) = self.lock() else { return };
-                let Some(lane) = state.lane(handle) else { return };
-                if lane.sending {
+                let Some(queue) = state.queue(handle) else { return };
+                if queue.sending {
                     return;
                 }
-                let Some(batch) = lane.queue.pop_front() else { return };
-                lane.sending = true;
-                batch
+                let Some(request) = queue.requests.pop_front() else { return };
+                queue.sending = true;
+                request
             };
-            let sending = Sending { writes: self, handle, number: batch.number };
-            batch.send();
+            let sending = Sending { writes: self, handle, number: request.number };
+            request.send();
             drop(sending);
         }
     }
 
-    /// Sends what has waited for one that is [over](Writes::end), however it ended: also when it was
-    /// dropped, unless the runtime is gone with it.
+    /// Sends the writes that have waited for one that has [ended](Writes::end). Does nothing if the
+    /// runtime has ended.
     pub(crate) fn send_after(&self, handle: u64) {
         if Handle::try_current().is_ok() {
             self.send(handle);
         }
     }
 
-    /// Bytes of all writes that are not over.
+    /// Bytes of all writes that have not ended.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.lock().map_or(0, |state| state.bytes)
     }
 
-    /// How many writes are over, of all that there ever were.
+    /// The number of writes that have ended so far.
     pub(crate) fn answered(&self) -> u64 {
         self.lock().map_or(0, |state| state.answered)
     }
 
-    /// How many writes are on their way through `handle` that have been given to the remote.
+    /// The number of writes through `handle` that were sent and not answered.
     pub(crate) fn sent_through(&self, handle: u64) -> usize {
         let Some(state) = self.lock() else { return 0 };
         state.by_number.values().filter(|write| write.handle == handle && write.sent).count()
     }
 
-    /// A write is over, however it ended. What has waited for it is to be [sent](Writes::send).
+    /// A write has ended, successfully or not. Must be followed by [`Writes::send`] or
+    /// [`Writes::send_after`] for the writes that waited for it.
     pub(crate) fn end(&self, number: u64) {
-        let Some(begun) = self.begun.get() else { return };
-        let mut state = begun.lock();
+        let Some(tracker) = self.tracker.get() else { return };
+        let mut state = tracker.lock();
         let Some(write) = state.by_number.remove(&number) else { return };
         state.bytes -= write.bytes;
         state.answered += 1;
-        if let Some(lane) = state.lane(write.handle) {
-            lane.on_their_way -= 1;
-            let waits_for_rest = lane.gathered.as_ref().is_some_and(|batch| batch.load.is_cut());
-            if lane.on_their_way == 0 && !waits_for_rest {
-                lane.close();
+        if let Some(queue) = state.queue(write.handle) {
+            queue.in_flight -= 1;
+            let is_partial =
+                queue.coalesced.as_ref().is_some_and(|request| request.extent.is_partial_page());
+            if queue.in_flight == 0 && !is_partial {
+                queue.end_coalescing();
             }
         }
         state.drop_empty(write.handle);
         drop(state);
-        begun.moved.notify_waiters();
+        tracker.progressed.notify_waiters();
     }
 
-    /// Sends what is gathered of all handles whose requests `are_meant`.
-    fn send_gathered(&self, are_meant: impl Fn(u64, &Batch) -> bool) {
+    /// Sends the coalesced writes of all handles whose requests `are_meant`.
+    fn send_coalesced(&self, are_meant: impl Fn(u64, &WriteRequest) -> bool) {
         let handles: Vec<u64> = {
             let Some(mut state) = self.lock() else { return };
-            let meant = |lane: &&mut Lane| {
-                let gathered = lane.gathered.as_ref();
-                gathered.is_some_and(|batch| are_meant(lane.handle, batch))
+            let meant = |queue: &&mut HandleQueue| {
+                let coalesced = queue.coalesced.as_ref();
+                coalesced.is_some_and(|request| are_meant(queue.handle, request))
             };
-            let lanes = state.lanes.iter_mut().filter(meant);
-            lanes
-                .map(|lane| {
-                    lane.close();
-                    lane.handle
+            let queues = state.queues.iter_mut().filter(meant);
+            queues
+                .map(|queue| {
+                    queue.end_coalescing();
+                    queue.handle
                 })
                 .collect()
         };
         handles.into_iter().for_each(|handle| self.send(handle));
     }
 
-    /// Sends all that is gathered. Must be called within a tokio runtime, as must be what follows.
+    /// Sends all coalesced writes. This and the functions that follow must be called within a tokio
+    /// runtime.
     pub(crate) fn send_all(&self) {
-        self.send_gathered(|_, _| true);
+        self.send_coalesced(|_, _| true);
     }
 
-    /// Sends all of which nothing is likely to be still to come. Whether that was all.
-    pub(crate) fn send_whole(&self, now: Instant) -> bool {
-        let waits = |batch: &Batch| batch.load.is_cut() && now < batch.gathered_at + REST;
-        self.send_gathered(|_, batch| !waits(batch));
-        self.lock().is_none_or(|state| state.lanes.iter().all(|lane| lane.gathered.is_none()))
-    }
-
-    /// Sends what is gathered of `handle`.
-    pub(crate) fn send_of(&self, handle: u64) {
-        self.send_gathered(|other, _| other == handle);
-    }
-
-    /// Sends the request with this number, if it is still gathered.
-    pub(crate) fn send_one(&self, number: u64) {
-        self.send_gathered(|_, batch| batch.number == number);
-    }
-
-    /// Sends what is gathered of all handles whose requests `are_meant`, for somebody who asks for
-    /// it; of what may be the first part of an append, a [moment](REST) later than the rest.
-    async fn hurry(&self, are_meant: impl Fn(u64, &Batch) -> bool) {
-        self.send_gathered(|handle, batch| !batch.load.is_cut() && are_meant(handle, batch));
-        let is_meant = |lane: &Lane| {
-            let gathered = lane.gathered.as_ref();
-            gathered.is_some_and(|batch| are_meant(lane.handle, batch))
+    /// Sends all coalesced writes except appends whose second part may still come. Returns whether
+    /// none is left.
+    pub(crate) fn send_complete(&self, now: Instant) -> bool {
+        let waits = |request: &WriteRequest| {
+            request.extent.is_partial_page() && now < request.begun_at + PARTIAL_PAGE_GRACE
         };
-        let all_sent = self.until(|state| !state.lanes.iter().any(is_meant));
-        if timeout(REST, all_sent).await.is_err() {
-            self.send_gathered(are_meant);
+        self.send_coalesced(|_, request| !waits(request));
+        self.lock().is_none_or(|state| state.queues.iter().all(|queue| queue.coalesced.is_none()))
+    }
+
+    /// Sends the coalesced writes of `handle`.
+    pub(crate) fn send_of(&self, handle: u64) {
+        self.send_coalesced(|other, _| other == handle);
+    }
+
+    /// Sends the request with this number, if it is still coalescing.
+    pub(crate) fn send_one(&self, number: u64) {
+        self.send_coalesced(|_, request| request.number == number);
+    }
+
+    /// Sends the coalesced writes of all handles whose requests `are_meant`, because a call depends
+    /// on them; an append whose second part may still come, [a little later](PARTIAL_PAGE_GRACE).
+    async fn flush_pending(&self, are_meant: impl Fn(u64, &WriteRequest) -> bool) {
+        self.send_coalesced(|handle, request| {
+            !request.extent.is_partial_page() && are_meant(handle, request)
+        });
+        let is_meant = |queue: &HandleQueue| {
+            let coalesced = queue.coalesced.as_ref();
+            coalesced.is_some_and(|request| are_meant(queue.handle, request))
+        };
+        let all_sent = self.until(|state| !state.queues.iter().any(is_meant));
+        if timeout(PARTIAL_PAGE_GRACE, all_sent).await.is_err() {
+            self.send_coalesced(are_meant);
         }
     }
 
-    /// Waits until there is room for another one of `bytes` within `bound`.
-    pub(crate) async fn room(&self, bytes: u64, bound: u64) {
+    /// Waits until another write of `bytes` fits into `bound`.
+    pub(crate) async fn wait_for_room(&self, bytes: u64, bound: u64) {
         self.until(|state| {
-            let fits = state.bytes + bytes <= bound && state.by_number.len() < MAX_WRITES;
-            fits || state.bytes == 0
+            let can_append = state.bytes + bytes <= bound && state.by_number.len() < MAX_WRITES;
+            can_append || state.bytes == 0
         })
         .await;
     }
 
-    /// Waits until all writes that have begun by now are over.
+    /// Waits until all writes that have begun by now have ended.
     pub(crate) async fn drained(&self) {
         let Some(before) = self.next() else { return };
-        self.hurry(|_, batch| batch.number < before).await;
+        self.flush_pending(|_, request| request.number < before).await;
         self.until(|state| state.by_number.range(..before).next().is_none()).await;
     }
 
-    /// The same, of those that go through another handle than `handle`; those through `handle`
-    /// have been sent when it returns.
+    /// Waits until all writes that have begun by now through other handles than `handle` have
+    /// ended; those through `handle` have been sent.
     pub(crate) async fn drained_but(&self, handle: u64) {
         let Some(before) = self.next() else { return };
-        self.hurry(|_, batch| batch.number < before).await;
+        self.flush_pending(|_, request| request.number < before).await;
         self.until(|state| {
             let mut writes = state.by_number.range(..before);
             writes.all(|(_, write)| write.handle == handle && write.sent)
@@ -365,86 +373,86 @@ impl Writes {
         .await;
     }
 
-    /// The same, of those that go through `handle`.
+    /// Waits until all writes that have begun by now through `handle` have ended.
     pub(crate) async fn drained_of(&self, handle: u64) {
         let Some(before) = self.next() else { return };
-        self.hurry(|_, batch| batch.number < before).await;
+        self.flush_pending(|_, request| request.number < before).await;
         self.until(|state| {
             state.by_number.range(..before).all(|(_, write)| write.handle != handle)
         })
         .await;
     }
 
-    /// Waits until a write to `range` through `handle` overtakes nothing: until no write that has
-    /// begun by now is on its way to any of it through another handle.
+    /// Waits until a write to `range` through `handle` overtakes no other: until no earlier write
+    /// to any part of it through another handle is in flight.
     pub(crate) async fn clear_to_write(&self, handle: u64, range: Range<u64>) {
-        self.clear_of(&range, |other, _| other == handle).await;
+        self.wait_clear_of(&range, |other, _| other == handle).await;
     }
 
-    /// Waits until a read of `range` through `handle` is answered with all that was written to it
-    /// by now: what goes through other handles is over, and what goes through `handle` was sent.
+    /// Waits until a read of `range` through `handle` returns all earlier writes to it: those
+    /// through other handles have ended, those through `handle` have been sent.
     pub(crate) async fn clear_to_read(&self, handle: u64, range: Range<u64>) {
-        self.clear_of(&range, |other, sent| other == handle && sent).await;
+        self.wait_clear_of(&range, |other, sent| other == handle && sent).await;
     }
 
-    /// Waits until every write to a part of `range` that has begun by now is over, or one that
-    /// `counts` as that, by its handle and whether it was sent.
-    async fn clear_of(&self, range: &Range<u64>, counts: impl Fn(u64, bool) -> bool) {
+    /// Waits until every write to a part of `range` that has begun by now has ended, or `is_done`
+    /// by its handle and whether it was sent.
+    async fn wait_clear_of(&self, range: &Range<u64>, is_done: impl Fn(u64, bool) -> bool) {
         let apart = |other: &Range<u64>| other.end <= range.start || range.end <= other.start;
         let before = {
             let Some(state) = self.lock() else { return };
-            // Nearly always there is at most one who writes, and all that he has written is sent.
-            let all_count = |lane: &Lane| counts(lane.handle, lane.is_sent());
-            if state.lanes.iter().all(all_count) {
+            // Nearly always there is at most one writer, and all of its writes are sent.
+            let all_done = |queue: &HandleQueue| is_done(queue.handle, queue.is_sent());
+            if state.queues.iter().all(all_done) {
                 return;
             }
             state.next
         };
-        let meant = |handle: u64, batch: &Batch| {
-            batch.number < before && !counts(handle, false) && !apart(&batch.load.range())
+        let meant = |handle: u64, request: &WriteRequest| {
+            request.number < before && !is_done(handle, false) && !apart(&request.extent.range())
         };
-        self.hurry(meant).await;
+        self.flush_pending(meant).await;
         self.until(|state| {
             let mut writes = state.by_number.range(..before);
-            writes.all(|(_, write)| counts(write.handle, write.sent) || apart(&write.range))
+            writes.all(|(_, write)| is_done(write.handle, write.sent) || apart(&write.range))
         })
         .await;
     }
 
     async fn until(&self, reached: impl Fn(&State) -> bool) {
-        let Some(begun) = self.begun.get() else { return };
+        let Some(tracker) = self.tracker.get() else { return };
         loop {
-            if reached(&begun.lock()) {
+            if reached(&tracker.lock()) {
                 return;
             }
-            let moved = begun.moved.notified();
-            tokio::pin!(moved);
-            // Registered before the second look, so that nothing in between is missed.
-            moved.as_mut().enable();
-            if reached(&begun.lock()) {
+            let progressed = tracker.progressed.notified();
+            tokio::pin!(progressed);
+            // Registered before the second check, so that no notification is missed.
+            progressed.as_mut().enable();
+            if reached(&tracker.lock()) {
                 return;
             }
-            moved.await;
+            progressed.await;
         }
     }
 
-    /// The number of the next write; `None` if there was never one.
+    /// The number of the next write; `None` if there was none yet.
     fn next(&self) -> Option<u64> {
         Some(self.lock()?.next)
     }
 
     fn lock(&self) -> Option<MutexGuard<'_, State>> {
-        Some(self.begun.get()?.lock())
+        Some(self.tracker.get()?.lock())
     }
 }
 
-impl Begun {
+impl Tracker {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One write is being given to the remote; it has been when this is dropped.
+/// A request is being given to the remote, until this is dropped.
 struct Sending<'a> {
     writes: &'a Writes,
     handle: u64,
@@ -453,16 +461,16 @@ struct Sending<'a> {
 
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
-        let Some(begun) = self.writes.begun.get() else { return };
-        let mut state = begun.lock();
-        if let Some(lane) = state.lane(self.handle) {
-            lane.sending = false;
+        let Some(tracker) = self.writes.tracker.get() else { return };
+        let mut state = tracker.lock();
+        if let Some(queue) = state.queue(self.handle) {
+            queue.sending = false;
         }
         if let Some(write) = state.by_number.get_mut(&self.number) {
             write.sent = true;
         }
         state.drop_empty(self.handle);
         drop(state);
-        begun.moved.notify_waiters();
+        tracker.progressed.notify_waiters();
     }
 }

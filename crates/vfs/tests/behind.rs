@@ -1,8 +1,8 @@
-//! Random changes behind the mount's back, between random calls through it: whatever is read was
-//! there no longer ago than the promises allow, and is one version of the file, never a mix.
+//! Random changes behind the mount's back, between random calls through it: data that is read is no
+//! older than the promises allow, and is one version of the file, never a mix.
 //!
-//! A kernel is simulated as far as it matters: it looks up, sends an open that was answered with
-//! `ESTALE` back to its name once, and keeps pages over opens when it is told to.
+//! The simulated kernel does what matters here: it looks names up, sends an open that was answered
+//! with `ESTALE` back to the lookup once, and keeps pages over opens if it is told to.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,9 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use testkit::MemRemote;
 use tokio::time::Instant;
-use vfs::{Config, Entry, Ino, Invalidate, ListedEntry, Listing, Looked, OpenRequest, Opened, Vfs};
+use vfs::{
+    Config, Entry, Ino, Invalidate, ListedEntry, Listing, LookupResult, OpenRequest, Opened, Vfs,
+};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "e"];
 const LONG_AGO: i64 = 1_000_000_000;
@@ -53,7 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The pages that a kernel keeps.
+/// The kernel's page cache.
 #[derive(Default)]
 struct Pages(Mutex<HashMap<Ino, Vec<u8>>>);
 
@@ -83,17 +85,17 @@ impl Listing for Names {
     }
 }
 
-/// From when on, what (`None`: nothing), and whether we have done it ourselves.
+/// The time from which a name had this content (`None`: absent), and whether the change was local.
 type Version = (Instant, Option<Vec<u8>>, bool);
 
 struct World {
     remote: Arc<MemRemote>,
     vfs: Vfs,
     pages: Arc<Pages>,
-    /// What each name has led to.
+    /// The history of each name.
     history: HashMap<&'static str, Vec<Version>>,
     versions: u32,
-    /// Opened and not read yet: what it may be read as goes back to what was there at the open.
+    /// Opened and not read yet: it may be read as any content since the open.
     open: Option<(usize, Ino, Opened, Instant)>,
     looked_up: Vec<Ino>,
     bound: Duration,
@@ -123,8 +125,8 @@ impl World {
         self.history.get_mut(NAMES[name]).unwrap().push((Instant::now(), content, own));
     }
 
-    /// Whether `name` was `content` at some time since `since`; at least what we have made of it
-    /// ourselves.
+    /// Whether `name` had `content` at some time since `since`, and at least since the last local
+    /// change.
     fn allowed(&self, name: usize, content: Option<&[u8]>, since: Instant) -> bool {
         let history = &self.history[NAMES[name]];
         let own = history.iter().rposition(|(_, _, own)| *own).unwrap_or(0);
@@ -134,11 +136,11 @@ impl World {
 
     async fn look_up(&mut self, name: usize) -> Option<Entry> {
         match self.vfs.lookup(Ino::ROOT, NAMES[name].as_bytes()).await.unwrap() {
-            Looked::Found(entry) => {
+            LookupResult::Found(entry) => {
                 self.looked_up.push(entry.ino);
                 Some(entry)
             }
-            Looked::Absent(_) => None,
+            LookupResult::Absent(_) => None,
         }
     }
 
@@ -208,7 +210,7 @@ impl World {
                         let content = self.read(ino, opened).await;
                         self.close(opened).await;
                         match content {
-                            // Changed since its open was granted.
+                            // Changed since its deferred open.
                             Err(Errno::ESTALE) => {
                                 let last = self.history[NAMES[name]].last().unwrap();
                                 assert!(last.0 > since, "{:?}", self.history[NAMES[name]]);
@@ -294,7 +296,7 @@ impl World {
                 if let Some((_, ino, opened, _)) = self.open.take() {
                     let content = self.read(ino, opened).await;
                     self.close(opened).await;
-                    // Its name may have become another since. One version it is in any case.
+                    // Its name may lead to another file now. It is one version in any case.
                     match content {
                         Ok(content) => {
                             let all = self.history.values().flatten();
@@ -342,13 +344,13 @@ fn cases() -> ProptestConfig {
 proptest! {
     #![proptest_config(cases())]
 
-    /// C1, C4, C5, with what the defaults promise.
+    /// C1, C4, C5 with the defaults.
     #[test]
     fn what_is_read_is_no_older_than_a_second(steps in prop::collection::vec(step(), 0..60)) {
         run(&Config { login: Some((0, 0)), ..Config::default() }, &steps);
     }
 
-    /// C1 at once, where each open asks and absent names do not count.
+    /// C1 at once, if each open sends a request and absent names are not cached.
     #[test]
     fn what_is_read_is_what_is_there(steps in prop::collection::vec(step(), 0..60)) {
         let config = Config {

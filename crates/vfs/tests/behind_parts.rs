@@ -1,9 +1,9 @@
 //! Several handles of one file, read and written in parts, while another machine changes it: each
-//! page that is read was there no longer ago than the promises allow, and is not older than what
-//! was last written to it here.
+//! page that is read is no older than the promises allow, and no older than the last local write to
+//! it.
 //!
-//! The files are large enough to be read ahead and written behind, and the kernel's pages are
-//! simulated: kept over opens when it is told to, filled by reads and by writes.
+//! The files are large enough for readahead and write-behind, and the kernel's pages are simulated:
+//! kept over opens if it is told to, filled by reads and by writes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use testkit::MemRemote;
 use tokio::time::Instant;
-use vfs::{Config, Ino, Invalidate, Looked, OpenRequest, Opened, Vfs};
+use vfs::{Config, Ino, Invalidate, LookupResult, OpenRequest, Opened, Vfs};
 
 const NAMES: [&str; 2] = ["a", "b"];
 const LONG_AGO: i64 = 1_000_000_000;
@@ -23,14 +23,14 @@ const PAGE: usize = 4096;
 /// Pages of each file: more than twice what is read ahead at first.
 const PAGES: usize = 160;
 
-/// Pages that the kernel asks for at a time.
+/// Pages that the kernel reads at a time.
 const READ_PAGES: usize = 16;
 
 const SLOTS: usize = 3;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Another machine writes all of the file in place, or puts another in its place.
+    /// Another machine writes the whole file in place, or replaces it by another.
     Write(usize),
     Replace(usize),
     Open {
@@ -39,7 +39,7 @@ enum Step {
         writes: bool,
     },
     Close(usize),
-    /// Goes on where the last read through this slot ended, so many requests.
+    /// Continues at the end of the last read through this slot, with this many requests.
     ReadOn(usize, usize),
     /// From this page on.
     Read(usize, usize),
@@ -70,7 +70,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What page number `at` is in a version.
+/// The content of page `at` in a version.
 fn page(version: u32, at: usize) -> Vec<u8> {
     let mut page = vec![version as u8; PAGE];
     let stamp = [version.to_le_bytes(), (at as u32).to_le_bytes()].concat();
@@ -79,14 +79,14 @@ fn page(version: u32, at: usize) -> Vec<u8> {
     page
 }
 
-/// Which version a page is of; all of it.
+/// The version that a whole page is of.
 fn version_of(bytes: &[u8], at: usize) -> u32 {
     let version = u32::from_le_bytes(bytes[..4].try_into().unwrap());
     assert!(bytes == page(version, at), "page {at} is a mix");
     version
 }
 
-/// The pages that a kernel keeps.
+/// The kernel's page cache.
 #[derive(Default)]
 struct Pages(Mutex<HashMap<Ino, HashMap<usize, Vec<u8>>>>);
 
@@ -112,7 +112,7 @@ impl Pages {
     }
 }
 
-/// A version that a page had from some time on, and whether we have made it.
+/// A version of a page, the time from which it had it, and whether it is a local write.
 #[derive(Clone, Copy, Debug)]
 struct Event {
     at: Instant,
@@ -120,17 +120,17 @@ struct Event {
     own: bool,
 }
 
-/// What each page of one file has been.
+/// The history of each page of one file.
 struct Log(Vec<Vec<Event>>);
 
 struct Slot {
     name: usize,
     ino: Ino,
     opened: Opened,
-    /// What it shows was there at this time or later.
+    /// Its content existed at this time or later.
     since: Instant,
     writes: bool,
-    /// The file behind it, if it is a writer's; others may be granted, and opened late.
+    /// The file behind it, if it is a writer's; others may be deferred.
     file: usize,
     next: usize,
 }
@@ -140,7 +140,7 @@ struct World {
     vfs: Vfs,
     pages: Arc<Pages>,
     files: Vec<Log>,
-    /// Which file each name has led to, from when on.
+    /// The file that each name has led to, with the time from which it did.
     named: [Vec<(Instant, usize)>; 2],
     versions: u32,
     slots: [Option<Slot>; SLOTS],
@@ -194,8 +194,8 @@ impl World {
         self.named[name].push((at, self.files.len() - 1));
     }
 
-    /// Notes what the server has by now that nobody has noted: writes of ours that it got after
-    /// those of the other machine.
+    /// Records versions at the server that were not recorded yet: local writes that reached it
+    /// after those of the other machine.
     fn look(&mut self) {
         for (name, text) in NAMES.iter().enumerate() {
             let content = self.remote.content(text);
@@ -210,7 +210,7 @@ impl World {
         }
     }
 
-    /// The versions that a page may be read as through a slot.
+    /// The versions that a page may have when it is read through a slot.
     fn allowed(&self, slot: &Slot, at: usize) -> Vec<u32> {
         let named = &self.named[slot.name];
         let from = named.iter().rposition(|(named_at, _)| *named_at <= slot.since).unwrap_or(0);
@@ -228,7 +228,7 @@ impl World {
         let access = if writes { Access::ReadWrite } else { Access::Read };
         for _ in 0..3 {
             let found = self.vfs.lookup(Ino::ROOT, NAMES[name].as_bytes()).await.unwrap();
-            let Looked::Found(entry) = found else { panic!("absent") };
+            let LookupResult::Found(entry) = found else { panic!("absent") };
             self.looked_up.push(entry.ino);
             match self.vfs.open(entry.ino, OpenRequest::plain(access)).await {
                 Ok(opened) => {
@@ -243,7 +243,7 @@ impl World {
         panic!("sent back to its name again and again");
     }
 
-    /// As the kernel does it: what it has no pages of is asked for. `None` when the file is
+    /// Reads as the kernel does: pages that it does not have are requested. `None` if the file is
     /// another one by now.
     async fn read(&self, slot: &Slot, from: usize) -> Option<Vec<Vec<u8>>> {
         let until = (from + READ_PAGES).min(PAGES);
@@ -266,7 +266,7 @@ impl World {
             };
             assert_eq!(data.len(), len, "the file has always the same size");
             for (ahead, bytes) in data.chunks(PAGE).enumerate() {
-                // What it has by now stays.
+                // Pages that it has by now stay.
                 let kept = self.pages.get(slot.ino, at + ahead);
                 let page = kept.filter(|_| !slot.opened.direct_io);
                 let page = page.unwrap_or_else(|| bytes.to_vec());
@@ -282,7 +282,7 @@ impl World {
     async fn check(&mut self, at: usize, from: Option<usize>) {
         let Some(mut slot) = self.slots[at].take() else { return };
         let from = from.unwrap_or(slot.next) % PAGES;
-        // What is asked of the server is what it has now, and what is on its way comes first.
+        // A request to the server returns its present content, after the writes in flight.
         if let Some(pages) = self.read(&slot, from).await {
             self.look();
             for (index, bytes) in pages.iter().enumerate() {
@@ -317,7 +317,7 @@ impl World {
         match *step {
             Step::Write(name) => {
                 let (version, at, file) = (self.version(), Instant::now(), self.file(name));
-                // What is not at the server yet comes after this; what is, before.
+                // Writes in flight reach the server after this; acknowledged ones have.
                 self.look();
                 self.put(NAMES[name], version);
                 for log in &mut self.files[file].0 {
@@ -361,7 +361,7 @@ impl World {
             Step::Sync(slot) => {
                 if let Some(slot) = &self.slots[slot] {
                     match self.vfs.fsync(slot.opened.handle).await {
-                        // Granted, and opened late for this.
+                        // The open was deferred, and is sent for this.
                         Err(error) => assert!(!slot.writes && error == Errno::ESTALE, "{error}"),
                         Ok(()) => self.look(),
                     }
@@ -383,7 +383,7 @@ fn run(config: &Config, steps: &[Step]) {
         tokio::time::advance(Duration::from_secs(100)).await;
         for step in steps {
             world.step(step).await;
-            // So that what was before can be told from what was after.
+            // So that times before and after differ.
             tokio::time::advance(Duration::from_millis(1)).await;
         }
         for slot in 0..SLOTS {
@@ -398,7 +398,7 @@ fn run(config: &Config, steps: &[Step]) {
     });
 }
 
-/// A tenth of the lists that other tests of this kind run, since the files are large.
+/// A tenth of the runs of other tests of this kind, since the files are large.
 fn cases() -> ProptestConfig {
     let lists = std::env::var("SSHOAL_MODEL_LISTS").ok().and_then(|lists| lists.parse().ok());
     let cases = lists.unwrap_or(500) / 10;
@@ -414,7 +414,7 @@ proptest! {
         run(&Config { login: Some((0, 0)), ..Config::default() }, &steps);
     }
 
-    /// The same where each open asks, little is read ahead, and writers wait for room.
+    /// A2, C1 and C4 if each open sends a request, little is read ahead, and writers wait for room.
     #[test]
     fn pages_are_what_was_there_at_their_open(steps in prop::collection::vec(step(), 0..60)) {
         let config = Config {

@@ -1,4 +1,4 @@
-//! Digests: of contents that are known to be current, and of no others.
+//! Digests are returned for contents that are known to be current, and for no others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use base::{
 use bytes::Bytes;
 use testkit::{Call, FaultyRemote, MemRemote, path};
 
-use vfs::{Config, Ino, Looked, OpenRequest, Vfs};
+use vfs::{Config, Ino, LookupResult, OpenRequest, Vfs};
 
-/// Knows the size of each file as its digest, and the attributes by which it was asked.
+/// A remote whose digest of a file is its size, and which records the attributes of each call.
 struct Knowing(Arc<FaultyRemote<MemRemote>>);
 
 #[async_trait]
@@ -118,8 +118,8 @@ impl Stage {
 
     async fn look_up(&self, name: &str) -> Ino {
         match self.vfs.lookup(Ino::ROOT, name.as_bytes()).await.unwrap() {
-            Looked::Found(entry) => entry.ino,
-            Looked::Absent(_) => panic!("{name} is not there"),
+            LookupResult::Found(entry) => entry.ino,
+            LookupResult::Absent(_) => panic!("{name} is not there"),
         }
     }
 
@@ -135,14 +135,14 @@ async fn the_server_is_asked_only_when_it_told_nothing_lately() {
     let ino = stage.look_up("f").await;
     let asked = stage.remote.calls(Call::Lstat);
     assert_eq!(stage.digest(ino).await, Some(7));
-    assert_eq!(stage.remote.calls(Call::Lstat), asked, "the look-up has told");
+    assert_eq!(stage.remote.calls(Call::Lstat), asked, "validated by the lookup");
     tokio::time::advance(Duration::from_secs(2)).await;
     stage.remote.inner().put_file("f", "longer content");
     assert_eq!(stage.digest(ino).await, Some(14), "of what it has become");
     assert_eq!(stage.remote.calls(Call::Lstat), asked + 1);
 }
 
-/// Who asks for the digests of a directory's files does not wait for each of them.
+/// A caller that requests the digests of all files of a directory does not wait for each of them.
 #[tokio::test(start_paused = true)]
 async fn those_of_a_directory_are_validated_by_its_listing() {
     let stage = Stage::new();

@@ -1,5 +1,5 @@
-//! Whom a close keeps waiting: whoever can be told of it, and of the others nobody for whom there
-//! is no end in sight.
+//! How long a close waits: for the writes, if its caller gets the result; otherwise not for a
+//! server that makes no progress.
 
 use std::cell::Cell;
 use std::future::ready;
@@ -12,12 +12,12 @@ use bytes::Bytes;
 use testkit::faulty::Gate;
 use testkit::{Call, FaultyRemote, MemRemote};
 use tokio::time::{Instant, timeout};
-use vfs::{Closer, Config, Handle, Ino, OpenRequest, Vfs};
+use vfs::{Caller, Config, Handle, Ino, OpenRequest, Vfs};
 
-/// Within this time whoever is not to be kept waiting has to be free.
+/// A close that should stop waiting has to return within this time.
 const SOON: Duration = Duration::from_secs(2);
 
-/// Longer than anybody is kept waiting who is not to be.
+/// Longer than any close waits that should stop waiting.
 const LONG: Duration = Duration::from_secs(3_600);
 
 struct Mount {
@@ -28,7 +28,7 @@ struct Mount {
     handle: Handle,
 }
 
-/// With the file `f`, open.
+/// A mount with the file `f` open.
 async fn mounted() -> Mount {
     let remote = Arc::new(MemRemote::new());
     let faulty = Arc::new(FaultyRemote::new(remote.clone()));
@@ -45,7 +45,7 @@ impl Mount {
         self.vfs.write(self.handle, offset, text).await.unwrap();
     }
 
-    /// Written, and not answered until the gate is released.
+    /// A write that is not answered until the gate is released.
     async fn written(&self) -> Gate {
         let gate = self.faulty.hold(Call::Write, 1);
         self.write(0, "content").await;
@@ -53,13 +53,13 @@ impl Mount {
         gate
     }
 
-    /// A close by somebody who always says the same.
-    async fn flush(&self, closer: Closer) -> Result<(), Errno> {
+    /// A close by a caller in this state.
+    async fn flush(&self, closer: Caller) -> Result<(), Errno> {
         self.vfs.flush_for(self.handle, || ready(closer)).await
     }
 
-    /// The outcome of a close by somebody who has to be free soon, and when he was.
-    async fn freed(&self, closer: Closer) -> (Result<(), Errno>, Duration) {
+    /// The result of a close that should stop waiting, and when it returned.
+    async fn freed(&self, closer: Caller) -> (Result<(), Errno>, Duration) {
         let begun = Instant::now();
         let result = timeout(SOON, self.flush(closer)).await.expect("kept waiting");
         (result, begun.elapsed())
@@ -72,7 +72,7 @@ async fn waits<T>(future: Pin<&mut impl Future<Output = T>>) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn who_leaves_does_not_wait_for_a_remote_that_stands_still() {
-    for closer in [Closer::Leaves, Closer::Killed] {
+    for closer in [Caller::Exiting, Caller::Killed] {
         let mount = mounted().await;
         let gate = mount.written().await;
         let (result, took) = mount.freed(closer).await;
@@ -91,14 +91,14 @@ async fn who_leaves_does_not_wait_for_a_remote_that_stands_still() {
 async fn who_leaves_waits_as_long_as_there_are_answers() {
     let mount = mounted().await;
     let gates: Vec<Gate> = (1..=8).map(|nth| mount.faulty.hold(Call::Write, nth)).collect();
-    // Apart, so that each is a request of its own.
+    // Not contiguous, so that each is a request of its own.
     for number in 0..8 {
         mount.write(number * 10_000, "content").await;
     }
     let asked = Cell::new(0);
     let closer = || {
         asked.set(asked.get() + 1);
-        ready(Closer::Leaves)
+        ready(Caller::Exiting)
     };
     let mut flush = std::pin::pin!(mount.vfs.flush_for(mount.handle, closer));
     for gate in &gates {
@@ -107,12 +107,12 @@ async fn who_leaves_waits_as_long_as_there_are_answers() {
     }
     assert_eq!(flush.await, Ok(()));
     assert!(asked.get() > 8, "it was looked after");
-    // Killed is killed, whatever the server does.
+    // A killed process does not wait, whatever the server does.
     let gates: Vec<Gate> = (1..=8).map(|nth| mount.faulty.hold(Call::Write, nth)).collect();
     for number in 0..8 {
         mount.write(number * 10_000, "content").await;
     }
-    let mut flush = std::pin::pin!(mount.flush(Closer::Killed));
+    let mut flush = std::pin::pin!(mount.flush(Caller::Killed));
     assert!(timeout(Duration::from_millis(400), &mut flush).await.is_err());
     gates[0].release();
     assert_eq!(timeout(Duration::from_millis(400), &mut flush).await, Ok(Ok(())));
@@ -124,11 +124,11 @@ async fn who_leaves_waits_as_long_as_there_are_answers() {
 async fn who_is_told_waits_for_ever_and_can_be_freed() {
     let mount = mounted().await;
     let gate = mount.written().await;
-    let mut flush = Box::pin(mount.flush(Closer::Stays));
+    let mut flush = Box::pin(mount.flush(Caller::Alive));
     assert!(waits(flush.as_mut()).await);
     drop(flush);
-    // It still is on its way, and the next close waits for it.
-    let mut again = Box::pin(mount.flush(Closer::Stays));
+    // It is still in flight, and the next close waits for it.
+    let mut again = Box::pin(mount.flush(Caller::Alive));
     assert!(waits(again.as_mut()).await);
     gate.release();
     assert_eq!(again.await, Ok(()));
@@ -140,7 +140,7 @@ async fn who_is_killed_while_he_waits_is_let_go() {
     let mount = mounted().await;
     let _gate = mount.written().await;
     let killed = Cell::new(false);
-    let closer = || ready(if killed.get() { Closer::Killed } else { Closer::Stays });
+    let closer = || ready(if killed.get() { Caller::Killed } else { Caller::Alive });
     let mut flush = Box::pin(mount.vfs.flush_for(mount.handle, closer));
     assert!(waits(flush.as_mut()).await);
     killed.set(true);
@@ -154,13 +154,13 @@ async fn nobody_is_asked_about_a_close_that_is_over_soon() {
     let closer = || {
         panic!("asked");
         #[allow(unreachable_code)]
-        ready(Closer::Leaves)
+        ready(Caller::Exiting)
     };
     let mut flush = Box::pin(mount.vfs.flush_for(mount.handle, closer));
     assert!(timeout(Duration::from_millis(300), flush.as_mut()).await.is_err());
     gate.release();
     assert_eq!(flush.await, Ok(()));
-    // Nothing is on its way.
+    // Nothing is in flight.
     assert_eq!(mount.vfs.flush_for(mount.handle, closer).await, Ok(()));
 }
 
@@ -170,50 +170,50 @@ async fn what_went_wrong_is_the_next_holders_to_hear() {
     mount.faulty.fail(Call::Write, 1, Errno::ENOSPC);
     let gate = mount.faulty.hold(Call::Fstat, 1);
     mount.write(0, "content").await;
-    assert_eq!(mount.freed(Closer::Leaves).await.0, Ok(()), "he is not there to be told");
+    assert_eq!(mount.freed(Caller::Exiting).await.0, Ok(()), "it gets no result");
     gate.release();
-    assert_eq!(mount.flush(Closer::Stays).await, Err(Errno::ENOSPC));
-    assert_eq!(mount.flush(Closer::Stays).await, Ok(()), "told once");
+    assert_eq!(mount.flush(Caller::Alive).await, Err(Errno::ENOSPC));
+    assert_eq!(mount.flush(Caller::Alive).await, Ok(()), "reported once");
     assert_eq!(mount.vfs.lost_write(), None);
-    // And where there is none, it is the log's.
+    // If there is none, the error is logged.
     let gate = mount.faulty.hold(Call::Write, 1);
     mount.faulty.fail(Call::Write, 1, Errno::EDQUOT);
     mount.write(0, "content").await;
-    assert_eq!(mount.freed(Closer::Killed).await.0, Ok(()));
+    assert_eq!(mount.freed(Caller::Killed).await.0, Ok(()));
     mount.vfs.release(mount.handle);
     gate.release();
     mount.vfs.drain().await;
     assert_eq!(mount.vfs.lost_write(), Some(Errno::EDQUOT));
 }
 
-/// A mode and times are acknowledged as writes are, and the end of a mount waits for them, too.
+/// Mode and times are acknowledged as writes are, and the end of a mount waits for them too.
 #[tokio::test(start_paused = true)]
 async fn the_end_waits_for_changes_of_attributes() {
     let mount = mounted().await;
     let gate = mount.faulty.hold(Call::Fsetattr, 1);
     let chmod = AttrChange { perm: Some(0o600), ..AttrChange::default() };
     mount.vfs.setattr(mount.ino, chmod, Some(mount.handle)).await.unwrap();
-    assert_eq!(mount.freed(Closer::Killed).await.0, Ok(()));
+    assert_eq!(mount.freed(Caller::Killed).await.0, Ok(()));
     mount.vfs.release(mount.handle);
-    assert_eq!((mount.vfs.figures().dirty_bytes, mount.vfs.figures().dirty_changes), (0, 1));
+    assert_eq!((mount.vfs.stats().dirty_bytes, mount.vfs.stats().dirty_changes), (0, 1));
     let mut end = Box::pin(mount.vfs.drain());
     assert!(waits(end.as_mut()).await);
     assert_eq!(mount.remote.attr("f").perm, 0o644);
     gate.release();
     end.await;
     assert_eq!(mount.remote.attr("f").perm, 0o600);
-    assert_eq!(mount.vfs.figures().dirty_changes, 0);
+    assert_eq!(mount.vfs.stats().dirty_changes, 0);
 }
 
-/// A server that takes no attributes by a handle refuses all of them: after the first refusal, which
-/// the close reports, each call has its own error.
+/// A server that does not support attribute changes by handle refuses all of them: after the first
+/// refusal, which the close reports, each call gets its own error.
 #[tokio::test(start_paused = true)]
 async fn after_a_refusal_attributes_are_waited_for() {
     let mount = mounted().await;
     mount.faulty.fail(Call::Fsetattr, 1, Errno::EPERM);
     let chmod = AttrChange { perm: Some(0o600), ..AttrChange::default() };
     mount.vfs.setattr(mount.ino, chmod, Some(mount.handle)).await.unwrap();
-    assert_eq!(mount.flush(Closer::Stays).await, Err(Errno::EPERM));
+    assert_eq!(mount.flush(Caller::Alive).await, Err(Errno::EPERM));
     let request = OpenRequest::plain(Access::ReadWrite);
     let (entry, opened) = mount.vfs.create(Ino::ROOT, b"g", 0o644, true, request).await.unwrap();
     mount.faulty.fail(Call::Fsetattr, 1, Errno::EPERM);
@@ -226,11 +226,11 @@ async fn after_a_refusal_attributes_are_waited_for() {
 async fn the_next_close_learns_what_was_written() {
     let mount = mounted().await;
     let gate = mount.written().await;
-    assert_eq!(mount.freed(Closer::Leaves).await.0, Ok(()));
+    assert_eq!(mount.freed(Caller::Exiting).await.0, Ok(()));
     gate.release();
     mount.vfs.drain().await;
     mount.faulty.reset_calls();
-    assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+    assert_eq!(mount.flush(Caller::Alive).await, Ok(()));
     assert_eq!(mount.faulty.calls(Call::Fstat), 1);
     assert_eq!(mount.vfs.getattr(mount.ino).await.unwrap().attr.size, 7);
 }
@@ -239,8 +239,8 @@ async fn the_next_close_learns_what_was_written() {
 async fn what_the_server_says_at_a_close_is_told() {
     let mount = mounted().await;
     mount.write(0, "content").await;
-    assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
-    // Nobody asks for the answer to this but the last close.
+    assert_eq!(mount.flush(Caller::Alive).await, Ok(()));
+    // Only the last close requests the answer to this.
     mount.write(0, "CONTENT").await;
     let request = OpenRequest::plain(Access::Write);
     let other = mount.vfs.open(mount.ino, request).await.unwrap().handle;
@@ -253,27 +253,27 @@ async fn what_the_server_says_at_a_close_is_told() {
     assert!(timeout(SOON, drain.as_mut()).await.is_err());
     gate.release();
     drain.await;
-    assert_eq!(mount.vfs.fsync(other).await, Err(Errno::EDQUOT), "who has it open is told");
+    assert_eq!(mount.vfs.fsync(other).await, Err(Errno::EDQUOT), "reported to other open files");
     assert_eq!(mount.vfs.lost_write(), Some(Errno::EDQUOT));
     mount.vfs.release(other);
     mount.vfs.drain().await;
     assert_eq!(mount.remote.open_handles(), 0);
 }
 
-/// What was only read is given back without a question, and an answer that is lost with the
-/// connection is no loss of what was acknowledged.
+/// A file that was only read is closed without a request for the answer, and an answer that is lost
+/// with the connection does not mean that acknowledged writes were lost.
 #[tokio::test(start_paused = true)]
 async fn only_a_file_that_was_written_is_finished() {
     let mount = mounted().await;
     mount.write(0, "content").await;
-    assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+    assert_eq!(mount.flush(Caller::Alive).await, Ok(()));
     let request = OpenRequest::plain(Access::ReadWrite);
     let reader = mount.vfs.open(mount.ino, request).await.unwrap().handle;
     mount.vfs.release(reader);
     mount.vfs.drain().await;
     assert_eq!(mount.faulty.calls(Call::Finish), 0);
     mount.write(0, "CONTENT").await;
-    assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+    assert_eq!(mount.flush(Caller::Alive).await, Ok(()));
     mount.faulty.cut();
     mount.vfs.release(mount.handle);
     timeout(SOON, mount.vfs.drain()).await.expect("a link that is away is not waited for");
@@ -281,8 +281,8 @@ async fn only_a_file_that_was_written_is_finished() {
     assert_eq!(mount.vfs.lost_write(), None);
 }
 
-/// A3: the server's answer to its close is that of close(2), and goes out in the same round trip as
-/// the writes.
+/// A3: the server's answer to its close is the result of close(2), and the request is sent in the
+/// same round trip as the writes.
 #[tokio::test(start_paused = true)]
 async fn a3_a_close_returns_what_the_server_answers_to_its_close() {
     let mount = mounted().await;
@@ -291,7 +291,7 @@ async fn a3_a_close_returns_what_the_server_answers_to_its_close() {
     let gate = mount.faulty.hold_answer(Call::Write, 1);
     mount.write(7, ", and more").await;
     gate.arrived().await;
-    let mut flush = Box::pin(mount.flush(Closer::Stays));
+    let mut flush = Box::pin(mount.flush(Caller::Alive));
     assert!(timeout(SOON, flush.as_mut()).await.is_err());
     assert_eq!(mount.faulty.calls(Call::Flush), 1, "it does not wait for the write");
     gate.release();
@@ -299,38 +299,38 @@ async fn a3_a_close_returns_what_the_server_answers_to_its_close() {
     let other = mount.vfs.open(mount.ino, OpenRequest::plain(Access::Write)).await.unwrap().handle;
     mount.vfs.release(mount.handle);
     mount.vfs.drain().await;
-    assert_eq!(mount.vfs.lost_write(), None, "it was told");
+    assert_eq!(mount.vfs.lost_write(), None, "it was reported");
     mount.vfs.release(other);
 }
 
 /// Descriptors that share an open file are closed one after the other: the file is closed at the
-/// server once, and what was not written to is not.
+/// server once, and not at all without writes.
 #[tokio::test(start_paused = true)]
 async fn a_file_is_closed_at_the_server_by_the_first_close_after_a_write() {
     let mount = mounted().await;
-    assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+    assert_eq!(mount.flush(Caller::Alive).await, Ok(()));
     assert_eq!(mount.faulty.calls(Call::Flush), 0);
     for _ in 0..3 {
         mount.write(0, "content").await;
-        assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
-        assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+        assert_eq!(mount.flush(Caller::Alive).await, Ok(()));
+        assert_eq!(mount.flush(Caller::Alive).await, Ok(()));
         assert_eq!(mount.faulty.calls(Call::Flush), 1);
     }
-    // The answer to what was written later.
+    // The answer to the later writes.
     mount.faulty.fail_after(Call::Finish, 1, Errno::ENOSPC);
     mount.vfs.release(mount.handle);
     mount.vfs.drain().await;
     assert_eq!(mount.vfs.lost_write(), Some(Errno::ENOSPC));
 }
 
-/// Whoever does not wait for the answer any more leaves it to the log and the exit code.
+/// If a close stops waiting, its answer goes to the log and into the exit code.
 #[tokio::test(start_paused = true)]
 async fn the_answer_to_a_close_that_is_given_up_is_not_lost() {
     let mount = mounted().await;
     mount.write(0, "content").await;
     mount.faulty.fail_after(Call::Flush, 1, Errno::EDQUOT);
     let gate = mount.faulty.hold_answer(Call::Flush, 1);
-    assert_eq!(mount.freed(Closer::Killed).await.0, Ok(()));
+    assert_eq!(mount.freed(Caller::Killed).await.0, Ok(()));
     gate.release();
     mount.vfs.release(mount.handle);
     mount.vfs.drain().await;
@@ -338,7 +338,7 @@ async fn the_answer_to_a_close_that_is_given_up_is_not_lost() {
     assert_eq!(mount.remote.open_handles(), 0);
 }
 
-/// What the server has answered is not known where the connection was lost; the writes were
+/// If the connection is lost, the server's answer to the close is unknown; the writes were
 /// acknowledged.
 #[tokio::test(start_paused = true)]
 async fn a_close_whose_answer_is_lost_is_no_failed_write() {
@@ -346,7 +346,7 @@ async fn a_close_whose_answer_is_lost_is_no_failed_write() {
         let mount = mounted().await;
         mount.write(0, "content").await;
         mount.faulty.fail_after(Call::Flush, 1, error);
-        assert_eq!(mount.flush(Closer::Stays).await, Ok(()));
+        assert_eq!(mount.flush(Caller::Alive).await, Ok(()));
         assert_eq!(mount.vfs.lost_write(), None);
         mount.vfs.release(mount.handle);
     }

@@ -1,5 +1,5 @@
-//! A remote that changes as a whole: after `invalidate_all` nothing counts that was told, or asked,
-//! before it. Time stands still, so that nothing expires by itself.
+//! A remote that changes as a whole: after `invalidate_all`, no earlier answer is valid, nor the
+//! answer to an earlier request. The clock is paused, so nothing expires.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,12 +7,13 @@ use base::{Access, AttrChange, Errno, Name};
 use bytes::Bytes;
 use testkit::{Call, FaultyRemote, MemRemote};
 use vfs::{
-    Config, Consistency, Entry, Ino, Invalidate, ListedEntry, Listing, Looked, OpenRequest, Vfs,
+    Config, Consistency, Entry, Ino, Invalidate, ListedEntry, Listing, LookupResult, OpenRequest,
+    Vfs,
 };
 
 const LONG_AGO: i64 = 1_000_000_000;
 
-/// Which names in the root the kernel was told to drop, time after time.
+/// The names in the root that the kernel was told to drop, for each call.
 #[derive(Default)]
 struct Kernel(Mutex<Vec<Vec<Name>>>);
 
@@ -54,7 +55,7 @@ struct Mount {
     vfs: Vfs,
 }
 
-/// A mount that takes whatever it was told for true until it is told otherwise.
+/// A mount whose caches are valid until they are invalidated.
 fn mounted() -> Mount {
     mounted_with(Consistency::Immutable)
 }
@@ -72,8 +73,8 @@ fn mounted_with(consistency: Consistency) -> Mount {
 
 async fn look(vfs: &Vfs, dir: Ino, name: &str) -> Option<Entry> {
     match vfs.lookup(dir, name.as_bytes()).await.unwrap() {
-        Looked::Found(entry) => Some(entry),
-        Looked::Absent(_) => None,
+        LookupResult::Found(entry) => Some(entry),
+        LookupResult::Absent(_) => None,
     }
 }
 
@@ -96,7 +97,7 @@ async fn names(vfs: &Vfs, dir: Ino) -> Vec<String> {
     listed.names
 }
 
-/// The content as the kernel reads it; `None` when it may show the pages that it has.
+/// The content as the kernel reads it; `None` if it may use its pages.
 async fn read(vfs: &Vfs, ino: Ino) -> Option<Vec<u8>> {
     let opened = vfs.open(ino, OpenRequest::plain(Access::Read)).await.unwrap();
     let content = match opened.keep_cache {
@@ -155,12 +156,11 @@ async fn asked_for_anew(consistency: Consistency) {
     assert_eq!(look(&vfs, Ino::ROOT, "goes").await, None);
     assert!(look(&vfs, Ino::ROOT, "comes").await.is_some());
     assert_eq!(names(&vfs, dir).await, ["another", "same size"]);
-    // Neither its size nor its time has changed, and pages are never compared, but the remote has
-    // changed.
+    // Neither size nor mtime has changed, and pages are never compared, but the remote has changed.
     assert_eq!(read(&vfs, inner).await.unwrap(), b"two");
     assert_eq!(found(&vfs, dir, "same size").await.ino, inner, "it keeps its inode");
 
-    // And from here on everything counts again.
+    // From here on caches are valid again.
     remote.reset_calls();
     assert_eq!(names(&vfs, dir).await, ["another", "same size"]);
     assert_eq!(vfs.getattr(changes).await.unwrap().attr.size, 5);
@@ -176,7 +176,7 @@ async fn what_was_asked_before_is_not_kept() {
     let dir = found(&vfs, Ino::ROOT, "d").await.ino;
     let f = found(&vfs, dir, "f").await.ino;
 
-    // A look-up whose answer is from before.
+    // A lookup whose answer is from before.
     let gate = faulty.hold_answer(Call::Lstat, 1);
     let (looked, ()) = tokio::join!(look(&vfs, dir, "new"), async {
         gate.arrived().await;
@@ -198,7 +198,7 @@ async fn what_was_asked_before_is_not_kept() {
     assert_eq!(told.unwrap().attr.size, 5);
     assert_eq!(vfs.getattr(f).await.unwrap().attr.size, 5);
 
-    // A listing: it may be shown as it was, but nothing of it counts.
+    // A listing: it may be returned as it was, but is not cached.
     let gate = faulty.hold_answer(Call::Readdir, 1);
     tokio::join!(names(&vfs, dir), async {
         gate.arrived().await;
@@ -219,7 +219,7 @@ async fn what_is_open_and_what_is_made_stays_what_it_is() {
     let (made, opened) = vfs.create(Ino::ROOT, b"made", 0o644, true, request).await.unwrap();
     let gate = faulty.hold(Call::Write, 1);
     vfs.write(opened.handle, 0, Bytes::from_static(b"content")).await.unwrap();
-    let figures = vfs.figures();
+    let figures = vfs.stats();
     assert_eq!((figures.dirty_files, figures.dirty_bytes), (1, 7));
     assert_eq!((figures.open_files, figures.inodes), (1, 2));
     vfs.invalidate_all();
@@ -228,7 +228,7 @@ async fn what_is_open_and_what_is_made_stays_what_it_is() {
     assert_eq!(vfs.getattr(made.ino).await.unwrap().attr.size, 7);
     vfs.flush(opened.handle).await.unwrap();
     vfs.release(opened.handle);
-    let figures = vfs.figures();
+    let figures = vfs.stats();
     assert_eq!((figures.dirty_files, figures.dirty_bytes, figures.open_files), (0, 0, 0));
     assert_eq!(remote.content("made"), b"content");
     assert_eq!(found(&vfs, Ino::ROOT, "made").await.ino, made.ino);

@@ -1,5 +1,5 @@
-//! Small files of which the kernel has pages: they are asked about before they are opened again,
-//! and not fetched, unless it turns out that the kernel has dropped the pages.
+//! Small files whose pages the kernel has are revalidated before they are opened again, and not
+//! fetched, unless the kernel turns out to have dropped the pages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use base::Access;
 use testkit::{Call, FaultyRemote, MemRemote};
 use tokio::time::{Instant, advance};
-use vfs::{Config, Ino, ListedEntry, Listing, Looked, OpenRequest, Vfs};
+use vfs::{Config, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Vfs};
 
 const FILES: usize = 200;
 const LONG_AGO: i64 = 1_000_000_000;
@@ -35,7 +35,7 @@ struct Mount {
     remote: Arc<MemRemote>,
     faulty: Arc<FaultyRemote<MemRemote>>,
     vfs: Vfs,
-    /// As they are listed.
+    /// In the order of the listing.
     names: Vec<Vec<u8>>,
 }
 
@@ -46,7 +46,7 @@ async fn read_before() -> Mount {
     let config = Config { login: Some((0, 0)), ..Config::default() };
     let vfs = Vfs::new(faulty.clone(), config);
     for number in 0..FILES {
-        // So that the listing is not in the order of the names, whatever order that is in.
+        // So that the listing is not sorted by name.
         let name = format!("f{:03}", number * 77 % FILES);
         remote.put_file(&name, "content");
         remote.set_mtime(&name, LONG_AGO);
@@ -72,10 +72,10 @@ async fn read_before() -> Mount {
 }
 
 impl Mount {
-    /// Opens a file, reads it unless the kernel has its pages still, and closes it. Whether it was
-    /// told to keep them.
+    /// Opens a file, reads it unless the kernel still has its pages, and closes it. Returns whether
+    /// the kernel may keep them.
     async fn read(&self, name: &[u8], dropped: bool) -> bool {
-        let Looked::Found(entry) = self.vfs.lookup(Ino::ROOT, name).await.unwrap() else {
+        let LookupResult::Found(entry) = self.vfs.lookup(Ino::ROOT, name).await.unwrap() else {
             panic!("absent");
         };
         let opened = self.vfs.open(entry.ino, OpenRequest::plain(Access::Read)).await.unwrap();
@@ -95,7 +95,7 @@ impl Mount {
     }
 }
 
-/// C2, in the order of last time and in another one.
+/// C2, in the order of the last time and in another one.
 #[tokio::test(start_paused = true)]
 async fn c2_what_the_kernel_has_is_asked_about_and_not_fetched() {
     for other_order in [false, true] {
@@ -115,7 +115,7 @@ async fn c2_what_the_kernel_has_is_asked_about_and_not_fetched() {
     }
 }
 
-/// A kernel that is short of memory drops pages without a word.
+/// A kernel that is short of memory drops pages without a notification.
 #[tokio::test(start_paused = true)]
 async fn what_the_kernel_has_dropped_is_fetched_ahead_again() {
     let mount = read_before().await;
@@ -127,7 +127,7 @@ async fn what_the_kernel_has_dropped_is_fetched_ahead_again() {
     assert!(waits <= FILES as u128 / 4, "{waits} waits");
 }
 
-/// C2: what has another size by now is fetched, whatever the kernel has of it.
+/// C2: a file whose size has changed is fetched, whatever pages the kernel has.
 #[tokio::test(start_paused = true)]
 async fn c2_what_was_listed_with_another_size_is_fetched() {
     let mount = read_before().await;
@@ -136,7 +136,7 @@ async fn c2_what_was_listed_with_another_size_is_fetched() {
         mount.remote.put_file(name, "content of another size");
         mount.remote.set_mtime(name, LONG_AGO + 1);
     }
-    // Until the listing of before does not count any longer.
+    // Until the old listing has expired.
     advance(Duration::from_secs(21)).await;
     let handle = mount.vfs.opendir(Ino::ROOT).await.unwrap();
     mount.vfs.readdir(handle, 0, false, &mut Names::default()).await.unwrap();
@@ -144,7 +144,7 @@ async fn c2_what_was_listed_with_another_size_is_fetched() {
     mount.vfs.releasedir(handle);
     let begun = Instant::now();
     for name in &mount.names {
-        let Looked::Found(entry) = mount.vfs.lookup(Ino::ROOT, name).await.unwrap() else {
+        let LookupResult::Found(entry) = mount.vfs.lookup(Ino::ROOT, name).await.unwrap() else {
             panic!("absent");
         };
         let opened = mount.vfs.open(entry.ino, OpenRequest::plain(Access::Read)).await.unwrap();

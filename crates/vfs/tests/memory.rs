@@ -1,57 +1,58 @@
-//! What a walk over a large tree leaves behind: no more inodes than there is room for, and each in
-//! the bytes that it is counted as.
+//! The memory after a walk over a large tree: no more inodes than the budget allows, and each takes
+//! the estimated bytes.
 //!
-//! One test, since what it measures is the memory of this process.
+//! One test, since it measures the memory of this process.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use base::FileKind;
 use testkit::MemRemote;
-use vfs::{Config, Entry, Ino, Invalidate, ListedEntry, Listing, Looked, Surplus, Vfs};
+use vfs::{Config, Entry, Eviction, Ino, Invalidate, ListedEntry, Listing, LookupResult, Vfs};
 
 const DIRS: usize = 250;
 const FILES: usize = 400;
 
-/// What a name of that length takes.
+/// Bytes of a name of that length.
 const NAME_BYTES: usize = 48;
 
-/// What `vfs` counts an inode as.
+/// Bytes that `vfs` estimates for an inode.
 const COUNTED_BYTES: usize = 420;
 
-/// What the kernel was asked to forget, and has not yet forgotten.
+/// The inodes that the kernel was requested to forget and has not forgotten yet.
 #[derive(Default)]
-struct Asked(Mutex<VecDeque<Surplus>>);
+struct Asked(Mutex<VecDeque<Eviction>>);
 
 impl Invalidate for Asked {
     fn content(&self, _: Ino) {}
 
-    fn surplus(&self, inodes: Vec<Surplus>) {
+    fn evict(&self, inodes: Vec<Eviction>) {
         self.0.lock().unwrap().extend(inodes);
     }
 }
 
-/// A kernel that remembers everything until it is asked to forget it.
+/// A kernel that keeps all inodes until it is requested to forget them.
 struct Kernel {
     vfs: Vfs,
     asked: Arc<Asked>,
     lookups: HashMap<Ino, u64>,
-    /// Names that the kernel has below a directory. It cannot forget that before them.
+    /// Number of names that the kernel has below a directory. It cannot forget the directory before
+    /// them.
     below: HashMap<Ino, u64>,
 }
 
 #[derive(Default)]
 struct Names {
-    /// Those that are looked up.
+    /// The entries with attributes.
     entries: Vec<(Vec<u8>, Entry)>,
-    /// All of them, with their numbers.
+    /// All entries, with their numbers.
     names: Vec<(Vec<u8>, u64)>,
     next: u64,
     full: bool,
 }
 
 impl Listing for Names {
-    /// As much as the kernel asks for at a time.
+    /// As much as the kernel requests at a time.
     fn has_room(&self, _: &[u8]) -> bool {
         self.names.len() < 200
     }
@@ -80,12 +81,12 @@ impl Kernel {
         *lookups += 1;
     }
 
-    /// The entries of a directory, each looked up by that.
+    /// The entries of a directory that a listing has looked up.
     async fn list(&mut self, dir: Ino) -> Vec<Entry> {
         self.list_names(dir).await.0
     }
 
-    /// The same, and all names with their numbers.
+    /// The entries of a directory that a listing has looked up, and all names with their numbers.
     async fn list_names(&mut self, dir: Ino) -> (Vec<Entry>, Vec<(Vec<u8>, u64)>) {
         let handle = self.vfs.opendir(dir).await.unwrap();
         let (mut all, mut named) = (Vec::new(), Vec::new());
@@ -111,30 +112,30 @@ impl Kernel {
 
     async fn lookup(&mut self, parent: Ino, name: &str) -> Entry {
         match self.vfs.lookup(parent, name.as_bytes()).await.unwrap() {
-            Looked::Found(entry) => {
+            LookupResult::Found(entry) => {
                 self.count(parent, &entry);
                 entry
             }
-            Looked::Absent(_) => panic!("{name} is absent"),
+            LookupResult::Absent(_) => panic!("{name} is absent"),
         }
     }
 
-    /// Forgets what it was asked to, as far as it can.
+    /// Forgets the requested inodes, as far as it can.
     fn forget(&mut self) {
         loop {
-            let Some(surplus) = self.asked.0.lock().unwrap().pop_front() else { return };
-            if self.below.get(&surplus.ino).is_some_and(|below| *below > 0) {
+            let Some(eviction) = self.asked.0.lock().unwrap().pop_front() else { return };
+            if self.below.get(&eviction.ino).is_some_and(|below| *below > 0) {
                 continue;
             }
-            if let Some(lookups) = self.lookups.remove(&surplus.ino) {
-                *self.below.get_mut(&surplus.parent).unwrap() -= 1;
-                self.vfs.forget(surplus.ino, lookups);
+            if let Some(lookups) = self.lookups.remove(&eviction.ino) {
+                *self.below.get_mut(&eviction.parent).unwrap() -= 1;
+                self.vfs.forget(eviction.ino, lookups);
             }
         }
     }
 }
 
-/// Bytes of memory that this process has.
+/// Bytes of memory of this process.
 fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
@@ -150,15 +151,15 @@ async fn a_walk_over_a_large_tree_leaves_no_more_than_there_is_room_for() {
         }
     }
 
-    // Everything is remembered: what it takes is what it is counted as, and not much more.
+    // Without evictions: the memory is what the estimates add up to, and not much more.
     let before = resident_bytes();
     let mut all = Kernel::new(&remote, usize::MAX);
     for dir in all.list(Ino::ROOT).await {
         assert_eq!(all.list(dir.ino).await.len(), FILES);
     }
     assert_eq!(all.vfs.inodes(), 1 + DIRS * (1 + FILES));
-    let listed_bytes = all.vfs.figures().listed_bytes;
-    // Of the kernel's side of this test.
+    let listed_bytes = all.vfs.stats().listed_bytes;
+    // The kernel's side of this test.
     let tables = all.lookups.capacity() * 20;
     let taken = resident_bytes().saturating_sub(before).saturating_sub(listed_bytes + tables);
     // Names are shared with the remote here.
@@ -168,7 +169,7 @@ async fn a_walk_over_a_large_tree_leaves_no_more_than_there_is_room_for() {
     assert!(all.asked.0.lock().unwrap().is_empty());
     drop(all);
 
-    // With room for a tenth of it.
+    // With a budget for a tenth of it.
     let mut few = Kernel::new(&remote, 12 << 20);
     let first = few.lookup(Ino::ROOT, "dir0").await;
     let number = few.lookup(first.ino, "a-file-000007").await.stat.number;
@@ -183,13 +184,13 @@ async fn a_walk_over_a_large_tree_leaves_no_more_than_there_is_room_for() {
         few.forget();
     }
     assert!(most < DIRS * FILES / 3, "{most} inodes at a time");
-    // What was forgotten is found again, as what it was.
+    // A forgotten inode is found again, with the same number.
     let first = few.lookup(Ino::ROOT, "dir0").await;
     let again = few.lookup(first.ino, "a-file-000007").await;
     assert_eq!((again.stat.number, again.stat.attr.kind), (number, FileKind::Regular));
 
-    // A program that looks no file up is given names alone, after a while; the numbers are those
-    // that a look-up finds.
+    // A program that looks up no file gets names only, after a while; the numbers are those of a
+    // lookup.
     let mut looked_up = 0;
     for number in 0..DIRS {
         let dir = few.lookup(Ino::ROOT, &format!("dir{number}")).await;

@@ -1,5 +1,5 @@
-//! Names that are changed while they are used: removed by another machine, listed in part,
-//! unlinked or renamed here at the moment of an open.
+//! Names that change while they are used: removed by another machine, missing in a partial listing,
+//! unlinked or renamed locally during an open.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use bytes::Bytes;
 use testkit::mem::Options;
 use testkit::{Call, FaultyRemote, MemRemote, path};
 use vfs::{
-    Config, Consistency, Entry, Handle, Ino, ListedEntry, Listing, Looked, OpenRequest, Opened, Vfs,
+    Config, Consistency, Entry, Handle, Ino, ListedEntry, Listing, LookupResult, OpenRequest,
+    Opened, Vfs,
 };
 
 const LONG_AGO: i64 = 1_000_000_000;
@@ -38,8 +39,8 @@ fn put(remote: &MemRemote, path: &str, content: &str) {
 
 async fn look(vfs: &Vfs, parent: Ino, name: &str) -> Option<Entry> {
     match vfs.lookup(parent, name.as_bytes()).await.unwrap() {
-        Looked::Found(entry) => Some(entry),
-        Looked::Absent(_) => None,
+        LookupResult::Found(entry) => Some(entry),
+        LookupResult::Absent(_) => None,
     }
 }
 
@@ -72,7 +73,7 @@ fn mode(perm: u32) -> AttrChange {
 
 // Names that another machine has removed.
 
-/// C8: the kernel walks the path again after ESTALE, and then makes the file.
+/// C8: the kernel walks the path again after ESTALE, and then creates the file.
 #[tokio::test]
 async fn c8_an_open_of_a_cached_name_that_is_gone_is_sent_back_to_its_name() {
     let Mount { remote, vfs, .. } = mounted();
@@ -105,7 +106,7 @@ async fn c8_an_open_is_sent_back_to_its_name_once() {
     }
 }
 
-/// C8: calls that make nothing learn that the name is absent, and so does the next look-up.
+/// C8: calls that create nothing find the name absent, and so does the next lookup.
 #[tokio::test]
 async fn c8_what_another_machine_has_removed_is_absent_for_each_call() {
     let truncate = AttrChange { size: Some(0), ..AttrChange::default() };
@@ -133,7 +134,7 @@ async fn c8_what_another_machine_has_removed_is_absent_for_each_call() {
     }
 }
 
-/// C8: so does a call that makes something in a directory that is gone, of that directory.
+/// C8: a call that creates a file in a removed directory finds the directory absent.
 #[tokio::test]
 async fn c8_a_directory_in_which_nothing_can_be_made_is_looked_up_again() {
     for call in 0..4 {
@@ -158,7 +159,7 @@ async fn c8_a_directory_in_which_nothing_can_be_made_is_looked_up_again() {
     }
 }
 
-/// C8: of several names made here, one that is gone does not take the others away.
+/// C8: of several names made through this mount, the others stay if one is removed.
 #[tokio::test(start_paused = true)]
 async fn c8_a_file_is_found_by_its_other_name() {
     for call in 0..4 {
@@ -187,7 +188,7 @@ async fn c8_a_file_is_found_by_its_other_name() {
     }
 }
 
-// Listings of which a part is lost.
+// Partial listings.
 
 #[derive(Default)]
 struct Names(Vec<String>, u64);
@@ -216,8 +217,8 @@ async fn list_on(vfs: &Vfs, handle: vfs::DirHandle) -> Vec<String> {
     }
 }
 
-/// A10, by a server that lists names without attributes: a listing that was interrupted, or has
-/// failed, loses no name when it goes on.
+/// A10, with a server that lists names without attributes: a listing that was interrupted, or has
+/// failed, loses no name when it continues.
 #[tokio::test]
 async fn a10_a_listing_that_was_given_up_loses_no_name() {
     let all: Vec<String> = (0..7).map(|at| format!("n{at}")).collect();
@@ -248,7 +249,7 @@ async fn a10_a_listing_that_was_given_up_loses_no_name() {
                 });
                 until!(listing, gate);
             }
-            // As getdents is called again at the place where it was.
+            // As getdents continues at the same position.
             loop {
                 let at = names.1;
                 vfs.readdir(handle, at, false, &mut names).await.unwrap();
@@ -264,9 +265,9 @@ async fn a10_a_listing_that_was_given_up_loses_no_name() {
     }
 }
 
-// Names that are changed here at the moment of an open.
+// Local changes of names during an open.
 
-/// An open of a file of which the kernel has pages, so that it is not opened at the server.
+/// An open of a file whose pages the kernel has, so that the open is deferred.
 async fn granted(vfs: &Vfs, remote: &MemRemote, ino: Ino) -> Opened {
     vfs.release(vfs.open(ino, plain(Access::Read)).await.unwrap().handle);
     remote.reset_calls();
@@ -275,8 +276,8 @@ async fn granted(vfs: &Vfs, remote: &MemRemote, ino: Ino) -> Opened {
     opened
 }
 
-/// A7: what is opened while this mount unlinks its name, or renames another file over it, has the
-/// file, or is sent back to the name.
+/// A7: if this mount unlinks the name during an open, or renames another file over it, the open
+/// gets the file, or is sent back to the lookup.
 #[tokio::test]
 async fn a7_a_file_that_is_opened_while_its_name_is_taken_away_is_there_to_read() {
     for rename in [false, true] {
@@ -303,7 +304,7 @@ async fn a7_a_file_that_is_opened_while_its_name_is_taken_away_is_there_to_read(
     }
 }
 
-/// A6: a file that is renamed here stays open, also for a read between the rename at the server
+/// A6: a file that is renamed locally stays open, also for a read between the rename at the server
 /// and its answer.
 #[tokio::test]
 async fn a6_a_file_that_is_being_renamed_can_be_read() {
@@ -321,7 +322,7 @@ async fn a6_a_file_that_is_being_renamed_can_be_read() {
 }
 
 /// C6: an open for writing that is overtaken by a rename over its name may have opened the other
-/// file. It is sent back to the name, so that the inode of that file learns what is written.
+/// file. It is sent back to the lookup, so that the writes go through the inode of that file.
 #[tokio::test]
 async fn c6_a_file_that_takes_the_name_of_one_that_is_being_opened_is_written_as_itself() {
     let Mount { remote, faulty, vfs } = mounted();
@@ -342,8 +343,8 @@ async fn c6_a_file_that_takes_the_name_of_one_that_is_being_opened_is_written_as
     assert_eq!(found(&vfs, "f").await.stat.attr.size, 14);
 }
 
-/// The kernel repeats an open that ends in `ESTALE` only once. So an open for writing does not end
-/// so because something else is renamed, nor because the file is.
+/// The kernel repeats an open that fails with `ESTALE` only once. So an open for writing does not
+/// fail with it because another file is renamed, nor because the file itself is.
 #[tokio::test]
 async fn a_file_is_opened_for_writing_whatever_is_renamed_meanwhile() {
     for (from, to) in [("dir", "moved"), ("f", "h")] {
@@ -363,8 +364,8 @@ async fn a_file_is_opened_for_writing_whatever_is_renamed_meanwhile() {
     }
 }
 
-/// C6: a file that this mount renames meanwhile is opened, whatever the moment: the kernel would
-/// repeat the open only once.
+/// C6: an open of a file that this mount renames at any moment succeeds: the kernel would repeat
+/// the open only once.
 #[tokio::test]
 async fn c6_a_file_that_is_renamed_during_its_open_is_opened() {
     let to = |name: &'static str| (Ino::ROOT, name.as_bytes());
@@ -380,7 +381,7 @@ async fn c6_a_file_that_is_renamed_during_its_open_is_opened() {
         gate.release();
         let opened = opening.await.unwrap();
         assert_eq!(read(&vfs, opened.handle).await.unwrap(), b"content", "{access:?}");
-        // Before it; and it has its name back when the answer comes.
+        // Before it; and the file has its name back when the answer arrives.
         let gate = faulty.hold_answer(Call::Open, 1);
         let mut opening = Box::pin(vfs.open(file.ino, plain(Access::ReadWrite)));
         until!(opening, gate);
@@ -389,7 +390,7 @@ async fn c6_a_file_that_is_renamed_during_its_open_is_opened() {
         }
         gate.release();
         assert_eq!(opening.await.map(drop), Ok(()), "{access:?}");
-        // While the server has renamed it, and its answer is under way.
+        // After the rename at the server, before its answer.
         let gate = faulty.hold_answer(Call::Rename, 1);
         let mut renaming = Box::pin(vfs.rename(to("g"), to("h"), RenameMode::Replace));
         until!(renaming, gate);
@@ -408,8 +409,8 @@ async fn c6_a_file_that_is_renamed_during_its_open_is_opened() {
     }
 }
 
-/// A6: of two opens at once the one that is answered last may be of a file that had the name
-/// before. It is not entered beside the other: both fill the pages of one inode.
+/// A6: of two concurrent opens, the one that is answered last may be of a file that had the name
+/// before. It is not registered beside the other: both fill the pages of one inode.
 #[tokio::test(flavor = "multi_thread")]
 async fn a6_an_open_that_was_overtaken_by_another_one_has_the_same_file() {
     let Mount { remote, faulty, vfs } = mounted();
@@ -429,9 +430,9 @@ async fn a6_an_open_that_was_overtaken_by_another_one_has_the_same_file() {
     assert_eq!(read(&vfs, first.handle).await.unwrap(), b"new content");
 }
 
-// What was done is not reported as an error.
+// A change that succeeded is not reported as an error.
 
-/// What was made is there, whether or not the server can be asked what it is.
+/// A created file exists, even if its attributes cannot be requested.
 #[tokio::test(start_paused = true)]
 async fn what_was_made_is_no_error_because_a_question_about_it_fails() {
     for errno in [Errno::ETIMEDOUT, Errno::EACCES] {
@@ -457,7 +458,7 @@ async fn what_was_made_is_no_error_because_a_question_about_it_fails() {
 
 // How long a name is valid.
 
-/// C4: attributes that are younger than the name do not make the name younger.
+/// C4: attributes newer than the name do not make the name newer.
 #[tokio::test(start_paused = true)]
 async fn c4_a_name_is_not_valid_for_longer_than_it_was_seen_for() {
     let Mount { remote, vfs, .. } = mounted();
@@ -471,10 +472,10 @@ async fn c4_a_name_is_not_valid_for_longer_than_it_was_seen_for() {
     assert_eq!(again.ttl, Duration::from_secs(5));
 }
 
-// Writing to what is open for appending only.
+// Writing in place through an append-only descriptor.
 
-/// A2: a page of a shared mapping goes to its place in the file, also through a descriptor that
-/// appends.
+/// A2: a page of a shared mapping is written at its offset in the file, also through a descriptor
+/// that appends.
 #[tokio::test]
 async fn a2_a_page_is_written_back_in_place_through_an_appending_descriptor() {
     for other in [false, true] {
@@ -498,7 +499,7 @@ async fn a2_a_page_is_written_back_in_place_through_an_appending_descriptor() {
     }
 }
 
-/// A6: a page never gets into a file that has taken the name.
+/// A6: a page is never written to a file that has taken the name.
 #[tokio::test]
 async fn a6_a_page_that_cannot_be_written_in_place_is_an_error() {
     let Mount { remote, vfs, .. } = mounted();
@@ -513,9 +514,9 @@ async fn a6_a_page_that_cannot_be_written_in_place_is_an_error() {
     assert_eq!(remote.content("f"), b"another one");
 }
 
-// Pages of the kernel that are kept over opens.
+// Pages kept over opens.
 
-/// T2: pages that another machine has made old while the file was written here are not kept for
+/// T2: pages that another machine has outdated while the file was written locally are not kept for
 /// ever.
 #[tokio::test(start_paused = true)]
 async fn t2_pages_are_not_kept_over_writes_that_another_machine_may_have_been_at() {
@@ -533,7 +534,7 @@ async fn t2_pages_are_not_kept_over_writes_that_another_machine_may_have_been_at
     assert!(!again.keep_cache, "the second page is not what it was");
 }
 
-/// T2: of a file that was empty when it was opened the kernel has nothing but what was written.
+/// T2: for a file that was empty at its open, the kernel has only locally written data.
 #[tokio::test(start_paused = true)]
 async fn t2_pages_of_what_was_written_here_alone_are_kept() {
     for truncate in [false, true] {
@@ -553,8 +554,8 @@ async fn t2_pages_of_what_was_written_here_alone_are_kept() {
     }
 }
 
-/// C3: whether a content could have changed within its second is judged by the time at which it
-/// was read, not by that of the open which gets it.
+/// C3: whether a content is past its racy window depends on the time at which it was read, not on
+/// that of the open that gets it.
 #[tokio::test(start_paused = true)]
 async fn c3_content_that_was_fetched_ahead_is_as_old_as_its_read() {
     let config = Config {

@@ -1,5 +1,5 @@
-//! Opens that ask nothing, and attributes that are set without waiting: the promises of
-//! `docs/semantics.md` about them, each quoted by its number.
+//! Deferred opens, and attributes that are set without waiting: the promises of `docs/semantics.md`
+//! about them, each quoted by its number.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -7,7 +7,9 @@ use std::time::Duration;
 use base::{Access, AttrChange, Errno, RenameMode, Timestamp};
 use bytes::Bytes;
 use testkit::{Call, FaultyRemote, MemRemote};
-use vfs::{Config, Consistency, Entry, Handle, Ino, Invalidate, Looked, OpenRequest, Opened, Vfs};
+use vfs::{
+    Config, Consistency, Entry, Handle, Ino, Invalidate, LookupResult, OpenRequest, Opened, Vfs,
+};
 
 const LONG_AGO: i64 = 1_000_000_000;
 
@@ -42,8 +44,8 @@ fn config() -> Config {
 
 async fn found(vfs: &Vfs, name: &str) -> Entry {
     match vfs.lookup(Ino::ROOT, name.as_bytes()).await.unwrap() {
-        Looked::Found(entry) => entry,
-        Looked::Absent(_) => panic!("{name} is absent"),
+        LookupResult::Found(entry) => entry,
+        LookupResult::Absent(_) => panic!("{name} is absent"),
     }
 }
 
@@ -56,7 +58,7 @@ async fn open(vfs: &Vfs, ino: Ino) -> Opened {
     vfs.open(ino, OpenRequest::plain(Access::Read)).await.unwrap()
 }
 
-/// An open of a file of which the kernel has pages, so that it is not opened at the server.
+/// An open of a file whose pages the kernel has, so that the open is deferred.
 async fn granted(vfs: &Vfs, remote: &MemRemote, ino: Ino) -> Opened {
     vfs.release(open(vfs, ino).await.handle);
     remote.reset_calls();
@@ -95,7 +97,7 @@ async fn c1_what_was_closed_is_read_at_once_when_each_open_asks() {
     assert_eq!((opened.keep_cache, read(&vfs, opened.handle).await), (false, b"new".to_vec()));
 }
 
-/// C1: within one mount it is so at once.
+/// C1: within one mount it holds at once.
 #[tokio::test]
 async fn c1_what_was_written_here_is_read_at_once() {
     let Mount { vfs, .. } = mounted(config());
@@ -112,7 +114,7 @@ async fn c1_what_was_written_here_is_read_at_once() {
     assert_eq!(read(&vfs, open(&vfs, file.ino).await.handle).await, b"two");
 }
 
-/// C2: an open for which the server told nothing within `open_revalidate` asks, once.
+/// C2: an open without an answer of the server within `open_revalidate` sends a request, once.
 #[tokio::test(start_paused = true)]
 async fn c2_an_open_asks_once_a_second() {
     let Mount { remote, vfs, .. } = mounted(config());
@@ -133,7 +135,8 @@ async fn c2_an_open_asks_once_a_second() {
     assert_eq!((remote.round_trips(), remote.calls(Call::Open)), (1, 1));
 }
 
-/// C2: what is not plain reading is never taken for granted; nor is what the login may not read.
+/// C2: an open that is not for plain reading is never deferred; nor is one that the login may not
+/// read.
 #[tokio::test]
 async fn c2_only_plain_reading_is_granted() {
     let Mount { remote, vfs, .. } = mounted(Config { login: Some((77, 77)), ..config() });
@@ -170,7 +173,7 @@ fn config_of(uid: u32) -> Config {
     Config { login: Some((uid, uid)), ..config() }
 }
 
-/// T2, I1: while attributes count, an open asks nothing.
+/// T2, I1: while attributes are valid, an open sends no request.
 #[tokio::test(start_paused = true)]
 async fn t2_opens_cost_nothing_while_attributes_count() {
     for consistency in [Consistency::Timeout, Consistency::Immutable] {
@@ -186,7 +189,7 @@ async fn t2_opens_cost_nothing_while_attributes_count() {
     }
 }
 
-/// S1: under `strict` each open asks.
+/// S1: under `strict` each open sends a request.
 #[tokio::test]
 async fn s1_each_open_asks() {
     let strict = Config { consistency: Consistency::Strict, ..config() };
@@ -200,7 +203,7 @@ async fn s1_each_open_asks() {
     }
 }
 
-/// A6: who opens a file of which nothing is here has the one that its name leads to at that time.
+/// A6: an open of a file with no local content gets the file that its name leads to at that time.
 #[tokio::test]
 async fn a6_without_pages_an_open_is_an_open() {
     let Mount { remote, vfs, .. } = mounted(config());
@@ -212,7 +215,7 @@ async fn a6_without_pages_an_open_is_an_open() {
     assert_eq!(read(&vfs, opened.handle).await, b"old");
 }
 
-/// All who need a handle that was not opened yet share one.
+/// All users of a deferred handle share one open.
 #[tokio::test]
 async fn granted_opens_share_a_handle() {
     let Mount { remote, vfs, .. } = mounted(config());
@@ -227,7 +230,7 @@ async fn granted_opens_share_a_handle() {
     assert_eq!(remote.open_handles(), 0);
 }
 
-/// A6: what the kernel may show pages of is not continued with another content.
+/// A6: a file of which the kernel may show pages is not continued with another content.
 #[tokio::test]
 async fn a6_pages_are_not_continued_with_another_content() {
     let Mount { remote, invalidated, vfs, .. } = mounted(config());
@@ -247,7 +250,7 @@ async fn a6_pages_are_not_continued_with_another_content() {
     assert_eq!(remote.open_handles(), 0);
 }
 
-/// A1: a file that has become shorter is not filled up with zeros by the kernel.
+/// A1: the kernel does not fill a file that has become shorter with zeros.
 #[tokio::test]
 async fn a1_what_has_become_shorter_before_its_first_read_is_stale() {
     let Mount { remote, vfs, .. } = mounted(config());
@@ -264,7 +267,7 @@ async fn a1_what_has_become_shorter_before_its_first_read_is_stale() {
     assert_eq!(read(&vfs, again.handle).await, b"short");
 }
 
-/// A1: what this mount itself has written since the open is no other content.
+/// A1: local writes since the open do not make another content.
 #[tokio::test(start_paused = true)]
 async fn a1_a_reader_that_was_granted_while_a_writer_opened_reads_what_was_written() {
     let Mount { remote, faulty, vfs, .. } = mounted(config());
@@ -275,7 +278,7 @@ async fn a1_a_reader_that_was_granted_while_a_writer_opened_reads_what_was_writt
     let mut writing = Box::pin(vfs.open(file.ino, OpenRequest::plain(Access::Write)));
     assert!(tokio::time::timeout(Duration::from_millis(1), &mut writing).await.is_err());
     let reader = open(&vfs, file.ino).await;
-    assert!(reader.keep_cache, "granted");
+    assert!(reader.keep_cache, "deferred");
     gate.release();
     let writer = writing.await.unwrap();
     vfs.write(writer.handle, 0, Bytes::from_static(b"written")).await.unwrap();
@@ -286,8 +289,8 @@ async fn a1_a_reader_that_was_granted_while_a_writer_opened_reads_what_was_writt
     vfs.release(reader.handle);
 }
 
-/// A7: what this mount unlinks, or replaces, stays usable for who has it open, though it was not
-/// open at the server.
+/// A7: a file that this mount unlinks or replaces stays usable for its open descriptors, even if
+/// their handle was deferred.
 #[tokio::test]
 async fn a7_what_is_removed_here_lives_on() {
     for rename in [false, true] {
@@ -305,7 +308,7 @@ async fn a7_what_is_removed_here_lives_on() {
     }
 }
 
-/// A7: what another machine has removed before the first read fails with ESTALE.
+/// A7: a file that another machine has removed before the first read fails with ESTALE.
 #[tokio::test]
 async fn a7_what_another_machine_removes_before_the_first_read_is_stale() {
     let Mount { remote, vfs, .. } = mounted(config());
@@ -314,10 +317,10 @@ async fn a7_what_another_machine_removes_before_the_first_read_is_stale() {
     let opened = granted(&vfs, &remote, file.ino).await;
     remote.remove("f");
     assert_eq!(vfs.read(opened.handle, 0, 10).await, Err(Errno::ESTALE));
-    assert!(matches!(vfs.lookup(Ino::ROOT, b"f").await.unwrap(), Looked::Absent(_)));
+    assert!(matches!(vfs.lookup(Ino::ROOT, b"f").await.unwrap(), LookupResult::Absent(_)));
 }
 
-/// A right that is taken away here does not take away what is open.
+/// A chmod through this mount that removes the right to read does not affect open files.
 #[tokio::test]
 async fn what_is_open_is_opened_before_its_mode_is_changed() {
     let Mount { remote, vfs, .. } = mounted(config());
@@ -330,7 +333,7 @@ async fn what_is_open_is_opened_before_its_mode_is_changed() {
     assert_eq!(read(&vfs, opened.handle).await, b"content");
 }
 
-/// A2, A6: an open file is no other one because this mount has cut it, or has set its times.
+/// A2, A6: an open file stays the same when this mount truncates it or sets its times.
 #[tokio::test]
 async fn what_is_open_is_opened_before_its_size_or_time_is_changed() {
     let times = AttrChange { mtime: Some(Timestamp::from_secs(77)), ..AttrChange::default() };
@@ -348,7 +351,7 @@ async fn what_is_open_is_opened_before_its_size_or_time_is_changed() {
     }
 }
 
-/// A5: a reader who gives up while the handle is being opened does not take it from others.
+/// A5: a cancelled reader does not take the handle that is being opened from others.
 #[tokio::test]
 async fn a5_a_reader_gives_up_while_the_open_hangs() {
     let Mount { remote, faulty, vfs, .. } = mounted(config());
@@ -370,7 +373,8 @@ async fn a5_a_reader_gives_up_while_the_open_hangs() {
     assert_eq!(remote.calls(Call::Open), 1);
 }
 
-/// A3: mode and times of a file that is being made are set on the way, before its close returns.
+/// A3: mode and times of a file that is being created are set without waiting, before its close
+/// returns.
 #[tokio::test(start_paused = true)]
 async fn a3_attributes_of_a_new_file_go_along_with_its_writes() {
     let trip = Duration::from_millis(1);
@@ -393,10 +397,10 @@ async fn a3_attributes_of_a_new_file_go_along_with_its_writes() {
     assert_eq!(start.elapsed().as_millis(), 2, "one round trip to make it, one to close it");
     let stat = vfs.getattr(file.ino).await.unwrap();
     assert_eq!((stat.attr.perm, stat.attr.size, stat.attr.mtime.secs), (0o640, 7, LONG_AGO));
-    assert_eq!(start.elapsed().as_millis(), 2, "the close has told what came of it");
+    assert_eq!(start.elapsed().as_millis(), 2, "the close has recorded the attributes");
 }
 
-/// A3: and if one of them fails, the close says so, once.
+/// A3: and if one of them fails, the close reports it, once.
 #[tokio::test]
 async fn a3_a_mode_that_could_not_be_set_is_told_by_the_close() {
     let Mount { faulty, vfs, .. } = mounted(config());

@@ -8,15 +8,15 @@ use base::{Access, AttrChange, Errno, FileKind, RenameMode, Timestamp};
 use bytes::Bytes;
 use testkit::{Call, MemRemote};
 use vfs::{
-    Config, Consistency, Entry, Handle, Ino, ListedEntry, Listing, Looked, OpenRequest, Vfs,
+    Config, Consistency, Entry, Handle, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Vfs,
 };
 
-/// A configuration under which every open asks.
+/// A configuration in which every open sends a request.
 fn asking() -> Config {
     Config { open_revalidate: Duration::ZERO, ..Config::default() }
 }
 
-/// A time long past, whose second cannot be mistaken for the present one.
+/// A time long past, not in the present second.
 const LONG_AGO: i64 = 1_000_000_000;
 
 fn mounted(config: Config) -> (Arc<MemRemote>, Vfs) {
@@ -26,13 +26,13 @@ fn mounted(config: Config) -> (Arc<MemRemote>, Vfs) {
 
 async fn found(vfs: &Vfs, parent: Ino, name: &str) -> Entry {
     match vfs.lookup(parent, name.as_bytes()).await.unwrap() {
-        Looked::Found(entry) => entry,
-        Looked::Absent(_) => panic!("{name} is absent"),
+        LookupResult::Found(entry) => entry,
+        LookupResult::Absent(_) => panic!("{name} is absent"),
     }
 }
 
 async fn absent(vfs: &Vfs, parent: Ino, name: &str) -> bool {
-    matches!(vfs.lookup(parent, name.as_bytes()).await.unwrap(), Looked::Absent(_))
+    matches!(vfs.lookup(parent, name.as_bytes()).await.unwrap(), LookupResult::Absent(_))
 }
 
 async fn open(vfs: &Vfs, ino: Ino, access: Access) -> vfs::Opened {
@@ -72,8 +72,8 @@ async fn list(vfs: &Vfs, handle: vfs::DirHandle, offset: u64, room: usize) -> Na
     names
 }
 
-/// A2: within one mount a read sees every write that returned before it, through whatever handle;
-/// so do stat and truncate.
+/// A2: within one mount a read sees every write that returned before it, through any handle; so do
+/// stat and truncate.
 #[tokio::test]
 async fn a2_reads_stats_and_truncates_wait_for_writes_on_their_way() {
     let remote = Arc::new(MemRemote::new());
@@ -86,9 +86,9 @@ async fn a2_reads_stats_and_truncates_wait_for_writes_on_their_way() {
 
     let gate = faulty.hold(Call::Write, 1);
     write(&vfs, writer.handle, 0, b"new").await;
-    assert_eq!(remote.content("f"), b"old old", "acknowledged, and still on its way");
+    assert_eq!(remote.content("f"), b"old old", "acknowledged, and still in flight");
     let tail = vfs.read(reader.handle, 3, 4).await.unwrap();
-    assert_eq!(tail.to_vec(), b" old", "bytes that nobody writes need no waiting");
+    assert_eq!(tail.to_vec(), b" old", "a read of other bytes does not wait");
     assert_eq!(released(&gate, read(&vfs, reader.handle)).await, b"new old");
 
     let gate = faulty.hold(Call::Write, 1);
@@ -130,7 +130,7 @@ async fn a3_a_full_disk_is_reported_at_close_and_only_once() {
     assert_eq!(vfs.fsync(opened.handle).await, Err(Errno::ENOSPC));
 }
 
-/// A3, A4: an fsync tells of every failed write to the file, whichever handle it went through.
+/// A3, A4: an fsync reports every failed write to the file, through any handle.
 #[tokio::test]
 async fn a4_fsync_tells_of_writes_through_other_handles() {
     let (remote, vfs) = mounted(Config::default());
@@ -148,7 +148,7 @@ async fn a4_fsync_tells_of_writes_through_other_handles() {
     assert_eq!(vfs.fsync(later.handle).await, Ok(()));
 }
 
-/// A6: a file that is open stays the file that it was; who opens its name anew gets the new one.
+/// A6: an open file stays the file that it was; a new open of its name gets the new one.
 #[tokio::test]
 async fn a6_a_replaced_file_is_another_inode() {
     let (remote, vfs) = mounted(asking());
@@ -171,7 +171,7 @@ async fn a6_a_replaced_file_is_another_inode() {
     assert_eq!(vfs.getattr(old.ino).await.unwrap().attr.size, 3);
 }
 
-/// A6, by the look-up instead of the open, and not for a file that only grew.
+/// A6, detected by a lookup instead of an open, and not for a file that only grew.
 #[tokio::test]
 async fn a6_a_file_that_grew_is_still_the_same() {
     let config = Config { files: vfs::Timeout::fixed(Duration::ZERO), ..asking() };
@@ -194,8 +194,8 @@ async fn a6_a_file_that_grew_is_still_the_same() {
     assert_ne!(found(&vfs, Ino::ROOT, "log").await.ino, log.ino);
 }
 
-/// A6, for two files that nothing tells apart: the same size, within the same second. They share
-/// no pages as long as both may be open; what this mount has changed itself is no riddle.
+/// A6, for two files that cannot be distinguished: the same size, within the same second. They
+/// share no pages while both may be open; after a local change there is no doubt.
 #[tokio::test]
 async fn a6_files_that_cannot_be_told_apart_share_no_pages() {
     let (remote, vfs) = mounted(asking());
@@ -248,7 +248,7 @@ async fn a7_an_unlinked_file_lives_on_for_who_has_it_open() {
     assert_eq!((vfs.inodes(), vfs.handles()), (1, 0));
 }
 
-/// A9: what cannot be reached is neither empty nor absent.
+/// A9: unreachable is neither empty nor absent.
 #[tokio::test]
 async fn a9_an_unreachable_server_is_no_empty_directory() {
     let remote = Arc::new(MemRemote::new());
@@ -296,15 +296,15 @@ async fn a10_a_listing_survives_changes_of_its_directory() {
     assert_eq!(again.names[..2], [".", ".."]);
 }
 
-/// A10, C6: the first read of an open directory shows what was made here since it was opened, and,
-/// after the time-out, what was made elsewhere: rewinddir(3) begins a listing, also the first one.
+/// A10, C6: the first read of an open directory shows local changes since it was opened, and, after
+/// the time-out, changes by others: rewinddir(3) begins a listing, also the first one.
 #[tokio::test(start_paused = true)]
 async fn a10_a_listing_begins_with_its_first_read() {
     let (remote, vfs) = mounted(Config::default());
     let dir = vfs.mkdir(Ino::ROOT, b"d", 0o755).await.unwrap().ino;
     let request = OpenRequest::plain(Access::Write);
     for (made, name) in ["a", "b"].into_iter().enumerate() {
-        // Of the first listing nothing is asked: the directory was made here.
+        // The first listing sends no request: this mount created the directory.
         let handle = vfs.opendir(dir).await.unwrap();
         let (_, opened) = vfs.create(dir, name.as_bytes(), 0o600, true, request).await.unwrap();
         vfs.release(opened.handle);
@@ -320,7 +320,7 @@ async fn a10_a_listing_begins_with_its_first_read() {
     assert!(names.iter().any(|shown| shown == "elsewhere"), "{names:?}");
 }
 
-/// What is kept of a listing is bounded, since a server may list for ever.
+/// The memory of a listing is bounded, since a server may list for ever.
 #[tokio::test]
 async fn a_very_long_listing_is_not_kept_whole() {
     const FILES: usize = (1 << 17) + 5_000;
@@ -361,7 +361,7 @@ async fn c2_pages_are_kept_only_while_size_and_time_are_the_same() {
     let reopen = async || {
         let request = OpenRequest::plain(Access::Read);
         let opened = match vfs.open(file.ino, request).await {
-            // As the kernel does, which has to learn the new size.
+            // As the kernel does to learn the new size.
             Err(Errno::ESTALE) => {
                 assert_eq!(found(&vfs, Ino::ROOT, "f").await.ino, file.ino);
                 vfs.open(file.ino, request).await
@@ -413,7 +413,7 @@ async fn c3_a_second_change_in_the_same_second_is_seen() {
     assert!(!open(&vfs, file.ino, Access::Read).await.keep_cache);
 }
 
-/// C4, C5: what was seen counts for its time, and the kernel is told no longer one.
+/// C4, C5: an answer is valid for its time-out, and the kernel gets no longer one.
 #[tokio::test(start_paused = true)]
 async fn c4_a_change_is_seen_after_the_time_out() {
     let (remote, vfs) = mounted(Config::default());
@@ -429,7 +429,9 @@ async fn c4_a_change_is_seen_after_the_time_out() {
     assert_eq!(vfs.getattr(file.ino).await.unwrap().attr.perm, 0o600);
     remote.remove("f");
     tokio::time::advance(Duration::from_secs(20)).await;
-    let Looked::Absent(ttl) = vfs.lookup(Ino::ROOT, b"f").await.unwrap() else { panic!("there") };
+    let LookupResult::Absent(ttl) = vfs.lookup(Ino::ROOT, b"f").await.unwrap() else {
+        panic!("there")
+    };
     assert_eq!(ttl, Duration::from_secs(1));
 }
 
@@ -455,7 +457,7 @@ async fn c6_own_changes_are_seen_at_once() {
     assert!(absent(&vfs, Ino::ROOT, "d").await);
 }
 
-/// S1: under `strict` each call asks the server.
+/// S1: under `strict` each call is a request to the server.
 #[tokio::test]
 async fn s1_strict_caches_nothing() {
     let config = Config { consistency: Consistency::Strict, ..Config::default() };
@@ -471,7 +473,7 @@ async fn s1_strict_caches_nothing() {
     assert!(open(&vfs, file.ino, Access::Read).await.direct_io);
 }
 
-/// I1: under `immutable` what was seen once counts for ever.
+/// I1: under `immutable` cached data is valid for ever.
 #[tokio::test(start_paused = true)]
 async fn i1_immutable_asks_once() {
     let config = Config { consistency: Consistency::Immutable, ..Config::default() };
@@ -484,14 +486,14 @@ async fn i1_immutable_asks_once() {
     assert_eq!(found(&vfs, Ino::ROOT, "f").await.ino, file.ino);
     assert_eq!(vfs.getattr(file.ino).await.unwrap().attr.size, 1);
     assert_eq!(remote.round_trips(), 0);
-    // An open has to go to the server, but what it tells changes nothing.
+    // An open has to be sent to the server, but its answer changes nothing.
     remote.put_file("f", "longer");
     let opened = open(&vfs, file.ino, Access::Read).await;
     assert!(opened.keep_cache && !opened.direct_io);
     assert_eq!(vfs.getattr(file.ino).await.unwrap().attr.size, 1);
 }
 
-/// Inodes: two names linked here are one inode with the right count.
+/// Inodes: two names linked through this mount are one inode with the right link count.
 #[tokio::test]
 async fn links_made_here_share_an_inode() {
     let (_, vfs) = mounted(Config::default());
@@ -531,7 +533,7 @@ async fn linked_names_that_lead_to_different_files_are_parted() {
     assert_eq!(read(&vfs, opened.handle).await, b"same");
 }
 
-/// A listing with attributes is as good as looking everything up, and costs no further call.
+/// A listing with attributes replaces lookups of all names, without further calls.
 #[tokio::test]
 async fn a_listing_answers_look_ups() {
     let (remote, vfs) = mounted(Config::default());
@@ -555,7 +557,7 @@ async fn a_listing_answers_look_ups() {
     assert_eq!((vfs.inodes(), vfs.handles(), remote.open_handles()), (1, 0, 0));
 }
 
-/// A listing must not bring back what was known before a change made here.
+/// A listing must not bring back the state before a local change.
 #[tokio::test]
 async fn a_listing_begun_before_a_write_does_not_tell_the_old_size() {
     let (remote, vfs) = mounted(Config::default());
@@ -569,7 +571,7 @@ async fn a_listing_begun_before_a_write_does_not_tell_the_old_size() {
     assert!(listed.entries.is_empty(), "its attributes may be older than the write");
 }
 
-/// A future that is dropped at whatever point leaves no handle and no look-up behind.
+/// A future that is dropped at any point leaves neither a handle nor a lookup behind.
 #[tokio::test(start_paused = true)]
 async fn dropped_operations_leave_nothing_behind() {
     for polls in 0..12 {
@@ -612,7 +614,7 @@ fn scopeguard(undo: impl FnMut()) -> impl Drop {
     Guard(undo)
 }
 
-/// Polls once; `true` when it is over.
+/// Polls once; `true` when the future is ready.
 async fn futures_poll(future: &mut (impl Future<Output = ()> + Unpin)) -> bool {
     let mut future = std::pin::Pin::new(future);
     std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_ready()))

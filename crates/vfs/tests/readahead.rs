@@ -1,4 +1,4 @@
-//! What is fetched ahead of a reader: once, only while it is true, and never in anybody's way.
+//! Readahead: each byte is fetched once, used only while it is valid, and never delays a reader.
 
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
@@ -9,18 +9,18 @@ use bytes::Bytes;
 use testkit::tree::Follow;
 use testkit::{Call, FaultyRemote, MemRemote, path};
 use tokio::time::{advance, timeout};
-use vfs::{Config, Consistency, Handle, Ino, Looked, OpenRequest, Vfs};
+use vfs::{Config, Consistency, Handle, Ino, LookupResult, OpenRequest, Vfs};
 
 const KIB: u64 = 1 << 10;
 
-/// What the kernel asks for at a time.
+/// Bytes that the kernel reads at a time.
 const STEP: u64 = 128 * KIB;
 
 const SIZE: u64 = 4 << 20;
 
 const LONG_AGO: i64 = 1_000_000_000;
 
-/// Longer than anything here takes by the clock that stands still while there is work to do.
+/// Longer than anything here takes on the paused clock.
 const A_WHILE: Duration = Duration::from_millis(100);
 
 struct Mount {
@@ -36,21 +36,21 @@ fn mounted(config: Config) -> Mount {
     Mount { remote, faulty, vfs }
 }
 
-/// Opens ask, and are not answered from what is known.
+/// Opens send a request, and are not answered from caches.
 fn config() -> Config {
     Config { open_revalidate: Duration::ZERO, ..Config::default() }
 }
 
-/// Bytes that tell where they are from, and which content they are of.
+/// Bytes that show their position, and their content.
 fn content(of: u8, size: u64) -> Vec<u8> {
     (0..size).map(|at| of ^ (at ^ at >> 8 ^ at >> 16) as u8).collect()
 }
 
-/// What the file has at first.
+/// The first content of the file.
 static PLAIN: LazyLock<Vec<u8>> = LazyLock::new(|| content(0, SIZE));
 
 impl Mount {
-    /// With the file `f`.
+    /// A mount with the file `f`.
     fn with_file(config: Config) -> Mount {
         let mount = mounted(config);
         mount.remote.put_file("f", &*PLAIN);
@@ -60,8 +60,8 @@ impl Mount {
 
     async fn found(&self) -> Ino {
         match self.vfs.lookup(Ino::ROOT, b"f").await.unwrap() {
-            Looked::Found(entry) => entry.ino,
-            Looked::Absent(_) => panic!("the file is absent"),
+            LookupResult::Found(entry) => entry.ino,
+            LookupResult::Absent(_) => panic!("the file is absent"),
         }
     }
 
@@ -87,22 +87,22 @@ impl Mount {
         self.faulty.calls(Call::Read)
     }
 
-    /// Waits until all that was asked for has been answered.
+    /// Waits until all requests are answered.
     async fn quiet(&self) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// Whether `future` still waits when everything else has come to rest.
+/// Whether `future` still waits when all other tasks are idle.
 async fn waits<T>(future: Pin<&mut impl Future<Output = T>>) -> bool {
     timeout(A_WHILE, future).await.is_err()
 }
 
-/// The kernel asks for whole pages. A remote that has told all up to the end would have to be asked
-/// once more to know that it is the end; so both is asked at the same time.
+/// The kernel requests whole pages. A remote that has returned everything up to the end would need
+/// another request to recognize the end; so both are sent at the same time.
 #[tokio::test(start_paused = true)]
 async fn what_is_behind_the_end_is_asked_for_at_the_same_time() {
-    // What others make of it meanwhile is read as if it were asked for in one.
+    // A change meanwhile is read as if there were one request.
     let others = ["six by", "six bytes and more", "six", "", "sixsix"];
     for (direct, now) in [false, true].into_iter().flat_map(|it| others.map(|now| (it, now))) {
         let mount = mounted(config());
@@ -169,7 +169,7 @@ async fn a_fetch_that_fails_is_nobodys_error() {
         let mut got = Vec::new();
         for offset in (0..SIZE).step_by(STEP as usize) {
             let read = mount.at(handle, offset).await;
-            // The first is the reader's own, and so is its error.
+            // The first request is the reader's own, and so is its error.
             assert_eq!(read.is_err(), nth == 1 && offset == 0, "{nth}");
             got.extend(match read {
                 Ok(data) => data,
@@ -189,17 +189,17 @@ async fn a_fetch_that_hangs_holds_up_who_reads_there_and_nobody_else() {
     for nth in 2..8 {
         let mount = Mount::with_file(config());
         let (_, handle) = mount.open(Access::Read).await;
-        // In the way that a session holds up an answer, not those behind it.
+        // As a session delays one answer, but not those behind it.
         let gate = mount.faulty.hold_answer(Call::Read, nth);
         let hung = (nth - 1) * STEP;
         mount.read(handle, 0, hung).await;
         let mut stuck = Box::pin(mount.at(handle, hung));
         assert!(waits(stuck.as_mut()).await, "{nth}");
         assert!(gate.has_arrived());
-        // Another reader of the same file, elsewhere.
+        // Another reader of the same file, elsewhere in it.
         let elsewhere = mount.at(handle, SIZE / 2).await.unwrap();
         assert!(elsewhere == PLAIN[SIZE as usize / 2..][..STEP as usize]);
-        // A second one there shares the fetch, and still has it when the first gives up.
+        // A second one there shares the fetch, and still has it when the first is cancelled.
         let mut second = Box::pin(mount.at(handle, hung));
         assert!(waits(second.as_mut()).await);
         let asked = mount.reads();
@@ -219,12 +219,11 @@ async fn two_who_have_the_file_open_share_what_was_fetched() {
     let asked = mount.reads();
     let ahead = asked * STEP - SIZE / 2;
     assert!(ahead > 0);
-    // Its open finds the same content, long settled.
+    // Its open finds the same content, long past the racy window.
     let (_, other) = mount.open(Access::Read).await;
     let read = mount.at(other, SIZE / 2).await.unwrap();
     assert!(read == PLAIN[SIZE as usize / 2..][..STEP as usize]);
-    // Nothing was there when the first open began, so that the second open found nothing to keep
-    // would show as a fetch anew.
+    // The first open began with nothing to keep; if the second did too, there would be a new fetch.
     assert!(mount.at(one, SIZE / 2 + STEP).await.unwrap().len() as u64 == STEP);
     mount.quiet().await;
     assert!(mount.reads() <= asked + ahead / STEP, "{} {asked}", mount.reads());
@@ -258,7 +257,8 @@ async fn what_was_fetched_before_a_change_made_here_is_not_used() {
                 b""
             }
             _ => {
-                let Looked::Found(other) = mount.vfs.lookup(Ino::ROOT, b"g").await.unwrap() else {
+                let LookupResult::Found(other) = mount.vfs.lookup(Ino::ROOT, b"g").await.unwrap()
+                else {
                     panic!("g is absent");
                 };
                 let plain = OpenRequest::plain(Access::Read);
@@ -316,8 +316,8 @@ async fn what_another_machine_changed_is_seen_when_it_is_known_and_after_a_few_s
     }
 }
 
-/// C7: a content that changed twice within the second which its validator names must not come back
-/// when an open has dropped the kernel's pages.
+/// C7: a content that changed twice within the second of its validator must not come back after an
+/// open has dropped the kernel's pages.
 #[tokio::test(start_paused = true)]
 async fn an_open_that_drops_the_pages_drops_what_was_fetched() {
     let mount = Mount::with_file(config());
@@ -330,7 +330,8 @@ async fn an_open_that_drops_the_pages_drops_what_was_fetched() {
     mount.remote.set_mtime("f", now);
     let request = OpenRequest::plain(Access::Read);
     let ino = mount.found().await;
-    // The same validator, so the open cannot tell; but it may not be answered from before.
+    // The validator is the same, so the open cannot detect it; but the answer must not be from
+    // before.
     let opened = mount.vfs.open(ino, request).await.unwrap();
     if !opened.keep_cache || opened.direct_io {
         let got = mount.at(opened.handle, SIZE / 2).await.unwrap();
@@ -384,7 +385,7 @@ async fn readers_far_apart_are_each_read_ahead_of_within_the_bound() {
             let at = reader as u64 * quarter + offset;
             got.extend(mount.at(handle, at).await.unwrap());
             let read = (offset / STEP * 4 + reader as u64 + 1) * STEP;
-            // What is beyond the reader of the last quarter is read by nobody.
+            // Data behind the reader of the last quarter is never read.
             assert!(mount.reads() * STEP <= read + bound, "{}", mount.reads());
         }
     }

@@ -1,4 +1,4 @@
-//! Races and aliasing that once told the kernel something wrong. Each test names what went wrong.
+//! Races and aliasing that once gave the kernel a wrong result. Each test describes the defect.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,9 +10,11 @@ use bytes::Bytes;
 use testkit::faulty::Gate;
 use testkit::tree::Follow;
 use testkit::{Call, FaultyRemote, MemRemote, path};
-use vfs::{Config, Entry, Handle, Ino, ListedEntry, Listing, Looked, OpenRequest, Opened, Vfs};
+use vfs::{
+    Config, Entry, Handle, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Opened, Vfs,
+};
 
-/// A time long past, whose second cannot be mistaken for the present one.
+/// A time long past, not in the present second.
 const LONG_AGO: i64 = 1_000_000_000;
 
 type Mounted = (Arc<MemRemote>, Arc<FaultyRemote<MemRemote>>, Vfs);
@@ -24,20 +26,20 @@ fn mounted(config: Config) -> Mounted {
     (remote, faulty, vfs)
 }
 
-/// A configuration under which every open asks.
+/// A configuration in which every open sends a request.
 fn asking() -> Config {
     Config { open_revalidate: Duration::ZERO, ..Config::default() }
 }
 
-/// A configuration under which every look-up and every stat asks too.
+/// A configuration in which every lookup and every stat sends a request too.
 fn uncached() -> Config {
     Config { files: vfs::Timeout::fixed(Duration::ZERO), ..asking() }
 }
 
 async fn found(vfs: &Vfs, parent: Ino, name: &str) -> Entry {
     match vfs.lookup(parent, name.as_bytes()).await.unwrap() {
-        Looked::Found(entry) => entry,
-        Looked::Absent(_) => panic!("{name} is absent"),
+        LookupResult::Found(entry) => entry,
+        LookupResult::Absent(_) => panic!("{name} is absent"),
     }
 }
 
@@ -53,7 +55,7 @@ async fn write(vfs: &Vfs, handle: Handle, offset: u64, data: &'static [u8]) {
     vfs.write(handle, offset, Bytes::from_static(data)).await.unwrap();
 }
 
-/// Writes at the server, in place, and gives the file a time long past.
+/// Writes at the server, in place, and sets a time long past.
 fn write_behind(remote: &MemRemote, at: &str, offset: u64, data: &[u8], mtime: i64) {
     remote.edit(|tree| {
         let ino = tree.lookup(&path(at), Follow::No).unwrap();
@@ -62,7 +64,7 @@ fn write_behind(remote: &MemRemote, at: &str, offset: u64, data: &[u8], mtime: i
     remote.set_mtime(at, mtime);
 }
 
-/// Polls once: whether it is over.
+/// Polls once. Returns whether the future is ready.
 async fn is_over<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
     std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_ready())).await
 }
@@ -98,8 +100,8 @@ async fn list(vfs: &Vfs, handle: vfs::DirHandle, offset: u64, room: usize) -> Na
     names
 }
 
-/// C1: the kernel took the size that it had been told before for true after an open, so that a
-/// file which had grown was read up to its old end.
+/// C1: after an open the kernel used the size that it had got before, so a file that had grown was
+/// read up to its old end.
 #[tokio::test]
 async fn an_open_of_what_has_grown_has_the_kernel_learn_the_size() {
     let (remote, _, vfs) = mounted(asking());
@@ -116,8 +118,8 @@ async fn an_open_of_what_has_grown_has_the_kernel_learn_the_size() {
     assert_eq!(read(&vfs, opened.handle).await, b"hello world");
 }
 
-/// The same where nobody looks the name up again (`/proc/self/fd`), and where the file grows all the
-/// time: the second open succeeds, and the kernel goes on asking for the size.
+/// C1: the same defect if no name is looked up again (`/proc/self/fd`), and if the file grows all
+/// the time: the second open succeeds, and the kernel goes on requesting the size.
 #[tokio::test]
 async fn an_open_is_sent_back_to_its_name_once_only() {
     let (remote, _, vfs) = mounted(asking());
@@ -139,8 +141,8 @@ async fn an_open_is_sent_back_to_its_name_once_only() {
     assert_eq!(vfs.getattr(g.ino).await.unwrap().attr.size, 12);
 }
 
-/// A read was answered short at the old end of a file, after a `stat` had told the kernel that it
-/// goes on there: the rest of the page was shown as zeros.
+/// A read was short at the old end of a file, after a `stat` had given the kernel a greater size:
+/// the rest of the page was shown as zeros.
 #[tokio::test]
 async fn a_read_does_not_end_before_the_size_that_was_told_meanwhile() {
     let (remote, faulty, vfs) = mounted(uncached());
@@ -158,12 +160,12 @@ async fn a_read_does_not_end_before_the_size_that_was_told_meanwhile() {
     };
     let (content, ()) = tokio::join!(read(&vfs, opened.handle), grown);
     assert_eq!(content, b"hello world");
-    // One that was told too much is not asked for ever.
+    // If the kernel has got too great a size, reads end nevertheless.
     let (empty, _) = tokio::join!(vfs.read(opened.handle, 11, 10), vfs.getattr(log.ino));
     assert_eq!(empty.unwrap().len(), 0);
 }
 
-/// What the kernel has written itself it knows the size of, and needs not be told.
+/// The kernel knows the size that its own writes lead to, and needs no further reply.
 #[tokio::test]
 async fn an_open_after_own_writes_is_not_sent_back() {
     let (_, _, vfs) = mounted(Config::default());
@@ -203,7 +205,7 @@ async fn a_close_after_an_interrupted_one_waits_and_reports() {
     assert_eq!(released(&gate, vfs.flush(opened.handle)).await, Err(Errno::ENOSPC));
 }
 
-/// C6: a listing gave a renamed file the attributes of the one that had the name before.
+/// C6: a listing gave a renamed file the attributes of the file that had the name before.
 #[tokio::test]
 async fn a_listing_does_not_tell_of_what_was_replaced_by_a_rename() {
     let (remote, _, vfs) = mounted(Config::default());
@@ -219,7 +221,7 @@ async fn a_listing_does_not_tell_of_what_was_replaced_by_a_rename() {
     assert_eq!(found(&vfs, Ino::ROOT, "b").await.stat.attr.size, 22);
 }
 
-/// C6: the same for a name that was removed and made again.
+/// C6: a listing gave a new file the attributes of a removed one with the same name.
 #[tokio::test]
 async fn a_listing_does_not_tell_of_what_was_made_anew() {
     let (remote, _, vfs) = mounted(Config::default());
@@ -233,7 +235,7 @@ async fn a_listing_does_not_tell_of_what_was_made_anew() {
     assert_eq!(vfs.getattr(made.ino).await.unwrap().attr.size, 0);
 }
 
-/// A listing that was fetched a while ago made the kernel forget what a stat had told since.
+/// A prefetched listing replaced the newer result of a stat in the kernel.
 #[tokio::test(start_paused = true)]
 async fn a_listing_does_not_bring_back_what_was_known_before() {
     let (remote, _, vfs) = mounted(Config::default());
@@ -249,7 +251,7 @@ async fn a_listing_does_not_bring_back_what_was_known_before() {
     assert_eq!(vfs.getattr(file.ino).await.unwrap().attr.size, 7);
 }
 
-/// A2: a chmod that overlapped with a write made the size from before the write count again.
+/// A2: after a chmod that overlapped with a write, the size from before the write was valid again.
 #[tokio::test]
 async fn a_chmod_does_not_bring_back_the_size_from_before_a_write() {
     let (_, faulty, vfs) = mounted(Config::default());
@@ -266,7 +268,7 @@ async fn a_chmod_does_not_bring_back_the_size_from_before_a_write() {
     assert_eq!(vfs.getattr(file.ino).await.unwrap().attr.size, 5);
 }
 
-/// A6: a file that grew between two questions was taken for another one (`tail -F` starts anew).
+/// A6: a file that grew between two requests was taken for another one (`tail -F` starts again).
 #[tokio::test]
 async fn a_file_that_grows_while_it_is_looked_at_is_the_same() {
     let (remote, faulty, vfs) = mounted(uncached());
@@ -290,8 +292,8 @@ async fn a_file_that_grows_while_it_is_looked_at_is_the_same() {
     assert_eq!(read(&vfs, opening.await.handle).await, b"12345");
 }
 
-/// A6: opening with O_TRUNC put two files under one inode, when the name had been replaced while
-/// the old file was open.
+/// A6: an open with O_TRUNC put two files under one inode, if the name had been replaced while the
+/// old file was open.
 #[tokio::test]
 async fn truncating_what_has_replaced_an_open_file_makes_another_inode() {
     let (remote, _, vfs) = mounted(asking());
@@ -313,7 +315,8 @@ async fn truncating_what_has_replaced_an_open_file_makes_another_inode() {
     assert_eq!(remote.content("f"), b"mine");
 }
 
-/// The same open where nothing was replaced is the same inode, also for those who had it open.
+/// A6: an open with O_TRUNC of a file that was not replaced leads to the same inode, also for its
+/// open handles.
 #[tokio::test]
 async fn truncating_an_open_file_keeps_its_inode() {
     let (remote, _, vfs) = mounted(Config::default());
@@ -326,7 +329,7 @@ async fn truncating_an_open_file_keeps_its_inode() {
     assert_eq!(found(&vfs, Ino::ROOT, "f").await.ino, file.ino);
 }
 
-/// Inodes: linked names were parted when the file was read between two questions.
+/// Inodes: linked names were separated if the file was read between two requests.
 #[tokio::test]
 async fn linked_names_stay_together_when_the_file_is_read() {
     let (remote, faulty, vfs) = mounted(uncached());
@@ -348,7 +351,8 @@ async fn linked_names_stay_together_when_the_file_is_read() {
     assert_eq!(found(&vfs, Ino::ROOT, "b").await.ino, file.ino);
 }
 
-/// C6: a look-up below a directory that was being renamed found nothing, and said so for a second.
+/// C6: a lookup below a directory that was being renamed found nothing, and this was cached for a
+/// second.
 #[tokio::test]
 async fn a_look_up_below_a_renamed_directory_asks_by_the_new_path() {
     let (remote, faulty, vfs) = mounted(Config::default());
@@ -368,7 +372,7 @@ async fn a_look_up_below_a_renamed_directory_asks_by_the_new_path() {
     assert_eq!(looking.await.stat.attr.size, 1);
 }
 
-/// What is open by a handle that is good still is found by it, though an older one is not.
+/// An open file is found by a handle that is still valid, even if an older one is not.
 #[tokio::test]
 async fn a_handle_from_before_a_lost_connection_does_not_hide_a_newer_one() {
     let (_, faulty, vfs) = mounted(uncached());
@@ -384,7 +388,7 @@ async fn a_handle_from_before_a_lost_connection_does_not_hide_a_newer_one() {
     assert_eq!(vfs.setattr(file.ino, cut, None).await.unwrap().attr.size, 2);
 }
 
-/// A2: a synchronous write whose caller was interrupted was still on the wire, and nobody knew.
+/// A2: a synchronous write whose caller was interrupted was still in flight, and not recorded.
 #[tokio::test]
 async fn an_interrupted_write_is_still_waited_for() {
     let (_, faulty, vfs) = mounted(Config { sync_writes: true, ..Config::default() });
@@ -398,7 +402,7 @@ async fn an_interrupted_write_is_still_waited_for() {
     assert_eq!(stat.attr.size, 5);
 }
 
-/// Errors of writes that the caller waits for are the caller's, and nobody else's.
+/// The error of a write that a caller waits for goes to that caller only.
 #[tokio::test]
 async fn the_error_of_a_page_written_back_is_told_at_once() {
     let (remote, faulty, vfs) = mounted(Config::default());
@@ -411,8 +415,8 @@ async fn the_error_of_a_page_written_back_is_told_at_once() {
     assert_eq!(vfs.flush(opened.handle).await, Ok(()));
 }
 
-/// A log grew while its open was answered, and somebody else was told of that first: the handle
-/// showed what was known, the open did not, and so the log was taken for two files.
+/// A log grew while its open was in flight, and another answer showed that first: the handle had
+/// the known size, the open did not, and so the log was taken for two files.
 #[tokio::test(start_paused = true)]
 async fn an_open_that_is_answered_late_of_a_file_that_grows_is_of_that_file() {
     let (remote, faulty, vfs) = mounted(uncached());
@@ -430,7 +434,7 @@ async fn an_open_that_is_answered_late_of_a_file_that_grows_is_of_that_file() {
     let opened = released(&gate, late).await.expect("the same file");
     assert_eq!(read(&vfs, opened.handle).await, b"one two");
     assert_eq!(found(&vfs, Ino::ROOT, "log").await.ino, log.ino);
-    // Another file is told from it all the same, however late the answer.
+    // Another file is still distinguished from it, however late the answer.
     let gate = faulty.hold_answer(Call::Open, 1);
     remote.put_file("new", "one two three");
     remote.edit(|tree| tree.rename(&path("new"), &path("log"), RenameMode::Replace)).unwrap();

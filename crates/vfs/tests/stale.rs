@@ -1,15 +1,17 @@
-//! `stale=ok`: what is known is shown while the remote is away, and nothing else changes.
+//! `stale=ok`: cached data is served while the remote is unreachable, and nothing else changes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Access, Errno};
 use testkit::{Call, FaultyRemote, MemRemote};
-use vfs::{Config, DirHandle, Entry, Ino, ListedEntry, Listing, Looked, OpenRequest, Opened, Vfs};
+use vfs::{
+    Config, DirHandle, Entry, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Opened, Vfs,
+};
 
 const LONG_AGO: i64 = 1_000_000_000;
 
-/// Longer than anything counts.
+/// Longer than any time-out.
 const LONG: Duration = Duration::from_secs(3600);
 
 struct Mount {
@@ -31,8 +33,8 @@ fn mounted(serve_stale: bool) -> Mount {
 
 async fn look(vfs: &Vfs, name: &str) -> Result<Entry, Errno> {
     match vfs.lookup(Ino::ROOT, name.as_bytes()).await? {
-        Looked::Found(entry) => Ok(entry),
-        Looked::Absent(_) => Err(Errno::ENOENT),
+        LookupResult::Found(entry) => Ok(entry),
+        LookupResult::Absent(_) => Err(Errno::ENOENT),
     }
 }
 
@@ -73,7 +75,7 @@ async fn read_all(vfs: &Vfs, dir: DirHandle) -> Result<Vec<String>, Errno> {
     }
 }
 
-/// Everything is known; then the remote goes, and much time.
+/// Everything is cached; then the remote becomes unreachable, for a long time.
 async fn known_and_gone(mount: &Mount) -> Ino {
     let file = look(&mount.vfs, "f").await.unwrap();
     mount.vfs.release(open(&mount.vfs, file.ino).await.unwrap().handle);
@@ -137,7 +139,7 @@ async fn without_it_nothing_old_is_shown() {
     assert_eq!(list(&mount.vfs).await, Err(Errno::EHOSTDOWN));
 }
 
-/// Calls that were asked before the loss are answered as those after it.
+/// Calls in flight when the connection is lost are answered like later ones.
 #[tokio::test(start_paused = true)]
 async fn calls_on_their_way_are_answered_when_the_remote_goes() {
     let mount = mounted(true);
@@ -165,7 +167,7 @@ async fn calls_on_their_way_are_answered_when_the_remote_goes() {
     assert_eq!(listing.await.unwrap().unwrap(), ["f", "g"]);
 }
 
-/// What was changed here after it was told is not what is there.
+/// Attributes from before a local change are not served.
 #[tokio::test(start_paused = true)]
 async fn what_was_changed_here_is_not_shown_as_it_was() {
     let mount = mounted(true);

@@ -1,7 +1,7 @@
-//! Times of change of what is written through a mount: whole seconds at the server, fractions here.
+//! mtimes of files written through a mount: whole seconds at the server, fractions here.
 //!
-//! `make` and its kind build anew what is older than what it is made of, by the nanosecond. The
-//! server's clock stands still here: all happens within one of its seconds.
+//! `make` and similar programs rebuild a file that is older than its sources, by the nanosecond.
+//! The server's clock is stopped here: everything happens within one of its seconds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use base::{Access, AttrChange, RenameMode, Timestamp};
 use bytes::Bytes;
 use testkit::mem::Options;
 use testkit::{ManualClock, MemRemote};
-use vfs::{Config, Entry, Handle, Ino, ListedEntry, Listing, Looked, OpenRequest, Vfs};
+use vfs::{Config, Entry, Handle, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Vfs};
 
 const SECOND: i64 = 1_700_000_000;
 
@@ -43,8 +43,8 @@ impl World {
 
     async fn look_up(&self, name: &str) -> Option<Entry> {
         match self.vfs.lookup(Ino::ROOT, name.as_bytes()).await.unwrap() {
-            Looked::Found(entry) => Some(entry),
-            Looked::Absent(_) => None,
+            LookupResult::Found(entry) => Some(entry),
+            LookupResult::Absent(_) => None,
         }
     }
 
@@ -52,7 +52,7 @@ impl World {
         self.look_up(name).await.expect(name)
     }
 
-    /// Writes `content` as the whole of a file, and closes it.
+    /// Writes `content` as the whole file, and closes it.
     async fn write(&self, name: &str, content: &str) {
         let handle = self.open_cut(name).await;
         let content = Bytes::copy_from_slice(content.as_bytes());
@@ -77,7 +77,7 @@ impl World {
         self.vfs.release(handle);
     }
 
-    /// The time of change of a file, which is the same in each kind of answer.
+    /// The mtime of a file, which is the same in each kind of reply.
     async fn time(&self, name: &str) -> Timestamp {
         let entry = self.found(name).await;
         let stat = self.vfs.getattr(entry.ino).await.unwrap();
@@ -97,7 +97,7 @@ impl World {
         stat.attr.mtime
     }
 
-    /// Builds `object` if it is not there or older than `source`. Whether it did.
+    /// Builds `object` if it is absent or older than `source`. Returns whether it did.
     async fn make(&self, source: &str, object: &str) -> bool {
         let stale = match self.look_up(object).await {
             Some(_) => self.time(object).await < self.time(source).await,
@@ -122,7 +122,7 @@ async fn what_is_edited_after_it_was_built_is_built_anew_within_a_second() {
                 let (from, to) = ((Ino::ROOT, &b"c.new"[..]), (Ino::ROOT, &b"c"[..]));
                 world.vfs.rename(from, to, RenameMode::Replace).await.unwrap();
             }
-            // In place, with the size that it had.
+            // In place, with the same size.
             _ => {
                 let ino = world.found("c").await.ino;
                 let request = OpenRequest::plain(Access::ReadWrite);
@@ -160,7 +160,7 @@ async fn a_fraction_stays_until_the_file_changes() {
     let cut = world.time("g").await;
     assert!(cut.secs == SECOND + 60 && cut.nanos > 0, "{cut:?}");
 
-    // Elsewhere, in the same second and seen by its size; then in another one.
+    // By another machine, in the same second, with another size; then in another second.
     world.remote.put_file("g", "longer");
     tokio::time::advance(Duration::from_secs(60)).await;
     let changed = world.time("g").await;
@@ -193,7 +193,7 @@ async fn what_is_made_and_cut_has_a_time_like_what_is_written() {
     later("d without it", &mut last, world.time("d").await);
 }
 
-/// `touch`, `cp -p`, and cargo, which gives its outputs the time of a file made when it began.
+/// `touch`, `cp -p`, and cargo, which gives its outputs the time of a file created at the start.
 #[tokio::test]
 async fn times_that_are_set_are_shown_as_they_are_and_are_in_order_with_others() {
     let world = World::new();
@@ -212,7 +212,7 @@ async fn times_that_are_set_are_shown_as_they_are_and_are_in_order_with_others()
     world.write("object", "2").await;
     assert!(world.time("object").await > world.time("source").await);
 
-    // A stamp, then an edit; by this machine's clock, which the server has here.
+    // A time stamp, then an edit, by the local clock, which the server uses here.
     let stamp = world.vfs.now();
     world.clock.set(stamp.secs);
     set("object", stamp).await;
@@ -223,7 +223,7 @@ async fn times_that_are_set_are_shown_as_they_are_and_are_in_order_with_others()
     world.write("source", "3").await;
     assert!(world.time("source").await > late);
 
-    // What was set while the file was open for writing, as archives are unpacked.
+    // Times set while the file was open for writing, as an archiver does.
     let handle = world.open_cut("copy").await;
     world.vfs.write(handle, 0, Bytes::from_static(b"copied")).await.unwrap();
     let old = Timestamp { secs: stamp.secs, nanos: 7 };

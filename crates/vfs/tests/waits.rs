@@ -1,6 +1,5 @@
-//! How often one waits for the server: sequences of calls as programs make them, over a remote in
-//! which each answer takes one tick of a clock that stands still otherwise. What takes no tick
-//! waits for nobody.
+//! How many round trips programs wait for: their sequences of calls, over a remote in which each
+//! answer takes one tick of a paused clock. A call that takes no tick waits for no answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +8,9 @@ use base::{Access, AttrChange, Errno, FileKind, Timestamp};
 use bytes::Bytes;
 use testkit::{Call, FaultyRemote, MemRemote};
 use tokio::time::Instant;
-use vfs::{Config, DirHandle, Entry, Ino, ListedEntry, Listing, Looked, OpenRequest, Vfs};
+use vfs::{Config, DirHandle, Entry, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Vfs};
 
-/// What an answer takes.
+/// The time of one answer.
 const TRIP: Duration = Duration::from_millis(1);
 
 const LONG_AGO: i64 = 1_000_000_000;
@@ -33,7 +32,7 @@ fn config() -> Config {
     Config { login: Some((0, 0)), ..Config::default() }
 }
 
-/// How many answers were waited for one after the other.
+/// The number of answers that were waited for, one after the other.
 async fn waits<T>(operation: impl Future<Output = T>) -> (T, u128) {
     let start = Instant::now();
     let result = operation.await;
@@ -79,13 +78,13 @@ async fn list(vfs: &Vfs, dir: Ino) -> Vec<(Vec<u8>, FileKind, Option<Entry>)> {
 
 async fn found(vfs: &Vfs, parent: Ino, name: &str) -> Entry {
     match vfs.lookup(parent, name.as_bytes()).await.unwrap() {
-        Looked::Found(entry) => entry,
-        Looked::Absent(_) => panic!("{name} is absent"),
+        LookupResult::Found(entry) => entry,
+        LookupResult::Absent(_) => panic!("{name} is absent"),
     }
 }
 
 async fn absent(vfs: &Vfs, parent: Ino, name: &str) -> bool {
-    matches!(vfs.lookup(parent, name.as_bytes()).await.unwrap(), Looked::Absent(_))
+    matches!(vfs.lookup(parent, name.as_bytes()).await.unwrap(), LookupResult::Absent(_))
 }
 
 /// Opens, reads and closes a file.
@@ -97,7 +96,7 @@ async fn read(vfs: &Vfs, ino: Ino) -> Vec<u8> {
     data
 }
 
-/// In which order a program goes through a directory.
+/// The order in which a program visits a directory.
 #[derive(Clone, Copy, Debug)]
 enum Order {
     Listing,
@@ -107,8 +106,8 @@ enum Order {
 
 const ORDERS: [Order; 3] = [Order::Listing, Order::Name, Order::Number];
 
-/// As tar does it, by which order ever: all of a directory, each file read, directories entered
-/// when they come.
+/// As tar does, in any order: the whole directory, each file read, subdirectories entered at their
+/// position.
 async fn walk(vfs: &Vfs, dir: Ino, reads: bool, order: Order) -> usize {
     let mut entries = list(vfs, dir).await;
     match order {
@@ -153,7 +152,7 @@ async fn a_tree_is_read_with_few_waits() {
         let top = found(&vfs, Ino::ROOT, "t").await;
         let (files, waits) = waits(walk(&vfs, top.ino, true, order)).await;
         assert_eq!(files, 1000);
-        // One by one they would be 2,020 at the least.
+        // One by one they would be at least 2,020.
         assert!(waits <= 120, "{order:?}: {waits}");
         assert!(remote.calls(Call::Open) <= 1020, "{order:?}: {}", remote.calls(Call::Open));
         vfs.end_background();
@@ -161,8 +160,8 @@ async fn a_tree_is_read_with_few_waits() {
     }
 }
 
-/// Reads a tree, and takes his time over each file: as it is listed, with directories in place, as
-/// tar does it, or by name, with directories after the files beside them, as rsync does.
+/// Reads a tree slowly: in the order of the listing, with directories in place, as tar does, or by
+/// name, with directories after the files beside them, as rsync does.
 async fn read_slowly(vfs: &Vfs, dir: Ino, files_first: bool, pause: Duration) -> u32 {
     let mut entries = list(vfs, dir).await;
     if files_first {
@@ -183,8 +182,8 @@ async fn read_slowly(vfs: &Vfs, dir: Ino, files_first: bool, pause: Duration) ->
     files
 }
 
-/// What comes next is known where files and directories lie side by side, too: nothing that is
-/// fetched grows too old before its turn comes.
+/// The next files are predicted where files and directories are mixed, too: no prefetched file
+/// expires before it is read.
 #[tokio::test(start_paused = true)]
 async fn files_beside_directories_are_read_with_few_waits() {
     for files_first in [false, true] {
@@ -240,7 +239,7 @@ async fn what_is_made_is_waited_for_once() {
     for index in 0..50 {
         let name = format!("f{index}").into_bytes();
         let ((), trips) = waits(async {
-            assert!(matches!(vfs.lookup(dir.ino, &name).await.unwrap(), Looked::Absent(_)));
+            assert!(matches!(vfs.lookup(dir.ino, &name).await.unwrap(), LookupResult::Absent(_)));
             let request = OpenRequest::plain(Access::Write);
             let (entry, opened) = vfs.create(dir.ino, &name, 0o600, true, request).await.unwrap();
             vfs.write(opened.handle, 0, Bytes::from_static(b"content")).await.unwrap();
@@ -259,7 +258,7 @@ async fn what_is_made_is_waited_for_once() {
     }
 }
 
-/// As tar does it with the directories that it has filled.
+/// As tar does with the directories that it has filled.
 #[tokio::test(start_paused = true)]
 async fn a_change_of_attributes_is_waited_for_once() {
     let Mount { remote, vfs, .. } = mounted(config());
@@ -282,7 +281,7 @@ async fn a_change_of_attributes_is_waited_for_once() {
     assert_eq!((attr.atime.secs, attr.mtime.secs), (atime, LONG_AGO));
 }
 
-/// What was listed ahead is of use to who takes his time, too.
+/// Prefetched listings are used by slow programs, too.
 #[tokio::test(start_paused = true)]
 async fn an_old_tree_is_listed_once_for_a_slow_walk() {
     let Mount { remote, vfs, .. } = mounted(config());
@@ -311,7 +310,7 @@ async fn an_old_tree_is_listed_once_for_a_slow_walk() {
     vfs.end_background();
 }
 
-/// As rm does it: what is removed is not listed any more.
+/// As rm does: removed directories are not listed any more.
 #[tokio::test(start_paused = true)]
 async fn a_tree_that_is_removed_is_listed_once() {
     let Mount { remote, vfs, .. } = mounted(config());
@@ -341,7 +340,7 @@ async fn remove(vfs: &Vfs, dir: Ino) {
     }
 }
 
-/// C4: what has not changed for long is known for a while.
+/// C4: attributes that have not changed for long are valid for a while.
 #[tokio::test(start_paused = true)]
 async fn c4_an_old_tree_is_listed_again_without_asking() {
     let Mount { remote, vfs, .. } = mounted(config());
@@ -364,7 +363,7 @@ async fn c4_an_old_tree_is_listed_again_without_asking() {
         assert_eq!(files, 40 + new, "after {:?}", start.elapsed());
         assert_eq!(remote.round_trips() > 0, asks, "after {:?}", start.elapsed());
     }
-    // A directory in which something is new counts no longer than that.
+    // The listing of a directory with a new entry is not valid for longer.
     tokio::time::advance(Duration::from_secs(1)).await;
     remote.remove("t/d3/new");
     assert_eq!(walk(&vfs, top.ino, false, Order::Listing).await, 40);
@@ -388,21 +387,21 @@ async fn what_a_listing_tells_needs_no_question() {
     assert_eq!((remote.round_trips(), remote.calls(Call::Close)), (0, 0));
 }
 
-/// Asks for names that a listing leaves out, after which others are taken for absent.
+/// Looks up names that a listing does not contain, after which others are taken to be absent.
 async fn proven(vfs: &Vfs, dir: Ino) {
     for index in 0..8 {
         assert!(absent(vfs, dir, &format!("no such name {index}")).await);
     }
 }
 
-/// C5: what listings leave out may be there nevertheless.
+/// C5: a name that is not listed may exist nevertheless.
 #[tokio::test(start_paused = true)]
 async fn c5_what_a_listing_hides_is_found_by_its_name() {
     let Mount { remote, vfs, .. } = mounted(config());
     put(&remote, "d/f", "content");
     let dir = found(&vfs, Ino::ROOT, "d").await;
     list(&vfs, dir.ino).await;
-    // As an automounter does: there for who asks, and in no listing.
+    // As with an automounter: it exists if it is looked up, and is in no listing.
     put(&remote, "d/hidden", "content");
     assert!(!absent(&vfs, dir.ino, "hidden").await);
     proven(&vfs, dir.ino).await;
@@ -411,7 +410,7 @@ async fn c5_what_a_listing_hides_is_found_by_its_name() {
     assert_eq!(remote.round_trips(), 1, "its listings are not believed any longer");
 }
 
-/// C5, for names that a listing does not tell of.
+/// C5, for names that are not in a listing.
 #[tokio::test(start_paused = true)]
 async fn c5_absence_from_a_listing_counts_no_longer_than_that_of_a_name() {
     let Mount { remote, vfs, .. } = mounted(config());
@@ -420,15 +419,17 @@ async fn c5_absence_from_a_listing_counts_no_longer_than_that_of_a_name() {
     list(&vfs, dir.ino).await;
     proven(&vfs, dir.ino).await;
     tokio::time::advance(Duration::from_millis(400)).await;
-    let Looked::Absent(ttl) = vfs.lookup(dir.ino, b"g").await.unwrap() else { panic!("there") };
-    assert_eq!(ttl, Duration::from_millis(600), "and the kernel is told no longer");
+    let LookupResult::Absent(ttl) = vfs.lookup(dir.ino, b"g").await.unwrap() else {
+        panic!("there")
+    };
+    assert_eq!(ttl, Duration::from_millis(600), "and the kernel gets no longer one");
     put(&remote, "d/g", "new");
     assert!(absent(&vfs, dir.ino, "g").await);
     tokio::time::advance(ttl).await;
     assert!(!absent(&vfs, dir.ino, "g").await);
 }
 
-/// C6: names that are changed here are known at once, whatever a listing told before.
+/// C6: names that are changed locally are known at once, whatever an earlier listing contained.
 #[tokio::test(start_paused = true)]
 async fn c6_a_listing_is_no_excuse() {
     let Mount { remote, vfs, .. } = mounted(config());
@@ -468,7 +469,7 @@ async fn a_directory_made_here_is_known_to_be_empty() {
     assert_eq!((remote.calls(Call::Lstat), remote.calls(Call::Open)), (0, 100));
 }
 
-/// C5: that is so for as long as it is being filled, and no longer.
+/// C5: this holds while the directory is being filled, and no longer.
 #[tokio::test(start_paused = true)]
 async fn c5_a_directory_made_here_is_known_while_it_is_filled() {
     let Mount { remote, vfs, .. } = mounted(config());
@@ -489,7 +490,8 @@ async fn c5_a_directory_made_here_is_known_while_it_is_filled() {
     assert!(!absent(&vfs, dir.ino, "new").await);
 }
 
-/// Who goes through search paths for longer than absent names count waits for the first few only.
+/// A search of include paths that takes longer than absent names are valid waits for the first few
+/// only.
 #[tokio::test(start_paused = true)]
 async fn c5_absent_names_of_a_search_path_are_listed_again_before_they_are_asked_for() {
     let Mount { remote, faulty, vfs, .. } = mounted(config());
@@ -510,14 +512,14 @@ async fn c5_absent_names_of_a_search_path_are_listed_again_before_they_are_asked
     })
     .await;
     let waited = waited - u128::from(STEPS) * 100;
-    // Eight listings later the server is asked for a few names again.
+    // Eight listings later the server must confirm a few names again.
     assert!(waited <= 10, "{waited} waits");
     assert!(faulty.calls(Call::Opendir) <= 14, "{} listings", faulty.calls(Call::Opendir));
-    // What somebody else makes is seen as soon as ever.
+    // A file created by another machine is visible as soon as before.
     put(&remote, "d/new", "content");
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!absent(&vfs, dir.ino, "new").await);
-    // After a pause the server is asked for a few names first.
+    // After a pause the server must confirm a few names first.
     tokio::time::sleep(Duration::from_secs(30)).await;
     list(&vfs, dir.ino).await;
     faulty.reset_calls();
@@ -559,7 +561,7 @@ async fn a_few_look_ups_of_a_large_directory_do_not_list_it() {
     assert!(remote.calls(Call::Readdir) <= 24, "{}", remote.calls(Call::Readdir));
 }
 
-/// Whoever reads a file that is being fetched ahead is answered though the fetch fails, or hangs.
+/// A read of a file that is being prefetched succeeds even if the fetch fails, or hangs.
 #[tokio::test(start_paused = true)]
 async fn a_fetch_that_fails_or_hangs_is_nobodys_error() {
     for nth in 1..40 {
@@ -579,7 +581,7 @@ async fn a_fetch_that_fails_or_hangs_is_nobodys_error() {
                 let walking = tokio::time::timeout(Duration::from_secs(5), tolerant(&vfs, top.ino));
                 let errors = walking.await;
                 drop(gate);
-                // A fault may hit a call that was asked for: its error is the caller's, once.
+                // A fault may hit a requested call: its error goes to the caller, once.
                 match errors {
                     Ok(errors) => assert!(errors <= 1, "{call:?} {nth}"),
                     Err(_) => assert!(hangs, "{call:?} {nth}"),
@@ -637,7 +639,7 @@ async fn what_umount_asks_is_not_waited_for_long() {
     let told = mount.vfs.statfs(Ino::ROOT).await;
     assert!(told.is_ok());
     let root = mount.vfs.getattr(Ino::ROOT).await.unwrap();
-    // What is made in it changes its times, so that they are asked for.
+    // A new entry changes its times, so they are requested.
     mount.vfs.mkdir(Ino::ROOT, b"made", 0o755).await.unwrap();
 
     let _silent = [Call::Statvfs, Call::Lstat].map(|call| mount.faulty.hold(call, 1));

@@ -1,4 +1,4 @@
-//! Writes on their way: gathered while others are, in order, bounded, and seen by whoever asks.
+//! Writes in flight: coalesced, in order, bounded, and visible to every later call.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use testkit::{Call, FaultyRemote, MemRemote};
 use tokio::time::timeout;
 use vfs::{Config, Handle, Ino, OpenRequest, Vfs};
 
-/// Longer than anything here takes by the clock that stands still while there is work to do.
+/// Longer than anything here takes on the paused clock.
 const A_WHILE: Duration = Duration::from_millis(100);
 
 const PAGE: usize = 4096;
@@ -29,7 +29,7 @@ fn request() -> OpenRequest {
     OpenRequest::plain(Access::ReadWrite)
 }
 
-/// With the file `f`, open.
+/// A mount with the file `f` open.
 async fn mounted(config: Config, request: OpenRequest) -> Mount {
     let remote = Arc::new(MemRemote::new());
     let faulty = Arc::new(FaultyRemote::new(remote.clone()));
@@ -47,12 +47,12 @@ impl Mount {
         self.vfs.write(self.handle, offset as u64, Bytes::copy_from_slice(data)).await
     }
 
-    /// Page `number`, filled with it.
+    /// Page `number`, filled with that number.
     async fn page(&mut self, number: usize) {
         self.write(number * PAGE, &[number as u8 + 1; PAGE]).await.unwrap();
     }
 
-    /// Pages 0 to 4, of which the first has not been answered, and the others are gathered.
+    /// Pages 0 to 4: the first is not answered yet, and the others are coalesced.
     async fn gathered(&mut self) -> Gate {
         let gate = self.faulty.hold_answer(Call::Write, 1);
         for number in 0..5 {
@@ -72,7 +72,7 @@ impl Mount {
     }
 }
 
-/// Whether `future` still waits when everything else has come to rest.
+/// Whether `future` still waits when all other tasks are idle.
 async fn waits<T>(future: Pin<&mut impl Future<Output = T>>) -> bool {
     timeout(A_WHILE, future).await.is_err()
 }
@@ -96,7 +96,7 @@ async fn a_write_goes_out_at_once_and_what_follows_it_together() {
 async fn what_fills_a_request_is_sent() {
     let mut mount = mounted(Config::default(), request()).await;
     let gate = mount.gathered().await;
-    // A request has 128 KiB, as the remote in memory suggests.
+    // A request has 128 KiB, as the in-memory remote suggests.
     for number in 5..1 + 3 * 32 + 1 {
         mount.page(number).await;
     }
@@ -144,7 +144,7 @@ async fn what_is_gathered_is_sent_when_anything_asks() {
                 copied.await == Ok(PAGE as u64 * 5)
             }),
         };
-        // What asks for bytes that only the second request has does not wait for the first.
+        // A read of bytes that only the second request has does not wait for the first.
         let apart = matches!(who, "read" | "another");
         let answer = timeout(A_WHILE, asks.as_mut()).await;
         assert_eq!(answer.is_ok(), apart, "{who}: the first has not been answered");
@@ -163,7 +163,7 @@ async fn what_is_gathered_is_sent_when_anything_asks() {
     }
 }
 
-/// A2: the name that is asked for may be another one of the file, which nobody remembers.
+/// A2: the requested name may be another hard link of the file, unknown to this mount.
 #[tokio::test(start_paused = true)]
 async fn what_is_gathered_is_sent_before_any_name_is_asked_for() {
     let mut mount = mounted(Config::default(), request()).await;
@@ -175,7 +175,7 @@ async fn what_is_gathered_is_sent_before_any_name_is_asked_for() {
     assert!(mount.remote.content("g") == mount.expected);
 }
 
-/// A2: so is an append that the kernel may have cut, once its rest would have come.
+/// A2: so is an append that the kernel may have split, once its second part is overdue.
 #[tokio::test(start_paused = true)]
 async fn what_may_be_cut_is_sent_before_any_name_is_asked_for_a_moment_later() {
     let append = OpenRequest { append: true, ..request() };
@@ -196,7 +196,7 @@ async fn a_read_through_the_same_handle_waits_for_no_answer_but_its_own() {
     let gate = mount.gathered().await;
     let mut apart = Box::pin(mount.vfs.read(mount.handle, 0, 1));
     assert!(!waits(apart.as_mut()).await);
-    assert_eq!(mount.writes(), 1, "what was gathered is of other bytes");
+    assert_eq!(mount.writes(), 1, "the coalesced writes are of other bytes");
     drop(apart);
     let read = mount.vfs.read(mount.handle, 3 * PAGE as u64, 1).await.unwrap();
     assert_eq!((read.to_vec(), mount.writes()), (vec![4], 2));
@@ -207,10 +207,10 @@ async fn a_read_through_the_same_handle_waits_for_no_answer_but_its_own() {
 async fn what_does_not_go_on_is_sent_in_order() {
     let mut mount = mounted(Config::default(), request()).await;
     let gate = mount.gathered().await;
-    // Over what was gathered, in the middle of it.
+    // In the middle of the coalesced writes.
     mount.write(2 * PAGE, b"over").await.unwrap();
     assert_eq!(mount.writes(), 3);
-    // Large, right behind: not gathered.
+    // Large and contiguous: not coalesced.
     mount.write(2 * PAGE + 4, &[9; 64 << 10]).await.unwrap();
     assert_eq!(mount.writes(), 4);
     mount.write(2 * PAGE, b"once more").await.unwrap();
@@ -226,7 +226,7 @@ async fn what_is_appended_stays_in_order_and_in_one_piece() {
     let gate = mount.faulty.hold_answer(Call::Write, 1);
     let mut expected = Vec::new();
     for number in 0..100u8 {
-        // At whatever offset: the kernel may be wrong about the end.
+        // At any offset: the kernel may be wrong about the end.
         let line = vec![number; 3000];
         expected.extend(&line);
         mount.vfs.write(mount.handle, 7, line.into()).await.unwrap();
@@ -237,14 +237,15 @@ async fn what_is_appended_stays_in_order_and_in_one_piece() {
     assert_eq!(mount.writes(), 100);
 }
 
-/// A8: the kernel cuts a write where a page ends; nothing of another machine gets in between.
+/// A8: the kernel splits a write at the end of a page; no append of another machine gets in
+/// between.
 #[tokio::test(start_paused = true)]
 async fn the_parts_of_an_append_go_together() {
     let append = OpenRequest { append: true, ..request() };
     let mount = mounted(Config::default(), append).await;
     let write =
         |at: u64, data: &'static [u8]| mount.vfs.write(mount.handle, at, Bytes::from_static(data));
-    // Nor does the end of what goes before it part them.
+    // Nor does the end of the write before separate them.
     let gate = mount.faulty.hold_answer(Call::Write, 1);
     write(4089, b"#").await.unwrap();
     write(4090, b"first,").await.unwrap();
@@ -263,7 +264,7 @@ async fn the_parts_of_an_append_go_together() {
     assert_eq!(mount.remote.content("f"), b"#first, second\na\nb");
 }
 
-/// A8: nor do those who ask for the file, by whatever name, or are done with another handle of it.
+/// A8: nor does a request for the file by any name, or the close of another handle.
 #[tokio::test(start_paused = true)]
 async fn what_others_do_does_not_part_an_append() {
     let append = OpenRequest { append: true, ..request() };
@@ -289,7 +290,7 @@ async fn what_others_do_does_not_part_an_append() {
         vfs.flush(mount.handle).await.unwrap();
         assert_eq!(mount.writes(), 1, "{others_do}");
         assert!(remote.content("f") == [b"first,", &second[..]].concat(), "{others_do}");
-        // Who asks waits for a moment, and sees it.
+        // A request waits briefly, and sees it.
         vfs.write(mount.handle, 106_484, Bytes::from_static(b"whole ")).await.unwrap();
         let asked_at = tokio::time::Instant::now();
         assert_eq!(vfs.getattr(mount.ino).await.unwrap().attr.size, 100_012, "{others_do}");
@@ -299,7 +300,7 @@ async fn what_others_do_does_not_part_an_append() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_is_told_once_by_the_next_call_with_its_reason() {
-    // The one that went out at once, those that were gathered, and the one behind them.
+    // The one that was sent at once, the coalesced ones, and the one behind them.
     for nth in 1..=3 {
         for next in ["write", "fsync", "flush"] {
             let mut mount = mounted(Config::default(), request()).await;
@@ -339,7 +340,7 @@ async fn at_the_bound_a_writer_waits_and_does_not_fail() {
         let data = Bytes::from_static(&[17; PAGE]);
         let mut write = Box::pin(mount.vfs.write(mount.handle, 16 * PAGE as u64, data.clone()));
         assert!(waits(write.as_mut()).await);
-        // One that gives up has written nothing, and leaves the room to others.
+        // A cancelled write has written nothing, and leaves the room to others.
         drop(write);
         gate.release();
         mount.vfs.drain().await;
@@ -373,7 +374,7 @@ async fn synchronous_writes_past_the_page_cache_are_on_disk_when_they_return() {
         for number in 0..3 {
             mount.page(number).await;
         }
-        // Through the page cache it is the kernel that sends FSYNC.
+        // Through the page cache, the kernel sends FSYNC.
         assert_eq!(mount.faulty.calls(Call::Fsync), fsyncs);
         assert!(mount.is_there());
         if direct {
@@ -381,12 +382,12 @@ async fn synchronous_writes_past_the_page_cache_are_on_disk_when_they_return() {
             assert_eq!(mount.write(0, b"x").await, Err(Errno::EIO));
             mount.faulty.fail(Call::Write, 1, Errno::ENOSPC);
             assert_eq!(mount.write(0, b"x").await, Err(Errno::ENOSPC));
-            assert_eq!(mount.vfs.flush(mount.handle).await, Ok(()), "told already");
+            assert_eq!(mount.vfs.flush(mount.handle).await, Ok(()), "reported already");
         }
     }
 }
 
-/// The largest size of a file is not known before the server refuses an offset.
+/// The largest size of a file is unknown until the server refuses an offset.
 #[tokio::test(start_paused = true)]
 async fn a_write_far_past_the_end_waits_for_its_answer() {
     let mount = mounted(Config::default(), request()).await;
@@ -401,7 +402,7 @@ async fn a_write_far_past_the_end_waits_for_its_answer() {
     assert!(waits(far.as_mut()).await);
     gate.release();
     far.await.unwrap();
-    // The end is known now.
+    // Now the end is known.
     let gate = mount.faulty.hold(Call::Write, 1);
     for offset in [0, 3 * TIB + 1, 4 * TIB] {
         write(offset).await.unwrap();

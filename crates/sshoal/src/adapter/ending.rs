@@ -79,7 +79,7 @@ struct Left {
 
 impl Left {
     fn of(vfs: &Vfs) -> Left {
-        let figures = vfs.figures();
+        let figures = vfs.stats();
         Left { bytes: figures.dirty_bytes, changes: figures.dirty_changes }
     }
 }

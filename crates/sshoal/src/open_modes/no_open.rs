@@ -73,7 +73,7 @@ impl NoOpen {
 mod tests {
     use super::*;
     use testkit::{Call, FaultyRemote, MemRemote};
-    use vfs::{Config, Consistency, Looked};
+    use vfs::{Config, Consistency, LookupResult};
 
     struct Stage {
         remote: Arc<FaultyRemote<MemRemote>>,
@@ -96,8 +96,8 @@ mod tests {
         async fn file(&self, name: &str, content: &str) -> u64 {
             self.remote.inner().put_file(name, content);
             match self.vfs.lookup(Ino::ROOT, name.as_bytes()).await.unwrap() {
-                Looked::Found(entry) => entry.ino.0,
-                Looked::Absent(_) => panic!("{name} is not there"),
+                LookupResult::Found(entry) => entry.ino.0,
+                LookupResult::Absent(_) => panic!("{name} is not there"),
             }
         }
 

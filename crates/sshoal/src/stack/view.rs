@@ -52,7 +52,7 @@ impl View {
     async fn attr_here(&self, attr: Attr) -> Result<Attr> {
         match &self.owners {
             None => Ok(attr),
-            Some(owners) => owners.map().await?.attr_here(&vfs::Shown::default(), attr),
+            Some(owners) => owners.map().await?.attr_to_local(&vfs::Shown::default(), attr),
         }
     }
 
@@ -60,8 +60,8 @@ impl View {
         match &self.owners {
             Some(owners) if change.uid.or(change.gid).is_some() => {
                 let map = owners.map().await?;
-                let uid = change.uid.map(|uid| map.uid_there(uid)).transpose()?;
-                let gid = change.gid.map(|gid| map.gid_there(gid)).transpose()?;
+                let uid = change.uid.map(|uid| map.uid_to_remote(uid)).transpose()?;
+                let gid = change.gid.map(|gid| map.gid_to_remote(gid)).transpose()?;
                 Ok(AttrChange { uid, gid, ..change })
             }
             _ => Ok(change),
@@ -135,7 +135,7 @@ impl Remote for View {
         let mut batch = self.inner.readdir(dh).await?;
         if let Some(map) = map {
             for attr in batch.iter_mut().flatten().filter_map(|entry| entry.attr.as_mut()) {
-                *attr = map.attr_here(&vfs::Shown::default(), *attr)?;
+                *attr = map.attr_to_local(&vfs::Shown::default(), *attr)?;
             }
         }
         Ok(batch)

@@ -20,7 +20,7 @@ use crate::stack::{Source, Stack};
 /// The status of the mount of `stack` through `vfs` and `adapter`, mounted at `mounted`.
 pub fn status(stack: &Stack, vfs: &Vfs, adapter: &Adapter, mounted: Instant) -> MountStatus {
     let (opened_through, lost) = (adapter.opened_through(), adapter.ending().lost(vfs));
-    let figures = vfs.figures();
+    let figures = vfs.stats();
     let mut sources: Vec<SourceStatus> =
         stack.sources().iter().map(|one| source(one, stack.request().pool)).collect();
     let union = stack.union.as_ref().map(|union| {

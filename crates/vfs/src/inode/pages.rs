@@ -1,116 +1,130 @@
-//! Which content the kernel's pages of a file are of, and whether they may be kept over an open.
+//! Which content the kernel's pages of a file hold, and whether an open may keep them.
 //!
-//! The pages are compared with the file by their [`Validator`]. Content that was read before the
-//! second was over that the validator names is not settled: a second change in that second could
-//! not be seen.
+//! Pages are compared with the file by their [`Validator`]. Content that was read before the second
+//! of its validator was over is racy: another change in that second would not be visible.
 
 use std::time::Duration;
 
 use base::{Attr, Timestamp};
 use tokio::time::Instant;
 
-use super::{State, Validator, instant};
-use crate::moment::Moment;
+use super::{State, instant};
+use crate::compact_instant::CompactInstant;
 
-/// A content is settled when this much time has gone since its validator was first seen: the
-/// second named by the time stamp, and one for a clock that ticks in between.
-pub(super) const SETTLING: Duration = Duration::from_secs(2);
+/// A content is past its racy window when its validator has been known for this long: the second
+/// named by the mtime, and one for a clock that ticks in between.
+pub(super) const RACY_WINDOW: Duration = Duration::from_secs(2);
 
-/// A time stamp that lies this far back by this machine's clock is settled without waiting.
-/// Bounds how far the clocks of both machines may be apart (Kerberos allows as much).
+/// An mtime that is this many seconds old by the local clock is past the racy window at once.
+/// Bounds the difference of both clocks (Kerberos allows as much).
 const MAX_CLOCK_SKEW: i64 = 300;
 
-/// Which content the kernel's page cache holds, and since when it may have been filled.
+/// Identifies the content of a file, as far as SFTP allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Validator {
+    size: u64,
+    mtime: i64,
+}
+
+impl Validator {
+    pub(crate) fn of(attr: &Attr) -> Validator {
+        Validator { size: attr.size, mtime: attr.mtime.secs }
+    }
+}
+
+/// The content that the kernel's page cache holds.
 #[derive(Clone, Copy)]
 pub(super) struct Pages {
     validator: Validator,
-    settled: bool,
+    past_racy_window: bool,
 }
 
 impl State {
     fn pages(&self) -> Option<Pages> {
-        self.more.as_ref()?.pages
+        self.active.as_ref()?.pages
     }
 
     /// Whether the kernel's pages, if it has any, are of the content that `attr` names.
-    pub(crate) fn has_pages(&self, attr: &Attr, trust_unsettled: bool) -> bool {
+    pub(crate) fn has_pages(&self, attr: &Attr, trust_racy: bool) -> bool {
         self.pages().is_some_and(|pages| {
-            pages.validator == Validator::of(attr) && (pages.settled || trust_unsettled)
+            pages.validator == Validator::of(attr) && (pages.past_racy_window || trust_racy)
         })
     }
 
-    /// Whether the kernel's pages are of the content that `attr` names. If not, the caller has
+    /// Whether the kernel's pages are of the content that `attr` names. If not, the caller makes
     /// the kernel drop them, and they are filled with that content from now on.
     ///
-    /// With `trust_unsettled` an equal validator is enough. `read_from` is the time from which on
-    /// the content is read that the pages are filled with.
+    /// With `trust_racy` an equal validator is enough. The content that fills the pages is read at
+    /// `read_from` or later.
     pub(crate) fn validate_pages(
         &mut self,
         attr: &Attr,
-        trust_unsettled: bool,
+        trust_racy: bool,
         read_from: Instant,
     ) -> bool {
         let validator = Validator::of(attr);
-        let kept = self.has_pages(attr, trust_unsettled);
+        let kept = self.has_pages(attr, trust_racy);
         if !kept {
-            self.content += 1;
+            self.content_generation += 1;
             let since = i64::try_from(read_from.elapsed().as_secs()).unwrap_or(i64::MAX);
             let age = Timestamp::now().secs.saturating_sub(attr.mtime.secs).saturating_sub(since);
-            let seen_for = read_from.saturating_duration_since(instant(self.first_seen));
-            let settled = age > MAX_CLOCK_SKEW + 1 || seen_for >= SETTLING;
-            self.more().pages = Some(Pages { validator, settled });
+            let seen_for = read_from.saturating_duration_since(instant(self.validator_seen_at));
+            let past_racy_window = age > MAX_CLOCK_SKEW + 1 || seen_for >= RACY_WINDOW;
+            self.active().pages = Some(Pages { validator, past_racy_window });
         }
         kept
     }
 
-    /// Whether what was opened as `attr` may be another file than the one that descriptors which
-    /// are open here fill the kernel's pages from: its validator is the same, but it was first
-    /// seen within the second that it names, and no change made here explains it.
-    pub(crate) fn is_doubtful(&self, attr: &Attr) -> bool {
+    /// Whether the file opened as `attr` may be another one than the file from which open
+    /// descriptors fill the kernel's pages: its validator is the same, but racy, and no local
+    /// change explains it.
+    pub(crate) fn may_be_other_file(&self, attr: &Attr) -> bool {
         let validator = Validator::of(attr);
-        let unsettled = |pages: Pages| pages.validator == validator && !pages.settled;
-        self.begun() == 0
-            && self.pages().is_some_and(unsettled)
+        let racy = |pages: Pages| pages.validator == validator && !pages.past_racy_window;
+        self.changes_begun() == 0
+            && self.pages().is_some_and(racy)
             && self.open.iter().any(|open| open.cached)
     }
 
-    /// It is being opened for writing, as `attr`.
+    /// The file is being opened for writing, and has the attributes `attr`.
     pub(crate) fn begin_writing(&mut self, attr: &Attr) {
         let written = self.open.iter().any(|open| open.access.writes());
-        self.begun_empty = attr.size == 0 || self.begun_empty && written;
+        self.began_empty = attr.size == 0 || self.began_empty && written;
     }
 
-    /// The kernel's pages are what was just written, and `attr` is what came of it. Unless they
-    /// hold something from before: then another machine may have changed that.
+    /// The kernel's pages hold the data just written, and `attr` is the result; unless they also
+    /// hold older data, which another machine may have changed.
     pub(crate) fn pages_written(&mut self, attr: &Attr) {
-        if self.begun_empty {
-            self.more().pages = Some(Pages { validator: Validator::of(attr), settled: false });
+        if self.began_empty {
+            self.active().pages =
+                Some(Pages { validator: Validator::of(attr), past_racy_window: false });
         }
     }
 
-    /// Which content the kernel's pages are of is not known any longer.
-    pub(crate) fn doubt_pages(&mut self) {
-        self.content += 1;
-        self.doubts_pages = true;
-        if let Some(more) = &mut self.more {
-            more.pages = None;
+    /// The content of the kernel's pages is no longer known.
+    pub(crate) fn invalidate_pages(&mut self) {
+        self.content_generation += 1;
+        self.pages_untrusted = true;
+        if let Some(active) = &mut self.active {
+            active.pages = None;
         }
     }
 
-    /// Whether the kernel's pages are trusted where they are not compared with what is known.
+    /// Whether the kernel's pages may be used where pages are never compared.
     pub(crate) fn trusts_pages(&self) -> bool {
-        !self.doubts_pages
+        !self.pages_untrusted
     }
 
-    /// The same; the kernel drops them if not, and from then on they are trusted again.
-    pub(crate) fn trust_pages(&mut self) -> bool {
-        !std::mem::take(&mut self.doubts_pages)
+    /// Whether the kernel's pages may be used where pages are never compared. If not, the kernel
+    /// drops them with this open, and later pages are trusted again.
+    pub(crate) fn restore_page_trust(&mut self) -> bool {
+        !std::mem::take(&mut self.pages_untrusted)
     }
 
-    /// The content is being changed here, so that the pages match no validator seen so far, and
-    /// the kernel knows that the size it was told is not true any longer.
-    pub(crate) fn forget_pages(&mut self) {
-        self.doubt_pages();
-        self.told_until = Moment::NEVER;
+    /// The content is being changed locally: the pages match no known validator, and the kernel
+    /// knows that its size is stale.
+    pub(crate) fn invalidate_pages_and_size(&mut self) {
+        self.invalidate_pages();
+        self.kernel_valid_until = CompactInstant::NEVER;
     }
 }

@@ -1,6 +1,6 @@
 //! Attributes and pages over time.
 
-use super::pages::SETTLING;
+use super::pages::RACY_WINDOW;
 use super::*;
 
 fn attr(size: u64, mtime: i64) -> Attr {
@@ -17,108 +17,108 @@ fn secs(secs: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_stays_the_same_counts_longer_each_time() {
+async fn unchanged_attributes_are_valid_longer_each_time() {
     let inode = inode();
     let timeout = Timeout { min: secs(1), max: secs(3) };
     let now = Timestamp::now().secs;
     for lifetime in [1, 2, 3, 3] {
-        inode.state().learn(attr(1, now), Instant::now(), Instant::now(), timeout);
+        inode.state().set_attr(attr(1, now), Instant::now(), Instant::now(), timeout);
         assert_eq!(inode.state().valid_until() - Instant::now(), secs(lifetime));
         tokio::time::advance(secs(lifetime)).await;
         assert!(inode.state().fresh_attr(Instant::now()).is_none());
     }
-    inode.state().learn(attr(2, 100), Instant::now(), Instant::now(), timeout);
+    inode.state().set_attr(attr(2, 100), Instant::now(), Instant::now(), timeout);
     assert_eq!(inode.state().valid_until() - Instant::now(), secs(1), "it changed");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_old_counts_longer_at_first() {
+async fn attributes_of_old_files_are_valid_longer_at_first() {
     let timeout = Timeout { min: secs(1), max: secs(20) };
     let now = Timestamp::now().secs;
-    // Seconds have time to pass in the middle of each tenth.
+    // So that a clock tick does not change the tenth of the age.
     for (age, lifetime) in [(-500, 1), (3, 1), (105, 10), (1005, 20), (now, 20)] {
         let inode = inode();
-        inode.state().learn(attr(1, now - age), Instant::now(), Instant::now(), timeout);
+        inode.state().set_attr(attr(1, now - age), Instant::now(), Instant::now(), timeout);
         assert_eq!(inode.state().valid_until() - Instant::now(), secs(lifetime), "{age}");
-        inode.state().learn(attr(2, now - age), Instant::now(), Instant::now(), timeout);
+        inode.state().set_attr(attr(2, now - age), Instant::now(), Instant::now(), timeout);
         assert_eq!(inode.state().valid_until() - Instant::now(), secs(1), "it changed");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listing_counts_as_long_as_all_that_is_in_it() {
+async fn a_listing_is_valid_as_long_as_all_its_entries() {
     let inode = inode();
     let timeout = Timeout { min: secs(1), max: secs(20) };
     let (now, start) = (Timestamp::now().secs, Instant::now());
-    inode.state().learn(attr(1, now - 1005), start, start, timeout);
+    inode.state().set_attr(attr(1, now - 1005), start, start, timeout);
     tokio::time::advance(secs(1)).await;
-    let asked = Asked { tick: 0, at: Instant::now() };
-    let counts = |newest| inode.state().listing_lifetime(asked, newest, timeout);
-    assert_eq!(counts(i64::MIN), secs(20), "empty");
-    assert_eq!((counts(now - 105), counts(now - 3)), (secs(10), secs(1)));
+    let stamp = RequestStamp { seq: 0, at: Instant::now() };
+    let lifetime = |newest| inode.state().listing_lifetime(stamp, newest, timeout);
+    assert_eq!(lifetime(i64::MIN), secs(20), "empty");
+    assert_eq!((lifetime(now - 105), lifetime(now - 3)), (secs(10), secs(1)));
     tokio::time::advance(secs(1)).await;
-    inode.state().learn(attr(1, now - 1005), Instant::now(), Instant::now(), timeout);
-    assert_eq!(counts(now - 105), secs(10), "nothing new");
-    inode.state().changed_at(1);
-    assert_eq!(counts(now - 105), secs(1), "changed here");
-    let later = Asked { tick: 1, ..asked };
-    inode.state().learn(attr(2, now - 1005), Instant::now(), Instant::now(), timeout);
+    inode.state().set_attr(attr(1, now - 1005), Instant::now(), Instant::now(), timeout);
+    assert_eq!(lifetime(now - 105), secs(10), "nothing new");
+    inode.state().note_change(1);
+    assert_eq!(lifetime(now - 105), secs(1), "changed here");
+    let later = RequestStamp { seq: 1, ..stamp };
+    inode.state().set_attr(attr(2, now - 1005), Instant::now(), Instant::now(), timeout);
     assert_eq!(inode.state().listing_lifetime(later, now - 105, timeout), secs(1), "elsewhere");
 }
 
-/// Whether the pages are kept by an open whose content is read from now on.
-fn validate(inode: &Inode, attr: &Attr, trust_unsettled: bool) -> bool {
-    inode.state().validate_pages(attr, trust_unsettled, Instant::now())
+/// Whether an open whose content is read from now on keeps the pages.
+fn validate(inode: &Inode, attr: &Attr, trust_racy: bool) -> bool {
+    inode.state().validate_pages(attr, trust_racy, Instant::now())
 }
 
 #[tokio::test(start_paused = true)]
-async fn pages_of_a_fresh_file_are_not_trusted_until_its_second_is_over() {
+async fn racy_pages_are_not_kept() {
     let inode = inode();
     let timeout = Timeout::fixed(secs(1));
     let now = Timestamp::now().secs;
-    inode.state().learn(attr(1, now), Instant::now(), Instant::now(), timeout);
+    inode.state().set_attr(attr(1, now), Instant::now(), Instant::now(), timeout);
     assert!(!validate(&inode, &attr(1, now), false), "never filled");
     assert!(!validate(&inode, &attr(1, now), false), "filled in that second");
     assert!(validate(&inode, &attr(1, now), true));
-    tokio::time::advance(SETTLING).await;
+    tokio::time::advance(RACY_WINDOW).await;
     assert!(!validate(&inode, &attr(1, now), false), "filled in that second");
     assert!(validate(&inode, &attr(1, now), false), "filled after it");
     assert!(!validate(&inode, &attr(2, now), false), "another content");
-    inode.state().forget_pages();
+    inode.state().invalidate_pages_and_size();
     let read_from = Instant::now() - secs(1);
     assert!(!inode.state().validate_pages(&attr(1, now), false, read_from));
     assert!(!validate(&inode, &attr(1, now), false), "read in that second, and opened after it");
 }
 
 #[test]
-fn pages_of_an_old_file_are_trusted_at_once() {
+fn pages_of_an_old_file_are_kept_at_once() {
     let inode = inode();
-    inode.state().learn(attr(1, 1000), Instant::now(), Instant::now(), Timeout::fixed(secs(1)));
+    inode.state().set_attr(attr(1, 1000), Instant::now(), Instant::now(), Timeout::fixed(secs(1)));
     assert!(!validate(&inode, &attr(1, 1000), false));
     assert!(validate(&inode, &attr(1, 1000), false));
-    inode.state().forget_pages();
+    inode.state().invalidate_pages_and_size();
     assert!(!validate(&inode, &attr(1, 1000), false));
 }
 
 #[test]
-fn fractions_set_here_hold_while_the_server_tells_the_same_second() {
+fn local_fractions_hold_while_the_server_reports_the_same_second() {
     let inode = inode();
     let timeout = Timeout::fixed(secs(1));
-    inode.state().learn(attr(1, 100), Instant::now(), Instant::now(), timeout);
+    inode.state().set_attr(attr(1, 100), Instant::now(), Instant::now(), timeout);
     let exact = Timestamp { secs: 500, nanos: 123 };
     let change = AttrChange { mtime: Some(exact), ..AttrChange::default() };
     assert!(inode.state().apply(&change, true));
-    let told = inode.state().last_attr().unwrap();
-    assert_eq!((told.mtime.secs, inode.state().times(&told).1), (500, exact));
-    inode.state().learn(attr(1, 501), Instant::now(), Instant::now(), timeout);
-    let told = inode.state().last_attr().unwrap();
-    assert_eq!(inode.state().times(&told).1, Timestamp::from_secs(501));
+    let last = inode.state().last_attr().unwrap();
+    assert_eq!((last.mtime.secs, inode.state().times(&last).1), (500, exact));
+    inode.state().set_attr(attr(1, 501), Instant::now(), Instant::now(), timeout);
+    let last = inode.state().last_attr().unwrap();
+    assert_eq!(inode.state().times(&last).1, Timestamp::from_secs(501));
 }
 
 #[test]
-fn what_the_server_may_decide_otherwise_is_not_predicted() {
+fn results_that_the_server_may_change_are_not_predicted() {
     let inode = inode();
-    inode.state().learn(attr(1, 100), Instant::now(), Instant::now(), Timeout::fixed(secs(1)));
+    inode.state().set_attr(attr(1, 100), Instant::now(), Instant::now(), Timeout::fixed(secs(1)));
     let of = |change: AttrChange| inode.state().apply(&change, true);
     assert!(of(AttrChange { perm: Some(0o755), ..AttrChange::default() }));
     assert!(!of(AttrChange { perm: Some(0o2755), ..AttrChange::default() }));

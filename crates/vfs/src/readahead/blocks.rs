@@ -1,9 +1,10 @@
-//! What was fetched ahead for one open file and not read yet.
+//! Data that was fetched for one open file and not read yet.
 //!
 //! Invariants:
 //! 1. Blocks do not overlap.
-//! 2. A block goes when as many bytes were handed out as it has: from then on the kernel has them.
-//! 3. A block that was dropped while it was on its way is not there when it arrives.
+//! 2. A block is dropped when as many bytes were returned as it has: from then on the kernel has
+//!    them.
+//! 3. A block that was dropped while in flight is not stored when it arrives.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,12 +14,12 @@ use std::time::Duration;
 use base::{Data, Result};
 use tokio::time::Instant;
 
-/// How long what was fetched ahead may wait for its reader. Past that the server is asked again:
-/// a reader that pauses gets what the file is when it goes on.
+/// How long fetched data may wait for its reader. After that the server is requested again: a
+/// reader that pauses gets the present content when it continues.
 pub(super) const KEPT_FOR: Duration = Duration::from_secs(3);
 
-/// One number for each block, so that what arrives late for a dropped one is told from what its
-/// successor waits for.
+/// Unique for each block, so that an answer for a dropped block is not taken for that of its
+/// successor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
     start: u64,
@@ -41,10 +42,10 @@ impl<C> Default for Blocks<C> {
 #[derive(Debug)]
 struct Block<C> {
     number: u64,
-    /// As asked for.
+    /// As requested.
     end: u64,
-    asked_at: Instant,
-    /// Bytes that were handed out.
+    requested_at: Instant,
+    /// Bytes that were returned.
     served: u64,
     content: Content,
     /// Dropped with the block.
@@ -53,94 +54,95 @@ struct Block<C> {
 
 #[derive(Debug)]
 enum Content {
-    OnItsWay(Vec<Waker>),
-    /// Up to the block's end or that of the file.
-    Here(Data),
+    InFlight(Vec<Waker>),
+    /// Up to the end of the block or of the file.
+    Data(Data),
 }
 
-/// What there is of a range.
+/// The data at the beginning of a range.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// Its beginning.
-    Here(Data),
-    /// When the block was fetched, the file ended before it.
-    Ended,
-    /// Its beginning is on its way; the waker was kept.
-    OnItsWay,
-    /// Nothing, up to this offset.
-    Nothing(u64),
+pub(super) enum Taken {
+    /// The first bytes.
+    Data(Data),
+    /// The file ended before it when the block was fetched.
+    EndOfFile,
+    /// In flight; the waker was stored.
+    InFlight,
+    /// None up to this offset.
+    Missing(u64),
 }
 
 impl<C> Blocks<C> {
-    /// Whether the bytes from `offset` on are here.
+    /// Whether the bytes from `offset` on have arrived.
     pub(super) fn has(&self, offset: u64) -> bool {
         let before = self.by_start.range(..=offset).next_back();
         before.is_some_and(|(_, block)| {
-            block.end > offset && matches!(block.content, Content::Here(_))
+            block.end > offset && matches!(block.content, Content::Data(_))
         })
     }
 
-    /// Whether a part of `range` is there or on its way.
+    /// Whether a part of `range` has arrived or is in flight.
     pub(super) fn overlaps(&self, range: &Range<u64>) -> bool {
         let before = self.by_start.range(..range.end).next_back();
         before.is_some_and(|(_, block)| block.end > range.start)
     }
 
-    /// Enters a block that is about to be fetched, unless a part of it is there. It has `claim`
-    /// for as long as it is.
+    /// Registers a block that is about to be fetched, unless a part of it is known. The block holds
+    /// `claim`.
     pub(super) fn begin(&mut self, range: Range<u64>, now: Instant, claim: C) -> Option<Ticket> {
         if range.is_empty() || self.overlaps(&range) {
             return None;
         }
         let number = self.next;
         self.next += 1;
-        let content = Content::OnItsWay(Vec::new());
+        let content = Content::InFlight(Vec::new());
         let end = range.end;
-        let block = Block { number, end, asked_at: now, served: 0, content, _claim: claim };
+        let block = Block { number, end, requested_at: now, served: 0, content, _claim: claim };
         self.by_start.insert(range.start, block);
         Some(Ticket { start: range.start, number })
     }
 
-    /// A block has arrived, or failed. Returns who waits for it, to be woken without the lock.
+    /// A block has arrived, or failed. Returns the wakers of its readers, to be woken without the
+    /// lock.
     pub(super) fn arrive(&mut self, ticket: Ticket, result: Result<Data>) -> Vec<Waker> {
         let Some(block) = self.by_start.get_mut(&ticket.start) else { return Vec::new() };
         if block.number != ticket.number {
             return Vec::new();
         }
         match result {
-            Ok(data) => wakers(std::mem::replace(&mut block.content, Content::Here(data))),
-            // The reader asks itself, and has an error of its own.
+            Ok(data) => wakers(std::mem::replace(&mut block.content, Content::Data(data))),
+            // The reader sends its own request and gets its own error.
             Err(_) => self.remove(ticket.start),
         }
     }
 
-    /// Takes what there is at the beginning of `range`.
-    pub(super) fn take(&mut self, range: &Range<u64>, now: Instant, waker: &Waker) -> Found {
+    /// Takes the data at the beginning of `range`.
+    pub(super) fn take(&mut self, range: &Range<u64>, now: Instant, waker: &Waker) -> Taken {
         let Some(start) = self.first_from(range.start).filter(|start| *start < range.end) else {
-            return Found::Nothing(range.end);
+            return Taken::Missing(range.end);
         };
         if start > range.start {
-            return Found::Nothing(start);
+            return Taken::Missing(start);
         }
-        let Some(block) = self.by_start.get_mut(&start) else { return Found::Nothing(range.end) };
+        let Some(block) = self.by_start.get_mut(&start) else { return Taken::Missing(range.end) };
         let data = match &mut block.content {
-            Content::OnItsWay(wakers) => {
+            Content::InFlight(wakers) => {
                 if !wakers.iter().any(|known| known.will_wake(waker)) {
                     wakers.push(waker.clone());
                 }
-                return Found::OnItsWay;
+                return Taken::InFlight;
             }
-            Content::Here(data) => data,
+            Content::Data(data) => data,
         };
-        if now.saturating_duration_since(block.asked_at) > KEPT_FOR {
+        if now.saturating_duration_since(block.requested_at) > KEPT_FOR {
             let end = block.end.min(range.end);
             self.remove(start);
-            return Found::Nothing(end);
+            return Taken::Missing(end);
         }
         let has_until = start + data.len() as u64;
         if range.start >= has_until {
             self.remove(start);
-            return Found::Ended;
+            return Taken::EndOfFile;
         }
         let end = range.end.min(has_until);
         let taken = data.slice((range.start - start) as usize..(end - start) as usize);
@@ -148,17 +150,17 @@ impl<C> Blocks<C> {
         if block.served >= block.end - start {
             self.remove(start);
         }
-        Found::Here(taken)
+        Taken::Data(taken)
     }
 
-    /// Where the block begins that holds `offset`, or the first one after it.
+    /// The beginning of the block that contains `offset`, or of the first one after it.
     fn first_from(&self, offset: u64) -> Option<u64> {
         let before = self.by_start.range(..=offset).next_back();
         let holds = before.filter(|(_, block)| block.end > offset).map(|(start, _)| *start);
         holds.or_else(|| self.by_start.range(offset..).next().map(|(start, _)| *start))
     }
 
-    /// Drops all blocks. Returns who waits for them.
+    /// Drops all blocks. Returns the wakers of their readers.
     pub(super) fn clear(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.by_start)
             .into_values()
@@ -167,12 +169,12 @@ impl<C> Blocks<C> {
     }
 
     /// Drops the blocks that have waited for too long.
-    pub(super) fn expire(&mut self, now: Instant) {
-        let old = |block: &Block<C>| now.saturating_duration_since(block.asked_at) > KEPT_FOR;
+    pub(super) fn invalidate(&mut self, now: Instant) {
+        let old = |block: &Block<C>| now.saturating_duration_since(block.requested_at) > KEPT_FOR;
         let starts: Vec<u64> = self
             .by_start
             .iter()
-            .filter(|(_, block)| old(block) && matches!(block.content, Content::Here(_)))
+            .filter(|(_, block)| old(block) && matches!(block.content, Content::Data(_)))
             .map(|(start, _)| *start)
             .collect();
         for start in starts {
@@ -188,8 +190,8 @@ impl<C> Blocks<C> {
 
 fn wakers(content: Content) -> Vec<Waker> {
     match content {
-        Content::OnItsWay(wakers) => wakers,
-        Content::Here(_) => Vec::new(),
+        Content::InFlight(wakers) => wakers,
+        Content::Data(_) => Vec::new(),
     }
 }
 
@@ -201,7 +203,7 @@ mod tests {
     use std::sync::{Arc, LazyLock};
     use std::task::Wake;
 
-    /// The same waker each time, as a task's is.
+    /// The same waker each time, as for one task.
     struct Nobody;
     impl Wake for Nobody {
         fn wake(self: Arc<Self>) {}
@@ -211,7 +213,7 @@ mod tests {
         Data::from(Bytes::from_iter(range))
     }
 
-    fn take(blocks: &mut Blocks<()>, range: Range<u64>) -> Found {
+    fn take(blocks: &mut Blocks<()>, range: Range<u64>) -> Taken {
         static WAKER: LazyLock<Waker> = LazyLock::new(|| Waker::from(Arc::new(Nobody)));
         blocks.take(&range, Instant::now(), &WAKER)
     }
@@ -225,47 +227,47 @@ mod tests {
     fn with(ranges: impl IntoIterator<Item = Range<u8>>) -> Blocks<()> {
         let mut blocks = Blocks::default();
         for range in ranges {
-            let asked = u64::from(range.start)..u64::from(range.end);
-            let ticket = blocks.begin(asked, Instant::now(), ()).unwrap();
+            let bytes = u64::from(range.start)..u64::from(range.end);
+            let ticket = blocks.begin(bytes, Instant::now(), ()).unwrap();
             blocks.arrive(ticket, Ok(data(range.clone())));
         }
         blocks
     }
 
     #[test]
-    fn what_was_handed_out_is_gone() {
+    fn returned_data_is_dropped() {
         let mut blocks = with([10..20, 20..30]);
         assert_eq!(bytes(&blocks), 20);
-        assert_eq!(take(&mut blocks, 14..25), Found::Here(data(14..20)), "up to the next block");
-        assert_eq!(take(&mut blocks, 10..14), Found::Here(data(10..14)), "in whatever order");
-        assert_eq!(take(&mut blocks, 10..14), Found::Nothing(14));
-        assert_eq!(take(&mut blocks, 20..25), Found::Here(data(20..25)));
-        assert_eq!(take(&mut blocks, 25..40), Found::Here(data(25..30)));
+        assert_eq!(take(&mut blocks, 14..25), Taken::Data(data(14..20)), "up to the next block");
+        assert_eq!(take(&mut blocks, 10..14), Taken::Data(data(10..14)), "in whatever order");
+        assert_eq!(take(&mut blocks, 10..14), Taken::Missing(14));
+        assert_eq!(take(&mut blocks, 20..25), Taken::Data(data(20..25)));
+        assert_eq!(take(&mut blocks, 25..40), Taken::Data(data(25..30)));
         assert!(blocks.by_start.is_empty() && bytes(&blocks) == 0);
     }
 
     #[test]
-    fn what_is_missing_ends_where_a_block_begins() {
+    fn missing_data_ends_where_a_block_begins() {
         let mut blocks = with([10..20, 30..40]);
-        assert_eq!(take(&mut blocks, 0..50), Found::Nothing(10));
-        assert_eq!(take(&mut blocks, 20..50), Found::Nothing(30));
-        assert_eq!(take(&mut blocks, 40..50), Found::Nothing(50));
-        assert_eq!(take(&mut blocks, 0..5), Found::Nothing(5));
-        assert_eq!(take(&mut blocks, 15..50), Found::Here(data(15..20)));
+        assert_eq!(take(&mut blocks, 0..50), Taken::Missing(10));
+        assert_eq!(take(&mut blocks, 20..50), Taken::Missing(30));
+        assert_eq!(take(&mut blocks, 40..50), Taken::Missing(50));
+        assert_eq!(take(&mut blocks, 0..5), Taken::Missing(5));
+        assert_eq!(take(&mut blocks, 15..50), Taken::Data(data(15..20)));
     }
 
     #[test]
-    fn an_end_of_file_is_told_as_such() {
+    fn an_end_of_file_is_reported() {
         let mut blocks = Blocks::default();
         let ticket = blocks.begin(10..20, Instant::now(), ()).unwrap();
         blocks.arrive(ticket, Ok(data(10..13)));
-        assert_eq!(take(&mut blocks, 10..20), Found::Here(data(10..13)));
-        assert_eq!(take(&mut blocks, 13..20), Found::Ended);
-        assert_eq!(take(&mut blocks, 13..20), Found::Nothing(20), "asked for anew the next time");
+        assert_eq!(take(&mut blocks, 10..20), Taken::Data(data(10..13)));
+        assert_eq!(take(&mut blocks, 13..20), Taken::EndOfFile);
+        assert_eq!(take(&mut blocks, 13..20), Taken::Missing(20), "asked for anew the next time");
     }
 
     #[test]
-    fn what_overlaps_is_not_fetched_twice() {
+    fn overlapping_ranges_are_not_fetched_twice() {
         let mut blocks = with(std::iter::once(10..20));
         for range in [5..11, 10..20, 12..15, 19..30, 0..40] {
             assert_eq!(blocks.begin(range, Instant::now(), ()), None);
@@ -275,44 +277,44 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_woken_by_arrival_failure_and_loss() {
+    fn readers_are_woken_by_arrival_failure_and_clearing() {
         let now = Instant::now();
         for outcome in 0..3 {
             let mut blocks = Blocks::default();
             let ticket = blocks.begin(0..10, now, ()).unwrap();
-            assert_eq!(take(&mut blocks, 5..10), Found::OnItsWay);
-            assert_eq!(take(&mut blocks, 5..10), Found::OnItsWay);
+            assert_eq!(take(&mut blocks, 5..10), Taken::InFlight);
+            assert_eq!(take(&mut blocks, 5..10), Taken::InFlight);
             let woken = match outcome {
                 0 => blocks.arrive(ticket, Ok(data(0..10))),
                 1 => blocks.arrive(ticket, Err(Errno::EIO)),
                 _ => blocks.clear(),
             };
             assert_eq!(woken.len(), 1, "once for each");
-            let found = take(&mut blocks, 5..10);
-            assert_eq!(found == Found::Here(data(5..10)), outcome == 0);
-            assert_eq!(found == Found::Nothing(10), outcome > 0);
+            let taken = take(&mut blocks, 5..10);
+            assert_eq!(taken == Taken::Data(data(5..10)), outcome == 0);
+            assert_eq!(taken == Taken::Missing(10), outcome > 0);
         }
     }
 
     #[test]
-    fn what_arrives_for_a_dropped_block_is_dropped() {
+    fn an_answer_for_a_dropped_block_is_dropped() {
         let mut blocks = Blocks::default();
         let old = blocks.begin(0..10, Instant::now(), ()).unwrap();
         blocks.clear();
         let new = blocks.begin(0..10, Instant::now(), ()).unwrap();
         blocks.arrive(old, Ok(data(50..60)));
-        assert_eq!(take(&mut blocks, 0..10), Found::OnItsWay);
+        assert_eq!(take(&mut blocks, 0..10), Taken::InFlight);
         blocks.arrive(new, Ok(data(0..10)));
-        assert_eq!(take(&mut blocks, 0..10), Found::Here(data(0..10)));
+        assert_eq!(take(&mut blocks, 0..10), Taken::Data(data(0..10)));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_waits_for_too_long_is_asked_for_again() {
+    async fn data_that_waits_too_long_is_requested_again() {
         let mut blocks = with([0..10, 10..20]);
         tokio::time::advance(KEPT_FOR + Duration::from_millis(1)).await;
-        assert_eq!(take(&mut blocks, 0..10), Found::Nothing(10));
+        assert_eq!(take(&mut blocks, 0..10), Taken::Missing(10));
         assert_eq!(bytes(&blocks), 10);
-        blocks.expire(Instant::now());
+        blocks.invalidate(Instant::now());
         assert_eq!(bytes(&blocks), 0);
     }
 }

@@ -1,48 +1,48 @@
-//! What the reads of one file look like, and what will be read next.
+//! Recognizes the pattern of the reads of one file, and predicts the next ones.
 //!
-//! A *stream* is a reader that goes through the file with equal steps: in sequence, where each
-//! read begins where the last one ended, or with a *stride*, where all are as far apart. Several
-//! readers of one file are several streams. A read that goes on with none of them may be the
-//! beginning of one, and nothing is fetched for it but itself.
+//! A *stream* is a reader that moves through the file in equal steps: in sequence, where each read
+//! begins at the end of the last one, or with a *stride*, where the reads are equally far apart.
+//! Several readers of one file are several streams. A read that continues no stream may be the
+//! beginning of one, and nothing more is fetched for it.
 //!
 //! Pure: reads in, ranges to fetch out. It knows neither the remote nor what has arrived.
 
 use std::ops::Range;
 
-/// Streams of one file that are told apart. A merge sort reads from more, but the least recent
-/// then only begins anew.
+/// Streams of one file that are distinguished. A merge sort reads from more, but then only the
+/// least recent one begins again.
 const STREAMS: usize = 16;
 
-/// Reads in a row that make a sequence. One after another happens by chance in small files.
+/// Reads in a row that make a sequence. Two contiguous reads happen by chance in small files.
 const SEQUENCE: u32 = 2;
 
-/// A read as long as this is part of a sequence if just one goes before it: the kernel makes them
-/// so long only for who reads on.
+/// A read of this size is part of a sequence if one read precedes it: the kernel sends such reads
+/// only for sequential readers.
 const LONG_READ: u64 = 64 << 10;
 
 /// Equal strides in a row that make a stream. Two happen by chance too often.
 const STRIDES: u32 = 3;
 
-/// What a stream fetches ahead at first, in bytes: two of the kernel's usual reads. Whatever is
-/// fetched ahead for nothing is at most this.
+/// Readahead of a stream at first, in bytes: two of the kernel's usual reads. At most this much is
+/// fetched in vain.
 pub(super) const FIRST_WINDOW: u64 = 256 << 10;
 
-/// A read that goes past what was read last by no more than this is still in sequence: the kernel
-/// leaves out what it has in its page cache.
+/// A read that begins at most this far behind the end of the last one is still in sequence: the
+/// kernel skips the pages that it has.
 const GAP: u64 = 128 << 10;
 
-/// Who asks for so much from the beginning of the file on is about to read all of it: who only
-/// looks at its head asks for less, and the kernel then reads a quarter of this.
+/// A first read of this size from the beginning of the file on is the start of a whole read: for a
+/// program that reads only the head of the file, the kernel reads a quarter of this.
 const WHOLE_FILE: u64 = 128 << 10;
 
-/// How far ahead to go, and in what pieces.
+/// How far ahead to fetch, and in pieces of which size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reach {
     /// Bytes that one stream may be ahead, at most.
     pub(super) window: u64,
     /// Bytes of a piece.
     pub(super) piece: u64,
-    /// Nothing is fetched from here on: where the file ends.
+    /// The end of the file: nothing is fetched from here on.
     pub(super) end: u64,
 }
 
@@ -54,14 +54,14 @@ pub(super) struct Patterns(Vec<Stream>);
 struct Stream {
     start: u64,
     end: u64,
-    /// From the beginning of the read before to that of the last one; 0 when there was none.
+    /// From the beginning of the read before to that of the last one; 0 if there was none.
     stride: i64,
-    /// How many reads have gone on so.
+    /// The number of reads that have continued the stream.
     run: u32,
     /// Bytes to be ahead.
     window: u64,
-    /// Up to where it was fetched ahead; with a negative stride, down to where.
-    ahead: u64,
+    /// The end of the fetched data; with a negative stride, its beginning.
+    fetched_end: u64,
     kind: Kind,
 }
 
@@ -72,8 +72,8 @@ enum Kind {
 }
 
 impl Patterns {
-    /// Takes note of a read. `waited` says that its data were not there yet. Returns what is to be
-    /// fetched ahead, in the order in which it will be wanted.
+    /// Records a read. `waited` says that its data had not arrived yet. Returns the ranges to
+    /// fetch, in the order in which they will be needed.
     pub(super) fn note(&mut self, read: Range<u64>, waited: bool, reach: Reach) -> Vec<Range<u64>> {
         let goes_on = |stream: &Stream| stream.goes_on(&read);
         let Some(index) = self.0.iter().rposition(|stream| goes_on(stream).is_some()) else {
@@ -89,9 +89,9 @@ impl Patterns {
         let before = stream.clone();
         stream.step(&read, kind);
         if kind == Kind::Strided && !stream.is_established() {
-            // Perhaps the beginnings of readers that share the file in equal parts.
+            // Perhaps several readers begin, each with an equal part of the file.
             self.0.insert(index, before);
-            self.make_room();
+            self.evict_if_full();
         }
         if waited && stream.is_established() {
             stream.window = (stream.window * 2).min(reach.window);
@@ -101,24 +101,24 @@ impl Patterns {
         wanted
     }
 
-    /// What was fetched ahead is gone.
-    pub(super) fn begin_anew(&mut self) {
+    /// The fetched data was dropped.
+    pub(super) fn restart(&mut self) {
         for stream in &mut self.0 {
-            stream.ahead = match stream.kind {
+            stream.fetched_end = match stream.kind {
                 Kind::Sequential => stream.end,
                 Kind::Strided => stream.start,
             };
         }
     }
 
-    fn make_room(&mut self) {
+    fn evict_if_full(&mut self) {
         if self.0.len() == STREAMS {
             self.0.remove(0);
         }
     }
 
     fn begin(&mut self, read: &Range<u64>) {
-        self.make_room();
+        self.evict_if_full();
         let stride = self.0.last().map_or(0, |last| read.start.wrapping_sub(last.start) as i64);
         self.0.push(Stream {
             start: read.start,
@@ -126,14 +126,14 @@ impl Patterns {
             stride,
             run: 0,
             window: FIRST_WINDOW,
-            ahead: read.end,
+            fetched_end: read.end,
             kind: Kind::Strided,
         });
     }
 }
 
 impl Stream {
-    /// How this read goes on with the stream, if it does.
+    /// How this read continues the stream, if it does.
     fn goes_on(&self, read: &Range<u64>) -> Option<Kind> {
         let length = read.end - read.start;
         let gap = GAP.min(length.max(self.end - self.start));
@@ -149,12 +149,13 @@ impl Stream {
 
     fn step(&mut self, read: &Range<u64>, kind: Kind) {
         if kind != self.kind {
-            (self.kind, self.run, self.ahead) = (kind, 0, read.end);
+            (self.kind, self.run, self.fetched_end) = (kind, 0, read.end);
         }
         self.run = self.run.saturating_add(1);
         match kind {
             Kind::Sequential => {
-                // Of the two that overtook each other the later one says where it goes on.
+                // If two reads overtook each other, the one at the higher offset determines the
+                // next one.
                 self.start = read.start.max(self.start);
                 self.end = read.end.max(self.end);
                 self.stride = 0;
@@ -176,7 +177,7 @@ impl Stream {
         }
     }
 
-    /// The first read is taken for the first of a sequence.
+    /// Treats the first read as the first of a sequence.
     fn begin_sequence(&mut self, reach: Reach) -> Vec<Range<u64>> {
         (self.kind, self.stride) = (Kind::Sequential, 0);
         self.next_pieces(reach)
@@ -192,46 +193,46 @@ impl Stream {
         }
     }
 
-    /// Refilled when a quarter of the window is used up: requests go out together, and what is on
-    /// its way hardly gets less.
+    /// Refills the window when a quarter of it is used up: requests are sent together, and the data
+    /// in flight hardly decreases.
     fn next_pieces(&mut self, reach: Reach) -> Vec<Range<u64>> {
         let window = self.window.min(reach.window);
-        self.ahead = self.ahead.max(self.end);
-        if self.ahead - self.end > window / 4 * 3 {
+        self.fetched_end = self.fetched_end.max(self.end);
+        if self.fetched_end - self.end > window / 4 * 3 {
             return Vec::new();
         }
         let until = (self.end + window).min(reach.end);
         let mut pieces = Vec::new();
-        while self.ahead < until {
-            let piece = self.ahead..(self.ahead + reach.piece).min(reach.end);
-            self.ahead = piece.end;
+        while self.fetched_end < until {
+            let piece = self.fetched_end..(self.fetched_end + reach.piece).min(reach.end);
+            self.fetched_end = piece.end;
             pieces.push(piece);
         }
         pieces
     }
 
-    /// Each stride apart, as long as the last read, as many as the window has room for. Where the
-    /// next read would begin that was not fetched yet is kept in `ahead`.
+    /// The next ranges, each a stride apart and as long as the last read, as many as fit into the
+    /// window. `fetched_end` is set to the beginning of the next read that was not fetched yet.
     fn next_strides(&mut self, reach: Reach) -> Vec<Range<u64>> {
         let length = self.end - self.start;
         let room = (self.window.min(reach.window) / length.max(1)).max(1);
         let next = |from: u64| from.checked_add_signed(self.stride);
-        // What was fetched before is behind the reader, or `done` strides in front of it.
-        let distance = (self.ahead.wrapping_sub(self.start) as i64).checked_div(self.stride);
-        let aligned = (self.ahead.wrapping_sub(self.start) as i64) % self.stride == 0;
+        // The fetched data is behind the reader, or `done` strides in front of it.
+        let distance = (self.fetched_end.wrapping_sub(self.start) as i64).checked_div(self.stride);
+        let aligned = (self.fetched_end.wrapping_sub(self.start) as i64) % self.stride == 0;
         let done = distance.filter(|done| aligned && *done > 0 && *done as u64 <= room);
         let done = done.unwrap_or(0) as u64;
         if done > room / 2 {
             return Vec::new();
         }
-        let mut at = if done == 0 { Some(self.start) } else { Some(self.ahead) };
+        let mut at = if done == 0 { Some(self.start) } else { Some(self.fetched_end) };
         let mut pieces = Vec::new();
         for _ in done..room {
             let Some(start) = at.and_then(next).filter(|start| *start < reach.end) else { break };
             pieces.push(start..(start + length).min(reach.end));
             at = Some(start);
         }
-        self.ahead = at.unwrap_or(self.start);
+        self.fetched_end = at.unwrap_or(self.start);
         pieces
     }
 }
@@ -250,14 +251,14 @@ mod tests {
         reads.into_iter().flat_map(|read| patterns.note(read, true, REACH)).collect()
     }
 
-    /// Whether the ranges are one, without a gap and without an overlap.
+    /// The union of the ranges, if there is neither a gap nor an overlap.
     fn joined(ranges: &[Range<u64>]) -> Option<Range<u64>> {
         let whole = ranges.first()?.start..ranges.last()?.end;
         ranges.windows(2).all(|pair| pair[0].end == pair[1].start).then_some(whole)
     }
 
     #[test]
-    fn a_sequence_is_fetched_ahead_once_and_further_each_time() {
+    fn a_sequence_is_fetched_once_and_further_ahead_each_time() {
         let mut patterns = Patterns::default();
         let read = |n: u64| (n + 1) * 128 * KIB..(n + 2) * 128 * KIB;
         assert!(patterns.note(read(0), true, REACH).is_empty(), "one read is no sequence");
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_much_from_the_beginning_on_reads_all_of_it() {
+    fn a_long_first_read_begins_a_sequence() {
         let first = |len| Patterns::default().note(0..len, true, REACH);
         assert!(first(16 * KIB).is_empty(), "it may have been the head that was wanted");
         let whole = joined(&first(128 * KIB)).expect("at once");
@@ -302,12 +303,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_fetched_again() {
+    fn dropped_data_is_fetched_again() {
         let mut patterns = Patterns::default();
         let read = |n: u64| n * 128 * KIB..(n + 1) * 128 * KIB;
         let fetched = all(&mut patterns, (0..16).map(read));
         assert!(joined(&fetched).is_some_and(|whole| whole.end > read(20).end));
-        patterns.begin_anew();
+        patterns.restart();
         let again = patterns.note(read(16), true, REACH);
         assert_eq!(again.first().map(|first| first.start), Some(read(16).end));
     }
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_of_one_file_are_told_apart() {
+    fn readers_of_one_file_are_separate_streams() {
         let mut patterns = Patterns::default();
         for n in 0..20 {
             for base in [0, 1 << 30, 2 << 30] {

@@ -1,9 +1,9 @@
 //! The nodes, by number and by name.
 //!
-//! There are as many as files that the kernel knows, so room is what counts. A node's [`Ino`] is
-//! its place in a table and, above the lowest 32 bits, how many nodes have been at that place
-//! before it: so no number is used twice, and none has to be looked for. The names are in the
-//! nodes; the table of names has only the places of those.
+//! There is one for each file that the kernel knows, so memory matters. A node's [`Ino`] is its
+//! slot in a table and, above the lowest 32 bits, the number of earlier nodes in that slot: so no
+//! number is reused, and none has to be searched for. The names are stored in the nodes; the table
+//! of names contains only slots.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use base::{FileKind, Name};
 use hashbrown::HashTable;
 
 use crate::Ino;
+use crate::compact_instant::CompactInstant;
 use crate::inode::Inode;
-use crate::moment::Moment;
 
 /// One name of a node.
 #[derive(Clone)]
 pub(super) struct Link {
     pub(super) parent: Ino,
     pub(super) name: Name,
-    /// Until when it need not be asked for again.
-    pub(super) valid_until: Moment,
-    /// Tick at which the name was bound to this node. A listing that began before it may tell
-    /// of another file.
+    /// Until when the name is valid.
+    pub(super) valid_until: CompactInstant,
+    /// Sequence number at which the name was bound to this node. A listing that began before may
+    /// contain another file.
     pub(super) since: u64,
 }
 
@@ -37,7 +37,7 @@ impl Link {
 #[derive(Clone, Default)]
 pub(super) struct Links {
     first: Option<Link>,
-    /// If there is no first one, there are no others.
+    /// Empty if there is no first name.
     #[expect(
         clippy::box_collection,
         reason = "hardly any node has some, and all have room for it"
@@ -91,15 +91,15 @@ pub(super) struct Node {
     pub(super) inode: Arc<Inode>,
     pub(super) nlookup: u64,
     pub(super) links: Links,
-    /// Names in this directory that are bound.
+    /// Number of bound names in this directory.
     pub(super) children: u32,
-    /// A name that a listing of this directory left out was there: the server's automounter shows
-    /// directories only to who asks for them, or others make files here at this time.
+    /// A name that was not in a listing of this directory existed: the server's automounter shows
+    /// directories only when they are looked up, or other machines are creating files now.
     pub(super) hides_names: bool,
-    /// It was a directory, and was removed through this mount.
+    /// The directory was removed through this mount.
     pub(super) removed_here: bool,
-    /// See [`surplus`](super::surplus).
-    pub(super) age: u8,
+    /// See [`evict`](super::evict).
+    pub(super) clock: u8,
 }
 
 impl Node {
@@ -111,65 +111,60 @@ impl Node {
             children: 0,
             hides_names: false,
             removed_here: false,
-            age: 0,
+            clock: 0,
         }
     }
 }
 
-/// Which place a name leads to.
-pub(super) struct Entry {
-    place: u32,
+/// The slot that a name leads to.
+pub(super) struct NameEntry {
+    slot: u32,
     /// Of the directory and the name.
     hash: u32,
 }
 
-impl Entry {
-    /// As many bits as the table takes: those that choose the place in it are the lowest, those
-    /// that it compares first the highest.
+impl NameEntry {
+    /// The 64 bits that the table expects: the lowest choose the bucket, the highest are compared
+    /// first.
     fn spread(hash: u32) -> u64 {
         u64::from(hash) << 32 | u64::from(hash)
     }
 }
 
-/// What an [`Ino`] has above its place.
-const GENERATION: u32 = 32;
+/// The number of low bits of an [`Ino`] that hold its slot; the generation is above them.
+const SLOT_BITS: u32 = 32;
 
 /// See the [module](self).
 pub(super) struct Nodes {
-    places: Vec<Option<Node>>,
-    /// The numbers that nodes at places without one will have.
+    slots: Vec<Option<Node>>,
+    /// The numbers of the next nodes in the empty slots.
     vacant: Vec<Ino>,
-    by_name: HashTable<Entry>,
+    by_name: HashTable<NameEntry>,
     keys: RandomState,
 }
 
 impl Nodes {
-    /// The root alone.
+    /// A table with only the root.
     pub(super) fn new(number: u64) -> Nodes {
         let root = Node::new(Inode::new(Ino::ROOT, number, FileKind::Directory));
-        let mut places: Vec<Option<Node>> = (0..Ino::ROOT.0).map(|_| None).collect();
-        places.push(Some(root));
-        Nodes {
-            places,
-            vacant: Vec::new(),
-            by_name: HashTable::new(),
-            keys: RandomState::default(),
-        }
+        let mut slots: Vec<Option<Node>> = (0..Ino::ROOT.0).map(|_| None).collect();
+        slots.push(Some(root));
+        Nodes { slots, vacant: Vec::new(), by_name: HashTable::new(), keys: RandomState::default() }
     }
 
-    /// How many there are.
+    /// The number of nodes.
     pub(super) fn len(&self) -> usize {
-        // Place 0 has none, since no node has the number 0.
-        self.places.len() - self.vacant.len() - 1
+        // Slot 0 is unused, since no node has the number 0.
+        self.slots.len() - self.vacant.len() - 1
     }
 
     pub(super) fn get(&self, ino: Ino) -> Option<&Node> {
-        let node = self.places.get(place(ino))?.as_ref();
+        let node = self.slots.get(slot(ino))?.as_ref();
         node.filter(|node| node.inode.ino == ino)
     }
 
     pub(super) fn get_mut(&mut self, ino: Ino) -> Option<&mut Node> {
-        let node = self.places.get_mut(place(ino))?.as_mut();
+        let node = self.slots.get_mut(slot(ino))?.as_mut();
         node.filter(|node| node.inode.ino == ino)
     }
 
@@ -177,84 +172,85 @@ impl Nodes {
         self.get(ino).is_some()
     }
 
-    /// How many places there are for nodes, each below this number.
-    pub(super) fn places(&self) -> usize {
-        self.places.len()
+    /// The number of slots.
+    pub(super) fn slots(&self) -> usize {
+        self.slots.len()
     }
 
-    /// The node at a place.
-    pub(super) fn at(&mut self, place: usize) -> Option<&mut Node> {
-        self.places.get_mut(place)?.as_mut()
+    /// The node in a slot.
+    pub(super) fn at(&mut self, slot: usize) -> Option<&mut Node> {
+        self.slots.get_mut(slot)?.as_mut()
     }
 
-    /// Puts in a node without names.
+    /// Inserts a node without names.
     pub(super) fn insert(&mut self, number: u64, kind: FileKind) -> Arc<Inode> {
         let ino = self.vacant.pop().unwrap_or_else(|| {
-            let ino = Ino(self.places.len() as u64);
-            assert!(ino.0 >> GENERATION == 0, "more inodes than any memory has room for");
-            self.places.push(None);
+            let ino = Ino(self.slots.len() as u64);
+            assert!(ino.0 >> SLOT_BITS == 0, "more inodes than any memory has room for");
+            self.slots.push(None);
             ino
         });
         let node = Node::new(Inode::new(ino, number, kind));
         let inode = node.inode.clone();
-        self.places[place(ino)] = Some(node);
+        self.slots[slot(ino)] = Some(node);
         inode
     }
 
-    /// Takes a node out, and its names.
+    /// Removes a node and its names.
     pub(super) fn remove(&mut self, ino: Ino) -> Option<Node> {
         self.get(ino)?;
-        let node = self.places[place(ino)].take()?;
+        let node = self.slots[slot(ino)].take()?;
         for link in node.links.iter() {
             let hash = self.hash(link.parent, &link.name);
-            // Entries of one place with one hash are the same.
-            let entry = self.by_name.find_entry(Entry::spread(hash), |entry| {
-                entry.hash == hash && entry.place as usize == place(ino)
+            // Entries of one slot with one hash are equal.
+            let entry = self.by_name.find_entry(NameEntry::spread(hash), |entry| {
+                entry.hash == hash && entry.slot as usize == slot(ino)
             });
             if let Ok(entry) = entry {
                 entry.remove();
             }
         }
-        // Once in 2^32 times a place is given up.
-        self.vacant.extend(ino.0.checked_add(1 << GENERATION).map(Ino));
+        // After 2^32 nodes a slot is abandoned.
+        self.vacant.extend(ino.0.checked_add(1 << SLOT_BITS).map(Ino));
         Some(node)
     }
 
-    /// What `name` in `parent` is bound to.
+    /// The node and the link that `name` in `parent` is bound to.
     pub(super) fn find(&self, parent: Ino, name: &Name) -> Option<(&Node, &Link)> {
         let hash = self.hash(parent, name);
-        let link = |entry: &Entry| {
-            let node = self.places[entry.place as usize].as_ref()?;
+        let link = |entry: &NameEntry| {
+            let node = self.slots[entry.slot as usize].as_ref()?;
             let link = node.links.iter().find(|link| link.is(parent, name))?;
             Some((node, link))
         };
         let entry = self
             .by_name
-            .find(Entry::spread(hash), |entry| entry.hash == hash && link(entry).is_some())?;
+            .find(NameEntry::spread(hash), |entry| entry.hash == hash && link(entry).is_some())?;
         link(entry)
     }
 
-    /// The same, to be changed.
+    /// The link that `name` in `parent` is bound to, mutable.
     pub(super) fn find_mut(&mut self, parent: Ino, name: &Name) -> Option<&mut Link> {
         let ino = self.find(parent, name)?.0.inode.ino;
         self.get_mut(ino)?.links.get_mut(parent, name)
     }
 
-    /// Binds a name to `ino` that is bound to nothing.
+    /// Binds a name that is not bound to `ino`.
     pub(super) fn bind(&mut self, ino: Ino, link: Link) {
         let hash = self.hash(link.parent, &link.name);
         let Some(node) = self.get_mut(ino) else { return };
         node.links.push(link);
-        let entry = Entry { place: place(ino) as u32, hash };
-        self.by_name.insert_unique(Entry::spread(hash), entry, |entry| Entry::spread(entry.hash));
+        let entry = NameEntry { slot: slot(ino) as u32, hash };
+        self.by_name
+            .insert_unique(NameEntry::spread(hash), entry, |entry| NameEntry::spread(entry.hash));
     }
 
-    /// Unbinds a name, and tells from what.
+    /// Unbinds a name. Returns the node that had it.
     pub(super) fn unbind(&mut self, parent: Ino, name: &Name) -> Option<Ino> {
         let ino = self.find(parent, name)?.0.inode.ino;
         let hash = self.hash(parent, name);
-        let entry = self.by_name.find_entry(Entry::spread(hash), |entry| {
-            entry.hash == hash && entry.place as usize == place(ino)
+        let entry = self.by_name.find_entry(NameEntry::spread(hash), |entry| {
+            entry.hash == hash && entry.slot as usize == slot(ino)
         });
         if let Ok(entry) = entry {
             entry.remove();
@@ -269,26 +265,26 @@ impl Nodes {
         self.keys.hash_one((parent, name.as_bytes())) as u32
     }
 
-    /// All nodes, to be changed.
+    /// All nodes, mutable.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Node> {
-        self.places.iter_mut().flatten()
+        self.slots.iter_mut().flatten()
     }
 
     /// All nodes; for tests.
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = &Node> {
-        self.places.iter().flatten()
+        self.slots.iter().flatten()
     }
 
-    /// How many names are bound; for tests.
+    /// The number of bound names; for tests.
     #[cfg(test)]
     pub(super) fn bound(&self) -> usize {
         self.by_name.len()
     }
 }
 
-fn place(ino: Ino) -> usize {
-    (ino.0 & (u64::MAX >> GENERATION)) as usize
+fn slot(ino: Ino) -> usize {
+    (ino.0 & (u64::MAX >> SLOT_BITS)) as usize
 }
 
 #[cfg(test)]
@@ -297,7 +293,7 @@ mod tests {
 
     fn link(name: &str) -> Link {
         let name = Name::new(name.as_bytes()).unwrap();
-        Link { parent: Ino::ROOT, name, valid_until: Moment::NEVER, since: 0 }
+        Link { parent: Ino::ROOT, name, valid_until: CompactInstant::NEVER, since: 0 }
     }
 
     #[test]
@@ -309,7 +305,7 @@ mod tests {
         nodes.remove(first).unwrap();
         assert_eq!((nodes.len(), nodes.bound()), (1, 0));
         let second = nodes.insert(8, FileKind::Regular).ino;
-        assert_eq!(place(first), place(second));
+        assert_eq!(slot(first), slot(second));
         assert_ne!(first, second);
         assert!(nodes.get(first).is_none() && nodes.remove(first).is_none());
         assert_eq!(nodes.get(second).unwrap().inode.number, 8);
@@ -336,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_of_names_are_told_apart() {
+    fn thousands_of_names_are_distinguished() {
         let mut nodes = Nodes::new(1);
         let inos: Vec<Ino> = (0..5000)
             .map(|at| {

@@ -1,5 +1,5 @@
-//! What the kernel does between a process and the [`Vfs`]: paths, links, open descriptors, and the
-//! checks that it makes before it asks.
+//! The kernel between a process and the [`Vfs`]: paths, links, open descriptors, and the checks
+//! before a request.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use testkit::MemRemote;
 use testkit::model::{Entry, FDS, Features, Stat, Subject};
 use tokio::runtime::Runtime;
-use vfs::{Config, Handle, Ino, ListedEntry, Listing, Looked, OpenRequest, Vfs};
+use vfs::{Config, Handle, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Vfs};
 
 /// As in Linux.
 const MAX_LINKS: usize = 40;
@@ -18,7 +18,7 @@ const MAX_LINKS: usize = 40;
 pub(crate) enum Memory {
     /// At the end of everything, so that the names of one file stay together.
     Long,
-    /// After each call, as far as it may: what is open is kept.
+    /// After each call, except open files.
     Short,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Kernel {
     vfs: Arc<Vfs>,
     remote: Arc<MemRemote>,
     memory: Memory,
-    /// Look-ups to give back after this call, or at the end.
+    /// Lookups to give back after this call, or at the end.
     looked_up: Vec<Ino>,
     open: [Option<OpenFile>; FDS + 1],
 }
@@ -47,7 +47,7 @@ struct Place {
     /// The directories from the root to the parent.
     above: Vec<Ino>,
     name: Vec<u8>,
-    /// What is there, links not followed.
+    /// The inode there, without following links.
     found: Option<vfs::Entry>,
 }
 
@@ -75,8 +75,8 @@ impl Kernel {
         Kernel { runtime, vfs, remote, memory, looked_up: Vec::new(), open }
     }
 
-    /// Runs a call; what it looked up is forgotten afterwards if memory is short. A stale inode
-    /// makes the kernel look everything up once more.
+    /// Runs a call; its lookups are forgotten afterwards if memory is short. After `ESTALE` the
+    /// kernel looks everything up once more.
     fn call<T>(&mut self, call: impl AsyncFn(&mut Process<'_>) -> Result<T>) -> Result<T> {
         let mut process = Process { vfs: &self.vfs, looked_up: &mut self.looked_up };
         let result = self.runtime.block_on(async {
@@ -119,7 +119,7 @@ impl Drop for Kernel {
     }
 }
 
-/// A system call on its way.
+/// A system call in progress.
 struct Process<'a> {
     vfs: &'a Vfs,
     looked_up: &'a mut Vec<Ino>,
@@ -128,15 +128,15 @@ struct Process<'a> {
 impl Process<'_> {
     async fn lookup(&mut self, parent: Ino, name: &[u8]) -> Result<Option<vfs::Entry>> {
         Ok(match self.vfs.lookup(parent, name).await? {
-            Looked::Found(entry) => {
+            LookupResult::Found(entry) => {
                 self.looked_up.push(entry.ino);
                 Some(entry)
             }
-            Looked::Absent(_) => None,
+            LookupResult::Absent(_) => None,
         })
     }
 
-    /// Walks to the last name of `path`, following links on the way, and at its end if `follow`.
+    /// Walks to the last name of `path`, following links in between, and at its end if `follow`.
     async fn walk(&mut self, path: &str, follow: bool) -> Result<Place> {
         let mut left: Vec<Vec<u8>> = split(path.as_bytes());
         let mut dirs = vec![Ino::ROOT];
@@ -180,7 +180,7 @@ impl Process<'_> {
         self.walk(path, follow).await?.found.ok_or(Errno::ENOENT)
     }
 
-    /// Where something new is to be made.
+    /// Where a new file is to be created.
     async fn vacant(&mut self, path: &str) -> Result<Place> {
         let place = self.walk(path, false).await?;
         if place.found.is_some() { Err(Errno::EEXIST) } else { Ok(place) }
@@ -243,7 +243,7 @@ impl Subject for Kernel {
                         .vfs
                         .create(place.parent, &place.name, perm, exclusive, request)
                         .await?;
-                    // Its look-up is the open file's now.
+                    // Its lookup belongs to the open file now.
                     Ok((entry.ino, opened))
                 }
             }
@@ -262,7 +262,7 @@ impl Subject for Kernel {
         flushed
     }
 
-    /// Comes to the place in steps from before it and goes on so, as one who reads in sequence.
+    /// Approaches the position in steps and continues from there, like a sequential reader.
     fn pread(&mut self, fd: usize, offset: u64, len: usize) -> Result<Vec<u8>> {
         let file = self.file(fd)?;
         let step = len.div_ceil(2).max(1);
@@ -290,7 +290,7 @@ impl Subject for Kernel {
         })
     }
 
-    /// In up to four pieces, as one who fills a small buffer again and again.
+    /// In up to four pieces, like a reader with a small buffer.
     fn pwrite(&mut self, fd: usize, offset: u64, data: &[u8]) -> Result<usize> {
         let file = self.file(fd)?;
         if !file.access.writes() {
@@ -538,9 +538,9 @@ impl Subject for Kernel {
     }
 }
 
-/// Look-ups that are given back later.
+/// Lookups that are given back later.
 trait LookedUp {
-    /// Takes one look-up of `ino` out: somebody else holds it now.
+    /// Takes one lookup of `ino` out, because another owner holds it now.
     fn retain_one(&mut self, ino: Ino);
 }
 

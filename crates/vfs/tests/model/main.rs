@@ -10,7 +10,7 @@ use testkit::model::{Runs, run};
 use vfs::{Config, Consistency, Links, Timeout};
 
 /// Lists of up to 60 operations: long enough for several handles of a file, renames and links to
-/// meet; 800 of them take a few seconds. `SSHOAL_MODEL_LISTS` says how many instead.
+/// interact; 800 lists take a few seconds. `SSHOAL_MODEL_LISTS` sets another number of lists.
 fn runs() -> Runs {
     let lists = std::env::var("SSHOAL_MODEL_LISTS").ok().and_then(|lists| lists.parse().ok());
     Runs { lists: lists.unwrap_or(800), most_ops: 60 }
@@ -48,7 +48,7 @@ fn with_writers_that_wait_for_room_and_little_read_ahead() {
     run(runs(), || Kernel::new(bounds.clone(), Memory::Long));
 }
 
-/// A listing from before a change was believed once the changed file had been forgotten.
+/// A listing from before a change was used once the changed file had been forgotten.
 #[test]
 fn regression_a_listing_outlives_the_node_of_a_changed_file() {
     use base::{Access::ReadWrite, Create, OpenFlags};
@@ -64,8 +64,8 @@ fn regression_a_listing_outlives_the_node_of_a_changed_file() {
     check(&ops, &mut kernel).unwrap_or_else(|why| panic!("{why}"));
 }
 
-/// A rename of one name of a file to another leaves both, also where nobody knows here that they
-/// are of one file.
+/// A rename of one name of a file to another leaves both, even if this mount does not know that
+/// they are of one file.
 #[test]
 fn regression_a_rename_of_a_link_over_another_leaves_both() {
     use base::{Access::ReadWrite, Create, OpenFlags, RenameMode};

@@ -1,10 +1,11 @@
-//! A copy beside a mount in which two programs write, rename and remove what is copied.
+//! A copy beside a mount in which two programs write, rename and remove files of the source or the
+//! target.
 //!
-//! - A file that was pulled without a problem is, whole, what the source was at one moment of the
-//!   pull; one with a problem has changed meanwhile, and the one from before is left.
+//! - A file that was pulled without a problem is, whole, the source at one moment of the pull;
+//!   after a problem it has changed meanwhile, and the earlier target is left.
 //! - A file that was pushed without a problem was, whole, at the target at one moment of the push.
-//!   Of a file that is pushed there is all or nothing under its final name.
-//! - The mount shows what is there, as beside another mount.
+//!   Under its final name, a pushed file is complete or not there.
+//! - The mount shows the present files, as beside another mount.
 
 use std::sync::Arc;
 
@@ -40,7 +41,7 @@ fn now(remote: &MemRemote, name: &str) -> Version {
     remote.exists(name).then(|| remote.content(name))
 }
 
-/// `pulled` is what a pull has left at its target, and `been` what the source was meanwhile.
+/// `pulled` is the target after a pull, and `been` are the states of the source during it.
 fn assert_pulled(name: &str, pulled: &Version, been: &[Version], outcome: &Outcome, delete: bool) {
     let all: Vec<_> = been.iter().map(shown).collect();
     match problem_of(outcome, name) {
@@ -77,7 +78,7 @@ async fn pulls(server: Arc<Server>, link: Arc<FaultyRemote<MemRemote>>, delete: 
 
 async fn pushes(server: Arc<Server>, link: Arc<FaultyRemote<MemRemote>>) {
     for run in 0..RUNS {
-        // No time that anything of the server has: this is not a test of the comparison.
+        // A time that no file of the server has: this is not a test of the comparison.
         let options = Options { clock: ManualClock::at(run).into(), ..Options::default() };
         let here = Arc::new(MemRemote::with(options));
         let pushed = NAMES.map(|name| (name, server.version()));
@@ -92,7 +93,8 @@ async fn pushes(server: Arc<Server>, link: Arc<FaultyRemote<MemRemote>>) {
     }
 }
 
-/// `content` was pushed as `name`, which has been all of `been` meanwhile, and all of `ever` so far.
+/// `content` was pushed as `name`, which had all of the states `been` meanwhile, and all of `ever`
+/// so far.
 fn assert_pushed(name: &str, content: &[u8], been: &[Version], ever: &[Version]) {
     let was_there = been.iter().flatten().any(|version| version == content);
     let all: Vec<_> = been.iter().map(shown).collect();
@@ -109,7 +111,7 @@ fn assert_no_temporaries(remote: &MemRemote) {
     assert!(!names.iter().any(|name| name.contains(".sshoal-")), "{names:?}");
 }
 
-/// Which way the copy goes, seen from the machine that has the mount.
+/// The direction of the copy, seen from the machine with the mount.
 #[derive(Clone, Copy)]
 enum Way {
     Pull { delete: bool },

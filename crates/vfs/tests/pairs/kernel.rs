@@ -1,8 +1,8 @@
-//! A mount with its kernel, and programs that use it; and what the server has had, at which time.
+//! A mount with its kernel, the programs that use it, and the history of the server.
 //!
-//! A kernel is simulated as far as it matters: it keeps names for as long as it may, walks a path
-//! again after `ESTALE` once, keeps pages over opens when it may, and lets one change or look-up of
-//! names go on at a time, opens beside them.
+//! The simulated kernel does what matters here: it keeps names for as long as it may, walks a path
+//! again after `ESTALE` once, keeps pages over opens if it may, and serializes changes and lookups
+//! of names, but not opens.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
@@ -15,7 +15,8 @@ use testkit::mem::Options;
 use testkit::{Clock, FaultyRemote, ManualClock, MemRemote};
 use tokio::time::Instant;
 use vfs::{
-    Config, Entry, Ino, Invalidate, ListedEntry, Listing, Looked, OpenRequest, Opened, Timeout, Vfs,
+    Config, Entry, Ino, Invalidate, ListedEntry, Listing, LookupResult, OpenRequest, Opened,
+    Timeout, Vfs,
 };
 
 pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -23,14 +24,15 @@ pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
 /// Bytes of a token: a version of a file is one token, repeated.
 const TOKEN: usize = 4;
 
-/// For so long, at most, does a program whose open was sent back to its name stand between two
-/// calls. Until then the mount cannot tell another program's open of that name from its second.
+/// The longest time that a program takes between two calls after its open was sent back to the
+/// lookup. Within it, the mount cannot distinguish another program's open of that name from its
+/// second one.
 const SENT_BACK: Duration = Duration::from_millis(100);
 
 /// Calls of each program.
 const STEPS: usize = 14;
 
-/// Numbers that look random (SplitMix64).
+/// Pseudo-random numbers (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -47,16 +49,16 @@ impl Random {
     }
 }
 
-/// What a name leads to: a file's content, or nothing.
+/// The state of a name: a file's content, or absent.
 pub(crate) type Version = Option<Vec<u8>>;
 
-/// From when on a name has led to what.
+/// The states of a name, each with the time from which it had it.
 type Versions = Vec<(Instant, Version)>;
 
-/// What was written through which name, and when that was over.
+/// Data written through a name, and the time when the write ended.
 type Write = (&'static str, Vec<u8>, Option<Instant>);
 
-/// What the server has had, at which time.
+/// The history of the server.
 pub(crate) struct Server {
     pub(crate) remote: Arc<MemRemote>,
     clock: ManualClock,
@@ -67,12 +69,12 @@ pub(crate) struct Server {
     ahead: Option<AtomicI64>,
     history: Mutex<BTreeMap<&'static str, Versions>>,
     versions: Mutex<usize>,
-    /// What was written in place, perhaps to a file that had lost its name by then.
+    /// Data written in place, perhaps to a file that had lost its name by then.
     written: Mutex<Vec<Write>>,
 }
 
 impl Server {
-    /// With versions of these lengths. `apart`: each change has a second of its own.
+    /// A history with versions of these lengths. `apart`: each change has a second of its own.
     pub(crate) fn new(listing_attrs: bool, lengths: &'static [usize], apart: bool) -> Server {
         let begun = (Instant::now(), Timestamp::now().secs);
         let clock = ManualClock::at(begun.1);
@@ -95,7 +97,7 @@ impl Server {
         self.history.lock().unwrap()
     }
 
-    /// Notes what is there now.
+    /// Records the present state.
     pub(crate) fn look(&self) {
         let now = Instant::now();
         for name in NAMES {
@@ -113,12 +115,12 @@ impl Server {
         self.clock.set(self.begun.1 + (now - self.begun.0).as_secs() as i64 + ahead);
     }
 
-    /// All that `name` has ever been.
+    /// All states that `name` ever had.
     pub(crate) fn ever(&self, name: &str) -> Vec<Version> {
         self.history()[name].iter().map(|(_, content)| content.clone()).collect()
     }
 
-    /// What `name` has been since `since`.
+    /// The states of `name` since `since`.
     pub(crate) fn since(&self, name: &str, since: Instant) -> Vec<Version> {
         self.look();
         let history = self.history();
@@ -127,7 +129,7 @@ impl Server {
         versions[first..].iter().map(|(_, content)| content.clone()).collect()
     }
 
-    /// What a file that was opened as `name` since `since` may be read as: it may have lost its name
+    /// The contents that a file opened as `name` since `since` may have: it may have lost its name
     /// meanwhile, and be written to all the same.
     fn readable_since(&self, name: &str, since: Instant) -> Vec<Version> {
         let mut readable = self.since(name, since);
@@ -148,9 +150,9 @@ impl Server {
     }
 }
 
-/// Whether `read` is of these versions. A file that is written in place while it is read may be read
-/// in parts, each of one of them; where it is emptied meanwhile, a read that is sent as two requests
-/// may end between them.
+/// Whether `read` is of these versions. If a file is written in place during a read, each part of
+/// the read may be of another version; if it is truncated meanwhile, a read of two requests may end
+/// between them.
 fn was(read: &Version, versions: &[Version]) -> bool {
     let (false, Some(read)) = (versions.contains(read), read) else {
         return versions.contains(read);
@@ -162,7 +164,7 @@ fn was(read: &Version, versions: &[Version]) -> bool {
     present().any(ends) && (0..read.len()).step_by(TOKEN).all(part)
 }
 
-/// A version as a failure's message shows it.
+/// A version in the message of a failure.
 pub(crate) fn shown(version: &Version) -> Option<String> {
     let content = version.as_ref()?;
     let first = String::from_utf8_lossy(content.get(..TOKEN).unwrap_or_default());
@@ -205,16 +207,16 @@ pub(crate) struct Mount {
     server: Arc<Server>,
     vfs: Vfs,
     pages: Arc<Pages>,
-    /// The kernel's names, and until when it takes them for true.
+    /// The kernel's names, and until when they are valid.
     dentries: Mutex<BTreeMap<&'static str, (Ino, Instant)>>,
-    /// Held by what changes or looks up a name.
+    /// Held by a change or a lookup of a name.
     names: tokio::sync::Mutex<()>,
     number: usize,
 }
 
 impl Mount {
-    /// Mount of this number, over `link`, so configured that what is promised holds at once, with
-    /// names that are kept all the same.
+    /// Mount number N over `link`, configured so that the promises hold at once, and names are
+    /// cached all the same.
     pub(crate) fn new(
         server: &Arc<Server>,
         link: &Arc<FaultyRemote<MemRemote>>,
@@ -235,7 +237,7 @@ impl Mount {
         Mount { server: server.clone(), vfs, pages, dentries, names, number }
     }
 
-    /// Two programs at once, which choose what they do by the seed.
+    /// Two concurrent programs, which choose their calls by the seed.
     pub(crate) async fn programs(&self, seed: u64) {
         tokio::join!(self.program(0, seed), self.program(1, seed + 1));
     }
@@ -257,18 +259,18 @@ impl Mount {
         }
         let _names = self.names.lock().await;
         match self.vfs.lookup(Ino::ROOT, name.as_bytes()).await? {
-            Looked::Found(entry) => {
+            LookupResult::Found(entry) => {
                 self.enter(name, &entry);
                 Ok(Some(entry.ino))
             }
-            Looked::Absent(_) => {
+            LookupResult::Absent(_) => {
                 self.dentries().remove(name);
                 Ok(None)
             }
         }
     }
 
-    /// open(2); `None` where the name is absent.
+    /// open(2); `None` if the name is absent.
     async fn open(
         &self,
         name: &'static str,
@@ -343,7 +345,7 @@ impl Mount {
         );
     }
 
-    /// Through a descriptor that empties the file, by one write.
+    /// Through a descriptor that truncates the file, with one write.
     async fn write(&self, name: &'static str) {
         let request = OpenRequest { truncate: true, ..OpenRequest::plain(Access::Write) };
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Two of everything at one server: mounts and copies, interleaved call by call.
+//! Two clients of one server: mounts and copies, interleaved call by call.
 
 mod copies;
 mod kernel;

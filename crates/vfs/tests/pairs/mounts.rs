@@ -1,6 +1,6 @@
-//! Two mounts of one server, with two programs in each. Whatever the order: what is read was in the
-//! file since its open began; names that were there all the time are listed, once; what a mount has
-//! changed it sees at once; and no call is stale unless its name changes meanwhile.
+//! Two mounts of one server, with two programs in each. In any order of calls: data that is read
+//! was in the file at some time since its open; names that existed all the time are listed, once; a
+//! mount sees its own changes at once; and no call is stale unless its name changes meanwhile.
 
 use std::sync::Arc;
 

@@ -1,25 +1,26 @@
-//! Opens that ask the server nothing, and what becomes of them later.
+//! Deferred opens: opens without a request to the server.
 //!
-//! An open for reading is *granted* when the server would have to say nothing new: it was asked
-//! for the attributes lately (`open_revalidate`; under `timeout` and `immutable` as long as
-//! attributes count), a name was seen to lead to the file, the permission bits let the login read
-//! it, and the content is here, be it in the kernel's pages or fetched ahead. The handle at the
-//! remote is opened when something of the content is missing, or never.
+//! An open for reading is *deferred* if a request would bring nothing new: the server was asked for
+//! the attributes recently (`open_revalidate`; under `timeout` and `immutable` as long as
+//! attributes are fresh), a name led to the file, the permission bits let the login read it, and
+//! the content is local, in the kernel's pages or prefetched. The remote handle is opened when a
+//! part of the content is missing, or never.
 //!
-//! Where nothing of the content is here the open asks: the first read would have to wait for the
-//! handle anyway, and the kernel learns the size of what it is going to read.
+//! If no content is local, the open is sent: the first read would have to wait for the handle
+//! anyway, and the kernel learns the size of the file.
 //!
 //! Invariants:
-//! 1. All granted opens of an inode whose handle is not open yet share one, so that they are of
-//!    the same file.
-//! 2. An open is granted only while no other handle of the inode is open: what the name leads to
-//!    later could be another file than that of the handle.
-//! 3. Before anything is asked about the inode that could part its name from its file, or take
-//!    away the right to read it (an unlink, a rename, a chmod, an open that asks), handles that
-//!    were granted are opened. While a name of it is being changed, no open is granted.
-//! 4. A late open that finds another content than the one it was granted for fails with `ESTALE`,
-//!    since something of that one has been seen; the kernel drops its pages. What was written here
-//!    since is no other content: an open for writing may be on its way when an open is granted.
+//! 1. All deferred opens of an inode whose handle is not open yet share one handle, so that they
+//!    are of the same file.
+//! 2. An open is deferred only while no other handle of the inode is open: the name may lead to
+//!    another file later than that of the handle.
+//! 3. Deferred handles are opened before any request that could separate the inode's name from its
+//!    file or remove the right to read it (an unlink, a rename, a chmod, an open that is sent).
+//!    While a name of the inode is being changed, no open is deferred.
+//! 4. If the handle is opened and has another content than the open was validated for, the call
+//!    fails with `ESTALE`, since a part of the old content may have been read; the kernel drops its
+//!    pages. Local writes since do not count as another content: an open for writing may be in
+//!    flight when an open is deferred.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,12 +35,12 @@ use crate::lookup::MAX_ATTEMPTS;
 use crate::open::{OpenRequest, Opened};
 use crate::remote_file::{Opener, RemoteFile};
 use crate::shared::Shared;
-use crate::tree::Asked;
+use crate::tree::RequestStamp;
 
 impl Vfs {
-    /// Opens `inode` without asking, if that can be granted. `ESTALE` if the kernel has to look
-    /// the name up again first.
-    pub(crate) fn granted(
+    /// Opens `inode` without a request, if that is possible. `ESTALE` if the kernel must look the
+    /// name up again first.
+    pub(crate) fn try_deferred_open(
         &self,
         inode: &Arc<Inode>,
         request: OpenRequest,
@@ -48,20 +49,20 @@ impl Vfs {
         if !plain || self.config.page_cache == PageCache::Never {
             return Ok(None);
         }
-        // Of several names only one was asked for.
+        // Of several names only one was validated.
         if !self.tree().has_one_path(inode.ino) {
             return Ok(None);
         }
-        let look = || {
+        let check = || {
             let state = inode.state();
             let known = self.validated(&state, inode.kind);
             (known, known.is_some_and(|attr| self.has_pages(&state, &attr)))
         };
-        let (mut known, mut pages) = look();
-        if known.is_none() && self.learn_fetched(inode) {
-            (known, pages) = look();
+        let (mut known, mut pages) = check();
+        if known.is_none() && self.record_prefetched(inode) {
+            (known, pages) = check();
         }
-        let wants_fetched = !pages || self.contents.may_miss_pages();
+        let wants_fetched = !pages || self.prefetch.files.may_miss_pages();
         let fetched = known.filter(|_| wants_fetched).and_then(|attr| self.attach(inode, &attr));
         let (attr, remote) = {
             let mut state = inode.state();
@@ -69,38 +70,38 @@ impl Vfs {
             if Some(attr) != known || fetched.is_none() && !self.has_pages(&state, &attr) {
                 return Ok(None);
             }
-            let late = state.open.iter().all(|open| open.remote.opened().is_none());
-            if !late || !may_read(&self.config, &attr) || self.wants_backing(&attr) {
+            let unopened = state.open.iter().all(|open| open.remote.opened().is_none());
+            if !unopened || !may_read(&self.config, &attr) || self.wants_backing(&attr) {
                 return Ok(None);
             }
-            if self.config.page_cache != PageCache::Always && state.doubt_other_than(attr.size) {
+            if self.config.page_cache != PageCache::Always && state.expire_kernel_size(attr.size) {
                 return Err(Errno::ESTALE);
             }
             let shared = state.open.last().map(|open| (open.remote.clone(), open.validator));
             let validator = Validator::of(&attr);
-            if shared.as_ref().is_some_and(|(_, granted)| *granted != validator) {
+            if shared.as_ref().is_some_and(|(_, expected)| *expected != validator) {
                 return Ok(None);
             }
             let shared = shared.map(|(remote, _)| remote);
-            (attr, shared.unwrap_or_else(|| self.late(inode, validator)))
+            (attr, shared.unwrap_or_else(|| self.deferred_handle(inode, validator)))
         };
-        let file = self.file(inode, remote, request, fetched);
-        Ok(self.register_granted(file, &attr, request))
+        let file = self.new_open_file(inode, remote, request, fetched);
+        Ok(self.register_deferred(file, &attr, request))
     }
 
-    /// A handle of the remote that is opened when it is needed.
-    fn late(&self, inode: &Arc<Inode>, granted: Validator) -> Arc<RemoteFile> {
-        // The inode keeps the handle, so the handle must not keep the inode.
+    /// A remote handle that is opened when it is needed.
+    fn deferred_handle(&self, inode: &Arc<Inode>, expected: Validator) -> Arc<RemoteFile> {
+        // The inode owns the handle, so the handle must not own the inode.
         let (shared, inode) = (Arc::downgrade(&self.shared), Arc::downgrade(inode));
-        let since = self.ticks.now();
+        let since = self.change_counter.now();
         let opener: Opener = Box::new(move || {
             let both = shared.upgrade().zip(inode.upgrade());
             Box::pin(async move {
                 let (shared, inode) = both.ok_or(Errno::ESTALE)?;
-                shared.open_late(&inode, granted, since).await
+                shared.open_deferred(&inode, expected, since).await
             })
         });
-        RemoteFile::lazy(self.remote.clone(), opener)
+        RemoteFile::deferred(self.remote.clone(), opener)
     }
 }
 
@@ -108,19 +109,19 @@ impl Shared {
     /// Whether the kernel may have pages of the content that `attr` names.
     pub(crate) fn has_pages(&self, state: &State, attr: &Attr) -> bool {
         match self.config.page_cache {
-            PageCache::Validated => state.has_pages(attr, self.trusts_unsettled()),
+            PageCache::Validated => state.has_pages(attr, self.trusts_racy()),
             PageCache::SameTime => state.has_pages(attr, true),
             PageCache::Always => state.trusts_pages(),
             PageCache::Never => false,
         }
     }
 
-    /// Whether pages count whose content may have changed within the second that it was told in.
-    pub(crate) fn trusts_unsettled(&self) -> bool {
+    /// Whether pages may be kept whose content was read in the second of its mtime.
+    pub(crate) fn trusts_racy(&self) -> bool {
         self.config.consistency == Consistency::Timeout || self.serves_stale()
     }
 
-    /// The attributes on which an open can be granted.
+    /// The attributes that a deferred open can rely on.
     pub(crate) fn validated(&self, state: &crate::inode::State, kind: FileKind) -> Option<Attr> {
         if kind != FileKind::Regular || self.config.consistency == Consistency::Strict {
             return None;
@@ -138,77 +139,83 @@ impl Shared {
         })
     }
 
-    /// Opens, late, what was granted `since` then. The handle is of what the name leads to now.
-    async fn open_late(&self, inode: &Arc<Inode>, granted: Validator, since: u64) -> Result<Fh> {
+    /// Opens a handle that was deferred at `since`. It is of the file that the name leads to now.
+    async fn open_deferred(
+        &self,
+        inode: &Arc<Inode>,
+        expected: Validator,
+        since: u64,
+    ) -> Result<Fh> {
         let flags = OpenFlags { create: Create::Never, ..OpenFlags::existing(Access::Read) };
         for attempt in 1.. {
             inode.writes.drained().await;
             let path = self.path(inode.ino)?;
-            let asked = self.asked();
+            let stamp = self.stamp_request();
             let opened = self.remote.open(&path, flags).await.map(|opened| {
-                // Closed unless it is taken over.
-                (Unclosed { remote: &self.remote, fh: Some(opened.fh) }, opened.attr)
+                // Closed unless it is taken.
+                (CloseGuard { remote: &self.remote, fh: Some(opened.fh) }, opened.attr)
             });
-            if self.moved_since(inode, &path, asked) && attempt < MAX_ATTEMPTS {
+            if self.moved_since(inode, &path, stamp) && attempt < MAX_ATTEMPTS {
                 continue;
             }
             let (handle, attr) = match opened {
                 Err(Errno::ENOENT)
-                    if self.is_elsewhere(inode, &path, asked) && attempt < MAX_ATTEMPTS =>
+                    if self.has_other_path(inode, &path, stamp) && attempt < MAX_ATTEMPTS =>
                 {
                     continue;
                 }
-                // It is gone; nobody can say what was in it.
+                // The file is gone, and its content is unknown.
                 Err(Errno::ENOENT | Errno::ELOOP | Errno::EISDIR | Errno::ENOTDIR) => {
-                    self.outdate(inode);
+                    self.invalidate_inode(inode);
                     return Err(Errno::ESTALE);
                 }
                 opened => opened?,
             };
-            self.compare(inode, &attr, asked, (granted, since))?;
+            self.check_same_content(inode, &attr, stamp, (expected, since))?;
             return Ok(handle.take());
         }
         unreachable!("the last attempt returns")
     }
 
-    /// Compares what was opened late with what it was granted for, `since` then.
-    fn compare(
+    /// Checks that a file which was opened now has the content that it was validated for at
+    /// `since`.
+    fn check_same_content(
         &self,
         inode: &Inode,
         attr: &Attr,
-        asked: Asked,
-        (granted, since): (Validator, u64),
+        stamp: RequestStamp,
+        (expected, since): (Validator, u64),
     ) -> Result<()> {
-        let tick = self.ticks.advance();
+        let seq = self.change_counter.advance();
         {
             let mut state = inode.state();
-            state.open_late(tick);
-            // What was written here since is no other file.
-            if Validator::of(attr) == granted || state.changed_since(since) {
+            state.note_deferred_open(seq);
+            // Local writes since do not make it another file.
+            if Validator::of(attr) == expected || state.changed_since(since) {
                 return Ok(());
             }
-            state.forget_pages();
+            state.invalidate_pages_and_size();
         }
-        self.learn(inode, attr, Asked { tick, ..asked });
-        tracing::debug!(ino = inode.ino.0, "changed between its open and a read");
+        self.record_attr(inode, attr, RequestStamp { seq, ..stamp });
+        tracing::debug!(ino = inode.ino.0, "the file changed between its open and a read");
         if let Some(invalidate) = self.invalidate.get() {
             invalidate.content(inode.ino);
         }
         Err(Errno::ESTALE)
     }
 
-    /// Opens the handles that were granted for `inodes`, before something happens to their names.
-    pub(crate) async fn open_granted(&self, inodes: impl IntoIterator<Item = &Arc<Inode>>) {
+    /// Opens the deferred handles of `inodes` before their names change.
+    pub(crate) async fn force_deferred_opens(&self, inodes: impl IntoIterator<Item = &Arc<Inode>>) {
         let mut opening = Vec::new();
         for inode in inodes {
-            let granted: Option<Arc<RemoteFile>> = {
+            let expected: Option<Arc<RemoteFile>> = {
                 let state = inode.state();
-                // All of an inode share one.
-                let late = state.open.iter().find(|open| open.remote.opened().is_none());
-                late.map(|open| open.remote.clone())
+                // All deferred opens of an inode share one.
+                let unopened = state.open.iter().find(|open| open.remote.opened().is_none());
+                unopened.map(|open| open.remote.clone())
             };
-            // Begun here, so that all of them are on their way together.
-            opening.extend(granted.map(|file| file.fh()));
+            // Begun here, so that all requests are in flight together.
+            opening.extend(expected.map(|file| file.fh()));
         }
         for opening in opening {
             // A reader gets the error.
@@ -216,26 +223,26 @@ impl Shared {
         }
     }
 
-    /// What is known of `inode` is not true any longer, nor what listings tell of its names.
-    pub(crate) fn outdate(&self, inode: &Inode) {
-        self.tree().doubt_names(inode.ino);
-        inode.state().expire();
+    /// Invalidates the attributes of `inode` and its names in cached listings.
+    pub(crate) fn invalidate_inode(&self, inode: &Inode) {
+        self.tree().invalidate_names(inode.ino);
+        inode.state().invalidate();
     }
 }
 
-/// Closes a handle that nobody has taken over.
-struct Unclosed<'a> {
+/// Closes a handle that was not taken.
+struct CloseGuard<'a> {
     remote: &'a Arc<dyn Remote>,
     fh: Option<Fh>,
 }
 
-impl Unclosed<'_> {
+impl CloseGuard<'_> {
     fn take(mut self) -> Fh {
         self.fh.take().expect("taken once, since this consumes it")
     }
 }
 
-impl Drop for Unclosed<'_> {
+impl Drop for CloseGuard<'_> {
     fn drop(&mut self) {
         if let Some(fh) = self.fh {
             self.remote.close(fh);
@@ -243,14 +250,16 @@ impl Drop for Unclosed<'_> {
     }
 }
 
-/// Whether the server lets the login read a file with these attributes, as far as bits tell.
+/// Whether the server lets the login read a file with these attributes, judged by the permission
+/// bits.
 pub(crate) fn may_read(config: &Config, attr: &Attr) -> bool {
     const OWNER: u32 = 0o400;
     const OTHERS: u32 = 0o044;
     match config.login {
         Some((0, _)) => true,
         Some((uid, _)) if uid == attr.uid => attr.perm & OWNER != 0,
-        // Of the login's groups only one is known, and an access list may stand behind them.
+        // Only one of the login's groups is known, and an access list may restrict the file
+        // further.
         Some(_) => attr.perm & OTHERS == OTHERS,
         None => attr.perm & (OWNER | OTHERS) == OWNER | OTHERS,
     }
@@ -259,33 +268,33 @@ pub(crate) fn may_read(config: &Config, attr: &Attr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Ino, Looked};
+    use crate::{Ino, LookupResult};
     use base::Timestamp;
     use testkit::MemRemote;
 
-    /// Invariant 1, where two opens are granted at the same time.
+    /// Invariant 1, with two opens that are deferred at the same time.
     #[tokio::test]
-    async fn two_handles_are_never_granted_for_one_inode() {
+    async fn one_inode_never_has_two_deferred_handles() {
         let remote = Arc::new(MemRemote::new());
         remote.put_file("f", "content");
         let vfs = Vfs::new(remote, Config { login: Some((0, 0)), ..Config::default() });
-        let Ok(Looked::Found(entry)) = vfs.lookup(Ino::ROOT, b"f").await else {
+        let Ok(LookupResult::Found(entry)) = vfs.lookup(Ino::ROOT, b"f").await else {
             panic!("it is there")
         };
         let inode = vfs.inode(entry.ino).unwrap();
         let (attr, request) = (entry.stat.attr, OpenRequest::plain(Access::Read));
-        let granted = || {
-            let remote = vfs.late(&inode, Validator::of(&attr));
-            vfs.register_granted(vfs.file(&inode, remote, request, None), &attr, request)
+        let expected = || {
+            let remote = vfs.deferred_handle(&inode, Validator::of(&attr));
+            vfs.register_deferred(vfs.new_open_file(&inode, remote, request, None), &attr, request)
         };
-        let first = granted().expect("nobody else has it open");
-        assert_eq!(granted(), None, "it has a handle of its own");
+        let first = expected().expect("nobody else has it open");
+        assert_eq!(expected(), None, "it has a handle of its own");
         vfs.release(first.handle);
-        assert!(granted().is_some());
+        assert!(expected().is_some());
     }
 
     #[test]
-    fn bits_tell_who_may_read() {
+    fn permission_bits_decide_whether_the_login_may_read() {
         let allowed = |login, perm| {
             let time = Timestamp::default();
             let config = Config { login, ..Config::default() };

@@ -1,5 +1,5 @@
-//! Files that are asked about before they are opened again: how many questions and waits that
-//! takes, and that it changes nothing of what is promised about opens.
+//! Revalidation of files before they are opened again: the number of requests and waits, and that
+//! it does not change the promises about opens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,8 @@ use base::{Access, Errno};
 use testkit::{Call, FaultyRemote, MemRemote};
 use tokio::time::{Instant, advance};
 use vfs::{
-    Config, Consistency, Entry, Handle, Ino, Looked, OpenRequest, Opened, PageCache, Timeout, Vfs,
+    Config, Consistency, Entry, Handle, Ino, LookupResult, OpenRequest, Opened, PageCache, Timeout,
+    Vfs,
 };
 
 const LONG_AGO: i64 = 1_000_000_000;
@@ -22,7 +23,7 @@ struct Mount {
     files: Vec<Entry>,
 }
 
-/// Without listings, so that nothing is known of an order but the one of the opens.
+/// Without listings, so that only the order of opens is known.
 fn config() -> Config {
     let (dirs, negative) = (Timeout::fixed(Duration::ZERO), Duration::ZERO);
     Config { login: Some((0, 0)), dirs, negative, ..Config::default() }
@@ -37,7 +38,7 @@ fn put(remote: &MemRemote, number: usize, content: &str, mtime: i64) {
     remote.set_mtime(&name(number), mtime);
 }
 
-/// So many files, each of which was opened once, a second ago.
+/// This many files, each of which was opened once, a second ago.
 async fn opened_before(config: Config, files: usize) -> Mount {
     let remote = Arc::new(MemRemote::new());
     let faulty = Arc::new(FaultyRemote::new(remote.clone()));
@@ -56,8 +57,8 @@ async fn opened_before(config: Config, files: usize) -> Mount {
 
 async fn found(vfs: &Vfs, number: usize) -> Entry {
     match vfs.lookup(Ino::ROOT, name(number).as_bytes()).await.unwrap() {
-        Looked::Found(entry) => entry,
-        Looked::Absent(_) => panic!("{number} is absent"),
+        LookupResult::Found(entry) => entry,
+        LookupResult::Absent(_) => panic!("{number} is absent"),
     }
 }
 
@@ -70,7 +71,7 @@ impl Mount {
         self.vfs.open(self.files[number].ino, OpenRequest::plain(Access::Read)).await
     }
 
-    /// Opens, reads and closes a file. Whether the kernel's pages are kept.
+    /// Opens, reads and closes a file. Returns whether the kernel's pages are kept.
     async fn open(&self, number: usize) -> bool {
         let opened = self.try_open(number).await.unwrap();
         if !opened.keep_cache {
@@ -86,7 +87,7 @@ impl Mount {
         self.faulty.reset_calls();
     }
 
-    /// How often files were opened at the remote, and asked about.
+    /// The numbers of opens and of lstat requests at the remote.
     fn asked(&self) -> (u64, u64) {
         (self.faulty.calls(Call::Open), self.faulty.calls(Call::Lstat))
     }
@@ -98,7 +99,7 @@ impl Mount {
     }
 }
 
-/// C2: each file that is opened in the order of before is asked about once, and few are waited for.
+/// C2: each file that is opened in the earlier order is revalidated once, and few are waited for.
 #[tokio::test(start_paused = true)]
 async fn c2_what_followed_last_time_is_validated_together() {
     const FILES: usize = 1000;
@@ -118,8 +119,7 @@ async fn c2_what_followed_last_time_is_validated_together() {
     }
 }
 
-/// C1: a change that was made before a file is asked about ahead is seen, one that is made after
-/// that is seen a second later.
+/// C1: a change before the revalidation of a file is visible, a later one a second later.
 #[tokio::test(start_paused = true)]
 async fn c1_what_was_closed_before_it_was_asked_about_is_read() {
     let mount = opened_before(config(), 3).await;
@@ -136,7 +136,7 @@ async fn c1_what_was_closed_before_it_was_asked_about_is_read() {
     assert!(!mount.open(2).await);
 }
 
-/// C1: an answer is as old as its question. What took long to come validates nothing.
+/// C1: an answer is as old as its request. One that took long validates nothing.
 #[tokio::test(start_paused = true)]
 async fn c1_an_answer_counts_from_its_question() {
     let mount = opened_before(config(), 2).await;
@@ -153,7 +153,7 @@ async fn c1_an_answer_counts_from_its_question() {
     assert_eq!((opened.keep_cache, read(&mount.vfs, opened.handle).await), (false, b"new".into()));
 }
 
-/// C1: what was asked before a change made here tells nothing.
+/// C1: an answer whose request was sent before a local change validates nothing.
 #[tokio::test(start_paused = true)]
 async fn c1_what_is_written_here_outdates_a_question_on_its_way() {
     let mount = opened_before(config(), 2).await;
@@ -171,7 +171,7 @@ async fn c1_what_is_written_here_outdates_a_question_on_its_way() {
     assert_eq!(read(&mount.vfs, opened.handle).await, b"NEW");
 }
 
-/// C2: with `open_revalidate=0` each open asks by itself, and so it is without pages.
+/// C2: with `open_revalidate=0` each open sends its own request, and so does an open without pages.
 #[tokio::test(start_paused = true)]
 async fn c2_nothing_is_asked_ahead_where_nothing_is_granted() {
     let each_asks = Config { open_revalidate: Duration::ZERO, ..config() };
@@ -194,7 +194,7 @@ async fn c2_nothing_is_asked_ahead_where_nothing_is_granted() {
     }
 }
 
-/// T2: while attributes count nothing is asked, and when they do not any longer, all together.
+/// T2: while attributes are valid no request is sent; when they expire, all are sent together.
 #[tokio::test(start_paused = true)]
 async fn t2_what_counts_is_not_asked_about() {
     let config = Config { consistency: Consistency::Timeout, ..config() };
@@ -210,8 +210,8 @@ async fn t2_what_counts_is_not_asked_about() {
     assert_eq!(mount.asked(), (1, 49));
 }
 
-/// Who opens a file that is being asked about waits for that answer, not for others, and asks by
-/// himself when it does not come.
+/// An open of a file with a revalidation in flight waits for that answer, not for others, and sends
+/// its own request if it does not arrive.
 #[tokio::test(start_paused = true)]
 async fn an_open_waits_for_its_own_answer_alone() {
     let mount = opened_before(config(), 4).await;
@@ -240,7 +240,7 @@ async fn an_open_waits_for_its_own_answer_alone() {
     assert_eq!(mount.asked().0, 1);
 }
 
-/// A5: an open that waits for an answer is given up at once.
+/// A5: an open that waits for an answer can be cancelled at once.
 #[tokio::test(start_paused = true)]
 async fn a5_an_open_that_waits_is_given_up() {
     let mount = opened_before(config(), 2).await;
@@ -251,7 +251,7 @@ async fn a5_an_open_that_waits_is_given_up() {
     assert_eq!((mount.vfs.handles(), mount.remote.open_handles()), (0, 0));
 }
 
-/// Whatever becomes of a question ahead, the open that comes finds out by itself.
+/// Whatever happens to a revalidation, the open that follows gets the right result.
 #[tokio::test(start_paused = true)]
 async fn a_question_that_fails_is_nobodys_error() {
     let mount = opened_before(config(), 5).await;
@@ -263,10 +263,11 @@ async fn a_question_that_fails_is_nobodys_error() {
     mount.reset();
     assert_eq!(mount.try_open(1).await, Err(Errno::ESTALE));
     assert!(mount.open(2).await && mount.open(3).await && mount.open(4).await);
-    assert_eq!(mount.asked(), (1, 3), "asked about once more, since somebody had to wait");
+    assert_eq!(mount.asked(), (1, 3), "revalidated once more, since an open had to wait");
 }
 
-/// A6: what has taken the name of a file between is another file for who has that one open.
+/// A6: a file that has taken the name meanwhile is another file for the open handles of the old
+/// one.
 #[tokio::test(start_paused = true)]
 async fn a6_a_replaced_file_is_not_taken_for_the_one_that_is_open() {
     let mount = opened_before(config(), 2).await;
@@ -284,7 +285,7 @@ async fn a6_a_replaced_file_is_not_taken_for_the_one_that_is_open() {
     assert_eq!(read(&mount.vfs, held).await, b"old");
 }
 
-/// A file that the kernel forgets, or that is removed here, while it is asked about.
+/// A file that the kernel forgets, or that is removed locally, during its revalidation.
 #[tokio::test(start_paused = true)]
 async fn what_is_gone_meanwhile_is_not_brought_back() {
     let mount = opened_before(config(), 3).await;
@@ -297,13 +298,13 @@ async fn what_is_gone_meanwhile_is_not_brought_back() {
     two.release();
     mount.settle().await;
     let gone = mount.vfs.lookup(Ino::ROOT, name(2).as_bytes()).await.unwrap();
-    assert!(matches!(gone, Looked::Absent(_)));
+    assert!(matches!(gone, LookupResult::Absent(_)));
     mount.vfs.forget(mount.files[2].ino, 1);
     mount.vfs.forget(mount.files[0].ino, 1);
     assert_eq!((mount.vfs.inodes(), mount.remote.open_handles()), (1, 0));
 }
 
-/// Readers who never open again what they did before cost a few questions for each open.
+/// Readers that never open the same files again cost a few requests for each open.
 #[tokio::test(start_paused = true)]
 async fn wrong_guesses_cost_no_more_than_the_opens() {
     const FILES: usize = 400;
@@ -326,7 +327,7 @@ async fn wrong_guesses_cost_no_more_than_the_opens() {
     assert!(mount.asked().1 <= 4, "what was asked about in vain is left alone");
 }
 
-/// Answers that never come are asked for within a bound.
+/// If answers never arrive, the number of requests is bounded.
 #[tokio::test(start_paused = true)]
 async fn questions_on_their_way_are_bounded() {
     const FILES: usize = 2000;

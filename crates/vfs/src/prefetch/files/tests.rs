@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn what_is_kept_does_not_keep_what_it_was_received_with() {
+fn kept_data_does_not_keep_its_receive_buffer() {
     let chunk = Bytes::from(vec![7; 256 << 10]);
     let within = |data: &Data| {
         let start = chunk.as_ptr() as usize;
@@ -20,7 +20,7 @@ fn what_is_kept_does_not_keep_what_it_was_received_with() {
 }
 
 #[test]
-fn a_slice_is_what_lies_between() {
+fn a_slice_contains_the_bytes_of_its_range() {
     let mut data = Data::from(Bytes::from_static(b"abc"));
     data.push(Bytes::from_static(b"defg"));
     for (offset, len, expected) in
@@ -31,7 +31,7 @@ fn a_slice_is_what_lies_between() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn files_whose_turn_has_not_come_are_no_wrong_guess() {
+async fn files_not_reached_yet_do_not_count_as_unused() {
     let lifetime = Duration::from_secs(1);
     for (opens, guessed_well) in [(5, true), (1000, false)] {
         let mut state = State { opens, ..State::default() };
@@ -39,30 +39,31 @@ async fn files_whose_turn_has_not_come_are_no_wrong_guess() {
         for number in 0..64 {
             let path = RemotePath::parse(format!("f{number}").as_bytes()).unwrap();
             let (_, outcome) = watch::channel(Some(None));
-            let asked = Asked { tick: 0, at };
-            let fetched = Arc::new(Fetched { asked, bytes: 1, outcome });
+            let stamp = RequestStamp { seq: 0, at };
+            let fetched = Arc::new(PrefetchedFile { stamp, bytes: 1, outcome });
             let slot = Slot { fetched, number, due: 6 + number, used: false };
             state.order.insert(number, path.clone());
             state.bytes += 1;
             state.files.insert(path, slot);
         }
-        state.sweep(at, lifetime);
-        assert_eq!((state.files.len(), state.refill.cut), (64, false));
-        state.sweep(at + lifetime, lifetime);
+        state.evict_expired(at, lifetime);
+        assert_eq!((state.files.len(), state.last_refill.incomplete), (64, false));
+        state.evict_expired(at + lifetime, lifetime);
         assert_eq!((state.files.len(), state.bytes), (0, 0));
-        assert_eq!(state.pace.window(at + lifetime) > 0, guessed_well);
-        assert_eq!(state.refill.cut, guessed_well, "they are wanted again");
+        assert_eq!(state.throttle.window(at + lifetime) > 0, guessed_well);
+        assert_eq!(state.last_refill.incomplete, guessed_well, "they are wanted again");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_order_shows_after_three_files() {
+async fn an_order_is_recognized_after_three_files() {
     let mut state = State::default();
     let dir = RemotePath::parse(b"d").unwrap();
     let other = RemotePath::parse(b"e").unwrap();
     let now = Instant::now();
-    let mut open =
-        |dir: &RemotePath, places: [usize; 3], now| state.note_open(dir, places.map(Some), now);
+    let mut open = |dir: &RemotePath, positions: [usize; 3], now| {
+        state.record_open(dir, positions.map(Some), now)
+    };
     assert_eq!(open(&dir, [0, 90, 0], now), None);
     assert_eq!(open(&dir, [1, 30, 30], now), None);
     assert_eq!(open(&dir, [2, 50, 20], now), Some(Order::Listing));
@@ -73,5 +74,5 @@ async fn an_order_shows_after_three_files() {
     assert_eq!(open(&other, [10, 33, 90], now), None, "the same again");
     assert_eq!(open(&other, [50, 34, 91], now), Some(Order::Name));
     assert_eq!(open(&other, [30, 10, 93], now), Some(Order::Number));
-    assert_eq!(open(&other, [31, 11, 94], now + PAUSE), None, "long after");
+    assert_eq!(open(&other, [31, 11, 94], now + MAX_OPEN_GAP), None, "long after");
 }

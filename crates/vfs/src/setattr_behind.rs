@@ -1,16 +1,16 @@
-//! Changes of attributes that are acknowledged when they are on their way.
+//! Attribute changes that are acknowledged when they are in flight.
 //!
-//! Who extracts an archive makes a file, writes it, gives it its mode and its times, and closes
-//! it. The server cannot refuse mode and times to the owner of a file, so they are acknowledged as
-//! writes are: they go out behind the writes of the same handle, the close waits for all of them
-//! together, and an error is told by the next write, fsync or close.
+//! A program that extracts an archive creates a file, writes it, sets its mode and times, and
+//! closes it. The server cannot refuse mode and times to the owner of a file, so they are
+//! acknowledged as writes are: they are sent behind the writes of the same handle, the close waits
+//! for all of them together, and the next write, fsync or close reports an error.
 //!
-//! Only for a file that this mount has made, while it is open for writing: then its size is known
-//! without asking, which the kernel wants to hear.
+//! Only for a file that this mount has created, while it is open for writing: then its size, which
+//! the reply to the kernel must contain, is known without a request.
 //!
-//! Some servers refuse: those that forbid FSETSTAT, and file systems without modes. Programs take
-//! that from the call itself and not from a close, so after the first refusal each change of the
-//! mount waits for its answer.
+//! Some servers refuse: those that forbid FSETSTAT, and file systems without modes. Programs
+//! tolerate that error from the call itself, but not from a close, so after the first refusal each
+//! change of the mount waits for its answer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,19 +20,20 @@ use base::{Attr, AttrChange, Errno, FileKind, Result};
 
 use crate::config::Consistency;
 use crate::inode::{Inode, State};
-use crate::write_behind::OnItsWay;
+use crate::write_behind::InFlight;
 use crate::{Stat, Vfs};
 
-/// Bits that the server may refuse to set, or take away.
+/// Bits that the server may refuse to set, or clear.
 const SPECIAL: u32 = 0o7000;
 
 impl Vfs {
-    /// Takes out of `change` what is so already, where the server would do nothing for it.
-    pub(crate) fn without_present_owner(&self, inode: &Inode, change: AttrChange) -> AttrChange {
+    /// Removes from `change` owners that the file has already, if the server would do nothing for
+    /// them.
+    pub(crate) fn without_unchanged_owner(&self, inode: &Inode, change: AttrChange) -> AttrChange {
         let state = inode.state();
         let fresh = state.fresh_attr(tokio::time::Instant::now());
-        let Some(attr) = fresh.or_else(|| state.made()) else { return change };
-        // A new owner takes these bits away, even if it is the old one.
+        let Some(attr) = fresh.or_else(|| state.created_here()) else { return change };
+        // A new owner clears these bits, even if it is the old one.
         let plain = matches!(attr.kind, FileKind::Regular | FileKind::Directory);
         if !plain || attr.perm & SPECIAL != 0 || !self.owns(&attr) {
             return change;
@@ -44,21 +45,21 @@ impl Vfs {
         }
     }
 
-    /// Adds the time of the last read to `change` where it sets that of the last change alone: SFTP
-    /// has both or none, and to be asked for the other one would cost a round trip. As it was told
-    /// not long ago; what is read meanwhile counts as read before.
-    pub(crate) fn with_present_atime(&self, inode: &Inode, change: AttrChange) -> AttrChange {
+    /// Adds the present atime to a `change` that sets only the mtime: SFTP can set only both, and a
+    /// request for the other one would cost a round trip. The atime is a recent cached one; reads
+    /// since are treated as reads before.
+    pub(crate) fn with_known_atime(&self, inode: &Inode, change: AttrChange) -> AttrChange {
         let within = self.timeout(inode.kind).max;
         if change.mtime.is_none() || change.atime.is_some() || within.is_zero() {
             return change;
         }
         let state = inode.state();
-        let told = state.asked_within(within).or_else(|| state.made());
-        AttrChange { atime: told.map(|attr| state.times(&attr).0), ..change }
+        let known = state.requested_within(within).or_else(|| state.created_here());
+        AttrChange { atime: known.map(|attr| state.times(&attr).0), ..change }
     }
 
-    /// Sends `change` behind the writes of the file, if it is one that is made here. Tells what
-    /// the file is with it.
+    /// Sends `change` behind the writes of the file, if this mount has created it. Returns the
+    /// resulting attributes.
     pub(crate) async fn setattr_behind(
         &self,
         inode: &Arc<Inode>,
@@ -75,48 +76,48 @@ impl Vfs {
         }
         let writer = {
             let state = inode.state();
-            let owned = state.made().is_some_and(|attr| self.owns(&attr));
+            let owned = state.created_here().is_some_and(|attr| self.owns(&attr));
             let writer = state.open.iter().rfind(|open| open.access.writes());
             writer.filter(|_| owned).map(|open| open.file)
         };
         let file = self.files.get(writer?).ok()?;
         let fh = file.remote.opened().filter(|_| !file.remote.is_flushed())?;
-        // What was written goes out first.
+        // The writes are sent first.
         inode.writes.drained_but(file.number).await;
-        let (attr, sending) = {
+        let (attr, request) = {
             let mut state = inode.state();
-            let attr = state.made()?;
+            let attr = state.created_here()?;
             state.apply(&change, false);
-            state.keep_time(&change);
+            state.keep_set_mtime(&change);
             let attr = Attr {
                 perm: change.perm.unwrap_or(attr.perm),
                 atime: change.atime.unwrap_or(attr.atime),
                 mtime: change.mtime.unwrap_or(attr.mtime),
                 ..attr
             };
-            let exact = change.mtime.is_some() || state.exactly_made().is_some();
-            state.set_made(attr, exact);
+            let exact = change.mtime.is_some() || state.created_here_exact().is_some();
+            state.set_created_here(attr, exact);
             if change.is_empty() {
                 (attr, None)
             } else {
-                state.begin_change(self.ticks.advance());
+                state.begin_change(self.change_counter.advance());
                 let number = inode.writes.begin_other(file.number);
-                let ticks = self.ticks.clone();
-                let on_its_way = OnItsWay { file: file.clone(), ticks, number };
-                (attr, Some((on_its_way, self.dirty.change())))
+                let change_counter = self.change_counter.clone();
+                let in_flight = InFlight { file: file.clone(), change_counter, number };
+                (attr, Some((in_flight, self.dirty.change())))
             }
         };
-        if let Some((on_its_way, dirty)) = sending {
+        if let Some((in_flight, dirty)) = request {
             file.note_write();
-            let (shared, number) = (self.shared.clone(), on_its_way.number);
+            let (shared, number) = (self.shared.clone(), in_flight.number);
             Task::start(async move {
                 if let Err(error) = shared.remote.fsetattr(fh, change).await {
                     if is_refusal(error) {
                         shared.refuses_attributes.store(true, Ordering::Relaxed);
                     }
-                    on_its_way.file.fail(error);
+                    in_flight.file.fail(error);
                 }
-                drop(on_its_way);
+                drop(in_flight);
                 drop(dirty);
             });
             // Polled once, and so sent.
@@ -125,12 +126,12 @@ impl Vfs {
         Some(self.stat(inode, &attr))
     }
 
-    /// The attributes of a file that this mount is making, while it is open for that.
-    pub(crate) fn made_here(&self, state: &State) -> Option<Attr> {
+    /// The attributes of a file that this mount has created, while it is open for writing.
+    pub(crate) fn attr_of_created_file(&self, state: &State) -> Option<Attr> {
         let caches = self.config.consistency != Consistency::Strict && !self.config.sync_writes;
         let writes = state.open.iter().any(|open| open.access.writes());
-        let (attr, at) = state.exactly_made().filter(|_| caches && writes)?;
-        // Somebody else may write to it too.
+        let (attr, at) = state.created_here_exact().filter(|_| caches && writes)?;
+        // Another machine may write to it too.
         (at.elapsed() < self.config.files.min).then_some(attr)
     }
 
@@ -151,7 +152,7 @@ mod tests {
     use testkit::MemRemote;
 
     use super::*;
-    use crate::{Config, Ino, Looked};
+    use crate::{Config, Ino, LookupResult};
 
     #[tokio::test]
     async fn the_time_of_the_last_read_goes_along_and_no_other() {
@@ -161,10 +162,10 @@ mod tests {
             remote.put_file("f", "content");
             let vfs = Vfs::new(remote, Config { consistency, ..Config::default() });
             let found = vfs.lookup(Ino::ROOT, b"f").await.unwrap();
-            let Looked::Found(entry) = found else { panic!("absent") };
+            let LookupResult::Found(entry) = found else { panic!("absent") };
             let inode = vfs.inode(entry.ino).unwrap();
             let known = (consistency != Consistency::Strict).then_some(entry.stat.attr.atime);
-            let of = |change| vfs.with_present_atime(&inode, change);
+            let of = |change| vfs.with_known_atime(&inode, change);
             let mtime = AttrChange { mtime: Some(time), ..AttrChange::default() };
             assert_eq!(of(mtime), AttrChange { atime: known, ..mtime });
             let both = AttrChange { atime: Some(now), ..mtime };

@@ -1,39 +1,39 @@
-//! What there is, in numbers, for who looks at a mount from outside.
+//! Statistics of a mount, for `status` and the log.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::Vfs;
 
-/// How much of what there is at one moment.
+/// The present state in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
-    /// Inodes that the kernel remembers, or that lead to them.
+pub struct Stats {
+    /// Inodes that the kernel knows, and the directories above them.
     pub inodes: usize,
     /// Open files.
     pub open_files: usize,
     /// Open directories.
     pub open_directories: usize,
-    /// Bytes that were acknowledged to who wrote them and that the server has not acknowledged.
+    /// Bytes written that were acknowledged to their writers and not yet by the server.
     pub dirty_bytes: u64,
-    /// Changes of attributes of which that is so.
+    /// Attribute changes that were acknowledged to their callers and not yet by the server.
     pub dirty_changes: u64,
-    /// The most bytes that may be so at one time.
+    /// Upper limit of `dirty_bytes`.
     pub dirty_limit_bytes: u64,
-    /// Files that they belong to.
+    /// Files with dirty bytes.
     pub dirty_files: usize,
-    /// Names kept in listings.
+    /// Names in the directory cache.
     pub listed_names: usize,
-    /// Bytes that these listings take.
+    /// Bytes of the directory cache.
     pub listed_bytes: usize,
-    /// Bytes of small files that were fetched before anybody has opened them.
+    /// Bytes of small files that were prefetched and not opened yet.
     pub fetched_bytes: u64,
 }
 
 impl Vfs {
-    /// What there is now. Cheap, though it looks at every open file.
+    /// The present statistics. Cheap, though it visits every open file.
     #[must_use]
-    pub fn figures(&self) -> Figures {
+    pub fn stats(&self) -> Stats {
         let mut dirty = HashSet::new();
         self.files.each(|file| {
             if file.inode.writes.dirty_bytes() > 0 {
@@ -42,9 +42,9 @@ impl Vfs {
         });
         let (inodes, (listed_names, listed_bytes)) = {
             let tree = self.tree();
-            (tree.len(), tree.listed())
+            (tree.len(), tree.dir_cache_size())
         };
-        Figures {
+        Stats {
             inodes,
             open_files: self.files.len(),
             open_directories: self.directories.len(),
@@ -54,7 +54,7 @@ impl Vfs {
             dirty_files: dirty.len(),
             listed_names,
             listed_bytes,
-            fetched_bytes: self.contents.kept_bytes(),
+            fetched_bytes: self.prefetch.files.kept_bytes(),
         }
     }
 }

@@ -1,0 +1,290 @@
+//! mkdir, rmdir, unlink, symlink, link, rename, readlink: operations on names.
+
+use std::sync::Arc;
+
+use base::{Attr, Errno, FileKind, Location, Name, RemotePath, RenameMode, Result, Timestamp};
+use tokio::time::Instant;
+
+use crate::inode::Inode;
+use crate::lookup::MAX_ATTEMPTS;
+use crate::name_changes::BoundTo;
+use crate::{Entry, Ino, Vfs, links, name};
+
+/// The permission bits of a mode.
+const PERM_BITS: u32 = 0o7777;
+
+/// A change of names in flight. Ends when dropped, whether it succeeded or not; then the names and
+/// the attributes of their directories are invalidated.
+pub(crate) struct NameChangeGuard<'a> {
+    vfs: &'a Vfs,
+    names: Vec<(Ino, Name, BoundTo)>,
+    /// The files that have these names.
+    inodes: Vec<Arc<Inode>>,
+    /// Paths below the names may change.
+    moves_directory: bool,
+}
+
+impl NameChangeGuard<'_> {
+    /// The files that had the names when the change began.
+    pub(crate) fn inodes(&self) -> &[Arc<Inode>] {
+        &self.inodes
+    }
+}
+
+impl Drop for NameChangeGuard<'_> {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        let mut tree = self.vfs.tree();
+        for (dir, name, bound_to) in &self.names {
+            tree.end_name_change(*dir, name, *bound_to);
+            tree.note_change_in(*dir);
+            tree.renew_name(*dir, name, now);
+        }
+        if self.moves_directory {
+            tree.end_move();
+        }
+        drop(tree);
+        self.inodes.iter().for_each(|inode| inode.state().end_renaming());
+        self.vfs.names_changed.notify_waiters();
+    }
+}
+
+impl Vfs {
+    pub(crate) fn begin_name_changes(
+        &self,
+        names: &[(Ino, &Name, BoundTo)],
+    ) -> NameChangeGuard<'_> {
+        let mut tree = self.tree();
+        let mut inodes = Vec::new();
+        for (dir, name, bound_to) in names {
+            tree.begin_name_change(*dir, name, *bound_to);
+            inodes.extend(tree.child(*dir, name).filter(|it| it.kind == FileKind::Regular));
+        }
+        inodes.iter().for_each(|inode| inode.state().begin_renaming());
+        let names =
+            names.iter().map(|(dir, name, bound_to)| (*dir, (*name).clone(), *bound_to)).collect();
+        NameChangeGuard { vfs: self, names, inodes, moves_directory: false }
+    }
+
+    /// Begins the change of names of a rename.
+    fn begin_rename(&self, from: (Ino, &Name), to: (Ino, &Name)) -> NameChangeGuard<'_> {
+        let moved = self.tree().child(from.0, from.1);
+        let bound_to = moved.as_ref().map_or(BoundTo::New, |moved| BoundTo::Inode(moved.ino));
+        let mut change =
+            self.begin_name_changes(&[(from.0, from.1, BoundTo::Nothing), (to.0, to.1, bound_to)]);
+        let mut tree = self.tree();
+        change.moves_directory = moved.is_none_or(|moved| moved.kind == FileKind::Directory);
+        if change.moves_directory {
+            tree.begin_move();
+        }
+        drop(tree);
+        change
+    }
+
+    /// Creates a directory.
+    pub async fn mkdir(&self, parent: Ino, name_bytes: &[u8], perm: u32) -> Result<Entry> {
+        let name = name(name_bytes)?;
+        let path = self.path(parent)?.join(&name);
+        let change = self.begin_name_changes(&[(parent, &name, BoundTo::New)]);
+        let request = self.remote.mkdir(&path, perm);
+        // If permission bits are missing, the answer may be from before they are corrected; or the
+        // server insists on others.
+        let matches = |attr: &Attr| attr.is_dir() && perm & !attr.perm & PERM_BITS == 0;
+        let expected_attr = self.expected_attr(parent, FileKind::Directory, perm, 0);
+        self.finish_create(parent, &name, &path, change, request, matches, expected_attr).await
+    }
+
+    /// Creates a symbolic link.
+    pub async fn symlink(&self, parent: Ino, name_bytes: &[u8], target: &[u8]) -> Result<Entry> {
+        let name = name(name_bytes)?;
+        let path = self.path(parent)?.join(&name);
+        let change = self.begin_name_changes(&[(parent, &name, BoundTo::New)]);
+        let request = self.remote.symlink(target, &path);
+        let matches = |attr: &Attr| attr.kind == FileKind::Symlink;
+        let expected_attr =
+            self.expected_attr(parent, FileKind::Symlink, 0o777, target.len() as u64);
+        self.finish_create(parent, &name, &path, change, request, matches, expected_attr).await
+    }
+
+    /// The attributes of a new file in `parent`, as far as they are known without a request.
+    fn expected_attr(&self, parent: Ino, kind: FileKind, perm: u32, size: u64) -> Attr {
+        let dir = self.tree().get(parent).and_then(|dir| dir.state().last_attr());
+        let owner = self.config.login.or(dir.map(|dir| (dir.uid, dir.gid)));
+        let (uid, gid) = owner.unwrap_or_default();
+        let now = Timestamp::from_secs(Timestamp::now().secs);
+        Attr { kind, perm: perm & PERM_BITS, size, uid, gid, atime: now, mtime: now }
+    }
+
+    /// The entry of a name that this mount creates. The request for its attributes is sent right
+    /// behind the `request` that creates it, so that one round trip is enough. A remote may execute
+    /// it first: then the name was absent, or its attributes do not satisfy `matches`, and the
+    /// request is repeated. If no answer arrives, the attributes are `expected_attr`.
+    #[expect(clippy::too_many_arguments, reason = "two callers that differ in all of them")]
+    async fn finish_create(
+        &self,
+        parent: Ino,
+        name: &Name,
+        path: &RemotePath,
+        change: NameChangeGuard<'_>,
+        request: impl Future<Output = Result<()>>,
+        matches: impl FnOnce(&Attr) -> bool,
+        expected_attr: Attr,
+    ) -> Result<Entry> {
+        let mut stamp = self.stamp_request();
+        let (finish_create, reply) = tokio::join!(request, self.remote.lstat(path));
+        finish_create?;
+        let reply = match reply.ok().filter(matches) {
+            Some(attr) => Some(attr),
+            None => {
+                stamp = self.stamp_request();
+                let reply = self.remote.lstat(path).await;
+                reply.ok().filter(|attr| attr.kind == expected_attr.kind)
+            }
+        };
+        drop(change);
+        // The name was created, so the caller gets no error if its attributes are unknown; but the
+        // kernel does not cache them.
+        let attr = reply.unwrap_or(expected_attr);
+        let inode = {
+            let mut tree = self.tree();
+            // Any file that had this name before was gone when the name was created.
+            tree.unbind(parent, name);
+            tree.record_lookup(parent, name, &attr, Instant::now())
+        };
+        inode.state().expect_new_mtime();
+        if reply.is_none() {
+            return self.entry(&inode, &attr).inspect_err(|_| self.forget(inode.ino, 1));
+        }
+        self.record_attr(&inode, &attr, stamp);
+        if attr.is_dir() {
+            // Names that another machine has created in it meanwhile may be taken to be absent, as
+            // any negative lookup may.
+            self.tree().insert_created_directory(inode.ino, path, stamp);
+        }
+        self.entry(&inode, &attr).inspect_err(|_| self.forget(inode.ino, 1))
+    }
+
+    /// Makes `name` in `parent` a further name of the file `ino`. Both names are one inode here, as
+    /// long as the kernel knows it.
+    pub async fn link(&self, ino: Ino, parent: Ino, name_bytes: &[u8]) -> Result<Entry> {
+        let name = name(name_bytes)?;
+        let inode = self.inode(ino)?;
+        if inode.kind == FileKind::Directory {
+            return Err(Errno::EPERM);
+        }
+        let path = self.path(parent)?.join(&name);
+        let change = self.begin_name_changes(&[(parent, &name, BoundTo::Inode(ino))]);
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let existing = self.path(ino)?;
+            let stamp = self.stamp_request();
+            match self.remote.link(&existing, &path).await {
+                Err(Errno::ENOENT)
+                    if self.has_other_path(&inode, &existing, stamp) && attempt < MAX_ATTEMPTS => {}
+                linked => break linked?,
+            }
+        }
+        // The name exists from here on, even if its attributes are unknown.
+        self.tree().bind(ino, parent, &name, Instant::now());
+        {
+            let mut state = inode.state();
+            state.nlink += 1;
+            state.touch_ctime();
+        }
+        drop(change);
+        let attr = match self.attr(&inode).await {
+            Ok(attr) => attr,
+            Err(error) => inode.state().last_attr().ok_or(error)?,
+        };
+        self.tree().add_lookup(ino);
+        self.entry(&inode, &attr).inspect_err(|_| self.forget(ino, 1))
+    }
+
+    /// Removes the name of a file. An open file lives on.
+    pub async fn unlink(&self, parent: Ino, name_bytes: &[u8]) -> Result<()> {
+        let name = name(name_bytes)?;
+        let path = self.path(parent)?.join(&name);
+        let change = self.begin_name_changes(&[(parent, &name, BoundTo::Nothing)]);
+        self.force_deferred_opens(change.inodes()).await;
+        let finish_removal = self.remote.unlink(&path).await;
+        self.finish_removal(parent, &name, finish_removal)
+    }
+
+    /// Removes an empty directory.
+    pub async fn rmdir(&self, parent: Ino, name_bytes: &[u8]) -> Result<()> {
+        let name = name(name_bytes)?;
+        let path = self.path(parent)?.join(&name);
+        let _change = self.begin_name_changes(&[(parent, &name, BoundTo::Nothing)]);
+        let finish_removal = self.remote.rmdir(&path).await;
+        self.finish_removal(parent, &name, finish_removal)
+    }
+
+    fn finish_removal(&self, parent: Ino, name: &Name, result: Result<()>) -> Result<()> {
+        if matches!(result, Ok(()) | Err(Errno::ENOENT)) {
+            let inode = {
+                let mut tree = self.tree();
+                tree.record_removal(parent, name);
+                tree.unbind(parent, name)
+            };
+            drop_link(inode);
+        }
+        result
+    }
+
+    /// Moves the name `from` to `to`.
+    pub async fn rename(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> Result<()> {
+        let (from_name, to_name) = (name(from.1)?, name(to.1)?);
+        let from_path = self.path(from.0)?.join(&from_name);
+        let to_path = self.path(to.0)?.join(&to_name);
+        let change = self.begin_rename((from.0, &from_name), (to.0, &to_name));
+        self.force_deferred_opens(change.inodes()).await;
+        self.remote.rename(&from_path, &to_path, mode).await?;
+        // Two names of one file stay as they are, and perhaps only the server knows that they are;
+        // so nothing is assumed about the old name.
+        let (moved, replaced) = self.tree().rename((from.0, &from_name), (to.0, &to_name));
+        if let Some(moved) = moved {
+            moved.state().touch_ctime();
+        }
+        drop_link(replaced);
+        Ok(())
+    }
+
+    /// The target of a symbolic link, if [`Links`](crate::Links) lets the kernel see it.
+    pub async fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        let path = self.path(ino)?;
+        let target = self.remote.readlink(&path).await.inspect_err(|error| {
+            // The link is gone, or is another file by now.
+            if matches!(*error, Errno::ENOENT | Errno::EINVAL)
+                && let Ok(link) = self.inode(ino)
+            {
+                self.invalidate_inode(&link);
+            }
+        })?;
+        let dir = path.parent().ok_or(Errno::EINVAL)?;
+        links::present(&self.config, &dir, target).inspect_err(|_| {
+            tracing::debug!(%path, "the target of this link is not inside the mount");
+        })
+    }
+
+    /// The locations of `ino`: first the one that is shown, then the others with the same name
+    /// behind it; none for a directory that exists only in the mount. `EOPNOTSUPP` if the remote
+    /// cannot describe itself, `ESTALE` if the file has no name any more.
+    pub async fn locate(&self, ino: Ino) -> Result<Vec<Location>> {
+        let path = self.path(ino)?;
+        self.remote.locate(&path).await
+    }
+}
+
+pub(crate) fn drop_link(inode: Option<Arc<Inode>>) {
+    if let Some(inode) = inode {
+        let mut state = inode.state();
+        state.nlink = state.nlink.saturating_sub(1);
+        state.touch_ctime();
+    }
+}

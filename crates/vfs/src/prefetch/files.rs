@@ -1,0 +1,687 @@
+//! Prefetching of small files.
+//!
+//! `tar`, `grep -r`, `rsync` and `cp -r` open the files of a tree one after the other. With a round
+//! trip for each open and another for its read, such a program waits nearly all the time. So when
+//! files are being opened in the [order](Order) of their directory's listing, of their names or of
+//! their inode numbers, the next files of the [traversal](Traversal) are opened, read and closed
+//! ahead, all at the same time.
+//!
+//! A prefetched content belongs to its attributes, which were requested before it. It validates an
+//! open as any other answer of the server does, for as long (`open_revalidate`), and is dropped
+//! after that. It is not used if the file was changed locally after the request.
+//!
+//! A file whose pages the kernel has is not fetched but
+//! [revalidated](crate::prefetch::revalidation), unless pages turn out to be
+//! [missing](FilePrefetch::note_missing_pages): the kernel drops pages without a notification.
+//!
+//! Bounds: [`MAX_FILE_BYTES`] a file, [`MAX_KEPT_BYTES`] in all, and in flight as much as is
+//! answered without delay ([`Throttle`]). When prefetched files go unused, fewer are fetched.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use base::{Access, Attr, Data, FileKind, OpenFlags, RemotePath, Result, Timestamp};
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::MAX_WAIT;
+use super::throttle::Throttle;
+use super::traversal::{Depth, Traversal};
+use crate::config::Consistency;
+use crate::deferred_open::may_read;
+use crate::dir_cache::Order;
+use crate::inode::{Inode, Validator};
+use crate::remote_file::RemoteFile;
+use crate::shared::Shared;
+use crate::tree::{RequestStamp, Tree};
+
+/// The largest file that is prefetched; larger ones have readahead. One request of the kernel's
+/// usual readahead, and one packet of OpenSSH's server.
+const MAX_FILE_BYTES: u64 = 128 << 10;
+
+/// Bytes of files that were not read yet: four times the bytes that may be in flight.
+const MAX_KEPT_BYTES: u64 = 16 << 20;
+
+/// Smaller data, and data in several pieces, is copied into its own buffer: a slice of a received
+/// chunk keeps the whole chunk, 64 KiB or the longest packet, in memory. So kept data takes at most
+/// twice its size. A copy costs some 2 us for 16 KiB, a hundredth of a request.
+const OWN_PIECE_BYTES: usize = 64 << 10;
+
+/// Files that are kept, including those that were read already.
+const MAX_FILES: usize = 8192;
+
+/// Opens in a row in one order before the next files are fetched. Two happen by chance.
+const MIN_RUN: u32 = 2;
+
+/// Opens in a row in one order after which the order by inode number is not checked any more: in a
+/// small directory several orders may agree by chance.
+const SURE_RUN: u32 = 8;
+
+/// Files that a program may skip between two that it opens in order.
+const MAX_SKIP: usize = 8;
+
+/// A file that was changed at most this many seconds ago may change while it is fetched, so its
+/// attributes are requested again after the read. For all files that would cost `tar` a third more
+/// time over loopback.
+const RECENT_SECS: i64 = 300;
+
+/// How long an open predicts the next one.
+const MAX_OPEN_GAP: Duration = Duration::from_secs(2);
+
+/// See the [module](self).
+#[derive(Default)]
+pub(crate) struct FilePrefetch {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    files: HashMap<RemotePath, Slot>,
+    /// The paths in `files`, in the order of their requests.
+    order: BTreeMap<u64, RemotePath>,
+    next: u64,
+    bytes: u64,
+    throttle: Throttle,
+    last: Option<LastOpen>,
+    /// Opens in a row that followed each [order](Order::ALL).
+    scores: [u32; 3],
+    /// When the program visits subdirectories.
+    depth: Depth,
+    /// Number of opens so far.
+    opens: u64,
+    last_refill: LastRefill,
+    /// When the kernel last read pages that it was assumed to have.
+    missing_at: Option<Instant>,
+}
+
+/// The last search for files to fetch. To search at each open and after each fetch would cost more
+/// than both.
+#[derive(Clone, Copy, Default)]
+struct LastRefill {
+    order: Order,
+    /// How many files ahead of the reader were requested.
+    files: usize,
+    /// No more files were known, or there was no room for more.
+    incomplete: bool,
+    /// There was no room for more.
+    out_of_room: bool,
+    /// Opens since.
+    opens: usize,
+}
+
+impl LastRefill {
+    /// Whether to search again: when an eighth of the files may have been opened.
+    fn is_due(self, order: Order) -> bool {
+        self.incomplete || self.order != order || self.opens * 8 >= self.files
+    }
+}
+
+/// The position of a name in each [order](Order::ALL), if known.
+type Positions = [Option<usize>; 3];
+
+/// The last open.
+#[derive(Clone)]
+struct LastOpen {
+    dir: RemotePath,
+    positions: Positions,
+    at: Instant,
+}
+
+struct Slot {
+    fetched: Arc<PrefetchedFile>,
+    number: u64,
+    /// The number of opens at which this file is expected to be opened.
+    due: u64,
+    used: bool,
+}
+
+/// A file that is in flight or was fetched.
+pub(crate) struct PrefetchedFile {
+    stamp: RequestStamp,
+    /// The size in the listing, until the answer arrives.
+    bytes: u64,
+    /// `Some(None)`: the fetch failed.
+    outcome: watch::Receiver<Option<Option<Arc<Content>>>>,
+}
+
+/// The content of a whole file.
+struct Content {
+    attr: Attr,
+    data: Data,
+}
+
+/// An open file's reference to its content, which may be evicted at any time.
+pub(crate) type AttachedFile = Weak<PrefetchedFile>;
+
+impl PrefetchedFile {
+    /// The content was requested then, and existed then or later.
+    pub(crate) fn requested_at(&self) -> Instant {
+        self.stamp.at
+    }
+
+    /// The result, if it has arrived.
+    fn outcome(&self) -> Option<Option<Arc<Content>>> {
+        self.outcome.borrow().clone()
+    }
+
+    /// Waits for the result, for at most [`MAX_WAIT`].
+    async fn wait(&self) -> Option<Arc<Content>> {
+        let mut outcome = self.outcome.clone();
+        let ended = tokio::time::timeout(MAX_WAIT, outcome.wait_for(Option::is_some)).await;
+        ended.ok()?.ok()?.clone().flatten()
+    }
+}
+
+impl FilePrefetch {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of files that are kept or in flight.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.state().bytes
+    }
+
+    /// The kernel has read the beginning of a file whose pages it was assumed to have.
+    pub(crate) fn note_missing_pages(&self) {
+        self.state().missing_at = Some(Instant::now());
+    }
+
+    /// Whether files are being opened in an order.
+    pub(crate) fn has_order(&self) -> bool {
+        let state = self.state();
+        state.current_order().is_some()
+            && state.last.as_ref().is_some_and(|it| it.at.elapsed() < MAX_OPEN_GAP)
+    }
+
+    /// Whether pages were missing recently, so that other pages may be missing too.
+    pub(crate) fn may_miss_pages(&self) -> bool {
+        self.state().missing_at.is_some_and(|at| at.elapsed() < MAX_OPEN_GAP)
+    }
+
+    /// The file at `path` was read to its end, or is no longer wanted. It is not fetched again
+    /// while it would have been valid.
+    pub(crate) fn discard(&self, path: &RemotePath) {
+        let mut state = self.state();
+        let state = &mut *state;
+        if let Some(slot) = state.files.get_mut(path) {
+            state.bytes -= slot.fetched.bytes;
+            let (_, outcome) = watch::channel(Some(None));
+            slot.fetched =
+                Arc::new(PrefetchedFile { stamp: slot.fetched.stamp, bytes: 0, outcome });
+            slot.used = true;
+        }
+    }
+}
+
+impl State {
+    fn remove(&mut self, path: &RemotePath) -> Option<Slot> {
+        let slot = self.files.remove(path)?;
+        self.order.remove(&slot.number);
+        self.bytes -= slot.fetched.bytes;
+        Some(slot)
+    }
+
+    /// Evicts expired files, and the oldest ones above the bounds.
+    fn evict_expired(&mut self, now: Instant, lifetime: Duration) {
+        let mut note_expired = false;
+        while let Some((_, path)) = self.order.first_key_value() {
+            let path = path.clone();
+            let old = self.files.get(&path).is_none_or(|slot| {
+                now.saturating_duration_since(slot.fetched.stamp.at) >= lifetime
+            });
+            let within = self.bytes <= MAX_KEPT_BYTES && self.files.len() <= MAX_FILES;
+            if !old && within {
+                return;
+            }
+            let Some(slot) = self.remove(&path) else { return };
+            if slot.used {
+                continue;
+            }
+            if self.opens > slot.due + MAX_SKIP as u64 {
+                self.throttle.note_unused(now);
+            } else if !std::mem::replace(&mut note_expired, true) {
+                // Its reader has not come so far, and will need it then.
+                self.throttle.note_expired();
+                self.last_refill.incomplete = true;
+            }
+        }
+    }
+
+    /// Whether to compute positions in the order of inode numbers.
+    fn wants_number_order(&self) -> bool {
+        let [by_listing, by_name, by_number] = self.scores;
+        by_number > 0 || by_listing.max(by_name) < SURE_RUN
+    }
+
+    /// Records an open of a file with these `positions` in `dir`. Returns the order of the next
+    /// opens, if there is one.
+    fn record_open(
+        &mut self,
+        dir: &RemotePath,
+        positions: Positions,
+        now: Instant,
+    ) -> Option<Order> {
+        self.last_refill.opens += 1;
+        self.opens += 1;
+        let last = self.last.replace(LastOpen { dir: dir.clone(), positions, at: now });
+        let Some(last) = last.filter(|last| now < last.at + MAX_OPEN_GAP) else {
+            self.scores = [0; 3];
+            return None;
+        };
+        if last.dir == *dir {
+            if last.positions[0] == positions[0] {
+                return None;
+            }
+            for (score, (from, to)) in
+                self.scores.iter_mut().zip(last.positions.iter().zip(positions))
+            {
+                let follows = |(from, to): (usize, usize)| from < to && to - from <= MAX_SKIP;
+                *score = if from.zip(to).is_some_and(follows) { *score + 1 } else { 0 };
+            }
+        } else {
+            // Perhaps another directory than the expected one.
+            self.last_refill.incomplete = true;
+        }
+        // A program continues in the same order in the next directory.
+        self.current_order()
+    }
+
+    /// The order with the longest run, if that is long enough.
+    fn current_order(&self) -> Option<Order> {
+        let best = *self.scores.iter().max()?;
+        let at = self.scores.iter().position(|score| *score == best)?;
+        (best >= MIN_RUN).then_some(Order::ALL[at])
+    }
+}
+
+impl Shared {
+    /// How long a prefetched content is valid.
+    fn content_lifetime(&self) -> Duration {
+        match self.config.consistency {
+            Consistency::Strict => Duration::ZERO,
+            Consistency::CloseToOpen => self.config.open_revalidate,
+            Consistency::Timeout | Consistency::Immutable => {
+                self.config.open_revalidate.max(self.config.files.min)
+            }
+        }
+    }
+
+    /// The file at `path` is being opened for reading. Prefetches the files that are likely to
+    /// follow.
+    pub(crate) fn prefetch_after_open(self: &Arc<Self>, path: &RemotePath) {
+        let lifetime = self.content_lifetime();
+        if lifetime.is_zero() {
+            return;
+        }
+        let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return };
+        let now = Instant::now();
+        let wants_number_order = self.prefetch.files.state().wants_number_order();
+        let (positions, depth) = {
+            let mut tree = self.tree();
+            if wants_number_order {
+                tree.ensure_number_order(&dir);
+            }
+            let positions =
+                tree.listing_at(&dir).map(|it| Order::ALL.map(|order| it.position(&name, order)));
+            let depth =
+                positions.and_then(|positions| self.infer_depth(&mut tree, &dir, positions));
+            (positions, depth)
+        };
+        let order = {
+            let mut state = self.prefetch.files.state();
+            state.evict_expired(now, lifetime);
+            state.depth = depth.unwrap_or(state.depth);
+            let Some(positions) = positions.filter(|positions| positions[0].is_some()) else {
+                return;
+            };
+            state.record_open(&dir, positions, now).filter(|order| state.last_refill.is_due(*order))
+        };
+        if order.is_some() {
+            self.prefetch_more(lifetime);
+        }
+    }
+
+    /// When the program visits subdirectories, if an open in `dir` after the last one shows that.
+    fn infer_depth(
+        &self,
+        tree: &mut Tree,
+        dir: &RemotePath,
+        positions: Positions,
+    ) -> Option<Depth> {
+        let (last, order) = {
+            let state = self.prefetch.files.state();
+            let last = state.last.as_ref()?;
+            let order = state.current_order()?;
+            // Nearly always it is the next file.
+            let is_next = last.dir == *dir
+                && last.positions[order as usize]
+                    .zip(positions[order as usize])
+                    .is_some_and(|(from, to)| from < to && to - from == 1);
+            if is_next {
+                return None;
+            }
+            (last.clone(), order)
+        };
+        let (from, to) = (last.positions[order as usize]?, positions[order as usize]?);
+        let is_small = |attr: &Attr| self.is_small(attr);
+        let mut traversal = Traversal::new(tree, order, Depth::default(), &is_small);
+        if last.dir == *dir {
+            traversal.skips_subtree_files(dir, from + 1..to).then_some(Depth::FilesFirst)
+        } else {
+            traversal.skips_following_files(&last.dir, from + 1, dir).then_some(Depth::InPlace)
+        }
+    }
+
+    /// Prefetches the files from the position `from` in `dir` on, and in the directories behind it.
+    fn prefetch_from(
+        self: &Arc<Self>,
+        dir: &RemotePath,
+        from: usize,
+        order: Order,
+        lifetime: Duration,
+    ) {
+        let now = Instant::now();
+        let window = self.prefetch.files.state().throttle.window(now);
+        if window == 0 {
+            return;
+        }
+        let wanted = {
+            let depth = self.prefetch.files.state().depth;
+            let mut tree = self.tree();
+            let is_small = |attr: &Attr| self.is_small(attr);
+            Traversal::new(&mut tree, order, depth, &is_small).files_from(dir, from, window)
+        };
+        let files = wanted.len();
+        let mut wanted = self.without_cached_pages(wanted).into_iter();
+        let mut position = 0;
+        let mut start_fetch = |(path, size)| {
+            position += 1;
+            self.start_fetch(path, size, position, lifetime)
+        };
+        let out_of_room = !wanted.all(&mut start_fetch);
+        let incomplete = out_of_room || files < window;
+        self.prefetch.files.state().last_refill =
+            LastRefill { order, files, incomplete, out_of_room, opens: 0 };
+    }
+
+    fn is_small(&self, attr: &Attr) -> bool {
+        attr.kind == FileKind::Regular
+            && (1..=MAX_FILE_BYTES).contains(&attr.size)
+            && may_read(&self.config, attr)
+    }
+
+    /// Begins to fetch `path`, which is `positions` files ahead of the reader, unless it is kept
+    /// already. `false` if there is no room for more.
+    fn start_fetch(
+        self: &Arc<Self>,
+        path: RemotePath,
+        bytes: u64,
+        positions: u64,
+        lifetime: Duration,
+    ) -> bool {
+        let stamp = self.stamp_request();
+        let done = {
+            let mut state = self.prefetch.files.state();
+            if state.files.contains_key(&path) {
+                return true;
+            }
+            if state.bytes + bytes > MAX_KEPT_BYTES || !state.throttle.begin(bytes) {
+                return false;
+            }
+            let (done, outcome) = watch::channel(None);
+            let fetched = Arc::new(PrefetchedFile { stamp, bytes, outcome });
+            state.next += 1;
+            let number = state.next;
+            state.order.insert(number, path.clone());
+            state.bytes += bytes;
+            let due = state.opens + positions;
+            state.files.insert(path.clone(), Slot { fetched, number, due, used: false });
+            done
+        };
+        let shared = self.clone();
+        self.background.start(async move {
+            let in_flight = InFlight { shared: &shared, bytes, done };
+            let fetched = shared.fetch_whole(&path, bytes, stamp).await;
+            let note_latency = stamp.at.elapsed();
+            let content = match fetched {
+                Ok(Some(content)) => Some(Arc::new(content)),
+                _ => None,
+            };
+            if content.is_none()
+                && let Some(slot) = shared.prefetch.files.state().files.get_mut(&path)
+            {
+                // The entry stays, so that the fetch is not repeated at once, and does not count as
+                // unused.
+                slot.used = true;
+            }
+            in_flight.done.send_replace(Some(content));
+            drop(in_flight);
+            let out_of_room = {
+                let mut state = shared.prefetch.files.state();
+                state.throttle.note_latency(note_latency);
+                state.last_refill.out_of_room
+            };
+            if out_of_room {
+                shared.prefetch_more(lifetime);
+            }
+        });
+        true
+    }
+
+    /// Continues behind the last open, if there is room.
+    fn prefetch_more(self: &Arc<Self>, lifetime: Duration) {
+        let next = {
+            let state = self.prefetch.files.state();
+            let last = state.last.as_ref().filter(|last| last.at.elapsed() < MAX_OPEN_GAP);
+            last.zip(state.current_order()).and_then(|(last, order)| {
+                let position = last.positions[order as usize]?;
+                Some((last.dir.clone(), position, order))
+            })
+        };
+        if let Some((dir, position, order)) = next {
+            self.prefetch_from(&dir, position + 1, order, lifetime);
+        }
+    }
+
+    /// Fetches the whole file at `path`; `None` if it is no longer small, or not all of it arrived.
+    async fn fetch_whole(
+        &self,
+        path: &RemotePath,
+        bytes: u64,
+        stamp: RequestStamp,
+    ) -> Result<Option<Content>> {
+        let opened = self.remote.open(path, OpenFlags::existing(Access::Read)).await?;
+        // Closed at the end of this function.
+        let file = RemoteFile::open(self.remote.clone(), opened.fh);
+        let attr = opened.attr;
+        if attr.size > MAX_FILE_BYTES.min(bytes * 2) {
+            return Ok(None);
+        }
+        // At most `MAX_FILE_BYTES`.
+        let read = self.remote.read(opened.fh, 0, attr.size as u32);
+        // In flight together with the read, and executed after it.
+        let stat_again = async {
+            match attr.mtime.secs > Timestamp::now().secs - RECENT_SECS {
+                true => self.remote.fstat(opened.fh).await,
+                false => Ok(attr),
+            }
+        };
+        let (data, after) = tokio::join!(read, stat_again);
+        drop(file);
+        let (data, after) = (data?, after?);
+        // If another machine was writing to the file, the bytes may be of several states.
+        if data.len() as u64 != attr.size || !same_content(&attr, &after) {
+            return Ok(None);
+        }
+        self.record_fetched_name(path, &attr, stamp);
+        Ok(Some(Content { attr, data: in_own_memory(data) }))
+    }
+
+    /// Records the attributes of a prefetched file.
+    fn record_fetched_name(&self, path: &RemotePath, attr: &Attr, stamp: RequestStamp) {
+        let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return };
+        let inode = {
+            let mut tree = self.tree();
+            let Some(dir) = tree.find(&dir) else { return };
+            if !tree.is_current(dir, &name, stamp) {
+                return;
+            }
+            tree.record_present(dir, &name, attr, stamp);
+            tree.child(dir, &name)
+        };
+        if let Some(inode) = inode {
+            self.record_fetched_attr(&inode, attr, stamp);
+        }
+    }
+
+    /// Records the attributes of a prefetched content of `inode`.
+    fn record_fetched_attr(&self, inode: &Inode, attr: &Attr, stamp: RequestStamp) {
+        let (same, open, later) = {
+            let state = inode.state();
+            let open = state.open.iter().any(|open| open.remote.opened().is_some());
+            let known = state.last_attr().map(|known| Validator::of(&known));
+            let later = known.is_some() && state.received_at() > stamp.at;
+            (known == Some(Validator::of(attr)), open, later)
+        };
+        // An open handle may be of another file than the name; and a later answer is newer.
+        if inode.kind == attr.kind && (same || !(open || later)) {
+            self.record_attr(inode, attr, stamp);
+        }
+    }
+
+    /// Records the attributes of a content that was fetched before `inode` existed. Returns whether
+    /// there was one.
+    pub(crate) fn record_prefetched(&self, inode: &Inode) -> bool {
+        {
+            let state = inode.state();
+            if state.is_invalidated() && state.last_attr().is_some() {
+                // A later answer contradicts it.
+                return false;
+            }
+        }
+        let Some(fetched) = self.prefetched(inode) else { return false };
+        let Some(Some(content)) = fetched.outcome() else { return false };
+        self.record_fetched_attr(inode, &content.attr, fetched.stamp);
+        true
+    }
+
+    /// The prefetched content of `inode`, in flight or kept, unless there was a local change since
+    /// its request.
+    pub(crate) fn prefetched(&self, inode: &Inode) -> Option<Arc<PrefetchedFile>> {
+        let (path, is_current) = {
+            let tree = self.tree();
+            let (dir, name) = tree.first_name(inode.ino)?;
+            let path = tree.path(inode.ino)?;
+            let state = self.prefetch.files.state();
+            let fetched = state.files.get(&path)?.fetched.clone();
+            let is_current = tree.is_current(dir, &name, fetched.stamp)
+                && inode.state().unchanged_since(fetched.stamp.seq)
+                && fetched.stamp.at.elapsed() < self.content_lifetime();
+            drop(state);
+            (path, is_current.then_some(fetched))
+        };
+        if is_current.is_none() {
+            self.prefetch.files.discard(&path);
+        }
+        is_current
+    }
+
+    /// Waits for a fetch of `inode` in flight, for at most [`MAX_WAIT`]. Returns whether a content
+    /// arrived.
+    pub(crate) async fn await_fetch(&self, inode: &Inode) -> bool {
+        match self.prefetched(inode) {
+            Some(fetched) => fetched.wait().await.is_some(),
+            None => false,
+        }
+    }
+
+    /// The content that an open validated for `attr` can read from memory.
+    pub(crate) fn attach(&self, inode: &Inode, attr: &Attr) -> Option<AttachedFile> {
+        let fetched = self.prefetched(inode)?;
+        let fits = match fetched.outcome() {
+            Some(content) => content.is_some_and(|content| same_content(&content.attr, attr)),
+            None => true,
+        };
+        if !fits {
+            return None;
+        }
+        let path = self.tree().path(inode.ino)?;
+        let mut state = self.prefetch.files.state();
+        let slot = state.files.get_mut(&path)?;
+        if !std::mem::replace(&mut slot.used, true) {
+            state.throttle.note_used();
+        }
+        Some(Arc::downgrade(&fetched))
+    }
+
+    /// Up to `len` bytes of `attached` from `offset` on; `None` if the server must be requested.
+    /// Also returns whether that is the end of the file.
+    pub(crate) async fn read_prefetched(
+        &self,
+        inode: &Inode,
+        attached: &AttachedFile,
+        offset: u64,
+        len: u32,
+    ) -> Option<(Data, bool)> {
+        let fetched = attached.upgrade()?;
+        let content = match fetched.outcome() {
+            Some(content) => content?,
+            None => fetched.wait().await?,
+        };
+        let state = inode.state();
+        // The cached attributes must name this content, as those of the kernel's pages must.
+        let known = state.last_attr().is_some_and(|attr| same_content(&attr, &content.attr));
+        if !known || !state.unchanged_since(fetched.stamp.seq) {
+            return None;
+        }
+        drop(state);
+        let data = slice(&content.data, offset, u64::from(len));
+        let all = offset + data.len() as u64 >= content.attr.size;
+        Some((data, all))
+    }
+}
+
+/// A fetch in flight. Gives its share of the bounds back when dropped, whether it succeeded or not.
+struct InFlight<'a> {
+    shared: &'a Shared,
+    bytes: u64,
+    done: watch::Sender<Option<Option<Arc<Content>>>>,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.shared.prefetch.files.state().throttle.end(self.bytes);
+    }
+}
+
+fn same_content(one: &Attr, other: &Attr) -> bool {
+    Validator::of(one) == Validator::of(other)
+}
+
+/// Up to `len` bytes of `data` from `offset` on.
+fn slice(data: &Data, offset: u64, len: u64) -> Data {
+    let (mut at, end) = (0, offset.saturating_add(len));
+    let mut out = Data::new();
+    for piece in data.pieces() {
+        let size = piece.len() as u64;
+        let (from, to) = (offset.clamp(at, at + size), end.clamp(at, at + size));
+        out.push(piece.slice((from - at) as usize..(to - at) as usize));
+        at += size;
+    }
+    out
+}
+
+/// `data` without the rest of the chunks that it was received in.
+fn in_own_memory(data: Data) -> Data {
+    match data.pieces() {
+        [] => data,
+        [piece] if piece.len() >= OWN_PIECE_BYTES => data,
+        _ => Data::from(Bytes::from(data.to_vec())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,53 @@
+//! Names that another machine has removed while they are valid here.
+//!
+//! The name, or its directory, is gone. The call that detects it fails with `ENOENT`, and the name
+//! is invalidated. There are two exceptions:
+//!
+//! - An open fails with `ESTALE`, once. The kernel then walks the path again and finds the name
+//!   absent, so that an open with `O_CREAT` creates the file: FUSE's OPEN does not have that flag.
+//!   The kernel repeats a call only once, and the application would get a second `ESTALE`. So an
+//!   open that fails again after the name was found once more is `ENOENT`.
+//! - A file with other names made through this mount is reached by the next of them.
+
+use std::sync::Arc;
+
+use base::{Errno, RemotePath};
+
+use crate::inode::Inode;
+use crate::name_operations::drop_link;
+use crate::shared::Shared;
+use crate::tree::RequestStamp;
+
+impl Shared {
+    /// The server has no file at `path`, the path of `inode` at `stamp`. Returns whether the inode
+    /// has another path by now, with which the call must be repeated.
+    pub(crate) fn has_other_path(
+        &self,
+        inode: &Arc<Inode>,
+        path: &RemotePath,
+        stamp: RequestStamp,
+    ) -> bool {
+        let mut tree = self.tree();
+        let present = tree.path(inode.ino);
+        if !tree.paths_unchanged_since(stamp.seq) || present.as_ref() != Some(path) {
+            return present.is_some();
+        }
+        let several = !tree.has_one_path(inode.ino);
+        if let Some((parent, name)) = tree.first_name(inode.ino)
+            && several
+            && tree.name_unchanged_since(parent, &name, stamp.seq)
+        {
+            tree.reconcile_listing(parent, &name, None, stamp);
+            drop_link(tree.unbind(parent, &name));
+            return true;
+        }
+        drop(tree);
+        self.invalidate_inode(inode);
+        false
+    }
+
+    /// The error of an open of `inode` whose name is gone.
+    pub(crate) fn open_error_of_absent(&self, inode: &Inode) -> Errno {
+        if inode.state().send_back_to_lookup() { Errno::ESTALE } else { Errno::ENOENT }
+    }
+}
