@@ -6,7 +6,7 @@
 
 pub mod attr;
 pub mod errno;
-pub mod lent;
+pub mod guard;
 pub mod path;
 pub mod printable;
 pub mod remote;
@@ -16,7 +16,7 @@ pub mod task;
 
 pub use attr::{Attr, AttrChange, FileKind, StatVfs, Timestamp};
 pub use errno::{Errno, Result};
-pub use lent::Lent;
+pub use guard::{DirGuard, OpenGuard, OwnedFh};
 pub use path::{InvalidName, Name, RemotePath};
 pub use printable::printable;
 pub use remote::{

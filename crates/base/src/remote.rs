@@ -377,18 +377,18 @@ pub trait Remote: Send + Sync + 'static {
 
     /// Whether it is known now that it cannot be reached: what is asked of it waits for that to
     /// change, or fails. Cheap.
-    fn is_away(&self) -> bool {
+    fn is_disconnected(&self) -> bool {
         false
     }
 
-    /// Returns when [`Remote::is_away`] has become true, at once if it is.
-    async fn gone(&self) {
+    /// Returns when [`Remote::is_disconnected`] has become true, at once if it is.
+    async fn disconnected(&self) {
         std::future::pending().await
     }
 
     /// What tells this run of the server's machine from all others: what was written and not
     /// synced in another run may be lost. `None` where nothing tells.
-    async fn server_run(&self) -> Result<Option<Bytes>> {
+    async fn write_verifier(&self) -> Result<Option<Bytes>> {
         Ok(None)
     }
 }

@@ -28,7 +28,7 @@
 //! 6. Absent is only what a complete listing leaves out, or the remote says.
 //! 7. Locks are held for a few instructions, never across an await.
 //!
-//! Not here: reading ahead (`vfs`), connections (`steady`), the files of the store (`store`).
+//! Not here: reading ahead (`vfs`), connections (`recovery`), the files of the store (`store`).
 
 mod changed_at;
 mod changes;
@@ -242,7 +242,7 @@ impl Cached {
     /// it is kept, also of files that are still open, and when the store has written what it would
     /// have written later. Given up in the middle, what is not there by then is fetched again.
     pub async fn put_away(&self) {
-        if !self.core.inner.is_away() {
+        if !self.core.inner.is_disconnected() {
             self.core.files.all().iter().for_each(|file| self.core.filler.closed(file));
         }
         let _ = tokio::time::timeout(SETTLING, self.settled()).await;
@@ -269,7 +269,7 @@ impl Core {
     }
 
     fn is_away(&self) -> bool {
-        self.config.stale_ok && self.inner.is_away()
+        self.config.stale_ok && self.inner.is_disconnected()
     }
 
     /// Asks the remote, for as long as it is there if it need not be.
@@ -283,7 +283,7 @@ impl Core {
         tokio::select! {
             biased;
             answer = question => answer,
-            () = self.inner.gone() => Err(base::Errno::EHOSTDOWN),
+            () = self.inner.disconnected() => Err(base::Errno::EHOSTDOWN),
         }
     }
 

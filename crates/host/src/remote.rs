@@ -120,15 +120,15 @@ impl Remote for Host {
         self.pool.suggestion()
     }
 
-    fn is_away(&self) -> bool {
+    fn is_disconnected(&self) -> bool {
         self.pool.is_away()
     }
 
-    async fn gone(&self) {
+    async fn disconnected(&self) {
         self.pool.gone().await;
     }
 
-    async fn server_run(&self) -> Result<Option<Bytes>> {
+    async fn write_verifier(&self) -> Result<Option<Bytes>> {
         let session = self.metadata().await?;
         let run = machine::of(&session).await.map(Bytes::copy_from_slice);
         // What a lost session has not told says nothing.

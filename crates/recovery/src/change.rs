@@ -6,67 +6,67 @@ use std::sync::Arc;
 use base::{Errno, Fh, Remote, Result};
 
 use crate::Core;
-use crate::call::{Asked, Trouble};
-use crate::file::{Body, Handle, Phase, State, Usable};
-use crate::link::is_loss;
-use crate::log::Change;
-use crate::recover;
-use crate::turn::Turn;
-use crate::unsynced::Digest;
+use crate::change_log::Change;
+use crate::change_queue::ChangePermit;
+use crate::connection::is_loss;
+use crate::file::{FileState, Handle, OpenFile, Phase, Usable};
+use crate::reopen;
+use crate::retry::{RemoteCall, Retry};
+use crate::unstable::Digest;
 
 /// The place of a change in the log of its file; taken out when dropped.
-pub(crate) struct Ticket {
-    body: Arc<Body>,
+pub(crate) struct PendingChange {
+    file: Arc<OpenFile>,
     number: u64,
-    over: bool,
+    ended: bool,
 }
 
-impl Ticket {
+impl PendingChange {
     /// Takes a place for `change` through `handle`, if it is its turn and no flush has closed the
     /// handle. With the handle below, if it may be sent now.
     fn begin(
         handle: &Arc<Handle>,
         change: &Change,
-        turn: Option<&Turn<'_>>,
-    ) -> Result<Option<(Ticket, Option<Usable>)>> {
-        let mut state = handle.body.lock();
-        if let Some(errno) = state.kept_error.take() {
+        permit: Option<&ChangePermit<'_>>,
+    ) -> Result<Option<(PendingChange, Option<Usable>)>> {
+        let mut state = handle.file.lock();
+        if let Some(errno) = state.deferred_error.take() {
             return Err(errno);
         }
         let usable = crate::file::usable(&state, handle.number)?;
-        let is_free = turn.is_some() || state.is_free_for(change.end());
-        if !is_free || state.is_closed(handle.number) {
+        let may_begin = permit.is_some() || state.may_begin_now(change.end());
+        if !may_begin || state.is_closed_by_flush(handle.number) {
             return Ok(None);
         }
         let number = state.log.begin(change.clone(), Some(handle.clone()), usable.is_some());
-        Ok(Some((Ticket { body: handle.body.clone(), number, over: false }, usable)))
+        Ok(Some((PendingChange { file: handle.file.clone(), number, ended: false }, usable)))
     }
 
     /// Takes a place for a change that somebody else sends, and sends again, when it is its turn.
-    pub(crate) async fn elsewhere(
+    pub(crate) async fn begin_without_handle(
         core: &Arc<Core>,
-        body: &Arc<Body>,
+        file: &Arc<OpenFile>,
         change: Change,
-    ) -> Result<Ticket> {
-        let take = |state: &mut State| {
+    ) -> Result<PendingChange> {
+        let take = |state: &mut FileState| {
             let number = state.log.begin(change.clone(), None, true);
-            Ticket { body: body.clone(), number, over: false }
+            PendingChange { file: file.clone(), number, ended: false }
         };
         {
-            let mut state = body.lock();
-            if state.is_free_elsewhere(change.end()) {
+            let mut state = file.lock();
+            if state.may_begin_without_handle(change.end()) {
                 return Ok(take(&mut state));
             }
         }
-        let _turn = Box::pin(core.turn(body, change.end(), None)).await?;
-        Ok(take(&mut body.lock()))
+        let _permit = Box::pin(core.change_permit(file, change.end(), None)).await?;
+        Ok(take(&mut file.lock()))
     }
 
     /// The server has acknowledged it. `false` when its answer does not count any more, since it is
     /// being sent again.
     fn acknowledged(&mut self, core: &Arc<Core>, digest: Option<Digest>) -> bool {
-        self.over = self.body.acknowledged(core, self.number, digest);
-        self.over
+        self.ended = self.file.acknowledged(core, self.number, digest);
+        self.ended
     }
 
     /// The same, of what is only sent elsewhere.
@@ -76,52 +76,52 @@ impl Ticket {
 
     /// `change` has happened in the place of what was expected.
     pub(crate) fn happened_as(self, core: &Arc<Core>, change: &Change) {
-        let (body, number) = (self.body.clone(), self.number);
+        let (file, number) = (self.file.clone(), self.number);
         self.did_not_happen();
-        body.happened_as(core, number, change);
+        file.happened_as(core, number, change);
     }
 
     /// Nothing of it has happened.
     pub(crate) fn did_not_happen(mut self) {
-        let left = self.body.lock().log.end(self.number, false);
-        drop(left);
-        self.over = true;
+        let ended_entry = self.file.lock().log.end(self.number, false);
+        drop(ended_entry);
+        self.ended = true;
     }
 
     /// Whether an error that its caller got is the answer.
-    fn is_refused(&self) -> bool {
-        self.body.lock().log.is_sent(self.number)
+    fn is_final_error(&self) -> bool {
+        self.file.lock().log.is_sent(self.number)
     }
 
     fn lost(&self, may_have_arrived: bool) {
-        self.body.lock().log.lost(self.number, may_have_arrived);
+        self.file.lock().log.lost(self.number, may_have_arrived);
     }
 
     /// How it has ended, if it was sent again.
     fn answered(&mut self) -> Option<Result<()>> {
-        let mut state = self.body.lock();
+        let mut state = self.file.lock();
         let result = state.log.answered(self.number)?;
-        let left = state.log.end(self.number, result.is_ok());
+        let ended_entry = state.log.end(self.number, result.is_ok());
         drop(state);
-        drop(left);
-        self.over = true;
+        drop(ended_entry);
+        self.ended = true;
         Some(result)
     }
 }
 
-impl Drop for Ticket {
+impl Drop for PendingChange {
     fn drop(&mut self) {
-        if !self.over {
-            self.body.take_out(self.number);
+        if !self.ended {
+            self.file.withdraw(self.number);
         }
     }
 }
 
 /// Sends a change through a handle below.
-pub(crate) fn send<'a>(inner: &'a dyn Remote, fh: Fh, change: &Change) -> Asked<'a, ()> {
+pub(crate) fn send<'a>(inner: &'a dyn Remote, fh: Fh, change: &Change) -> RemoteCall<'a, ()> {
     match change {
         Change::Write { offset, data } => inner.write(fh, *offset, data.clone()),
-        Change::Append { data, told } => inner.write(fh, 0, data.slice(*told..)),
+        Change::Append { data, arrived } => inner.write(fh, 0, data.slice(*arrived..)),
         Change::Set(change) => inner.fsetattr(fh, *change),
         Change::SetByPath(_) | Change::Copy(_) => Box::pin(async { Err(Errno::EOPNOTSUPP) }),
     }
@@ -131,14 +131,15 @@ impl Core {
     /// Changes a file through one of our handles.
     pub(crate) async fn change(self: &Arc<Core>, fh: Fh, change: Change) -> Result<()> {
         let handle = self.files.handle(fh)?;
-        let mut turn = None;
-        let (mut ticket, usable) = match Ticket::begin(&handle, &change, None)? {
+        let mut permit = None;
+        let (mut pending, usable) = match PendingChange::begin(&handle, &change, None)? {
             Some(begun) => begun,
             // Again if a flush closes the handle at this very moment.
             None => loop {
-                let mine = Box::pin(self.turn(&handle.body, change.end(), Some(&handle))).await?;
-                if let Some(begun) = Ticket::begin(&handle, &change, Some(&mine))? {
-                    turn = Some(mine);
+                let granted =
+                    Box::pin(self.change_permit(&handle.file, change.end(), Some(&handle))).await?;
+                if let Some(begun) = PendingChange::begin(&handle, &change, Some(&granted))? {
+                    permit = Some(granted);
                     break begun;
                 }
             },
@@ -146,12 +147,12 @@ impl Core {
         let mut lost = None;
         if let Some(Usable { fh, epoch }) = usable {
             let mut digest = None;
-            let mut is_digested = !self.run.may_be_told();
+            let mut is_digested = !self.write_verifier.may_be_available();
             let mut call = send(&*self.inner, fh, &change);
             let answer = poll_fn(|context| {
                 let polled = call.as_mut().poll(context);
                 // It is on its way.
-                drop(turn.take());
+                drop(permit.take());
                 if !is_digested {
                     // Once it is on its way, and its content still in the processor's caches.
                     is_digested = true;
@@ -161,38 +162,38 @@ impl Core {
             })
             .await;
             match answer {
-                Ok(()) if ticket.acknowledged(self, digest) => return Ok(()),
+                Ok(()) if pending.acknowledged(self, digest) => return Ok(()),
                 Ok(()) => {}
                 Err(errno) if is_loss(errno) => {
-                    ticket.lost(true);
-                    handle.body.lost(epoch);
+                    pending.lost(true);
+                    handle.file.mark_lost(epoch);
                     lost = Some(errno);
                 }
                 Err(errno) if handle.is_stale(fh, errno) => {
-                    ticket.lost(false);
-                    handle.body.lost(epoch);
+                    pending.lost(false);
+                    handle.file.mark_lost(epoch);
                     lost = Some(Errno::ESTALE);
                 }
-                Err(errno) if ticket.is_refused() => return Err(errno),
+                Err(errno) if pending.is_final_error() => return Err(errno),
                 Err(_) => {}
             }
         }
-        drop(turn);
-        Box::pin(self.sent_again(&handle, ticket, lost)).await
+        drop(permit);
+        Box::pin(self.await_replay(&handle, pending, lost)).await
     }
 
     /// Waits until the file is open again, and the change was sent in its turn.
-    async fn sent_again(
+    async fn await_replay(
         self: &Arc<Core>,
         handle: &Arc<Handle>,
-        mut ticket: Ticket,
+        mut pending: PendingChange,
         mut lost: Option<Errno>,
     ) -> Result<()> {
-        let mut trouble = Trouble::new(self);
+        let mut retry = Retry::new(self);
         loop {
-            trouble.after(lost.take()).await?;
-            let attempt = trouble.within(recover::attempt(self, &handle.body)).await;
-            if let Some(result) = ticket.answered() {
+            retry.before_attempt(lost.take()).await?;
+            let attempt = retry.within_deadline(reopen::attempt(self, &handle.file)).await;
+            if let Some(result) = pending.answered() {
                 return result;
             }
             match attempt {
@@ -201,18 +202,18 @@ impl Core {
                 Ok(()) => {
                     handle.usable()?;
                     let open = {
-                        let state = handle.body.lock();
+                        let state = handle.file.lock();
                         (state.phase == Phase::Open).then_some(state.epoch)
                     };
                     if let Some(epoch) = open {
-                        handle.body.lost(epoch);
+                        handle.file.mark_lost(epoch);
                         lost = Some(Errno::ESTALE);
                     }
                 }
-                Err(errno) if trouble.goes_on_after(errno) => lost = Some(errno),
+                Err(errno) if retry.is_retryable(errno) => lost = Some(errno),
                 Err(errno) => return Err(errno),
             }
-            if handle.body.lock().phase == Phase::Dead {
+            if handle.file.lock().phase == Phase::Dead {
                 return Err(Errno::ESTALE);
             }
         }

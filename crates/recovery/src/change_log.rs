@@ -8,7 +8,7 @@
 //! - `Replaying`: sent again by whoever opens the file anew. → `Answered`, or `Waiting` when that was
 //!   lost as well.
 //! - `Answered`: its caller has not looked yet.
-//! - `Done`: acknowledged, and kept as long as an older entry may still be sent again: what is newer
+//! - `Acknowledged`: acknowledged, and kept as long as an older entry may still be sent again: what is newer
 //!   must not be overwritten by it.
 //!
 //! A caller that gives up takes its entry out.
@@ -27,21 +27,21 @@ use base::{AttrChange, Result};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::expect::{Ahead, Expect};
+use crate::expected_attrs::{ExpectedAttrs, IsFuture};
 use crate::file::Handle;
-use crate::unsynced::Digest;
+use crate::unstable::Digest;
 
 /// Done entries that are kept behind an unanswered one. Remotes answer about in order, so there are
 /// few; without the oldest of more, a write could be lost that overtook one which was lost.
-const MAX_DONE: usize = 4096;
+const MAX_ACKNOWLEDGED_KEPT: usize = 4096;
 
 /// One change of a file.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     /// Bytes at an offset.
     Write { offset: u64, data: Bytes },
-    /// Bytes at the end. `told`: of these, so many are known to have arrived.
-    Append { data: Bytes, told: usize },
+    /// Bytes at the end. `arrived`: of these, so many are known to have arrived.
+    Append { data: Bytes, arrived: usize },
     /// Attributes, through a handle.
     Set(AttrChange),
     /// Attributes, through the path. Sent again by whoever asked for it.
@@ -92,7 +92,7 @@ impl Change {
     pub(crate) fn digest(&self) -> Option<Digest> {
         match self {
             Change::Write { data, .. } => Some(Digest::of(data)),
-            Change::Append { data, told } => Some(Digest::of(&data[*told..])),
+            Change::Append { data, arrived } => Some(Digest::of(&data[*arrived..])),
             Change::Set(_) | Change::SetByPath(_) | Change::Copy(_) => None,
         }
     }
@@ -113,47 +113,47 @@ impl Change {
     }
 
     /// It has happened.
-    pub(crate) fn happened(&self, expect: &mut Expect, ahead: Ahead<'_>) {
+    pub(crate) fn happened(&self, expected: &mut ExpectedAttrs, is_future: IsFuture<'_>) {
         match self {
             Change::Write { .. } | Change::Copy(_) if self.range().is_empty() => {}
-            Change::Write { .. } | Change::Copy(_) => expect.wrote(self.range().end, ahead),
-            Change::Append { data, told } => {
-                expect.appended((data.len() - told) as u64, ahead);
+            Change::Write { .. } | Change::Copy(_) => expected.wrote(self.range().end, is_future),
+            Change::Append { data, arrived } => {
+                expected.appended((data.len() - arrived) as u64, is_future);
             }
-            Change::Set(change) | Change::SetByPath(change) => expect.set(change, ahead),
+            Change::Set(change) | Change::SetByPath(change) => expected.set(change, is_future),
         }
     }
 
     /// It may have happened, or a part of it.
-    pub(crate) fn may_have_happened(&self, expect: &mut Expect, ahead: Ahead<'_>) {
+    pub(crate) fn may_have_happened(&self, expected: &mut ExpectedAttrs, is_future: IsFuture<'_>) {
         match self {
             Change::Write { .. } | Change::Copy(_) if self.range().is_empty() => {}
             Change::Write { .. } | Change::Copy(_) => {
-                expect.may_have_written(self.range().end, ahead);
+                expected.may_have_written(self.range().end, is_future);
             }
-            Change::Append { data, told } => {
-                expect.may_have_appended((data.len() - told) as u64, ahead);
+            Change::Append { data, arrived } => {
+                expected.may_have_appended((data.len() - arrived) as u64, is_future);
             }
             Change::Set(change) | Change::SetByPath(change) => {
-                expect.may_have_set(change, ahead);
+                expected.may_have_set(change, is_future);
             }
         }
     }
 }
 
 #[derive(Debug)]
-enum State {
-    Sent,
+enum EntryState {
+    SentAt,
     Waiting,
     Replaying,
     Answered(Result<()>),
-    Done(Range<u64>),
+    Acknowledged(Range<u64>),
 }
 
 #[derive(Debug)]
 struct Entry {
     number: u64,
-    state: State,
+    state: EntryState,
     /// `None` once it is done, and for what goes through no handle.
     handle: Option<Arc<Handle>>,
     /// The number of its handle, also when it is done.
@@ -167,14 +167,14 @@ impl Entry {
     /// The bytes that it has decided about, if it has happened.
     fn happened(&self) -> Option<Range<u64>> {
         match &self.state {
-            State::Done(range) => Some(range.clone()),
-            State::Answered(Ok(())) => Some(self.change.range()),
+            EntryState::Acknowledged(range) => Some(range.clone()),
+            EntryState::Answered(Ok(())) => Some(self.change.range()),
             _ => None,
         }
     }
 
     fn is_unanswered(&self) -> bool {
-        matches!(self.state, State::Sent | State::Waiting | State::Replaying)
+        matches!(self.state, EntryState::SentAt | EntryState::Waiting | EntryState::Replaying)
     }
 }
 
@@ -207,7 +207,7 @@ pub(crate) struct Overtaken {
 }
 
 /// What was taken out of the log by its caller.
-pub(crate) struct Left {
+pub(crate) struct EndedEntry {
     pub(crate) change: Change,
     pub(crate) may_have_arrived: bool,
     /// How it stands to what is newer and was acknowledged before it.
@@ -222,26 +222,26 @@ pub(crate) struct Log {
     next: u64,
     /// By number.
     entries: VecDeque<Entry>,
-    done: usize,
+    acknowledged_kept: usize,
     /// Unanswered appends, and other unanswered changes that may move the end.
-    appends: usize,
-    moves: usize,
+    open_appends: usize,
+    open_moves: usize,
     /// Notified when an entry is answered or taken out.
-    moved: Arc<Notify>,
+    changed: Arc<Notify>,
 }
 
 impl Log {
     /// Notified when an entry is answered or taken out.
-    pub(crate) fn moved(&self) -> Arc<Notify> {
-        self.moved.clone()
+    pub(crate) fn changed(&self) -> Arc<Notify> {
+        self.changed.clone()
     }
 
     /// Whether a change that does this may begin now.
     pub(crate) fn admits(&self, end: End) -> bool {
         match end {
             End::Stays => true,
-            End::Appended => self.moves == 0,
-            End::Moved => self.appends == 0,
+            End::Appended => self.open_moves == 0,
+            End::Moved => self.open_appends == 0,
         }
     }
 
@@ -249,17 +249,17 @@ impl Log {
     fn count(&mut self, end: End) -> Option<&mut usize> {
         match end {
             End::Stays => None,
-            End::Appended => Some(&mut self.appends),
-            End::Moved => Some(&mut self.moves),
+            End::Appended => Some(&mut self.open_appends),
+            End::Moved => Some(&mut self.open_moves),
         }
     }
 
     /// One with such an end has its answer, or needs none any more.
-    fn is_over(&mut self, end: End) {
+    fn note_answered(&mut self, end: End) {
         if let Some(count) = self.count(end) {
             *count -= 1;
         }
-        self.moved.notify_waiters();
+        self.changed.notify_waiters();
     }
 
     /// The number that the next entry will have.
@@ -271,7 +271,7 @@ impl Log {
     pub(crate) fn begin(&mut self, change: Change, handle: Option<Arc<Handle>>, sent: bool) -> u64 {
         let number = self.next;
         self.next += 1;
-        let state = if sent { State::Sent } else { State::Waiting };
+        let state = if sent { EntryState::SentAt } else { EntryState::Waiting };
         if let Some(count) = self.count(change.end()) {
             *count += 1;
         }
@@ -292,16 +292,16 @@ impl Log {
 
     /// Whether the answer to what its caller has sent still counts.
     pub(crate) fn is_sent(&mut self, number: u64) -> bool {
-        self.entry(number).is_some_and(|entry| matches!(entry.state, State::Sent))
+        self.entry(number).is_some_and(|entry| matches!(entry.state, EntryState::SentAt))
     }
 
     /// The answer to what its caller had sent was lost; or it was not sent, since its handle was
     /// stale already.
     pub(crate) fn lost(&mut self, number: u64, may_have_arrived: bool) {
         if let Some(entry) = self.entry(number)
-            && matches!(entry.state, State::Sent)
+            && matches!(entry.state, EntryState::SentAt)
         {
-            entry.state = State::Waiting;
+            entry.state = EntryState::Waiting;
             entry.may_have_arrived = may_have_arrived;
         }
     }
@@ -309,11 +309,11 @@ impl Log {
     /// The answer to what was sent again.
     pub(crate) fn answer(&mut self, number: u64, result: Result<()>) -> bool {
         let Some(entry) = self.entry(number) else { return false };
-        let open = entry.is_unanswered().then(|| entry.change.end());
-        entry.state = State::Answered(result);
+        let unanswered = entry.is_unanswered().then(|| entry.change.end());
+        entry.state = EntryState::Answered(result);
         entry.may_have_arrived = false;
-        if let Some(end) = open {
-            self.is_over(end);
+        if let Some(end) = unanswered {
+            self.note_answered(end);
         }
         true
     }
@@ -321,35 +321,35 @@ impl Log {
     /// How an entry that was sent again has ended.
     pub(crate) fn answered(&mut self, number: u64) -> Option<Result<()>> {
         match self.entry(number)?.state {
-            State::Answered(result) => Some(result),
+            EntryState::Answered(result) => Some(result),
             _ => None,
         }
     }
 
     /// Ends an entry: acknowledged, or taken out.
-    pub(crate) fn end(&mut self, number: u64, acknowledged: bool) -> Option<Left> {
+    pub(crate) fn end(&mut self, number: u64, acknowledged: bool) -> Option<EndedEntry> {
         let position = self.position(number)?;
         let overtaken = self.overtaken(position);
         let entry = self.entries.get_mut(position)?;
         let range = entry.change.range();
-        let open = entry.is_unanswered().then(|| entry.change.end());
-        let left = Left {
+        let unanswered = entry.is_unanswered().then(|| entry.change.end());
+        let ended = EndedEntry {
             overtaken,
             change: std::mem::replace(&mut entry.change, Change::Set(AttrChange::default())),
             may_have_arrived: entry.may_have_arrived,
             _handle: entry.handle.take(),
         };
         if acknowledged && position > 0 {
-            entry.state = State::Done(range);
-            self.done += 1;
+            entry.state = EntryState::Acknowledged(range);
+            self.acknowledged_kept += 1;
         } else {
             self.entries.remove(position);
         }
         self.trim();
-        if let Some(end) = open {
-            self.is_over(end);
+        if let Some(end) = unanswered {
+            self.note_answered(end);
         }
-        Some(left)
+        Some(ended)
     }
 
     /// How an entry stands to those behind it that have been acknowledged.
@@ -359,38 +359,41 @@ impl Log {
         let range = change.range();
         let is_set = matches!(change, Change::Set(_) | Change::SetByPath(_));
         for newer in self.entries.iter().skip(position + 1).filter_map(Entry::happened) {
-            let is_cut = newer.end == u64::MAX;
-            overtaken.looks |= is_set || is_cut;
+            let is_truncated = newer.end == u64::MAX;
+            overtaken.looks |= is_set || is_truncated;
             overtaken.content |= newer.start < range.end && range.start < newer.end;
         }
         overtaken
     }
 
     fn trim(&mut self) {
-        while let Some(Entry { state: State::Done(_), .. }) = self.entries.front() {
+        while let Some(Entry { state: EntryState::Acknowledged(_), .. }) = self.entries.front() {
             self.entries.pop_front();
-            self.done -= 1;
+            self.acknowledged_kept -= 1;
         }
-        if self.done > MAX_DONE
-            && let Some(oldest) =
-                self.entries.iter().position(|entry| matches!(entry.state, State::Done(_)))
+        if self.acknowledged_kept > MAX_ACKNOWLEDGED_KEPT
+            && let Some(oldest) = self
+                .entries
+                .iter()
+                .position(|entry| matches!(entry.state, EntryState::Acknowledged(_)))
         {
             self.entries.remove(oldest);
-            self.done -= 1;
+            self.acknowledged_kept -= 1;
         }
     }
 
     /// What all that is not answered may have done to the file.
-    pub(crate) fn fold(&self, expect: &mut Expect, ahead: Ahead<'_>) {
-        let open = self.entries.iter().filter(|entry| entry.is_unanswered());
-        open.filter(|entry| entry.may_have_arrived)
-            .for_each(|entry| entry.change.may_have_happened(expect, ahead));
+    pub(crate) fn apply_unanswered(&self, expected: &mut ExpectedAttrs, is_future: IsFuture<'_>) {
+        let unanswered = self.entries.iter().filter(|entry| entry.is_unanswered());
+        unanswered
+            .filter(|entry| entry.may_have_arrived)
+            .for_each(|entry| entry.change.may_have_happened(expected, is_future));
     }
 
     /// Entries without an answer, and the bytes that are kept for them.
     pub(crate) fn unanswered(&self) -> (usize, u64) {
-        let open = self.entries.iter().filter(|entry| entry.is_unanswered());
-        open.fold((0, 0), |(count, bytes), entry| (count + 1, bytes + entry.change.len()))
+        let unanswered = self.entries.iter().filter(|entry| entry.is_unanswered());
+        unanswered.fold((0, 0), |(count, bytes), entry| (count + 1, bytes + entry.change.len()))
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -398,8 +401,8 @@ impl Log {
     }
 
     fn is_to_be_replayed(entry: &Entry) -> bool {
-        let open = matches!(entry.state, State::Sent | State::Waiting);
-        open && entry.change.is_replayed_here()
+        let unanswered = matches!(entry.state, EntryState::SentAt | EntryState::Waiting);
+        unanswered && entry.change.is_replayed_here()
     }
 
     /// The next entries to be sent again, at most `most`, all through one handle; none when all have
@@ -417,13 +420,13 @@ impl Log {
                 break;
             }
             let parts = self.parts_left(position);
-            let is_cut = self.is_cut_already(position);
+            let is_truncated = self.is_truncation_done(position);
             let entry = &mut self.entries[position];
-            entry.state = State::Replaying;
+            entry.state = EntryState::Replaying;
             entry.may_have_arrived = true;
             let mut change = entry.change.clone();
             if let Change::Set(change) = &mut change
-                && is_cut
+                && is_truncated
             {
                 change.size = None;
             }
@@ -438,9 +441,9 @@ impl Log {
         for newer in position + 1..self.entries.len() {
             let entry = &self.entries[newer];
             // A cut that is not sent again would not cut off what is written anew.
-            let cut = || self.is_cut_already(newer).then(|| entry.change.range());
+            let cut = || self.is_truncation_done(newer).then(|| entry.change.range());
             if let Some(covered) = entry.happened().or_else(cut) {
-                parts = parts.into_iter().flat_map(|part| without(part, &covered)).collect();
+                parts = parts.into_iter().flat_map(|part| subtract(part, &covered)).collect();
             }
         }
         parts
@@ -449,7 +452,7 @@ impl Log {
     /// Whether a change of size has been carried out, since something newer was acknowledged through
     /// the same handle. To set the size once more would undo what is newer. What came by another way
     /// may have overtaken it, and may be cut off by it as well as not, as long as it is not answered.
-    fn is_cut_already(&self, position: usize) -> bool {
+    fn is_truncation_done(&self, position: usize) -> bool {
         let entry = &self.entries[position];
         let mut newer = self.entries.iter().skip(position + 1);
         entry.change.is_size()
@@ -461,8 +464,8 @@ impl Log {
     pub(crate) fn replay_lost(&mut self) -> bool {
         let mut any = false;
         for entry in &mut self.entries {
-            if matches!(entry.state, State::Replaying) {
-                entry.state = State::Waiting;
+            if matches!(entry.state, EntryState::Replaying) {
+                entry.state = EntryState::Waiting;
                 any = true;
             }
         }
@@ -473,7 +476,7 @@ impl Log {
     pub(crate) fn has_appends_in_doubt(&self) -> bool {
         let replayed = self.entries.iter().filter(|entry| Log::is_to_be_replayed(entry));
         replayed.filter(|entry| entry.may_have_arrived).any(
-            |entry| matches!(&entry.change, Change::Append { data, told } if *told < data.len()),
+            |entry| matches!(&entry.change, Change::Append { data, arrived } if *arrived < data.len()),
         )
     }
 
@@ -482,11 +485,12 @@ impl Log {
     pub(crate) fn take_appends_in_doubt(&mut self) -> Vec<(u64, Bytes)> {
         let mut appends = Vec::new();
         for entry in self.entries.iter_mut().filter(|entry| Log::is_to_be_replayed(entry)) {
-            if let (Change::Append { data, told }, true) = (&entry.change, entry.may_have_arrived)
-                && *told < data.len()
+            if let (Change::Append { data, arrived }, true) =
+                (&entry.change, entry.may_have_arrived)
+                && *arrived < data.len()
             {
-                appends.push((entry.number, data.slice(*told..)));
-                entry.state = State::Replaying;
+                appends.push((entry.number, data.slice(*arrived..)));
+                entry.state = EntryState::Replaying;
             }
         }
         appends
@@ -494,11 +498,11 @@ impl Log {
 
     /// How much of `range` may have been overwritten by what is not answered and will be sent again.
     pub(crate) fn covers(&self, range: &Range<u64>) -> Covered {
-        let doubtful = |entry: &&Entry| entry.is_unanswered() && entry.may_have_arrived;
+        let in_doubt = |entry: &&Entry| entry.is_unanswered() && entry.may_have_arrived;
         let mut left = vec![range.clone()];
-        for entry in self.entries.iter().filter(doubtful) {
+        for entry in self.entries.iter().filter(in_doubt) {
             let covered = entry.change.range();
-            left = left.into_iter().flat_map(|part| without(part, &covered)).collect();
+            left = left.into_iter().flat_map(|part| subtract(part, &covered)).collect();
         }
         match left.as_slice() {
             [] => Covered::Whole,
@@ -512,11 +516,11 @@ impl Log {
     pub(crate) fn append_arrived(&mut self, number: u64, bytes: usize) -> bool {
         let Some(entry) = self.entry(number) else { return false };
         entry.may_have_arrived = false;
-        entry.state = State::Waiting;
+        entry.state = EntryState::Waiting;
         match &mut entry.change {
-            Change::Append { data, told } => {
-                *told += bytes;
-                *told == data.len()
+            Change::Append { data, arrived } => {
+                *arrived += bytes;
+                *arrived == data.len()
             }
             _ => false,
         }
@@ -524,7 +528,7 @@ impl Log {
 }
 
 /// What is left of `range` without `covered`.
-fn without(range: Range<u64>, covered: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
+fn subtract(range: Range<u64>, covered: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let before = range.start..range.end.min(covered.start);
     let after = range.start.max(covered.end)..range.end;
     let whole = covered.is_empty().then(|| range.clone());
@@ -539,7 +543,7 @@ mod tests {
     #[test]
     fn a_range_without_another() {
         let left = |covered: Range<u64>| {
-            let parts = without(10..20, &covered);
+            let parts = subtract(10..20, &covered);
             parts.map(|part| (part.start, part.end)).collect::<Vec<_>>()
         };
         assert_eq!(left(0..10), [(10, 20)]);

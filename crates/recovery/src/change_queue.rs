@@ -19,23 +19,23 @@ use base::Result;
 use tokio::sync::MutexGuard;
 
 use crate::Core;
-use crate::call::Trouble;
-use crate::file::{Body, Handle, Phase, State};
-use crate::log::End;
+use crate::change_log::End;
+use crate::file::{FileState, Handle, OpenFile, Phase};
+use crate::retry::Retry;
 
 /// Nobody else who has to wait for his turn has it while this is there.
-pub(crate) struct Turn<'a> {
-    _first: MutexGuard<'a, ()>,
+pub(crate) struct ChangePermit<'a> {
+    _lock: MutexGuard<'a, ()>,
     _queued: Queued<'a>,
 }
 
 /// One in the queue.
-struct Queued<'a>(&'a Body);
+struct Queued<'a>(&'a OpenFile);
 
 impl<'a> Queued<'a> {
-    fn new(body: &'a Body) -> Queued<'a> {
-        body.lock().queued += 1;
-        Queued(body)
+    fn new(file: &'a OpenFile) -> Queued<'a> {
+        file.lock().queued += 1;
+        Queued(file)
     }
 }
 
@@ -45,21 +45,21 @@ impl Drop for Queued<'_> {
     }
 }
 
-impl State {
+impl FileState {
     /// Whether a change that does this may begin, but for those who have waited for longer.
     fn admits(&self, end: End) -> bool {
-        self.log.admits(end) && (end != End::Appended || self.expect.size().is_some())
+        self.log.admits(end) && (end != End::Appended || self.expected.size().is_some())
     }
 
     /// Whether a change that does this may begin now.
-    pub(crate) fn is_free_for(&self, end: End) -> bool {
+    pub(crate) fn may_begin_now(&self, end: End) -> bool {
         self.queued == 0 && self.admits(end)
     }
 
     /// Whether a change by another way than a handle may begin now: not while the file is opened
     /// again and compared.
-    pub(crate) fn is_free_elsewhere(&self, end: End) -> bool {
-        self.is_free_for(end) && self.phase != Phase::Opening
+    pub(crate) fn may_begin_without_handle(&self, end: End) -> bool {
+        self.may_begin_now(end) && self.phase != Phase::Reopening
     }
 }
 
@@ -67,64 +67,64 @@ impl Core {
     /// Returns when a change of the file with such an `end` may begin, which has to be done before
     /// the turn is dropped. What an append needs is asked for through `handle`; without one it is a
     /// change by another way.
-    pub(crate) async fn turn<'a>(
+    pub(crate) async fn change_permit<'a>(
         self: &Arc<Core>,
-        body: &'a Body,
+        file: &'a OpenFile,
         end: End,
         handle: Option<&Arc<Handle>>,
-    ) -> Result<Turn<'a>> {
-        let queued = Queued::new(body);
-        let first = self.patiently(body.turn.lock()).await?;
-        self.patiently(body.admitted(end, handle.is_none())).await?;
+    ) -> Result<ChangePermit<'a>> {
+        let queued = Queued::new(file);
+        let lock = self.bounded_wait(file.queue.lock()).await?;
+        self.bounded_wait(file.wait_admitted(end, handle.is_none())).await?;
         if let Some(handle) = handle {
-            self.opened_if_closed(handle).await?;
+            self.reopen_if_closed(handle).await?;
         }
         if let (End::Appended, Some(handle)) = (end, handle)
-            && body.lock().expect.size().is_none()
+            && file.lock().expected.size().is_none()
         {
             // Without an answer it cannot be told later what has become of the append. That is said
             // when it comes to it.
-            let _ = self.fstat_first(handle).await;
+            let _ = self.fstat_unqueued(handle).await;
         }
-        Ok(Turn { _first: first, _queued: queued })
+        Ok(ChangePermit { _lock: lock, _queued: queued })
     }
 
     /// Waits for those who have to wait for their turn, if there are any.
-    pub(crate) async fn behind(self: &Arc<Core>, body: &Body) -> Result<()> {
-        if body.lock().queued == 0 {
+    pub(crate) async fn wait_for_queue(self: &Arc<Core>, file: &OpenFile) -> Result<()> {
+        if file.lock().queued == 0 {
             return Ok(());
         }
         Box::pin(async {
-            let _queued = Queued::new(body);
-            self.patiently(body.turn.lock()).await.map(drop)
+            let _queued = Queued::new(file);
+            self.bounded_wait(file.queue.lock()).await.map(drop)
         })
         .await
     }
 
     /// Waits for somebody who may wait for a connection, no longer than one may who does.
-    pub(crate) async fn patiently<T>(
+    pub(crate) async fn bounded_wait<T>(
         self: &Arc<Core>,
-        waits: impl Future<Output = T>,
+        waiting: impl Future<Output = T>,
     ) -> Result<T> {
-        let mut waits = pin!(waits);
+        let mut waiting = pin!(waiting);
         tokio::select! {
             biased;
-            done = &mut waits => return Ok(done),
-            () = self.link.gone() => {}
+            done = &mut waiting => return Ok(done),
+            () = self.connection.disconnected() => {}
         }
-        Trouble::new(self).within(async { Ok(waits.await) }).await
+        Retry::new(self).within_deadline(async { Ok(waiting.await) }).await
     }
 }
 
-impl Body {
+impl OpenFile {
     /// Returns when nothing is under way that a change with such an `end` must not go along with.
-    async fn admitted(&self, end: End, is_elsewhere: bool) {
-        let moved = self.lock().log.moved();
+    async fn wait_admitted(&self, end: End, without_handle: bool) {
+        let moved = self.lock().log.changed();
         loop {
             let mut next = pin!(moved.notified());
             // Registered before the look, so that nothing in between is missed.
             next.as_mut().enable();
-            if self.may_begin(end, is_elsewhere) {
+            if self.may_begin_after_wait(end, without_handle) {
                 return;
             }
             next.await;
@@ -132,12 +132,12 @@ impl Body {
     }
 
     /// As far as that depends on what is under way. To learn where the file ends, nothing may be.
-    fn may_begin(&self, end: End, is_elsewhere: bool) -> bool {
+    fn may_begin_after_wait(&self, end: End, without_handle: bool) -> bool {
         let state = self.lock();
-        if is_elsewhere && state.phase == Phase::Opening {
+        if without_handle && state.phase == Phase::Reopening {
             return false;
         }
-        let is_told = end != End::Appended || state.expect.size().is_some();
-        state.log.admits(end) && (is_told || state.log.is_idle())
+        let end_is_known = end != End::Appended || state.expected.size().is_some();
+        state.log.admits(end) && (end_is_known || state.log.is_idle())
     }
 }

@@ -1,9 +1,9 @@
 //! Whether there is a connection, as far as it is known here, and the one task that asks for it.
 //!
-//! - `Up`: nothing says otherwise. → `Away` by a call that was lost twice in a row ([`Link::lost`]),
-//!   or once, and nothing was answered for some seconds since ([`Link::look_soon`]). That starts the
+//! - `Connected`: nothing says otherwise. → `Disconnected` by a call that was lost twice in a row ([`ConnectionMonitor::lost`]),
+//!   or once, and nothing was answered for some seconds since ([`ConnectionMonitor::probe`]). That starts the
 //!   task that probes.
-//! - `Away`: since when, and why. Calls wait for its end. → `Up` by that task, when the remote below
+//! - `Disconnected`: since when, and why. Calls wait for its end. → `Connected` by that task, when the remote below
 //!   answers, with whatever it be.
 //!
 //! The remote below connects anew by itself when it is asked something; how often it does so is its
@@ -17,56 +17,56 @@ use base::{Errno, RemotePath};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use crate::Config;
 use crate::Core;
-use crate::config::Config;
 
 /// Time to the second question after one that was not answered; doubles with each.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const FIRST_PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Longest time between questions while somebody waits: what a link that is back is noticed late.
-const LAST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The same while nobody does.
-const IDLE_PAUSE: Duration = Duration::from_secs(10);
+const IDLE_PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How it stands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum State {
-    Up,
-    Away(Away),
+    Connected,
+    Disconnected(Outage),
 }
 
 /// A connection that is missing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Away {
+pub(crate) struct Outage {
     began: Instant,
     pub(crate) since: SystemTime,
-    pub(crate) why: Errno,
+    pub(crate) error: Errno,
 }
 
-/// The connection of one [`Steady`](crate::Steady).
-pub(crate) struct Link {
+/// The connection of one [`Recovering`](crate::Recovering).
+pub(crate) struct ConnectionMonitor {
     state: watch::Sender<State>,
     /// The same, for a look that costs nothing.
-    away: AtomicBool,
+    is_down: AtomicBool,
     /// Calls that wait or try again.
-    waiting: AtomicUsize,
+    waiting_calls: AtomicUsize,
     /// Somebody was turned away, or began to wait, since the last question.
-    is_missed: AtomicBool,
-    missed: Notify,
+    has_new_waiter: AtomicBool,
+    new_waiter: Notify,
     /// Somebody asks whether it is still there.
-    is_asked: AtomicBool,
+    is_probing: AtomicBool,
 }
 
-impl Default for Link {
-    fn default() -> Link {
-        Link {
-            state: watch::Sender::new(State::Up),
-            away: AtomicBool::new(false),
-            waiting: AtomicUsize::new(0),
-            is_missed: AtomicBool::new(false),
-            missed: Notify::new(),
-            is_asked: AtomicBool::new(false),
+impl Default for ConnectionMonitor {
+    fn default() -> ConnectionMonitor {
+        ConnectionMonitor {
+            state: watch::Sender::new(State::Connected),
+            is_down: AtomicBool::new(false),
+            waiting_calls: AtomicUsize::new(0),
+            has_new_waiter: AtomicBool::new(false),
+            new_waiter: Notify::new(),
+            is_probing: AtomicBool::new(false),
         }
     }
 }
@@ -76,148 +76,148 @@ pub(crate) fn is_loss(errno: Errno) -> bool {
     errno == Errno::EHOSTDOWN || errno == Errno::ETIMEDOUT
 }
 
-impl Link {
-    pub(crate) fn is_away(&self) -> bool {
-        self.away.load(Ordering::Relaxed)
+impl ConnectionMonitor {
+    pub(crate) fn is_disconnected(&self) -> bool {
+        self.is_down.load(Ordering::Relaxed)
     }
 
     pub(crate) fn state(&self) -> State {
         *self.state.borrow()
     }
 
-    pub(crate) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+    pub(crate) fn waiting_calls(&self) -> usize {
+        self.waiting_calls.load(Ordering::Relaxed)
     }
 
     /// Somebody begins to wait, until the returned value is dropped.
-    pub(crate) fn begin_waiting(&self) -> Waiting<'_> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        self.miss();
-        Waiting(self)
+    pub(crate) fn begin_wait(&self) -> WaitGuard<'_> {
+        self.waiting_calls.fetch_add(1, Ordering::Relaxed);
+        self.note_waiter();
+        WaitGuard(self)
     }
 
     /// Somebody would have liked a connection.
-    pub(crate) fn miss(&self) {
-        if !self.is_missed.swap(true, Ordering::Relaxed) {
-            self.missed.notify_one();
+    pub(crate) fn note_waiter(&self) {
+        if !self.has_new_waiter.swap(true, Ordering::Relaxed) {
+            self.new_waiter.notify_one();
         }
     }
 
     /// Returns when there is a connection, as far as it is known.
-    pub(crate) async fn up(&self) {
-        self.is(|state| matches!(state, State::Up)).await;
+    pub(crate) async fn connected(&self) {
+        self.wait_for_state(|state| matches!(state, State::Connected)).await;
     }
 
     /// Returns when there is none.
-    pub(crate) async fn gone(&self) {
-        self.is(|state| matches!(state, State::Away(_))).await;
+    pub(crate) async fn disconnected(&self) {
+        self.wait_for_state(|state| matches!(state, State::Disconnected(_))).await;
     }
 
-    async fn is(&self, wanted: impl FnMut(&State) -> bool) {
+    async fn wait_for_state(&self, wanted: impl FnMut(&State) -> bool) {
         // It lives as long as the sender, which is ours.
         let _ = self.state.subscribe().wait_for(wanted).await;
     }
 
     /// The connection was lost, for this reason.
-    pub(crate) fn lost(&self, core: &Arc<Core>, why: Errno) {
-        let begun = self.state.send_if_modified(|state| {
-            let begun = matches!(state, State::Up);
-            if begun {
+    pub(crate) fn set_disconnected(&self, core: &Arc<Core>, error: Errno) {
+        let is_new = self.state.send_if_modified(|state| {
+            let is_new = matches!(state, State::Connected);
+            if is_new {
                 let (began, since) = (Instant::now(), SystemTime::now());
-                *state = State::Away(Away { began, since, why });
-                self.away.store(true, Ordering::Relaxed);
+                *state = State::Disconnected(Outage { began, since, error });
+                self.is_down.store(true, Ordering::Relaxed);
             }
-            begun
+            is_new
         });
-        if begun {
-            tracing::debug!(name = core.config.name, "no connection: {why}");
-            tokio::spawn(probe(Arc::downgrade(core)));
+        if is_new {
+            tracing::debug!(name = core.config.name, "no connection: {error}");
+            tokio::spawn(reconnect(Arc::downgrade(core)));
         }
     }
 
-    /// Asks the smallest question, unless somebody does. Without an answer `in_time` the connection
+    /// Asks the smallest question, unless somebody does. Without an answer `time_limit` the connection
     /// counts as lost.
-    pub(crate) async fn look_soon(&self, core: &Arc<Core>, in_time: Duration, why: Errno) {
+    pub(crate) async fn probe(&self, core: &Arc<Core>, time_limit: Duration, error: Errno) {
         /// Somebody asks.
-        struct Asking<'a>(&'a AtomicBool);
-        impl Drop for Asking<'_> {
+        struct ProbeGuard<'a>(&'a AtomicBool);
+        impl Drop for ProbeGuard<'_> {
             fn drop(&mut self) {
                 self.0.store(false, Ordering::Relaxed);
             }
         }
-        if self.is_away() || self.is_asked.swap(true, Ordering::Relaxed) {
+        if self.is_disconnected() || self.is_probing.swap(true, Ordering::Relaxed) {
             return;
         }
-        let _asking = Asking(&self.is_asked);
+        let _guard = ProbeGuard(&self.is_probing);
         let root = RemotePath::root();
-        match tokio::time::timeout(in_time, core.inner.lstat(&root)).await {
-            Ok(Err(errno)) if is_loss(errno) => self.lost(core, errno),
+        match tokio::time::timeout(time_limit, core.inner.lstat(&root)).await {
+            Ok(Err(errno)) if is_loss(errno) => self.set_disconnected(core, errno),
             Ok(_) => {}
-            Err(_) => self.lost(core, why),
+            Err(_) => self.set_disconnected(core, error),
         }
     }
 
-    fn back(&self) {
+    fn set_connected(&self) {
         self.state.send_modify(|state| {
-            *state = State::Up;
-            self.away.store(false, Ordering::Relaxed);
+            *state = State::Connected;
+            self.is_down.store(false, Ordering::Relaxed);
         });
     }
 
     /// Waits until the next question is due, `pause` after the last one, or sooner if somebody
     /// misses an answer.
     async fn pause(&self, pause: Duration) {
-        let asked = Instant::now();
-        let is_wanted = || self.waiting() > 0 || self.is_missed.load(Ordering::Relaxed);
-        if !is_wanted() {
-            let missed = tokio::time::timeout(IDLE_PAUSE, self.missed.notified());
-            let _ = missed.await;
+        let last_probe = Instant::now();
+        let has_waiter = || self.waiting_calls() > 0 || self.has_new_waiter.load(Ordering::Relaxed);
+        if !has_waiter() {
+            let new_waiter = tokio::time::timeout(IDLE_PROBE_INTERVAL, self.new_waiter.notified());
+            let _ = new_waiter.await;
         }
-        tokio::time::sleep_until(asked + pause).await;
-        self.is_missed.store(false, Ordering::Relaxed);
+        tokio::time::sleep_until(last_probe + pause).await;
+        self.has_new_waiter.store(false, Ordering::Relaxed);
     }
 }
 
 /// A call that waits.
-pub(crate) struct Waiting<'a>(&'a Link);
+pub(crate) struct WaitGuard<'a>(&'a ConnectionMonitor);
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.0.waiting_calls.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Asks until there is an answer, and says in the log when that takes long.
-async fn probe(core: Weak<Core>) {
-    let Some(mut wanted) = core.upgrade().map(|core| core.wanted.clone()) else { return };
+async fn reconnect(core: Weak<Core>) {
+    let Some(mut shutdown) = core.upgrade().map(|core| core.shutdown.clone()) else { return };
     tokio::select! {
-        () = ask_until_answered(core) => {}
-        _ = wanted.changed() => {}
+        () = probe_until_answered(core) => {}
+        _ = shutdown.changed() => {}
     }
 }
 
-async fn ask_until_answered(core: Weak<Core>) {
+async fn probe_until_answered(core: Weak<Core>) {
     let Some(core) = core.upgrade() else { return };
-    let State::Away(away) = core.link.state() else { return };
+    let State::Disconnected(outage) = core.connection.state() else { return };
     let Config { name, notice_after, .. } = &core.config;
-    let mut noticed = false;
-    let asking = async {
-        let mut pause = FIRST_PAUSE;
+    let mut is_logged = false;
+    let probing = async {
+        let mut pause = FIRST_PROBE_INTERVAL;
         while let Err(errno) = core.inner.lstat(&RemotePath::root()).await
             && is_loss(errno)
         {
-            core.link.pause(pause).await;
-            pause = (pause * 2).min(LAST_PAUSE);
+            core.connection.pause(pause).await;
+            pause = (pause * 2).min(MAX_PROBE_INTERVAL);
         }
     };
-    tokio::pin!(asking);
-    if tokio::time::timeout_at(away.began + *notice_after, &mut asking).await.is_err() {
-        noticed = true;
-        tracing::warn!("{name}: not responding, still trying ({})", away.why);
-        asking.await;
+    tokio::pin!(probing);
+    if tokio::time::timeout_at(outage.began + *notice_after, &mut probing).await.is_err() {
+        is_logged = true;
+        tracing::warn!("{name}: not responding, still trying ({})", outage.error);
+        probing.await;
     }
-    core.link.back();
-    if noticed {
-        tracing::warn!("{name}: OK, after {} s", away.began.elapsed().as_secs());
+    core.connection.set_connected();
+    if is_logged {
+        tracing::warn!("{name}: OK, after {} s", outage.began.elapsed().as_secs());
     }
 }

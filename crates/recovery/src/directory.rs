@@ -11,17 +11,17 @@ use base::{Dh, DirEntry, Errno, Name, Remote, RemotePath, Result, Table};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::Core;
-use crate::call::{MAX_STALE, Trouble};
-use crate::known::{Moment, Seen};
-use crate::link::is_loss;
+use crate::connection::is_loss;
+use crate::name_history::{NameState, Seq};
+use crate::retry::{MAX_STALE, Retry};
 
 /// Names of one listing that are remembered: 16 MiB, however long they are. A larger directory that
 /// is lost while it is listed is `ESTALE`.
-const MAX_GIVEN: usize = 1 << 20;
+const MAX_RETURNED: usize = 1 << 20;
 
 /// What tells one name from all others of a listing, in a process that nobody can look into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Mark(u128);
+struct NameHash(u128);
 
 #[derive(Debug)]
 struct State {
@@ -30,71 +30,71 @@ struct State {
     epoch: u64,
     /// When it was opened, and by which name: what is below may fetch entries at once, and give them
     /// out later.
-    begun: (Moment, RemotePath),
+    requested: (Seq, RemotePath),
     /// The name of the directory now; `None` when it was removed.
     path: Option<RemotePath>,
-    given: Vec<Mark>,
+    returned: Vec<NameHash>,
     /// What was given before the directory was opened anew.
-    left_out: HashSet<Mark>,
+    skipped: HashSet<NameHash>,
     ended: bool,
 }
 
 impl State {
     /// Whether more names were given than are remembered.
-    fn is_too_long(&self) -> bool {
-        self.given.len() + self.left_out.len() > MAX_GIVEN
+    fn is_over_limit(&self) -> bool {
+        self.returned.len() + self.skipped.len() > MAX_RETURNED
     }
 }
 
 /// An open directory; closed below when dropped.
-struct Listing {
+struct OpenDirectory {
     state: Mutex<State>,
     inner: Arc<dyn Remote>,
     /// Nobody outside knows it, so no server can make two names that are taken for one.
     seed: u64,
 }
 
-impl Listing {
-    fn mark(&self, name: &Name) -> Mark {
-        Mark(xxh3_128_with_seed(name.as_bytes(), self.seed))
+impl OpenDirectory {
+    fn hash(&self, name: &Name) -> NameHash {
+        NameHash(xxh3_128_with_seed(name.as_bytes(), self.seed))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn now(&self) -> (Dh, u64) {
+    fn current(&self) -> (Dh, u64) {
         let state = self.lock();
         (state.dh, state.epoch)
     }
 
     /// Takes `entries` into account, and leaves out those that were given before.
-    fn give(&self, entries: &mut Vec<DirEntry>) {
+    fn filter_returned(&self, entries: &mut Vec<DirEntry>) {
         let mut state = self.lock();
-        if !state.left_out.is_empty() {
-            entries.retain(|entry| !state.left_out.contains(&self.mark(&entry.name)));
+        if !state.skipped.is_empty() {
+            entries.retain(|entry| !state.skipped.contains(&self.hash(&entry.name)));
         }
-        if !state.is_too_long() {
-            state.given.extend(entries.iter().map(|entry| self.mark(&entry.name)));
+        if !state.is_over_limit() {
+            state.returned.extend(entries.iter().map(|entry| self.hash(&entry.name)));
         }
     }
 
     fn end(&self) {
         let mut state = self.lock();
         state.ended = true;
-        let left = (std::mem::take(&mut state.given), std::mem::take(&mut state.left_out));
+        let left = (std::mem::take(&mut state.returned), std::mem::take(&mut state.skipped));
         drop(state);
         drop(left);
     }
 
     /// Goes on with a directory that was opened anew, unless somebody else has opened it.
-    fn opened_again(&self, dh: Dh, epoch: u64, begun: (Moment, RemotePath)) {
+    fn set_reopened(&self, dh: Dh, epoch: u64, requested: (Seq, RemotePath)) {
         let mut state = self.lock();
         let close = if state.epoch == epoch {
             state.epoch += 1;
-            state.begun = begun;
-            let given = std::mem::take(&mut state.given);
-            state.left_out.extend(given);
+            state.requested = requested;
+            let returned = std::mem::take(&mut state.returned);
+            state.skipped.extend(returned);
             std::mem::replace(&mut state.dh, dh)
         } else {
             dh
@@ -104,7 +104,7 @@ impl Listing {
     }
 }
 
-impl Drop for Listing {
+impl Drop for OpenDirectory {
     fn drop(&mut self) {
         let dh = self.lock().dh;
         self.inner.closedir(dh);
@@ -112,23 +112,23 @@ impl Drop for Listing {
 }
 
 /// All open directories. Bounded by the remote below, which gives only so many handles.
-pub(crate) struct Listings {
-    table: Table<Listing>,
+pub(crate) struct OpenDirectories {
+    table: Table<OpenDirectory>,
     inner: Arc<dyn Remote>,
 }
 
-impl Listings {
-    pub(crate) fn new(inner: Arc<dyn Remote>) -> Listings {
-        Listings { table: Table::default(), inner }
+impl OpenDirectories {
+    pub(crate) fn new(inner: Arc<dyn Remote>) -> OpenDirectories {
+        OpenDirectories { table: Table::default(), inner }
     }
 
-    fn add(&self, dh: Dh, path: &RemotePath, begun: Moment) -> Dh {
-        let (path, begun) = (Some(path.clone()), (begun, path.clone()));
-        let (given, left_out) = (Vec::new(), HashSet::new());
-        let state = State { dh, epoch: 0, begun, path, given, left_out, ended: false };
+    fn add(&self, dh: Dh, path: &RemotePath, requested: Seq) -> Dh {
+        let (path, requested) = (Some(path.clone()), (requested, path.clone()));
+        let (returned, skipped) = (Vec::new(), HashSet::new());
+        let state = State { dh, epoch: 0, requested, path, returned, skipped, ended: false };
         let (state, inner) = (Mutex::new(state), self.inner.clone());
         let seed = RandomState::new().hash_one(0);
-        Dh(self.table.add(Listing { state, inner, seed }))
+        Dh(self.table.add(OpenDirectory { state, inner, seed }))
     }
 
     pub(crate) fn close(&self, dh: Dh) {
@@ -137,8 +137,8 @@ impl Listings {
 
     /// The directory was removed.
     pub(crate) fn removed(&self, path: &RemotePath) {
-        self.table.each(|listing| {
-            let mut state = listing.lock();
+        self.table.each(|directory| {
+            let mut state = directory.lock();
             if state.path.as_ref() == Some(path) {
                 state.path = None;
             }
@@ -147,8 +147,8 @@ impl Listings {
 
     /// The path, and all below it, is called otherwise now.
     pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
-        self.table.each(|listing| {
-            let mut state = listing.lock();
+        self.table.each(|directory| {
+            let mut state = directory.lock();
             if let Some(path) = state.path.as_ref().and_then(|path| path.moved(from, to)) {
                 state.path = Some(path);
             }
@@ -158,45 +158,46 @@ impl Listings {
 
 impl Core {
     pub(crate) async fn opendir(self: &Arc<Core>, path: &RemotePath) -> Result<Dh> {
-        let begun = self.known.moment();
-        let dh = self.repeated(|| self.inner.opendir(path)).await?;
-        Ok(self.listings.add(dh, path, begun))
+        let requested = self.history.now();
+        let dh = self.retried(|| self.inner.opendir(path)).await?;
+        Ok(self.directories.add(dh, path, requested))
     }
 
     pub(crate) async fn readdir(self: &Arc<Core>, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
-        let listing = self.listings.table.get(dh.0)?;
-        let mut in_a_row = 0;
+        let directory = self.directories.table.get(dh.0)?;
+        let mut consecutive_stale = 0;
         loop {
-            let (below, epoch) = listing.now();
-            let batch = match self.inner.readdir(below).await {
+            let (inner_dh, epoch) = directory.current();
+            let batch = match self.inner.readdir(inner_dh).await {
                 Err(errno)
-                    if is_loss(errno) || (errno == Errno::ESTALE && in_a_row < MAX_STALE) =>
+                    if is_loss(errno)
+                        || (errno == Errno::ESTALE && consecutive_stale < MAX_STALE) =>
                 {
-                    in_a_row += 1;
-                    Box::pin(self.listed_again(&listing, epoch, errno)).await?;
-                    if listing.lock().ended {
+                    consecutive_stale += 1;
+                    Box::pin(self.reopen_directory(&directory, epoch, errno)).await?;
+                    if directory.lock().ended {
                         return Ok(None);
                     }
                     continue;
                 }
                 // Somebody else has opened it anew meanwhile.
-                Err(_) if listing.now().1 != epoch => continue,
+                Err(_) if directory.current().1 != epoch => continue,
                 Err(errno) => return Err(errno),
                 Ok(batch) => batch,
             };
-            in_a_row = 0;
+            consecutive_stale = 0;
             let Some(mut batch) = batch else {
-                listing.end();
+                directory.end();
                 return Ok(None);
             };
-            listing.give(&mut batch);
+            directory.filter_returned(&mut batch);
             if !batch.is_empty() {
-                let begun = {
-                    let state = listing.lock();
-                    state.path.is_some().then(|| state.begun.clone())
+                let requested = {
+                    let state = directory.lock();
+                    state.path.is_some().then(|| state.requested.clone())
                 };
-                if let Some((begun, path)) = begun {
-                    self.known.note_listing(&path, &batch, begun);
+                if let Some((requested, path)) = requested {
+                    self.history.record_listing(&path, &batch, requested);
                 }
                 return Ok(Some(batch));
             }
@@ -204,40 +205,40 @@ impl Core {
     }
 
     /// Opens a directory anew that was lost in this epoch.
-    async fn listed_again(
+    async fn reopen_directory(
         self: &Arc<Core>,
-        listing: &Listing,
+        directory: &OpenDirectory,
         epoch: u64,
         errno: Errno,
     ) -> Result<()> {
-        let mut trouble = Trouble::new(self);
+        let mut retry = Retry::new(self);
         let mut lost = Some(errno);
         loop {
-            trouble.after(lost.take()).await?;
+            retry.before_attempt(lost.take()).await?;
             let path = {
-                let state = listing.lock();
+                let state = directory.lock();
                 if state.epoch != epoch || state.ended {
                     return Ok(());
                 }
-                if state.is_too_long() {
+                if state.is_over_limit() {
                     return Err(Errno::ESTALE);
                 }
                 state.path.clone()
             };
             let Some(path) = path else {
                 // It was removed through us, and nothing is in what was removed.
-                listing.end();
+                directory.end();
                 return Ok(());
             };
-            let begun = self.known.moment();
-            match trouble.within(self.inner.opendir(&path)).await {
+            let requested = self.history.now();
+            match retry.within_deadline(self.inner.opendir(&path)).await {
                 Ok(dh) => {
-                    listing.opened_again(dh, epoch, (begun, path));
+                    directory.set_reopened(dh, epoch, (requested, path));
                     return Ok(());
                 }
-                Err(errno) if trouble.goes_on_after(errno) => lost = Some(errno),
+                Err(errno) if retry.is_retryable(errno) => lost = Some(errno),
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {
-                    self.known.note_seen(&path, Seen::Absent, begun);
+                    self.history.record_reply(&path, NameState::Absent, requested);
                     return Err(Errno::ESTALE);
                 }
                 Err(errno) => return Err(errno),

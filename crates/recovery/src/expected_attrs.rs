@@ -20,63 +20,72 @@ enum Mtime {
 
 /// Tells whether a time lies in the server's future. Somebody has set it then, and a write goes back
 /// from it.
-pub(crate) type Ahead<'a> = &'a dyn Fn(Timestamp) -> bool;
+pub(crate) type IsFuture<'a> = &'a dyn Fn(Timestamp) -> bool;
 
 /// What a file may look like. `None` stands for any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Expect {
+pub(crate) struct ExpectedAttrs {
     kind: FileKind,
     perm: Option<u32>,
     uid: Option<u32>,
     gid: Option<u32>,
     /// The least and the greatest size in bytes.
-    least: u64,
-    most: u64,
+    min_size: u64,
+    max_size: u64,
     mtime: Mtime,
 }
 
-impl Expect {
+impl ExpectedAttrs {
     /// What was just seen. A directory changes with what is in it, so its size and time tell little.
-    pub(crate) fn of(attr: &Attr) -> Expect {
-        let (least, most, mtime) = match attr.kind {
+    pub(crate) fn of(attr: &Attr) -> ExpectedAttrs {
+        let (min_size, max_size, mtime) = match attr.kind {
             FileKind::Directory => (0, u64::MAX, Mtime::AtLeast(attr.mtime)),
             _ => (attr.size, attr.size, Mtime::Exactly(attr.mtime)),
         };
-        Expect {
+        ExpectedAttrs {
             kind: attr.kind,
             perm: Some(attr.perm & COMPARED_PERM),
             uid: Some(attr.uid),
             gid: Some(attr.gid),
-            least,
-            most,
+            min_size,
+            max_size,
             mtime,
         }
     }
 
     /// Something of this kind, made by us and not looked at since.
-    pub(crate) fn made(kind: FileKind) -> Expect {
+    pub(crate) fn created(kind: FileKind) -> ExpectedAttrs {
         let mtime = Mtime::Any;
-        Expect { kind, perm: None, uid: None, gid: None, least: 0, most: u64::MAX, mtime }
+        ExpectedAttrs {
+            kind,
+            perm: None,
+            uid: None,
+            gid: None,
+            min_size: 0,
+            max_size: u64::MAX,
+            mtime,
+        }
     }
 
     /// What is left of it when the file may have been changed by another of its names.
-    pub(crate) fn by_another_name(self) -> Expect {
-        Expect::made(self.kind)
+    pub(crate) fn kind_only(self) -> ExpectedAttrs {
+        ExpectedAttrs::created(self.kind)
     }
 
     /// The size in bytes, if there is only one that it can have.
     pub(crate) fn size(&self) -> Option<u64> {
-        (self.least == self.most).then_some(self.most)
+        (self.min_size == self.max_size).then_some(self.max_size)
     }
 
     /// Whether it had this time of last change when it was seen last.
-    pub(crate) fn was_changed_at(&self, time: Timestamp) -> bool {
+    pub(crate) fn had_mtime(&self, time: Timestamp) -> bool {
         matches!(self.mtime, Mtime::Exactly(seen) | Mtime::AtLeast(seen) if seen == time)
     }
 
     /// Whether a file with these attributes may be the one.
-    pub(crate) fn explains(&self, attr: &Attr) -> bool {
-        let same = |expected: Option<u32>, is: u32| expected.is_none_or(|expected| expected == is);
+    pub(crate) fn matches(&self, attr: &Attr) -> bool {
+        let same =
+            |expected: Option<u32>, actual: u32| expected.is_none_or(|expected| expected == actual);
         let time = match self.mtime {
             Mtime::Exactly(time) => attr.mtime == time,
             Mtime::AtLeast(time) => attr.mtime >= time,
@@ -86,13 +95,14 @@ impl Expect {
             && same(self.perm, attr.perm & COMPARED_PERM)
             && same(self.uid, attr.uid)
             && same(self.gid, attr.gid)
-            && (self.least..=self.most).contains(&attr.size)
+            && (self.min_size..=self.max_size).contains(&attr.size)
             && time
     }
 
     /// In what `attr` differs, in words for the log.
     pub(crate) fn difference(&self, attr: &Attr) -> String {
-        let differs = |expected: Option<u32>, is: u32| expected.filter(|expected| *expected != is);
+        let differs =
+            |expected: Option<u32>, actual: u32| expected.filter(|expected| *expected != actual);
         if attr.kind != self.kind {
             return format!("it is a {:?}, not a {:?}", attr.kind, self.kind);
         }
@@ -105,11 +115,11 @@ impl Expect {
         if let Some(gid) = differs(self.gid, attr.gid) {
             return format!("its group is {}, not {gid}", attr.gid);
         }
-        if !(self.least..=self.most).contains(&attr.size) {
-            let Expect { least, most, .. } = self;
+        if !(self.min_size..=self.max_size).contains(&attr.size) {
+            let ExpectedAttrs { min_size, max_size, .. } = self;
             return match self.size() {
                 Some(size) => format!("it has {} bytes, not {size}", attr.size),
-                None => format!("it has {} bytes, not {least} to {most}", attr.size),
+                None => format!("it has {} bytes, not {min_size} to {max_size}", attr.size),
             };
         }
         match self.mtime {
@@ -125,49 +135,49 @@ impl Expect {
 
     /// Whether a file with these attributes may be the one, longer and newer than it was.
     pub(crate) fn has_grown_to(&self, attr: &Attr) -> bool {
-        let grown = Expect { most: u64::MAX, ..*self };
+        let grown = ExpectedAttrs { max_size: u64::MAX, ..*self };
         let newer = match self.mtime {
-            Mtime::Exactly(time) => Expect { mtime: Mtime::AtLeast(time), ..grown },
+            Mtime::Exactly(time) => ExpectedAttrs { mtime: Mtime::AtLeast(time), ..grown },
             Mtime::AtLeast(_) | Mtime::Any => grown,
         };
-        attr.kind == FileKind::Regular && attr.size > self.most && newer.explains(attr)
+        attr.kind == FileKind::Regular && attr.size > self.max_size && newer.matches(attr)
     }
 
     /// The time of last change was, or may have been, set to the server's now.
-    fn touch(&mut self, ahead: Ahead<'_>) {
+    fn touch(&mut self, is_future: IsFuture<'_>) {
         if let Mtime::Exactly(time) = self.mtime {
-            self.mtime = if ahead(time) { Mtime::Any } else { Mtime::AtLeast(time) };
+            self.mtime = if is_future(time) { Mtime::Any } else { Mtime::AtLeast(time) };
         }
     }
 
     /// Bytes up to `end` were written.
-    pub(crate) fn wrote(&mut self, end: u64, ahead: Ahead<'_>) {
-        self.least = self.least.max(end);
-        self.may_have_written(end, ahead);
+    pub(crate) fn wrote(&mut self, end: u64, is_future: IsFuture<'_>) {
+        self.min_size = self.min_size.max(end);
+        self.may_have_written(end, is_future);
     }
 
     /// Bytes up to `end` were written, or some of them, or none.
-    pub(crate) fn may_have_written(&mut self, end: u64, ahead: Ahead<'_>) {
-        self.most = self.most.max(end);
-        self.touch(ahead);
+    pub(crate) fn may_have_written(&mut self, end: u64, is_future: IsFuture<'_>) {
+        self.max_size = self.max_size.max(end);
+        self.touch(is_future);
     }
 
     /// So many bytes were put to the end.
-    pub(crate) fn appended(&mut self, len: u64, ahead: Ahead<'_>) {
-        self.least = self.least.saturating_add(len);
-        self.may_have_appended(len, ahead);
+    pub(crate) fn appended(&mut self, len: u64, is_future: IsFuture<'_>) {
+        self.min_size = self.min_size.saturating_add(len);
+        self.may_have_appended(len, is_future);
     }
 
     /// So many bytes were put to the end, or some of them, or none.
-    pub(crate) fn may_have_appended(&mut self, len: u64, ahead: Ahead<'_>) {
-        self.may_have_written(self.most.saturating_add(len), ahead);
+    pub(crate) fn may_have_appended(&mut self, len: u64, is_future: IsFuture<'_>) {
+        self.may_have_written(self.max_size.saturating_add(len), is_future);
     }
 
     /// Attributes were set.
-    pub(crate) fn set(&mut self, change: &AttrChange, ahead: Ahead<'_>) {
+    pub(crate) fn set(&mut self, change: &AttrChange, is_future: IsFuture<'_>) {
         if let Some(size) = change.size {
-            (self.least, self.most) = (size, size);
-            self.touch(ahead);
+            (self.min_size, self.max_size) = (size, size);
+            self.touch(is_future);
         }
         if let Some(perm) = change.perm {
             self.perm = Some(perm & COMPARED_PERM);
@@ -182,11 +192,11 @@ impl Expect {
     }
 
     /// Attributes were set, or some of them, or none.
-    pub(crate) fn may_have_set(&mut self, change: &AttrChange, ahead: Ahead<'_>) {
+    pub(crate) fn may_have_set(&mut self, change: &AttrChange, is_future: IsFuture<'_>) {
         if let Some(size) = change.size {
-            self.least = self.least.min(size);
-            self.most = self.most.max(size);
-            self.touch(ahead);
+            self.min_size = self.min_size.min(size);
+            self.max_size = self.max_size.max(size);
+            self.touch(is_future);
         }
         self.perm = if change.perm.is_some() { None } else { self.perm };
         self.uid = if change.uid.is_some() { None } else { self.uid };
@@ -197,7 +207,7 @@ impl Expect {
     }
 
     /// What is explained by either.
-    pub(crate) fn or(self, other: Expect) -> Expect {
+    pub(crate) fn or(self, other: ExpectedAttrs) -> ExpectedAttrs {
         let both = |one: Option<u32>, other: Option<u32>| if one == other { one } else { None };
         let mtime = match (self.mtime, other.mtime) {
             (one, other) if one == other => one,
@@ -207,13 +217,13 @@ impl Expect {
                 Mtime::AtLeast(one.min(other))
             }
         };
-        Expect {
+        ExpectedAttrs {
             kind: self.kind,
             perm: both(self.perm, other.perm),
             uid: both(self.uid, other.uid),
             gid: both(self.gid, other.gid),
-            least: self.least.min(other.least),
-            most: self.most.max(other.most),
+            min_size: self.min_size.min(other.min_size),
+            max_size: self.max_size.max(other.max_size),
             mtime,
         }
     }
@@ -242,10 +252,10 @@ mod tests {
     #[test]
     fn what_was_not_changed_must_be_as_it_was() {
         let seen = attr(10, 100);
-        let expect = Expect::of(&seen);
-        assert!(expect.explains(&seen));
-        assert!(expect.explains(&Attr { perm: 0o4644, ..seen }), "the server's own business");
-        assert!(expect.explains(&Attr { atime: Timestamp::from_secs(9), ..seen }));
+        let expected = ExpectedAttrs::of(&seen);
+        assert!(expected.matches(&seen));
+        assert!(expected.matches(&Attr { perm: 0o4644, ..seen }), "the server's own business");
+        assert!(expected.matches(&Attr { atime: Timestamp::from_secs(9), ..seen }));
         for other in [
             attr(11, 100),
             attr(10, 101),
@@ -254,60 +264,60 @@ mod tests {
             Attr { gid: 0, ..seen },
             Attr { kind: FileKind::Directory, ..seen },
         ] {
-            assert!(!expect.explains(&other), "{other:?}");
+            assert!(!expected.matches(&other), "{other:?}");
         }
     }
 
     #[test]
     fn writes_explain_what_they_may_have_done() {
-        let mut expect = Expect::of(&attr(10, 100));
-        expect.wrote(20, &past);
-        expect.may_have_written(30, &past);
+        let mut expected = ExpectedAttrs::of(&attr(10, 100));
+        expected.wrote(20, &past);
+        expected.may_have_written(30, &past);
         for (size, secs, explained) in
             [(20, 100, true), (30, 500, true), (19, 100, false), (31, 100, false), (20, 99, false)]
         {
-            assert_eq!(expect.explains(&attr(size, secs)), explained, "{size} {secs}");
+            assert_eq!(expected.matches(&attr(size, secs)), explained, "{size} {secs}");
         }
-        assert_eq!(expect.difference(&attr(19, 100)), "it has 19 bytes, not 20 to 30");
-        assert_eq!(expect.difference(&attr(20, 99)), "it was changed at 99, before 100");
-        expect.appended(5, &past);
-        assert!(expect.explains(&attr(25, 100)) && expect.explains(&attr(35, 100)));
-        assert!(!expect.explains(&attr(24, 100)) && !expect.explains(&attr(36, 100)));
-        assert_eq!(expect.size(), None);
-        expect.set(&AttrChange { size: Some(7), ..AttrChange::default() }, &past);
-        assert_eq!(expect.size(), Some(7));
-        assert!(expect.explains(&attr(7, 100)) && !expect.explains(&attr(20, 100)));
+        assert_eq!(expected.difference(&attr(19, 100)), "it has 19 bytes, not 20 to 30");
+        assert_eq!(expected.difference(&attr(20, 99)), "it was changed at 99, before 100");
+        expected.appended(5, &past);
+        assert!(expected.matches(&attr(25, 100)) && expected.matches(&attr(35, 100)));
+        assert!(!expected.matches(&attr(24, 100)) && !expected.matches(&attr(36, 100)));
+        assert_eq!(expected.size(), None);
+        expected.set(&AttrChange { size: Some(7), ..AttrChange::default() }, &past);
+        assert_eq!(expected.size(), Some(7));
+        assert!(expected.matches(&attr(7, 100)) && !expected.matches(&attr(20, 100)));
     }
 
     #[test]
     fn what_may_have_been_set_is_not_compared() {
-        let mut expect = Expect::of(&attr(10, 100));
+        let mut expected = ExpectedAttrs::of(&attr(10, 100));
         let change = AttrChange {
             perm: Some(0o600),
             size: Some(3),
             mtime: Some(Timestamp::from_secs(5)),
             ..AttrChange::default()
         };
-        expect.may_have_set(&change, &past);
-        assert!(expect.explains(&attr(10, 100)));
-        assert!(expect.explains(&Attr { perm: 0o600, ..attr(3, 5) }));
-        expect.set(&change, &past);
-        assert!(!expect.explains(&attr(10, 100)));
-        assert!(expect.explains(&Attr { perm: 0o600, ..attr(3, 5) }));
+        expected.may_have_set(&change, &past);
+        assert!(expected.matches(&attr(10, 100)));
+        assert!(expected.matches(&Attr { perm: 0o600, ..attr(3, 5) }));
+        expected.set(&change, &past);
+        assert!(!expected.matches(&attr(10, 100)));
+        assert!(expected.matches(&Attr { perm: 0o600, ..attr(3, 5) }));
     }
 
     #[test]
     fn a_write_goes_back_from_a_time_in_the_future() {
-        let mut expect = Expect::of(&attr(10, 1_000));
-        expect.wrote(10, &|_| true);
-        assert!(expect.explains(&attr(10, 100)));
+        let mut expected = ExpectedAttrs::of(&attr(10, 1_000));
+        expected.wrote(10, &|_| true);
+        assert!(expected.matches(&attr(10, 100)));
     }
 
     #[test]
     fn either_of_two_is_explained() {
         let (one, other) = (attr(10, 100), Attr { uid: 9, ..attr(20, 50) });
-        let either = Expect::of(&one).or(Expect::of(&other));
-        assert!(either.explains(&one) && either.explains(&other));
-        assert!(!either.explains(&attr(30, 100)) && !either.explains(&attr(10, 49)));
+        let either = ExpectedAttrs::of(&one).or(ExpectedAttrs::of(&other));
+        assert!(either.matches(&one) && either.matches(&other));
+        assert!(!either.matches(&attr(30, 100)) && !either.matches(&attr(10, 49)));
     }
 }

@@ -1,13 +1,13 @@
 //! Open files: our handles, and what the handles of one path have in common.
 //!
-//! A [`Body`] is a file as we know it: its name now, what it must look like, its log. It is in one
+//! A [`OpenFile`] is a file as we know it: its name now, what it must look like, its log. It is in one
 //! of these phases:
 //!
 //! - `Open`: its handles below are good, as far as is known. → `Lost` by whoever finds one that is
-//!   not ([`Body::lost`]).
-//! - `Lost`: none of its handles below may be used. → `Opening` by the first who needs one
+//!   not ([`OpenFile::lost`]).
+//! - `Lost`: none of its handles below may be used. → `Reopening` by the first who needs one
 //!   (`recover`).
-//! - `Opening`: one task opens it again, compares it, sends the log. → `Open`, `Lost` (the connection
+//! - `Reopening`: one task opens it again, compares it, sends the log. → `Open`, `Lost` (the connection
 //!   was lost once more, or another error), or `Dead`.
 //! - `Dead`: it is not the file any more. For ever.
 //!
@@ -17,9 +17,9 @@
 //! A [`Handle`] is closed below when nobody uses it any more: the caller has closed it here, and no
 //! call and no entry of the log goes through it. A flush closes it below earlier (`closed`).
 
-mod closed;
+mod flush;
 mod handle;
-mod same;
+mod identity;
 mod table;
 mod tail;
 
@@ -32,10 +32,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::Core;
-use crate::expect::Expect;
-use crate::known::Seen;
-use crate::log::{Change, Left, Log};
-use crate::unsynced::{Digest, Unsynced};
+use crate::change_log::{Change, EndedEntry, Log};
+use crate::expected_attrs::ExpectedAttrs;
+use crate::name_history::NameState;
+use crate::unstable::{Digest, UnstableWrites};
 
 pub(crate) use handle::{Handle, Usable, usable};
 pub(crate) use table::Files;
@@ -46,13 +46,13 @@ pub(crate) use tail::Tail;
 pub(crate) enum Phase {
     Open,
     Lost,
-    Opening,
+    Reopening,
     Dead,
 }
 
 /// The handle below of one of our handles.
 #[derive(Clone, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct InnerHandle {
     pub(crate) handle: Weak<Handle>,
     pub(crate) fh: Fh,
     /// Of which epoch of the body it is.
@@ -64,7 +64,7 @@ pub(crate) struct Slot {
 }
 
 /// What changes about a body.
-pub(crate) struct State {
+pub(crate) struct FileState {
     pub(crate) phase: Phase,
     /// Counts losses: handles below of an earlier epoch are of no use.
     pub(crate) epoch: u64,
@@ -72,83 +72,89 @@ pub(crate) struct State {
     pub(crate) lost_at: Option<Instant>,
     /// How often it was tried to open it again, and how the last time ended if it went wrong.
     pub(crate) attempts: u64,
-    pub(crate) why: Option<Errno>,
+    pub(crate) last_error: Option<Errno>,
     /// What it is called; `None` when the name is gone or another file's.
-    pub(crate) name: Option<RemotePath>,
+    pub(crate) path: Option<RemotePath>,
     /// What it may be called as well: a rename is under way, or was lost.
-    pub(crate) perhaps: Option<RemotePath>,
+    pub(crate) pending_path: Option<RemotePath>,
     /// How often either has changed.
-    pub(crate) moves: u64,
-    pub(crate) expect: Expect,
+    pub(crate) path_version: u64,
+    pub(crate) expected: ExpectedAttrs,
     /// An open of it has been answered: it is known what it looks like.
-    pub(crate) is_seen: bool,
+    pub(crate) has_attrs: bool,
     pub(crate) log: Log,
     /// What was read at its end.
     tail: Option<Tail>,
     /// By the number of our handle.
-    pub(crate) slots: HashMap<u64, Slot>,
-    pub(crate) unsynced: Unsynced,
+    pub(crate) inner_handles: HashMap<u64, InnerHandle>,
+    pub(crate) unstable: UnstableWrites,
     /// The run of the server in which the unsynced writes were acknowledged.
-    pub(crate) run: Option<Bytes>,
+    pub(crate) write_verifier: Option<Bytes>,
     /// The permissions that it is to have again, if it was given more to open it again.
-    pub(crate) loosened: Option<u32>,
+    pub(crate) mode_to_restore: Option<u32>,
     /// To be told by the next write or fsync: what was acknowledged is lost.
-    pub(crate) kept_error: Option<Errno>,
+    pub(crate) deferred_error: Option<Errno>,
     /// Those who wait for their turn to change it, and who has it.
     pub(crate) queued: usize,
     /// Changes that have got their answers, or were given up, but for those that are sent again: what
     /// was seen of the file before the last of them does not count.
-    pub(crate) ended: u64,
+    pub(crate) answered_changes: u64,
     /// It was changed through us since it was opened.
     changed: bool,
 }
 
 /// What the handles of one path have in common.
-pub(crate) struct Body {
-    state: Mutex<State>,
+pub(crate) struct OpenFile {
+    state: Mutex<FileState>,
     /// Notified when an attempt to open it again has ended.
-    pub(crate) settled: Notify,
-    /// The queue of those who wait for their turn to change it (`turn`).
-    pub(crate) turn: tokio::sync::Mutex<()>,
+    pub(crate) attempt_ended: Notify,
+    /// The queue of those who wait for their turn to change it (`queue`).
+    pub(crate) queue: tokio::sync::Mutex<()>,
     /// Held by who opens a handle again that was closed (`closed`).
     reopening: tokio::sync::Mutex<()>,
     core: Weak<Core>,
 }
 
-impl Body {
-    fn new(path: RemotePath, core: Weak<Core>) -> Arc<Body> {
-        let state = State {
+impl OpenFile {
+    fn new(path: RemotePath, core: Weak<Core>) -> Arc<OpenFile> {
+        let state = FileState {
             phase: Phase::Open,
             epoch: 0,
             lost_at: None,
             attempts: 0,
-            why: None,
-            name: Some(path),
-            perhaps: None,
-            moves: 0,
-            expect: Expect::made(FileKind::Regular),
-            is_seen: false,
+            last_error: None,
+            path: Some(path),
+            pending_path: None,
+            path_version: 0,
+            expected: ExpectedAttrs::created(FileKind::Regular),
+            has_attrs: false,
             log: Log::default(),
             tail: None,
-            slots: HashMap::new(),
-            unsynced: Unsynced::default(),
-            run: None,
-            loosened: None,
-            kept_error: None,
+            inner_handles: HashMap::new(),
+            unstable: UnstableWrites::default(),
+            write_verifier: None,
+            mode_to_restore: None,
+            deferred_error: None,
             queued: 0,
-            ended: 0,
+            answered_changes: 0,
             changed: false,
         };
-        let (turn, reopening) = (tokio::sync::Mutex::new(()), tokio::sync::Mutex::new(()));
-        Arc::new(Body { state: Mutex::new(state), settled: Notify::new(), turn, reopening, core })
+        let (queue, reopening) = (tokio::sync::Mutex::new(()), tokio::sync::Mutex::new(()));
+        Arc::new(OpenFile {
+            state: Mutex::new(state),
+            attempt_ended: Notify::new(),
+            queue,
+            reopening,
+            core,
+        })
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, FileState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A handle below of this epoch was found to be of no use.
-    pub(crate) fn lost(&self, epoch: u64) {
+    pub(crate) fn mark_lost(&self, epoch: u64) {
         let mut state = self.lock();
         if state.epoch == epoch && state.phase == Phase::Open {
             state.phase = Phase::Lost;
@@ -156,43 +162,43 @@ impl Body {
             state.lost_at = Some(Instant::now());
             drop(state);
             if let Some(core) = self.core.upgrade() {
-                core.run.lost();
+                core.write_verifier.invalidate();
             }
         }
     }
 
     /// The name does not lead to it any more.
-    pub(crate) fn is_removed(&self) {
+    pub(crate) fn mark_removed(&self) {
         let mut state = self.lock();
-        state.name = None;
-        state.perhaps = None;
+        state.path = None;
+        state.pending_path = None;
     }
 
     /// No name leads to it, as far as this mount has changed it.
-    pub(crate) fn has_no_name(&self) -> bool {
+    pub(crate) fn has_no_path(&self) -> bool {
         let state = self.lock();
-        state.name.is_none() && state.perhaps.is_none()
+        state.path.is_none() && state.pending_path.is_none()
     }
 
     /// Unanswered entries, their bytes, and whether something is to be synced.
-    pub(crate) fn waiting(&self) -> (usize, u64, bool) {
+    pub(crate) fn pending(&self) -> (usize, u64, bool) {
         let state = self.lock();
         let (entries, bytes) = state.log.unanswered();
-        (entries, bytes, !state.unsynced.is_empty())
+        (entries, bytes, !state.unstable.is_empty())
     }
 
-    fn ahead(&self) -> impl Fn(base::Timestamp) -> bool + use<> {
+    fn is_future(&self) -> impl Fn(base::Timestamp) -> bool + use<> {
         let core = self.core.clone();
         move |time| core.upgrade().is_some_and(|core| core.clock.is_future(time))
     }
 
     /// What it may look like now.
-    pub(crate) fn expect(&self) -> Expect {
-        let ahead = self.ahead();
+    pub(crate) fn expected(&self) -> ExpectedAttrs {
+        let is_future = self.is_future();
         let state = self.lock();
-        let mut expect = state.expect;
-        state.log.fold(&mut expect, &ahead);
-        expect
+        let mut expected = state.expected;
+        state.log.apply_unanswered(&mut expected, &is_future);
+        expected
     }
 
     /// An entry of the log was acknowledged. `false` when that does not count, since it is being
@@ -203,21 +209,28 @@ impl Body {
         number: u64,
         digest: Option<Digest>,
     ) -> bool {
-        let run = core.run.now(core);
-        let ahead = self.ahead();
+        let write_verifier = core.write_verifier.current(core);
+        let is_future = self.is_future();
         let left = {
             let mut state = self.lock();
             if !state.log.is_sent(number) {
                 return false;
             }
             let Some(left) = state.log.end(number, true) else { return false };
-            state.ended += 1;
+            state.answered_changes += 1;
             let digest = digest.filter(|_| !left.overtaken.content);
-            let looks = state.expect;
-            state.happened(number, &left.change, digest, run, core.run.may_be_told(), &ahead);
+            let looks = state.expected;
+            state.happened(
+                number,
+                &left.change,
+                digest,
+                write_verifier,
+                core.write_verifier.may_be_available(),
+                &is_future,
+            );
             if left.overtaken.looks {
-                state.expect = looks;
-                left.change.may_have_happened(&mut state.expect, &ahead);
+                state.expected = looks;
+                left.change.may_have_happened(&mut state.expected, &is_future);
             }
             left
         };
@@ -228,23 +241,23 @@ impl Body {
     /// A change that was in the log under this number has happened, in another way than it stood
     /// there.
     pub(crate) fn happened_as(&self, core: &Arc<Core>, number: u64, change: &Change) {
-        let run = core.run.now(core);
-        let ahead = self.ahead();
-        let told = core.run.may_be_told();
+        let write_verifier = core.write_verifier.current(core);
+        let is_future = self.is_future();
+        let told = core.write_verifier.may_be_available();
         let mut state = self.lock();
-        state.ended += 1;
-        state.happened(number, change, None, run, told, &ahead);
+        state.answered_changes += 1;
+        state.happened(number, change, None, write_verifier, told, &is_future);
     }
 
     /// An entry's caller has given up, or has its answer.
-    pub(crate) fn take_out(&self, number: u64) {
-        let ahead = self.ahead();
-        let left: Option<Left> = {
+    pub(crate) fn withdraw(&self, number: u64) {
+        let is_future = self.is_future();
+        let left: Option<EndedEntry> = {
             let mut state = self.lock();
             let left = state.log.end(number, false);
             if let Some(left) = left.as_ref().filter(|left| left.may_have_arrived) {
-                state.ended += 1;
-                state.may_have_happened(number, &left.change, &ahead);
+                state.answered_changes += 1;
+                state.may_have_happened(number, &left.change, &is_future);
             }
             left
         };
@@ -252,17 +265,17 @@ impl Body {
     }
 }
 
-impl State {
+impl FileState {
     /// A rename is about to be sent.
-    pub(crate) fn may_be_called(&mut self, name: RemotePath) {
-        self.moves += 1;
-        self.perhaps = Some(name);
+    pub(crate) fn begin_rename(&mut self, path: RemotePath) {
+        self.path_version += 1;
+        self.pending_path = Some(path);
     }
 
     /// It was renamed.
-    pub(crate) fn is_called(&mut self, name: RemotePath) {
-        self.moves += 1;
-        (self.name, self.perhaps) = (Some(name), None);
+    pub(crate) fn set_path(&mut self, path: RemotePath) {
+        self.path_version += 1;
+        (self.path, self.pending_path) = (Some(path), None);
     }
 
     /// A change has happened at the server.
@@ -271,36 +284,36 @@ impl State {
         number: u64,
         change: &Change,
         digest: Option<Digest>,
-        run: Option<Bytes>,
-        runs_are_told: bool,
-        ahead: crate::expect::Ahead<'_>,
+        write_verifier: Option<Bytes>,
+        track_unstable: bool,
+        is_future: crate::expected_attrs::IsFuture<'_>,
     ) {
-        let end = self.expect.size();
-        change.happened(&mut self.expect, ahead);
+        let end = self.expected.size();
+        change.happened(&mut self.expected, is_future);
         self.changed = true;
         if matches!(change, Change::Set(set) | Change::SetByPath(set) if set.perm.is_some()) {
-            self.loosened = None;
+            self.mode_to_restore = None;
         }
-        self.run = self.run.take().or(run);
-        if !runs_are_told {
+        self.write_verifier = self.write_verifier.take().or(write_verifier);
+        if !track_unstable {
             return;
         }
         match change {
             Change::Write { offset, data } => {
                 let range = *offset..offset.saturating_add(data.len() as u64);
-                self.unsynced.wrote(number, range, digest);
+                self.unstable.record(number, range, digest);
             }
-            Change::Append { data, told } => match end {
+            Change::Append { data, arrived } => match end {
                 Some(end) => {
-                    let range = end..end + (data.len() - told) as u64;
-                    self.unsynced.wrote(number, range, digest);
+                    let range = end..end + (data.len() - arrived) as u64;
+                    self.unstable.record(number, range, digest);
                 }
-                None => self.unsynced.cannot_compare(number),
+                None => self.unstable.mark_incomparable(number),
             },
-            Change::Copy(_) => self.unsynced.cannot_compare(number),
+            Change::Copy(_) => self.unstable.mark_incomparable(number),
             Change::Set(change) | Change::SetByPath(change) => {
                 if let Some(size) = change.size {
-                    self.unsynced.cut(number, size);
+                    self.unstable.truncate(number, size);
                 }
             }
         }
@@ -311,28 +324,28 @@ impl State {
         &mut self,
         number: u64,
         change: &Change,
-        ahead: crate::expect::Ahead<'_>,
+        is_future: crate::expected_attrs::IsFuture<'_>,
     ) {
-        change.may_have_happened(&mut self.expect, ahead);
+        change.may_have_happened(&mut self.expected, is_future);
         self.changed = true;
-        if !self.unsynced.is_empty() && !matches!(change, Change::Set(set) if set.size.is_none()) {
-            self.unsynced.cannot_compare(number);
+        if !self.unstable.is_empty() && !matches!(change, Change::Set(set) if set.size.is_none()) {
+            self.unstable.mark_incomparable(number);
         }
     }
 
     /// It was looked at while nothing was on its way.
-    pub(crate) fn seen(&mut self, attr: &Attr) {
-        self.expect = Expect::of(attr);
+    pub(crate) fn observed(&mut self, attr: &Attr) {
+        self.expected = ExpectedAttrs::of(attr);
     }
 }
 
-impl Drop for Body {
+impl Drop for OpenFile {
     /// What is known of the file outlives its handles, for those who look at its name.
     fn drop(&mut self) {
         let Some(core) = self.core.upgrade() else { return };
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let (true, Some(name)) = (state.changed && state.is_seen, state.name.take()) {
-            core.known.note(&name, Seen::There(state.expect));
+        if let (true, Some(path)) = (state.changed && state.has_attrs, state.path.take()) {
+            core.history.record(&path, NameState::Present(state.expected));
         }
     }
 }

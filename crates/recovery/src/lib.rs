@@ -36,79 +36,112 @@
 //! Not here: connecting and its pace (`host`), choosing between gateways (`replicas`), caching.
 #![forbid(unsafe_code)]
 
-mod call;
 mod change;
-mod clock;
-mod config;
-mod expect;
+mod change_log;
+mod change_queue;
+mod connection;
+mod directory;
+mod expected_attrs;
 mod file;
 mod io;
-mod known;
-mod link;
-mod listing;
-mod log;
-mod names;
+mod name_history;
+mod name_ops;
 mod open;
-mod recover;
 mod remote;
-mod run;
+mod reopen;
+mod retry;
+mod server_clock;
 mod status;
-mod turn;
-mod unsynced;
+mod unstable;
+mod write_verifier;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::{Errno, Remote};
 use tokio::sync::watch;
 
-pub use config::{Config, Patience};
-pub use status::{Standing, Status};
+pub use status::{ConnectionState, Status};
 
-use clock::Clock;
+use connection::ConnectionMonitor;
+use directory::OpenDirectories;
 use file::Files;
-use known::Known;
-use link::Link;
-use listing::Listings;
-use names::Renames;
-use run::Run;
+use name_history::NameHistory;
+use name_ops::ActiveRenames;
+use server_clock::ServerClock;
+use write_verifier::WriteVerifier;
+
+/// How long a call waits for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryPolicy {
+    /// For ever, or until its caller gives up (`hard`).
+    Hard,
+    /// So long after the connection was lost; then `ETIMEDOUT` (`soft=SECONDS`). A call that the
+    /// server does not answer counts as lost when the remote below gives the connection up.
+    Soft(Duration),
+    /// Not at all: the error is the caller's. Open files are opened again all the same.
+    None,
+}
+
+/// How a [`Recovering`] is to behave.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How long calls wait.
+    pub retry_policy: RetryPolicy,
+    /// What the log calls it: the source as the user wrote it, fit for a terminal.
+    pub name: String,
+    /// A connection that is missing for so long is told in the log, once, and once that it is back.
+    pub notice_after: Duration,
+}
+
+impl Default for Config {
+    /// Waits for ever, and says so after 10 s.
+    fn default() -> Config {
+        Config {
+            retry_policy: RetryPolicy::Hard,
+            name: "the server".to_owned(),
+            notice_after: Duration::from_secs(10),
+        }
+    }
+}
 
 /// A remote that outlives its connections. See the [crate](self).
 ///
 /// To be used within a tokio runtime.
-pub struct Steady {
+pub struct Recovering {
     core: Arc<Core>,
     /// Its end tells the tasks of this crate that nobody wants them any more.
-    _wants: watch::Sender<()>,
+    _shutdown: watch::Sender<()>,
 }
 
-impl Steady {
+impl Recovering {
     /// Around `inner`, which nobody else should change the content of.
     #[must_use]
-    pub fn new(inner: Arc<dyn Remote>, config: Config) -> Arc<Steady> {
-        let (wants, wanted) = watch::channel(());
+    pub fn new(inner: Arc<dyn Remote>, config: Config) -> Arc<Recovering> {
+        let (shutdown_sender, shutdown) = watch::channel(());
         let core = Arc::new_cyclic(|core| Core {
             files: Files::new(inner.clone(), core.clone()),
-            listings: Listings::new(inner.clone()),
+            directories: OpenDirectories::new(inner.clone()),
             inner,
             config,
-            link: Link::default(),
-            renames: Renames::default(),
-            known: Known::default(),
-            clock: Clock::default(),
-            run: Run::default(),
-            wanted,
+            connection: ConnectionMonitor::default(),
+            renames: ActiveRenames::default(),
+            history: NameHistory::default(),
+            clock: ServerClock::default(),
+            write_verifier: WriteVerifier::default(),
+            shutdown,
         });
-        if core.inner.is_away() {
+        if core.inner.is_disconnected() {
             // Whoever can do without it does not wait for two more failures.
-            core.link.lost(&core, Errno::EHOSTDOWN);
+            core.connection.set_disconnected(&core, Errno::EHOSTDOWN);
         }
-        Arc::new(Steady { core, _wants: wants })
+        Arc::new(Recovering { core, _shutdown: shutdown_sender })
     }
 
     /// How it stands now, for those who want to see it.
     #[must_use]
     pub fn status(&self) -> Status {
-        status::of(&self.core)
+        status::collect(&self.core)
     }
 }
 
@@ -116,13 +149,13 @@ impl Steady {
 pub(crate) struct Core {
     pub(crate) inner: Arc<dyn Remote>,
     pub(crate) config: Config,
-    pub(crate) link: Link,
+    pub(crate) connection: ConnectionMonitor,
     pub(crate) files: Files,
-    pub(crate) renames: Renames,
-    pub(crate) listings: Listings,
-    pub(crate) known: Known,
-    pub(crate) clock: Clock,
-    pub(crate) run: Run,
-    /// Closed when the [`Steady`] is dropped.
-    pub(crate) wanted: watch::Receiver<()>,
+    pub(crate) renames: ActiveRenames,
+    pub(crate) directories: OpenDirectories,
+    pub(crate) history: NameHistory,
+    pub(crate) clock: ServerClock,
+    pub(crate) write_verifier: WriteVerifier,
+    /// Closed when the [`Recovering`] is dropped.
+    pub(crate) shutdown: watch::Receiver<()>,
 }

@@ -17,10 +17,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::{Attr, AttrChange, DirEntry, FileKind, RemotePath};
 
-use crate::expect::Expect;
+use crate::expected_attrs::ExpectedAttrs;
 
 /// Names that are remembered: about 150 KiB.
-const MAX_NAMES: usize = 1024;
+const MAX_EVENTS: usize = 1024;
 
 /// Entries of listings that are remembered, for those who list a directory and then remove all that
 /// is in it: so many bytes with their names, some 16,384 entries.
@@ -31,26 +31,26 @@ const MAX_LINKED: usize = 1024;
 
 /// What was seen of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum NameState {
     Absent,
-    There(Expect),
+    Present(ExpectedAttrs),
 }
 
-impl Seen {
-    pub(crate) fn there(attr: &Attr) -> Seen {
-        Seen::There(Expect::of(attr))
+impl NameState {
+    pub(crate) fn present(attr: &Attr) -> NameState {
+        NameState::Present(ExpectedAttrs::of(attr))
     }
 
-    pub(crate) fn made(kind: FileKind) -> Seen {
-        Seen::There(Expect::made(kind))
+    pub(crate) fn created(kind: FileKind) -> NameState {
+        NameState::Present(ExpectedAttrs::created(kind))
     }
 }
 
 #[derive(Debug)]
-enum Word {
-    Seen(RemotePath, Seen),
+enum Event {
+    Observed(RemotePath, NameState),
     /// Attributes were set.
-    Changed(RemotePath, AttrChange),
+    SetAttr(RemotePath, AttrChange),
     /// The first is called as the second now, with all that is below it.
     Renamed(RemotePath, RemotePath),
     /// The second is a name of the first.
@@ -58,34 +58,34 @@ enum Word {
 }
 
 #[derive(Debug)]
-struct Note {
-    number: u64,
-    place: Place,
-    word: Word,
+struct Record {
+    seq: u64,
+    order: Order,
+    event: Event,
 }
 
 #[derive(Debug)]
-struct Listed {
-    number: u64,
-    place: Place,
+struct ListedBatch {
+    seq: u64,
+    order: Order,
     dir: RemotePath,
     entries: Vec<DirEntry>,
     bytes: usize,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct History {
     next: u64,
-    notes: VecDeque<Note>,
-    listings: VecDeque<Listed>,
+    records: VecDeque<Record>,
+    listings: VecDeque<ListedBatch>,
     listed_bytes: usize,
     /// Names of files that have, or had, several.
     linked: VecDeque<RemotePath>,
 }
 
-impl State {
+impl History {
     /// A name of a file that has, or had, several.
-    fn note_linked(&mut self, path: RemotePath) {
+    fn add_linked(&mut self, path: RemotePath) {
         if self.linked.contains(&path) {
             return;
         }
@@ -95,111 +95,111 @@ impl State {
         }
     }
 
-    fn linked_renamed(&mut self, from: &RemotePath, to: &RemotePath) {
+    fn linked_moved(&mut self, from: &RemotePath, to: &RemotePath) {
         // The old names stay: a rename of one name of a file to another one changes nothing.
         let moved: Vec<_> = self.linked.iter().filter_map(|path| path.moved(from, to)).collect();
         self.linked.retain(|path| path.moved(to, from).is_none());
-        moved.into_iter().for_each(|path| self.note_linked(path));
+        moved.into_iter().for_each(|path| self.add_linked(path));
     }
 }
 
 /// A moment in the order of what was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(u64);
+pub(crate) struct Seq(u64);
 
 /// In the order of what counts: what was seen stands where it was asked for, and a change of ours
 /// where it was answered, which is behind all that was asked for before that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place(u64, bool);
+struct Order(u64, bool);
 
-impl Place {
-    fn seen_since(asked: Moment) -> Place {
-        Place(asked.0, false)
+impl Order {
+    fn requested_at(requested: Seq) -> Order {
+        Order(requested.0, false)
     }
 
-    fn changed(number: u64) -> Place {
-        Place(number, true)
+    fn record_setattr(seq: u64) -> Order {
+        Order(seq, true)
     }
 }
 
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub(crate) struct Known(Mutex<State>);
+pub(crate) struct NameHistory(Mutex<History>);
 
-impl Known {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl NameHistory {
+    fn lock(&self) -> MutexGuard<'_, History> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, word: Word, asked: Option<Moment>) {
-        let forgotten = {
+    fn add(&self, event: Event, requested: Option<Seq>) {
+        let evicted = {
             let mut state = self.lock();
-            let number = state.next;
+            let seq = state.next;
             state.next += 1;
-            let place = asked.map_or(Place::changed(number), Place::seen_since);
-            let before = state.notes.iter().rposition(|note| note.place <= place);
-            state.notes.insert(before.map_or(0, |at| at + 1), Note { number, place, word });
-            if state.notes.len() > MAX_NAMES { state.notes.pop_front() } else { None }
+            let order = requested.map_or(Order::record_setattr(seq), Order::requested_at);
+            let before = state.records.iter().rposition(|record| record.order <= order);
+            state.records.insert(before.map_or(0, |at| at + 1), Record { seq, order, event });
+            if state.records.len() > MAX_EVENTS { state.records.pop_front() } else { None }
         };
-        drop(forgotten);
+        drop(evicted);
     }
 
     /// This is what we have made of it.
-    pub(crate) fn note(&self, path: &RemotePath, seen: Seen) {
-        if seen == Seen::Absent {
+    pub(crate) fn record(&self, path: &RemotePath, found: NameState) {
+        if found == NameState::Absent {
             self.lock().linked.retain(|linked| linked != path);
         }
-        self.add(Word::Seen(path.clone(), seen), None);
+        self.add(Event::Observed(path.clone(), found), None);
     }
 
     /// This was answered to a question of that moment.
-    pub(crate) fn note_seen(&self, path: &RemotePath, seen: Seen, asked: Moment) {
-        self.add(Word::Seen(path.clone(), seen), Some(asked));
+    pub(crate) fn record_reply(&self, path: &RemotePath, found: NameState, requested: Seq) {
+        self.add(Event::Observed(path.clone(), found), Some(requested));
     }
 
     /// Attributes of `path` were set.
-    pub(crate) fn changed(&self, path: &RemotePath, change: AttrChange) {
-        self.add(Word::Changed(path.clone(), change), None);
+    pub(crate) fn record_setattr(&self, path: &RemotePath, change: AttrChange) {
+        self.add(Event::SetAttr(path.clone(), change), None);
     }
 
     /// `from` is called `to` now, with all that is below it.
-    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
-        self.lock().linked_renamed(from, to);
-        self.add(Word::Renamed(from.clone(), to.clone()), None);
+    pub(crate) fn record_rename(&self, from: &RemotePath, to: &RemotePath) {
+        self.lock().linked_moved(from, to);
+        self.add(Event::Renamed(from.clone(), to.clone()), None);
     }
 
     /// `new` is a name of `existing`.
-    pub(crate) fn linked(&self, existing: &RemotePath, new: &RemotePath) {
+    pub(crate) fn record_link(&self, existing: &RemotePath, new: &RemotePath) {
         {
             let mut state = self.lock();
-            state.note_linked(existing.clone());
-            state.note_linked(new.clone());
+            state.add_linked(existing.clone());
+            state.add_linked(new.clone());
         }
-        self.add(Word::Linked(existing.clone(), new.clone()), None);
+        self.add(Event::Linked(existing.clone(), new.clone()), None);
     }
 
     /// Entries of a listing that was begun in that moment.
-    pub(crate) fn note_listing(&self, dir: &RemotePath, entries: &[DirEntry], begun: Moment) {
+    pub(crate) fn record_listing(&self, dir: &RemotePath, entries: &[DirEntry], requested: Seq) {
         let (dir, entries) = (dir.clone(), entries.to_vec());
-        let mut forgotten = Vec::new();
+        let mut evicted = Vec::new();
         {
             let mut state = self.lock();
-            let number = state.next;
+            let seq = state.next;
             state.next += 1;
             let bytes = entries.iter().map(listed_bytes).sum();
             state.listed_bytes += bytes;
-            let place = Place::seen_since(begun);
-            let before = state.listings.iter().rposition(|listed| listed.place <= place);
-            let listed = Listed { number, place, dir, entries, bytes };
-            state.listings.insert(before.map_or(0, |at| at + 1), listed);
+            let order = Order::requested_at(requested);
+            let before = state.listings.iter().rposition(|batch| batch.order <= order);
+            let batch = ListedBatch { seq, order, dir, entries, bytes };
+            state.listings.insert(before.map_or(0, |at| at + 1), batch);
             while state.listed_bytes > MAX_LISTED_BYTES
                 && let Some(oldest) = state.listings.pop_front()
             {
                 state.listed_bytes -= oldest.bytes;
-                forgotten.push(oldest);
+                evicted.push(oldest);
             }
         }
-        drop(forgotten);
+        drop(evicted);
     }
 
     /// Whether `path` leads to a file that has, or had, other names made here.
@@ -208,30 +208,30 @@ impl Known {
     }
 
     /// After all that was seen so far, and before all that will be.
-    pub(crate) fn moment(&self) -> Moment {
-        Moment(self.lock().next)
+    pub(crate) fn now(&self) -> Seq {
+        Seq(self.lock().next)
     }
 
-    /// The last that was seen of `path` before `moment`. Goes through all that is remembered.
-    pub(crate) fn before(&self, path: &RemotePath, moment: Moment) -> Option<Seen> {
+    /// The last that was seen of `path` before `limit`. Goes through all that is remembered.
+    pub(crate) fn before(&self, path: &RemotePath, limit: Seq) -> Option<NameState> {
         let state = self.lock();
-        let mut search = Search::of(path);
-        let old = |number| number < moment.0;
+        let mut query = Query::of(path);
+        let is_older = |seq| seq < limit.0;
         let mut listings =
-            state.listings.iter().rev().filter(|listed| old(listed.number)).peekable();
-        for note in state.notes.iter().rev().filter(|note| old(note.number)) {
-            while let Some(listed) = listings.next_if(|listed| listed.place >= note.place) {
-                if let Some(seen) = search.listed(listed) {
-                    return Some(seen);
+            state.listings.iter().rev().filter(|batch| is_older(batch.seq)).peekable();
+        for record in state.records.iter().rev().filter(|record| is_older(record.seq)) {
+            while let Some(batch) = listings.next_if(|batch| batch.order >= record.order) {
+                if let Some(found) = query.apply_batch(batch) {
+                    return Some(found);
                 }
             }
-            match search.noted(&note.word) {
-                Found::Nothing => {}
-                Found::Seen(seen) => return Some(seen),
-                Found::Unknown => return None,
+            match query.apply_event(&record.event) {
+                Match::NoMatch => {}
+                Match::State(found) => return Some(found),
+                Match::Unknown => return None,
             }
         }
-        listings.find_map(|listed| search.listed(listed))
+        listings.find_map(|batch| query.apply_batch(batch))
     }
 }
 
@@ -240,94 +240,97 @@ fn listed_bytes(entry: &DirEntry) -> usize {
     size_of::<DirEntry>() + entry.name.as_bytes().len()
 }
 
-enum Found {
-    Nothing,
-    Seen(Seen),
+enum Match {
+    NoMatch,
+    State(NameState),
     /// What is older does not count.
     Unknown,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Renamed {
-    No,
+enum RenamedBy {
+    Nothing,
     /// It, or what it is a name of, was there then.
     Itself,
     /// A directory above it.
-    Above,
+    Ancestor,
 }
 
 /// A way back through what was seen.
-struct Search {
+struct Query {
     /// What it was called then.
     path: RemotePath,
     /// By which change of ours it has got the name that it had later.
-    renamed: Renamed,
+    renamed: RenamedBy,
     /// A newer listing of its directory was without it.
     missing: bool,
     /// What was set since, the newest first.
     changes: Vec<AttrChange>,
 }
 
-impl Search {
-    fn of(path: &RemotePath) -> Search {
-        let (path, renamed) = (path.clone(), Renamed::No);
-        Search { path, renamed, missing: false, changes: Vec::new() }
+impl Query {
+    fn of(path: &RemotePath) -> Query {
+        let (path, renamed) = (path.clone(), RenamedBy::Nothing);
+        Query { path, renamed, missing: false, changes: Vec::new() }
     }
 
-    fn found(&self, seen: Seen) -> Seen {
-        match seen {
-            Seen::Absent => Seen::Absent,
-            Seen::There(mut expect) => {
+    fn with_changes(&self, found: NameState) -> NameState {
+        match found {
+            NameState::Absent => NameState::Absent,
+            NameState::Present(mut attrs) => {
                 let changes = self.changes.iter().rev();
-                changes.for_each(|change| expect.set(change, &|_| false));
-                Seen::There(expect)
+                changes.for_each(|change| attrs.set(change, &|_| false));
+                NameState::Present(attrs)
             }
         }
     }
 
-    fn noted(&mut self, word: &Word) -> Found {
-        match word {
-            Word::Seen(path, Seen::There(_)) if *path == self.path && self.missing => {
-                return Found::Unknown;
+    fn apply_event(&mut self, event: &Event) -> Match {
+        match event {
+            Event::Observed(path, NameState::Present(_)) if *path == self.path && self.missing => {
+                return Match::Unknown;
             }
             // Asked for before that change was answered: it had happened already, or it could not
             // have.
-            Word::Seen(path, seen) if *path == self.path => match (seen, self.renamed) {
-                (Seen::Absent, Renamed::Itself) => {}
-                (Seen::Absent, Renamed::Above) => return Found::Unknown,
-                _ => return Found::Seen(self.found(*seen)),
+            Event::Observed(path, found) if *path == self.path => match (found, self.renamed) {
+                (NameState::Absent, RenamedBy::Itself) => {}
+                (NameState::Absent, RenamedBy::Ancestor) => return Match::Unknown,
+                _ => return Match::State(self.with_changes(*found)),
             },
-            Word::Changed(path, change) if *path == self.path => self.changes.push(*change),
-            Word::Linked(existing, new) if *new == self.path => {
-                self.go_on_as(existing.clone(), Renamed::Itself);
+            Event::SetAttr(path, change) if *path == self.path => self.changes.push(*change),
+            Event::Linked(existing, new) if *new == self.path => {
+                self.continue_as(existing.clone(), RenamedBy::Itself);
             }
-            Word::Renamed(from, to) => {
+            Event::Renamed(from, to) => {
                 if let Some(before) = self.path.moved(to, from) {
                     let itself = self.path == *to;
-                    self.go_on_as(before, if itself { Renamed::Itself } else { Renamed::Above });
+                    self.continue_as(
+                        before,
+                        if itself { RenamedBy::Itself } else { RenamedBy::Ancestor },
+                    );
                 } else if self.path == *from {
-                    return Found::Seen(Seen::Absent);
+                    return Match::State(NameState::Absent);
                 } else if self.path.moved(from, to).is_some() {
-                    return Found::Unknown;
+                    return Match::Unknown;
                 }
             }
-            Word::Seen(..) | Word::Changed(..) | Word::Linked(..) => {}
+            Event::Observed(..) | Event::SetAttr(..) | Event::Linked(..) => {}
         }
-        Found::Nothing
+        Match::NoMatch
     }
 
-    fn go_on_as(&mut self, path: RemotePath, renamed: Renamed) {
+    fn continue_as(&mut self, path: RemotePath, renamed: RenamedBy) {
         (self.path, self.renamed) = (path, renamed);
         self.missing = false;
     }
 
-    fn listed(&mut self, listed: &Listed) -> Option<Seen> {
+    fn apply_batch(&mut self, batch: &ListedBatch) -> Option<NameState> {
         let (dir, name) = (self.path.parent()?, self.path.file_name()?);
-        if listed.dir != dir {
+        if batch.dir != dir {
             return None;
         }
-        match listed.entries.iter().find(|entry| entry.name == name) {
-            Some(entry) => Some(self.found(Seen::there(entry.attr.as_ref()?))),
+        match batch.entries.iter().find(|entry| entry.name == name) {
+            Some(entry) => Some(self.with_changes(NameState::present(entry.attr.as_ref()?))),
             None => {
                 self.missing = true;
                 None
@@ -354,157 +357,163 @@ mod tests {
         names.iter().map(entry).collect()
     }
 
-    fn list(known: &Known, dir: &RemotePath, entries: &[DirEntry]) {
-        known.note_listing(dir, entries, known.moment());
+    fn list(history: &NameHistory, dir: &RemotePath, entries: &[DirEntry]) {
+        history.record_listing(dir, entries, history.now());
     }
 
-    fn of(known: &Known, path: &RemotePath) -> Option<Seen> {
-        known.before(path, known.moment())
+    fn of(history: &NameHistory, path: &RemotePath) -> Option<NameState> {
+        history.before(path, history.now())
     }
 
     #[test]
     fn what_was_seen_later_does_not_count() {
-        let known = Known::default();
-        known.note(&path("d/a"), Seen::Absent);
-        let moment = known.moment();
-        known.note(&path("d/a"), Seen::there(&attr(1)));
-        list(&known, &path("d"), &listing(&["a", "b"], 2));
-        assert_eq!(known.before(&path("d/a"), moment), Some(Seen::Absent));
-        assert_eq!(known.before(&path("d/b"), moment), None);
-        assert_eq!(of(&known, &path("d/a")), Some(Seen::there(&attr(2))));
+        let history = NameHistory::default();
+        history.record(&path("d/a"), NameState::Absent);
+        let limit = history.now();
+        history.record(&path("d/a"), NameState::present(&attr(1)));
+        list(&history, &path("d"), &listing(&["a", "b"], 2));
+        assert_eq!(history.before(&path("d/a"), limit), Some(NameState::Absent));
+        assert_eq!(history.before(&path("d/b"), limit), None);
+        assert_eq!(of(&history, &path("d/a")), Some(NameState::present(&attr(2))));
     }
 
     #[test]
     fn the_newest_word_counts() {
-        let known = Known::default();
-        assert_eq!(of(&known, &path("d/a")), None);
-        known.note(&path("d/a"), Seen::there(&attr(1)));
-        list(&known, &path("d"), &listing(&["a", "b"], 2));
-        assert_eq!(of(&known, &path("d/a")), Some(Seen::there(&attr(2))));
-        known.note(&path("d/a"), Seen::Absent);
-        assert_eq!(of(&known, &path("d/a")), Some(Seen::Absent));
-        assert_eq!(of(&known, &path("d/b")), Some(Seen::there(&attr(2))));
-        assert_eq!(of(&known, &path("b")), None);
+        let history = NameHistory::default();
+        assert_eq!(of(&history, &path("d/a")), None);
+        history.record(&path("d/a"), NameState::present(&attr(1)));
+        list(&history, &path("d"), &listing(&["a", "b"], 2));
+        assert_eq!(of(&history, &path("d/a")), Some(NameState::present(&attr(2))));
+        history.record(&path("d/a"), NameState::Absent);
+        assert_eq!(of(&history, &path("d/a")), Some(NameState::Absent));
+        assert_eq!(of(&history, &path("d/b")), Some(NameState::present(&attr(2))));
+        assert_eq!(of(&history, &path("b")), None);
     }
 
     #[test]
     fn a_directory_takes_along_what_is_known_below_it() {
-        let known = Known::default();
-        known.note(&path("d"), Seen::made(FileKind::Directory));
-        list(&known, &path("d"), &listing(&["b"], 2));
-        known.note(&path("d/a"), Seen::there(&attr(1)));
-        known.note(&path("e/a"), Seen::there(&attr(3)));
-        known.renamed(&path("d"), &path("e"));
-        assert_eq!(of(&known, &path("d")), Some(Seen::Absent));
-        assert_eq!(of(&known, &path("e")), Some(Seen::made(FileKind::Directory)));
-        assert_eq!(of(&known, &path("e/a")), Some(Seen::there(&attr(1))));
-        assert_eq!(of(&known, &path("e/b")), Some(Seen::there(&attr(2))));
-        assert_eq!(of(&known, &path("d/a")), None);
+        let history = NameHistory::default();
+        history.record(&path("d"), NameState::created(FileKind::Directory));
+        list(&history, &path("d"), &listing(&["b"], 2));
+        history.record(&path("d/a"), NameState::present(&attr(1)));
+        history.record(&path("e/a"), NameState::present(&attr(3)));
+        history.record_rename(&path("d"), &path("e"));
+        assert_eq!(of(&history, &path("d")), Some(NameState::Absent));
+        assert_eq!(of(&history, &path("e")), Some(NameState::created(FileKind::Directory)));
+        assert_eq!(of(&history, &path("e/a")), Some(NameState::present(&attr(1))));
+        assert_eq!(of(&history, &path("e/b")), Some(NameState::present(&attr(2))));
+        assert_eq!(of(&history, &path("d/a")), None);
         // The directory that was replaced has taken along what was in it.
-        known.note(&path("f/z"), Seen::there(&attr(4)));
-        known.renamed(&path("e"), &path("f"));
-        assert_eq!(of(&known, &path("f/z")), None);
+        history.record(&path("f/z"), NameState::present(&attr(4)));
+        history.record_rename(&path("e"), &path("f"));
+        assert_eq!(of(&history, &path("f/z")), None);
     }
 
     #[test]
     fn a_second_name_and_what_was_set_are_reckoned_with() {
-        let known = Known::default();
-        known.note(&path("a"), Seen::there(&attr(1)));
-        known.changed(&path("a"), AttrChange { perm: Some(0o600), ..AttrChange::default() });
-        known.linked(&path("a"), &path("b"));
-        let Some(Seen::There(expect)) = of(&known, &path("b")) else { panic!("it is known") };
-        assert!(expect.explains(&Attr { perm: 0o600, ..attr(1) }));
-        assert!(!expect.explains(&attr(1)));
+        let history = NameHistory::default();
+        history.record(&path("a"), NameState::present(&attr(1)));
+        history
+            .record_setattr(&path("a"), AttrChange { perm: Some(0o600), ..AttrChange::default() });
+        history.record_link(&path("a"), &path("b"));
+        let Some(NameState::Present(attrs)) = of(&history, &path("b")) else {
+            panic!("it is known")
+        };
+        assert!(attrs.matches(&Attr { perm: 0o600, ..attr(1) }));
+        assert!(!attrs.matches(&attr(1)));
     }
 
     #[test]
     fn what_a_newer_listing_is_without_is_not_known() {
-        let known = Known::default();
-        known.note(&path("d/a"), Seen::there(&attr(1)));
-        list(&known, &path("d"), &listing(&["b"], 2));
-        assert_eq!(of(&known, &path("d/a")), None);
+        let history = NameHistory::default();
+        history.record(&path("d/a"), NameState::present(&attr(1)));
+        list(&history, &path("d"), &listing(&["b"], 2));
+        assert_eq!(of(&history, &path("d/a")), None);
         // A listing comes in parts, and only one of them has it.
-        list(&known, &path("d"), &listing(&["a"], 3));
-        list(&known, &path("d"), &listing(&["c"], 3));
-        assert_eq!(of(&known, &path("d/a")), Some(Seen::there(&attr(3))));
+        list(&history, &path("d"), &listing(&["a"], 3));
+        list(&history, &path("d"), &listing(&["c"], 3));
+        assert_eq!(of(&history, &path("d/a")), Some(NameState::present(&attr(3))));
     }
 
     /// The answers come in another order than the questions, and than what happened.
     #[test]
     fn an_answer_from_before_a_change_does_not_undo_it() {
-        let known = Known::default();
-        let asked = known.moment();
-        known.note(&path("d/b"), Seen::there(&attr(2)));
-        known.renamed(&path("d/b"), &path("d/a"));
-        known.changed(&path("d/a"), AttrChange { perm: Some(0o600), ..AttrChange::default() });
-        let now = Seen::there(&Attr { perm: 0o600, ..attr(2) });
-        known.note_seen(&path("d/a"), Seen::there(&attr(1)), asked);
-        assert_eq!(of(&known, &path("d/a")), Some(now));
-        known.note_listing(&path("d"), &listing(&["a", "b"], 1), asked);
-        assert_eq!(of(&known, &path("d/a")), Some(now));
-        assert_eq!(of(&known, &path("d/b")), Some(Seen::Absent));
+        let history = NameHistory::default();
+        let requested = history.now();
+        history.record(&path("d/b"), NameState::present(&attr(2)));
+        history.record_rename(&path("d/b"), &path("d/a"));
+        history.record_setattr(
+            &path("d/a"),
+            AttrChange { perm: Some(0o600), ..AttrChange::default() },
+        );
+        let now = NameState::present(&Attr { perm: 0o600, ..attr(2) });
+        history.record_reply(&path("d/a"), NameState::present(&attr(1)), requested);
+        assert_eq!(of(&history, &path("d/a")), Some(now));
+        history.record_listing(&path("d"), &listing(&["a", "b"], 1), requested);
+        assert_eq!(of(&history, &path("d/a")), Some(now));
+        assert_eq!(of(&history, &path("d/b")), Some(NameState::Absent));
         // What was asked for since counts.
-        known.note_seen(&path("d/a"), Seen::there(&attr(3)), known.moment());
-        assert_eq!(of(&known, &path("d/a")), Some(Seen::there(&attr(3))));
+        history.record_reply(&path("d/a"), NameState::present(&attr(3)), history.now());
+        assert_eq!(of(&history, &path("d/a")), Some(NameState::present(&attr(3))));
     }
 
     /// A look at the old name, answered after the rename had happened, tells nothing of before it.
     #[test]
     fn what_a_rename_has_taken_away_was_there() {
-        let known = Known::default();
-        known.note(&path("d/a"), Seen::there(&attr(1)));
-        let asked = known.moment();
-        known.note_seen(&path("d/a"), Seen::Absent, asked);
-        known.renamed(&path("d/a"), &path("d/b"));
-        assert_eq!(of(&known, &path("d/b")), Some(Seen::there(&attr(1))));
-        let asked = known.moment();
-        known.note_seen(&path("d/x"), Seen::Absent, asked);
-        known.renamed(&path("d"), &path("e"));
-        assert_eq!(of(&known, &path("e/x")), None, "it may have gone with the directory");
+        let history = NameHistory::default();
+        history.record(&path("d/a"), NameState::present(&attr(1)));
+        let requested = history.now();
+        history.record_reply(&path("d/a"), NameState::Absent, requested);
+        history.record_rename(&path("d/a"), &path("d/b"));
+        assert_eq!(of(&history, &path("d/b")), Some(NameState::present(&attr(1))));
+        let requested = history.now();
+        history.record_reply(&path("d/x"), NameState::Absent, requested);
+        history.record_rename(&path("d"), &path("e"));
+        assert_eq!(of(&history, &path("e/x")), None, "it may have gone with the directory");
     }
 
     #[test]
     fn names_that_were_linked_are_remembered() {
-        let known = Known::default();
-        known.linked(&path("d/a"), &path("d/b"));
-        known.renamed(&path("d"), &path("e"));
-        known.note(&path("e/a"), Seen::Absent);
-        assert!(known.is_linked(&path("e/b")) && !known.is_linked(&path("e/a")));
-        known.renamed(&path("x"), &path("e/b"));
-        assert!(!known.is_linked(&path("e/b")), "another file has its name");
-        for number in 0..MAX_LINKED {
-            known.linked(&path("f"), &path(&format!("n{number}")));
+        let history = NameHistory::default();
+        history.record_link(&path("d/a"), &path("d/b"));
+        history.record_rename(&path("d"), &path("e"));
+        history.record(&path("e/a"), NameState::Absent);
+        assert!(history.is_linked(&path("e/b")) && !history.is_linked(&path("e/a")));
+        history.record_rename(&path("x"), &path("e/b"));
+        assert!(!history.is_linked(&path("e/b")), "another file has its name");
+        for seq in 0..MAX_LINKED {
+            history.record_link(&path("f"), &path(&format!("n{seq}")));
         }
-        assert_eq!(known.lock().linked.len(), MAX_LINKED);
+        assert_eq!(history.lock().linked.len(), MAX_LINKED);
     }
 
     #[test]
     fn both_parts_have_an_end() {
-        let known = Known::default();
-        for number in 0..MAX_NAMES + 10 {
-            known.note(&path(&format!("n{number}")), Seen::Absent);
+        let history = NameHistory::default();
+        for seq in 0..MAX_EVENTS + 10 {
+            history.record(&path(&format!("n{seq}")), NameState::Absent);
         }
-        assert_eq!(of(&known, &path("n0")), None);
-        assert_eq!(known.lock().notes.len(), MAX_NAMES);
-        let names: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+        assert_eq!(of(&history, &path("n0")), None);
+        assert_eq!(history.lock().records.len(), MAX_EVENTS);
+        let names: Vec<String> = (0..100).map(|seq| seq.to_string()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        for number in 0..1000 {
-            list(&known, &path(&format!("d{number}")), &listing(&names, 1));
+        for seq in 0..1000 {
+            list(&history, &path(&format!("d{seq}")), &listing(&names, 1));
         }
-        assert!(known.lock().listed_bytes <= MAX_LISTED_BYTES);
-        assert_eq!(of(&known, &path("d0/5")), None);
-        assert!(of(&known, &path("d999/5")).is_some());
+        assert!(history.lock().listed_bytes <= MAX_LISTED_BYTES);
+        assert_eq!(of(&history, &path("d0/5")), None);
+        assert!(of(&history, &path("d999/5")).is_some());
     }
 
     #[test]
     fn listings_are_bounded_in_bytes() {
-        let known = Known::default();
-        for number in 0..5_000 {
-            let name = format!("{number:04}{}", "x".repeat(1_000));
+        let history = NameHistory::default();
+        for seq in 0..5_000 {
+            let name = format!("{seq:04}{}", "x".repeat(1_000));
             let name = base::Name::new(name.as_bytes()).unwrap();
-            known.note_listing(&path("d"), &[DirEntry { name, attr: None }], known.moment());
+            history.record_listing(&path("d"), &[DirEntry { name, attr: None }], history.now());
         }
-        let kept: usize = known.lock().listings.iter().map(|listed| listed.entries.len()).sum();
+        let kept: usize = history.lock().listings.iter().map(|batch| batch.entries.len()).sum();
         assert!((1_000..=MAX_LISTED_BYTES / 1_000).contains(&kept), "{kept}");
     }
 }

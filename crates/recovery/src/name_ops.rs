@@ -38,8 +38,8 @@
 //!
 //! *Unknown* is `EIO`, and a line in the log; nothing is removed or replaced then.
 
-mod look;
-mod renames;
+mod active_renames;
+mod outcome;
 
 use std::sync::Arc;
 
@@ -48,18 +48,18 @@ use base::{
 };
 
 use crate::Core;
-use crate::call::{Asked, Trouble};
-use crate::change::Ticket;
-use crate::clock::Window;
-use crate::known::{Moment, Seen};
-use crate::link::is_loss;
-use crate::log::Change;
+use crate::change::PendingChange;
+use crate::change_log::Change;
+use crate::connection::is_loss;
+use crate::name_history::{NameState, Seq};
+use crate::retry::{RemoteCall, Retry};
+use crate::server_clock::RequestSpan;
 
-pub(crate) use renames::Renames;
+pub(crate) use active_renames::ActiveRenames;
 
 /// What became of a request whose answer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Outcome {
     Done,
     /// It is to be sent again.
     NotDone,
@@ -70,111 +70,111 @@ pub(crate) enum Verdict {
 }
 
 /// A request that changes names.
-struct Request<'a> {
+struct NameRequest<'a> {
     name: &'static str,
     path: &'a RemotePath,
     /// The other name that it concerns.
     other: Option<&'a RemotePath>,
     /// The server's answer when it has been done already.
-    done_already: Errno,
+    errno_if_done: Errno,
 }
 
 /// When a request was sent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct SentAt {
     /// By our clock.
-    pub(crate) at: Timestamp,
-    seen: Moment,
+    pub(crate) time: Timestamp,
+    seq: Seq,
 }
 
 /// A request whose answer was lost.
 #[derive(Clone, Copy, Debug)]
-struct Doubt {
-    window: Window,
+struct InDoubt {
+    span: RequestSpan,
     /// What was seen from here on may be the request's own work.
-    seen: Moment,
+    seq: Seq,
 }
 
-impl Sent {
+impl SentAt {
     /// Now, after all that was seen so far.
-    pub(crate) fn now(core: &Core) -> Sent {
-        Sent { at: Timestamp::now(), seen: core.known.moment() }
+    pub(crate) fn now(core: &Core) -> SentAt {
+        SentAt { time: Timestamp::now(), seq: core.history.now() }
     }
 
     /// Its loss is noticed now.
-    fn lost(self) -> Doubt {
-        Doubt { window: Window::until_now(self.at), seen: self.seen }
+    fn lost(self) -> InDoubt {
+        InDoubt { span: RequestSpan::until_now(self.time), seq: self.seq }
     }
 }
 
 /// What became of an open of a new file.
-enum New {
-    Ours(Opened),
+enum CreateOutcome {
+    Opened(Opened),
     Absent,
-    Taken,
+    Exists,
 }
 
 impl Core {
-    /// Sends a request; if its answer is lost, `look` finds out what became of it.
-    async fn looked_into<'a>(
+    /// Sends a request; if its answer is lost, `find_outcome` finds out what became of it.
+    async fn send_and_resolve<'a>(
         self: &'a Arc<Core>,
-        what: &Request<'_>,
-        call: impl Fn() -> Asked<'a, ()> + Send + Sync,
-        look: impl Fn(Doubt) -> Asked<'a, Verdict> + Send + Sync,
+        request: &NameRequest<'_>,
+        call: impl Fn() -> RemoteCall<'a, ()> + Send + Sync,
+        find_outcome: impl Fn(InDoubt) -> RemoteCall<'a, Outcome> + Send + Sync,
     ) -> Result<()> {
-        self.connected().await?;
+        self.wait_connected().await?;
         // What is known of open files stays known, though their last handles are closed meanwhile.
-        let _bodies = [Some(what.path), what.other].map(|path| self.files.body(path?));
-        let sent = Sent::now(self);
+        let _files = [Some(request.path), request.other].map(|path| self.files.get(path?));
+        let sent = SentAt::now(self);
         match call().await {
             Err(errno) if is_loss(errno) => {
-                Box::pin(self.in_doubt(what, call, look, sent, errno)).await
+                Box::pin(self.resolve_in_doubt(request, call, find_outcome, sent, errno)).await
             }
             answer => answer,
         }
     }
 
-    async fn in_doubt<'a>(
+    async fn resolve_in_doubt<'a>(
         self: &'a Arc<Core>,
-        what: &Request<'_>,
-        call: impl Fn() -> Asked<'a, ()> + Send + Sync,
-        look: impl Fn(Doubt) -> Asked<'a, Verdict> + Send + Sync,
-        sent: Sent,
+        request: &NameRequest<'_>,
+        call: impl Fn() -> RemoteCall<'a, ()> + Send + Sync,
+        find_outcome: impl Fn(InDoubt) -> RemoteCall<'a, Outcome> + Send + Sync,
+        sent: SentAt,
         mut errno: Errno,
     ) -> Result<()> {
-        let mut trouble = Trouble::new(self);
+        let mut retry = Retry::new(self);
         // What the server said when it was sent again.
-        let mut refused = None;
+        let mut refusal = None;
         loop {
-            trouble.lost(errno).await?;
+            retry.after_loss(errno).await?;
             let answer = loop {
-                let verdict = match trouble.within(look(sent.lost())).await {
+                let outcome = match retry.within_deadline(find_outcome(sent.lost())).await {
                     Err(errno) if is_loss(errno) => break Err(errno),
                     // What cannot be looked at cannot be changed either: the server knows best why.
-                    Err(_) => Verdict::NotDone,
-                    Ok(verdict) => verdict,
+                    Err(_) => Outcome::NotDone,
+                    Ok(outcome) => outcome,
                 };
-                match (verdict, refused) {
-                    (Verdict::Done, _) => return Ok(()),
-                    (Verdict::NotDone, Some(errno)) | (Verdict::Failed(errno), _) => {
+                match (outcome, refusal) {
+                    (Outcome::Done, _) => return Ok(()),
+                    (Outcome::NotDone, Some(errno)) | (Outcome::Failed(errno), _) => {
                         return Err(errno);
                     }
-                    (Verdict::NotDone, None) => {}
-                    (Verdict::Unknown(why), _) => return Err(self.cannot_tell(what, why)),
+                    (Outcome::NotDone, None) => {}
+                    (Outcome::Unknown(why), _) => return Err(self.warn_unknown(request, why)),
                 }
-                match trouble.within(call()).await {
-                    Err(errno) if errno == what.done_already => refused = Some(errno),
+                match retry.within_deadline(call()).await {
+                    Err(errno) if errno == request.errno_if_done => refusal = Some(errno),
                     answer => break answer,
                 }
             };
             match answer {
-                Err(lost) if trouble.goes_on_after(lost) => errno = lost,
+                Err(lost) if retry.is_retryable(lost) => errno = lost,
                 answer => return answer,
             }
         }
     }
 
-    fn cannot_tell(&self, Request { name, path, .. }: &Request<'_>, why: &str) -> Errno {
+    fn warn_unknown(&self, NameRequest { name, path, .. }: &NameRequest<'_>, why: &str) -> Errno {
         let host = &self.config.name;
         tracing::warn!(
             "{host}: {name} {path}: the connection was lost before the answer, and what became of \
@@ -185,56 +185,61 @@ impl Core {
 
     pub(crate) async fn mkdir(self: &Arc<Core>, path: &RemotePath, perm: u32) -> Result<()> {
         let call = || self.inner.mkdir(path, perm);
-        let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_mkdir(path, perm, doubt)) };
-        self.looked_into(
-            &Request { name: "mkdir", path, other: None, done_already: Errno::EEXIST },
+        let find_outcome =
+            |in_doubt| -> RemoteCall<'_, _> { Box::pin(self.mkdir_outcome(path, perm, in_doubt)) };
+        self.send_and_resolve(
+            &NameRequest { name: "mkdir", path, other: None, errno_if_done: Errno::EEXIST },
             call,
-            look,
+            find_outcome,
         )
         .await?;
-        self.known.note(path, Seen::made(FileKind::Directory));
+        self.history.record(path, NameState::created(FileKind::Directory));
         Ok(())
     }
 
     pub(crate) async fn rmdir(self: &Arc<Core>, path: &RemotePath) -> Result<()> {
         let call = || self.inner.rmdir(path);
-        let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_rmdir(path, doubt)) };
-        self.looked_into(
-            &Request { name: "rmdir", path, other: None, done_already: Errno::ENOENT },
+        let find_outcome =
+            |in_doubt| -> RemoteCall<'_, _> { Box::pin(self.rmdir_outcome(path, in_doubt)) };
+        self.send_and_resolve(
+            &NameRequest { name: "rmdir", path, other: None, errno_if_done: Errno::ENOENT },
             call,
-            look,
+            find_outcome,
         )
         .await?;
-        self.listings.removed(path);
-        self.known.note(path, Seen::Absent);
+        self.directories.removed(path);
+        self.history.record(path, NameState::Absent);
         Ok(())
     }
 
     pub(crate) async fn unlink(self: &Arc<Core>, path: &RemotePath) -> Result<()> {
-        self.keep_open(path).await;
+        self.reopen_before_removal(path).await;
         let call = || self.inner.unlink(path);
-        let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_unlink(path, doubt)) };
-        self.looked_into(
-            &Request { name: "unlink", path, other: None, done_already: Errno::ENOENT },
+        let find_outcome =
+            |in_doubt| -> RemoteCall<'_, _> { Box::pin(self.unlink_outcome(path, in_doubt)) };
+        self.send_and_resolve(
+            &NameRequest { name: "unlink", path, other: None, errno_if_done: Errno::ENOENT },
             call,
-            look,
+            find_outcome,
         )
         .await?;
         self.files.removed(path);
-        self.known.note(path, Seen::Absent);
+        self.history.record(path, NameState::Absent);
         Ok(())
     }
 
     pub(crate) async fn symlink(self: &Arc<Core>, target: &[u8], path: &RemotePath) -> Result<()> {
         let call = || self.inner.symlink(target, path);
-        let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_symlink(target, path, doubt)) };
-        self.looked_into(
-            &Request { name: "symlink", path, other: None, done_already: Errno::EEXIST },
+        let find_outcome = |in_doubt| -> RemoteCall<'_, _> {
+            Box::pin(self.symlink_outcome(target, path, in_doubt))
+        };
+        self.send_and_resolve(
+            &NameRequest { name: "symlink", path, other: None, errno_if_done: Errno::EEXIST },
             call,
-            look,
+            find_outcome,
         )
         .await?;
-        self.known.note(path, Seen::made(FileKind::Symlink));
+        self.history.record(path, NameState::created(FileKind::Symlink));
         Ok(())
     }
 
@@ -244,19 +249,21 @@ impl Core {
         new: &RemotePath,
     ) -> Result<()> {
         let call = || self.inner.link(existing, new);
-        let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_link(existing, new, doubt)) };
-        self.looked_into(
-            &Request {
+        let find_outcome = |in_doubt| -> RemoteCall<'_, _> {
+            Box::pin(self.link_outcome(existing, new, in_doubt))
+        };
+        self.send_and_resolve(
+            &NameRequest {
                 name: "link",
                 path: new,
                 other: Some(existing),
-                done_already: Errno::EEXIST,
+                errno_if_done: Errno::EEXIST,
             },
             call,
-            look,
+            find_outcome,
         )
         .await?;
-        self.known.linked(existing, new);
+        self.history.record_link(existing, new);
         Ok(())
     }
 
@@ -267,33 +274,34 @@ impl Core {
         mode: RenameMode,
     ) -> Result<()> {
         let call = || self.inner.rename(from, to, mode);
-        let look = |doubt| -> Asked<'_, _> { Box::pin(self.look_rename(from, to, doubt)) };
-        self.keep_open(to).await;
-        let _under_way = self.renames.begin(from, to);
+        let find_outcome =
+            |in_doubt| -> RemoteCall<'_, _> { Box::pin(self.rename_outcome(from, to, in_doubt)) };
+        self.reopen_before_removal(to).await;
+        let _active = self.renames.begin(from, to);
         // What is open may have to be opened again before this is answered.
-        self.files.perhaps_renamed(from, to);
+        self.files.begin_rename(from, to);
         match self
-            .looked_into(
-                &Request {
+            .send_and_resolve(
+                &NameRequest {
                     name: "rename",
                     path: from,
                     other: Some(to),
-                    done_already: Errno::ENOENT,
+                    errno_if_done: Errno::ENOENT,
                 },
                 call,
-                look,
+                find_outcome,
             )
             .await
         {
             Ok(()) => {
-                self.files.renamed(from, to);
-                self.listings.renamed(from, to);
-                self.known.renamed(from, to);
+                self.files.finish_rename(from, to);
+                self.directories.renamed(from, to);
+                self.history.record_rename(from, to);
                 Ok(())
             }
             Err(errno) => {
                 if errno != Errno::EIO && !is_loss(errno) {
-                    self.files.not_renamed(from, to);
+                    self.files.abort_rename(from, to);
                 }
                 Err(errno)
             }
@@ -308,45 +316,48 @@ impl Core {
         change: AttrChange,
     ) -> Result<()> {
         // Held also if nothing has it open: an open may begin before this is answered.
-        let body = self.files.body_or_new(path);
-        let ticket = Ticket::elsewhere(self, &body, Change::SetByPath(change)).await?;
-        self.repeated(|| self.inner.setattr(path, change)).await?;
-        ticket.happened(self);
-        self.known.changed(path, change);
+        let file = self.files.get_or_new(path);
+        let pending =
+            PendingChange::begin_without_handle(self, &file, Change::SetByPath(change)).await?;
+        self.retried(|| self.inner.setattr(path, change)).await?;
+        pending.happened(self);
+        self.history.record_setattr(path, change);
         Ok(())
     }
 
     /// The open of a new file, whose answer was lost.
-    pub(crate) async fn new_in_doubt(
+    pub(crate) async fn create_in_doubt(
         self: &Arc<Core>,
         path: &RemotePath,
         flags: OpenFlags,
         perm: u32,
-        sent: Sent,
+        sent: SentAt,
         mut errno: Errno,
     ) -> Result<Opened> {
-        let mut trouble = Trouble::new(self);
-        let mut doubt = sent.lost();
+        let mut retry = Retry::new(self);
+        let mut in_doubt = sent.lost();
         // When it was sent again, the server had it: perhaps from before.
-        let (mut is_refused, mut looks_at_once) = (false, false);
+        let (mut already_exists, mut skip_wait) = (false, false);
         loop {
-            if !std::mem::take(&mut looks_at_once) {
-                trouble.lost(errno).await?;
+            if !std::mem::take(&mut skip_wait) {
+                retry.after_loss(errno).await?;
             }
-            let found = match trouble.within(self.look_new(path, flags, perm, doubt)).await {
-                Err(errno) if is_loss(errno) => Err(errno),
-                Err(_) => Ok(New::Absent),
-                found => found,
-            };
+            let found =
+                match retry.within_deadline(self.create_outcome(path, flags, perm, in_doubt)).await
+                {
+                    Err(errno) if is_loss(errno) => Err(errno),
+                    Err(_) => Ok(CreateOutcome::Absent),
+                    found => found,
+                };
             let answer = match found {
-                Ok(New::Ours(opened)) => return Ok(opened),
-                Ok(New::Taken) => return Err(Errno::EEXIST),
-                Ok(New::Absent) => {
-                    let answer = trouble.within(self.inner.open(path, flags)).await;
-                    doubt = sent.lost();
+                Ok(CreateOutcome::Opened(opened)) => return Ok(opened),
+                Ok(CreateOutcome::Exists) => return Err(Errno::EEXIST),
+                Ok(CreateOutcome::Absent) => {
+                    let answer = retry.within_deadline(self.inner.open(path, flags)).await;
+                    in_doubt = sent.lost();
                     match answer {
-                        Err(Errno::EEXIST) if !is_refused => {
-                            (is_refused, looks_at_once) = (true, true);
+                        Err(Errno::EEXIST) if !already_exists => {
+                            (already_exists, skip_wait) = (true, true);
                             continue;
                         }
                         answer => answer,
@@ -355,7 +366,7 @@ impl Core {
                 Err(errno) => Err(errno),
             };
             match answer {
-                Err(lost) if trouble.goes_on_after(lost) => errno = lost,
+                Err(lost) if retry.is_retryable(lost) => errno = lost,
                 answer => return answer,
             }
         }

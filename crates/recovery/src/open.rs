@@ -8,14 +8,14 @@ use std::sync::Arc;
 use base::{Create, Errno, OpenFlags, Opened, RemotePath, Result};
 
 use crate::Core;
-use crate::expect::Expect;
+use crate::connection::is_loss;
+use crate::expected_attrs::ExpectedAttrs;
 use crate::file::Files;
-use crate::known::Seen;
-use crate::link::is_loss;
-use crate::names::Sent;
+use crate::name_history::NameState;
+use crate::name_ops::SentAt;
 
 /// How often a file is opened that is removed, renamed or replaced meanwhile.
-const MAX_LOOKS: u32 = 8;
+const MAX_OPENS: u32 = 8;
 
 impl Core {
     pub(crate) async fn open(
@@ -24,9 +24,9 @@ impl Core {
         flags: OpenFlags,
     ) -> Result<Opened> {
         let is_new = matches!(flags.create, Create::Exclusive(_));
-        for look in 1.. {
-            let again = !is_new && look < MAX_LOOKS;
-            if let Some(opened) = self.open_once(path, flags, again).await? {
+        for attempt in 1.. {
+            let may_retry = !is_new && attempt < MAX_OPENS;
+            if let Some(opened) = self.open_once(path, flags, may_retry).await? {
                 return Ok(opened);
             }
         }
@@ -34,44 +34,44 @@ impl Core {
     }
 
     /// `None` if the file was removed, renamed or replaced here meanwhile: the answer does not tell which
-    /// file was opened, so it is to be opened `again`, where that is allowed.
+    /// file was opened, so it is to be opened `may_retry`, where that is allowed.
     async fn open_once(
         self: &Arc<Core>,
         path: &RemotePath,
         flags: OpenFlags,
-        again: bool,
+        may_retry: bool,
     ) -> Result<Option<Opened>> {
-        let before = self.files.about_to_open(self, path, flags).await?;
-        let asked = self.known.moment();
+        let before = self.files.begin_open(self, path, flags).await?;
+        let requested = self.history.now();
         let opened = match flags.create {
             Create::Exclusive(perm) => self.open_new(path, flags, perm).await,
-            _ => self.repeated(|| self.inner.open(path, flags)).await,
+            _ => self.retried(|| self.inner.open(path, flags)).await,
         };
         let opened = match opened {
             Ok(opened) => opened,
             Err(errno) => {
                 if errno == Errno::ENOENT {
-                    self.known.note_seen(path, Seen::Absent, asked);
+                    self.history.record_reply(path, NameState::Absent, requested);
                 }
                 if !is_loss(errno) && errno != Errno::EIO {
-                    Files::not_opened(before);
+                    Files::abort_open(before);
                 }
                 return Err(errno);
             }
         };
-        if again && (before.has_no_name() || self.renames.concern(path)) {
+        if may_retry && (before.has_no_path() || self.renames.affects(path)) {
             self.inner.close(opened.fh);
             // What it was to cut may have been cut.
             drop(before);
-            self.patiently(self.renames.ended(path)).await?;
+            self.bounded_wait(self.renames.wait_until_ended(path)).await?;
             return Ok(None);
         }
-        let seen = Seen::There(Expect::of(&opened.attr));
+        let seen = NameState::Present(ExpectedAttrs::of(&opened.attr));
         match flags.create == Create::Never && !flags.truncate {
-            true => self.known.note_seen(path, seen, asked),
-            false => self.known.note(path, seen),
+            true => self.history.record_reply(path, seen, requested),
+            false => self.history.record(path, seen),
         }
-        let fh = self.files.opened(self, path, flags, &opened, before).await;
+        let fh = self.files.finish_open(self, path, flags, &opened, before).await;
         Ok(Some(Opened { fh, ..opened }))
     }
 
@@ -81,14 +81,14 @@ impl Core {
         flags: OpenFlags,
         perm: u32,
     ) -> Result<Opened> {
-        self.connected().await?;
-        let sent = Sent::now(self);
+        self.wait_connected().await?;
+        let sent = SentAt::now(self);
         match self.inner.open(path, flags).await {
             Err(errno) if is_loss(errno) => {
-                Box::pin(self.new_in_doubt(path, flags, perm, sent, errno)).await
+                Box::pin(self.create_in_doubt(path, flags, perm, sent, errno)).await
             }
             Ok(opened) => {
-                self.clock.learn(opened.attr.mtime, sent.at);
+                self.clock.learn(opened.attr.mtime, sent.time);
                 Ok(opened)
             }
             Err(errno) => Err(errno),

@@ -1,4 +1,4 @@
-//! [`Steady`] as a [`Remote`]: every operation in the module that knows how.
+//! [`Recovering`] as a [`Remote`]: every operation in the module that knows how.
 
 use async_trait::async_trait;
 use base::{
@@ -7,19 +7,19 @@ use base::{
 };
 use bytes::Bytes;
 
-use crate::Steady;
-use crate::known::Seen;
+use crate::Recovering;
+use crate::name_history::NameState;
 
 #[async_trait]
-impl Remote for Steady {
+impl Remote for Recovering {
     async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
         let core = &self.core;
-        let asked = core.known.moment();
-        let answer = core.repeated(|| core.inner.lstat(path)).await;
+        let requested = core.history.now();
+        let answer = core.retried(|| core.inner.lstat(path)).await;
         match &answer {
-            Ok(attr) => core.known.note_seen(path, Seen::there(attr), asked),
+            Ok(attr) => core.history.record_reply(path, NameState::present(attr), requested),
             Err(Errno::ENOENT | Errno::ENOTDIR) => {
-                core.known.note_seen(path, Seen::Absent, asked);
+                core.history.record_reply(path, NameState::Absent, requested);
             }
             Err(_) => {}
         }
@@ -27,7 +27,7 @@ impl Remote for Steady {
     }
 
     async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
-        self.core.repeated(|| self.core.inner.readlink(path)).await
+        self.core.retried(|| self.core.inner.readlink(path)).await
     }
 
     async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
@@ -39,7 +39,7 @@ impl Remote for Steady {
     }
 
     fn closedir(&self, dh: Dh) {
-        self.core.listings.close(dh);
+        self.core.directories.close(dh);
     }
 
     async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
@@ -63,7 +63,7 @@ impl Remote for Steady {
     }
 
     async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
-        self.core.repeated(|| self.core.inner.fsyncdir(path)).await
+        self.core.retried(|| self.core.inner.fsyncdir(path)).await
     }
 
     fn close(&self, fh: Fh) {
@@ -111,7 +111,7 @@ impl Remote for Steady {
     }
 
     async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
-        self.core.repeated(|| self.core.inner.statvfs(path)).await
+        self.core.retried(|| self.core.inner.statvfs(path)).await
     }
 
     async fn copy(
@@ -130,18 +130,18 @@ impl Remote for Steady {
     }
 
     async fn locate(&self, path: &RemotePath) -> Result<Vec<Location>> {
-        self.core.repeated(|| self.core.inner.locate(path)).await
+        self.core.retried(|| self.core.inner.locate(path)).await
     }
 
-    fn is_away(&self) -> bool {
-        self.core.link.is_away()
+    fn is_disconnected(&self) -> bool {
+        self.core.connection.is_disconnected()
     }
 
-    async fn gone(&self) {
-        self.core.link.gone().await;
+    async fn disconnected(&self) {
+        self.core.connection.disconnected().await;
     }
 
-    async fn server_run(&self) -> Result<Option<Bytes>> {
-        self.core.repeated(|| self.core.inner.server_run()).await
+    async fn write_verifier(&self) -> Result<Option<Bytes>> {
+        self.core.retried(|| self.core.inner.write_verifier()).await
     }
 }

@@ -20,29 +20,29 @@ const UNKNOWN: i64 = i64::MIN;
 
 /// How far the server's clock is ahead of ours, in seconds.
 #[derive(Debug)]
-pub(crate) struct Clock(AtomicI64);
+pub(crate) struct ServerClock(AtomicI64);
 
-impl Default for Clock {
-    fn default() -> Clock {
-        Clock(AtomicI64::new(UNKNOWN))
+impl Default for ServerClock {
+    fn default() -> ServerClock {
+        ServerClock(AtomicI64::new(UNKNOWN))
     }
 }
 
 /// From when a request was sent until its answer was missed, by our clock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Window {
+pub(crate) struct RequestSpan {
     pub(crate) sent: Timestamp,
     pub(crate) lost: Timestamp,
 }
 
-impl Window {
+impl RequestSpan {
     /// Of a request sent then, whose loss is noticed now.
-    pub(crate) fn until_now(sent: Timestamp) -> Window {
-        Window { sent, lost: Timestamp::now() }
+    pub(crate) fn until_now(sent: Timestamp) -> RequestSpan {
+        RequestSpan { sent, lost: Timestamp::now() }
     }
 }
 
-impl Clock {
+impl ServerClock {
     /// `time` was given by the server to what it made, between `sent` and now.
     pub(crate) fn learn(&self, time: Timestamp, sent: Timestamp) {
         let now = Timestamp::now();
@@ -52,24 +52,24 @@ impl Clock {
     }
 
     fn ahead_secs(&self) -> Option<i64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|ahead| *ahead != UNKNOWN)
+        Some(self.0.load(Ordering::Relaxed)).filter(|is_future| *is_future != UNKNOWN)
     }
 
     /// Whether the server gave `time` within the window, if that can be told.
-    pub(crate) fn is_within(&self, time: Timestamp, window: Window) -> Option<bool> {
+    pub(crate) fn is_within(&self, time: Timestamp, window: RequestSpan) -> Option<bool> {
         let time = time.secs.saturating_sub(self.ahead_secs()?);
         let from = window.sent.secs.saturating_sub(RACY_SECS);
         Some((from..=window.lost.secs.saturating_add(RACY_SECS)).contains(&time))
     }
 
     /// Whether the server gave `time` certainly before the window, if that can be told.
-    pub(crate) fn is_before(&self, time: Timestamp, window: Window) -> Option<bool> {
+    pub(crate) fn is_before(&self, time: Timestamp, window: RequestSpan) -> Option<bool> {
         let time = time.secs.saturating_sub(self.ahead_secs()?);
         Some(time < window.sent.secs.saturating_sub(RACY_SECS))
     }
 
     /// Whether the server gave `time` certainly after the window began, if that can be told.
-    pub(crate) fn is_after_start(&self, time: Timestamp, window: Window) -> Option<bool> {
+    pub(crate) fn is_after_start(&self, time: Timestamp, window: RequestSpan) -> Option<bool> {
         let time = time.secs.saturating_sub(self.ahead_secs()?);
         Some(time > window.sent.secs.saturating_add(RACY_SECS))
     }
@@ -78,8 +78,8 @@ impl Clock {
     /// With an unknown clock it is only told for what is far off.
     pub(crate) fn is_future(&self, time: Timestamp) -> bool {
         const DAY_SECS: i64 = 86_400;
-        let ahead = self.ahead_secs().unwrap_or(DAY_SECS);
-        time.secs > Timestamp::now().secs.saturating_add(ahead).saturating_add(RACY_SECS)
+        let is_future = self.ahead_secs().unwrap_or(DAY_SECS);
+        time.secs > Timestamp::now().secs.saturating_add(is_future).saturating_add(RACY_SECS)
     }
 }
 
@@ -98,8 +98,8 @@ mod tests {
 
     #[test]
     fn nothing_is_told_of_an_unknown_clock() {
-        let clock = Clock::default();
-        let window = Window { sent: at(10), lost: at(20) };
+        let clock = ServerClock::default();
+        let window = RequestSpan { sent: at(10), lost: at(20) };
         assert_eq!(clock.is_within(at(15), window), None);
         assert_eq!(clock.is_before(at(15), window), None);
         assert!(!clock.is_future(Timestamp::now()));
@@ -107,11 +107,11 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_an_hour_ahead_is_reckoned_with() {
-        let clock = Clock::default();
+        let clock = ServerClock::default();
         let now = Timestamp::now();
         let there = |secs| at(now.secs + 3600 + secs);
         clock.learn(there(0), now);
-        let window = Window { sent: now, lost: at(now.secs + 30) };
+        let window = RequestSpan { sent: now, lost: at(now.secs + 30) };
         for (secs, within, before) in [(-10, false, true), (0, true, false), (31, true, false)] {
             assert_eq!(clock.is_within(there(secs), window), Some(within), "{secs}");
             assert_eq!(clock.is_before(there(secs), window), Some(before), "{secs}");
@@ -123,9 +123,9 @@ mod tests {
 
     #[test]
     fn a_late_answer_teaches_nothing() {
-        let clock = Clock::default();
+        let clock = ServerClock::default();
         let now = Timestamp::now();
         clock.learn(now, at(now.secs - 100));
-        assert_eq!(clock.is_before(at(0), Window::until_now(now)), None);
+        assert_eq!(clock.is_before(at(0), RequestSpan::until_now(now)), None);
     }
 }

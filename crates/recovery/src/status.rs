@@ -1,23 +1,23 @@
-//! How a [`Steady`](crate::Steady) stands, for `sshoal status`.
+//! How a [`Recovering`](crate::Recovering) stands, for `sshoal status`.
 
 use std::time::SystemTime;
 
 use base::Errno;
 
 use crate::Core;
-use crate::link::State;
+use crate::connection::State;
 
 /// Whether there is a connection, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum ConnectionState {
     /// Nothing says otherwise.
-    Up,
+    Connected,
     /// It is missing.
-    Away {
+    Disconnected {
         /// Since when.
         since: SystemTime,
         /// What the call got that was lost.
-        why: Errno,
+        error: Errno,
     },
 }
 
@@ -25,7 +25,7 @@ pub enum Standing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
     /// Whether there is a connection.
-    pub standing: Standing,
+    pub connection: ConnectionState,
     /// Calls that wait for one, or try again.
     pub calls_waiting: usize,
     /// Open files, counted by path.
@@ -39,24 +39,26 @@ pub struct Status {
     pub bytes_unacknowledged: u64,
 }
 
-pub(crate) fn of(core: &Core) -> Status {
-    let standing = match core.link.state() {
-        State::Up => Standing::Up,
-        State::Away(away) => Standing::Away { since: away.since, why: away.why },
+pub(crate) fn collect(core: &Core) -> Status {
+    let connection = match core.connection.state() {
+        State::Connected => ConnectionState::Connected,
+        State::Disconnected(outage) => {
+            ConnectionState::Disconnected { since: outage.since, error: outage.error }
+        }
     };
     let mut status = Status {
-        standing,
-        calls_waiting: core.link.waiting(),
+        connection,
+        calls_waiting: core.connection.waiting_calls(),
         files_open: 0,
         files_unacknowledged: 0,
         files_unsynced: 0,
         bytes_unacknowledged: 0,
     };
-    for body in core.files.bodies() {
-        let (entries, bytes, unsynced) = body.waiting();
+    for file in core.files.all() {
+        let (entries, bytes, is_unstable) = file.pending();
         status.files_open += 1;
         status.files_unacknowledged += usize::from(entries > 0);
-        status.files_unsynced += usize::from(unsynced);
+        status.files_unsynced += usize::from(is_unstable);
         status.bytes_unacknowledged += bytes;
     }
     status

@@ -13,14 +13,14 @@ use std::ops::Range;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 /// Pieces of one file at most: 16 GiB of a file written in sequence, in 300 KB of memory.
-const MAX_PIECES: usize = 4096;
+const MAX_EXTENTS: usize = 4096;
 
 /// Longest piece in bytes that is made of several writes. A longer one would be lost as a whole to
 /// a small write in it.
-const MAX_PIECE_BYTES: u64 = 4 << 20;
+const MAX_EXTENT_BYTES: u64 = 4 << 20;
 
 /// Longest write of which all bytes are digested.
-const WHOLE_BYTES: usize = 16 << 10;
+const FULL_DIGEST_BYTES: usize = 16 << 10;
 
 /// What a system loses, it loses in units of this: its pages.
 const PAGE_BYTES: usize = 4096;
@@ -38,7 +38,7 @@ pub(crate) struct Digest(u128);
 
 impl Digest {
     pub(crate) fn of(bytes: &[u8]) -> Digest {
-        if bytes.len() <= WHOLE_BYTES {
+        if bytes.len() <= FULL_DIGEST_BYTES {
             return Digest(xxh3_128(bytes));
         }
         let mut samples = Xxh3::with_seed(bytes.len() as u64);
@@ -62,11 +62,11 @@ impl Digest {
 
 /// Bytes to be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct Extent {
     pub(crate) offset: u64,
     pub(crate) len: u64,
     /// Length of each of the writes.
-    pub(crate) step: u64,
+    pub(crate) write_len: u64,
     /// The digests of the writes, [one then the next](Digest::then).
     pub(crate) digest: Digest,
     /// Number of its last write in the file's log.
@@ -75,81 +75,82 @@ pub(crate) struct Piece {
 
 /// The acknowledged and unsynced writes of one file.
 #[derive(Debug, Default)]
-pub(crate) struct Unsynced {
+pub(crate) struct UnstableWrites {
     /// By offset, without overlaps.
-    pieces: BTreeMap<u64, Piece>,
+    extents: BTreeMap<u64, Extent>,
     /// Number of the last change that cannot be compared.
-    unknown: Option<u64>,
+    incomparable: Option<u64>,
 }
 
-impl Unsynced {
+impl UnstableWrites {
     /// The write with this number was acknowledged.
-    pub(crate) fn wrote(&mut self, number: u64, range: Range<u64>, digest: Option<Digest>) {
+    pub(crate) fn record(&mut self, number: u64, range: Range<u64>, digest: Option<Digest>) {
         if range.is_empty() {
             return;
         }
         self.overwrite(number, range.clone());
-        let Some(digest) = digest else { return self.cannot_compare(number) };
+        let Some(digest) = digest else { return self.mark_incomparable(number) };
         let len = range.end - range.start;
-        if let Some((_, before)) = self.pieces.range_mut(..range.start).next_back()
+        if let Some((_, before)) = self.extents.range_mut(..range.start).next_back()
             && before.offset + before.len == range.start
-            && before.step == len
-            && before.len + len <= MAX_PIECE_BYTES
+            && before.write_len == len
+            && before.len + len <= MAX_EXTENT_BYTES
         {
             before.len += len;
             before.digest = before.digest.then(digest);
             before.number = before.number.max(number);
             return;
         }
-        if self.pieces.len() == MAX_PIECES {
-            return self.cannot_compare(number);
+        if self.extents.len() == MAX_EXTENTS {
+            return self.mark_incomparable(number);
         }
-        let piece = Piece { offset: range.start, len, step: len, digest, number };
-        self.pieces.insert(range.start, piece);
+        let extent = Extent { offset: range.start, len, write_len: len, digest, number };
+        self.extents.insert(range.start, extent);
     }
 
     /// The change with this number has changed content in a way that cannot be compared.
-    pub(crate) fn cannot_compare(&mut self, number: u64) {
-        self.unknown = self.unknown.max(Some(number));
+    pub(crate) fn mark_incomparable(&mut self, number: u64) {
+        self.incomparable = self.incomparable.max(Some(number));
     }
 
     /// The content from `size` on is gone or made of zeros now.
-    pub(crate) fn cut(&mut self, number: u64, size: u64) {
+    pub(crate) fn truncate(&mut self, number: u64, size: u64) {
         self.overwrite(number, size..u64::MAX);
     }
 
     /// Takes pieces out that are overwritten.
     fn overwrite(&mut self, number: u64, range: Range<u64>) {
-        let before = self.pieces.range(..range.start).next_back();
-        let reaches_in =
-            before.filter(|(_, piece)| piece.offset + piece.len > range.start).map(|(at, _)| *at);
-        let inside = self.pieces.range(range.clone()).map(|(at, _)| *at);
+        let before = self.extents.range(..range.start).next_back();
+        let reaches_in = before
+            .filter(|(_, extent)| extent.offset + extent.len > range.start)
+            .map(|(at, _)| *at);
+        let inside = self.extents.range(range.clone()).map(|(at, _)| *at);
         let overwritten: Vec<u64> = reaches_in.into_iter().chain(inside).collect();
         for at in overwritten {
-            let Some(piece) = self.pieces.remove(&at) else { continue };
-            if piece.offset < range.start || piece.offset + piece.len > range.end {
-                self.cannot_compare(number);
+            let Some(extent) = self.extents.remove(&at) else { continue };
+            if extent.offset < range.start || extent.offset + extent.len > range.end {
+                self.mark_incomparable(number);
             }
         }
     }
 
     /// All changes with smaller numbers are on the server's disk.
-    pub(crate) fn synced_before(&mut self, number: u64) {
-        self.pieces.retain(|_, piece| piece.number >= number);
-        self.unknown = self.unknown.filter(|unknown| *unknown >= number);
+    pub(crate) fn mark_synced_before(&mut self, number: u64) {
+        self.extents.retain(|_, extent| extent.number >= number);
+        self.incomparable = self.incomparable.filter(|incomparable| *incomparable >= number);
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = Unsynced::default();
+        *self = UnstableWrites::default();
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.pieces.is_empty() && self.unknown.is_none()
+        self.extents.is_empty() && self.incomparable.is_none()
     }
 
     /// What to compare; `None` when that would not tell everything.
-    pub(crate) fn pieces(&self) -> Option<Vec<Piece>> {
-        self.unknown.is_none().then(|| self.pieces.values().copied().collect())
+    pub(crate) fn extents(&self) -> Option<Vec<Extent>> {
+        self.incomparable.is_none().then(|| self.extents.values().copied().collect())
     }
 }
 
@@ -161,14 +162,14 @@ mod tests {
         Some(Digest::of(&[byte]))
     }
 
-    fn pieces(unsynced: &Unsynced) -> Option<Vec<(u64, u64)>> {
-        let pieces = unsynced.pieces()?;
-        Some(pieces.iter().map(|piece| (piece.offset, piece.len)).collect())
+    fn extents(unstable: &UnstableWrites) -> Option<Vec<(u64, u64)>> {
+        let extents = unstable.extents()?;
+        Some(extents.iter().map(|extent| (extent.offset, extent.len)).collect())
     }
 
     #[test]
     fn every_lost_page_is_seen() {
-        for len in [1, 5_000, WHOLE_BYTES, WHOLE_BYTES + 1, 131_072, 131_072 + 77] {
+        for len in [1, 5_000, FULL_DIGEST_BYTES, FULL_DIGEST_BYTES + 1, 131_072, 131_072 + 77] {
             let content: Vec<u8> = (0..len).map(|at| ((at * 31) >> 3) as u8 | 1).collect();
             let digest = Digest::of(&content);
             for page in 0..len.div_ceil(PAGE_BYTES) {
@@ -183,61 +184,61 @@ mod tests {
 
     #[test]
     fn writes_of_one_length_become_one_piece() {
-        let mut unsynced = Unsynced::default();
+        let mut unstable = UnstableWrites::default();
         for number in 0..4 {
-            unsynced.wrote(number, number * 10..number * 10 + 10, digest(number as u8));
+            unstable.record(number, number * 10..number * 10 + 10, digest(number as u8));
         }
-        unsynced.wrote(4, 40..47, digest(4));
-        unsynced.wrote(5, 100..110, digest(5));
-        assert_eq!(pieces(&unsynced).unwrap(), [(0, 40), (40, 7), (100, 10)]);
-        let first = unsynced.pieces().unwrap()[0];
+        unstable.record(4, 40..47, digest(4));
+        unstable.record(5, 100..110, digest(5));
+        assert_eq!(extents(&unstable).unwrap(), [(0, 40), (40, 7), (100, 10)]);
+        let first = unstable.extents().unwrap()[0];
         let expected = (1..4).fold(Digest::of(&[0]), |all, byte| all.then(Digest::of(&[byte])));
-        assert_eq!((first.step, first.digest), (10, expected));
+        assert_eq!((first.write_len, first.digest), (10, expected));
     }
 
     #[test]
     fn what_is_overwritten_whole_is_replaced_and_in_part_unknown() {
-        let mut unsynced = Unsynced::default();
-        unsynced.wrote(0, 0..10, digest(0));
-        unsynced.wrote(1, 20..30, digest(1));
-        unsynced.wrote(2, 0..40, digest(2));
-        assert_eq!(pieces(&unsynced).unwrap(), [(0, 40)]);
-        unsynced.wrote(3, 10..20, digest(3));
-        assert_eq!(pieces(&unsynced), None);
-        unsynced.synced_before(3);
-        assert_eq!(pieces(&unsynced), None, "the change that made it unknown is not synced");
-        unsynced.synced_before(4);
-        assert!(unsynced.is_empty());
+        let mut unstable = UnstableWrites::default();
+        unstable.record(0, 0..10, digest(0));
+        unstable.record(1, 20..30, digest(1));
+        unstable.record(2, 0..40, digest(2));
+        assert_eq!(extents(&unstable).unwrap(), [(0, 40)]);
+        unstable.record(3, 10..20, digest(3));
+        assert_eq!(extents(&unstable), None);
+        unstable.mark_synced_before(3);
+        assert_eq!(extents(&unstable), None, "the change that made it unknown is not synced");
+        unstable.mark_synced_before(4);
+        assert!(unstable.is_empty());
     }
 
     #[test]
     fn a_cut_takes_what_is_behind_it() {
-        let mut unsynced = Unsynced::default();
-        unsynced.wrote(0, 0..10, digest(0));
-        unsynced.wrote(1, 20..30, digest(1));
-        unsynced.cut(2, 15);
-        assert_eq!(pieces(&unsynced).unwrap(), [(0, 10)]);
-        unsynced.cut(3, 5);
-        assert_eq!(pieces(&unsynced), None);
+        let mut unstable = UnstableWrites::default();
+        unstable.record(0, 0..10, digest(0));
+        unstable.record(1, 20..30, digest(1));
+        unstable.truncate(2, 15);
+        assert_eq!(extents(&unstable).unwrap(), [(0, 10)]);
+        unstable.truncate(3, 5);
+        assert_eq!(extents(&unstable), None);
     }
 
     #[test]
     fn too_many_are_unknown() {
-        let mut unsynced = Unsynced::default();
-        for number in 0..MAX_PIECES as u64 {
-            unsynced.wrote(number, number * 20..number * 20 + 10, digest(1));
+        let mut unstable = UnstableWrites::default();
+        for number in 0..MAX_EXTENTS as u64 {
+            unstable.record(number, number * 20..number * 20 + 10, digest(1));
         }
-        assert_eq!(pieces(&unsynced).unwrap().len(), MAX_PIECES);
-        unsynced.wrote(9999, 1 << 40..(1 << 40) + 1, digest(1));
-        assert_eq!(pieces(&unsynced), None);
+        assert_eq!(extents(&unstable).unwrap().len(), MAX_EXTENTS);
+        unstable.record(9999, 1 << 40..(1 << 40) + 1, digest(1));
+        assert_eq!(extents(&unstable), None);
     }
 
     #[test]
     fn a_sync_keeps_what_came_after_it_began() {
-        let mut unsynced = Unsynced::default();
-        unsynced.wrote(0, 0..10, digest(0));
-        unsynced.wrote(1, 20..30, digest(1));
-        unsynced.synced_before(1);
-        assert_eq!(pieces(&unsynced).unwrap(), [(20, 10)]);
+        let mut unstable = UnstableWrites::default();
+        unstable.record(0, 0..10, digest(0));
+        unstable.record(1, 20..30, digest(1));
+        unstable.mark_synced_before(1);
+        assert_eq!(extents(&unstable).unwrap(), [(20, 10)]);
     }
 }

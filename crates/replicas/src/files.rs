@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{Access, Attr, Fh, Lent, OpenFlags, Result};
+use base::{Access, Attr, Fh, OpenFlags, OwnedFh, Result};
 
 use crate::lanes::Lanes;
 use crate::member::Member;
@@ -16,12 +16,12 @@ use crate::recent::{Extent, Recent};
 /// A handle at a gateway; closed there when this is dropped.
 pub(crate) struct Handle {
     pub(crate) member: Arc<Member>,
-    lent: Lent,
+    lent: OwnedFh,
 }
 
 impl Handle {
     pub(crate) fn new(member: &Arc<Member>, fh: Fh) -> Handle {
-        Handle { member: member.clone(), lent: Lent::new(member.remote.clone(), fh) }
+        Handle { member: member.clone(), lent: OwnedFh::new(member.remote.clone(), fh) }
     }
 
     pub(crate) fn fh(&self) -> Fh {

@@ -58,7 +58,7 @@ pub(crate) async fn keep(
             let trouble = tokio::select! {
                 biased;
                 () = member.left_out() => Trouble::LeftOut,
-                () = member.remote.gone() => Trouble::Gone,
+                () = member.remote.disconnected() => Trouble::Gone,
                 silent_for = silence(&gateways, &member, deadline) => Trouble::Silent(silent_for),
             };
             match trouble {
@@ -116,7 +116,7 @@ async fn until_well(gateways: &Gateways, member: &Member, deadline: Duration) {
     while !member.is_usable() {
         wanted.mark_unchanged();
         let answered = timeout(deadline, ask_root(gateways, member)).await == Ok(true);
-        if answered && !member.remote.is_away() {
+        if answered && !member.remote.is_disconnected() {
             good += 1;
             if good >= GOOD_PROBES || gateways.usable() == 0 {
                 gateways.take_back(member);

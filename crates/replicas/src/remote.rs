@@ -119,11 +119,11 @@ impl Remote for Replicas {
     }
 
     /// When all gateways are left out.
-    fn is_away(&self) -> bool {
+    fn is_disconnected(&self) -> bool {
         self.gateways.usable() == 0
     }
 
-    async fn gone(&self) {
+    async fn disconnected(&self) {
         self.gateways.none_usable().await;
     }
 
@@ -131,7 +131,7 @@ impl Remote for Replicas {
     /// and not synced, unless it is back soon and its machine has run on: what was acknowledged
     /// there may be missing, or not be shown by the others. It tells nothing about which machine it
     /// is.
-    async fn server_run(&self) -> Result<Option<Bytes>> {
+    async fn write_verifier(&self) -> Result<Option<Bytes>> {
         Ok(Some(Bytes::copy_from_slice(&self.gateways.losses().await.to_ne_bytes())))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! When only a connection has ended, nothing is: the gateway's machine has what it has acknowledged.
 //! It is lost if the machine was started anew, which a gateway can be asked when it is back
-//! ([`Remote::server_run`](base::Remote::server_run)). So for a gateway that is lost with unsynced
+//! ([`Remote::write_verifier`](base::Remote::write_verifier)). So for a gateway that is lost with unsynced
 //! writes there is a doubt, which is looked into when somebody wants to know. One that does not come
 //! back by then, or cannot tell its run, may have lost them; and what another one shows meanwhile
 //! may be without them. One that was lost before it was asked for its run, and is back so soon, was
@@ -126,7 +126,7 @@ impl Gateways {
     }
 
     async fn ask_run(&self, member: &Member, deadline: Instant) -> Told {
-        let asked = self.ask_while_usable(member, Weight::Small, member.remote.server_run());
+        let asked = self.ask_while_usable(member, Weight::Small, member.remote.write_verifier());
         match timeout_at(deadline, asked).await {
             Ok(Ok(Some(run))) => Told::Is(run),
             Ok(Err(errno)) if is_loss(errno) => Told::Nothing,

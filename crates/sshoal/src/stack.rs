@@ -4,7 +4,7 @@
 //! union::Union                    only with several sources, a place, or a branch's words
 //!  ├ view::View                   a branch's links and owners; only below a union
 //!  │  └ cache::Cached             only with `cache=disk`
-//!  │     └ steady::Steady         outlives connections
+//!  │     └ recovery::Recovering   recovers after a lost connection
 //!  │        └ replicas::Replicas  only for a pool
 //!  │           └ host::Host       one a gateway
 //!  └ local::Local                 a directory of this machine
@@ -28,8 +28,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use base::Remote;
 use host::Host;
 use local::Local;
+use recovery::Recovering;
 use replicas::{Gateway, Replicas};
-use steady::Steady;
 use tokio::task::JoinSet;
 use union::{Branch, Union};
 
@@ -61,7 +61,7 @@ pub struct Source {
     /// What keeps what was read on the disk, if the mount has such a cache.
     pub cached: Option<Kept>,
     /// What outlives connections; `None` for a directory of this machine.
-    pub steady: Option<Arc<Steady>>,
+    pub recovering: Option<Arc<Recovering>>,
     /// The pool, if there is more than one gateway.
     pub replicas: Option<Arc<Replicas>>,
     /// The gateways, or the one host, by the names that the user gave; none for a directory of
@@ -236,10 +236,10 @@ impl Stack {
 
 impl Source {
     fn remote(&self) -> Arc<dyn Remote> {
-        match (&self.local, &self.cached, &self.steady) {
+        match (&self.local, &self.cached, &self.recovering) {
             (Some(local), ..) => local.clone(),
             (None, Some(kept), _) => kept.layer.clone(),
-            (None, None, Some(steady)) => steady.clone(),
+            (None, None, Some(recovering)) => recovering.clone(),
             (None, None, None) => unreachable!("a source is local or of hosts"),
         }
     }
@@ -339,11 +339,14 @@ impl Blueprint {
     ) -> Result<Option<Kept>, Problem> {
         let store = self.disk.as_ref().and_then(|disk| disk.store.as_ref().ok());
         let options = self.request.disk.as_ref();
-        let Some(((store, options), steady)) = store.zip(options).zip(source.steady.clone()) else {
+        let Some(((store, options), recovering)) =
+            store.zip(options).zip(source.recovering.clone())
+        else {
             return Ok(None);
         };
         let cached =
-            disk::cached(store, options, &self.request, &source.spec, connectors, steady).await?;
+            disk::cached(store, options, &self.request, &source.spec, connectors, recovering)
+                .await?;
         Ok(Some(cached))
     }
 
@@ -422,7 +425,7 @@ impl Blueprint {
         let mut source = Source {
             spec: spec.clone(),
             cached: None,
-            steady: None,
+            recovering: None,
             replicas: None,
             hosts,
             local,
@@ -444,8 +447,8 @@ impl Blueprint {
                 replicas
             }
         };
-        let config = settings::steady_config(&self.request, spec.shown());
-        source.steady = Some(Steady::new(below, config));
+        let config = settings::recovery_config(&self.request, spec.shown());
+        source.recovering = Some(Recovering::new(below, config));
         Ok(source)
     }
 

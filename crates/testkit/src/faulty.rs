@@ -11,7 +11,7 @@
 //!   remote and with its answer in hand, until a [`Turnstile`] lets it go. `interleave` builds on it.
 //! - [`cut`](FaultyRemote::cut): the link is down. All calls under way and all further ones fail
 //!   with `EHOSTDOWN` until [`restore`](FaultyRemote::restore). Meanwhile it [is
-//!   away](Remote::is_away). [`stall`](FaultyRemote::stall) is the same of a remote that waits for
+//!   away](Remote::is_disconnected). [`stall`](FaultyRemote::stall) is the same of a remote that waits for
 //!   its link: further calls wait and do not fail.
 //!
 //! Invariants:
@@ -63,7 +63,7 @@ struct State {
     /// owns its sender has reached the inner remote, or never will. All of them and not the last
     /// alone, since that one may give up while those before it still wait.
     queues: HashMap<Handle, Vec<watch::Receiver<()>>>,
-    server_run: Option<Bytes>,
+    write_verifier: Option<Bytes>,
     turnstile: Option<Turnstile>,
 }
 
@@ -212,9 +212,9 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         self.restore();
     }
 
-    /// What [`Remote::server_run`] tells from now on, in the place of what the inner remote does.
-    pub fn set_server_run(&self, run: impl Into<Bytes>) {
-        self.state().server_run = Some(run.into());
+    /// What [`Remote::write_verifier`] tells from now on, in the place of what the inner remote does.
+    pub fn set_write_verifier(&self, run: impl Into<Bytes>) {
+        self.state().write_verifier = Some(run.into());
     }
 
     /// How often `call` was made, with those that failed here.

@@ -169,7 +169,8 @@ impl Live {
 
     /// Whether it is left out now.
     pub(crate) fn is_left_out(&self) -> bool {
-        self.is_optional() && (self.left_out.load(Ordering::Relaxed) || self.remote.is_away())
+        self.is_optional()
+            && (self.left_out.load(Ordering::Relaxed) || self.remote.is_disconnected())
     }
 
     /// Waits for `call` to this branch, if it is optional only for as long as it can be reached.
@@ -177,13 +178,13 @@ impl Live {
         if !self.is_optional() {
             return Reached::Answered(call.await);
         }
-        if self.remote.is_away() {
+        if self.remote.is_disconnected() {
             return self.leave_out();
         }
         let result = tokio::select! {
             biased;
             result = call => result,
-            () = self.remote.gone() => Err(Errno::EHOSTDOWN),
+            () = self.remote.disconnected() => Err(Errno::EHOSTDOWN),
         };
         if let Err(Errno::EHOSTDOWN | Errno::ETIMEDOUT) = result {
             return self.leave_out();

@@ -70,7 +70,7 @@ async fn merge_rest(
         for index in told.len()..fan.len() {
             let (_, live) = query.branch(index);
             // Waits, or fails; both are nothing to wait for.
-            if live.remote.is_away() {
+            if live.remote.is_disconnected() {
                 told.push(Answer { dirs: 0, end: End::LeftOut });
                 continue;
             }

@@ -157,11 +157,11 @@ impl Remote for Union {
         file.live.remote.backing(file.fh())
     }
 
-    fn is_away(&self) -> bool {
+    fn is_disconnected(&self) -> bool {
         self.misses_any()
     }
 
-    async fn gone(&self) {
+    async fn disconnected(&self) {
         self.missing().await;
     }
 }

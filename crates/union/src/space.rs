@@ -32,7 +32,7 @@ pub(crate) async fn statvfs(tree: &Tree, path: &RemotePath) -> Result<StatVfs> {
         let live = tree.branch(holder.slot);
         (live, steps.inside(live.depth, steps.depth()), true)
     });
-    let below = tree.placed_below(path).filter(|live| !live.remote.is_away());
+    let below = tree.placed_below(path).filter(|live| !live.remote.is_disconnected());
     let asked = here.chain(below.map(|live| (live, RemotePath::root(), false)));
     let asked = asked.map(|(live, at, here)| -> Call<'_, Result<Option<Counted<'_>>>> {
         Box::pin(async move {

@@ -158,7 +158,7 @@ impl Union {
             place: live.place.clone(),
             mode: live.mode(),
             presence: live.presence(),
-            away: live.remote.is_away(),
+            away: live.remote.is_disconnected(),
             left_out: live.is_left_out(),
             open_files: open_files(live),
         };
@@ -170,7 +170,7 @@ impl Union {
     /// each of them takes as one request.
     pub(crate) fn window(&self) -> Window {
         let tree = self.tree();
-        let here = tree.given().iter().filter(|live| !live.remote.is_away());
+        let here = tree.given().iter().filter(|live| !live.remote.is_disconnected());
         let windows = here.map(|live| live.remote.suggested_window());
         let both = windows.reduce(|one, other| Window {
             bytes: one.bytes.saturating_add(other.bytes).min(MAX_WINDOW_BYTES.max(one.bytes)),
@@ -181,7 +181,7 @@ impl Union {
 
     /// Whether a required branch is away.
     pub(crate) fn misses_any(&self) -> bool {
-        self.tree().given().iter().any(|live| !live.is_optional() && live.remote.is_away())
+        self.tree().given().iter().any(|live| !live.is_optional() && live.remote.is_disconnected())
     }
 
     /// Returns when a required branch is away.
@@ -190,7 +190,7 @@ impl Union {
         while !self.misses_any() {
             let tree = self.tree();
             let required = tree.given().iter().filter(|live| !live.is_optional());
-            let mut gone: Vec<_> = required.map(|live| live.remote.gone()).collect();
+            let mut gone: Vec<_> = required.map(|live| live.remote.disconnected()).collect();
             let any_gone = std::future::poll_fn(|context| {
                 let ready = gone.iter_mut().any(|gone| gone.as_mut().poll(context).is_ready());
                 if ready { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }

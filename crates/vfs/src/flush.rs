@@ -125,7 +125,7 @@ impl Vfs {
         loop {
             pulse.beat().await;
             let answered = file.inode.writes.answered();
-            let seen = progress.look(answered, self.remote.is_away(), Instant::now());
+            let seen = progress.look(answered, self.remote.is_disconnected(), Instant::now());
             if seen == Seen::Patience {
                 continue;
             }

@@ -189,7 +189,7 @@ impl Vfs {
         tokio::select! {
             () = self.closing.none() => {}
             // All that was written is acknowledged; what else the server has to say comes too late.
-            () = self.remote.gone() => {}
+            () = self.remote.disconnected() => {}
         }
     }
 

@@ -25,7 +25,7 @@ use crate::{Ino, Vfs};
 impl Shared {
     /// Whether what is known counts for as long as it is.
     pub(crate) fn serves_stale(&self) -> bool {
-        self.config.serve_stale && self.remote.is_away()
+        self.config.serve_stale && self.remote.is_disconnected()
     }
 
     /// What `call` gives, or, once the remote is away, what `known` gives, if it is known.
@@ -41,7 +41,7 @@ impl Shared {
         let answer = tokio::select! {
             biased;
             answer = call.as_mut() => Some(answer),
-            () = self.remote.gone() => None,
+            () = self.remote.disconnected() => None,
         };
         match answer {
             Some(Err(error @ (Errno::EHOSTDOWN | Errno::ETIMEDOUT))) => known()?.ok_or(error),

@@ -437,7 +437,7 @@ async fn giving_up_the_question_for_the_machine_leaves_no_handle() {
     let (host, mut actor) = staged(&[], Config::default()).await;
     let call = tokio::spawn({
         let host = host.clone();
-        async move { host.server_run().await }
+        async move { host.write_verifier().await }
     });
     let open = actor.receive(|id, request| (id, matches!(request, Request::Open { .. }))).await;
     assert!(open.1);

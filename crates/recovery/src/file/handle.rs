@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use base::{Errno, Fh, OpenFlags, Remote, Result};
 
-use super::{Body, Phase};
+use super::{OpenFile, Phase};
 
 /// One of our handles.
 pub(crate) struct Handle {
     pub(crate) number: u64,
-    pub(crate) body: Arc<Body>,
+    pub(crate) file: Arc<OpenFile>,
     pub(crate) flags: OpenFlags,
     inner: Arc<dyn Remote>,
 }
@@ -25,41 +25,41 @@ pub(crate) struct Usable {
 impl Handle {
     pub(super) fn new(
         number: u64,
-        body: Arc<Body>,
+        file: Arc<OpenFile>,
         flags: OpenFlags,
         inner: Arc<dyn Remote>,
     ) -> Handle {
-        Handle { number, body, flags, inner }
+        Handle { number, file, flags, inner }
     }
 
     /// What opens the file again, and nothing else.
-    pub(crate) fn flags_again(&self) -> OpenFlags {
+    pub(crate) fn reopen_flags(&self) -> OpenFlags {
         OpenFlags { append: self.flags.append, ..OpenFlags::existing(self.flags.access) }
     }
 
     /// The handle below, if it may be used; `None` when it has to be opened again first.
     pub(crate) fn usable(&self) -> Result<Option<Usable>> {
-        usable(&self.body.lock(), self.number)
+        usable(&self.file.lock(), self.number)
     }
 
     /// Whether what was asked through a handle below of this epoch has failed because the file was
     /// lost and opened again meanwhile.
-    pub(crate) fn is_newer_than(&self, epoch: u64) -> bool {
-        self.body.lock().epoch != epoch
+    pub(crate) fn is_reopened_since(&self, epoch: u64) -> bool {
+        self.file.lock().epoch != epoch
     }
 }
 
 /// The handle below of our handle with this number, if it may be used.
-pub(crate) fn usable(state: &super::State, number: u64) -> Result<Option<Usable>> {
+pub(crate) fn usable(state: &super::FileState, number: u64) -> Result<Option<Usable>> {
     match state.phase {
         Phase::Dead => Err(Errno::ESTALE),
-        Phase::Lost | Phase::Opening => Ok(None),
+        Phase::Lost | Phase::Reopening => Ok(None),
         Phase::Open => {
-            let slot = state.slots.get(&number).ok_or(Errno::EBADF)?;
-            match slot.refused {
+            let inner = state.inner_handles.get(&number).ok_or(Errno::EBADF)?;
+            match inner.refused {
                 Some(errno) => Err(errno),
-                None if slot.closed => Ok(None),
-                None => Ok(Some(Usable { fh: slot.fh, epoch: state.epoch })),
+                None if inner.closed => Ok(None),
+                None => Ok(Some(Usable { fh: inner.fh, epoch: state.epoch })),
             }
         }
     }
@@ -73,9 +73,9 @@ impl fmt::Debug for Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let slot = self.body.lock().slots.remove(&self.number);
-        if let Some(slot) = slot.filter(|slot| !slot.closed) {
-            self.inner.close(slot.fh);
+        let inner = self.file.lock().inner_handles.remove(&self.number);
+        if let Some(inner) = inner.filter(|inner| !inner.closed) {
+            self.inner.close(inner.fh);
         }
     }
 }

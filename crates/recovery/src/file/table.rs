@@ -1,79 +1,80 @@
-//! All open files of one [`Steady`](crate::Steady), by handle and by path.
+//! All open files of one [`Recovering`](crate::Recovering), by handle and by path.
 //!
 //! Bounded by the remote below, which gives only so many handles.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use base::{AttrChange, Create, Errno, Fh, OpenFlags, Opened, Remote, RemotePath, Result};
+use base::{
+    AttrChange, Create, Errno, Fh, OpenFlags, OpenGuard, Opened, Remote, RemotePath, Result,
+};
 
-use super::same::Known;
-use super::{Body, Handle, Slot};
+use super::identity::OpenSnapshot;
+use super::{Handle, InnerHandle, OpenFile};
 use crate::Core;
-use crate::change::Ticket;
-use crate::expect::Expect;
-use crate::log::Change;
-use crate::recover::Fresh;
+use crate::change::PendingChange;
+use crate::change_log::Change;
+use crate::expected_attrs::ExpectedAttrs;
 
 /// Paths before left-overs are looked for the first time.
 const FIRST_SWEEP: usize = 64;
 
-struct Table {
+struct Tables {
     next: u64,
     handles: HashMap<u64, Arc<Handle>>,
     /// A body that is gone is a left-over.
-    bodies: HashMap<RemotePath, Weak<Body>>,
+    by_path: HashMap<RemotePath, Weak<OpenFile>>,
     /// Left-overs are swept when there are so many paths.
     sweep_at: usize,
 }
 
 /// See the [module](self).
 pub(crate) struct Files {
-    table: Mutex<Table>,
+    table: Mutex<Tables>,
     inner: Arc<dyn Remote>,
     core: Weak<Core>,
 }
 
 /// What was known of a file when its path was about to be opened.
-pub(crate) struct Before {
-    body: Arc<Body>,
+pub(crate) struct PendingOpen {
+    file: Arc<OpenFile>,
     /// `None` when none of its opens had been answered.
-    expect: Option<Expect>,
+    expected: Option<ExpectedAttrs>,
     /// Number of the next change at that time, if nothing was under way.
     next: Option<u64>,
     /// The cut that the open brings with it.
-    cut: Option<Ticket>,
+    truncation: Option<PendingChange>,
 }
 
-impl Before {
+impl PendingOpen {
     /// Whether the file was removed or replaced here.
-    pub(crate) fn has_no_name(&self) -> bool {
-        self.body.has_no_name()
+    pub(crate) fn has_no_path(&self) -> bool {
+        self.file.has_no_path()
     }
 }
 
-impl Table {
-    fn insert(&mut self, path: &RemotePath, body: &Arc<Body>) {
-        if self.bodies.len() >= self.sweep_at {
-            self.bodies.retain(|_, body| body.strong_count() > 0);
-            self.sweep_at = (2 * self.bodies.len()).max(FIRST_SWEEP);
+impl Tables {
+    fn insert(&mut self, path: &RemotePath, file: &Arc<OpenFile>) {
+        if self.by_path.len() >= self.sweep_at {
+            self.by_path.retain(|_, file| file.strong_count() > 0);
+            self.sweep_at = (2 * self.by_path.len()).max(FIRST_SWEEP);
         }
-        self.bodies.insert(path.clone(), Arc::downgrade(body));
+        self.by_path.insert(path.clone(), Arc::downgrade(file));
     }
 }
 
 impl Files {
     pub(crate) fn new(inner: Arc<dyn Remote>, core: Weak<Core>) -> Files {
-        let table = Table {
+        let table = Tables {
             next: 1,
             handles: HashMap::new(),
-            bodies: HashMap::new(),
+            by_path: HashMap::new(),
             sweep_at: FIRST_SWEEP,
         };
         Files { table: Mutex::new(table), inner, core }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, Tables> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -82,128 +83,132 @@ impl Files {
     }
 
     /// The file that is open by this path, of which something is known.
-    pub(crate) fn body(&self, path: &RemotePath) -> Option<Arc<Body>> {
-        let body = self.lock().bodies.get(path)?.upgrade();
-        body.filter(|body| body.lock().is_seen)
+    pub(crate) fn get(&self, path: &RemotePath) -> Option<Arc<OpenFile>> {
+        let file = self.lock().by_path.get(path)?.upgrade();
+        file.filter(|file| file.lock().has_attrs)
     }
 
-    pub(crate) fn bodies(&self) -> Vec<Arc<Body>> {
-        self.lock().bodies.values().filter_map(Weak::upgrade).collect()
+    pub(crate) fn all(&self) -> Vec<Arc<OpenFile>> {
+        self.lock().by_path.values().filter_map(Weak::upgrade).collect()
     }
 
     /// To be called before `path` is opened. From now on the file is in the table, so that another
     /// open of it, a change by path, and a rename meet the same body.
-    pub(crate) async fn about_to_open(
+    pub(crate) async fn begin_open(
         &self,
         core: &Arc<Core>,
         path: &RemotePath,
         flags: OpenFlags,
-    ) -> Result<Before> {
-        let body = self.body_or_new(path);
+    ) -> Result<PendingOpen> {
+        let file = self.get_or_new(path);
         let empty = AttrChange { size: Some(0), ..AttrChange::default() };
         // Also of the first open: another one may begin before this is answered.
-        let cut = match flags.truncate {
-            true => Some(Ticket::elsewhere(core, &body, Change::SetByPath(empty)).await?),
+        let truncation = match flags.truncate {
+            true => Some(
+                PendingChange::begin_without_handle(core, &file, Change::SetByPath(empty)).await?,
+            ),
             false => None,
         };
-        let (next, is_seen) = {
-            let state = body.lock();
-            (state.quiet_next(u64::from(cut.is_some())), state.is_seen)
+        let (next, has_attrs) = {
+            let state = file.lock();
+            (state.next_if_idle(u64::from(truncation.is_some())), state.has_attrs)
         };
-        let expect = is_seen.then(|| body.expect());
-        Ok(Before { body, expect, next, cut })
+        let expected = has_attrs.then(|| file.expected());
+        Ok(PendingOpen { file, expected, next, truncation })
     }
 
     /// The body at `path`, made if there is none.
-    pub(crate) fn body_or_new(&self, path: &RemotePath) -> Arc<Body> {
+    pub(crate) fn get_or_new(&self, path: &RemotePath) -> Arc<OpenFile> {
         let mut table = self.lock();
-        match table.bodies.get(path).and_then(Weak::upgrade) {
-            Some(body) => body,
+        match table.by_path.get(path).and_then(Weak::upgrade) {
+            Some(file) => file,
             None => {
-                let body = Body::new(path.clone(), self.core.clone());
-                table.insert(path, &body);
-                body
+                let file = OpenFile::new(path.clone(), self.core.clone());
+                table.insert(path, &file);
+                file
             }
         }
     }
 
     /// An open has failed, with an error that says that nothing was cut.
-    pub(crate) fn not_opened(before: Before) {
-        if let Some(cut) = before.cut {
-            cut.did_not_happen();
+    pub(crate) fn abort_open(before: PendingOpen) {
+        if let Some(truncation) = before.truncation {
+            truncation.did_not_happen();
         }
     }
 
     /// Takes over what was opened below.
-    pub(crate) async fn opened(
+    pub(crate) async fn finish_open(
         &self,
         core: &Arc<Core>,
         path: &RemotePath,
         flags: OpenFlags,
         opened: &Opened,
-        before: Before,
+        before: PendingOpen,
     ) -> Fh {
         // Closed if the caller gives up.
-        let fresh = Fresh::new(&*core.inner, opened.fh);
+        let guard = OpenGuard::new(&*core.inner, opened.fh);
         if flags.access.writes() {
             // Known, most likely, when the first write is acknowledged.
-            let _ = core.run.now(core);
+            let _ = core.write_verifier.current(core);
         }
-        let body = self.body_of(core, path, flags, opened, before).await;
+        let file = self.file_of(core, path, flags, opened, before).await;
         let mut table = self.lock();
         let number = table.next;
         table.next += 1;
-        let handle = Arc::new(Handle::new(number, body, flags, self.inner.clone()));
+        let handle = Arc::new(Handle::new(number, file, flags, self.inner.clone()));
         {
-            let mut state = handle.body.lock();
+            let mut state = handle.file.lock();
             let epoch = state.epoch;
             let weak = Arc::downgrade(&handle);
-            let slot = Slot { handle: weak, fh: fresh.take(), epoch, closed: false, refused: None };
-            state.slots.insert(number, slot);
+            let inner =
+                InnerHandle { handle: weak, fh: guard.take(), epoch, closed: false, refused: None };
+            state.inner_handles.insert(number, inner);
         }
         table.handles.insert(number, handle);
         Fh(number)
     }
 
     /// The body of a file that was opened: one that is there, if it is that file.
-    async fn body_of(
+    async fn file_of(
         &self,
         core: &Arc<Core>,
         path: &RemotePath,
         flags: OpenFlags,
         opened: &Opened,
-        before: Before,
-    ) -> Arc<Body> {
-        let Before { body, expect, next, cut } = before;
-        let was_cut = cut.is_some();
-        if let Some(cut) = cut {
-            cut.happened(core);
+        before: PendingOpen,
+    ) -> Arc<OpenFile> {
+        let PendingOpen { file, expected, next, truncation } = before;
+        let was_cut = truncation.is_some();
+        if let Some(truncation) = truncation {
+            truncation.happened(core);
         }
-        let name = body.lock().name.clone();
-        let same_name = name.as_ref() == Some(path);
-        let moved = name.filter(|_| !same_name);
+        let name = file.lock().path.clone();
+        let has_same_path = name.as_ref() == Some(path);
+        let moved = name.filter(|_| !has_same_path);
         // What was renamed meanwhile was opened before that: a later open finds nothing, unless it
         // makes something new.
-        let followed = moved.is_some() && (flags.create == Create::Never || body.lock().is_seen);
-        let known = Known { expect, next, was_cut };
-        if (same_name || followed) && body.is_file(core, opened, Some(known)).await {
-            return body;
+        let is_followed =
+            moved.is_some() && (flags.create == Create::Never || file.lock().has_attrs);
+        let snapshot = OpenSnapshot { expected, next, was_cut };
+        if (has_same_path || is_followed) && file.is_same_file(core, opened, Some(snapshot)).await {
+            return file;
         }
-        if let Some(other) = self.body(path).filter(|other| !Arc::ptr_eq(other, &body))
-            && other.is_file(core, opened, None).await
+        if let Some(other) = self.get(path).filter(|other| !Arc::ptr_eq(other, &file))
+            && other.is_same_file(core, opened, None).await
         {
             return other;
         }
         let mut table = self.lock();
-        let new = Body::new(path.clone(), self.core.clone());
-        new.lock().first_seen(&opened.attr, true);
-        new.lock().perhaps = moved;
-        let replaced = table.bodies.get(path).and_then(Weak::upgrade);
+        let new = OpenFile::new(path.clone(), self.core.clone());
+        new.lock().first_observed(&opened.attr, true);
+        new.lock().pending_path = moved;
+        let replaced = table.by_path.get(path).and_then(Weak::upgrade);
         table.insert(path, &new);
         drop(table);
         if let Some(replaced) = replaced.filter(|replaced| !Arc::ptr_eq(replaced, &new)) {
             // Another file has been put in its place.
-            replaced.is_removed();
+            replaced.mark_removed();
         }
         new
     }
@@ -220,67 +225,70 @@ impl Files {
 
     /// The path leads to no file any more, or to another one.
     pub(crate) fn removed(&self, path: &RemotePath) {
-        let body = self.lock().bodies.remove(path);
-        if let Some(body) = body.and_then(|body| body.upgrade()) {
-            body.is_removed();
+        let file = self.lock().by_path.remove(path);
+        if let Some(file) = file.and_then(|file| file.upgrade()) {
+            file.mark_removed();
         }
     }
 
     /// The path, and all below it, may be called otherwise now.
-    pub(crate) fn perhaps_renamed(&self, from: &RemotePath, to: &RemotePath) {
+    pub(crate) fn begin_rename(&self, from: &RemotePath, to: &RemotePath) {
         let moved: Vec<_> = {
             let table = self.lock();
             let moved = table
-                .bodies
+                .by_path
                 .iter()
-                .filter_map(|(path, body)| Some((path.moved(from, to)?, body.upgrade()?)));
+                .filter_map(|(path, file)| Some((path.moved(from, to)?, file.upgrade()?)));
             moved.collect()
         };
-        for (perhaps, body) in moved {
-            body.lock().may_be_called(perhaps);
+        for (pending_path, file) in moved {
+            file.lock().begin_rename(pending_path);
         }
     }
 
     /// A rename that was in doubt has not happened.
-    pub(crate) fn not_renamed(&self, from: &RemotePath, to: &RemotePath) {
-        for body in self.bodies() {
-            let mut state = body.lock();
-            let name = state.name.as_ref().and_then(|name| name.moved(from, to));
-            if name.is_some() && state.perhaps == name {
-                state.perhaps = None;
+    pub(crate) fn abort_rename(&self, from: &RemotePath, to: &RemotePath) {
+        for file in self.all() {
+            let mut state = file.lock();
+            let name = state.path.as_ref().and_then(|name| name.moved(from, to));
+            if name.is_some() && state.pending_path == name {
+                state.pending_path = None;
             }
         }
     }
 
     /// The path, and all below it, is called otherwise now.
-    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
+    pub(crate) fn finish_rename(&self, from: &RemotePath, to: &RemotePath) {
         let mut replaced = Vec::new();
         {
             let mut table = self.lock();
-            if table.bodies.is_empty() || from == to {
+            if table.by_path.is_empty() || from == to {
                 return;
             }
             let touched: Vec<_> = table
-                .bodies
+                .by_path
                 .extract_if(|path, _| {
                     path.moved(from, to).is_some() || path.moved(to, from).is_some()
                 })
                 .collect();
             for (path, weak) in touched {
-                let Some(body) = weak.upgrade() else { continue };
+                let Some(file) = weak.upgrade() else { continue };
                 match path.moved(from, to) {
                     Some(path) => {
-                        let mut state = body.lock();
-                        state.is_called(path.clone());
+                        let mut state = file.lock();
+                        state.set_path(path.clone());
                         drop(state);
-                        table.bodies.insert(path, weak);
+                        table.by_path.insert(path, weak);
                         // Dropped without the table's lock, as it may be the last share.
-                        replaced.push((false, body));
+                        replaced.push((false, file));
                     }
-                    None => replaced.push((true, body)),
+                    None => replaced.push((true, file)),
                 }
             }
         }
-        replaced.iter().filter(|(gone, _)| *gone).for_each(|(_, body)| body.is_removed());
+        replaced
+            .iter()
+            .filter(|(is_replaced, _)| *is_replaced)
+            .for_each(|(_, file)| file.mark_removed());
     }
 }

@@ -7,7 +7,7 @@
 
 use base::Data;
 
-use super::State;
+use super::FileState;
 
 /// Bytes that are kept, at most. Sixteen could stand at the same place of two files by chance, as
 /// in tables of figures.
@@ -26,7 +26,7 @@ impl Tail {
     pub(crate) const LEN: u32 = TAIL_BYTES as u32;
 
     /// Whether these are the same bytes.
-    pub(crate) fn is(&self, bytes: &[u8]) -> bool {
+    pub(crate) fn matches(&self, bytes: &[u8]) -> bool {
         self.bytes == bytes
     }
 
@@ -40,16 +40,16 @@ impl Tail {
     fn of(data: &Data, offset: u64) -> Option<Tail> {
         let skip = data.len().checked_sub(TAIL_BYTES)?;
         let bytes: [u8; TAIL_BYTES] = data.slice(skip..data.len()).to_vec().try_into().ok()?;
-        let tells = bytes.iter().any(|byte| *byte != bytes[0]);
-        tells.then_some(Tail { bytes, offset: offset + skip as u64 })
+        let is_distinctive = bytes.iter().any(|byte| *byte != bytes[0]);
+        is_distinctive.then_some(Tail { bytes, offset: offset + skip as u64 })
     }
 }
 
-impl State {
+impl FileState {
     /// `data` was read from `offset` on.
-    pub(crate) fn has_read(&mut self, data: &Data, offset: u64) {
+    pub(crate) fn note_read(&mut self, data: &Data, offset: u64) {
         let end = offset + data.len() as u64;
-        if data.is_empty() || self.expect.size() != Some(end) || !self.log.is_idle() {
+        if data.is_empty() || self.expected.size() != Some(end) || !self.log.is_idle() {
             return;
         }
         if self.tail.is_none_or(|tail| tail.end() != end) {
@@ -58,8 +58,8 @@ impl State {
     }
 
     /// By what the file is known if it has grown; `None` if it is not, or was changed here.
-    pub(crate) fn known_tail(&self) -> Option<Tail> {
-        self.tail.filter(|tail| self.log.is_idle() && self.expect.size() == Some(tail.end()))
+    pub(crate) fn tail_if_unchanged(&self) -> Option<Tail> {
+        self.tail.filter(|tail| self.log.is_idle() && self.expected.size() == Some(tail.end()))
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
         let data = Data::from(Bytes::from(content.clone()));
         let tail = Tail::of(&data, 1000).unwrap();
         assert_eq!((tail.offset, tail.end()), (1036, 1100));
-        assert!(tail.is(&content[36..]) && !tail.is(&content[35..99]));
+        assert!(tail.matches(&content[36..]) && !tail.matches(&content[35..99]));
         assert_eq!(Tail::of(&data.slice(0..63), 0), None);
         assert_eq!(Tail::of(&Data::from(Bytes::from(vec![0; 100])), 0), None);
     }

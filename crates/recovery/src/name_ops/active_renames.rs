@@ -8,7 +8,7 @@ use base::RemotePath;
 use tokio::sync::Notify;
 
 #[derive(Default)]
-pub(crate) struct Renames {
+pub(crate) struct ActiveRenames {
     state: Mutex<State>,
     /// One is over.
     ended: Notify,
@@ -17,41 +17,41 @@ pub(crate) struct Renames {
 #[derive(Default)]
 struct State {
     next: u64,
-    under_way: Vec<(u64, [RemotePath; 2])>,
+    active: Vec<(u64, [RemotePath; 2])>,
 }
 
 /// One that is under way; over when dropped.
-pub(crate) struct Renaming<'a> {
-    renames: &'a Renames,
+pub(crate) struct RenameGuard<'a> {
+    renames: &'a ActiveRenames,
     number: u64,
 }
 
-impl Renames {
+impl ActiveRenames {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn begin(&self, from: &RemotePath, to: &RemotePath) -> Renaming<'_> {
+    pub(crate) fn begin(&self, from: &RemotePath, to: &RemotePath) -> RenameGuard<'_> {
         let mut state = self.lock();
         state.next += 1;
         let number = state.next;
-        state.under_way.push((number, [from.clone(), to.clone()]));
-        Renaming { renames: self, number }
+        state.active.push((number, [from.clone(), to.clone()]));
+        RenameGuard { renames: self, number }
     }
 
     /// Whether what `path` leads to is being renamed or replaced.
-    pub(crate) fn concern(&self, path: &RemotePath) -> bool {
+    pub(crate) fn affects(&self, path: &RemotePath) -> bool {
         let state = self.lock();
-        state.under_way.iter().flat_map(|(_, names)| names).any(|name| path.is_within(name))
+        state.active.iter().flat_map(|(_, names)| names).any(|name| path.is_within(name))
     }
 
-    /// Returns when [none concerns](Renames::concern) `path`.
-    pub(crate) async fn ended(&self, path: &RemotePath) {
+    /// Returns when [none concerns](ActiveRenames::affects) `path`.
+    pub(crate) async fn wait_until_ended(&self, path: &RemotePath) {
         loop {
             let mut ended = pin!(self.ended.notified());
             // Registered before the look, so that nothing in between is missed.
             ended.as_mut().enable();
-            if !self.concern(path) {
+            if !self.affects(path) {
                 return;
             }
             ended.await;
@@ -59,9 +59,9 @@ impl Renames {
     }
 }
 
-impl Drop for Renaming<'_> {
+impl Drop for RenameGuard<'_> {
     fn drop(&mut self) {
-        self.renames.lock().under_way.retain(|(number, _)| *number != self.number);
+        self.renames.lock().active.retain(|(number, _)| *number != self.number);
         self.renames.ended.notify_waiters();
     }
 }

@@ -2,27 +2,26 @@
 
 use std::sync::Arc;
 
-use base::{Attr, AttrChange, Errno, FileKind, OpenFlags, Remote, RemotePath, Result};
+use base::{Attr, AttrChange, DirGuard, Errno, FileKind, OpenFlags, OpenGuard, RemotePath, Result};
 
-use super::{Doubt, New, Verdict};
+use super::{CreateOutcome, InDoubt, Outcome};
 use crate::Core;
-use crate::clock::about_equal;
-use crate::known::{Moment, Seen};
-use crate::recover::Fresh;
+use crate::name_history::{NameState, Seq};
+use crate::server_clock::about_equal;
 
 /// Permission bits that are asked for, without those that a directory may pass on by itself.
-const ASKED_PERM: u32 = 0o777;
+const COMPARED_PERM: u32 = 0o777;
 
 /// Whether `attr` is what was seen before; `None` when nothing was.
-fn is(before: Option<Seen>, attr: Option<&Attr>) -> Option<bool> {
+fn matches_before(before: Option<NameState>, attr: Option<&Attr>) -> Option<bool> {
     Some(match before? {
-        Seen::Absent => attr.is_none(),
-        Seen::There(expect) => attr.is_some_and(|attr| expect.explains(attr)),
+        NameState::Absent => attr.is_none(),
+        NameState::Present(expected) => attr.is_some_and(|attr| expected.matches(attr)),
     })
 }
 
 impl Core {
-    async fn there(&self, path: &RemotePath) -> Result<Option<Attr>> {
+    async fn lstat_if_present(&self, path: &RemotePath) -> Result<Option<Attr>> {
         match self.inner.lstat(path).await {
             Ok(attr) => Ok(Some(attr)),
             Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
@@ -30,221 +29,220 @@ impl Core {
         }
     }
 
-    fn before(&self, path: &RemotePath, sent: Moment) -> Option<Seen> {
-        let seen = self.known.before(path, sent);
-        if seen == Some(Seen::Absent) {
+    fn before(&self, path: &RemotePath, sent: Seq) -> Option<NameState> {
+        let seen = self.history.before(path, sent);
+        if seen == Some(NameState::Absent) {
             return seen;
         }
         // What is written changes without being looked at.
-        match self.files.body(path).map(|body| Seen::There(body.expect())).or(seen) {
-            Some(Seen::There(expect)) if self.known.is_linked(path) => {
-                Some(Seen::There(expect.by_another_name()))
+        match self.files.get(path).map(|file| NameState::Present(file.expected())).or(seen) {
+            Some(NameState::Present(expected)) if self.history.is_linked(path) => {
+                Some(NameState::Present(expected.kind_only()))
             }
             seen => seen,
         }
     }
 
-    fn was_there(&self, path: &RemotePath, sent: Moment) -> bool {
-        matches!(self.before(path, sent), Some(Seen::There(_)))
+    fn existed(&self, path: &RemotePath, sent: Seq) -> bool {
+        matches!(self.before(path, sent), Some(NameState::Present(_)))
     }
 
-    async fn is_fresh(&self, path: &RemotePath, attr: &Attr, doubt: Doubt) -> Result<bool> {
-        if let Some(within) = self.clock.is_within(attr.mtime, doubt.window) {
+    async fn created_during(
+        &self,
+        path: &RemotePath,
+        attr: &Attr,
+        in_doubt: InDoubt,
+    ) -> Result<bool> {
+        if let Some(within) = self.clock.is_within(attr.mtime, in_doubt.span) {
             return Ok(within);
         }
-        let above = path.parent().unwrap_or_default();
-        let above = self.there(&above).await?;
-        Ok(above.is_some_and(|above| about_equal(above.mtime, attr.mtime)))
+        let parent = path.parent().unwrap_or_default();
+        let parent = self.lstat_if_present(&parent).await?;
+        Ok(parent.is_some_and(|parent| about_equal(parent.mtime, attr.mtime)))
     }
 
     /// Whether nothing is in a directory; `false` when it cannot be looked.
-    async fn is_empty(&self, path: &RemotePath) -> Result<bool> {
+    async fn is_empty_dir(&self, path: &RemotePath) -> Result<bool> {
         let dh = match self.inner.opendir(path).await {
             Ok(dh) => dh,
-            Err(errno) if crate::link::is_loss(errno) => return Err(errno),
+            Err(errno) if crate::connection::is_loss(errno) => return Err(errno),
             Err(_) => return Ok(false),
         };
-        let dir = Dir(&*self.inner, dh);
-        Ok(self.inner.readdir(dir.1).await?.is_none())
+        let dir = DirGuard::new(&*self.inner, dh);
+        Ok(self.inner.readdir(dir.dh()).await?.is_none())
     }
 
-    pub(super) async fn look_mkdir(
+    pub(super) async fn mkdir_outcome(
         self: &Arc<Core>,
         path: &RemotePath,
         perm: u32,
-        doubt: Doubt,
-    ) -> Result<Verdict> {
-        let Some(attr) = self.there(path).await? else { return Ok(Verdict::NotDone) };
-        if self.was_there(path, doubt.seen) {
-            return Ok(Verdict::NotDone);
+        in_doubt: InDoubt,
+    ) -> Result<Outcome> {
+        let Some(attr) = self.lstat_if_present(path).await? else { return Ok(Outcome::NotDone) };
+        if self.existed(path, in_doubt.seq) {
+            return Ok(Outcome::NotDone);
         }
-        let ours = attr.is_dir()
-            && attr.perm & ASKED_PERM & !perm == 0
-            && self.is_fresh(path, &attr, doubt).await?
-            && self.is_empty(path).await?;
-        if !ours {
-            return Ok(Verdict::Failed(Errno::EEXIST));
+        let is_ours = attr.is_dir()
+            && attr.perm & COMPARED_PERM & !perm == 0
+            && self.created_during(path, &attr, in_doubt).await?
+            && self.is_empty_dir(path).await?;
+        if !is_ours {
+            return Ok(Outcome::Failed(Errno::EEXIST));
         }
         if let Some(perm) = missing_bits(perm, attr.perm) {
             // The bits that the server's umask has taken, which its maker had no time to set.
             let change = AttrChange { perm: Some(perm), ..AttrChange::default() };
             self.inner.setattr(path, change).await?;
         }
-        Ok(Verdict::Done)
+        Ok(Outcome::Done)
     }
 
     /// The verdict on a removal, when nothing is there.
-    fn gone_from(&self, path: &RemotePath, sent: Moment) -> Verdict {
+    fn absent_outcome(&self, path: &RemotePath, sent: Seq) -> Outcome {
         match self.before(path, sent) {
             // The server knows best why that fails.
-            Some(Seen::Absent) => Verdict::NotDone,
-            _ => Verdict::Done,
+            Some(NameState::Absent) => Outcome::NotDone,
+            _ => Outcome::Done,
         }
     }
 
-    pub(super) async fn look_rmdir(
+    pub(super) async fn rmdir_outcome(
         self: &Arc<Core>,
         path: &RemotePath,
-        doubt: Doubt,
-    ) -> Result<Verdict> {
-        let Some(attr) = self.there(path).await? else {
-            return Ok(self.gone_from(path, doubt.seen));
+        in_doubt: InDoubt,
+    ) -> Result<Outcome> {
+        let Some(attr) = self.lstat_if_present(path).await? else {
+            return Ok(self.absent_outcome(path, in_doubt.seq));
         };
-        let before = self.before(path, doubt.seen);
+        let before = self.before(path, in_doubt.seq);
         // Somebody may have given it a time in the future, with which it was seen before.
         let is_same =
-            matches!(before, Some(Seen::There(expect)) if expect.was_changed_at(attr.mtime));
-        let newer = self.clock.is_after_start(attr.mtime, doubt.window) == Some(true);
+            matches!(before, Some(NameState::Present(expected)) if expected.had_mtime(attr.mtime));
+        let is_newer = self.clock.is_after_start(attr.mtime, in_doubt.span) == Some(true);
         // What is no directory is not removed by this, whoever has made it.
-        if attr.is_dir() && (newer && !is_same || before == Some(Seen::Absent)) {
-            return Ok(Verdict::Unknown("something else has this name now"));
+        if attr.is_dir() && (is_newer && !is_same || before == Some(NameState::Absent)) {
+            return Ok(Outcome::Unknown("something else has this name now"));
         }
-        Ok(Verdict::NotDone)
+        Ok(Outcome::NotDone)
     }
 
-    pub(super) async fn look_unlink(
+    pub(super) async fn unlink_outcome(
         self: &Arc<Core>,
         path: &RemotePath,
-        doubt: Doubt,
-    ) -> Result<Verdict> {
-        let Some(attr) = self.there(path).await? else {
-            return Ok(self.gone_from(path, doubt.seen));
+        in_doubt: InDoubt,
+    ) -> Result<Outcome> {
+        let Some(attr) = self.lstat_if_present(path).await? else {
+            return Ok(self.absent_outcome(path, in_doubt.seq));
         };
-        let is_same = match is(self.before(path, doubt.seen), Some(&attr)) {
-            Some(same) => same || self.clock.is_before(attr.mtime, doubt.window) == Some(true),
+        let is_same = match matches_before(self.before(path, in_doubt.seq), Some(&attr)) {
+            Some(same) => same || self.clock.is_before(attr.mtime, in_doubt.span) == Some(true),
             // Nothing is known of what was there: only its time can say that it is something new.
-            None => self.clock.is_after_start(attr.mtime, doubt.window) != Some(true),
+            None => self.clock.is_after_start(attr.mtime, in_doubt.span) != Some(true),
         };
         // A directory is not removed by an unlink, whoever has made it.
         if attr.is_dir() || is_same {
-            return Ok(Verdict::NotDone);
+            return Ok(Outcome::NotDone);
         }
-        Ok(Verdict::Unknown("what has this name now may be something new"))
+        Ok(Outcome::Unknown("what has this name now may be something new"))
     }
 
-    pub(super) async fn look_symlink(
+    pub(super) async fn symlink_outcome(
         self: &Arc<Core>,
         target: &[u8],
         path: &RemotePath,
-        doubt: Doubt,
-    ) -> Result<Verdict> {
-        let Some(attr) = self.there(path).await? else { return Ok(Verdict::NotDone) };
-        if self.was_there(path, doubt.seen) {
-            return Ok(Verdict::NotDone);
+        in_doubt: InDoubt,
+    ) -> Result<Outcome> {
+        let Some(attr) = self.lstat_if_present(path).await? else { return Ok(Outcome::NotDone) };
+        if self.existed(path, in_doubt.seq) {
+            return Ok(Outcome::NotDone);
         }
-        let ours = attr.kind == FileKind::Symlink && self.inner.readlink(path).await? == target;
-        Ok(if ours { Verdict::Done } else { Verdict::Failed(Errno::EEXIST) })
+        let is_ours = attr.kind == FileKind::Symlink && self.inner.readlink(path).await? == target;
+        Ok(if is_ours { Outcome::Done } else { Outcome::Failed(Errno::EEXIST) })
     }
 
-    pub(super) async fn look_link(
+    pub(super) async fn link_outcome(
         self: &Arc<Core>,
         existing: &RemotePath,
         new: &RemotePath,
-        doubt: Doubt,
-    ) -> Result<Verdict> {
-        if self.there(new).await?.is_none() || self.was_there(new, doubt.seen) {
-            return Ok(Verdict::NotDone);
+        in_doubt: InDoubt,
+    ) -> Result<Outcome> {
+        if self.lstat_if_present(new).await?.is_none() || self.existed(new, in_doubt.seq) {
+            return Ok(Outcome::NotDone);
         }
         // The file may be written meanwhile.
-        let before = self.there(existing).await?;
-        let attr = self.there(new).await?;
-        let ours = match (before, attr, self.there(existing).await?) {
+        let before = self.lstat_if_present(existing).await?;
+        let attr = self.lstat_if_present(new).await?;
+        let is_ours = match (before, attr, self.lstat_if_present(existing).await?) {
             (Some(before), Some(attr), Some(after)) => attr.is_between(&before, &after),
             _ => false,
         };
-        Ok(if ours { Verdict::Done } else { Verdict::Failed(Errno::EEXIST) })
+        Ok(if is_ours { Outcome::Done } else { Outcome::Failed(Errno::EEXIST) })
     }
 
-    pub(super) async fn look_rename(
+    pub(super) async fn rename_outcome(
         self: &Arc<Core>,
         from: &RemotePath,
         to: &RemotePath,
-        doubt: Doubt,
-    ) -> Result<Verdict> {
-        let (old, new) = (self.there(from).await?, self.there(to).await?);
-        let (before_from, before_to) = (self.before(from, doubt.seen), self.before(to, doubt.seen));
-        let arrived = new.is_some() && is(before_from, new.as_ref()) == Some(true);
-        let to_changed = is(before_to, new.as_ref()).map(|same| !same);
+        in_doubt: InDoubt,
+    ) -> Result<Outcome> {
+        let (old, new) = (self.lstat_if_present(from).await?, self.lstat_if_present(to).await?);
+        let (before_from, before_to) =
+            (self.before(from, in_doubt.seq), self.before(to, in_doubt.seq));
+        let is_moved = new.is_some() && matches_before(before_from, new.as_ref()) == Some(true);
+        let to_changed = matches_before(before_to, new.as_ref()).map(|same| !same);
         Ok(match (&old, &new) {
-            (None, _) if before_from == Some(Seen::Absent) => Verdict::NotDone,
-            (None, None) => Verdict::Unknown("neither name is there"),
+            (None, _) if before_from == Some(NameState::Absent) => Outcome::NotDone,
+            (None, None) => Outcome::Unknown("neither name is there"),
             (None, Some(_)) => match before_from {
-                _ if arrived => Verdict::Done,
-                None if to_changed != Some(false) => Verdict::Done,
-                _ => Verdict::Unknown("the new name is not what had the old one"),
+                _ if is_moved => Outcome::Done,
+                None if to_changed != Some(false) => Outcome::Done,
+                _ => Outcome::Unknown("the new name is not what had the old one"),
             },
-            (Some(old), _) => match is(before_from, Some(old)) {
-                Some(true) => Verdict::NotDone,
-                _ if arrived => Verdict::Done,
-                None if to_changed != Some(true) => Verdict::NotDone,
-                _ if to_changed == Some(false) => Verdict::NotDone,
-                _ => Verdict::Unknown("both names are not what they were"),
+            (Some(old), _) => match matches_before(before_from, Some(old)) {
+                Some(true) => Outcome::NotDone,
+                _ if is_moved => Outcome::Done,
+                None if to_changed != Some(true) => Outcome::NotDone,
+                _ if to_changed == Some(false) => Outcome::NotDone,
+                _ => Outcome::Unknown("both names are not what they were"),
             },
         })
     }
 
-    pub(super) async fn look_new(
+    pub(super) async fn create_outcome(
         self: &Arc<Core>,
         path: &RemotePath,
         flags: OpenFlags,
         perm: u32,
-        doubt: Doubt,
-    ) -> Result<New> {
-        let Some(attr) = self.there(path).await? else { return Ok(New::Absent) };
-        let ours = !self.was_there(path, doubt.seen)
+        in_doubt: InDoubt,
+    ) -> Result<CreateOutcome> {
+        let Some(attr) = self.lstat_if_present(path).await? else {
+            return Ok(CreateOutcome::Absent);
+        };
+        let is_ours = !self.existed(path, in_doubt.seq)
             && attr.kind == FileKind::Regular
             && attr.size == 0
-            && attr.perm & ASKED_PERM & !perm == 0
-            && self.is_fresh(path, &attr, doubt).await?;
-        if !ours {
-            return Ok(New::Taken);
+            && attr.perm & COMPARED_PERM & !perm == 0
+            && self.created_during(path, &attr, in_doubt).await?;
+        if !is_ours {
+            return Ok(CreateOutcome::Exists);
         }
         let existing = OpenFlags { append: flags.append, ..OpenFlags::existing(flags.access) };
         let mut opened = match self.inner.open(path, existing).await {
-            Err(Errno::ENOENT) => return Ok(New::Absent),
+            Err(Errno::ENOENT) => return Ok(CreateOutcome::Absent),
             opened => opened?,
         };
-        let fresh = Fresh::new(&*self.inner, opened.fh);
+        let guard = OpenGuard::new(&*self.inner, opened.fh);
         if let Some(perm) = missing_bits(perm, attr.perm) {
             let change = AttrChange { perm: Some(perm), ..AttrChange::default() };
-            self.inner.fsetattr(fresh.fh(), change).await?;
+            self.inner.fsetattr(guard.fh(), change).await?;
             opened.attr.perm = perm;
         }
-        fresh.take();
-        Ok(New::Ours(opened))
-    }
-}
-
-/// An open directory; closed when dropped.
-struct Dir<'a>(&'a dyn Remote, base::Dh);
-
-impl Drop for Dir<'_> {
-    fn drop(&mut self) {
-        self.0.closedir(self.1);
+        opened.fh = guard.take();
+        Ok(CreateOutcome::Opened(opened))
     }
 }
 
 /// The permission bits to set when some of those `wanted` are not among those there `are`.
 fn missing_bits(wanted: u32, are: u32) -> Option<u32> {
-    (wanted & ASKED_PERM & !are != 0).then_some(wanted | are)
+    (wanted & COMPARED_PERM & !are != 0).then_some(wanted | are)
 }

@@ -12,14 +12,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Access, Attr, OpenFlags, RemotePath, Result};
+use base::{Access, Attr, OpenFlags, OpenGuard, RemotePath, Result};
 use bytes::Bytes;
 
-use super::Fresh;
 use crate::Core;
-use crate::file::{Body, State};
-use crate::log::Change;
-use crate::unsynced::Digest;
+use crate::change_log::Change;
+use crate::file::{FileState, OpenFile};
+use crate::unstable::Digest;
 
 /// Time for a busy server to carry out what it had received before the connection was lost. Over
 /// loopback a new connection takes a tenth of it. Only appends without an answer wait for it.
@@ -29,9 +28,9 @@ const LATE: Duration = Duration::from_secs(1);
 const PIECE_BYTES: u32 = 1 << 20;
 
 /// Waits until appends in doubt, if there are any, have arrived or never will.
-pub(super) async fn wait(body: &Body) {
+pub(super) async fn wait(file: &OpenFile) {
     let lost_at = {
-        let state = body.lock();
+        let state = file.lock();
         state.lost_at.filter(|_| state.log.has_appends_in_doubt())
     };
     if let Some(lost_at) = lost_at {
@@ -41,29 +40,29 @@ pub(super) async fn wait(body: &Body) {
 
 /// Looks what has arrived of the appends in doubt, and answers those who wait for them. An error says
 /// that it could not be looked.
-pub(super) async fn look(
+pub(super) async fn resolve(
     core: &Arc<Core>,
-    body: &Body,
+    file: &OpenFile,
     name: &RemotePath,
     attr: &Attr,
 ) -> Result<()> {
     let (appends, base) = {
-        let mut state = body.lock();
+        let mut state = file.lock();
         let appends = state.log.take_appends_in_doubt();
         if appends.is_empty() {
             return Ok(());
         }
         // Nothing else that is in doubt could have moved the end (`turn`).
-        (appends, state.expect.size())
+        (appends, state.expected.size())
     };
     let arrived = match base {
         Some(base) => arrived(core, name, base, attr.size, &appends).await?,
         None => None,
     };
     if arrived.is_none() {
-        body.tell(core, "what was appended when the connection was lost may be there or not");
+        file.warn(core, "what was appended when the connection was lost may be there or not");
     }
-    let mut state = body.lock();
+    let mut state = file.lock();
     match arrived {
         Some(bytes) => state.appends_arrived(core, &appends, bytes),
         None => state.appends_unknown(core, &appends),
@@ -89,11 +88,11 @@ async fn arrived(
     }
     let inner = &*core.inner;
     let opened = inner.open(name, OpenFlags::existing(Access::Read)).await?;
-    let fresh = Fresh::new(inner, opened.fh);
+    let guard = OpenGuard::new(inner, opened.fh);
     let mut at = 0;
     while at < more {
         let len = u64::from(PIECE_BYTES).min(more - at) as u32;
-        let data = inner.read(fresh.fh(), base + at, len).await?.to_vec();
+        let data = inner.read(guard.fh(), base + at, len).await?.to_vec();
         let expected = &stream[at as usize..][..len as usize];
         if data != expected {
             return Ok(None);
@@ -103,19 +102,19 @@ async fn arrived(
     Ok(Some(more))
 }
 
-impl State {
+impl FileState {
     fn appends_arrived(&mut self, core: &Core, appends: &[(u64, Bytes)], mut bytes: u64) {
-        let ahead = |time| core.clock.is_future(time);
+        let is_future = |time| core.clock.is_future(time);
         for (number, data) in appends {
             let here = bytes.min(data.len() as u64);
             bytes -= here;
             if here > 0 {
-                let at = self.expect.size();
-                self.expect.appended(here, &ahead);
+                let at = self.expected.size();
+                self.expected.appended(here, &is_future);
                 match at {
-                    Some(at) if core.run.may_be_told() => {
+                    Some(at) if core.write_verifier.may_be_available() => {
                         let digest = Digest::of(&data[..here as usize]);
-                        self.unsynced.wrote(*number, at..at + here, Some(digest));
+                        self.unstable.record(*number, at..at + here, Some(digest));
                     }
                     _ => {}
                 }
@@ -127,10 +126,10 @@ impl State {
     }
 
     fn appends_unknown(&mut self, core: &Core, appends: &[(u64, Bytes)]) {
-        let ahead = |time| core.clock.is_future(time);
+        let is_future = |time| core.clock.is_future(time);
         for (number, data) in appends {
-            let change = Change::Append { data: data.clone(), told: 0 };
-            self.may_have_happened(*number, &change, &ahead);
+            let change = Change::Append { data: data.clone(), arrived: 0 };
+            self.may_have_happened(*number, &change, &is_future);
             self.log.answer(*number, Err(base::Errno::EIO));
         }
     }

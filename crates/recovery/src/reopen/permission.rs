@@ -5,12 +5,11 @@
 //! file is either as it was, or the next attempt takes the bits away again. Left with them is a file
 //! that nobody has open any more by then.
 
-use base::{Access, AttrChange, Errno, OpenFlags, Opened, RemotePath, Result};
+use base::{Access, AttrChange, Errno, OpenFlags, OpenGuard, Opened, RemotePath, Result};
 
-use super::Fresh;
 use crate::Core;
-use crate::file::Body;
-use crate::link::is_loss;
+use crate::connection::is_loss;
+use crate::file::OpenFile;
 
 fn perm(perm: u32) -> AttrChange {
     AttrChange { perm: Some(perm), ..AttrChange::default() }
@@ -28,49 +27,49 @@ fn needed_perm(access: Access) -> u32 {
 /// Opens the file for one of its handles.
 pub(super) async fn open(
     core: &Core,
-    body: &Body,
+    file: &OpenFile,
     name: &RemotePath,
     flags: OpenFlags,
 ) -> Result<Opened> {
     let opened = match core.inner.open(name, flags).await {
-        Err(Errno::EACCES) => open_with_more(core, body, name, flags).await?,
+        Err(Errno::EACCES) => open_with_added_mode(core, file, name, flags).await?,
         opened => opened?,
     };
-    let Some(before) = body.lock().loosened else { return Ok(opened) };
-    let fresh = Fresh::new(&*core.inner, opened.fh);
-    if !super::is_it(core, body, name, &opened.attr).await? {
+    let Some(before) = file.lock().mode_to_restore else { return Ok(opened) };
+    let guard = OpenGuard::new(&*core.inner, opened.fh);
+    if !super::is_same_file(core, file, name, &opened.attr).await? {
         // Another file has got the name meanwhile; the caller sees that, too.
-        return Ok(Opened { fh: fresh.take(), ..opened });
+        return Ok(Opened { fh: guard.take(), ..opened });
     }
-    core.inner.fsetattr(fresh.fh(), perm(before)).await?;
-    body.tightened(before);
+    core.inner.fsetattr(guard.fh(), perm(before)).await?;
+    file.note_mode_restored(before);
     let attr = base::Attr { perm: before, ..opened.attr };
-    Ok(Opened { fh: fresh.take(), attr })
+    Ok(Opened { fh: guard.take(), attr })
 }
 
-async fn open_with_more(
+async fn open_with_added_mode(
     core: &Core,
-    body: &Body,
+    file: &OpenFile,
     name: &RemotePath,
     flags: OpenFlags,
 ) -> Result<Opened> {
     let attr = core.inner.lstat(name).await?;
     let more = attr.perm | needed_perm(flags.access);
-    if more == attr.perm || !body.expect().explains(&attr) {
+    if more == attr.perm || !file.expected().matches(&attr) {
         return Err(Errno::EACCES);
     }
-    body.loosens(attr.perm, &perm(more));
+    file.note_mode_added(attr.perm, &perm(more));
     match core.inner.setattr(name, perm(more)).await {
         // Not ours.
         Err(Errno::EPERM | Errno::EACCES) => {
-            body.tightened(attr.perm);
+            file.note_mode_restored(attr.perm);
             Err(Errno::EACCES)
         }
         Err(errno) => Err(errno),
         Ok(()) => match core.inner.open(name, flags).await {
             Err(errno) if !is_loss(errno) => {
                 if core.inner.setattr(name, perm(attr.perm)).await.is_ok() {
-                    body.tightened(attr.perm);
+                    file.note_mode_restored(attr.perm);
                 }
                 Err(errno)
             }
@@ -79,19 +78,19 @@ async fn open_with_more(
     }
 }
 
-impl Body {
+impl OpenFile {
     /// It is about to get more permissions than it has `before`.
-    fn loosens(&self, before: u32, change: &AttrChange) {
+    fn note_mode_added(&self, before: u32, change: &AttrChange) {
         let mut state = self.lock();
         // Those of before an attempt that was cut off are the right ones.
-        state.loosened = state.loosened.or(Some(before));
-        state.expect.may_have_set(change, &|_| false);
+        state.mode_to_restore = state.mode_to_restore.or(Some(before));
+        state.expected.may_have_set(change, &|_| false);
     }
 
     /// It has the permissions of before.
-    fn tightened(&self, before: u32) {
+    fn note_mode_restored(&self, before: u32) {
         let mut state = self.lock();
-        state.loosened = None;
-        state.expect.set(&perm(before), &|_| false);
+        state.mode_to_restore = None;
+        state.expected.set(&perm(before), &|_| false);
     }
 }

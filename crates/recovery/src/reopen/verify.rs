@@ -2,66 +2,71 @@
 
 use std::sync::Arc;
 
-use base::{Access, Errno, OpenFlags, RemotePath, Result};
+use base::{Access, Errno, OpenFlags, OpenGuard, RemotePath, Result};
 
-use super::{Fresh, all};
+use super::join_all;
 use crate::Core;
-use crate::file::Body;
-use crate::link::is_loss;
-use crate::log::Covered;
-use crate::unsynced::{Digest, Piece};
+use crate::change_log::Covered;
+use crate::connection::is_loss;
+use crate::file::OpenFile;
+use crate::unstable::{Digest, Extent};
 
 /// Reads on their way at once.
-const AT_ONCE: usize = 16;
+const MAX_IN_FLIGHT: usize = 16;
 
 /// Compares what is unsynced, if the server may have lost it. What is lost is told by the file's next
 /// write or fsync. An error says that it could not be looked.
-pub(super) async fn look(core: &Arc<Core>, body: &Body, name: &RemotePath) -> Result<()> {
-    let then = {
-        let mut state = body.lock();
-        if state.unsynced.is_empty() {
+pub(super) async fn check(core: &Arc<Core>, file: &OpenFile, name: &RemotePath) -> Result<()> {
+    let old_verifier = {
+        let mut state = file.lock();
+        if state.unstable.is_empty() {
             // The next write tells of which run it is.
-            state.run = None;
+            state.write_verifier = None;
             return Ok(());
         }
-        state.run.clone()
+        state.write_verifier.clone()
     };
-    let now = match core.inner.server_run().await {
+    let new_verifier = match core.inner.write_verifier().await {
         Err(errno) if is_loss(errno) => return Err(errno),
-        now => now.unwrap_or(None),
+        new_verifier => new_verifier.unwrap_or(None),
     };
-    if then == now {
+    if old_verifier == new_verifier {
         return Ok(());
     }
-    let there = match is_there(core, body, name).await? {
-        Some(there) => there,
+    let is_intact = match is_intact_on_server(core, file, name).await? {
+        Some(is_intact) => is_intact,
         // A connection that was lost before it had told its run was most likely only lost.
-        None => then.is_none(),
+        None => old_verifier.is_none(),
     };
-    if !there {
-        body.tell(core, "the server was restarted and has lost what was written and not synced");
+    if !is_intact {
+        file.warn(core, "the server was restarted and has lost what was written and not synced");
     }
-    let mut state = body.lock();
-    state.run = now;
-    if !there {
-        state.unsynced.clear();
-        state.kept_error = Some(Errno::EIO);
+    let mut state = file.lock();
+    state.write_verifier = new_verifier;
+    if !is_intact {
+        state.unstable.clear();
+        state.deferred_error = Some(Errno::EIO);
     }
     Ok(())
 }
 
 /// Whether all that was acknowledged is in the file; `None` when that cannot be compared.
-async fn is_there(core: &Core, body: &Body, name: &RemotePath) -> Result<Option<bool>> {
-    let pieces = {
-        let state = body.lock();
-        let Some(mut pieces) = state.unsynced.pieces() else { return Ok(None) };
-        let covered = |piece: &Piece| state.log.covers(&(piece.offset..piece.offset + piece.len));
-        if pieces.iter().any(|piece| covered(piece) == Covered::Partly) {
+async fn is_intact_on_server(
+    core: &Core,
+    file: &OpenFile,
+    name: &RemotePath,
+) -> Result<Option<bool>> {
+    let extents = {
+        let state = file.lock();
+        let Some(mut extents) = state.unstable.extents() else { return Ok(None) };
+        let covered =
+            |extent: &Extent| state.log.covers(&(extent.offset..extent.offset + extent.len));
+        if extents.iter().any(|extent| covered(extent) == Covered::Partly) {
             return Ok(None);
         }
         // The rest will be written anew.
-        pieces.retain(|piece| covered(piece) == Covered::Not);
-        pieces
+        extents.retain(|extent| covered(extent) == Covered::Not);
+        extents
     };
     let inner = &*core.inner;
     let opened = match inner.open(name, OpenFlags::existing(Access::Read)).await {
@@ -70,29 +75,29 @@ async fn is_there(core: &Core, body: &Body, name: &RemotePath) -> Result<Option<
         // Who may not read cannot compare.
         Err(_) => return Ok(None),
     };
-    let fresh = Fresh::new(inner, opened.fh);
-    for piece in pieces {
-        if digest(core, &fresh, &piece).await? != Some(piece.digest) {
+    let guard = OpenGuard::new(inner, opened.fh);
+    for extent in extents {
+        if digest(core, &guard, &extent).await? != Some(extent.digest) {
             return Ok(Some(false));
         }
     }
     Ok(Some(true))
 }
 
-/// The digest of what is in the place of `piece`; `None` when the file ends before.
-async fn digest(core: &Core, file: &Fresh<'_>, piece: &Piece) -> Result<Option<Digest>> {
+/// The digest of what is in the place of `extent`; `None` when the file ends before.
+async fn digest(core: &Core, file: &OpenGuard<'_>, extent: &Extent) -> Result<Option<Digest>> {
     let offsets: Vec<u64> =
-        (piece.offset..piece.offset + piece.len).step_by(piece.step as usize).collect();
+        (extent.offset..extent.offset + extent.len).step_by(extent.write_len as usize).collect();
     let mut whole: Option<Digest> = None;
-    for some in offsets.chunks(AT_ONCE) {
+    for some in offsets.chunks(MAX_IN_FLIGHT) {
         let reads = some.iter().enumerate();
-        let reads =
-            reads.map(|(index, at)| (index, core.inner.read(file.fh(), *at, piece.step as u32)));
-        let mut parts = all(reads.collect()).await;
+        let reads = reads
+            .map(|(index, at)| (index, core.inner.read(file.fh(), *at, extent.write_len as u32)));
+        let mut parts = join_all(reads.collect()).await;
         parts.sort_by_key(|(index, _)| *index);
         for (_, data) in parts {
             let data = data?;
-            if data.len() as u64 != piece.step {
+            if data.len() as u64 != extent.write_len {
                 return Ok(None);
             }
             let part = match data.pieces() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base::{Access, AttrChange, Errno, Fh, OpenFlags, Remote, Result};
 use bytes::Bytes;
-use steady::Steady;
+use recovery::Recovering;
 use testkit::faulty::{Gate, Which};
 use testkit::{Call, path};
 
@@ -71,23 +71,23 @@ impl Step {
         }
     }
 
-    async fn take(self, steady: Arc<Steady>, handles: Handles) -> Result<()> {
+    async fn take(self, recovering: Arc<Recovering>, handles: Handles) -> Result<()> {
         let bytes = |text: &'static str| Bytes::from_static(text.as_bytes());
         match self {
-            Append(text) => steady.write(handles.appends, 0, bytes(text)).await,
-            AppendToo(text) => steady.write(handles.appends_too, 0, bytes(text)).await,
-            Cut(to) => steady.fsetattr(handles.appends, size(to)).await,
-            CutByName(to) => steady.setattr(&path("f"), size(to)).await,
+            Append(text) => recovering.write(handles.appends, 0, bytes(text)).await,
+            AppendToo(text) => recovering.write(handles.appends_too, 0, bytes(text)).await,
+            Cut(to) => recovering.fsetattr(handles.appends, size(to)).await,
+            CutByName(to) => recovering.setattr(&path("f"), size(to)).await,
             Empty => {
                 let flags = OpenFlags { truncate: true, ..OpenFlags::existing(Access::Write) };
-                let opened = steady.open(&path("f"), flags).await?;
-                steady.close(opened.fh);
+                let opened = recovering.open(&path("f"), flags).await?;
+                recovering.close(opened.fh);
                 Ok(())
             }
-            Write(offset, text) => steady.write(handles.writes, offset, bytes(text)).await,
+            Write(offset, text) => recovering.write(handles.writes, offset, bytes(text)).await,
             Chmod => {
                 let change = AttrChange { perm: Some(0o640), ..AttrChange::default() };
-                steady.fsetattr(handles.writes, change).await
+                recovering.fsetattr(handles.writes, change).await
             }
         }
     }
@@ -164,7 +164,7 @@ async fn take_all(below: Below, steps: &[Step], answered: usize, arrived: usize)
             false => stage.faulty.hold(Which::Any, nth),
         })
         .collect();
-    let taken = steps.iter().map(|step| tokio::spawn(step.take(stage.steady.clone(), handles)));
+    let taken = steps.iter().map(|step| tokio::spawn(step.take(stage.recovering.clone(), handles)));
     let taken: Vec<_> = taken.collect();
     others_run().await;
     stage.faulty.cut();
@@ -185,15 +185,15 @@ async fn take_all(below: Below, steps: &[Step], answered: usize, arrived: usize)
         String::from_utf8_lossy(&content)
     );
     stage.faulty.restore_without_handles(Errno::ESTALE);
-    let attr = stage.steady.fstat(handles.writes).await;
+    let attr = stage.recovering.fstat(handles.writes).await;
     let attr = attr.unwrap_or_else(|errno| panic!("{case}: {errno}"));
     assert_eq!(attr.size, content.len() as u64, "{case}");
     // Nothing was lost, and what can be known of that is known.
     if below != Below::OtherGateway {
-        assert_eq!(stage.steady.fsync(handles.writes).await, Ok(()), "{case}");
+        assert_eq!(stage.recovering.fsync(handles.writes).await, Ok(()), "{case}");
     }
     for fh in [handles.appends, handles.appends_too, handles.writes] {
-        stage.steady.close(fh);
+        stage.recovering.close(fh);
     }
     stage.nothing_leaked().await;
 }
@@ -236,12 +236,13 @@ async fn who_comes_after_a_change_that_waits_for_its_turn_waits_as_well() {
     stage.server().put_file("f", BEFORE);
     let fh = stage.open("f", appending()).await;
     let gate = stage.faulty.hold_answer(Call::Write, 1);
-    let steady = &stage.steady;
-    let mut append = steady.write(fh, 0, Bytes::from_static(b"abc"));
-    let mut cut = steady.fsetattr(fh, size(2));
-    let mut stat = steady.fstat(fh);
-    let mut chmod = steady.fsetattr(fh, AttrChange { perm: Some(0o600), ..AttrChange::default() });
-    let mut next = steady.write(fh, 0, Bytes::from_static(b"de"));
+    let recovering = &stage.recovering;
+    let mut append = recovering.write(fh, 0, Bytes::from_static(b"abc"));
+    let mut cut = recovering.fsetattr(fh, size(2));
+    let mut stat = recovering.fstat(fh);
+    let mut chmod =
+        recovering.fsetattr(fh, AttrChange { perm: Some(0o600), ..AttrChange::default() });
+    let mut next = recovering.write(fh, 0, Bytes::from_static(b"de"));
     assert!(poll_once(&mut append).is_pending() && gate.has_arrived());
     assert!(poll_once(&mut cut).is_pending());
     assert!(poll_once(&mut stat).is_pending());
@@ -261,12 +262,12 @@ async fn a_change_that_is_given_up_before_its_turn_does_not_happen() {
     stage.server().put_file("f", BEFORE);
     let fh = stage.open("f", appending()).await;
     let gate = stage.faulty.hold_answer(Call::Write, 1);
-    let steady = &stage.steady;
-    let mut append = steady.write(fh, 0, Bytes::from_static(b"abc"));
+    let recovering = &stage.recovering;
+    let mut append = recovering.write(fh, 0, Bytes::from_static(b"abc"));
     assert!(poll_once(&mut append).is_pending());
-    let mut cut = steady.fsetattr(fh, size(2));
+    let mut cut = recovering.fsetattr(fh, size(2));
     assert!(poll_once(&mut cut).is_pending());
-    let mut next = steady.write(fh, 0, Bytes::from_static(b"de"));
+    let mut next = recovering.write(fh, 0, Bytes::from_static(b"de"));
     assert!(poll_once(&mut next).is_pending());
     drop(cut);
     stage.blink();
@@ -283,19 +284,19 @@ async fn an_append_after_one_that_was_given_up_is_there_once() {
             let stage = Stage::new();
             stage.server().put_file("f", BEFORE);
             let fh = stage.open("f", appending()).await;
-            let steady = &stage.steady;
+            let recovering = &stage.recovering;
             let gate = match arrived {
                 true => stage.faulty.hold_answer(Call::Write, 1),
                 false => stage.faulty.hold(Call::Write, 1),
             };
-            let mut dropped = steady.write(fh, 0, Bytes::from_static(b"abc"));
+            let mut dropped = recovering.write(fh, 0, Bytes::from_static(b"abc"));
             assert!(poll_once(&mut dropped).is_pending());
             drop((dropped, gate));
             let gate = match next_arrived {
                 true => stage.faulty.hold_answer(Call::Write, 1),
                 false => stage.faulty.hold(Call::Write, 1),
             };
-            let mut next = steady.write(fh, 0, Bytes::from_static(b"de"));
+            let mut next = recovering.write(fh, 0, Bytes::from_static(b"de"));
             assert!(poll_once(&mut next).is_pending());
             gate.arrived().await;
             stage.blink();

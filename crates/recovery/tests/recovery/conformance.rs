@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use steady::{Config, Steady};
+use recovery::{Config, Recovering};
 use testkit::conformance::Ground;
 use testkit::{FaultyRemote, MemRemote};
 
@@ -13,8 +13,8 @@ mod at_once {
     async fn ground() -> Ground {
         let memory = Arc::new(MemRemote::new());
         let counted = memory.clone();
-        let steady = Steady::new(memory, Config::default());
-        Ground::new(steady).counting(move || counted.open_handles())
+        let recovering = Recovering::new(memory, Config::default());
+        Ground::new(recovering).counting(move || counted.open_handles())
     }
 
     testkit::conformance!(ground);
@@ -29,9 +29,9 @@ mod later {
         memory.set_pending(true);
         let counted = memory.clone();
         let faulty = FaultyRemote::new(memory);
-        faulty.set_server_run("this one");
-        let steady = Steady::new(Arc::new(faulty), Config::default());
-        Ground::new(steady).counting(move || counted.open_handles())
+        faulty.set_write_verifier("this one");
+        let recovering = Recovering::new(Arc::new(faulty), Config::default());
+        Ground::new(recovering).counting(move || counted.open_handles())
     }
 
     testkit::conformance!(ground);
@@ -82,8 +82,8 @@ mod blinking {
                 blinked.restore_without_handles(Errno::ESTALE);
             }
         });
-        let steady = Steady::new(faulty, Config::default());
-        Ground::new(steady)
+        let recovering = Recovering::new(faulty, Config::default());
+        Ground::new(recovering)
             .expecting(Expectations::default())
             .counting(move || counted.open_handles())
             .keeping(Blinking(blinking))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use base::{Access, AttrChange, Create, Errno, Fh, OpenFlags, RenameMode, Result};
 use base::{Remote, RemotePath};
 use bytes::Bytes;
-use steady::Steady;
+use recovery::Recovering;
 use testkit::{Call, path};
 
 use super::stage::{Stage, Started, appending, making, others_run};
@@ -42,7 +42,7 @@ struct Open {
 struct Case {
     call: Call,
     /// Does it, and gives what is to be compared.
-    run: fn(&Steady, Open) -> Started<'_, Result<String>>,
+    run: fn(&Recovering, Open) -> Started<'_, Result<String>>,
     /// What a look at the server gives afterwards.
     look: fn(&Stage) -> String,
     answer: &'static str,
@@ -58,10 +58,10 @@ fn nothing(_: &Stage) -> String {
 }
 
 /// Opens, closes, and tells the size.
-async fn opened(steady: &Steady, name: &str, flags: OpenFlags) -> Result<String> {
-    let opened = steady.open(&at(name), flags).await?;
-    let attr = steady.fstat(opened.fh).await?;
-    steady.close(opened.fh);
+async fn opened(recovering: &Recovering, name: &str, flags: OpenFlags) -> Result<String> {
+    let opened = recovering.open(&at(name), flags).await?;
+    let attr = recovering.fstat(opened.fh).await?;
+    recovering.close(opened.fh);
     Ok(attr.size.to_string())
 }
 
@@ -73,8 +73,8 @@ fn cases() -> Vec<Case> {
     vec![
         Case {
             call: Call::Lstat,
-            run: |steady, _| {
-                Box::pin(async { Ok(steady.lstat(&at("file")).await?.size.to_string()) })
+            run: |recovering, _| {
+                Box::pin(async { Ok(recovering.lstat(&at("file")).await?.size.to_string()) })
             },
             look: nothing,
             answer: "7",
@@ -82,9 +82,9 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Readlink,
-            run: |steady, _| {
+            run: |recovering, _| {
                 Box::pin(async {
-                    Ok(String::from_utf8(steady.readlink(&at("link")).await?).unwrap())
+                    Ok(String::from_utf8(recovering.readlink(&at("link")).await?).unwrap())
                 })
             },
             look: nothing,
@@ -93,8 +93,8 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Statvfs,
-            run: |steady, _| {
-                Box::pin(async { Ok(steady.statvfs(&at("")).await?.name_max.to_string()) })
+            run: |recovering, _| {
+                Box::pin(async { Ok(recovering.statvfs(&at("")).await?.name_max.to_string()) })
             },
             look: nothing,
             answer: "255",
@@ -102,18 +102,18 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Fsyncdir,
-            run: |steady, _| Box::pin(async { done(steady.fsyncdir(&at("dir"))).await }),
+            run: |recovering, _| Box::pin(async { done(recovering.fsyncdir(&at("dir"))).await }),
             look: nothing,
             answer: "done",
             after: "",
         },
         Case {
             call: Call::Opendir,
-            run: |steady, _| {
+            run: |recovering, _| {
                 Box::pin(async {
-                    let dh = steady.opendir(&at("dir")).await?;
-                    let entries = steady.readdir(dh).await?;
-                    steady.closedir(dh);
+                    let dh = recovering.opendir(&at("dir")).await?;
+                    let entries = recovering.readdir(dh).await?;
+                    recovering.closedir(dh);
                     Ok(entries.unwrap().len().to_string())
                 })
             },
@@ -123,10 +123,10 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Readdir,
-            run: |steady, open| {
+            run: |recovering, open| {
                 Box::pin(async move {
                     let mut names = Vec::new();
-                    while let Some(entries) = steady.readdir(open.dir).await? {
+                    while let Some(entries) = recovering.readdir(open.dir).await? {
                         names.extend(entries.into_iter().map(|entry| entry.name.to_string()));
                     }
                     names.sort();
@@ -139,16 +139,18 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Open,
-            run: |steady, _| Box::pin(opened(steady, "file", OpenFlags::existing(Access::Read))),
+            run: |recovering, _| {
+                Box::pin(opened(recovering, "file", OpenFlags::existing(Access::Read)))
+            },
             look: nothing,
             answer: "7",
             after: "",
         },
         Case {
             call: Call::Open,
-            run: |steady, _| {
+            run: |recovering, _| {
                 let flags = OpenFlags { truncate: true, ..making() };
-                Box::pin(opened(steady, "second", flags))
+                Box::pin(opened(recovering, "second", flags))
             },
             look: |stage| stage.content("second"),
             answer: "0",
@@ -156,16 +158,16 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Open,
-            run: |steady, _| Box::pin(opened(steady, "made", making())),
+            run: |recovering, _| Box::pin(opened(recovering, "made", making())),
             look: |stage| stage.content("made"),
             answer: "0",
             after: "",
         },
         Case {
             call: Call::Open,
-            run: |steady, _| {
+            run: |recovering, _| {
                 let flags = OpenFlags { create: Create::Exclusive(0o640), ..making() };
-                Box::pin(opened(steady, "new", flags))
+                Box::pin(opened(recovering, "new", flags))
             },
             look: |stage| format!("{:o}", stage.server().attr("new").perm),
             answer: "0",
@@ -173,8 +175,8 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Fstat,
-            run: |steady, open| {
-                Box::pin(async move { Ok(steady.fstat(open.file).await?.size.to_string()) })
+            run: |recovering, open| {
+                Box::pin(async move { Ok(recovering.fstat(open.file).await?.size.to_string()) })
             },
             look: nothing,
             answer: "7",
@@ -182,9 +184,9 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Read,
-            run: |steady, open| {
+            run: |recovering, open| {
                 Box::pin(async move {
-                    let data = steady.read(open.file, 0, 100).await?;
+                    let data = recovering.read(open.file, 0, 100).await?;
                     Ok(String::from_utf8(data.to_vec()).unwrap())
                 })
             },
@@ -194,9 +196,9 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Write,
-            run: |steady, open| {
+            run: |recovering, open| {
                 let data = Bytes::from_static(b"XY");
-                Box::pin(async move { done(steady.write(open.file, 6, data)).await })
+                Box::pin(async move { done(recovering.write(open.file, 6, data)).await })
             },
             look: |stage| stage.content("file"),
             answer: "done",
@@ -204,9 +206,9 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Write,
-            run: |steady, open| {
+            run: |recovering, open| {
                 let data = Bytes::from_static(b" more");
-                Box::pin(async move { done(steady.write(open.log, 0, data)).await })
+                Box::pin(async move { done(recovering.write(open.log, 0, data)).await })
             },
             look: |stage| stage.content("log"),
             answer: "done",
@@ -214,18 +216,20 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Fsync,
-            run: |steady, open| Box::pin(async move { done(steady.fsync(open.file)).await }),
+            run: |recovering, open| {
+                Box::pin(async move { done(recovering.fsync(open.file)).await })
+            },
             look: nothing,
             answer: "done",
             after: "",
         },
         Case {
             call: Call::Finish,
-            run: |steady, _| {
+            run: |recovering, _| {
                 Box::pin(async move {
-                    let fh = steady.open(&at("written"), making()).await?.fh;
-                    steady.write(fh, 0, Bytes::from_static(b"whole")).await?;
-                    done(steady.finish(fh)).await
+                    let fh = recovering.open(&at("written"), making()).await?.fh;
+                    recovering.write(fh, 0, Bytes::from_static(b"whole")).await?;
+                    done(recovering.finish(fh)).await
                 })
             },
             look: |stage| stage.content("written"),
@@ -234,13 +238,13 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Finish,
-            run: |steady, _| {
+            run: |recovering, _| {
                 Box::pin(async move {
-                    let fh = steady.open(&at("flushed"), making()).await?.fh;
-                    steady.write(fh, 0, Bytes::from_static(b"whole")).await?;
-                    steady.flush(fh).await?;
-                    steady.write(fh, 0, Bytes::from_static(b"W")).await?;
-                    done(steady.finish(fh)).await
+                    let fh = recovering.open(&at("flushed"), making()).await?.fh;
+                    recovering.write(fh, 0, Bytes::from_static(b"whole")).await?;
+                    recovering.flush(fh).await?;
+                    recovering.write(fh, 0, Bytes::from_static(b"W")).await?;
+                    done(recovering.finish(fh)).await
                 })
             },
             look: |stage| stage.content("flushed"),
@@ -249,9 +253,9 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Fsetattr,
-            run: |steady, open| {
+            run: |recovering, open| {
                 let change = AttrChange { size: Some(3), ..AttrChange::default() };
-                Box::pin(async move { done(steady.fsetattr(open.file, change)).await })
+                Box::pin(async move { done(recovering.fsetattr(open.file, change)).await })
             },
             look: |stage| stage.content("file"),
             answer: "done",
@@ -259,9 +263,9 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Setattr,
-            run: |steady, _| {
+            run: |recovering, _| {
                 let change = AttrChange { perm: Some(0o600), ..AttrChange::default() };
-                Box::pin(async move { done(steady.setattr(&at("file"), change)).await })
+                Box::pin(async move { done(recovering.setattr(&at("file"), change)).await })
             },
             look: |stage| format!("{:o}", stage.server().attr("file").perm),
             answer: "done",
@@ -269,43 +273,47 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Mkdir,
-            run: |steady, _| Box::pin(async { done(steady.mkdir(&at("newdir"), 0o700)).await }),
+            run: |recovering, _| {
+                Box::pin(async { done(recovering.mkdir(&at("newdir"), 0o700)).await })
+            },
             look: |stage| format!("{:o}", stage.server().attr("newdir").perm),
             answer: "done",
             after: "700",
         },
         Case {
             call: Call::Mkdir,
-            run: |steady, _| Box::pin(async { done(steady.mkdir(&at("empty"), 0o700)).await }),
+            run: |recovering, _| {
+                Box::pin(async { done(recovering.mkdir(&at("empty"), 0o700)).await })
+            },
             look: nothing,
             answer: "EEXIST",
             after: "",
         },
         Case {
             call: Call::Rmdir,
-            run: |steady, _| Box::pin(async { done(steady.rmdir(&at("empty"))).await }),
+            run: |recovering, _| Box::pin(async { done(recovering.rmdir(&at("empty"))).await }),
             look: |stage| stage.server().exists("empty").to_string(),
             answer: "done",
             after: "false",
         },
         Case {
             call: Call::Rmdir,
-            run: |steady, _| Box::pin(async { done(steady.rmdir(&at("dir"))).await }),
+            run: |recovering, _| Box::pin(async { done(recovering.rmdir(&at("dir"))).await }),
             look: |stage| stage.server().exists("dir").to_string(),
             answer: "ENOTEMPTY",
             after: "true",
         },
         Case {
             call: Call::Unlink,
-            run: |steady, _| Box::pin(async { done(steady.unlink(&at("second"))).await }),
+            run: |recovering, _| Box::pin(async { done(recovering.unlink(&at("second"))).await }),
             look: |stage| stage.server().exists("second").to_string(),
             answer: "done",
             after: "false",
         },
         Case {
             call: Call::Symlink,
-            run: |steady, _| {
-                Box::pin(async { done(steady.symlink(b"target", &at("newlink"))).await })
+            run: |recovering, _| {
+                Box::pin(async { done(recovering.symlink(b"target", &at("newlink"))).await })
             },
             look: |stage| stage.server().attr("newlink").size.to_string(),
             answer: "done",
@@ -313,15 +321,17 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Symlink,
-            run: |steady, _| Box::pin(async { done(steady.symlink(b"file", &at("link"))).await }),
+            run: |recovering, _| {
+                Box::pin(async { done(recovering.symlink(b"file", &at("link"))).await })
+            },
             look: nothing,
             answer: "EEXIST",
             after: "",
         },
         Case {
             call: Call::Link,
-            run: |steady, _| {
-                Box::pin(async { done(steady.link(&at("second"), &at("third"))).await })
+            run: |recovering, _| {
+                Box::pin(async { done(recovering.link(&at("second"), &at("third"))).await })
             },
             look: |stage| stage.content("third"),
             answer: "done",
@@ -329,9 +339,11 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Rename,
-            run: |steady, _| {
+            run: |recovering, _| {
                 let (from, to) = (at("second"), at("log"));
-                Box::pin(async move { done(steady.rename(&from, &to, RenameMode::Replace)).await })
+                Box::pin(
+                    async move { done(recovering.rename(&from, &to, RenameMode::Replace)).await },
+                )
             },
             look: |stage| format!("{} {}", stage.content("log"), stage.server().exists("second")),
             answer: "done",
@@ -339,10 +351,10 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Rename,
-            run: |steady, _| {
+            run: |recovering, _| {
                 let (from, to) = (at("dir"), at("moved"));
                 Box::pin(
-                    async move { done(steady.rename(&from, &to, RenameMode::NoReplace)).await },
+                    async move { done(recovering.rename(&from, &to, RenameMode::NoReplace)).await },
                 )
             },
             look: |stage| stage.server().names("moved").join(" "),
@@ -351,10 +363,10 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Rename,
-            run: |steady, _| {
+            run: |recovering, _| {
                 let (from, to) = (at("dir"), at("empty"));
                 Box::pin(
-                    async move { done(steady.rename(&from, &to, RenameMode::NoReplace)).await },
+                    async move { done(recovering.rename(&from, &to, RenameMode::NoReplace)).await },
                 )
             },
             look: |stage| stage.server().names("dir").join(" "),
@@ -363,11 +375,11 @@ fn cases() -> Vec<Case> {
         },
         Case {
             call: Call::Copy,
-            run: |steady, open| {
+            run: |recovering, open| {
                 Box::pin(async move {
-                    let target = steady.open(&at("second"), making()).await?.fh;
-                    let copied = steady.copy(open.file, 0, target, 3, 100).await;
-                    steady.close(target);
+                    let target = recovering.open(&at("second"), making()).await?.fh;
+                    let copied = recovering.copy(open.file, 0, target, 3, 100).await;
+                    recovering.close(target);
                     Ok(copied?.to_string())
                 })
             },
@@ -379,9 +391,9 @@ fn cases() -> Vec<Case> {
 }
 
 /// What a process that has looked around sees, so that names are known as they are in use.
-async fn look_around(steady: &Steady) {
+async fn look_around(recovering: &Recovering) {
     for name in ["file", "second", "log", "link", "dir", "empty", "newdir", "moved", "third"] {
-        let _ = steady.lstat(&at(name)).await;
+        let _ = recovering.lstat(&at(name)).await;
     }
 }
 
@@ -397,16 +409,16 @@ async fn ground(stage: &Stage) -> Open {
     let open = Open {
         file: stage.open("file", OpenFlags::existing(Access::ReadWrite)).await,
         log: stage.open("log", appending()).await,
-        dir: stage.steady.opendir(&at("dir")).await.unwrap(),
+        dir: stage.recovering.opendir(&at("dir")).await.unwrap(),
     };
-    look_around(&stage.steady).await;
+    look_around(&stage.recovering).await;
     open
 }
 
 async fn run(stage: Stage, case: &Case, cut: Cut) {
     let open = ground(&stage).await;
     stage.server().set_pending(true);
-    let call = (case.run)(&stage.steady, open);
+    let call = (case.run)(&stage.recovering, open);
     let answer = match cut {
         Cut::Unsent => {
             stage.faulty.fail(case.call, 1, Errno::EHOSTDOWN);
@@ -442,9 +454,9 @@ async fn run(stage: Stage, case: &Case, cut: Cut) {
         let content = stage.server().content("file");
         assert_eq!(stage.read(open.file).await.unwrap(), content, "{:?} {cut:?}", case.call);
     }
-    stage.steady.close(open.file);
-    stage.steady.close(open.log);
-    stage.steady.closedir(open.dir);
+    stage.recovering.close(open.file);
+    stage.recovering.close(open.log);
+    stage.recovering.closedir(open.dir);
     others_run().await;
     stage.nothing_leaked().await;
 }
@@ -485,15 +497,15 @@ async fn every_operation_survives_two_losses_wherever_they_are() {
                     let any = testkit::faulty::Which::Any;
                     stage.faulty.fail_after(any, second + 1, Errno::ETIMEDOUT);
                 }
-                let answer = (case.run)(&stage.steady, open).await;
+                let answer = (case.run)(&stage.recovering, open).await;
                 let said = answer.unwrap_or_else(|errno| errno.name().unwrap().to_owned());
                 let story = format!("{:?} {first} {second}", case.call);
                 assert_eq!(said, case.answer, "{story}");
                 assert_eq!((case.look)(&stage), case.after, "{story}");
                 stage.faulty.clear();
-                stage.steady.close(open.file);
-                stage.steady.close(open.log);
-                stage.steady.closedir(open.dir);
+                stage.recovering.close(open.file);
+                stage.recovering.close(open.log);
+                stage.recovering.closedir(open.dir);
                 stage.nothing_leaked().await;
             }
         }
@@ -519,8 +531,8 @@ async fn giving_back_over_a_cut_leaks_nothing() {
         let open = ground(&stage).await;
         stage.server().set_pending(true);
         let give_back = || {
-            stage.steady.close(open.file);
-            stage.steady.closedir(open.dir);
+            stage.recovering.close(open.file);
+            stage.recovering.closedir(open.dir);
         };
         match cut {
             Cut::BeforeTheRequest => {
@@ -530,7 +542,7 @@ async fn giving_back_over_a_cut_leaks_nothing() {
             Cut::BetweenRequestAndReply => {
                 // Those before it on the same handles are still under way.
                 let gate = stage.faulty.hold(Call::Write, 1);
-                let write = stage.steady.write(open.file, 0, Bytes::from_static(b"C"));
+                let write = stage.recovering.write(open.file, 0, Bytes::from_static(b"C"));
                 let given_back = async {
                     gate.arrived().await;
                     give_back();
@@ -545,8 +557,8 @@ async fn giving_back_over_a_cut_leaks_nothing() {
             }
         }
         assert_eq!(stage.read(open.log).await.unwrap(), b"lines", "{cut:?}");
-        assert_eq!(stage.steady.fstat(open.file).await, Err(Errno::EBADF), "{cut:?}");
-        stage.steady.close(open.log);
+        assert_eq!(stage.recovering.fstat(open.file).await, Err(Errno::EBADF), "{cut:?}");
+        stage.recovering.close(open.log);
         stage.nothing_leaked().await;
     }
 }

@@ -19,14 +19,14 @@ async fn writes_are_sent_again_in_their_order() {
     let (one, other) = (stage.create("f").await, stage.create("f").await);
     stage.server().set_pending(true);
     let gate = stage.faulty.hold(Call::Write, 1);
-    let steady = &stage.steady;
+    let recovering = &stage.recovering;
     // Overlapping, through two handles of one file, with changes of size between them.
     let mut calls: Vec<Started<'_, _>> = vec![
-        steady.write(one, 0, Bytes::from_static(b"aaaaaaaaaa")),
-        steady.write(one, 5, Bytes::from_static(b"bbbb")),
-        steady.fsetattr(one, size(7)),
-        steady.write(other, 6, Bytes::from_static(b"cc")),
-        steady.write(one, 7, Bytes::from_static(b"d")),
+        recovering.write(one, 0, Bytes::from_static(b"aaaaaaaaaa")),
+        recovering.write(one, 5, Bytes::from_static(b"bbbb")),
+        recovering.fsetattr(one, size(7)),
+        recovering.write(other, 6, Bytes::from_static(b"cc")),
+        recovering.write(one, 7, Bytes::from_static(b"d")),
     ];
     for call in &mut calls {
         assert!(poll_once(call).is_pending());
@@ -39,8 +39,8 @@ async fn writes_are_sent_again_in_their_order() {
     }
     assert_eq!(stage.content("f"), "aaaaabcd");
     assert_eq!(stage.read(one).await.unwrap(), b"aaaaabcd");
-    stage.steady.close(one);
-    stage.steady.close(other);
+    stage.recovering.close(one);
+    stage.recovering.close(other);
     stage.nothing_leaked().await;
 }
 
@@ -51,12 +51,12 @@ async fn what_comes_after_a_loss_waits_for_what_came_before() {
     stage.faulty.fail(Call::Write, 1, Errno::EHOSTDOWN);
     // Held while the file is opened again.
     let gate = stage.faulty.hold(Call::Open, 1);
-    let steady = &stage.steady;
-    let mut first = steady.write(fh, 0, Bytes::from_static(b"first"));
+    let recovering = &stage.recovering;
+    let mut first = recovering.write(fh, 0, Bytes::from_static(b"first"));
     assert!(poll_once(&mut first).is_pending());
     gate.arrived().await;
-    let mut second = steady.write(fh, 3, Bytes::from_static(b"second"));
-    let mut read = steady.read(fh, 0, 100);
+    let mut second = recovering.write(fh, 3, Bytes::from_static(b"second"));
+    let mut read = recovering.read(fh, 0, 100);
     assert!(poll_once(&mut second).is_pending() && poll_once(&mut read).is_pending());
     assert_eq!(stage.content("f"), "");
     gate.release();
@@ -70,14 +70,14 @@ async fn a_write_that_was_given_up_is_not_sent_again() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     stage.faulty.cut();
-    let mut dropped = stage.steady.write(fh, 0, Bytes::from_static(b"dropped"));
-    let mut kept = stage.steady.write(fh, 2, Bytes::from_static(b"kept"));
+    let mut dropped = stage.recovering.write(fh, 0, Bytes::from_static(b"dropped"));
+    let mut kept = stage.recovering.write(fh, 2, Bytes::from_static(b"kept"));
     assert!(poll_once(&mut dropped).is_pending() && poll_once(&mut kept).is_pending());
     drop(dropped);
     stage.faulty.restore_without_handles(Errno::ESTALE);
     assert_eq!(kept.await, Ok(()));
     assert_eq!(stage.content("f"), "\0\0kept");
-    assert_eq!(stage.steady.status().bytes_unacknowledged, 0);
+    assert_eq!(stage.recovering.status().bytes_unacknowledged, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,7 +85,7 @@ async fn a_write_does_not_overwrite_what_was_acknowledged_after_it() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     let gate = stage.faulty.hold_answer(Call::Write, 1);
-    let mut first = stage.steady.write(fh, 0, Bytes::from_static(b"aaaaaaaa"));
+    let mut first = stage.recovering.write(fh, 0, Bytes::from_static(b"aaaaaaaa"));
     assert!(poll_once(&mut first).is_pending());
     assert!(gate.has_arrived());
     stage.put(fh, 2, "bbb").await.unwrap();
@@ -111,12 +111,12 @@ async fn any_answers_to_writes_and_changes_of_size_may_be_lost() {
                 let range = at as usize..at as usize + data.len();
                 expected.resize(expected.len().max(range.end), 0);
                 expected[range].copy_from_slice(&data);
-                (Call::Write, stage.steady.write(fh, at, Bytes::from(data)))
+                (Call::Write, stage.recovering.write(fh, at, Bytes::from(data)))
             } else {
                 let len = dice.below(12);
                 log.push(format!("size {len}"));
                 expected.resize(len as usize, 0);
-                (Call::Fsetattr, stage.steady.fsetattr(fh, size(len)))
+                (Call::Fsetattr, stage.recovering.fsetattr(fh, size(len)))
             };
             if is_lost {
                 log.push("lost".to_owned());
@@ -142,7 +142,7 @@ async fn any_answers_to_writes_and_changes_of_size_may_be_lost() {
             assert_eq!(change.await, Ok(()));
         }
         assert_eq!(stage.read(fh).await, Ok(expected), "seed {seed}: {log:?}");
-        stage.steady.close(fh);
+        stage.recovering.close(fh);
         stage.nothing_leaked().await;
     }
 }
@@ -152,9 +152,9 @@ async fn a_handle_that_is_closed_while_its_write_waits_is_opened_for_that_write(
     let stage = Stage::new();
     let fh = stage.create("f").await;
     stage.faulty.cut();
-    let mut write = stage.steady.write(fh, 0, Bytes::from_static(b"last"));
+    let mut write = stage.recovering.write(fh, 0, Bytes::from_static(b"last"));
     assert!(poll_once(&mut write).is_pending());
-    stage.steady.close(fh);
+    stage.recovering.close(fh);
     stage.faulty.restore_without_handles(Errno::ESTALE);
     assert_eq!(write.await, Ok(()));
     assert_eq!(stage.content("f"), "last");
@@ -172,8 +172,8 @@ async fn an_append_is_there_once_however_much_of_it_had_arrived() {
         stage.put(fh, 0, "acked ").await.unwrap();
         stage.server().set_pending(true);
         let gates = [1, 2, 3].map(|nth| stage.faulty.hold(Call::Write, nth));
-        let steady = &stage.steady;
-        let mut calls = pieces.map(|piece| steady.write(fh, 0, Bytes::from(piece)));
+        let recovering = &stage.recovering;
+        let mut calls = pieces.map(|piece| recovering.write(fh, 0, Bytes::from(piece)));
         for call in &mut calls {
             assert!(poll_once(call).is_pending());
         }
@@ -186,7 +186,7 @@ async fn an_append_is_there_once_however_much_of_it_had_arrived() {
         }
         assert_eq!(stage.content("log"), format!("before acked {whole}"), "{arrived}");
         stage.put(fh, 0, "after").await.unwrap();
-        stage.steady.close(fh);
+        stage.recovering.close(fh);
         stage.nothing_leaked().await;
     }
 }
@@ -199,7 +199,7 @@ async fn an_append_that_is_carried_out_late_is_there_once() {
         stage.server().put_file("log", "before ");
         let fh = stage.open("log", appending()).await;
         let gate = stage.faulty.hold(Call::Write, 1);
-        let mut append = stage.steady.write(fh, 0, Bytes::from_static(b"late"));
+        let mut append = stage.recovering.write(fh, 0, Bytes::from_static(b"late"));
         assert!(poll_once(&mut append).is_pending());
         stage.blink();
         drop(gate);
@@ -219,7 +219,7 @@ async fn an_append_that_cannot_be_told_from_others_is_an_error() {
     stage.server().put_file("log", "before ");
     let fh = stage.open("log", appending()).await;
     let gate = stage.faulty.hold(Call::Write, 1);
-    let mut ours = stage.steady.write(fh, 0, Bytes::from_static(b"ours and more"));
+    let mut ours = stage.recovering.write(fh, 0, Bytes::from_static(b"ours and more"));
     assert!(poll_once(&mut ours).is_pending());
     stage.server().put_file("log", "before theirs");
     stage.blink();
@@ -272,10 +272,10 @@ async fn a_file_that_was_changed_meanwhile_is_stale() {
             for _ in 0..2 {
                 assert_eq!(stage.read(fh).await, Err(Errno::ESTALE), "{what}");
                 assert_eq!(stage.put(fh, 0, "x").await, Err(Errno::ESTALE), "{what}");
-                assert_eq!(stage.steady.fsync(fh).await, Err(Errno::ESTALE), "{what}");
+                assert_eq!(stage.recovering.fsync(fh).await, Err(Errno::ESTALE), "{what}");
             }
         }
-        stage.steady.close(fh);
+        stage.recovering.close(fh);
         stage.nothing_leaked().await;
     }
 }
@@ -307,7 +307,7 @@ async fn a_file_without_permissions_is_opened_again_by_who_has_it_open() {
             assert_eq!(stage.faulty.not_reached(), 0, "{access:?} {fault}");
             assert_eq!(stage.content("f"), "before and after", "{access:?} {fault}");
             assert_eq!(stage.server().attr("f").perm, 0o666 & !missing, "{access:?} {fault}");
-            stage.steady.close(fh);
+            stage.recovering.close(fh);
             stage.nothing_leaked().await;
         }
     }
@@ -326,7 +326,7 @@ async fn who_may_not_write_any_more_is_told_that_it_is_lost() {
     stage.faulty.fail(Call::Open, 2, Errno::EACCES);
     stage.faulty.fail(Call::Setattr, 1, Errno::EPERM);
     assert_eq!(stage.put(fh, 0, "x").await, Err(Errno::EIO));
-    assert_eq!(stage.steady.fsync(fh).await, Err(Errno::EIO));
+    assert_eq!(stage.recovering.fsync(fh).await, Err(Errno::EIO));
     assert_eq!(stage.server().attr("f").perm, 0o444);
     assert_eq!(stage.read(reader).await, Err(Errno::EACCES));
     assert_eq!(stage.faulty.not_reached(), 0);
@@ -352,7 +352,7 @@ async fn a_file_that_has_grown_is_the_same_if_its_old_end_is_still_there() {
         stage.server().put_file("f", old.as_bytes());
         stage.server().set_mtime("f", 1_000);
         let fh = stage.open("f", OpenFlags::existing(Access::Read)).await;
-        let read = stage.steady.read(fh, 0, read_to as u32).await.unwrap();
+        let read = stage.recovering.read(fh, 0, read_to as u32).await.unwrap();
         assert_eq!(read.len() as u64, read_to);
         stage.faulty.cut();
         stage.server().put_file("f", now.as_bytes());
@@ -360,7 +360,7 @@ async fn a_file_that_has_grown_is_the_same_if_its_old_end_is_still_there() {
         stage.faulty.restore_without_handles(Errno::ESTALE);
         let expected = if goes_on { Ok(now.as_bytes().to_vec()) } else { Err(Errno::ESTALE) };
         assert_eq!(stage.read(fh).await, expected, "{now}, from {mtime}, read to {read_to}");
-        stage.steady.close(fh);
+        stage.recovering.close(fh);
         stage.nothing_leaked().await;
     }
 }
@@ -374,13 +374,13 @@ async fn what_we_have_changed_ourselves_is_no_change() {
     for round in 0..4 {
         match round {
             0 => stage.put(fh, 0, "written").await.unwrap(),
-            1 => stage.steady.setattr(&path("f"), size(3)).await.unwrap(),
-            2 => stage.steady.fsetattr(fh, perm).await.unwrap(),
+            1 => stage.recovering.setattr(&path("f"), size(3)).await.unwrap(),
+            2 => stage.recovering.fsetattr(fh, perm).await.unwrap(),
             _ => {
                 let flags = OpenFlags { truncate: true, ..making() };
                 let third = stage.open("f", flags).await;
                 stage.put(third, 0, "anew").await.unwrap();
-                stage.steady.close(third);
+                stage.recovering.close(third);
             }
         }
         stage.blink();
@@ -403,10 +403,10 @@ async fn what_was_acknowledged_before_something_older_stands() {
             let fh = stage.create("f").await;
             stage.put(fh, 0, "content").await.unwrap();
             let gate = stage.faulty.hold_answer(Call::Fsetattr, 1);
-            let mut first = stage.steady.fsetattr(fh, older);
+            let mut first = stage.recovering.fsetattr(fh, older);
             assert!(poll_once(&mut first).is_pending());
             match newer {
-                Some(newer) => stage.steady.fsetattr(fh, newer).await.unwrap(),
+                Some(newer) => stage.recovering.fsetattr(fh, newer).await.unwrap(),
                 None => stage.put(fh, 4, "e, newer").await.unwrap(),
             }
             gate.release();
@@ -414,7 +414,7 @@ async fn what_was_acknowledged_before_something_older_stands() {
             stage.blink();
             let content = stage.server().content("f");
             assert_eq!(stage.read(fh).await, Ok(content), "{older:?} {newer:?}");
-            stage.steady.close(fh);
+            stage.recovering.close(fh);
             stage.nothing_leaked().await;
         }
     }
@@ -425,14 +425,14 @@ async fn a_write_that_is_acknowledged_after_a_newer_cut_makes_the_file_no_longer
     let stage = Stage::new();
     let fh = stage.create("f").await;
     let gate = stage.faulty.hold_answer(Call::Write, 1);
-    let mut first = stage.steady.write(fh, 0, Bytes::from_static(b"content"));
+    let mut first = stage.recovering.write(fh, 0, Bytes::from_static(b"content"));
     assert!(poll_once(&mut first).is_pending());
-    stage.steady.fsetattr(fh, size(3)).await.unwrap();
+    stage.recovering.fsetattr(fh, size(3)).await.unwrap();
     gate.release();
     first.await.unwrap();
     stage.blink();
     assert_eq!(stage.read(fh).await.unwrap(), b"con");
-    stage.steady.close(fh);
+    stage.recovering.close(fh);
     stage.nothing_leaked().await;
 }
 
@@ -455,8 +455,8 @@ async fn a_file_is_found_by_its_new_name() {
     let fh = stage.create("d/f").await;
     stage.put(fh, 0, "content").await.unwrap();
     let rename = |from: &'static str, to: &'static str| {
-        let steady = stage.steady.clone();
-        async move { steady.rename(&path(from), &path(to), RenameMode::Replace).await }
+        let recovering = stage.recovering.clone();
+        async move { recovering.rename(&path(from), &path(to), RenameMode::Replace).await }
     };
     rename("d/f", "d/g").await.unwrap();
     rename("d", "e").await.unwrap();
@@ -476,20 +476,20 @@ async fn a_file_is_found_by_the_name_that_it_may_have() {
         let stage = Stage::new();
         let fh = stage.create("f").await;
         stage.put(fh, 0, "content").await.unwrap();
-        stage.steady.lstat(&path("f")).await.unwrap();
+        stage.recovering.lstat(&path("f")).await.unwrap();
         match arrived {
             true => stage.faulty.fail_after(Call::Rename, 1, Errno::EHOSTDOWN),
             false => stage.faulty.fail(Call::Rename, 1, Errno::EHOSTDOWN),
         }
         // Stands between the lost answer and what is found out about it.
         let gate = stage.faulty.hold(Call::Lstat, 1);
-        let steady = stage.steady.clone();
+        let recovering = stage.recovering.clone();
         let renaming = tokio::spawn(async move {
-            steady.rename(&path("f"), &path("g"), RenameMode::Replace).await
+            recovering.rename(&path("f"), &path("g"), RenameMode::Replace).await
         });
         gate.arrived().await;
         stage.server().set_pending(true);
-        let stale = stage.steady.read(fh, 0, 100);
+        let stale = stage.recovering.read(fh, 0, 100);
         stage.faulty.fail(Call::Read, 1, Errno::ESTALE);
         assert_eq!(stale.await.unwrap().to_vec(), b"content", "arrived: {arrived}");
         gate.release();
@@ -509,14 +509,14 @@ async fn a_file_that_is_renamed_while_it_is_opened_again_is_found_the_next_time(
     let opened = stage.faulty.hold_answer(Call::Open, 1);
     let renaming = async {
         opened.arrived().await;
-        stage.steady.rename(&path("f"), &path("g"), RenameMode::Replace).await.unwrap();
+        stage.recovering.rename(&path("f"), &path("g"), RenameMode::Replace).await.unwrap();
         opened.release();
     };
     let (read, ()) = tokio::join!(stage.read(fh), renaming);
     assert_eq!(read.unwrap(), b"content");
     stage.blink();
     assert_eq!(stage.read(fh).await.unwrap(), b"content");
-    stage.steady.close(fh);
+    stage.recovering.close(fh);
     stage.nothing_leaked().await;
 }
 
@@ -530,7 +530,7 @@ async fn a_file_is_found_while_its_rename_is_under_way() {
         let fh = stage.create("d/f").await;
         stage.put(fh, 0, "content").await.unwrap();
         let (one, other) = (path("d"), path("e"));
-        let rename = |from, to| stage.steady.rename(from, to, RenameMode::Replace);
+        let rename = |from, to| stage.recovering.rename(from, to, RenameMode::Replace);
         let renamed = stage.faulty.hold_answer(Call::Rename, 1);
         let opened = stage.faulty.hold_answer(Call::Open, 1);
         let renaming = async {
@@ -562,7 +562,7 @@ async fn a_file_is_found_while_its_rename_is_under_way() {
         };
         let ((), read) = tokio::join!(renaming, reading);
         assert_eq!(read.unwrap(), b"content", "back: {back}");
-        stage.steady.close(fh);
+        stage.recovering.close(fh);
         stage.nothing_leaked().await;
     }
 }
@@ -572,7 +572,7 @@ async fn a_file_of_which_the_name_is_gone_is_stale_after_a_loss_only() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     stage.put(fh, 0, "content").await.unwrap();
-    stage.steady.unlink(&path("f")).await.unwrap();
+    stage.recovering.unlink(&path("f")).await.unwrap();
     assert_eq!(stage.read(fh).await.unwrap(), b"content");
     // A new file of the same name is another file.
     let new = stage.create("f").await;
@@ -580,8 +580,8 @@ async fn a_file_of_which_the_name_is_gone_is_stale_after_a_loss_only() {
     stage.blink();
     assert_eq!(stage.read(fh).await, Err(Errno::ESTALE));
     assert_eq!(stage.read(new).await.unwrap(), b"another");
-    stage.steady.close(fh);
-    stage.steady.close(new);
+    stage.recovering.close(fh);
+    stage.recovering.close(new);
     stage.nothing_leaked().await;
 }
 
@@ -618,11 +618,11 @@ async fn a_listing_goes_on_without_what_it_gave() {
         memory.put_file(&format!("d/{number}"), "");
     }
     let faulty = std::sync::Arc::new(testkit::FaultyRemote::new(memory));
-    let steady = steady::Steady::new(faulty.clone(), steady::Config::default());
-    let stage = Stage { steady, faulty };
-    let dh = stage.steady.opendir(&path("d")).await.unwrap();
+    let recovering = recovery::Recovering::new(faulty.clone(), recovery::Config::default());
+    let stage = Stage { recovering, faulty };
+    let dh = stage.recovering.opendir(&path("d")).await.unwrap();
     let mut names = Vec::new();
-    while let Some(entries) = stage.steady.readdir(dh).await.unwrap() {
+    while let Some(entries) = stage.recovering.readdir(dh).await.unwrap() {
         names.extend(entries.into_iter().map(|entry| entry.name.to_string()));
         stage.blink();
     }
@@ -632,8 +632,8 @@ async fn a_listing_goes_on_without_what_it_gave() {
     assert_eq!(names.len(), 20);
     // At the end it stays at the end.
     stage.blink();
-    assert_eq!(stage.steady.readdir(dh).await, Ok(None));
-    stage.steady.closedir(dh);
+    assert_eq!(stage.recovering.readdir(dh).await, Ok(None));
+    stage.recovering.closedir(dh);
     stage.nothing_leaked().await;
 }
 
@@ -647,20 +647,20 @@ async fn a_listing_gets_on_however_often_it_is_lost_in_one_call() {
         memory.put_file(&format!("d/{number}"), "");
     }
     let faulty = std::sync::Arc::new(testkit::FaultyRemote::new(memory));
-    let steady = steady::Steady::new(faulty.clone(), steady::Config::default());
-    let stage = Stage { steady, faulty };
-    let dh = stage.steady.opendir(&path("d")).await.unwrap();
+    let recovering = recovery::Recovering::new(faulty.clone(), recovery::Config::default());
+    let stage = Stage { recovering, faulty };
+    let dh = stage.recovering.opendir(&path("d")).await.unwrap();
     for _ in 0..4 {
-        assert_eq!(stage.steady.readdir(dh).await.unwrap().unwrap().len(), 1);
+        assert_eq!(stage.recovering.readdir(dh).await.unwrap().unwrap().len(), 1);
     }
     stage.blink();
     for number in 1..=20 {
         stage.faulty.fail(testkit::Call::Readdir, 3 * number, Errno::ESTALE);
     }
-    assert_eq!(stage.steady.readdir(dh).await.unwrap().unwrap().len(), 1);
-    assert_eq!(stage.steady.readdir(dh).await, Ok(None));
+    assert_eq!(stage.recovering.readdir(dh).await.unwrap().unwrap().len(), 1);
+    assert_eq!(stage.recovering.readdir(dh).await, Ok(None));
     assert_eq!(stage.faulty.not_reached(), 0);
-    stage.steady.closedir(dh);
+    stage.recovering.closedir(dh);
     stage.nothing_leaked().await;
 }
 
@@ -669,24 +669,24 @@ async fn a_directory_that_is_gone_is_not_an_empty_one() {
     let stage = Stage::new();
     stage.server().put_file("theirs/x", "");
     stage.server().put_file("ours/x", "");
-    let theirs = stage.steady.opendir(&path("theirs")).await.unwrap();
-    let ours = stage.steady.opendir(&path("ours")).await.unwrap();
+    let theirs = stage.recovering.opendir(&path("theirs")).await.unwrap();
+    let ours = stage.recovering.opendir(&path("ours")).await.unwrap();
     stage.server().remove("theirs");
-    stage.steady.unlink(&path("ours/x")).await.unwrap();
-    stage.steady.rmdir(&path("ours")).await.unwrap();
+    stage.recovering.unlink(&path("ours/x")).await.unwrap();
+    stage.recovering.rmdir(&path("ours")).await.unwrap();
     stage.blink();
-    assert_eq!(stage.steady.readdir(theirs).await, Err(Errno::ESTALE));
-    assert_eq!(stage.steady.readdir(ours).await, Ok(None));
+    assert_eq!(stage.recovering.readdir(theirs).await, Err(Errno::ESTALE));
+    assert_eq!(stage.recovering.readdir(ours).await, Ok(None));
 }
 
 #[tokio::test(start_paused = true)]
 async fn dropping_everything_closes_everything() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
-    stage.steady.opendir(&path("")).await.unwrap();
+    stage.recovering.opendir(&path("")).await.unwrap();
     stage.put(fh, 0, "x").await.unwrap();
-    let Stage { steady, faulty } = stage;
-    drop(steady);
+    let Stage { recovering, faulty } = stage;
+    drop(recovering);
     others_run().await;
     assert_eq!(faulty.inner().open_handles(), 0);
 }
@@ -704,7 +704,7 @@ async fn an_error_of_a_close_is_the_answer_of_finish() {
         } else {
             stage.faulty.fail_after(Call::Finish, 1, Errno::ENOSPC);
         }
-        assert_eq!(stage.steady.finish(fh).await, Err(Errno::ENOSPC), "{lost_before}");
+        assert_eq!(stage.recovering.finish(fh).await, Err(Errno::ENOSPC), "{lost_before}");
         assert_eq!(stage.faulty.not_reached(), 0);
         stage.nothing_leaked().await;
     }
@@ -716,9 +716,9 @@ async fn a_removed_file_is_finished_after_a_loss() {
     let stage = Stage::new();
     let fh = stage.create("a").await;
     stage.put(fh, 0, "content").await.unwrap();
-    stage.steady.unlink(&path("a")).await.unwrap();
+    stage.recovering.unlink(&path("a")).await.unwrap();
     stage.blink();
-    assert_eq!(stage.steady.finish(fh).await, Ok(()));
+    assert_eq!(stage.recovering.finish(fh).await, Ok(()));
     stage.nothing_leaked().await;
 }
 
@@ -730,11 +730,11 @@ async fn a_change_that_is_answered_during_a_recovery_is_no_other_file() {
     let (one, other) = (stage.create("f").await, stage.create("f").await);
     let change = stage.faulty.hold(Call::Fsetattr, 1);
     let perm = AttrChange { perm: Some(0o711), ..AttrChange::default() };
-    let mut chmod = stage.steady.fsetattr(other, perm);
+    let mut chmod = stage.recovering.fsetattr(other, perm);
     assert!(poll_once(&mut chmod).is_pending());
     stage.faulty.fail(Call::Write, 1, Errno::EHOSTDOWN);
     let opened = stage.faulty.hold_answer(Call::Open, 1);
-    let mut write = stage.steady.write(one, 0, Bytes::from_static(b"content"));
+    let mut write = stage.recovering.write(one, 0, Bytes::from_static(b"content"));
     assert!(poll_once(&mut write).is_pending());
     opened.arrived().await;
     change.release();
@@ -750,11 +750,11 @@ async fn a_handle_that_is_given_back_while_it_is_opened_again_is_closed() {
     let fh = stage.create("f").await;
     stage.blink();
     let gate = stage.faulty.hold(Call::Open, 1);
-    let mut read = stage.steady.read(fh, 0, 10);
+    let mut read = stage.recovering.read(fh, 0, 10);
     assert!(poll_once(&mut read).is_pending());
     gate.arrived().await;
     drop(read);
-    stage.steady.close(fh);
+    stage.recovering.close(fh);
     gate.release();
     others_run().await;
     assert_eq!(stage.faulty.calls(Call::Open), 2);

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use base::{Access, AttrChange, Create, Errno, Fh, OpenFlags, Remote, RenameMode, Result};
 use bytes::Bytes;
+use recovery::Recovering;
 use replicas::{Gateway, Mode, Replicas};
-use steady::Steady;
 use testkit::dice::Dice;
 use testkit::history::{History, shown};
 use testkit::interleave::{Interleave, seeds};
@@ -65,7 +65,7 @@ impl Moments {
 }
 
 struct Program {
-    pool: Arc<Steady>,
+    pool: Arc<Recovering>,
     dir: String,
     dice: Dice,
     /// What each of its files is to be.
@@ -354,7 +354,7 @@ impl Weather {
 
     fn change(&mut self) {
         let link = &self.links[self.dice.below(2) as usize];
-        if link.is_away() || self.dice.below(1000) >= CUTS {
+        if link.is_disconnected() || self.dice.below(1000) >= CUTS {
             return;
         }
         self.cuts.fetch_add(1, Relaxed);
@@ -376,12 +376,12 @@ async fn play(seed: u64) -> usize {
     history.look();
     let gateway = || Arc::new(FaultyRemote::new(Arc::new(Lagging::new(server.clone(), LAG))));
     let links: [Link; 2] = [gateway(), gateway()];
-    links.iter().for_each(|link| link.set_server_run("the only one"));
+    links.iter().for_each(|link| link.set_write_verifier("the only one"));
     let mode = [Mode::Balance, Mode::Hash, Mode::Failover][seed as usize % 3];
     let config = replicas::Config { mode, deadline: DEADLINE, lag: LAG };
     let named = |link: &Link| Gateway { name: "gateway".to_owned(), remote: link.clone() };
     let pool = Arc::new(Replicas::new(links.iter().map(named).collect(), config).unwrap());
-    let pool = Steady::new(pool, steady::Config::default());
+    let pool = Recovering::new(pool, recovery::Config::default());
     let (moments, cuts) = (Arc::<Moments>::default(), Arc::<AtomicUsize>::default());
     let program = |number: u64| Program {
         pool: pool.clone(),

@@ -12,7 +12,7 @@ const OLD: i64 = 1_000_000_000;
 async fn with_clock(stage: &Stage) {
     let flags = OpenFlags { create: Create::Exclusive(0o644), ..making() };
     let fh = stage.open("clock", flags).await;
-    stage.steady.close(fh);
+    stage.recovering.close(fh);
 }
 
 #[tokio::test(start_paused = true)]
@@ -31,19 +31,19 @@ async fn a_directory_that_somebody_else_made_is_not_ours() {
             stage.server().put_dir("d");
             stage.server().set_mtime("d", OLD);
         });
-        assert_eq!(stage.steady.mkdir(&path("d"), 0o755).await, Err(Errno::EEXIST));
+        assert_eq!(stage.recovering.mkdir(&path("d"), 0o755).await, Err(Errno::EEXIST));
         // It has something in it.
         make(|stage| stage.server().put_file("e/x", ""));
-        assert_eq!(stage.steady.mkdir(&path("e"), 0o755).await, Err(Errno::EEXIST));
+        assert_eq!(stage.recovering.mkdir(&path("e"), 0o755).await, Err(Errno::EEXIST));
         // It lets others in.
         make(|stage| {
             stage.server().put_dir("g");
             stage.server().set_perm("g", 0o777);
         });
-        assert_eq!(stage.steady.mkdir(&path("g"), 0o700).await, Err(Errno::EEXIST));
+        assert_eq!(stage.recovering.mkdir(&path("g"), 0o700).await, Err(Errno::EEXIST));
         // It is a file.
         make(|stage| stage.server().put_file("f", ""));
-        assert_eq!(stage.steady.mkdir(&path("f"), 0o755).await, Err(Errno::EEXIST));
+        assert_eq!(stage.recovering.mkdir(&path("f"), 0o755).await, Err(Errno::EEXIST));
     }
 }
 
@@ -59,7 +59,7 @@ async fn a_new_file_of_somebody_else_is_not_ours() {
         if let Some(mtime) = mtime {
             stage.server().set_mtime(name, mtime);
         }
-        let opened = stage.steady.open(&path(name), flags).await;
+        let opened = stage.recovering.open(&path(name), flags).await;
         assert_eq!(opened.unwrap_err(), Errno::EEXIST, "{name}");
         assert_eq!(stage.content(name), content);
     }
@@ -75,11 +75,11 @@ async fn what_was_put_in_the_place_of_a_removed_name_is_not_removed() {
         }
         stage.server().put_file("f", "old");
         stage.server().set_mtime("f", OLD);
-        stage.steady.lstat(&path("f")).await.unwrap();
+        stage.recovering.lstat(&path("f")).await.unwrap();
         stage.faulty.fail_after(Call::Unlink, 1, Errno::EHOSTDOWN);
         let gate = stage.faulty.hold(Call::Lstat, 1);
-        let steady = stage.steady.clone();
-        let unlinking = tokio::spawn(async move { steady.unlink(&path("f")).await });
+        let recovering = stage.recovering.clone();
+        let unlinking = tokio::spawn(async move { recovering.unlink(&path("f")).await });
         gate.arrived().await;
         stage.server().put_file("f", "new");
         gate.release();
@@ -95,17 +95,17 @@ async fn what_was_not_removed_is_removed_however_it_was_known() {
     with_clock(&stage).await;
     // By a listing, by being written through us, and by its age alone.
     stage.server().put_file("listed", "x");
-    let dh = stage.steady.opendir(&path("")).await.unwrap();
-    while stage.steady.readdir(dh).await.unwrap().is_some() {}
-    stage.steady.closedir(dh);
+    let dh = stage.recovering.opendir(&path("")).await.unwrap();
+    while stage.recovering.readdir(dh).await.unwrap().is_some() {}
+    stage.recovering.closedir(dh);
     let fh = stage.create("written").await;
     stage.put(fh, 0, "content").await.unwrap();
-    stage.steady.close(fh);
+    stage.recovering.close(fh);
     stage.server().put_file("aged", "x");
     stage.server().set_mtime("aged", OLD);
     for name in ["listed", "written", "aged"] {
         stage.faulty.fail(Call::Unlink, 1, Errno::EHOSTDOWN);
-        assert_eq!(stage.steady.unlink(&path(name)).await, Ok(()), "{name}");
+        assert_eq!(stage.recovering.unlink(&path(name)).await, Ok(()), "{name}");
         assert!(!stage.server().exists(name));
     }
 }
@@ -115,11 +115,11 @@ async fn a_new_directory_in_the_place_of_a_removed_one_stays() {
     let stage = Stage::new();
     with_clock(&stage).await;
     stage.server().put_dir("d");
-    stage.steady.lstat(&path("d")).await.unwrap();
+    stage.recovering.lstat(&path("d")).await.unwrap();
     stage.faulty.fail_after(Call::Rmdir, 1, Errno::EHOSTDOWN);
     let gate = stage.faulty.hold(Call::Lstat, 1);
-    let steady = stage.steady.clone();
-    let removing = tokio::spawn(async move { steady.rmdir(&path("d")).await });
+    let recovering = stage.recovering.clone();
+    let removing = tokio::spawn(async move { recovering.rmdir(&path("d")).await });
     gate.arrived().await;
     stage.server().put_dir("d");
     stage.server().set_mtime("d", base::Timestamp::now().secs + 60);
@@ -136,16 +136,16 @@ async fn a_directory_with_a_time_in_the_future_is_removed_all_the_same() {
         with_clock(&stage).await;
         stage.server().put_dir("d");
         if by_us {
-            stage.steady.lstat(&path("d")).await.unwrap();
+            stage.recovering.lstat(&path("d")).await.unwrap();
             let mtime = Some(base::Timestamp::from_secs(future));
             let change = base::AttrChange { mtime, ..base::AttrChange::default() };
-            stage.steady.setattr(&path("d"), change).await.unwrap();
+            stage.recovering.setattr(&path("d"), change).await.unwrap();
         } else {
             stage.server().set_mtime("d", future);
-            stage.steady.lstat(&path("d")).await.unwrap();
+            stage.recovering.lstat(&path("d")).await.unwrap();
         }
         stage.faulty.fail(Call::Rmdir, 1, Errno::EHOSTDOWN);
-        assert_eq!(stage.steady.rmdir(&path("d")).await, Ok(()), "by us: {by_us}");
+        assert_eq!(stage.recovering.rmdir(&path("d")).await, Ok(()), "by us: {by_us}");
         assert!(!stage.server().exists("d"));
     }
 }
@@ -159,16 +159,16 @@ async fn a_file_that_is_closed_during_its_rename_is_recognized() {
         with_clock(&stage).await;
         stage.server().put_file("to", "before");
         let (from, to) = (path(names.0), path(names.1));
-        let _ = stage.steady.lstat(&to).await;
+        let _ = stage.recovering.lstat(&to).await;
         let fh = stage.create(names.0).await;
         stage.put(fh, 0, "content").await.unwrap();
         stage.faulty.fail_after(Call::Rename, 1, Errno::EHOSTDOWN);
         let gate = stage.faulty.hold(Call::Rename, 1);
         let mut renaming: Started<'_, _> =
-            Box::pin(stage.steady.rename(&from, &to, RenameMode::Replace));
+            Box::pin(stage.recovering.rename(&from, &to, RenameMode::Replace));
         assert!(super::stage::poll_once(&mut renaming).is_pending());
         gate.arrived().await;
-        stage.steady.close(fh);
+        stage.recovering.close(fh);
         super::stage::others_run().await;
         gate.release();
         assert_eq!(renaming.await, Ok(()), "{names:?}");
@@ -186,31 +186,31 @@ async fn a_name_of_a_file_that_was_changed_by_another_one_is_removed_and_renamed
     let cases: [(&str, Prepare); 4] = [
         ("changed by the first name", |stage| {
             Box::pin(async {
-                stage.steady.lstat(at("other")).await.unwrap();
+                stage.recovering.lstat(at("other")).await.unwrap();
                 write_to(stage, "one").await;
             })
         }),
         ("changed by the second name", |stage| {
             Box::pin(async {
-                stage.steady.rename(at("one"), at("x"), RenameMode::Replace).await.unwrap();
-                stage.steady.rename(at("other"), at("one"), RenameMode::Replace).await.unwrap();
+                stage.recovering.rename(at("one"), at("x"), RenameMode::Replace).await.unwrap();
+                stage.recovering.rename(at("other"), at("one"), RenameMode::Replace).await.unwrap();
                 write_to(stage, "one").await;
-                stage.steady.rename(at("x"), at("other"), RenameMode::Replace).await.unwrap();
+                stage.recovering.rename(at("x"), at("other"), RenameMode::Replace).await.unwrap();
             })
         }),
         ("changed by a name that was removed since", |stage| {
             Box::pin(async {
                 let fh = stage.create("one").await;
-                stage.steady.unlink(at("one")).await.unwrap();
+                stage.recovering.unlink(at("one")).await.unwrap();
                 stage.put(fh, 0, "longer content").await.unwrap();
-                stage.steady.close(fh);
+                stage.recovering.close(fh);
             })
         }),
         ("with permissions that were set by another name", |stage| {
             Box::pin(async {
-                stage.steady.lstat(at("other")).await.unwrap();
+                stage.recovering.lstat(at("other")).await.unwrap();
                 let change = AttrChange { perm: Some(0o600), ..AttrChange::default() };
-                stage.steady.setattr(at("one"), change).await.unwrap();
+                stage.recovering.setattr(at("one"), change).await.unwrap();
             })
         }),
     ];
@@ -220,8 +220,8 @@ async fn a_name_of_a_file_that_was_changed_by_another_one_is_removed_and_renamed
                 let stage = Stage::new();
                 with_clock(&stage).await;
                 write_to(&stage, "one").await;
-                let _ = stage.steady.lstat(at("new")).await;
-                stage.steady.link(at("one"), at("other")).await.unwrap();
+                let _ = stage.recovering.lstat(at("new")).await;
+                stage.recovering.link(at("one"), at("other")).await.unwrap();
                 prepare(&stage).await;
                 let call = if renames { Call::Rename } else { Call::Unlink };
                 match took_effect {
@@ -230,8 +230,8 @@ async fn a_name_of_a_file_that_was_changed_by_another_one_is_removed_and_renamed
                 }
                 let (other, new) = (at("other"), at("new"));
                 let answer = match renames {
-                    true => stage.steady.rename(other, new, RenameMode::Replace).await,
-                    false => stage.steady.unlink(other).await,
+                    true => stage.recovering.rename(other, new, RenameMode::Replace).await,
+                    false => stage.recovering.unlink(other).await,
                 };
                 assert_eq!(answer, Ok(()), "{what}, {call:?}, took effect: {took_effect}");
                 assert!(!stage.server().exists("other"), "{what}");
@@ -245,7 +245,7 @@ async fn a_name_of_a_file_that_was_changed_by_another_one_is_removed_and_renamed
 async fn write_to(stage: &Stage, name: &str) {
     let fh = stage.open(name, appending()).await;
     stage.put(fh, 0, "content").await.unwrap();
-    stage.steady.close(fh);
+    stage.recovering.close(fh);
 }
 
 /// Only its time can say that something is new of which nothing was known.
@@ -260,12 +260,12 @@ async fn a_name_that_was_never_looked_at_is_removed() {
             true => stage.faulty.fail_after(Call::Unlink, 1, Errno::EHOSTDOWN),
             false => stage.faulty.fail(Call::Unlink, 1, Errno::EHOSTDOWN),
         }
-        assert_eq!(stage.steady.unlink(at("f")).await, Ok(()));
+        assert_eq!(stage.recovering.unlink(at("f")).await, Ok(()));
         match took_effect {
             true => stage.faulty.fail_after(Call::Rename, 1, Errno::EHOSTDOWN),
             false => stage.faulty.fail(Call::Rename, 1, Errno::EHOSTDOWN),
         }
-        assert_eq!(stage.steady.rename(at("g"), at("h"), RenameMode::Replace).await, Ok(()));
+        assert_eq!(stage.recovering.rename(at("g"), at("h"), RenameMode::Replace).await, Ok(()));
         assert!(!stage.server().exists("f") && stage.server().exists("h"));
     }
     let stage = Stage::new();
@@ -280,7 +280,7 @@ async fn a_name_that_was_never_looked_at_is_removed() {
         stage.server().set_mtime("f", base::Timestamp::now().secs + 60);
         gate.release();
     };
-    let (answer, ()) = tokio::join!(stage.steady.unlink(at("f")), later);
+    let (answer, ()) = tokio::join!(stage.recovering.unlink(at("f")), later);
     assert_eq!(answer, Err(Errno::EIO));
 }
 
@@ -289,7 +289,7 @@ async fn a_name_that_was_never_looked_at_is_removed() {
 async fn a_second_name_of_a_file_that_is_written_is_ours() {
     let stage = Stage::new();
     let fh = stage.create("file").await;
-    let _ = stage.steady.lstat(at("second")).await;
+    let _ = stage.recovering.lstat(at("second")).await;
     stage.faulty.fail_after(Call::Link, 1, Errno::EHOSTDOWN);
     let gate = stage.faulty.hold_answer(Call::Lstat, 1);
     let writing = async {
@@ -297,9 +297,9 @@ async fn a_second_name_of_a_file_that_is_written_is_ours() {
         stage.put(fh, 0, "content").await.unwrap();
         gate.release();
     };
-    let (answer, ()) = tokio::join!(stage.steady.link(at("file"), at("second")), writing);
+    let (answer, ()) = tokio::join!(stage.recovering.link(at("file"), at("second")), writing);
     assert_eq!(answer, Ok(()));
-    stage.steady.close(fh);
+    stage.recovering.close(fh);
 }
 
 #[tokio::test(start_paused = true)]
@@ -336,16 +336,16 @@ async fn a_rename_is_answered_by_what_is_at_both_names() {
         stage.server().put_file("a", "content of a");
         stage.server().put_file("b", "b");
         for name in ["a", "b"] {
-            stage.steady.lstat(&path(name)).await.unwrap();
+            stage.recovering.lstat(&path(name)).await.unwrap();
         }
         match took_effect {
             true => stage.faulty.fail_after(Call::Rename, 1, Errno::EHOSTDOWN),
             false => stage.faulty.fail(Call::Rename, 1, Errno::EHOSTDOWN),
         }
         let gate = stage.faulty.hold(Call::Lstat, 1);
-        let steady = stage.steady.clone();
+        let recovering = stage.recovering.clone();
         let renaming = tokio::spawn(async move {
-            steady.rename(&path("a"), &path("b"), RenameMode::Replace).await
+            recovering.rename(&path("a"), &path("b"), RenameMode::Replace).await
         });
         gate.arrived().await;
         change(&stage);
@@ -369,34 +369,34 @@ async fn a_look_from_before_a_change_is_not_what_was_there_after_it() {
         stage.server().set_mtime("d/b", OLD + 1);
         let (a, b, c) = (path("d/a"), path("d/b"), path("d/c"));
         for name in [&a, &b, &c] {
-            let _ = stage.steady.lstat(name).await;
+            let _ = stage.recovering.lstat(name).await;
         }
         let gate = stage.faulty.hold_answer(call, 1);
         let late = async {
             match call {
-                Call::Lstat => stage.steady.lstat(&a).await.map(drop),
+                Call::Lstat => stage.recovering.lstat(&a).await.map(drop),
                 Call::Open => {
                     let flags = OpenFlags::existing(base::Access::Read);
-                    let opened = stage.steady.open(&a, flags).await?;
-                    stage.steady.close(opened.fh);
+                    let opened = stage.recovering.open(&a, flags).await?;
+                    stage.recovering.close(opened.fh);
                     Ok(())
                 }
                 _ => {
-                    let dh = stage.steady.opendir(&path("d")).await?;
-                    while stage.steady.readdir(dh).await?.is_some() {}
-                    stage.steady.closedir(dh);
+                    let dh = stage.recovering.opendir(&path("d")).await?;
+                    while stage.recovering.readdir(dh).await?.is_some() {}
+                    stage.recovering.closedir(dh);
                     Ok(())
                 }
             }
         };
         let meanwhile = async {
             gate.arrived().await;
-            stage.steady.rename(&b, &a, RenameMode::Replace).await.unwrap();
+            stage.recovering.rename(&b, &a, RenameMode::Replace).await.unwrap();
             gate.release();
         };
         assert_eq!(tokio::join!(late, meanwhile).0, Ok(()), "{call:?}");
         stage.faulty.fail_after(Call::Rename, 1, Errno::EHOSTDOWN);
-        assert_eq!(stage.steady.rename(&a, &c, RenameMode::Replace).await, Ok(()), "{call:?}");
+        assert_eq!(stage.recovering.rename(&a, &c, RenameMode::Replace).await, Ok(()), "{call:?}");
         assert_eq!(stage.content("d/c"), "this replaces it");
         stage.nothing_leaked().await;
     }
@@ -407,30 +407,30 @@ async fn a_link_of_somebody_else_is_not_ours() {
     let stage = Stage::new();
     stage.server().put_file("f", "content");
     stage.faulty.fail(Call::Symlink, 2, Errno::EHOSTDOWN);
-    stage.steady.symlink(b"x", &path("mine")).await.unwrap();
+    stage.recovering.symlink(b"x", &path("mine")).await.unwrap();
     stage.server().put_symlink("l", "elsewhere");
-    assert_eq!(stage.steady.symlink(b"x", &path("l")).await, Err(Errno::EEXIST));
+    assert_eq!(stage.recovering.symlink(b"x", &path("l")).await, Err(Errno::EEXIST));
     stage.faulty.fail(Call::Link, 1, Errno::EHOSTDOWN);
     stage.server().put_file("g", "other");
-    assert_eq!(stage.steady.link(&path("f"), &path("g")).await, Err(Errno::EEXIST));
+    assert_eq!(stage.recovering.link(&path("f"), &path("g")).await, Err(Errno::EEXIST));
 }
 
 /// What was made through us, and is made once more, is there already.
 #[tokio::test(start_paused = true)]
 async fn what_we_made_before_is_not_made_again() {
     let stage = Stage::new();
-    stage.steady.mkdir(&path("d"), 0o755).await.unwrap();
-    stage.steady.symlink(b"x", &path("l")).await.unwrap();
+    stage.recovering.mkdir(&path("d"), 0o755).await.unwrap();
+    stage.recovering.symlink(b"x", &path("l")).await.unwrap();
     let exclusive = OpenFlags { create: Create::Exclusive(0o644), ..making() };
     let fh = stage.open("f", exclusive).await;
-    stage.steady.close(fh);
+    stage.recovering.close(fh);
     for lost in [FAIL, FAIL_AFTER] {
         lost(&stage, Call::Mkdir);
-        assert_eq!(stage.steady.mkdir(&path("d"), 0o755).await, Err(Errno::EEXIST));
+        assert_eq!(stage.recovering.mkdir(&path("d"), 0o755).await, Err(Errno::EEXIST));
         lost(&stage, Call::Symlink);
-        assert_eq!(stage.steady.symlink(b"x", &path("l")).await, Err(Errno::EEXIST));
+        assert_eq!(stage.recovering.symlink(b"x", &path("l")).await, Err(Errno::EEXIST));
         lost(&stage, Call::Open);
-        let opened = stage.steady.open(&path("f"), exclusive).await;
+        let opened = stage.recovering.open(&path("f"), exclusive).await;
         assert_eq!(opened.unwrap_err(), Errno::EEXIST);
         stage.faulty.clear();
     }
@@ -463,16 +463,16 @@ async fn a_request_that_is_carried_out_late_is_done_all_the_same() {
             request(stage.server()).await.unwrap();
             if is_seen {
                 for name in ["newdir", "newlink", "second", "file", "dir", "x"] {
-                    let _ = stage.steady.lstat(at(name)).await;
+                    let _ = stage.recovering.lstat(at(name)).await;
                 }
             }
             gate.release();
         };
-        let (answer, ()) = tokio::join!(request(&*stage.steady), late);
+        let (answer, ()) = tokio::join!(request(&*stage.recovering), late);
         assert_eq!(answer, Ok(()), "{call:?}, seen: {is_seen}");
         assert_eq!(stage.faulty.not_reached(), 0, "{call:?}");
         // Done again it is an error, as it has to be.
-        assert!(request(&*stage.steady).await.is_err(), "{call:?}");
+        assert!(request(&*stage.recovering).await.is_err(), "{call:?}");
     }
     let stage = late_stage(Call::Open).await;
     let gate = stage.faulty.hold(Call::Open, 2);
@@ -482,9 +482,9 @@ async fn a_request_that_is_carried_out_late_is_done_all_the_same() {
         stage.server().close(opened.fh);
         gate.release();
     };
-    let (opened, ()) = tokio::join!(stage.steady.open(at("new"), fresh), late);
-    stage.steady.close(opened.unwrap().fh);
-    assert_eq!(stage.steady.open(at("new"), fresh).await.unwrap_err(), Errno::EEXIST);
+    let (opened, ()) = tokio::join!(stage.recovering.open(at("new"), fresh), late);
+    stage.recovering.close(opened.unwrap().fh);
+    assert_eq!(stage.recovering.open(at("new"), fresh).await.unwrap_err(), Errno::EEXIST);
     stage.nothing_leaked().await;
 }
 
@@ -500,7 +500,7 @@ async fn a_request_that_is_refused_when_it_is_sent_again_is_refused() {
             stage.server().set_perm("newdir", theirs);
             gate.release();
         };
-        let (got, ()) = tokio::join!(stage.steady.mkdir(at("newdir"), 0o750), late);
+        let (got, ()) = tokio::join!(stage.recovering.mkdir(at("newdir"), 0o750), late);
         assert_eq!(got, answer);
     }
 }
@@ -519,7 +519,7 @@ async fn late_stage(call: Call) -> Stage {
     stage.server().put_file("file", "content");
     stage.server().put_dir("dir");
     for name in ["file", "dir", "newdir", "newlink", "second", "x", "new"] {
-        let _ = stage.steady.lstat(&path(name)).await;
+        let _ = stage.recovering.lstat(&path(name)).await;
     }
     stage.faulty.fail(call, 1, Errno::EHOSTDOWN);
     stage

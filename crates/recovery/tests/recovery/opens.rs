@@ -24,7 +24,7 @@ async fn handles_of_overlapping_opens_are_of_one_file() {
             others_run().await;
             gate.release();
         };
-        let (one, other) = (stage.steady.open(&at, flags), stage.steady.open(&at, flags));
+        let (one, other) = (stage.recovering.open(&at, flags), stage.recovering.open(&at, flags));
         let (one, other, ()) = tokio::join!(one, other, release);
         let (one, other) = (one.unwrap().fh, other.unwrap().fh);
         stage.put(one, 10, "one").await.unwrap();
@@ -32,13 +32,13 @@ async fn handles_of_overlapping_opens_are_of_one_file() {
         stage.put(other, 13, "other").await.unwrap();
         stage.put(one, 18, "one").await.unwrap();
         let perm = AttrChange { perm: Some(0o600), ..AttrChange::default() };
-        stage.steady.fsetattr(other, perm).await.unwrap();
-        stage.steady.rename(&at, &path("g"), RenameMode::Replace).await.unwrap();
+        stage.recovering.fsetattr(other, perm).await.unwrap();
+        stage.recovering.rename(&at, &path("g"), RenameMode::Replace).await.unwrap();
         stage.blink();
         assert_eq!(stage.read(one).await.unwrap(), b"0123456789oneotherone", "{held}");
         assert_eq!(stage.read(other).await.unwrap(), b"0123456789oneotherone", "{held}");
-        stage.steady.close(one);
-        stage.steady.close(other);
+        stage.recovering.close(one);
+        stage.recovering.close(other);
         stage.nothing_leaked().await;
     }
 }
@@ -53,11 +53,11 @@ async fn what_is_done_before_an_overlapping_open_is_answered_is_expected() {
         let gate = stage.faulty.hold_answer(Call::Open, 2);
         let (at, flags) = (path("f"), OpenFlags::existing(Access::ReadWrite));
         let first = async {
-            let fh = stage.steady.open(&at, flags).await.unwrap().fh;
+            let fh = stage.recovering.open(&at, flags).await.unwrap().fh;
             gate.arrived().await;
             stage.put(fh, 10, "one").await.unwrap();
             if renamed {
-                stage.steady.rename(&at, &path("g"), RenameMode::Replace).await.unwrap();
+                stage.recovering.rename(&at, &path("g"), RenameMode::Replace).await.unwrap();
             }
             gate.release();
             fh
@@ -65,7 +65,7 @@ async fn what_is_done_before_an_overlapping_open_is_answered_is_expected() {
         let (other, one) = {
             let mut one = Box::pin(first);
             assert!(poll_once_any(&mut one).is_pending());
-            tokio::join!(stage.steady.open(&at, flags), one)
+            tokio::join!(stage.recovering.open(&at, flags), one)
         };
         let other = other.unwrap().fh;
         stage.blink();
@@ -97,7 +97,7 @@ async fn a_change_that_an_overlapping_open_did_not_see_is_expected() {
             write.await.unwrap();
             opening.release();
         };
-        let (other, ()) = tokio::join!(stage.steady.open(&at, flags), release);
+        let (other, ()) = tokio::join!(stage.recovering.open(&at, flags), release);
         let other = other.unwrap().fh;
         stage.blink();
         stage.put(one, 13, "and one").await.unwrap();
@@ -119,10 +119,10 @@ async fn an_open_that_races_a_rename_is_found_by_the_new_name() {
     let at = path("f");
     let renaming = async {
         gate.arrived().await;
-        stage.steady.rename(&at, &path("g"), RenameMode::Replace).await.unwrap();
+        stage.recovering.rename(&at, &path("g"), RenameMode::Replace).await.unwrap();
         gate.release();
     };
-    let opening = stage.steady.open(&at, OpenFlags::existing(Access::Read));
+    let opening = stage.recovering.open(&at, OpenFlags::existing(Access::Read));
     let (opened, ()) = tokio::join!(opening, renaming);
     let fh = opened.unwrap().fh;
     stage.blink();
@@ -177,10 +177,10 @@ async fn what_an_open_sees_between_two_changes_is_the_same_file() {
     let (seen, answered) =
         (stage.faulty.hold(Call::Open, 1), stage.faulty.hold_answer(Call::Open, 1));
     let at = path("f");
-    let mut opening = stage.steady.open(&at, flags);
+    let mut opening = stage.recovering.open(&at, flags);
     assert!(poll_once(&mut opening).is_pending());
     let size = AttrChange { size: Some(0), ..AttrChange::default() };
-    stage.steady.fsetattr(one, size).await.unwrap();
+    stage.recovering.fsetattr(one, size).await.unwrap();
     seen.release();
     assert!(poll_once(&mut opening).is_pending());
     answered.arrived().await;

@@ -15,8 +15,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use recovery::Recovering;
 use replicas::{Gateway, Replicas};
-use steady::Steady;
 use testkit::faulty::Fault;
 use testkit::{FaultyRemote, MemRemote, path};
 
@@ -396,9 +396,9 @@ async fn compare(links: usize, steps: &[Step]) -> std::result::Result<(), TestCa
     memory.set_pending(true);
     let links: Vec<Link> =
         (0..links).map(|_| Arc::new(FaultyRemote::new(memory.clone()))).collect();
-    links.iter().for_each(|link| link.set_server_run("the only one"));
+    links.iter().for_each(|link| link.set_write_verifier("the only one"));
     let mut plain = Side::new(reference.clone());
-    let mut steady = Side::new(Steady::new(over(&links), steady::Config::default()));
+    let mut recovering = Side::new(Recovering::new(over(&links), recovery::Config::default()));
     let mut names = OpenNames::default();
     for (index, (op, link, fault)) in steps.iter().enumerate() {
         if names.forbids(op) {
@@ -410,7 +410,7 @@ async fn compare(links: usize, steps: &[Step]) -> std::result::Result<(), TestCa
         }
         // As the kernel does, before it changes a name.
         for name in op.names() {
-            let _ = steady.remote.lstat(&path(name)).await;
+            let _ = recovering.remote.lstat(&path(name)).await;
         }
         let expected = plain.apply(op).await;
         let fault = match as_of_a_link(*fault, op) {
@@ -421,7 +421,7 @@ async fn compare(links: usize, steps: &[Step]) -> std::result::Result<(), TestCa
         };
         let breaking = fault.happen(&links[link.index(links.len())]);
         // The fault is there before the operation begins.
-        let both = async { tokio::join!(biased; breaking, steady.apply(op)).1 };
+        let both = async { tokio::join!(biased; breaking, recovering.apply(op)).1 };
         let in_time = tokio::time::timeout(Duration::from_secs(3600), both).await;
         let got = in_time.map_err(|_| TestCaseError::fail(format!("{index} {op:?} hangs")))?;
         links.iter().for_each(|link| link.clear());
@@ -434,7 +434,7 @@ async fn compare(links: usize, steps: &[Step]) -> std::result::Result<(), TestCa
     }
     for slot in 0..SLOTS {
         plain.close(slot);
-        steady.close(slot);
+        recovering.close(slot);
     }
     let (mut expected, mut got) = (BTreeMap::new(), BTreeMap::new());
     snapshot(&reference, "", &mut expected);
@@ -452,7 +452,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace("}, ), (", "}),\n(")
 }
 
-/// `STEADY_CASES` sets how many lists of operations are tried.
+/// `RECOVERY_CASES` sets how many lists of operations are tried.
 #[track_caller]
 fn agrees(links: usize) {
     let cases = std::env::var("STEADY_CASES").map_or(150, |cases| cases.parse().unwrap());

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use base::{Access, Create, OpenFlags, Remote, RenameMode};
 use bytes::Bytes;
 use host::{ConnectError, Connection, Connector, Host, Role};
-use steady::{Config, Steady};
+use recovery::{Config, Recovering};
 use tempfile::TempDir;
 use testkit::{SftpServers, path};
 use tokio::task::JoinSet;
@@ -32,7 +32,7 @@ impl Connector for Servers {
 }
 
 struct Real {
-    steady: Arc<Steady>,
+    recovering: Arc<Recovering>,
     host: Arc<Host>,
     servers: Arc<Servers>,
     dir: TempDir,
@@ -45,8 +45,8 @@ impl Real {
         let servers = Arc::new(Servers { servers, refusing: AtomicBool::new(false) });
         let config = host::Config { max_conns, ..host::Config::default() };
         let host = Arc::new(Host::connect(servers.clone(), config).await.unwrap());
-        let steady = Steady::new(host.clone(), Config::default());
-        Real { steady, host, servers, dir }
+        let recovering = Recovering::new(host.clone(), Config::default());
+        Real { recovering, host, servers, dir }
     }
 
     async fn kill(&self) {
@@ -70,14 +70,14 @@ const KILLS: usize = 4;
 async fn a_file_arrives_whole_through_servers_that_are_killed() {
     let real = Real::new(3).await;
     let content = pattern(FILE_BYTES);
-    let fh = real.steady.open(&path("f"), making()).await.unwrap().fh;
+    let fh = real.recovering.open(&path("f"), making()).await.unwrap().fh;
     let pieces: Vec<_> = content.chunks(PIECE_BYTES).collect();
     for part in pieces.chunks(pieces.len() / KILLS) {
         let mut writes = JoinSet::new();
         for piece in part {
             let offset = (piece.as_ptr() as usize - content.as_ptr() as usize) as u64;
-            let (steady, data) = (real.steady.clone(), Bytes::copy_from_slice(piece));
-            writes.spawn(async move { steady.write(fh, offset, data).await });
+            let (recovering, data) = (real.recovering.clone(), Bytes::copy_from_slice(piece));
+            writes.spawn(async move { recovering.write(fh, offset, data).await });
         }
         // Some are answered, some are on their way, some are not sent.
         for _ in 0..part.len() / 4 {
@@ -88,13 +88,13 @@ async fn a_file_arrives_whole_through_servers_that_are_killed() {
             written.unwrap().unwrap();
         }
     }
-    real.steady.fsync(fh).await.unwrap();
+    real.recovering.fsync(fh).await.unwrap();
     assert!(real.content("f") == content);
     // And back.
     let mut reads = JoinSet::new();
     for number in 0..pieces.len() {
-        let (steady, offset) = (real.steady.clone(), (number * PIECE_BYTES) as u64);
-        reads.spawn(async move { (number, steady.read(fh, offset, PIECE_BYTES as u32).await) });
+        let (recovering, offset) = (real.recovering.clone(), (number * PIECE_BYTES) as u64);
+        reads.spawn(async move { (number, recovering.read(fh, offset, PIECE_BYTES as u32).await) });
     }
     reads.join_next().await.unwrap().unwrap().1.unwrap();
     real.kill().await;
@@ -102,14 +102,14 @@ async fn a_file_arrives_whole_through_servers_that_are_killed() {
         let (number, data) = read.unwrap();
         assert!(data.unwrap().to_vec() == pieces[number], "piece {number}");
     }
-    real.steady.close(fh);
+    real.recovering.close(fh);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn appended_lines_are_there_once_each() {
     let real = Real::new(1).await;
     let flags = OpenFlags { append: true, ..making() };
-    let fh = real.steady.open(&path("log"), flags).await.unwrap().fh;
+    let fh = real.recovering.open(&path("log"), flags).await.unwrap().fh;
     let mut expected = String::new();
     for round in 0..KILLS {
         // Begun in their order by one task, answered while the server is killed.
@@ -117,7 +117,7 @@ async fn appended_lines_are_there_once_each() {
         for number in 0..200 {
             let line = format!("round {round} line {number}\n");
             expected.push_str(&line);
-            let mut call = real.steady.write(fh, 0, Bytes::from(line));
+            let mut call = real.recovering.write(fh, 0, Bytes::from(line));
             match super::stage::poll_once(&mut call) {
                 Poll::Pending => calls.push(call),
                 Poll::Ready(written) => written.unwrap(),
@@ -137,7 +137,7 @@ async fn appended_lines_are_there_once_each() {
     let mut lines = content.lines().zip(expected.lines());
     assert_eq!(lines.find(|(line, expected)| line != expected), None);
     assert_eq!(content.len(), expected.len());
-    real.steady.close(fh);
+    real.recovering.close(fh);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -146,27 +146,27 @@ async fn names_are_made_moved_and_removed_through_servers_that_are_killed() {
     for round in 0..KILLS {
         let mut tasks = JoinSet::new();
         for number in 0..20 {
-            let steady = real.steady.clone();
+            let recovering = real.recovering.clone();
             tasks.spawn(async move {
                 let name = |what: &str| path(&format!("{what}{round}-{number}"));
-                steady.mkdir(&name("d"), 0o755).await?;
+                recovering.mkdir(&name("d"), 0o755).await?;
                 let exclusive = Create::Exclusive(0o644);
                 let flags = OpenFlags { create: exclusive, ..making() };
-                let fh = steady.open(&name("f"), flags).await?.fh;
-                let written = steady.write(fh, 0, Bytes::from_static(b"content")).await;
-                steady.close(fh);
+                let fh = recovering.open(&name("f"), flags).await?.fh;
+                let written = recovering.write(fh, 0, Bytes::from_static(b"content")).await;
+                recovering.close(fh);
                 written?;
-                steady.lstat(&name("f")).await?;
-                steady.rename(&name("f"), &name("g"), RenameMode::Replace).await?;
-                steady.symlink(b"g", &name("l")).await?;
+                recovering.lstat(&name("f")).await?;
+                recovering.rename(&name("f"), &name("g"), RenameMode::Replace).await?;
+                recovering.symlink(b"g", &name("l")).await?;
                 let read = OpenFlags::existing(Access::Read);
-                let fh = steady.open(&name("g"), read).await?.fh;
-                let data = steady.read(fh, 0, 100).await;
-                steady.close(fh);
+                let fh = recovering.open(&name("g"), read).await?.fh;
+                let data = recovering.read(fh, 0, 100).await;
+                recovering.close(fh);
                 assert_eq!(data?.to_vec(), b"content");
-                steady.lstat(&name("l")).await?;
-                steady.unlink(&name("l")).await?;
-                steady.rmdir(&name("d")).await
+                recovering.lstat(&name("l")).await?;
+                recovering.unlink(&name("l")).await?;
+                recovering.rmdir(&name("d")).await
             });
         }
         real.kill().await;
@@ -181,25 +181,25 @@ async fn names_are_made_moved_and_removed_through_servers_that_are_killed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_cannot_be_reached_is_away_and_comes_back() {
     let real = Real::new(1).await;
-    let fh = real.steady.open(&path("f"), making()).await.unwrap().fh;
-    assert!(!real.host.is_away() && real.host.trouble().is_none());
-    let run = real.steady.server_run().await.unwrap();
+    let fh = real.recovering.open(&path("f"), making()).await.unwrap().fh;
+    assert!(!real.host.is_disconnected() && real.host.trouble().is_none());
+    let run = real.recovering.write_verifier().await.unwrap();
     real.servers.refusing.store(true, Ordering::SeqCst);
     real.kill().await;
-    let steady = real.steady.clone();
+    let recovering = real.recovering.clone();
     let writing =
-        tokio::spawn(async move { steady.write(fh, 0, Bytes::from_static(b"kept")).await });
-    real.host.gone().await;
-    assert!(real.host.is_away());
+        tokio::spawn(async move { recovering.write(fh, 0, Bytes::from_static(b"kept")).await });
+    real.host.disconnected().await;
+    assert!(real.host.is_disconnected());
     assert!(real.host.trouble().unwrap().contains("refused by the test"));
-    real.steady.gone().await;
-    assert!(real.steady.is_away());
+    real.recovering.disconnected().await;
+    assert!(real.recovering.is_disconnected());
     real.servers.refusing.store(false, Ordering::SeqCst);
     writing.await.unwrap().unwrap();
-    assert!(!real.host.is_away() && !real.steady.is_away());
+    assert!(!real.host.is_disconnected() && !real.recovering.is_disconnected());
     assert_eq!(real.host.trouble(), None);
     assert_eq!(real.content("f"), b"kept");
     // The machine is the same, so nothing had to be compared.
-    assert_eq!(real.steady.server_run().await.unwrap(), run);
-    real.steady.close(fh);
+    assert_eq!(real.recovering.write_verifier().await.unwrap(), run);
+    real.recovering.close(fh);
 }

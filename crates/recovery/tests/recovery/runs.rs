@@ -8,13 +8,13 @@ use super::stage::{Stage, making, others_run, poll_once};
 
 /// A server that tells its runs apart, with a file that was written in two parts and not synced.
 async fn written(stage: &Stage) -> base::Fh {
-    stage.faulty.set_server_run("first run");
+    stage.faulty.set_write_verifier("first run");
     let fh = stage.create("f").await;
     stage.put(fh, 0, "0123456789").await.unwrap();
     // The run is learnt in the background.
     others_run().await;
     stage.put(fh, 10, "abcdefghij").await.unwrap();
-    assert_eq!(stage.steady.status().files_unsynced, 1);
+    assert_eq!(stage.recovering.status().files_unsynced, 1);
     fh
 }
 
@@ -22,7 +22,7 @@ async fn written(stage: &Stage) -> base::Fh {
 fn restarted(stage: &Stage, content: &str) {
     stage.faulty.cut();
     stage.server().put_file("f", content);
-    stage.faulty.set_server_run("second run");
+    stage.faulty.set_write_verifier("second run");
     stage.faulty.restore_without_handles(Errno::ESTALE);
 }
 
@@ -32,9 +32,9 @@ async fn a_restart_that_lost_nothing_is_no_error() {
     let fh = written(&stage).await;
     restarted(&stage, "0123456789abcdefghij");
     stage.put(fh, 20, "!").await.unwrap();
-    stage.steady.fsync(fh).await.unwrap();
+    stage.recovering.fsync(fh).await.unwrap();
     assert_eq!(stage.content("f"), "0123456789abcdefghij!");
-    assert_eq!(stage.steady.status().files_unsynced, 0);
+    assert_eq!(stage.recovering.status().files_unsynced, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -42,10 +42,10 @@ async fn what_a_restart_has_lost_is_told_by_the_next_fsync() {
     let stage = Stage::new();
     let fh = written(&stage).await;
     restarted(&stage, "0123456789abcdefgh\0\0");
-    assert_eq!(stage.steady.fsync(fh).await, Err(Errno::EIO));
+    assert_eq!(stage.recovering.fsync(fh).await, Err(Errno::EIO));
     // Once.
     stage.put(fh, 10, "abcdefghij").await.unwrap();
-    stage.steady.fsync(fh).await.unwrap();
+    stage.recovering.fsync(fh).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -57,7 +57,7 @@ async fn what_a_restart_has_lost_is_told_by_the_next_write() {
     assert_eq!(stage.read(fh).await.unwrap().len(), 20);
     assert_eq!(stage.put(fh, 20, "!").await, Err(Errno::EIO));
     stage.put(fh, 10, "abcdefghij!").await.unwrap();
-    stage.steady.fsync(fh).await.unwrap();
+    stage.recovering.fsync(fh).await.unwrap();
     assert_eq!(stage.content("f"), "0123456789abcdefghij!");
 }
 
@@ -67,7 +67,7 @@ async fn a_server_that_only_lost_the_connection_is_not_examined() {
     let fh = written(&stage).await;
     stage.faulty.reset_calls();
     stage.blink();
-    stage.steady.fsync(fh).await.unwrap();
+    stage.recovering.fsync(fh).await.unwrap();
     assert_eq!(stage.faulty.calls(Call::Read), 0);
 }
 
@@ -75,7 +75,7 @@ async fn a_server_that_only_lost_the_connection_is_not_examined() {
 async fn what_was_synced_is_not_compared() {
     let stage = Stage::new();
     let fh = written(&stage).await;
-    stage.steady.fsync(fh).await.unwrap();
+    stage.recovering.fsync(fh).await.unwrap();
     stage.faulty.reset_calls();
     // Whatever is there now is not what a crash could have lost.
     restarted(&stage, "xxxxxxxxxxxxxxxxxxxx");
@@ -90,7 +90,7 @@ async fn what_cannot_be_compared_counts_as_lost() {
     // A part of the second write is overwritten, so its digest tells nothing any more.
     stage.put(fh, 12, "XY").await.unwrap();
     restarted(&stage, "0123456789abXYefghij");
-    assert_eq!(stage.steady.fsync(fh).await, Err(Errno::EIO));
+    assert_eq!(stage.recovering.fsync(fh).await, Err(Errno::EIO));
 }
 
 #[tokio::test(start_paused = true)]
@@ -98,12 +98,12 @@ async fn what_is_written_anew_anyway_need_not_be_there() {
     let stage = Stage::new();
     let fh = written(&stage).await;
     let gate = stage.faulty.hold(Call::Write, 1);
-    let mut write = stage.steady.write(fh, 0, Bytes::from_static(b"9876543210jihgfedcba"));
+    let mut write = stage.recovering.write(fh, 0, Bytes::from_static(b"9876543210jihgfedcba"));
     assert!(poll_once(&mut write).is_pending());
     restarted(&stage, "98765\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
     drop(gate);
     write.await.unwrap();
-    stage.steady.fsync(fh).await.unwrap();
+    stage.recovering.fsync(fh).await.unwrap();
     assert_eq!(stage.content("f"), "9876543210jihgfedcba");
 }
 
@@ -113,9 +113,9 @@ async fn a_file_that_was_cut_is_compared_as_far_as_it_goes() {
     let fh = written(&stage).await;
     stage.put(fh, 20, "cut off").await.unwrap();
     let cut = AttrChange { size: Some(20), ..AttrChange::default() };
-    stage.steady.fsetattr(fh, cut).await.unwrap();
+    stage.recovering.fsetattr(fh, cut).await.unwrap();
     restarted(&stage, "0123456789abcdefghij");
-    stage.steady.fsync(fh).await.unwrap();
+    stage.recovering.fsync(fh).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,8 +126,8 @@ async fn a_server_that_tells_nothing_is_believed() {
     others_run().await;
     stage.put(fh, 7, "!").await.unwrap();
     stage.blink();
-    stage.steady.fsync(fh).await.unwrap();
-    assert_eq!(stage.steady.status().files_unsynced, 0);
+    stage.recovering.fsync(fh).await.unwrap();
+    assert_eq!(stage.recovering.status().files_unsynced, 0);
 }
 
 /// The connection is lost before the server has told of which run it is.
@@ -137,27 +137,27 @@ async fn what_cannot_be_compared_is_believed_when_nothing_says_that_it_was_resta
     let fh = stage.open("f", making()).await;
     stage.put(fh, 0, "0123456789").await.unwrap();
     stage.put(fh, 5, "ab").await.unwrap();
-    stage.faulty.set_server_run("the only run");
+    stage.faulty.set_write_verifier("the only run");
     stage.blink();
     stage.put(fh, 7, "c").await.unwrap();
-    stage.steady.fsync(fh).await.unwrap();
+    stage.recovering.fsync(fh).await.unwrap();
     assert_eq!(stage.content("f"), "01234abc89");
 }
 
 #[tokio::test(start_paused = true)]
 async fn appends_that_are_found_in_the_file_are_no_loss() {
     let stage = Stage::new();
-    stage.faulty.set_server_run("first run");
+    stage.faulty.set_write_verifier("first run");
     let fh = stage.open("f", super::stage::appending()).await;
     others_run().await;
     stage.put(fh, 0, "acked ").await.unwrap();
     let gate = stage.faulty.hold_answer(Call::Write, 1);
-    let mut append = stage.steady.write(fh, 0, Bytes::from_static(b"in doubt"));
+    let mut append = stage.recovering.write(fh, 0, Bytes::from_static(b"in doubt"));
     assert!(poll_once(&mut append).is_pending());
     restarted(&stage, "acked in do");
     drop(gate);
     append.await.unwrap();
-    stage.steady.fsync(fh).await.unwrap();
+    stage.recovering.fsync(fh).await.unwrap();
     assert_eq!(stage.content("f"), "acked in doubt");
 }
 
@@ -171,12 +171,12 @@ async fn a_gateway_that_was_only_cut_off_has_lost_nothing() {
         stage.put(fh, 0, "aaaaaaaa").await.unwrap();
         stage.put(fh, 4, "bbbbbbbb").await.unwrap();
         if !runs_on {
-            stage.faulty.set_server_run("another");
+            stage.faulty.set_write_verifier("another");
         }
         stage.blink();
         let expected = if runs_on { Ok(()) } else { Err(Errno::EIO) };
-        assert_eq!(stage.steady.fsync(fh).await, expected, "runs on: {runs_on}");
-        stage.steady.close(fh);
+        assert_eq!(stage.recovering.fsync(fh).await, expected, "runs on: {runs_on}");
+        stage.recovering.close(fh);
         stage.nothing_leaked().await;
     }
 }

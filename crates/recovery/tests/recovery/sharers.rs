@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base::{Access, AttrChange, Create, Errno, OpenFlags, Remote, RenameMode, Result};
 use bytes::Bytes;
-use steady::{Config, Steady};
+use recovery::{Config, Recovering};
 use testkit::dice::Dice;
 use testkit::interleave::{Interleave, seeds};
 use testkit::mem::Options;
@@ -40,7 +40,7 @@ struct Shared {
 
 struct Program {
     number: usize,
-    mount: Arc<Steady>,
+    mount: Arc<Recovering>,
     dice: Dice,
     shared: Arc<[Shared; FILES.len()]>,
 }
@@ -162,7 +162,7 @@ async fn play(seed: u64) -> usize {
     let shared: Arc<[Shared; FILES.len()]> = Arc::default();
     FILES.iter().for_each(|name| server.put_file(name, b""));
     let link = Arc::new(FaultyRemote::new(server.clone()));
-    let mount = Steady::new(link.clone(), Config::default());
+    let mount = Recovering::new(link.clone(), Config::default());
     let programs = [0, 1, 2].map(|number| Program {
         number,
         mount: mount.clone(),
@@ -180,7 +180,7 @@ async fn play(seed: u64) -> usize {
         if dice.below(1000) < TICKS {
             clock.advance(1);
         }
-        if !link.is_away() && dice.below(1000) < CUTS {
+        if !link.is_disconnected() && dice.below(1000) < CUTS {
             cuts += 1;
             link.cut();
             let (link, outage) = (link.clone(), dice.time(LONGEST_OUTAGE));

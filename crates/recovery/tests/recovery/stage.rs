@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use base::{Access, Create, Errno, Fh, OpenFlags, Remote};
 use bytes::Bytes;
+use recovery::{Config, Recovering, RetryPolicy};
 use replicas::Replicas;
-use steady::{Config, Patience, Steady};
 use testkit::{FaultyRemote, MemRemote, path};
 
 /// See the module.
 pub(crate) struct Stage {
-    pub(crate) steady: Arc<Steady>,
+    pub(crate) recovering: Arc<Recovering>,
     pub(crate) faulty: Arc<FaultyRemote<MemRemote>>,
 }
 
@@ -35,13 +35,13 @@ pub(crate) async fn others_run() {
 
 impl Stage {
     pub(crate) fn new() -> Stage {
-        Stage::with(Patience::Hard)
+        Stage::with(RetryPolicy::Hard)
     }
 
-    pub(crate) fn with(patience: Patience) -> Stage {
+    pub(crate) fn with(retry_policy: RetryPolicy) -> Stage {
         let faulty = Arc::new(FaultyRemote::new(Arc::new(MemRemote::new())));
-        let config = Config { patience, ..Config::default() };
-        Stage { steady: Steady::new(faulty.clone(), config), faulty }
+        let config = Config { retry_policy, ..Config::default() };
+        Stage { recovering: Recovering::new(faulty.clone(), config), faulty }
     }
 
     /// Over two gateways of one server, of which everything goes through the first, that `faulty` is
@@ -49,7 +49,7 @@ impl Stage {
     pub(crate) fn pool() -> Stage {
         let server = Arc::new(MemRemote::new());
         let links = [0, 1].map(|_| Arc::new(FaultyRemote::new(server.clone())));
-        links.iter().for_each(|link| link.set_server_run("its first"));
+        links.iter().for_each(|link| link.set_write_verifier("its first"));
         let gateways = links.iter().map(|link| {
             let name = "gateway".to_owned();
             replicas::Gateway { name, remote: link.clone() }
@@ -58,7 +58,7 @@ impl Stage {
             replicas::Config { mode: replicas::Mode::Failover, ..replicas::Config::default() };
         let pool = Arc::new(Replicas::new(gateways.collect(), config).unwrap());
         let [faulty, _] = links;
-        Stage { steady: Steady::new(pool, Config::default()), faulty }
+        Stage { recovering: Recovering::new(pool, Config::default()), faulty }
     }
 
     pub(crate) fn server(&self) -> &MemRemote {
@@ -66,7 +66,7 @@ impl Stage {
     }
 
     pub(crate) async fn open(&self, at: &str, flags: OpenFlags) -> Fh {
-        self.steady.open(&path(at), flags).await.unwrap().fh
+        self.recovering.open(&path(at), flags).await.unwrap().fh
     }
 
     pub(crate) async fn create(&self, at: &str) -> Fh {
@@ -74,11 +74,11 @@ impl Stage {
     }
 
     pub(crate) async fn read(&self, fh: Fh) -> Result<Vec<u8>, Errno> {
-        Ok(self.steady.read(fh, 0, 1 << 20).await?.to_vec())
+        Ok(self.recovering.read(fh, 0, 1 << 20).await?.to_vec())
     }
 
     pub(crate) async fn put(&self, fh: Fh, offset: u64, text: &'static str) -> Result<(), Errno> {
-        self.steady.write(fh, offset, Bytes::from(text)).await
+        self.recovering.write(fh, offset, Bytes::from(text)).await
     }
 
     pub(crate) fn content(&self, at: &str) -> String {

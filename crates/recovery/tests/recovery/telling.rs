@@ -66,7 +66,7 @@ async fn an_outage_is_told_after_ten_seconds_once_and_its_end_too() {
         // While nobody asks, nobody is told.
         assert_eq!(log.lines(), [""; 0]);
         let root = path("");
-        let waiting = stage.steady.lstat(&root);
+        let waiting = stage.recovering.lstat(&root);
         let ten_seconds = tokio::time::sleep(Duration::from_millis(10_500));
         tokio::pin!(waiting);
         tokio::select! {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base::{AttrChange, Errno, OpenFlags, Remote, RenameMode};
 use bytes::Bytes;
-use steady::{Config, Patience, Standing, Steady};
+use recovery::{Config, ConnectionState, Recovering, RetryPolicy};
 use testkit::{Call, FaultyRemote, MemRemote, path};
 use tokio::time::Instant;
 
@@ -19,10 +19,10 @@ async fn hard_waits_as_long_as_it_takes() {
     stage.server().put_file("f", "content");
     stage.cut_for(HOUR);
     let began = Instant::now();
-    assert_eq!(stage.steady.lstat(&path("f")).await.unwrap().size, 7);
+    assert_eq!(stage.recovering.lstat(&path("f")).await.unwrap().size, 7);
     assert!(began.elapsed() >= HOUR);
     assert!(began.elapsed() < HOUR + Duration::from_secs(60), "{:?}", began.elapsed());
-    assert!(!stage.steady.is_away());
+    assert!(!stage.recovering.is_disconnected());
 }
 
 #[tokio::test(start_paused = true)]
@@ -30,7 +30,7 @@ async fn a_link_that_is_back_is_noticed_soon_by_those_who_wait() {
     let stage = Stage::new();
     stage.cut_for(HOUR);
     let began = Instant::now();
-    stage.steady.lstat(&path("")).await.unwrap();
+    stage.recovering.lstat(&path("")).await.unwrap();
     assert!(began.elapsed() < HOUR + Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
@@ -39,14 +39,14 @@ async fn a_link_that_is_back_is_noticed_soon_by_those_who_wait() {
 async fn what_is_away_from_the_beginning_is_known_to_be() {
     let faulty = Arc::new(FaultyRemote::new(Arc::new(MemRemote::new())));
     faulty.cut();
-    let steady = Steady::new(faulty.clone(), Config::default());
-    assert!(steady.is_away());
+    let recovering = Recovering::new(faulty.clone(), Config::default());
+    assert!(recovering.is_disconnected());
     let began = Instant::now();
-    steady.gone().await;
+    recovering.disconnected().await;
     assert_eq!(began.elapsed(), Duration::ZERO);
     faulty.restore();
-    steady.lstat(&path("")).await.unwrap();
-    assert!(!steady.is_away());
+    recovering.lstat(&path("")).await.unwrap();
+    assert!(!recovering.is_disconnected());
 }
 
 /// Who can do without the server is free long before an attempt to connect has failed.
@@ -62,18 +62,18 @@ async fn a_server_that_answers_nothing_after_a_loss_counts_as_away_soon() {
         stage.faulty.hold(Call::Lstat, 2),
     ];
     let at = path("f");
-    let mut call = stage.steady.readlink(&at);
+    let mut call = stage.recovering.readlink(&at);
     let began = Instant::now();
     tokio::select! {
         _ = &mut call => panic!("nothing is answered"),
-        () = stage.steady.gone() => {}
+        () = stage.recovering.disconnected() => {}
     }
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    assert!(stage.steady.is_away());
+    assert!(stage.recovering.is_disconnected());
     gates.iter().for_each(testkit::faulty::Gate::release);
     assert_eq!(call.await.unwrap_err(), Errno::EINVAL);
     others_run().await;
-    assert!(!stage.steady.is_away());
+    assert!(!stage.recovering.is_disconnected());
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,10 +83,10 @@ async fn a_call_that_takes_long_after_a_loss_says_nothing_about_the_server() {
     stage.faulty.fail(Call::Readlink, 1, Errno::ETIMEDOUT);
     let gate = stage.faulty.hold(Call::Readlink, 2);
     let at = path("f");
-    let mut call = stage.steady.readlink(&at);
+    let mut call = stage.recovering.readlink(&at);
     tokio::select! {
         _ = &mut call => panic!("it is not answered"),
-        () = stage.steady.gone() => panic!("others are answered"),
+        () = stage.recovering.disconnected() => panic!("others are answered"),
         () = tokio::time::sleep(HOUR) => {}
     }
     gate.release();
@@ -96,17 +96,17 @@ async fn a_call_that_takes_long_after_a_loss_says_nothing_about_the_server() {
 #[tokio::test(start_paused = true)]
 async fn soft_waits_for_its_time() {
     let limit = Duration::from_secs(20);
-    let stage = Stage::with(Patience::Soft(limit));
+    let stage = Stage::with(RetryPolicy::Soft(limit));
     let fh = stage.create("f").await;
     stage.faulty.cut();
     let began = Instant::now();
     let at = path("f");
     let root = path("");
     let (lstat, write, mkdir, readdir) = tokio::join!(
-        stage.steady.lstat(&at),
+        stage.recovering.lstat(&at),
         stage.put(fh, 0, "lost"),
-        stage.steady.mkdir(&at, 0o755),
-        stage.steady.opendir(&root),
+        stage.recovering.mkdir(&at, 0o755),
+        stage.recovering.opendir(&root),
     );
     assert_eq!(lstat.unwrap_err(), Errno::ETIMEDOUT);
     assert_eq!(write, Err(Errno::ETIMEDOUT));
@@ -115,7 +115,7 @@ async fn soft_waits_for_its_time() {
     assert!(began.elapsed() >= limit && began.elapsed() < limit * 2, "{:?}", began.elapsed());
     // A new one waits for its own time.
     let began = Instant::now();
-    assert_eq!(stage.steady.lstat(&at).await.unwrap_err(), Errno::ETIMEDOUT);
+    assert_eq!(stage.recovering.lstat(&at).await.unwrap_err(), Errno::ETIMEDOUT);
     assert!(began.elapsed() >= limit);
     stage.faulty.restore_without_handles(Errno::ESTALE);
     // What was given up is not sent after all.
@@ -125,31 +125,31 @@ async fn soft_waits_for_its_time() {
 
 #[tokio::test(start_paused = true)]
 async fn soft_comes_through_a_short_break() {
-    let stage = Stage::with(Patience::Soft(Duration::from_secs(20)));
+    let stage = Stage::with(RetryPolicy::Soft(Duration::from_secs(20)));
     let fh = stage.create("f").await;
     stage.cut_for(Duration::from_secs(10));
     stage.put(fh, 0, "kept").await.unwrap();
-    stage.steady.fsync(fh).await.unwrap();
+    stage.recovering.fsync(fh).await.unwrap();
     assert_eq!(stage.content("f"), "kept");
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_patience_the_error_comes_at_once_and_files_go_on() {
-    let stage = Stage::with(Patience::None);
+    let stage = Stage::with(RetryPolicy::None);
     let fh = stage.create("f").await;
     stage.put(fh, 0, "before").await.unwrap();
     stage.faulty.cut();
     let began = Instant::now();
     for _ in 0..3 {
-        assert_eq!(stage.steady.lstat(&path("f")).await.unwrap_err(), Errno::EHOSTDOWN);
+        assert_eq!(stage.recovering.lstat(&path("f")).await.unwrap_err(), Errno::EHOSTDOWN);
         assert_eq!(stage.put(fh, 0, "lost").await, Err(Errno::EHOSTDOWN));
         assert_eq!(stage.read(fh).await, Err(Errno::EHOSTDOWN));
-        assert_eq!(stage.steady.mkdir(&path("d"), 0o755).await, Err(Errno::EHOSTDOWN));
+        assert_eq!(stage.recovering.mkdir(&path("d"), 0o755).await, Err(Errno::EHOSTDOWN));
     }
     assert_eq!(began.elapsed(), Duration::ZERO);
-    assert!(stage.steady.is_away());
+    assert!(stage.recovering.is_disconnected());
     stage.faulty.restore_without_handles(Errno::ESTALE);
-    while stage.steady.is_away() {
+    while stage.recovering.is_disconnected() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
@@ -162,8 +162,8 @@ async fn without_patience_the_error_comes_at_once_and_files_go_on() {
 async fn whoever_gives_up_is_free_at_once() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
-    let dh = stage.steady.opendir(&path("")).await.unwrap();
-    let steady = &stage.steady;
+    let dh = stage.recovering.opendir(&path("")).await.unwrap();
+    let recovering = &stage.recovering;
     let (at, new) = (path("f"), path("g"));
     let exclusive = OpenFlags { create: base::Create::Exclusive(0o644), ..making() };
     stage.faulty.cut();
@@ -178,26 +178,26 @@ async fn whoever_gives_up_is_free_at_once() {
             }};
         }
         Some(match number {
-            0 => call!(steady.lstat(&at)),
-            1 => call!(steady.open(&at, making())),
-            2 => call!(steady.open(&new, exclusive)),
-            3 => call!(steady.read(fh, 0, 10)),
-            4 => call!(steady.write(fh, 0, Bytes::from_static(b"x"))),
-            5 => call!(steady.fsync(fh)),
-            6 => call!(steady.fstat(fh)),
-            7 => call!(steady.fsetattr(fh, perm)),
-            8 => call!(steady.setattr(&at, perm)),
-            9 => call!(steady.mkdir(&new, 0o755)),
-            10 => call!(steady.rmdir(&new)),
-            11 => call!(steady.unlink(&at)),
-            12 => call!(steady.symlink(b"x", &new)),
-            13 => call!(steady.link(&at, &new)),
-            14 => call!(steady.rename(&at, &new, RenameMode::Replace)),
-            15 => call!(steady.readdir(dh)),
-            16 => call!(steady.opendir(&at)),
-            17 => call!(steady.statvfs(&at)),
-            18 => call!(steady.readlink(&at)),
-            19 => call!(steady.copy(fh, 0, fh, 0, 1)),
+            0 => call!(recovering.lstat(&at)),
+            1 => call!(recovering.open(&at, making())),
+            2 => call!(recovering.open(&new, exclusive)),
+            3 => call!(recovering.read(fh, 0, 10)),
+            4 => call!(recovering.write(fh, 0, Bytes::from_static(b"x"))),
+            5 => call!(recovering.fsync(fh)),
+            6 => call!(recovering.fstat(fh)),
+            7 => call!(recovering.fsetattr(fh, perm)),
+            8 => call!(recovering.setattr(&at, perm)),
+            9 => call!(recovering.mkdir(&new, 0o755)),
+            10 => call!(recovering.rmdir(&new)),
+            11 => call!(recovering.unlink(&at)),
+            12 => call!(recovering.symlink(b"x", &new)),
+            13 => call!(recovering.link(&at, &new)),
+            14 => call!(recovering.rename(&at, &new, RenameMode::Replace)),
+            15 => call!(recovering.readdir(dh)),
+            16 => call!(recovering.opendir(&at)),
+            17 => call!(recovering.statvfs(&at)),
+            18 => call!(recovering.readlink(&at)),
+            19 => call!(recovering.copy(fh, 0, fh, 0, 1)),
             _ => return None,
         })
     };
@@ -209,18 +209,18 @@ async fn whoever_gives_up_is_free_at_once() {
             others_run().await;
             // In the second round it is known that there is no connection.
             assert!(poll_once(&mut call).is_pending(), "call {number}, round {round}");
-            assert!(steady.status().calls_waiting > 0, "call {number}");
+            assert!(recovering.status().calls_waiting > 0, "call {number}");
             drop(call);
-            assert_eq!(steady.status().calls_waiting, 0, "call {number}");
+            assert_eq!(recovering.status().calls_waiting, 0, "call {number}");
         }
-        assert!(steady.is_away());
+        assert!(recovering.is_disconnected());
     }
     assert_eq!(began.elapsed(), Duration::ZERO);
     stage.faulty.restore_without_handles(Errno::ESTALE);
     assert_eq!(stage.read(fh).await.unwrap(), b"");
     assert!(stage.server().exists("f") && !stage.server().exists("g"));
-    steady.close(fh);
-    steady.closedir(dh);
+    recovering.close(fh);
+    recovering.closedir(dh);
     stage.nothing_leaked().await;
 }
 
@@ -232,24 +232,24 @@ async fn all_who_wait_are_freed_together() {
     stage.faulty.cut();
     let calls: Vec<_> = (0..500)
         .map(|number| {
-            let steady = stage.steady.clone();
+            let recovering = stage.recovering.clone();
             tokio::spawn(async move {
                 match number % 3 {
-                    0 => steady.lstat(&path("f")).await.map(|attr| attr.size),
-                    1 => steady.read(fh, 0, 100).await.map(|data| data.len() as u64),
-                    _ => steady.fstat(fh).await.map(|attr| attr.size),
+                    0 => recovering.lstat(&path("f")).await.map(|attr| attr.size),
+                    1 => recovering.read(fh, 0, 100).await.map(|data| data.len() as u64),
+                    _ => recovering.fstat(fh).await.map(|attr| attr.size),
                 }
             })
         })
         .collect();
-    while stage.steady.status().calls_waiting < 500 {
+    while stage.recovering.status().calls_waiting < 500 {
         tokio::task::yield_now().await;
     }
-    let Standing::Away { why, .. } = stage.steady.status().standing else {
-        panic!("it is away: {:?}", stage.steady.status());
+    let ConnectionState::Disconnected { error, .. } = stage.recovering.status().connection else {
+        panic!("it is away: {:?}", stage.recovering.status());
     };
-    assert_eq!(why, Errno::EHOSTDOWN);
-    stage.steady.gone().await;
+    assert_eq!(error, Errno::EHOSTDOWN);
+    stage.recovering.disconnected().await;
     let asked = stage.faulty.round_trips();
     tokio::time::sleep(Duration::from_secs(100)).await;
     // They do not all ask: one does for them.
@@ -260,25 +260,25 @@ async fn all_who_wait_are_freed_together() {
         assert_eq!(call.await.unwrap(), Ok(7));
     }
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-    assert_eq!(stage.steady.status().standing, Standing::Up);
-    assert_eq!(stage.steady.status().calls_waiting, 0);
+    assert_eq!(stage.recovering.status().connection, ConnectionState::Connected);
+    assert_eq!(stage.recovering.status().calls_waiting, 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn status_tells_what_waits() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
-    let quiet = stage.steady.status();
+    let quiet = stage.recovering.status();
     assert_eq!((quiet.files_open, quiet.files_unacknowledged), (1, 0));
     stage.faulty.cut();
-    let mut write = stage.steady.write(fh, 0, Bytes::from_static(b"0123456789"));
+    let mut write = stage.recovering.write(fh, 0, Bytes::from_static(b"0123456789"));
     assert!(poll_once(&mut write).is_pending());
     others_run().await;
-    let status = stage.steady.status();
+    let status = stage.recovering.status();
     assert_eq!((status.files_unacknowledged, status.bytes_unacknowledged), (1, 10));
     stage.faulty.restore_without_handles(Errno::ESTALE);
     write.await.unwrap();
-    let status = stage.steady.status();
+    let status = stage.recovering.status();
     assert_eq!((status.files_unacknowledged, status.bytes_unacknowledged), (0, 0));
 }
 
@@ -287,11 +287,11 @@ async fn nobody_waiting_means_few_questions() {
     let stage = Stage::new();
     stage.faulty.cut();
     let root = path("");
-    let mut call = stage.steady.lstat(&root);
+    let mut call = stage.recovering.lstat(&root);
     assert!(poll_once(&mut call).is_pending());
     others_run().await;
     drop(call);
-    assert!(stage.steady.is_away());
+    assert!(stage.recovering.is_disconnected());
     tokio::time::sleep(Duration::from_secs(60)).await;
     let before = stage.faulty.round_trips();
     tokio::time::sleep(HOUR).await;
@@ -300,7 +300,7 @@ async fn nobody_waiting_means_few_questions() {
     // It is found all the same.
     stage.faulty.restore();
     tokio::time::sleep(Duration::from_secs(15)).await;
-    assert!(!stage.steady.is_away());
+    assert!(!stage.recovering.is_disconnected());
 }
 
 /// A request at which the server breaks down each time.
@@ -310,10 +310,11 @@ async fn a_request_that_is_always_lost_is_not_sent_in_a_tight_loop() {
     stage.server().put_symlink("l", "x");
     stage.faulty.fail_always(testkit::Call::Readlink, Errno::EHOSTDOWN);
     let at = path("l");
-    let waited = tokio::time::timeout(Duration::from_secs(400), stage.steady.readlink(&at)).await;
+    let waited =
+        tokio::time::timeout(Duration::from_secs(400), stage.recovering.readlink(&at)).await;
     assert!(waited.is_err());
     let sent = stage.faulty.calls(testkit::Call::Readlink);
     assert!((20..=200).contains(&sent), "sent {sent} times");
     stage.faulty.clear();
-    assert_eq!(stage.steady.readlink(&at).await.unwrap(), b"x");
+    assert_eq!(stage.recovering.readlink(&at).await.unwrap(), b"x");
 }

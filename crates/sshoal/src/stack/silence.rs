@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use host::SessionState;
-use steady::Standing;
+use recovery::ConnectionState;
 
 use super::{Source, Stack};
 
@@ -18,9 +18,10 @@ impl Stack {
 
 impl Source {
     fn silent_for(&self) -> Duration {
-        let told = self.steady.as_ref().map(|steady| steady.status());
+        let told = self.recovering.as_ref().map(|recovering| recovering.status());
         let is_lost = told.is_some_and(|told| {
-            told.calls_waiting > 0 && matches!(told.standing, Standing::Away { .. })
+            told.calls_waiting > 0
+                && matches!(told.connection, ConnectionState::Disconnected { .. })
         });
         if is_lost {
             return Duration::MAX;

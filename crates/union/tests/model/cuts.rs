@@ -1,6 +1,6 @@
 //! The same over links that break: nobody sees that one of them does.
 //!
-//! Each branch is steady over a link of its own. During an operation one link loses a request or an
+//! Each branch is a `Recovering` over a link of its own. During an operation one link loses a request or an
 //! answer, or is cut off with all that is under way; the handles of that branch are stale then.
 //! The rules are those of a union that nothing happens to.
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use steady::Steady;
+use recovery::Recovering;
 use testkit::faulty::Fault;
 use testkit::{FaultyRemote, MemRemote};
 
@@ -48,7 +48,7 @@ async fn check_over_cuts(case: &Case, faults: &[(usize, Fault)]) {
         memory.set_pending(true);
         let link = Arc::new(FaultyRemote::new(memory));
         links.borrow_mut().push(link.clone());
-        Steady::new(link, steady::Config::default())
+        Recovering::new(link, recovery::Config::default())
     });
     let links = links.into_inner();
     ground.compare("at first").await;

@@ -69,7 +69,7 @@ async fn keep_beginning(
     let names = tree.names().chain(below).filter_map(|name| Name::new(name).ok());
     let from = RemotePath::from_names(&names.collect::<Vec<_>>());
     let (Some(parent), Some(name)) = (from.parent(), from.file_name()) else { return };
-    let machine = connected.remote.server_run().await.ok().flatten();
+    let machine = connected.remote.write_verifier().await.ok().flatten();
     let machine = MachineRun::of(machine.as_deref());
     let to = parent.join(&temporary::name(&name, attr, temporary::SPAN_IN_ORDER, machine));
     // What does not go well costs no more than the beginning.

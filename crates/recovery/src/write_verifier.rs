@@ -1,4 +1,4 @@
-//! Which run of the server's machine the connection is of (see `Remote::server_run`).
+//! Which run of the server's machine the connection is of (see `Remote::write_verifier`).
 //!
 //! It is asked for in the background, when a file is opened for writing for the first time over a
 //! connection, so nobody waits for it. A file takes it over with a write that was acknowledged after the answer,
@@ -13,78 +13,78 @@ use crate::Core;
 
 /// What is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum Value {
     /// Nobody has asked since the last loss.
     #[default]
-    Unasked,
+    NotRequested,
     /// Somebody asks.
-    Asked,
+    Requested,
     /// Nothing tells runs apart.
-    Untold,
+    Unavailable,
     /// This one.
-    Is(Bytes),
+    Known(Bytes),
 }
 
 #[derive(Debug, Default)]
 struct State {
-    known: Known,
+    value: Value,
     /// Losses so far: an answer to a question from before is not kept.
     losses: u64,
 }
 
 /// The run of the server, as it was when it was last asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Run(Mutex<State>);
+pub(crate) struct WriteVerifier(Mutex<State>);
 
-impl Run {
+impl WriteVerifier {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection was lost, so the next one may be to another run.
-    pub(crate) fn lost(&self) {
+    pub(crate) fn invalidate(&self) {
         let mut state = self.lock();
         state.losses += 1;
-        state.known = Known::Unasked;
+        state.value = Value::NotRequested;
     }
 
     /// Whether it is worth something to know what was written.
-    pub(crate) fn may_be_told(&self) -> bool {
-        self.lock().known != Known::Untold
+    pub(crate) fn may_be_available(&self) -> bool {
+        self.lock().value != Value::Unavailable
     }
 
     /// The run, if it is known; asks for it if nobody has.
-    pub(crate) fn now(&self, core: &Arc<Core>) -> Option<Bytes> {
+    pub(crate) fn current(&self, core: &Arc<Core>) -> Option<Bytes> {
         let losses = {
             let mut state = self.lock();
-            match &state.known {
-                Known::Is(run) => return Some(run.clone()),
-                Known::Asked | Known::Untold => return None,
-                Known::Unasked => state.known = Known::Asked,
+            match &state.value {
+                Value::Known(write_verifier) => return Some(write_verifier.clone()),
+                Value::Requested | Value::Unavailable => return None,
+                Value::NotRequested => state.value = Value::Requested,
             }
             state.losses
         };
         let core = core.clone();
         tokio::spawn(async move {
-            let mut wanted = core.wanted.clone();
+            let mut wanted = core.shutdown.clone();
             let answer = tokio::select! {
-                answer = core.inner.server_run() => answer,
+                answer = core.inner.write_verifier() => answer,
                 _ = wanted.changed() => return,
             };
-            let known = match answer {
-                Ok(Some(run)) => Known::Is(run),
-                Ok(None) => Known::Untold,
-                Err(_) => Known::Unasked,
+            let value = match answer {
+                Ok(Some(write_verifier)) => Value::Known(write_verifier),
+                Ok(None) => Value::Unavailable,
+                Err(_) => Value::NotRequested,
             };
-            core.run.keep(known, losses);
+            core.write_verifier.store(value, losses);
         });
         None
     }
 
-    fn keep(&self, known: Known, losses: u64) {
+    fn store(&self, value: Value, losses: u64) {
         let mut state = self.lock();
         if state.losses == losses {
-            state.known = known;
+            state.value = value;
         }
     }
 }
