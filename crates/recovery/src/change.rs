@@ -9,7 +9,7 @@ use crate::Core;
 use crate::change_log::Change;
 use crate::change_queue::ChangePermit;
 use crate::connection::is_loss;
-use crate::file::{FileState, Handle, OpenFile, Phase, Usable};
+use crate::file::{FileState, Handle, OpenFile, Phase, UsableHandle};
 use crate::reopen;
 use crate::retry::{RemoteCall, Retry};
 use crate::unstable::Digest;
@@ -28,13 +28,13 @@ impl PendingChange {
         handle: &Arc<Handle>,
         change: &Change,
         permit: Option<&ChangePermit<'_>>,
-    ) -> Result<Option<(PendingChange, Option<Usable>)>> {
+    ) -> Result<Option<(PendingChange, Option<UsableHandle>)>> {
         let mut state = handle.file.lock();
         if let Some(errno) = state.deferred_error.take() {
             return Err(errno);
         }
         let usable = crate::file::usable(&state, handle.number)?;
-        let may_begin = permit.is_some() || state.may_begin_now(change.end());
+        let may_begin = permit.is_some() || state.may_begin_now(change.eof_effect());
         if !may_begin || state.is_closed_by_flush(handle.number) {
             return Ok(None);
         }
@@ -54,11 +54,11 @@ impl PendingChange {
         };
         {
             let mut state = file.lock();
-            if state.may_begin_without_handle(change.end()) {
+            if state.may_begin_without_handle(change.eof_effect()) {
                 return Ok(take(&mut state));
             }
         }
-        let _permit = Box::pin(core.change_permit(file, change.end(), None)).await?;
+        let _permit = Box::pin(core.change_permit(file, change.eof_effect(), None)).await?;
         Ok(take(&mut file.lock()))
     }
 
@@ -122,8 +122,8 @@ pub(crate) fn send<'a>(inner: &'a dyn Remote, fh: Fh, change: &Change) -> Remote
     match change {
         Change::Write { offset, data } => inner.write(fh, *offset, data.clone()),
         Change::Append { data, arrived } => inner.write(fh, 0, data.slice(*arrived..)),
-        Change::Set(change) => inner.fsetattr(fh, *change),
-        Change::SetByPath(_) | Change::Copy(_) => Box::pin(async { Err(Errno::EOPNOTSUPP) }),
+        Change::SetAttr(change) => inner.fsetattr(fh, *change),
+        Change::SetAttrByPath(_) | Change::Copy(_) => Box::pin(async { Err(Errno::EOPNOTSUPP) }),
     }
 }
 
@@ -137,7 +137,8 @@ impl Core {
             // Again if a flush closes the handle at this very moment.
             None => loop {
                 let granted =
-                    Box::pin(self.change_permit(&handle.file, change.end(), Some(&handle))).await?;
+                    Box::pin(self.change_permit(&handle.file, change.eof_effect(), Some(&handle)))
+                        .await?;
                 if let Some(begun) = PendingChange::begin(&handle, &change, Some(&granted))? {
                     permit = Some(granted);
                     break begun;
@@ -145,7 +146,7 @@ impl Core {
             },
         };
         let mut lost = None;
-        if let Some(Usable { fh, epoch }) = usable {
+        if let Some(UsableHandle { fh, epoch }) = usable {
             let mut digest = None;
             let mut is_digested = !self.write_verifier.may_be_available();
             let mut call = send(&*self.inner, fh, &change);

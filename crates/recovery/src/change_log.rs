@@ -14,7 +14,7 @@
 //! A caller that gives up takes its entry out.
 //!
 //! Appends, and what else may move the end of the file, are never without an answer at the same time
-//! ([`Log::admits`]): what has become of an append is told by where the file ends, so nothing else may
+//! ([`ChangeLog::admits`]): what has become of an append is told by where the file ends, so nothing else may
 //! have moved that.
 //!
 //! Pure bookkeeping: nothing is asked here.
@@ -43,48 +43,50 @@ pub(crate) enum Change {
     /// Bytes at the end. `arrived`: of these, so many are known to have arrived.
     Append { data: Bytes, arrived: usize },
     /// Attributes, through a handle.
-    Set(AttrChange),
+    SetAttr(AttrChange),
     /// Attributes, through the path. Sent again by whoever asked for it.
-    SetByPath(AttrChange),
+    SetAttrByPath(AttrChange),
     /// Bytes that the server takes from another file. Sent again by whoever asked for it.
     Copy(Range<u64>),
 }
 
 /// What a change does with the end of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum EofEffect {
     /// It leaves it where it is.
-    Stays,
+    Unchanged,
     /// It puts something behind it.
-    Appended,
+    Append,
     /// It may set it elsewhere.
-    Moved,
+    Move,
 }
 
 impl Change {
     /// What it does with the end of the file.
-    pub(crate) fn end(&self) -> End {
+    pub(crate) fn eof_effect(&self) -> EofEffect {
         match self {
-            Change::Append { .. } => End::Appended,
-            Change::Write { .. } | Change::Copy(_) if self.range().is_empty() => End::Stays,
-            Change::Write { .. } | Change::Copy(_) => End::Moved,
-            Change::Set(change) | Change::SetByPath(change) => match change.size {
-                Some(_) => End::Moved,
-                None => End::Stays,
+            Change::Append { .. } => EofEffect::Append,
+            Change::Write { .. } | Change::Copy(_) if self.range().is_empty() => {
+                EofEffect::Unchanged
+            }
+            Change::Write { .. } | Change::Copy(_) => EofEffect::Move,
+            Change::SetAttr(change) | Change::SetAttrByPath(change) => match change.size {
+                Some(_) => EofEffect::Move,
+                None => EofEffect::Unchanged,
             },
         }
     }
 
     /// Whether it sets the size through a handle.
-    fn is_size(&self) -> bool {
-        matches!(self, Change::Set(AttrChange { size: Some(_), .. }))
+    fn sets_size(&self) -> bool {
+        matches!(self, Change::SetAttr(AttrChange { size: Some(_), .. }))
     }
 
     /// Bytes of content that are kept for it.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Change::Write { data, .. } | Change::Append { data, .. } => data.len() as u64,
-            Change::Set(_) | Change::SetByPath(_) | Change::Copy(_) => 0,
+            Change::SetAttr(_) | Change::SetAttrByPath(_) | Change::Copy(_) => 0,
         }
     }
 
@@ -93,12 +95,12 @@ impl Change {
         match self {
             Change::Write { data, .. } => Some(Digest::of(data)),
             Change::Append { data, arrived } => Some(Digest::of(&data[*arrived..])),
-            Change::Set(_) | Change::SetByPath(_) | Change::Copy(_) => None,
+            Change::SetAttr(_) | Change::SetAttrByPath(_) | Change::Copy(_) => None,
         }
     }
 
-    fn is_replayed_here(&self) -> bool {
-        !matches!(self, Change::SetByPath(_) | Change::Copy(_))
+    fn is_replayable(&self) -> bool {
+        !matches!(self, Change::SetAttrByPath(_) | Change::Copy(_))
     }
 
     /// The bytes that it decides about.
@@ -106,9 +108,9 @@ impl Change {
         match self {
             Change::Write { offset, data } => *offset..offset.saturating_add(data.len() as u64),
             Change::Copy(range) => range.clone(),
-            Change::Set(AttrChange { size: Some(size), .. })
-            | Change::SetByPath(AttrChange { size: Some(size), .. }) => *size..u64::MAX,
-            Change::Append { .. } | Change::Set(_) | Change::SetByPath(_) => 0..0,
+            Change::SetAttr(AttrChange { size: Some(size), .. })
+            | Change::SetAttrByPath(AttrChange { size: Some(size), .. }) => *size..u64::MAX,
+            Change::Append { .. } | Change::SetAttr(_) | Change::SetAttrByPath(_) => 0..0,
         }
     }
 
@@ -120,7 +122,9 @@ impl Change {
             Change::Append { data, arrived } => {
                 expected.appended((data.len() - arrived) as u64, is_future);
             }
-            Change::Set(change) | Change::SetByPath(change) => expected.set(change, is_future),
+            Change::SetAttr(change) | Change::SetAttrByPath(change) => {
+                expected.set(change, is_future)
+            }
         }
     }
 
@@ -134,7 +138,7 @@ impl Change {
             Change::Append { data, arrived } => {
                 expected.may_have_appended((data.len() - arrived) as u64, is_future);
             }
-            Change::Set(change) | Change::SetByPath(change) => {
+            Change::SetAttr(change) | Change::SetAttrByPath(change) => {
                 expected.may_have_set(change, is_future);
             }
         }
@@ -143,7 +147,7 @@ impl Change {
 
 #[derive(Debug)]
 enum EntryState {
-    SentAt,
+    Sent,
     Waiting,
     Replaying,
     Answered(Result<()>),
@@ -157,7 +161,7 @@ struct Entry {
     /// `None` once it is done, and for what goes through no handle.
     handle: Option<Arc<Handle>>,
     /// The number of its handle, also when it is done.
-    through: Option<u64>,
+    handle_number: Option<u64>,
     change: Change,
     /// It was on its way at least once.
     may_have_arrived: bool,
@@ -174,7 +178,7 @@ impl Entry {
     }
 
     fn is_unanswered(&self) -> bool {
-        matches!(self.state, EntryState::SentAt | EntryState::Waiting | EntryState::Replaying)
+        matches!(self.state, EntryState::Sent | EntryState::Waiting | EntryState::Replaying)
     }
 }
 
@@ -201,7 +205,7 @@ pub(crate) enum Covered {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Overtaken {
     /// What the file looks like is not simply what this change makes of it.
-    pub(crate) looks: bool,
+    pub(crate) attrs: bool,
     /// Some of its content was written over, or cut off.
     pub(crate) content: bool,
 }
@@ -218,7 +222,7 @@ pub(crate) struct EndedEntry {
 
 /// The changes of one file.
 #[derive(Debug, Default)]
-pub(crate) struct Log {
+pub(crate) struct ChangeLog {
     next: u64,
     /// By number.
     entries: VecDeque<Entry>,
@@ -230,33 +234,33 @@ pub(crate) struct Log {
     changed: Arc<Notify>,
 }
 
-impl Log {
+impl ChangeLog {
     /// Notified when an entry is answered or taken out.
     pub(crate) fn changed(&self) -> Arc<Notify> {
         self.changed.clone()
     }
 
     /// Whether a change that does this may begin now.
-    pub(crate) fn admits(&self, end: End) -> bool {
-        match end {
-            End::Stays => true,
-            End::Appended => self.open_moves == 0,
-            End::Moved => self.open_appends == 0,
+    pub(crate) fn admits(&self, effect: EofEffect) -> bool {
+        match effect {
+            EofEffect::Unchanged => true,
+            EofEffect::Append => self.open_moves == 0,
+            EofEffect::Move => self.open_appends == 0,
         }
     }
 
     /// How many with such an end have no answer.
-    fn count(&mut self, end: End) -> Option<&mut usize> {
-        match end {
-            End::Stays => None,
-            End::Appended => Some(&mut self.open_appends),
-            End::Moved => Some(&mut self.open_moves),
+    fn count(&mut self, effect: EofEffect) -> Option<&mut usize> {
+        match effect {
+            EofEffect::Unchanged => None,
+            EofEffect::Append => Some(&mut self.open_appends),
+            EofEffect::Move => Some(&mut self.open_moves),
         }
     }
 
     /// One with such an end has its answer, or needs none any more.
-    fn note_answered(&mut self, end: End) {
-        if let Some(count) = self.count(end) {
+    fn note_answered(&mut self, effect: EofEffect) {
+        if let Some(count) = self.count(effect) {
             *count -= 1;
         }
         self.changed.notify_waiters();
@@ -271,12 +275,12 @@ impl Log {
     pub(crate) fn begin(&mut self, change: Change, handle: Option<Arc<Handle>>, sent: bool) -> u64 {
         let number = self.next;
         self.next += 1;
-        let state = if sent { EntryState::SentAt } else { EntryState::Waiting };
-        if let Some(count) = self.count(change.end()) {
+        let state = if sent { EntryState::Sent } else { EntryState::Waiting };
+        if let Some(count) = self.count(change.eof_effect()) {
             *count += 1;
         }
-        let through = handle.as_ref().map(|handle| handle.number);
-        let entry = Entry { number, state, handle, through, change, may_have_arrived: sent };
+        let handle_number = handle.as_ref().map(|handle| handle.number);
+        let entry = Entry { number, state, handle, handle_number, change, may_have_arrived: sent };
         self.entries.push_back(entry);
         number
     }
@@ -292,14 +296,14 @@ impl Log {
 
     /// Whether the answer to what its caller has sent still counts.
     pub(crate) fn is_sent(&mut self, number: u64) -> bool {
-        self.entry(number).is_some_and(|entry| matches!(entry.state, EntryState::SentAt))
+        self.entry(number).is_some_and(|entry| matches!(entry.state, EntryState::Sent))
     }
 
     /// The answer to what its caller had sent was lost; or it was not sent, since its handle was
     /// stale already.
     pub(crate) fn lost(&mut self, number: u64, may_have_arrived: bool) {
         if let Some(entry) = self.entry(number)
-            && matches!(entry.state, EntryState::SentAt)
+            && matches!(entry.state, EntryState::Sent)
         {
             entry.state = EntryState::Waiting;
             entry.may_have_arrived = may_have_arrived;
@@ -309,7 +313,7 @@ impl Log {
     /// The answer to what was sent again.
     pub(crate) fn answer(&mut self, number: u64, result: Result<()>) -> bool {
         let Some(entry) = self.entry(number) else { return false };
-        let unanswered = entry.is_unanswered().then(|| entry.change.end());
+        let unanswered = entry.is_unanswered().then(|| entry.change.eof_effect());
         entry.state = EntryState::Answered(result);
         entry.may_have_arrived = false;
         if let Some(end) = unanswered {
@@ -332,10 +336,10 @@ impl Log {
         let overtaken = self.overtaken(position);
         let entry = self.entries.get_mut(position)?;
         let range = entry.change.range();
-        let unanswered = entry.is_unanswered().then(|| entry.change.end());
+        let unanswered = entry.is_unanswered().then(|| entry.change.eof_effect());
         let ended = EndedEntry {
             overtaken,
-            change: std::mem::replace(&mut entry.change, Change::Set(AttrChange::default())),
+            change: std::mem::replace(&mut entry.change, Change::SetAttr(AttrChange::default())),
             may_have_arrived: entry.may_have_arrived,
             _handle: entry.handle.take(),
         };
@@ -357,10 +361,10 @@ impl Log {
         let mut overtaken = Overtaken::default();
         let change = &self.entries[position].change;
         let range = change.range();
-        let is_set = matches!(change, Change::Set(_) | Change::SetByPath(_));
+        let is_set = matches!(change, Change::SetAttr(_) | Change::SetAttrByPath(_));
         for newer in self.entries.iter().skip(position + 1).filter_map(Entry::happened) {
             let is_truncated = newer.end == u64::MAX;
-            overtaken.looks |= is_set || is_truncated;
+            overtaken.attrs |= is_set || is_truncated;
             overtaken.content |= newer.start < range.end && range.start < newer.end;
         }
         overtaken
@@ -401,31 +405,32 @@ impl Log {
     }
 
     fn is_to_be_replayed(entry: &Entry) -> bool {
-        let unanswered = matches!(entry.state, EntryState::SentAt | EntryState::Waiting);
-        unanswered && entry.change.is_replayed_here()
+        let unanswered = matches!(entry.state, EntryState::Sent | EntryState::Waiting);
+        unanswered && entry.change.is_replayable()
     }
 
-    /// The next entries to be sent again, at most `most`, all through one handle; none when all have
+    /// The next entries to be sent again, at most `max_count`, all through one handle; none when all have
     /// been.
-    pub(crate) fn take_replays(&mut self, most: usize) -> Vec<Replay> {
+    pub(crate) fn take_replays(&mut self, max_count: usize) -> Vec<Replay> {
         let mut taken: Vec<Replay> = Vec::new();
         for position in 0..self.entries.len() {
             let entry = &self.entries[position];
-            if !Log::is_to_be_replayed(entry) {
+            if !ChangeLog::is_to_be_replayed(entry) {
                 continue;
             }
             let Some(handle) = entry.handle.clone() else { continue };
-            let same = taken.first().is_none_or(|first| Arc::ptr_eq(&first.handle, &handle));
-            if taken.len() == most || !same {
+            let has_same_handle =
+                taken.first().is_none_or(|first| Arc::ptr_eq(&first.handle, &handle));
+            if taken.len() == max_count || !has_same_handle {
                 break;
             }
-            let parts = self.parts_left(position);
+            let parts = self.remaining_ranges(position);
             let is_truncated = self.is_truncation_done(position);
             let entry = &mut self.entries[position];
             entry.state = EntryState::Replaying;
             entry.may_have_arrived = true;
             let mut change = entry.change.clone();
-            if let Change::Set(change) = &mut change
+            if let Change::SetAttr(change) = &mut change
                 && is_truncated
             {
                 change.size = None;
@@ -436,13 +441,14 @@ impl Log {
     }
 
     /// The bytes of an entry that nothing newer has decided about.
-    fn parts_left(&self, position: usize) -> Vec<Range<u64>> {
+    fn remaining_ranges(&self, position: usize) -> Vec<Range<u64>> {
         let mut parts = vec![self.entries[position].change.range()];
         for newer in position + 1..self.entries.len() {
             let entry = &self.entries[newer];
             // A cut that is not sent again would not cut off what is written anew.
-            let cut = || self.is_truncation_done(newer).then(|| entry.change.range());
-            if let Some(covered) = entry.happened().or_else(cut) {
+            let range_if_truncated =
+                || self.is_truncation_done(newer).then(|| entry.change.range());
+            if let Some(covered) = entry.happened().or_else(range_if_truncated) {
                 parts = parts.into_iter().flat_map(|part| subtract(part, &covered)).collect();
             }
         }
@@ -455,26 +461,28 @@ impl Log {
     fn is_truncation_done(&self, position: usize) -> bool {
         let entry = &self.entries[position];
         let mut newer = self.entries.iter().skip(position + 1);
-        entry.change.is_size()
+        entry.change.sets_size()
             && entry.may_have_arrived
-            && newer.any(|newer| newer.through == entry.through && newer.happened().is_some())
+            && newer.any(|newer| {
+                newer.handle_number == entry.handle_number && newer.happened().is_some()
+            })
     }
 
     /// Entries that were being sent again were lost once more. Returns whether there were any.
     pub(crate) fn replay_lost(&mut self) -> bool {
-        let mut any = false;
+        let mut is_any = false;
         for entry in &mut self.entries {
             if matches!(entry.state, EntryState::Replaying) {
                 entry.state = EntryState::Waiting;
-                any = true;
+                is_any = true;
             }
         }
-        any
+        is_any
     }
 
     /// Whether an append may have arrived whose answer was lost.
     pub(crate) fn has_appends_in_doubt(&self) -> bool {
-        let replayed = self.entries.iter().filter(|entry| Log::is_to_be_replayed(entry));
+        let replayed = self.entries.iter().filter(|entry| ChangeLog::is_to_be_replayed(entry));
         replayed.filter(|entry| entry.may_have_arrived).any(
             |entry| matches!(&entry.change, Change::Append { data, arrived } if *arrived < data.len()),
         )
@@ -484,7 +492,7 @@ impl Log {
     /// from now on it is answered by whoever looks for it in the file.
     pub(crate) fn take_appends_in_doubt(&mut self) -> Vec<(u64, Bytes)> {
         let mut appends = Vec::new();
-        for entry in self.entries.iter_mut().filter(|entry| Log::is_to_be_replayed(entry)) {
+        for entry in self.entries.iter_mut().filter(|entry| ChangeLog::is_to_be_replayed(entry)) {
             if let (Change::Append { data, arrived }, true) =
                 (&entry.change, entry.may_have_arrived)
                 && *arrived < data.len()
@@ -499,12 +507,12 @@ impl Log {
     /// How much of `range` may have been overwritten by what is not answered and will be sent again.
     pub(crate) fn covers(&self, range: &Range<u64>) -> Covered {
         let in_doubt = |entry: &&Entry| entry.is_unanswered() && entry.may_have_arrived;
-        let mut left = vec![range.clone()];
+        let mut rest = vec![range.clone()];
         for entry in self.entries.iter().filter(in_doubt) {
             let covered = entry.change.range();
-            left = left.into_iter().flat_map(|part| subtract(part, &covered)).collect();
+            rest = rest.into_iter().flat_map(|part| subtract(part, &covered)).collect();
         }
-        match left.as_slice() {
+        match rest.as_slice() {
             [] => Covered::Whole,
             [part] if part == range => Covered::Not,
             _ => Covered::Partly,
@@ -532,8 +540,11 @@ fn subtract(range: Range<u64>, covered: &Range<u64>) -> impl Iterator<Item = Ran
     let before = range.start..range.end.min(covered.start);
     let after = range.start.max(covered.end)..range.end;
     let whole = covered.is_empty().then(|| range.clone());
-    let cut = (!covered.is_empty()).then_some([before, after]);
-    whole.into_iter().chain(cut.into_iter().flatten()).filter(|part| part.start < part.end)
+    let range_if_truncated = (!covered.is_empty()).then_some([before, after]);
+    whole
+        .into_iter()
+        .chain(range_if_truncated.into_iter().flatten())
+        .filter(|part| part.start < part.end)
 }
 
 #[cfg(test)]

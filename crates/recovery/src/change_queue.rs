@@ -1,7 +1,7 @@
 //! Whose turn it is to change a file, where that matters.
 //!
 //! Appends, and what else may move the end of a file, are never under way at once
-//! ([`Log::admits`](crate::log::Log::admits)), and an append begins only when it is known where the
+//! ([`ChangeLog::admits`](crate::log::ChangeLog::admits)), and an append begins only when it is known where the
 //! file ends. So when a connection is lost, what is behind that place is what has arrived of the
 //! appends.
 //!
@@ -19,7 +19,7 @@ use base::Result;
 use tokio::sync::MutexGuard;
 
 use crate::Core;
-use crate::change_log::End;
+use crate::change_log::EofEffect;
 use crate::file::{FileState, Handle, OpenFile, Phase};
 use crate::retry::Retry;
 
@@ -47,19 +47,19 @@ impl Drop for Queued<'_> {
 
 impl FileState {
     /// Whether a change that does this may begin, but for those who have waited for longer.
-    fn admits(&self, end: End) -> bool {
-        self.log.admits(end) && (end != End::Appended || self.expected.size().is_some())
+    fn admits(&self, effect: EofEffect) -> bool {
+        self.log.admits(effect) && (effect != EofEffect::Append || self.expected.size().is_some())
     }
 
     /// Whether a change that does this may begin now.
-    pub(crate) fn may_begin_now(&self, end: End) -> bool {
-        self.queued == 0 && self.admits(end)
+    pub(crate) fn may_begin_now(&self, effect: EofEffect) -> bool {
+        self.queued == 0 && self.admits(effect)
     }
 
     /// Whether a change by another way than a handle may begin now: not while the file is opened
     /// again and compared.
-    pub(crate) fn may_begin_without_handle(&self, end: End) -> bool {
-        self.may_begin_now(end) && self.phase != Phase::Reopening
+    pub(crate) fn may_begin_without_handle(&self, effect: EofEffect) -> bool {
+        self.may_begin_now(effect) && self.phase != Phase::Reopening
     }
 }
 
@@ -70,16 +70,16 @@ impl Core {
     pub(crate) async fn change_permit<'a>(
         self: &Arc<Core>,
         file: &'a OpenFile,
-        end: End,
+        effect: EofEffect,
         handle: Option<&Arc<Handle>>,
     ) -> Result<ChangePermit<'a>> {
         let queued = Queued::new(file);
         let lock = self.bounded_wait(file.queue.lock()).await?;
-        self.bounded_wait(file.wait_admitted(end, handle.is_none())).await?;
+        self.bounded_wait(file.wait_admitted(effect, handle.is_none())).await?;
         if let Some(handle) = handle {
             self.reopen_if_closed(handle).await?;
         }
-        if let (End::Appended, Some(handle)) = (end, handle)
+        if let (EofEffect::Append, Some(handle)) = (effect, handle)
             && file.lock().expected.size().is_none()
         {
             // Without an answer it cannot be told later what has become of the append. That is said
@@ -118,26 +118,26 @@ impl Core {
 
 impl OpenFile {
     /// Returns when nothing is under way that a change with such an `end` must not go along with.
-    async fn wait_admitted(&self, end: End, without_handle: bool) {
-        let moved = self.lock().log.changed();
+    async fn wait_admitted(&self, effect: EofEffect, without_handle: bool) {
+        let changed = self.lock().log.changed();
         loop {
-            let mut next = pin!(moved.notified());
+            let mut notified = pin!(changed.notified());
             // Registered before the look, so that nothing in between is missed.
-            next.as_mut().enable();
-            if self.may_begin_after_wait(end, without_handle) {
+            notified.as_mut().enable();
+            if self.may_begin_after_wait(effect, without_handle) {
                 return;
             }
-            next.await;
+            notified.await;
         }
     }
 
     /// As far as that depends on what is under way. To learn where the file ends, nothing may be.
-    fn may_begin_after_wait(&self, end: End, without_handle: bool) -> bool {
+    fn may_begin_after_wait(&self, effect: EofEffect, without_handle: bool) -> bool {
         let state = self.lock();
         if without_handle && state.phase == Phase::Reopening {
             return false;
         }
-        let end_is_known = end != End::Appended || state.expected.size().is_some();
-        state.log.admits(end) && (end_is_known || state.log.is_idle())
+        let end_is_known = effect != EofEffect::Append || state.expected.size().is_some();
+        state.log.admits(effect) && (end_is_known || state.log.is_idle())
     }
 }

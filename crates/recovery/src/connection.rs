@@ -130,7 +130,7 @@ impl ConnectionMonitor {
             is_new
         });
         if is_new {
-            tracing::debug!(name = core.config.name, "no connection: {error}");
+            tracing::debug!(name = core.config.name, "connection lost: {error}");
             tokio::spawn(reconnect(Arc::downgrade(core)));
         }
     }

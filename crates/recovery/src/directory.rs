@@ -30,7 +30,7 @@ struct State {
     epoch: u64,
     /// When it was opened, and by which name: what is below may fetch entries at once, and give them
     /// out later.
-    requested: (Seq, RemotePath),
+    opened_at: (Seq, RemotePath),
     /// The name of the directory now; `None` when it was removed.
     path: Option<RemotePath>,
     returned: Vec<NameHash>,
@@ -82,9 +82,9 @@ impl OpenDirectory {
     fn end(&self) {
         let mut state = self.lock();
         state.ended = true;
-        let left = (std::mem::take(&mut state.returned), std::mem::take(&mut state.skipped));
+        let freed = (std::mem::take(&mut state.returned), std::mem::take(&mut state.skipped));
         drop(state);
-        drop(left);
+        drop(freed);
     }
 
     /// Goes on with a directory that was opened anew, unless somebody else has opened it.
@@ -92,7 +92,7 @@ impl OpenDirectory {
         let mut state = self.lock();
         let close = if state.epoch == epoch {
             state.epoch += 1;
-            state.requested = requested;
+            state.opened_at = requested;
             let returned = std::mem::take(&mut state.returned);
             state.skipped.extend(returned);
             std::mem::replace(&mut state.dh, dh)
@@ -125,7 +125,8 @@ impl OpenDirectories {
     fn add(&self, dh: Dh, path: &RemotePath, requested: Seq) -> Dh {
         let (path, requested) = (Some(path.clone()), (requested, path.clone()));
         let (returned, skipped) = (Vec::new(), HashSet::new());
-        let state = State { dh, epoch: 0, requested, path, returned, skipped, ended: false };
+        let state =
+            State { dh, epoch: 0, opened_at: requested, path, returned, skipped, ended: false };
         let (state, inner) = (Mutex::new(state), self.inner.clone());
         let seed = RandomState::new().hash_one(0);
         Dh(self.table.add(OpenDirectory { state, inner, seed }))
@@ -159,7 +160,7 @@ impl OpenDirectories {
 impl Core {
     pub(crate) async fn opendir(self: &Arc<Core>, path: &RemotePath) -> Result<Dh> {
         let requested = self.history.now();
-        let dh = self.retried(|| self.inner.opendir(path)).await?;
+        let dh = self.with_retry(|| self.inner.opendir(path)).await?;
         Ok(self.directories.add(dh, path, requested))
     }
 
@@ -194,7 +195,7 @@ impl Core {
             if !batch.is_empty() {
                 let requested = {
                     let state = directory.lock();
-                    state.path.is_some().then(|| state.requested.clone())
+                    state.path.is_some().then(|| state.opened_at.clone())
                 };
                 if let Some((requested, path)) = requested {
                     self.history.record_listing(&path, &batch, requested);

@@ -32,13 +32,13 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::Core;
-use crate::change_log::{Change, EndedEntry, Log};
+use crate::change_log::{Change, ChangeLog, EndedEntry};
 use crate::expected_attrs::ExpectedAttrs;
 use crate::name_history::NameState;
 use crate::unstable::{Digest, UnstableWrites};
 
-pub(crate) use handle::{Handle, Usable, usable};
-pub(crate) use table::Files;
+pub(crate) use handle::{Handle, UsableHandle, usable};
+pub(crate) use table::OpenFiles;
 pub(crate) use tail::Tail;
 
 /// Where a body is between being open and being lost.
@@ -82,7 +82,7 @@ pub(crate) struct FileState {
     pub(crate) expected: ExpectedAttrs,
     /// An open of it has been answered: it is known what it looks like.
     pub(crate) has_attrs: bool,
-    pub(crate) log: Log,
+    pub(crate) log: ChangeLog,
     /// What was read at its end.
     tail: Option<Tail>,
     /// By the number of our handle.
@@ -128,7 +128,7 @@ impl OpenFile {
             path_version: 0,
             expected: ExpectedAttrs::created(FileKind::Regular),
             has_attrs: false,
-            log: Log::default(),
+            log: ChangeLog::default(),
             tail: None,
             inner_handles: HashMap::new(),
             unstable: UnstableWrites::default(),
@@ -211,30 +211,30 @@ impl OpenFile {
     ) -> bool {
         let write_verifier = core.write_verifier.current(core);
         let is_future = self.is_future();
-        let left = {
+        let ended = {
             let mut state = self.lock();
             if !state.log.is_sent(number) {
                 return false;
             }
-            let Some(left) = state.log.end(number, true) else { return false };
+            let Some(ended) = state.log.end(number, true) else { return false };
             state.answered_changes += 1;
-            let digest = digest.filter(|_| !left.overtaken.content);
-            let looks = state.expected;
+            let digest = digest.filter(|_| !ended.overtaken.content);
+            let before = state.expected;
             state.happened(
                 number,
-                &left.change,
+                &ended.change,
                 digest,
                 write_verifier,
                 core.write_verifier.may_be_available(),
                 &is_future,
             );
-            if left.overtaken.looks {
-                state.expected = looks;
-                left.change.may_have_happened(&mut state.expected, &is_future);
+            if ended.overtaken.attrs {
+                state.expected = before;
+                ended.change.may_have_happened(&mut state.expected, &is_future);
             }
-            left
+            ended
         };
-        drop(left);
+        drop(ended);
         true
     }
 
@@ -243,25 +243,25 @@ impl OpenFile {
     pub(crate) fn happened_as(&self, core: &Arc<Core>, number: u64, change: &Change) {
         let write_verifier = core.write_verifier.current(core);
         let is_future = self.is_future();
-        let told = core.write_verifier.may_be_available();
+        let track_unstable = core.write_verifier.may_be_available();
         let mut state = self.lock();
         state.answered_changes += 1;
-        state.happened(number, change, None, write_verifier, told, &is_future);
+        state.happened(number, change, None, write_verifier, track_unstable, &is_future);
     }
 
     /// An entry's caller has given up, or has its answer.
     pub(crate) fn withdraw(&self, number: u64) {
         let is_future = self.is_future();
-        let left: Option<EndedEntry> = {
+        let ended: Option<EndedEntry> = {
             let mut state = self.lock();
-            let left = state.log.end(number, false);
-            if let Some(left) = left.as_ref().filter(|left| left.may_have_arrived) {
+            let ended = state.log.end(number, false);
+            if let Some(ended) = ended.as_ref().filter(|ended| ended.may_have_arrived) {
                 state.answered_changes += 1;
-                state.may_have_happened(number, &left.change, &is_future);
+                state.may_have_happened(number, &ended.change, &is_future);
             }
-            left
+            ended
         };
-        drop(left);
+        drop(ended);
     }
 }
 
@@ -291,7 +291,8 @@ impl FileState {
         let end = self.expected.size();
         change.happened(&mut self.expected, is_future);
         self.changed = true;
-        if matches!(change, Change::Set(set) | Change::SetByPath(set) if set.perm.is_some()) {
+        if matches!(change, Change::SetAttr(set) | Change::SetAttrByPath(set) if set.perm.is_some())
+        {
             self.mode_to_restore = None;
         }
         self.write_verifier = self.write_verifier.take().or(write_verifier);
@@ -311,7 +312,7 @@ impl FileState {
                 None => self.unstable.mark_incomparable(number),
             },
             Change::Copy(_) => self.unstable.mark_incomparable(number),
-            Change::Set(change) | Change::SetByPath(change) => {
+            Change::SetAttr(change) | Change::SetAttrByPath(change) => {
                 if let Some(size) = change.size {
                     self.unstable.truncate(number, size);
                 }
@@ -328,7 +329,9 @@ impl FileState {
     ) {
         change.may_have_happened(&mut self.expected, is_future);
         self.changed = true;
-        if !self.unstable.is_empty() && !matches!(change, Change::Set(set) if set.size.is_none()) {
+        if !self.unstable.is_empty()
+            && !matches!(change, Change::SetAttr(set) if set.size.is_none())
+        {
             self.unstable.mark_incomparable(number);
         }
     }

@@ -10,7 +10,7 @@ use crate::Core;
 use crate::change::PendingChange;
 use crate::change_log::Change;
 use crate::connection::is_loss;
-use crate::file::{Handle, Usable};
+use crate::file::{Handle, UsableHandle};
 use crate::reopen;
 use crate::retry::{RemoteCall, Retry};
 
@@ -18,7 +18,7 @@ use crate::retry::{RemoteCall, Retry};
 const BUSY: u64 = u64::MAX;
 
 /// Whether an error of a call through this handle below says that it is of no use.
-fn is_lost(errno: Errno, handle: &Handle, Usable { fh, epoch }: Usable) -> bool {
+fn is_lost(errno: Errno, handle: &Handle, UsableHandle { fh, epoch }: UsableHandle) -> bool {
     is_loss(errno) || handle.is_stale(fh, errno) || handle.is_reopened_since(epoch)
 }
 
@@ -70,7 +70,7 @@ impl Core {
         retry: &Retry<'_>,
         handle: &Arc<Handle>,
         lost: &mut Option<Errno>,
-    ) -> Result<Option<Usable>> {
+    ) -> Result<Option<UsableHandle>> {
         let opened = async {
             reopen::attempt(self, &handle.file).await?;
             self.reopen_closed(handle).await
@@ -162,7 +162,7 @@ impl Core {
     }
 
     pub(crate) async fn fsetattr(self: &Arc<Core>, fh: Fh, change: AttrChange) -> Result<()> {
-        self.change(fh, Change::Set(change)).await
+        self.change(fh, Change::SetAttr(change)).await
     }
 
     pub(crate) async fn copy(

@@ -65,7 +65,7 @@ pub use status::{ConnectionState, Status};
 
 use connection::ConnectionMonitor;
 use directory::OpenDirectories;
-use file::Files;
+use file::OpenFiles;
 use name_history::NameHistory;
 use name_ops::ActiveRenames;
 use server_clock::ServerClock;
@@ -120,7 +120,7 @@ impl Recovering {
     pub fn new(inner: Arc<dyn Remote>, config: Config) -> Arc<Recovering> {
         let (shutdown_sender, shutdown) = watch::channel(());
         let core = Arc::new_cyclic(|core| Core {
-            files: Files::new(inner.clone(), core.clone()),
+            files: OpenFiles::new(inner.clone(), core.clone()),
             directories: OpenDirectories::new(inner.clone()),
             inner,
             config,
@@ -150,7 +150,7 @@ pub(crate) struct Core {
     pub(crate) inner: Arc<dyn Remote>,
     pub(crate) config: Config,
     pub(crate) connection: ConnectionMonitor,
-    pub(crate) files: Files,
+    pub(crate) files: OpenFiles,
     pub(crate) renames: ActiveRenames,
     pub(crate) directories: OpenDirectories,
     pub(crate) history: NameHistory,

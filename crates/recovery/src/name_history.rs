@@ -117,7 +117,7 @@ impl Order {
         Order(requested.0, false)
     }
 
-    fn record_setattr(seq: u64) -> Order {
+    fn changed_at(seq: u64) -> Order {
         Order(seq, true)
     }
 }
@@ -136,7 +136,7 @@ impl NameHistory {
             let mut state = self.lock();
             let seq = state.next;
             state.next += 1;
-            let order = requested.map_or(Order::record_setattr(seq), Order::requested_at);
+            let order = requested.map_or(Order::changed_at(seq), Order::requested_at);
             let before = state.records.iter().rposition(|record| record.order <= order);
             state.records.insert(before.map_or(0, |at| at + 1), Record { seq, order, event });
             if state.records.len() > MAX_EVENTS { state.records.pop_front() } else { None }
@@ -303,10 +303,10 @@ impl Query {
             }
             Event::Renamed(from, to) => {
                 if let Some(before) = self.path.moved(to, from) {
-                    let itself = self.path == *to;
+                    let is_itself = self.path == *to;
                     self.continue_as(
                         before,
-                        if itself { RenamedBy::Itself } else { RenamedBy::Ancestor },
+                        if is_itself { RenamedBy::Itself } else { RenamedBy::Ancestor },
                     );
                 } else if self.path == *from {
                     return Match::State(NameState::Absent);

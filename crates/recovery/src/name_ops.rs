@@ -177,8 +177,8 @@ impl Core {
     fn warn_unknown(&self, NameRequest { name, path, .. }: &NameRequest<'_>, why: &str) -> Errno {
         let host = &self.config.name;
         tracing::warn!(
-            "{host}: {name} {path}: the connection was lost before the answer, and what became of \
-             it cannot be told: {why}"
+            "{host}: {name} {path}: the connection was lost before the reply, and the outcome is \
+             unknown: {why}"
         );
         Errno::EIO
     }
@@ -318,8 +318,8 @@ impl Core {
         // Held also if nothing has it open: an open may begin before this is answered.
         let file = self.files.get_or_new(path);
         let pending =
-            PendingChange::begin_without_handle(self, &file, Change::SetByPath(change)).await?;
-        self.retried(|| self.inner.setattr(path, change)).await?;
+            PendingChange::begin_without_handle(self, &file, Change::SetAttrByPath(change)).await?;
+        self.with_retry(|| self.inner.setattr(path, change)).await?;
         pending.happened(self);
         self.history.record_setattr(path, change);
         Ok(())

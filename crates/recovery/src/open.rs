@@ -10,7 +10,7 @@ use base::{Create, Errno, OpenFlags, Opened, RemotePath, Result};
 use crate::Core;
 use crate::connection::is_loss;
 use crate::expected_attrs::ExpectedAttrs;
-use crate::file::Files;
+use crate::file::OpenFiles;
 use crate::name_history::NameState;
 use crate::name_ops::SentAt;
 
@@ -30,7 +30,7 @@ impl Core {
                 return Ok(opened);
             }
         }
-        unreachable!("the last look takes what it finds")
+        unreachable!("the last attempt takes what it finds")
     }
 
     /// `None` if the file was removed, renamed or replaced here meanwhile: the answer does not tell which
@@ -45,7 +45,7 @@ impl Core {
         let requested = self.history.now();
         let opened = match flags.create {
             Create::Exclusive(perm) => self.open_new(path, flags, perm).await,
-            _ => self.retried(|| self.inner.open(path, flags)).await,
+            _ => self.with_retry(|| self.inner.open(path, flags)).await,
         };
         let opened = match opened {
             Ok(opened) => opened,
@@ -54,7 +54,7 @@ impl Core {
                     self.history.record_reply(path, NameState::Absent, requested);
                 }
                 if !is_loss(errno) && errno != Errno::EIO {
-                    Files::abort_open(before);
+                    OpenFiles::abort_open(before);
                 }
                 return Err(errno);
             }

@@ -15,7 +15,7 @@ impl Remote for Recovering {
     async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
         let core = &self.core;
         let requested = core.history.now();
-        let answer = core.retried(|| core.inner.lstat(path)).await;
+        let answer = core.with_retry(|| core.inner.lstat(path)).await;
         match &answer {
             Ok(attr) => core.history.record_reply(path, NameState::present(attr), requested),
             Err(Errno::ENOENT | Errno::ENOTDIR) => {
@@ -27,7 +27,7 @@ impl Remote for Recovering {
     }
 
     async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
-        self.core.retried(|| self.core.inner.readlink(path)).await
+        self.core.with_retry(|| self.core.inner.readlink(path)).await
     }
 
     async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
@@ -63,7 +63,7 @@ impl Remote for Recovering {
     }
 
     async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
-        self.core.retried(|| self.core.inner.fsyncdir(path)).await
+        self.core.with_retry(|| self.core.inner.fsyncdir(path)).await
     }
 
     fn close(&self, fh: Fh) {
@@ -111,7 +111,7 @@ impl Remote for Recovering {
     }
 
     async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
-        self.core.retried(|| self.core.inner.statvfs(path)).await
+        self.core.with_retry(|| self.core.inner.statvfs(path)).await
     }
 
     async fn copy(
@@ -130,7 +130,7 @@ impl Remote for Recovering {
     }
 
     async fn locate(&self, path: &RemotePath) -> Result<Vec<Location>> {
-        self.core.retried(|| self.core.inner.locate(path)).await
+        self.core.with_retry(|| self.core.inner.locate(path)).await
     }
 
     fn is_disconnected(&self) -> bool {
@@ -142,6 +142,6 @@ impl Remote for Recovering {
     }
 
     async fn write_verifier(&self) -> Result<Option<Bytes>> {
-        self.core.retried(|| self.core.inner.write_verifier()).await
+        self.core.with_retry(|| self.core.inner.write_verifier()).await
     }
 }

@@ -37,8 +37,8 @@ use crate::retry::RemoteCall;
 const MAX_IN_FLIGHT: usize = 64;
 
 /// When what is not the file any more was changed.
-const LOST: &str = "while there was no connection";
-const CLOSED: &str = "while it was not open there";
+const LOST: &str = "while the connection was lost";
+const CLOSED: &str = "while it was closed on the server";
 
 /// How an attempt has ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -131,15 +131,15 @@ impl OpenFile {
         if !handle.flags.access.writes() {
             return errno;
         }
-        self.warn(core, &format!("cannot be opened for writing again: {errno}"));
+        self.warn(core, &format!("cannot be reopened for writing: {errno}"));
         Errno::EIO
     }
 
     /// Tells in the log what has become of it.
     fn warn(&self, core: &Core, what: &str) {
-        let name = self.lock().path.clone();
-        let name = name.map_or_else(|| "a removed file".to_owned(), |name| name.to_string());
-        tracing::warn!("{}: {name}: {what}", core.config.name);
+        let path = self.lock().path.clone();
+        let path = path.map_or_else(|| "a removed file".to_owned(), |path| path.to_string());
+        tracing::warn!("{}: {path}: {what}", core.config.name);
     }
 }
 
@@ -187,7 +187,7 @@ pub(crate) async fn reopen_one(core: &Arc<Core>, handle: &Arc<Handle>) -> Result
                 file.warn(core, &format!("{why} {CLOSED}"));
                 return Err(Errno::ESTALE);
             }
-            Err(ReopenResult::Open) => unreachable!("a look opens nothing for good"),
+            Err(ReopenResult::Open) => unreachable!("a search does not change the phase"),
         };
     let guard = opened.pop().ok_or(Errno::EBADF)?.1?;
     if let Some(unused) = handle.set_reopened(guard.take()) {
@@ -213,18 +213,18 @@ async fn find_file<'a>(
     may_grow: bool,
 ) -> std::result::Result<(Observation, Vec<Reopened<'a>>), ReopenResult> {
     for searches in 1.. {
-        let (names, path_version, handles, answered_changes) = {
+        let (paths, path_version, handles, answered_changes) = {
             let state = file.lock();
-            let names: Vec<RemotePath> =
+            let paths: Vec<RemotePath> =
                 state.path.iter().chain(&state.pending_path).cloned().collect();
-            (names, state.path_version, wanted(&state), state.answered_changes)
+            (paths, state.path_version, wanted(&state), state.answered_changes)
         };
-        let mut why = "removed here".to_owned();
-        for name in names {
-            match open_by_path(core, file, &name, &handles, may_grow).await {
+        let mut why = "removed through this mount".to_owned();
+        for path in paths {
+            match open_by_path(core, file, &path, &handles, may_grow).await {
                 Found::Same { attr, opened } => {
                     return Ok((
-                        Observation { name, path_version, attr, answered_changes },
+                        Observation { path, path_version, attr, answered_changes },
                         opened,
                     ));
                 }
@@ -240,24 +240,24 @@ async fn find_file<'a>(
             return Err(ReopenResult::Dead(why));
         }
     }
-    unreachable!("the last look returns")
+    unreachable!("the last search returns")
 }
 
 /// Opens what is there for all `handles`, as far as it is the file.
 async fn open_by_path<'a>(
     core: &'a Arc<Core>,
     file: &OpenFile,
-    name: &RemotePath,
+    path: &RemotePath,
     handles: &[Arc<Handle>],
     may_grow: bool,
 ) -> Found<'a> {
     let inner = &*core.inner;
     let (mut attr, mut all) = (None, Vec::new());
     for handle in handles {
-        match permission::open(core, file, name, handle.reopen_flags()).await {
+        match permission::open(core, file, path, handle.reopen_flags()).await {
             Ok(opened) => {
                 let guard = OpenGuard::new(inner, opened.fh);
-                match is_same_file(core, file, name, &opened.attr).await {
+                match is_same_file(core, file, path, &opened.attr).await {
                     Ok(true) => {}
                     Ok(false) if may_grow && file.expected().has_grown_to(&opened.attr) => {}
                     Ok(false) => {
@@ -270,7 +270,7 @@ async fn open_by_path<'a>(
                 all.push((handle.clone(), Ok(guard)));
             }
             Err(Errno::ENOENT | Errno::ENOTDIR) => {
-                return Found::Different("gone from the server".to_owned());
+                return Found::Different("no longer on the server".to_owned());
             }
             Err(Errno::EISDIR | Errno::ELOOP | Errno::ENXIO) => {
                 return Found::Different("replaced on the server".to_owned());
@@ -290,7 +290,7 @@ async fn open_by_path<'a>(
 async fn is_same_file(
     core: &Core,
     file: &OpenFile,
-    name: &RemotePath,
+    path: &RemotePath,
     attr: &Attr,
 ) -> Result<bool> {
     let expected = file.expected();
@@ -302,7 +302,7 @@ async fn is_same_file(
         return Ok(false);
     }
     let inner = &*core.inner;
-    let opened = match inner.open(name, OpenFlags::existing(Access::Read)).await {
+    let opened = match inner.open(path, OpenFlags::existing(Access::Read)).await {
         Err(errno) if !is_loss(errno) && errno != Errno::ESTALE => return Ok(false),
         opened => opened?,
     };
@@ -319,7 +319,7 @@ fn stale_as_loss(errno: Errno) -> Errno {
 /// What was seen of the file.
 struct Observation {
     /// By this name, when its names had changed so often.
-    name: RemotePath,
+    path: RemotePath,
     path_version: u64,
     attr: Option<Attr>,
     /// When so many changes had ended.
@@ -334,10 +334,10 @@ async fn resume(
     opened: Vec<Reopened<'_>>,
 ) -> ReopenResult {
     if let Some(attr) = &observed.attr {
-        if let Err(errno) = appends::resolve(core, file, &observed.name, attr).await {
+        if let Err(errno) = appends::resolve(core, file, &observed.path, attr).await {
             return ReopenResult::Failed(stale_as_loss(errno));
         }
-        if let Err(errno) = verify::check(core, file, &observed.name).await {
+        if let Err(errno) = verify::check(core, file, &observed.path).await {
             return ReopenResult::Failed(stale_as_loss(errno));
         }
     }
@@ -374,13 +374,13 @@ async fn resume(
 
 impl FileState {
     /// The file is open again, by this name.
-    fn set_found(&mut self, Observation { name, path_version, .. }: &Observation) {
+    fn set_found(&mut self, Observation { path, path_version, .. }: &Observation) {
         // Unless it was renamed since.
         if self.path_version == *path_version {
-            if self.pending_path.as_ref() == Some(name) {
+            if self.pending_path.as_ref() == Some(path) {
                 self.pending_path = None;
             }
-            self.path = Some(name.clone());
+            self.path = Some(path.clone());
         }
     }
 }
@@ -395,9 +395,9 @@ async fn replay_log(core: &Arc<Core>, file: &Arc<OpenFile>) -> ReopenResult {
                 return ReopenResult::Open;
             }
             let inner_handles = state.inner_handles.iter();
-            let below = |fh, refused: Option<Errno>| refused.map_or(Ok(fh), Err);
+            let usable = |fh, refused: Option<Errno>| refused.map_or(Ok(fh), Err);
             let handles: HashMap<u64, Result<Fh>> = inner_handles
-                .map(|(number, inner)| (*number, below(inner.fh, inner.refused)))
+                .map(|(number, inner)| (*number, usable(inner.fh, inner.refused)))
                 .collect();
             (batch, handles)
         };

@@ -166,7 +166,7 @@ impl<'a> Retry<'a> {
 
 impl Core {
     /// What `call` gives, which may be made as often as need be.
-    pub(crate) async fn retried<'a, T: Send>(
+    pub(crate) async fn with_retry<'a, T: Send>(
         self: &'a Arc<Core>,
         call: impl Fn() -> RemoteCall<'a, T> + Send + Sync,
     ) -> Result<T> {

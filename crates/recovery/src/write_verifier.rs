@@ -66,10 +66,10 @@ impl WriteVerifier {
         };
         let core = core.clone();
         tokio::spawn(async move {
-            let mut wanted = core.shutdown.clone();
+            let mut shutdown = core.shutdown.clone();
             let answer = tokio::select! {
                 answer = core.inner.write_verifier() => answer,
-                _ = wanted.changed() => return,
+                _ = shutdown.changed() => return,
             };
             let value = match answer {
                 Ok(Some(write_verifier)) => Value::Known(write_verifier),

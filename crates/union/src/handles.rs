@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use base::{Attr, Dh, Fh, Lent, OpenFlags, Opened, RemotePath, Result};
+use base::{Attr, Dh, Fh, OpenFlags, Opened, OwnedFh, RemotePath, Result};
 
 use crate::branch::Live;
 
 /// An open file of a branch; closed there when this is dropped.
 pub(crate) struct InnerFile {
     pub(crate) live: Arc<Live>,
-    pub(crate) lent: Lent,
+    pub(crate) lent: OwnedFh,
     /// It was opened for writing, and may be changed whatever its branch is by now.
     writes: bool,
 }
@@ -24,7 +24,7 @@ impl InnerFile {
         flags: OpenFlags,
     ) -> Result<(InnerFile, Attr)> {
         let Opened { fh, attr } = live.remote.open(at, flags).await?;
-        let lent = Lent::new(live.remote.clone(), fh);
+        let lent = OwnedFh::new(live.remote.clone(), fh);
         Ok((InnerFile { live: live.clone(), lent, writes: flags.access.writes() }, attr))
     }
 

@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 
-use base::{Errno, Fh, Lent, Remote, Result};
+use base::{Errno, Fh, OwnedFh, Remote, Result};
 use tokio::sync::{Notify, oneshot};
 
 use crate::inode::Inode;
@@ -76,7 +76,7 @@ impl Written {
 
     /// Finishes the handle in the background.
     pub(crate) fn finish(self, remote: &Arc<dyn Remote>, fh: Fh) {
-        let lent = Lent::new(remote.clone(), fh);
+        let lent = OwnedFh::new(remote.clone(), fh);
         self.start(async move { lent.finish().await }, None);
     }
 

@@ -116,7 +116,7 @@ impl Core {
     /// Opens the file again for this handle if a flush has closed it.
     pub(crate) async fn reopen_if_closed(self: &Arc<Core>, handle: &Arc<Handle>) -> Result<()> {
         match handle.is_closed_by_flush() {
-            true => self.retried(|| Box::pin(self.reopen_closed(handle))).await,
+            true => self.with_retry(|| Box::pin(self.reopen_closed(handle))).await,
             false => Ok(()),
         }
     }

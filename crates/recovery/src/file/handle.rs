@@ -17,7 +17,7 @@ pub(crate) struct Handle {
 
 /// A handle below that may be used now.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Usable {
+pub(crate) struct UsableHandle {
     pub(crate) fh: Fh,
     pub(crate) epoch: u64,
 }
@@ -38,7 +38,7 @@ impl Handle {
     }
 
     /// The handle below, if it may be used; `None` when it has to be opened again first.
-    pub(crate) fn usable(&self) -> Result<Option<Usable>> {
+    pub(crate) fn usable(&self) -> Result<Option<UsableHandle>> {
         usable(&self.file.lock(), self.number)
     }
 
@@ -50,7 +50,7 @@ impl Handle {
 }
 
 /// The handle below of our handle with this number, if it may be used.
-pub(crate) fn usable(state: &super::FileState, number: u64) -> Result<Option<Usable>> {
+pub(crate) fn usable(state: &super::FileState, number: u64) -> Result<Option<UsableHandle>> {
     match state.phase {
         Phase::Dead => Err(Errno::ESTALE),
         Phase::Lost | Phase::Reopening => Ok(None),
@@ -59,7 +59,7 @@ pub(crate) fn usable(state: &super::FileState, number: u64) -> Result<Option<Usa
             match inner.refused {
                 Some(errno) => Err(errno),
                 None if inner.closed => Ok(None),
-                None => Ok(Some(Usable { fh: inner.fh, epoch: state.epoch })),
+                None => Ok(Some(UsableHandle { fh: inner.fh, epoch: state.epoch })),
             }
         }
     }

@@ -20,7 +20,7 @@ pub(super) struct OpenSnapshot {
     /// The number of the next change at that time, if nothing was under way.
     pub(super) next: Option<u64>,
     /// The open has cut the file.
-    pub(super) was_cut: bool,
+    pub(super) was_truncated: bool,
 }
 
 impl FileState {
@@ -55,9 +55,9 @@ impl OpenFile {
     ) -> bool {
         let now = self.expected();
         let mut is_unchanged = true;
-        if let Some(OpenSnapshot { expected, next, was_cut }) = snapshot {
+        if let Some(OpenSnapshot { expected, next, was_truncated }) = snapshot {
             let mut state = self.lock();
-            is_unchanged = state.is_unchanged_since(next, u64::from(was_cut));
+            is_unchanged = state.is_unchanged_since(next, u64::from(was_truncated));
             if !state.has_attrs {
                 state.first_observed(&opened.attr, is_unchanged);
                 return true;
@@ -67,7 +67,7 @@ impl OpenFile {
                 // The other open that was under way has told what it was.
                 None => !is_unchanged || now.matches(&opened.attr),
             };
-            if was_cut || is_match {
+            if was_truncated || is_match {
                 if is_unchanged {
                     state.observed(&opened.attr);
                 }

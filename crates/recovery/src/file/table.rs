@@ -29,7 +29,7 @@ struct Tables {
 }
 
 /// See the [module](self).
-pub(crate) struct Files {
+pub(crate) struct OpenFiles {
     table: Mutex<Tables>,
     inner: Arc<dyn Remote>,
     core: Weak<Core>,
@@ -63,15 +63,15 @@ impl Tables {
     }
 }
 
-impl Files {
-    pub(crate) fn new(inner: Arc<dyn Remote>, core: Weak<Core>) -> Files {
+impl OpenFiles {
+    pub(crate) fn new(inner: Arc<dyn Remote>, core: Weak<Core>) -> OpenFiles {
         let table = Tables {
             next: 1,
             handles: HashMap::new(),
             by_path: HashMap::new(),
             sweep_at: FIRST_SWEEP,
         };
-        Files { table: Mutex::new(table), inner, core }
+        OpenFiles { table: Mutex::new(table), inner, core }
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -105,7 +105,8 @@ impl Files {
         // Also of the first open: another one may begin before this is answered.
         let truncation = match flags.truncate {
             true => Some(
-                PendingChange::begin_without_handle(core, &file, Change::SetByPath(empty)).await?,
+                PendingChange::begin_without_handle(core, &file, Change::SetAttrByPath(empty))
+                    .await?,
             ),
             false => None,
         };
@@ -131,8 +132,8 @@ impl Files {
     }
 
     /// An open has failed, with an error that says that nothing was cut.
-    pub(crate) fn abort_open(before: PendingOpen) {
-        if let Some(truncation) = before.truncation {
+    pub(crate) fn abort_open(pending: PendingOpen) {
+        if let Some(truncation) = pending.truncation {
             truncation.did_not_happen();
         }
     }
@@ -144,7 +145,7 @@ impl Files {
         path: &RemotePath,
         flags: OpenFlags,
         opened: &Opened,
-        before: PendingOpen,
+        pending: PendingOpen,
     ) -> Fh {
         // Closed if the caller gives up.
         let guard = OpenGuard::new(&*core.inner, opened.fh);
@@ -152,7 +153,7 @@ impl Files {
             // Known, most likely, when the first write is acknowledged.
             let _ = core.write_verifier.current(core);
         }
-        let file = self.file_of(core, path, flags, opened, before).await;
+        let file = self.file_of(core, path, flags, opened, pending).await;
         let mut table = self.lock();
         let number = table.next;
         table.next += 1;
@@ -176,21 +177,21 @@ impl Files {
         path: &RemotePath,
         flags: OpenFlags,
         opened: &Opened,
-        before: PendingOpen,
+        pending: PendingOpen,
     ) -> Arc<OpenFile> {
-        let PendingOpen { file, expected, next, truncation } = before;
-        let was_cut = truncation.is_some();
+        let PendingOpen { file, expected, next, truncation } = pending;
+        let was_truncated = truncation.is_some();
         if let Some(truncation) = truncation {
             truncation.happened(core);
         }
-        let name = file.lock().path.clone();
-        let has_same_path = name.as_ref() == Some(path);
-        let moved = name.filter(|_| !has_same_path);
+        let old_path = file.lock().path.clone();
+        let has_same_path = old_path.as_ref() == Some(path);
+        let moved = old_path.filter(|_| !has_same_path);
         // What was renamed meanwhile was opened before that: a later open finds nothing, unless it
         // makes something new.
         let is_followed =
             moved.is_some() && (flags.create == Create::Never || file.lock().has_attrs);
-        let snapshot = OpenSnapshot { expected, next, was_cut };
+        let snapshot = OpenSnapshot { expected, next, was_truncated };
         if (has_same_path || is_followed) && file.is_same_file(core, opened, Some(snapshot)).await {
             return file;
         }
@@ -250,8 +251,8 @@ impl Files {
     pub(crate) fn abort_rename(&self, from: &RemotePath, to: &RemotePath) {
         for file in self.all() {
             let mut state = file.lock();
-            let name = state.path.as_ref().and_then(|name| name.moved(from, to));
-            if name.is_some() && state.pending_path == name {
+            let old_path = state.path.as_ref().and_then(|old_path| old_path.moved(from, to));
+            if old_path.is_some() && state.pending_path == old_path {
                 state.pending_path = None;
             }
         }

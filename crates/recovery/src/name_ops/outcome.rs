@@ -121,7 +121,7 @@ impl Core {
         let is_newer = self.clock.is_after_start(attr.mtime, in_doubt.span) == Some(true);
         // What is no directory is not removed by this, whoever has made it.
         if attr.is_dir() && (is_newer && !is_same || before == Some(NameState::Absent)) {
-            return Ok(Outcome::Unknown("something else has this name now"));
+            return Ok(Outcome::Unknown("another directory has this name now"));
         }
         Ok(Outcome::NotDone)
     }
@@ -143,7 +143,7 @@ impl Core {
         if attr.is_dir() || is_same {
             return Ok(Outcome::NotDone);
         }
-        Ok(Outcome::Unknown("what has this name now may be something new"))
+        Ok(Outcome::Unknown("the name may belong to a new file"))
     }
 
     pub(super) async fn symlink_outcome(
@@ -192,18 +192,18 @@ impl Core {
         let to_changed = matches_before(before_to, new.as_ref()).map(|same| !same);
         Ok(match (&old, &new) {
             (None, _) if before_from == Some(NameState::Absent) => Outcome::NotDone,
-            (None, None) => Outcome::Unknown("neither name is there"),
+            (None, None) => Outcome::Unknown("neither name exists"),
             (None, Some(_)) => match before_from {
                 _ if is_moved => Outcome::Done,
                 None if to_changed != Some(false) => Outcome::Done,
-                _ => Outcome::Unknown("the new name is not what had the old one"),
+                _ => Outcome::Unknown("the new name is not the file that had the old one"),
             },
             (Some(old), _) => match matches_before(before_from, Some(old)) {
                 Some(true) => Outcome::NotDone,
                 _ if is_moved => Outcome::Done,
                 None if to_changed != Some(true) => Outcome::NotDone,
                 _ if to_changed == Some(false) => Outcome::NotDone,
-                _ => Outcome::Unknown("both names are not what they were"),
+                _ => Outcome::Unknown("both names have changed"),
             },
         })
     }

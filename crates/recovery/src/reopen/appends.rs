@@ -43,7 +43,7 @@ pub(super) async fn wait(file: &OpenFile) {
 pub(super) async fn resolve(
     core: &Arc<Core>,
     file: &OpenFile,
-    name: &RemotePath,
+    path: &RemotePath,
     attr: &Attr,
 ) -> Result<()> {
     let (appends, base) = {
@@ -56,11 +56,11 @@ pub(super) async fn resolve(
         (appends, state.expected.size())
     };
     let arrived = match base {
-        Some(base) => arrived(core, name, base, attr.size, &appends).await?,
+        Some(base) => arrived(core, path, base, attr.size, &appends).await?,
         None => None,
     };
     if arrived.is_none() {
-        file.warn(core, "what was appended when the connection was lost may be there or not");
+        file.warn(core, "data appended when the connection was lost may or may not be in the file");
     }
     let mut state = file.lock();
     match arrived {
@@ -73,7 +73,7 @@ pub(super) async fn resolve(
 /// How many bytes of the appends are in the file; `None` when something else is.
 async fn arrived(
     core: &Core,
-    name: &RemotePath,
+    path: &RemotePath,
     base: u64,
     size: u64,
     appends: &[(u64, Bytes)],
@@ -87,7 +87,7 @@ async fn arrived(
         return Ok(Some(0));
     }
     let inner = &*core.inner;
-    let opened = inner.open(name, OpenFlags::existing(Access::Read)).await?;
+    let opened = inner.open(path, OpenFlags::existing(Access::Read)).await?;
     let guard = OpenGuard::new(inner, opened.fh);
     let mut at = 0;
     while at < more {

@@ -28,16 +28,16 @@ fn needed_perm(access: Access) -> u32 {
 pub(super) async fn open(
     core: &Core,
     file: &OpenFile,
-    name: &RemotePath,
+    path: &RemotePath,
     flags: OpenFlags,
 ) -> Result<Opened> {
-    let opened = match core.inner.open(name, flags).await {
-        Err(Errno::EACCES) => open_with_added_mode(core, file, name, flags).await?,
+    let opened = match core.inner.open(path, flags).await {
+        Err(Errno::EACCES) => open_with_added_mode(core, file, path, flags).await?,
         opened => opened?,
     };
     let Some(before) = file.lock().mode_to_restore else { return Ok(opened) };
     let guard = OpenGuard::new(&*core.inner, opened.fh);
-    if !super::is_same_file(core, file, name, &opened.attr).await? {
+    if !super::is_same_file(core, file, path, &opened.attr).await? {
         // Another file has got the name meanwhile; the caller sees that, too.
         return Ok(Opened { fh: guard.take(), ..opened });
     }
@@ -50,25 +50,25 @@ pub(super) async fn open(
 async fn open_with_added_mode(
     core: &Core,
     file: &OpenFile,
-    name: &RemotePath,
+    path: &RemotePath,
     flags: OpenFlags,
 ) -> Result<Opened> {
-    let attr = core.inner.lstat(name).await?;
+    let attr = core.inner.lstat(path).await?;
     let more = attr.perm | needed_perm(flags.access);
     if more == attr.perm || !file.expected().matches(&attr) {
         return Err(Errno::EACCES);
     }
     file.note_mode_added(attr.perm, &perm(more));
-    match core.inner.setattr(name, perm(more)).await {
+    match core.inner.setattr(path, perm(more)).await {
         // Not ours.
         Err(Errno::EPERM | Errno::EACCES) => {
             file.note_mode_restored(attr.perm);
             Err(Errno::EACCES)
         }
         Err(errno) => Err(errno),
-        Ok(()) => match core.inner.open(name, flags).await {
+        Ok(()) => match core.inner.open(path, flags).await {
             Err(errno) if !is_loss(errno) => {
-                if core.inner.setattr(name, perm(attr.perm)).await.is_ok() {
+                if core.inner.setattr(path, perm(attr.perm)).await.is_ok() {
                     file.note_mode_restored(attr.perm);
                 }
                 Err(errno)

@@ -16,7 +16,7 @@ const MAX_IN_FLIGHT: usize = 16;
 
 /// Compares what is unsynced, if the server may have lost it. What is lost is told by the file's next
 /// write or fsync. An error says that it could not be looked.
-pub(super) async fn check(core: &Arc<Core>, file: &OpenFile, name: &RemotePath) -> Result<()> {
+pub(super) async fn check(core: &Arc<Core>, file: &OpenFile, path: &RemotePath) -> Result<()> {
     let old_verifier = {
         let mut state = file.lock();
         if state.unstable.is_empty() {
@@ -33,13 +33,13 @@ pub(super) async fn check(core: &Arc<Core>, file: &OpenFile, name: &RemotePath) 
     if old_verifier == new_verifier {
         return Ok(());
     }
-    let is_intact = match is_intact_on_server(core, file, name).await? {
+    let is_intact = match is_intact_on_server(core, file, path).await? {
         Some(is_intact) => is_intact,
         // A connection that was lost before it had told its run was most likely only lost.
         None => old_verifier.is_none(),
     };
     if !is_intact {
-        file.warn(core, "the server was restarted and has lost what was written and not synced");
+        file.warn(core, "the server restarted and lost data that was written but not synced");
     }
     let mut state = file.lock();
     state.write_verifier = new_verifier;
@@ -54,7 +54,7 @@ pub(super) async fn check(core: &Arc<Core>, file: &OpenFile, name: &RemotePath) 
 async fn is_intact_on_server(
     core: &Core,
     file: &OpenFile,
-    name: &RemotePath,
+    path: &RemotePath,
 ) -> Result<Option<bool>> {
     let extents = {
         let state = file.lock();
@@ -69,7 +69,7 @@ async fn is_intact_on_server(
         extents
     };
     let inner = &*core.inner;
-    let opened = match inner.open(name, OpenFlags::existing(Access::Read)).await {
+    let opened = match inner.open(path, OpenFlags::existing(Access::Read)).await {
         Ok(opened) => opened,
         Err(errno) if is_loss(errno) => return Err(errno),
         // Who may not read cannot compare.
@@ -85,14 +85,14 @@ async fn is_intact_on_server(
 }
 
 /// The digest of what is in the place of `extent`; `None` when the file ends before.
-async fn digest(core: &Core, file: &OpenGuard<'_>, extent: &Extent) -> Result<Option<Digest>> {
+async fn digest(core: &Core, guard: &OpenGuard<'_>, extent: &Extent) -> Result<Option<Digest>> {
     let offsets: Vec<u64> =
         (extent.offset..extent.offset + extent.len).step_by(extent.write_len as usize).collect();
     let mut whole: Option<Digest> = None;
     for some in offsets.chunks(MAX_IN_FLIGHT) {
         let reads = some.iter().enumerate();
         let reads = reads
-            .map(|(index, at)| (index, core.inner.read(file.fh(), *at, extent.write_len as u32)));
+            .map(|(index, at)| (index, core.inner.read(guard.fh(), *at, extent.write_len as u32)));
         let mut parts = join_all(reads.collect()).await;
         parts.sort_by_key(|(index, _)| *index);
         for (_, data) in parts {
