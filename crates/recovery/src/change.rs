@@ -1,4 +1,5 @@
-//! What changes an open file: sent at once, and kept until it is answered.
+//! Changes of an open file: each is sent at once, and kept in the log of the file until it is
+//! answered.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::reopen;
 use crate::retry::{RemoteCall, Retry};
 use crate::unstable::Digest;
 
-/// The place of a change in the log of its file; taken out when dropped.
+/// An entry in the log of a file; withdrawn on drop.
 pub(crate) struct PendingChange {
     file: Arc<OpenFile>,
     number: u64,
@@ -22,8 +23,8 @@ pub(crate) struct PendingChange {
 }
 
 impl PendingChange {
-    /// Takes a place for `change` through `handle`, if it is its turn and no flush has closed the
-    /// handle. With the handle below, if it may be sent now.
+    /// Adds `change` through `handle` to the log, with the inner handle if it can be sent now.
+    /// `None` if the change has to wait in the queue, or if a flush has closed the handle.
     fn begin(
         handle: &Arc<Handle>,
         change: &Change,
@@ -42,7 +43,8 @@ impl PendingChange {
         Ok(Some((PendingChange { file: handle.file.clone(), number, ended: false }, usable)))
     }
 
-    /// Takes a place for a change that somebody else sends, and sends again, when it is its turn.
+    /// Adds a change without a handle to the log, when it is admitted. The caller sends and retries
+    /// it.
     pub(crate) async fn begin_without_handle(
         core: &Arc<Core>,
         file: &Arc<OpenFile>,
@@ -62,33 +64,34 @@ impl PendingChange {
         Ok(take(&mut file.lock()))
     }
 
-    /// The server has acknowledged it. `false` when its answer does not count any more, since it is
-    /// being sent again.
+    /// The server has acknowledged the change. `false` if that reply is void, because the change is
+    /// being replayed.
     fn acknowledged(&mut self, core: &Arc<Core>, digest: Option<Digest>) -> bool {
         self.ended = self.file.acknowledged(core, self.number, digest);
         self.ended
     }
 
-    /// The same, of what is only sent elsewhere.
+    /// The server has acknowledged a change without a handle.
     pub(crate) fn happened(mut self, core: &Arc<Core>) {
         self.acknowledged(core, None);
     }
 
-    /// `change` has happened in the place of what was expected.
+    /// The server has executed `change` instead of the change that was logged.
     pub(crate) fn happened_as(self, core: &Arc<Core>, change: &Change) {
         let (file, number) = (self.file.clone(), self.number);
         self.did_not_happen();
         file.happened_as(core, number, change);
     }
 
-    /// Nothing of it has happened.
+    /// The server has executed no part of the change.
     pub(crate) fn did_not_happen(mut self) {
         let ended_entry = self.file.lock().log.end(self.number, false);
         drop(ended_entry);
         self.ended = true;
     }
 
-    /// Whether an error that its caller got is the answer.
+    /// Whether an error that the caller received is the final result: the change is not being
+    /// replayed.
     fn is_final_error(&self) -> bool {
         self.file.lock().log.is_sent(self.number)
     }
@@ -97,7 +100,7 @@ impl PendingChange {
         self.file.lock().log.lost(self.number, may_have_arrived);
     }
 
-    /// How it has ended, if it was sent again.
+    /// The result of the replay, if the change was replayed.
     fn answered(&mut self) -> Option<Result<()>> {
         let mut state = self.file.lock();
         let result = state.log.answered(self.number)?;
@@ -117,7 +120,7 @@ impl Drop for PendingChange {
     }
 }
 
-/// Sends a change through a handle below.
+/// Sends a change through an inner handle.
 pub(crate) fn send<'a>(inner: &'a dyn Remote, fh: Fh, change: &Change) -> RemoteCall<'a, ()> {
     match change {
         Change::Write { offset, data } => inner.write(fh, *offset, data.clone()),
@@ -128,13 +131,13 @@ pub(crate) fn send<'a>(inner: &'a dyn Remote, fh: Fh, change: &Change) -> Remote
 }
 
 impl Core {
-    /// Changes a file through one of our handles.
+    /// Changes a file through an outer handle.
     pub(crate) async fn change(self: &Arc<Core>, fh: Fh, change: Change) -> Result<()> {
         let handle = self.files.handle(fh)?;
         let mut permit = None;
         let (mut pending, usable) = match PendingChange::begin(&handle, &change, None)? {
             Some(begun) => begun,
-            // Again if a flush closes the handle at this very moment.
+            // Repeated if a flush closes the handle at this moment.
             None => loop {
                 let granted =
                     Box::pin(self.change_permit(&handle.file, change.eof_effect(), Some(&handle)))
@@ -152,10 +155,10 @@ impl Core {
             let mut call = send(&*self.inner, fh, &change);
             let answer = poll_fn(|context| {
                 let polled = call.as_mut().poll(context);
-                // It is on its way.
+                // The request is sent.
                 drop(permit.take());
                 if !is_digested {
-                    // Once it is on its way, and its content still in the processor's caches.
+                    // Computed after sending, while the content is still in the processor's caches.
                     is_digested = true;
                     digest = change.digest();
                 }
@@ -183,7 +186,7 @@ impl Core {
         Box::pin(self.await_replay(&handle, pending, lost)).await
     }
 
-    /// Waits until the file is open again, and the change was sent in its turn.
+    /// Waits until the file is reopened and the change was replayed.
     async fn await_replay(
         self: &Arc<Core>,
         handle: &Arc<Handle>,
@@ -198,8 +201,8 @@ impl Core {
                 return result;
             }
             match attempt {
-                // It is open, and the answer to this is missing all the same: it was not opened like
-                // this, closed by a flush, or lost again already.
+                // The file is open, but the change has no result: the file could not be opened with
+                // these flags, was closed by a flush, or was lost again.
                 Ok(()) => {
                     handle.usable()?;
                     let open = {

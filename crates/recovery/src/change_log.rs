@@ -1,23 +1,24 @@
-//! What was asked to change one file and is not answered, in its order.
+//! The unanswered changes of one file, in their order.
 //!
 //! An entry is in one of these states:
 //!
-//! - `Sent`: its caller waits for the remote's answer. → out of the log with that answer; `Waiting`
-//!   when the answer was lost; `Replaying` when the file is opened anew before that is noticed.
+//! - `Sent`: its caller waits for the reply of the inner remote. → removed from the log with the
+//!   reply; `Waiting` when the reply is lost; `Replaying` when the file is reopened before the loss
+//!   is noticed.
 //! - `Waiting`: never sent, or lost; to be sent when the file is open again. → `Replaying`.
-//! - `Replaying`: sent again by whoever opens the file anew. → `Answered`, or `Waiting` when that was
-//!   lost as well.
-//! - `Answered`: its caller has not looked yet.
-//! - `Acknowledged`: acknowledged, and kept as long as an older entry may still be sent again: what is newer
-//!   must not be overwritten by it.
+//! - `Replaying`: sent again by the task that reopens the file. → `Answered`, or `Waiting` after
+//!   another loss.
+//! - `Answered`: its caller has not been polled yet.
+//! - `Acknowledged`: kept as long as an older entry may still be replayed, which must not overwrite
+//!   a newer change.
 //!
-//! A caller that gives up takes its entry out.
+//! A cancelled caller withdraws its entry.
 //!
-//! Appends, and what else may move the end of the file, are never without an answer at the same time
-//! ([`ChangeLog::admits`]): what has become of an append is told by where the file ends, so nothing else may
-//! have moved that.
+//! An append is never unanswered together with another change that may move the end of the file
+//! ([`ChangeLog::admits`]): the end of the file shows how much of the append has arrived, so no
+//! other change may have moved it.
 //!
-//! Pure bookkeeping: nothing is asked here.
+//! This module only keeps records; it sends no request.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -31,38 +32,39 @@ use crate::expected_attrs::{ExpectedAttrs, IsFuture};
 use crate::file::Handle;
 use crate::unstable::Digest;
 
-/// Done entries that are kept behind an unanswered one. Remotes answer about in order, so there are
-/// few; without the oldest of more, a write could be lost that overtook one which was lost.
+/// Acknowledged entries that are kept behind an unanswered one. Remotes reply roughly in order, so
+/// there are few. Without the oldest of more, the replay of a lost write could overwrite a newer
+/// one.
 const MAX_ACKNOWLEDGED_KEPT: usize = 4096;
 
-/// One change of a file.
+/// A change of a file.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     /// Bytes at an offset.
     Write { offset: u64, data: Bytes },
-    /// Bytes at the end. `arrived`: of these, so many are known to have arrived.
+    /// Bytes at the end, of which the first `arrived` are known to be in the file.
     Append { data: Bytes, arrived: usize },
     /// Attributes, through a handle.
     SetAttr(AttrChange),
-    /// Attributes, through the path. Sent again by whoever asked for it.
+    /// Attributes, by path. Repeated by its caller, not by the replay.
     SetAttrByPath(AttrChange),
-    /// Bytes that the server takes from another file. Sent again by whoever asked for it.
+    /// Bytes that the server copies from another file. Repeated by its caller, not by the replay.
     Copy(Range<u64>),
 }
 
-/// What a change does with the end of its file.
+/// The effect of a change on the end of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EofEffect {
-    /// It leaves it where it is.
+    /// None.
     Unchanged,
-    /// It puts something behind it.
+    /// Bytes are added behind the end.
     Append,
-    /// It may set it elsewhere.
+    /// The end may move to another offset.
     Move,
 }
 
 impl Change {
-    /// What it does with the end of the file.
+    /// The effect on the end of the file.
     pub(crate) fn eof_effect(&self) -> EofEffect {
         match self {
             Change::Append { .. } => EofEffect::Append,
@@ -77,12 +79,12 @@ impl Change {
         }
     }
 
-    /// Whether it sets the size through a handle.
+    /// Whether the change sets the size through a handle.
     fn sets_size(&self) -> bool {
         matches!(self, Change::SetAttr(AttrChange { size: Some(_), .. }))
     }
 
-    /// Bytes of content that are kept for it.
+    /// Bytes of content that are kept for the change.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Change::Write { data, .. } | Change::Append { data, .. } => data.len() as u64,
@@ -90,7 +92,7 @@ impl Change {
         }
     }
 
-    /// Of its content, if it has any.
+    /// The digest of the content, if there is any.
     pub(crate) fn digest(&self) -> Option<Digest> {
         match self {
             Change::Write { data, .. } => Some(Digest::of(data)),
@@ -103,7 +105,7 @@ impl Change {
         !matches!(self, Change::SetAttrByPath(_) | Change::Copy(_))
     }
 
-    /// The bytes that it decides about.
+    /// The bytes whose content the change determines.
     pub(crate) fn range(&self) -> Range<u64> {
         match self {
             Change::Write { offset, data } => *offset..offset.saturating_add(data.len() as u64),
@@ -114,7 +116,7 @@ impl Change {
         }
     }
 
-    /// It has happened.
+    /// The server has executed the change.
     pub(crate) fn happened(&self, expected: &mut ExpectedAttrs, is_future: IsFuture<'_>) {
         match self {
             Change::Write { .. } | Change::Copy(_) if self.range().is_empty() => {}
@@ -128,7 +130,7 @@ impl Change {
         }
     }
 
-    /// It may have happened, or a part of it.
+    /// The server may have executed the change, or a part of it.
     pub(crate) fn may_have_happened(&self, expected: &mut ExpectedAttrs, is_future: IsFuture<'_>) {
         match self {
             Change::Write { .. } | Change::Copy(_) if self.range().is_empty() => {}
@@ -158,17 +160,17 @@ enum EntryState {
 struct Entry {
     number: u64,
     state: EntryState,
-    /// `None` once it is done, and for what goes through no handle.
+    /// `None` once acknowledged, and for a change without a handle.
     handle: Option<Arc<Handle>>,
-    /// The number of its handle, also when it is done.
+    /// The number of the handle, also after the entry was acknowledged.
     handle_number: Option<u64>,
     change: Change,
-    /// It was on its way at least once.
+    /// The change was in flight at least once.
     may_have_arrived: bool,
 }
 
 impl Entry {
-    /// The bytes that it has decided about, if it has happened.
+    /// The bytes whose content the entry has determined, if it was executed.
     fn happened(&self) -> Option<Range<u64>> {
         match &self.state {
             EntryState::Acknowledged(range) => Some(range.clone()),
@@ -182,13 +184,13 @@ impl Entry {
     }
 }
 
-/// What is to be sent again.
+/// A change to be replayed.
 #[derive(Clone, Debug)]
 pub(crate) struct Replay {
     pub(crate) number: u64,
     pub(crate) handle: Arc<Handle>,
     pub(crate) change: Change,
-    /// Parts of a write that are still to be written: what came later is left out.
+    /// The parts of a write to send: without the bytes that a newer change has determined.
     pub(crate) parts: Vec<Range<u64>>,
 }
 
@@ -200,23 +202,23 @@ pub(crate) enum Covered {
     Whole,
 }
 
-/// Answers need not come in the order in which the server has done things: what is newer may have
-/// been acknowledged already, and what that has done stands.
+/// How newer changes, acknowledged earlier, limit the effect of a change. Replies need not arrive
+/// in the order of execution, and the effect of the newer changes stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Overtaken {
-    /// What the file looks like is not simply what this change makes of it.
+    /// The attributes of the file do not follow from this change alone.
     pub(crate) attrs: bool,
-    /// Some of its content was written over, or cut off.
+    /// Some of the content was overwritten or truncated.
     pub(crate) content: bool,
 }
 
-/// What was taken out of the log by its caller.
+/// An entry that its caller has removed from the log.
 pub(crate) struct EndedEntry {
     pub(crate) change: Change,
     pub(crate) may_have_arrived: bool,
-    /// How it stands to what is newer and was acknowledged before it.
+    /// How newer changes that were acknowledged earlier limit its effect.
     pub(crate) overtaken: Overtaken,
-    /// To be dropped without a lock, since its end may close it.
+    /// Dropped by the caller without a lock, because the last reference closes the handle.
     _handle: Option<Arc<Handle>>,
 }
 
@@ -224,23 +226,23 @@ pub(crate) struct EndedEntry {
 #[derive(Debug, Default)]
 pub(crate) struct ChangeLog {
     next: u64,
-    /// By number.
+    /// Sorted by number.
     entries: VecDeque<Entry>,
     acknowledged_kept: usize,
     /// Unanswered appends, and other unanswered changes that may move the end.
     open_appends: usize,
     open_moves: usize,
-    /// Notified when an entry is answered or taken out.
+    /// Notified when an entry is answered or removed.
     changed: Arc<Notify>,
 }
 
 impl ChangeLog {
-    /// Notified when an entry is answered or taken out.
+    /// Notified when an entry is answered or removed.
     pub(crate) fn changed(&self) -> Arc<Notify> {
         self.changed.clone()
     }
 
-    /// Whether a change that does this may begin now.
+    /// Whether a change with this effect may begin now.
     pub(crate) fn admits(&self, effect: EofEffect) -> bool {
         match effect {
             EofEffect::Unchanged => true,
@@ -249,7 +251,7 @@ impl ChangeLog {
         }
     }
 
-    /// How many with such an end have no answer.
+    /// The counter of unanswered changes with this effect.
     fn count(&mut self, effect: EofEffect) -> Option<&mut usize> {
         match effect {
             EofEffect::Unchanged => None,
@@ -258,7 +260,7 @@ impl ChangeLog {
         }
     }
 
-    /// One with such an end has its answer, or needs none any more.
+    /// A change with this effect was answered or withdrawn.
     fn note_answered(&mut self, effect: EofEffect) {
         if let Some(count) = self.count(effect) {
             *count -= 1;
@@ -266,12 +268,12 @@ impl ChangeLog {
         self.changed.notify_waiters();
     }
 
-    /// The number that the next entry will have.
+    /// The number of the next entry.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Begins a change, which is `sent` now or when the file is open again.
+    /// Adds a change, which is `sent` now, or when the file is open again.
     pub(crate) fn begin(&mut self, change: Change, handle: Option<Arc<Handle>>, sent: bool) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -294,13 +296,13 @@ impl ChangeLog {
         self.entries.get_mut(position)
     }
 
-    /// Whether the answer to what its caller has sent still counts.
+    /// Whether the reply to the caller's own request is still valid.
     pub(crate) fn is_sent(&mut self, number: u64) -> bool {
         self.entry(number).is_some_and(|entry| matches!(entry.state, EntryState::Sent))
     }
 
-    /// The answer to what its caller had sent was lost; or it was not sent, since its handle was
-    /// stale already.
+    /// The reply to the caller's request was lost, or the request was not sent because its handle
+    /// was already stale.
     pub(crate) fn lost(&mut self, number: u64, may_have_arrived: bool) {
         if let Some(entry) = self.entry(number)
             && matches!(entry.state, EntryState::Sent)
@@ -310,7 +312,7 @@ impl ChangeLog {
         }
     }
 
-    /// The answer to what was sent again.
+    /// Sets the result of a replay.
     pub(crate) fn answer(&mut self, number: u64, result: Result<()>) -> bool {
         let Some(entry) = self.entry(number) else { return false };
         let unanswered = entry.is_unanswered().then(|| entry.change.eof_effect());
@@ -322,7 +324,7 @@ impl ChangeLog {
         true
     }
 
-    /// How an entry that was sent again has ended.
+    /// The result of an entry that was replayed.
     pub(crate) fn answered(&mut self, number: u64) -> Option<Result<()>> {
         match self.entry(number)?.state {
             EntryState::Answered(result) => Some(result),
@@ -330,7 +332,7 @@ impl ChangeLog {
         }
     }
 
-    /// Ends an entry: acknowledged, or taken out.
+    /// Ends an entry that was acknowledged or withdrawn.
     pub(crate) fn end(&mut self, number: u64, acknowledged: bool) -> Option<EndedEntry> {
         let position = self.position(number)?;
         let overtaken = self.overtaken(position);
@@ -356,7 +358,7 @@ impl ChangeLog {
         Some(ended)
     }
 
-    /// How an entry stands to those behind it that have been acknowledged.
+    /// How acknowledged newer entries limit the effect of an entry.
     fn overtaken(&self, position: usize) -> Overtaken {
         let mut overtaken = Overtaken::default();
         let change = &self.entries[position].change;
@@ -386,7 +388,7 @@ impl ChangeLog {
         }
     }
 
-    /// What all that is not answered may have done to the file.
+    /// Applies to `expected` what the unanswered changes may have done.
     pub(crate) fn apply_unanswered(&self, expected: &mut ExpectedAttrs, is_future: IsFuture<'_>) {
         let unanswered = self.entries.iter().filter(|entry| entry.is_unanswered());
         unanswered
@@ -394,7 +396,7 @@ impl ChangeLog {
             .for_each(|entry| entry.change.may_have_happened(expected, is_future));
     }
 
-    /// Entries without an answer, and the bytes that are kept for them.
+    /// Number of unanswered entries, and bytes kept for them.
     pub(crate) fn unanswered(&self) -> (usize, u64) {
         let unanswered = self.entries.iter().filter(|entry| entry.is_unanswered());
         unanswered.fold((0, 0), |(count, bytes), entry| (count + 1, bytes + entry.change.len()))
@@ -409,8 +411,8 @@ impl ChangeLog {
         unanswered && entry.change.is_replayable()
     }
 
-    /// The next entries to be sent again, at most `max_count`, all through one handle; none when all have
-    /// been.
+    /// Takes the next entries to replay: at most `max_count`, all through one handle. Empty when
+    /// none is left.
     pub(crate) fn take_replays(&mut self, max_count: usize) -> Vec<Replay> {
         let mut taken: Vec<Replay> = Vec::new();
         for position in 0..self.entries.len() {
@@ -440,12 +442,12 @@ impl ChangeLog {
         taken
     }
 
-    /// The bytes of an entry that nothing newer has decided about.
+    /// The bytes of an entry that no newer change has determined.
     fn remaining_ranges(&self, position: usize) -> Vec<Range<u64>> {
         let mut parts = vec![self.entries[position].change.range()];
         for newer in position + 1..self.entries.len() {
             let entry = &self.entries[newer];
-            // A cut that is not sent again would not cut off what is written anew.
+            // A truncation that is not replayed would not remove the bytes of a replayed write.
             let range_if_truncated =
                 || self.is_truncation_done(newer).then(|| entry.change.range());
             if let Some(covered) = entry.happened().or_else(range_if_truncated) {
@@ -455,9 +457,10 @@ impl ChangeLog {
         parts
     }
 
-    /// Whether a change of size has been carried out, since something newer was acknowledged through
-    /// the same handle. To set the size once more would undo what is newer. What came by another way
-    /// may have overtaken it, and may be cut off by it as well as not, as long as it is not answered.
+    /// Whether a change of size was executed, because a newer change through the same handle was
+    /// acknowledged. Replaying it would undo the newer change. A newer change through another handle
+    /// may have been executed before it; as long as the change of size is unanswered, the two are
+    /// concurrent, and either order is valid.
     fn is_truncation_done(&self, position: usize) -> bool {
         let entry = &self.entries[position];
         let mut newer = self.entries.iter().skip(position + 1);
@@ -468,7 +471,7 @@ impl ChangeLog {
             })
     }
 
-    /// Entries that were being sent again were lost once more. Returns whether there were any.
+    /// Entries in replay were lost again. Returns whether there were any.
     pub(crate) fn replay_lost(&mut self) -> bool {
         let mut is_any = false;
         for entry in &mut self.entries {
@@ -480,7 +483,7 @@ impl ChangeLog {
         is_any
     }
 
-    /// Whether an append may have arrived whose answer was lost.
+    /// Whether an append without a reply may have arrived.
     pub(crate) fn has_appends_in_doubt(&self) -> bool {
         let replayed = self.entries.iter().filter(|entry| ChangeLog::is_to_be_replayed(entry));
         replayed.filter(|entry| entry.may_have_arrived).any(
@@ -488,8 +491,8 @@ impl ChangeLog {
         )
     }
 
-    /// What was put to the end, is not answered, and may have arrived; in order. It is taken over:
-    /// from now on it is answered by whoever looks for it in the file.
+    /// Takes the unanswered appends that may have arrived, in order. From now on, the task that
+    /// looks for them in the file completes them.
     pub(crate) fn take_appends_in_doubt(&mut self) -> Vec<(u64, Bytes)> {
         let mut appends = Vec::new();
         for entry in self.entries.iter_mut().filter(|entry| ChangeLog::is_to_be_replayed(entry)) {
@@ -504,7 +507,7 @@ impl ChangeLog {
         appends
     }
 
-    /// How much of `range` may have been overwritten by what is not answered and will be sent again.
+    /// How much of `range` may have been overwritten by unanswered changes, which will be replayed.
     pub(crate) fn covers(&self, range: &Range<u64>) -> Covered {
         let in_doubt = |entry: &&Entry| entry.is_unanswered() && entry.may_have_arrived;
         let mut rest = vec![range.clone()];
@@ -519,8 +522,8 @@ impl ChangeLog {
         }
     }
 
-    /// So many bytes more of an append are known to have arrived; tells whether that is all of it.
-    /// What is left of it has not arrived.
+    /// Another `bytes` bytes of an append are known to be in the file, and its remaining bytes are
+    /// known not to be. Returns whether it is complete.
     pub(crate) fn append_arrived(&mut self, number: u64, bytes: usize) -> bool {
         let Some(entry) = self.entry(number) else { return false };
         entry.may_have_arrived = false;
@@ -535,7 +538,7 @@ impl ChangeLog {
     }
 }
 
-/// What is left of `range` without `covered`.
+/// The parts of `range` outside of `covered`.
 fn subtract(range: Range<u64>, covered: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let before = range.start..range.end.min(covered.start);
     let after = range.start.max(covered.end)..range.end;

@@ -1,15 +1,15 @@
-//! Whose turn it is to change a file, where that matters.
+//! The order of changes of one file that must not be in flight together.
 //!
-//! Appends, and what else may move the end of a file, are never under way at once
-//! ([`ChangeLog::admits`](crate::log::ChangeLog::admits)), and an append begins only when it is known where the
-//! file ends. So when a connection is lost, what is behind that place is what has arrived of the
-//! appends.
+//! An append is never in flight together with another change that may move the end of the file
+//! ([`ChangeLog::admits`](crate::change_log::ChangeLog::admits)), and begins only when the end of
+//! the file is known. So after a loss, the bytes behind that end are the part of the appends that
+//! has arrived.
 //!
-//! Most changes find that so, and do not come here. One that does not, or whose handle was closed by a
-//! flush, waits, and what comes after it for the same file waits behind it: what is done through one
-//! handle is done in its order.
+//! Most changes are admitted at once and do not enter the queue. A change that is not admitted, or
+//! whose handle a flush has closed, waits in the queue. Later operations on the file queue behind
+//! it, so the operations through one handle keep their order.
 //!
-//! Who waits here drives nothing: what it waits for is driven by its own callers.
+//! A waiter polls nothing but its own wait: other callers complete the changes that it waits for.
 
 use std::future::Future;
 use std::pin::pin;
@@ -23,13 +23,13 @@ use crate::change_log::EofEffect;
 use crate::file::{FileState, Handle, OpenFile, Phase};
 use crate::retry::Retry;
 
-/// Nobody else who has to wait for his turn has it while this is there.
+/// Permission to begin a change: no other waiter of the queue is admitted while this exists.
 pub(crate) struct ChangePermit<'a> {
     _lock: MutexGuard<'a, ()>,
     _queued: Queued<'a>,
 }
 
-/// One in the queue.
+/// A member of the queue.
 struct Queued<'a>(&'a OpenFile);
 
 impl<'a> Queued<'a> {
@@ -46,27 +46,27 @@ impl Drop for Queued<'_> {
 }
 
 impl FileState {
-    /// Whether a change that does this may begin, but for those who have waited for longer.
+    /// Whether a change with this effect may begin, apart from the queue.
     fn admits(&self, effect: EofEffect) -> bool {
         self.log.admits(effect) && (effect != EofEffect::Append || self.expected.size().is_some())
     }
 
-    /// Whether a change that does this may begin now.
+    /// Whether a change with this effect may begin now, without queuing.
     pub(crate) fn may_begin_now(&self, effect: EofEffect) -> bool {
         self.queued == 0 && self.admits(effect)
     }
 
-    /// Whether a change by another way than a handle may begin now: not while the file is opened
-    /// again and compared.
+    /// Whether a change without a handle may begin now. It may not while the file is reopened and
+    /// compared.
     pub(crate) fn may_begin_without_handle(&self, effect: EofEffect) -> bool {
         self.may_begin_now(effect) && self.phase != Phase::Reopening
     }
 }
 
 impl Core {
-    /// Returns when a change of the file with such an `end` may begin, which has to be done before
-    /// the turn is dropped. What an append needs is asked for through `handle`; without one it is a
-    /// change by another way.
+    /// Waits in the queue until a change with this `effect` may begin. The change must be begun
+    /// before the permit is dropped. An append first fetches the size through `handle`, if it is
+    /// unknown; `None` for a change without a handle.
     pub(crate) async fn change_permit<'a>(
         self: &Arc<Core>,
         file: &'a OpenFile,
@@ -82,14 +82,14 @@ impl Core {
         if let (EofEffect::Append, Some(handle)) = (effect, handle)
             && file.lock().expected.size().is_none()
         {
-            // Without an answer it cannot be told later what has become of the append. That is said
-            // when it comes to it.
+            // If this fails, a later loss makes the outcome of the append unknown; the append
+            // returns the error then.
             let _ = self.fstat_unqueued(handle).await;
         }
         Ok(ChangePermit { _lock: lock, _queued: queued })
     }
 
-    /// Waits for those who have to wait for their turn, if there are any.
+    /// Waits for the changes that are queued now, if there are any.
     pub(crate) async fn wait_for_queue(self: &Arc<Core>, file: &OpenFile) -> Result<()> {
         if file.lock().queued == 0 {
             return Ok(());
@@ -101,7 +101,8 @@ impl Core {
         .await
     }
 
-    /// Waits for somebody who may wait for a connection, no longer than one may who does.
+    /// Waits for `waiting`, which itself may wait for a connection, at most as long as the retry
+    /// policy allows.
     pub(crate) async fn bounded_wait<T>(
         self: &Arc<Core>,
         waiting: impl Future<Output = T>,
@@ -117,12 +118,12 @@ impl Core {
 }
 
 impl OpenFile {
-    /// Returns when nothing is under way that a change with such an `end` must not go along with.
+    /// Returns when no change is in flight that excludes one with this `effect`.
     async fn wait_admitted(&self, effect: EofEffect, without_handle: bool) {
         let changed = self.lock().log.changed();
         loop {
             let mut notified = pin!(changed.notified());
-            // Registered before the look, so that nothing in between is missed.
+            // Registered before the check, so that no notification is lost.
             notified.as_mut().enable();
             if self.may_begin_after_wait(effect, without_handle) {
                 return;
@@ -131,7 +132,8 @@ impl OpenFile {
         }
     }
 
-    /// As far as that depends on what is under way. To learn where the file ends, nothing may be.
+    /// Whether the changes in flight admit the change. To learn the end of the file, none may be in
+    /// flight.
     fn may_begin_after_wait(&self, effect: EofEffect, without_handle: bool) -> bool {
         let state = self.lock();
         if without_handle && state.phase == Phase::Reopening {

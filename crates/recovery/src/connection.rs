@@ -1,13 +1,14 @@
-//! Whether there is a connection, as far as it is known here, and the one task that asks for it.
+//! The state of the connection as this crate sees it, and the one task that probes a lost
+//! connection.
 //!
-//! - `Connected`: nothing says otherwise. → `Disconnected` by a call that was lost twice in a row ([`ConnectionMonitor::lost`]),
-//!   or once, and nothing was answered for some seconds since ([`ConnectionMonitor::probe`]). That starts the
-//!   task that probes.
-//! - `Disconnected`: since when, and why. Calls wait for its end. → `Connected` by that task, when the remote below
-//!   answers, with whatever it be.
+//! - `Connected`: the initial state. → `Disconnected` after two losses of one call in a row
+//!   ([`ConnectionMonitor::set_disconnected`]), or after one loss if a probe gets no reply within
+//!   some seconds ([`ConnectionMonitor::probe`]). That starts the task that probes.
+//! - `Disconnected`: with the start and the error of the outage. Calls wait for its end. →
+//!   `Connected` by the task, when the inner remote replies, with any result.
 //!
-//! The remote below connects anew by itself when it is asked something; how often it does so is its
-//! own decision, so to ask it often costs nothing.
+//! The inner remote reconnects by itself when it receives a request, and limits how often it tries.
+//! So frequent probes cost nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -20,23 +21,23 @@ use tokio::time::Instant;
 use crate::Config;
 use crate::Core;
 
-/// Time to the second question after one that was not answered; doubles with each.
+/// Time between the first probe without a reply and the second one; doubles with each probe.
 const FIRST_PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Longest time between questions while somebody waits: what a link that is back is noticed late.
+/// Longest time between probes while a call waits: the delay with which a restored link is noticed.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The same while nobody does.
+/// Longest time between probes while no call waits.
 const IDLE_PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How it stands.
+/// The state of the connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum State {
     Connected,
     Disconnected(Outage),
 }
 
-/// A connection that is missing.
+/// A lost connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outage {
     began: Instant,
@@ -47,14 +48,14 @@ pub(crate) struct Outage {
 /// The connection of one [`Recovering`](crate::Recovering).
 pub(crate) struct ConnectionMonitor {
     state: watch::Sender<State>,
-    /// The same, for a look that costs nothing.
+    /// Whether `state` is `Disconnected`, for a cheap check.
     is_down: AtomicBool,
-    /// Calls that wait or try again.
+    /// Calls that wait or are retried.
     waiting_calls: AtomicUsize,
-    /// Somebody was turned away, or began to wait, since the last question.
+    /// Since the last probe, a call has begun to wait or was refused.
     has_new_waiter: AtomicBool,
     new_waiter: Notify,
-    /// Somebody asks whether it is still there.
+    /// [`ConnectionMonitor::probe`] is waiting for a reply.
     is_probing: AtomicBool,
 }
 
@@ -71,7 +72,7 @@ impl Default for ConnectionMonitor {
     }
 }
 
-/// Whether an error says that the connection was lost.
+/// Whether an error means that the connection was lost.
 pub(crate) fn is_loss(errno: Errno) -> bool {
     errno == Errno::EHOSTDOWN || errno == Errno::ETIMEDOUT
 }
@@ -89,36 +90,36 @@ impl ConnectionMonitor {
         self.waiting_calls.load(Ordering::Relaxed)
     }
 
-    /// Somebody begins to wait, until the returned value is dropped.
+    /// Counts a waiting call until the returned guard is dropped.
     pub(crate) fn begin_wait(&self) -> WaitGuard<'_> {
         self.waiting_calls.fetch_add(1, Ordering::Relaxed);
         self.note_waiter();
         WaitGuard(self)
     }
 
-    /// Somebody would have liked a connection.
+    /// A call needs a connection: the next probe is sent sooner.
     pub(crate) fn note_waiter(&self) {
         if !self.has_new_waiter.swap(true, Ordering::Relaxed) {
             self.new_waiter.notify_one();
         }
     }
 
-    /// Returns when there is a connection, as far as it is known.
+    /// Returns when the state is connected.
     pub(crate) async fn connected(&self) {
         self.wait_for_state(|state| matches!(state, State::Connected)).await;
     }
 
-    /// Returns when there is none.
+    /// Returns when the state is disconnected.
     pub(crate) async fn disconnected(&self) {
         self.wait_for_state(|state| matches!(state, State::Disconnected(_))).await;
     }
 
     async fn wait_for_state(&self, wanted: impl FnMut(&State) -> bool) {
-        // It lives as long as the sender, which is ours.
+        // The receiver lives as long as the sender, which `self` owns.
         let _ = self.state.subscribe().wait_for(wanted).await;
     }
 
-    /// The connection was lost, for this reason.
+    /// The connection was lost with this error.
     pub(crate) fn set_disconnected(&self, core: &Arc<Core>, error: Errno) {
         let is_new = self.state.send_if_modified(|state| {
             let is_new = matches!(state, State::Connected);
@@ -135,10 +136,10 @@ impl ConnectionMonitor {
         }
     }
 
-    /// Asks the smallest question, unless somebody does. Without an answer `time_limit` the connection
-    /// counts as lost.
+    /// Sends an lstat of the root, unless another probe is waiting for its reply. Without a reply
+    /// within `time_limit` the state becomes disconnected.
     pub(crate) async fn probe(&self, core: &Arc<Core>, time_limit: Duration, error: Errno) {
-        /// Somebody asks.
+        /// A probe in flight.
         struct ProbeGuard<'a>(&'a AtomicBool);
         impl Drop for ProbeGuard<'_> {
             fn drop(&mut self) {
@@ -164,8 +165,8 @@ impl ConnectionMonitor {
         });
     }
 
-    /// Waits until the next question is due, `pause` after the last one, or sooner if somebody
-    /// misses an answer.
+    /// Waits until the next probe is due: `pause` after the last one while a call waits, else up to
+    /// [`IDLE_PROBE_INTERVAL`].
     async fn pause(&self, pause: Duration) {
         let last_probe = Instant::now();
         let has_waiter = || self.waiting_calls() > 0 || self.has_new_waiter.load(Ordering::Relaxed);
@@ -178,7 +179,7 @@ impl ConnectionMonitor {
     }
 }
 
-/// A call that waits.
+/// A waiting call.
 pub(crate) struct WaitGuard<'a>(&'a ConnectionMonitor);
 
 impl Drop for WaitGuard<'_> {
@@ -187,7 +188,7 @@ impl Drop for WaitGuard<'_> {
     }
 }
 
-/// Asks until there is an answer, and says in the log when that takes long.
+/// Probes until there is a reply, and logs a long outage.
 async fn reconnect(core: Weak<Core>) {
     let Some(mut shutdown) = core.upgrade().map(|core| core.shutdown.clone()) else { return };
     tokio::select! {

@@ -1,7 +1,8 @@
 //! Open directories.
 //!
-//! After a loss the directory is opened anew and listed from its beginning; names that were given out
-//! before are left out. So nothing is given twice, and what was there all the time is given once.
+//! After a loss the directory is opened again and listed from the start, without the names that
+//! were already returned. So no name is returned twice, and a name that exists all the time is
+//! returned once.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -15,42 +16,42 @@ use crate::connection::is_loss;
 use crate::name_history::{NameState, Seq};
 use crate::retry::{MAX_STALE, Retry};
 
-/// Names of one listing that are remembered: 16 MiB, however long they are. A larger directory that
-/// is lost while it is listed is `ESTALE`.
+/// Names of one listing that are remembered: 16 MiB, whatever their lengths. A larger directory
+/// that is lost during its listing returns `ESTALE`.
 const MAX_RETURNED: usize = 1 << 20;
 
-/// What tells one name from all others of a listing, in a process that nobody can look into.
+/// Hash of a name, keyed by the secret seed of the listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct NameHash(u128);
 
 #[derive(Debug)]
 struct State {
     dh: Dh,
-    /// Counts how often it was opened.
+    /// Incremented by each reopening.
     epoch: u64,
-    /// When it was opened, and by which name: what is below may fetch entries at once, and give them
-    /// out later.
+    /// Position and path at the opening: the inner remote may fetch entries then, and return them
+    /// later.
     opened_at: (Seq, RemotePath),
-    /// The name of the directory now; `None` when it was removed.
+    /// The current path; `None` when the directory was removed.
     path: Option<RemotePath>,
     returned: Vec<NameHash>,
-    /// What was given before the directory was opened anew.
+    /// Names that were returned before the directory was reopened.
     skipped: HashSet<NameHash>,
     ended: bool,
 }
 
 impl State {
-    /// Whether more names were given than are remembered.
+    /// Whether more names were returned than are remembered.
     fn is_over_limit(&self) -> bool {
         self.returned.len() + self.skipped.len() > MAX_RETURNED
     }
 }
 
-/// An open directory; closed below when dropped.
+/// An open directory; its inner handle is closed on drop.
 struct OpenDirectory {
     state: Mutex<State>,
     inner: Arc<dyn Remote>,
-    /// Nobody outside knows it, so no server can make two names that are taken for one.
+    /// Secret, so that a server cannot construct two names with the same hash.
     seed: u64,
 }
 
@@ -68,7 +69,7 @@ impl OpenDirectory {
         (state.dh, state.epoch)
     }
 
-    /// Takes `entries` into account, and leaves out those that were given before.
+    /// Removes the entries that were already returned, and notes the others.
     fn filter_returned(&self, entries: &mut Vec<DirEntry>) {
         let mut state = self.lock();
         if !state.skipped.is_empty() {
@@ -87,7 +88,7 @@ impl OpenDirectory {
         drop(freed);
     }
 
-    /// Goes on with a directory that was opened anew, unless somebody else has opened it.
+    /// Continues with a reopened directory, unless another caller has reopened it.
     fn set_reopened(&self, dh: Dh, epoch: u64, requested: (Seq, RemotePath)) {
         let mut state = self.lock();
         let close = if state.epoch == epoch {
@@ -111,7 +112,7 @@ impl Drop for OpenDirectory {
     }
 }
 
-/// All open directories. Bounded by the remote below, which gives only so many handles.
+/// All open directories. Bounded by the inner remote, which limits the number of handles.
 pub(crate) struct OpenDirectories {
     table: Table<OpenDirectory>,
     inner: Arc<dyn Remote>,
@@ -146,7 +147,7 @@ impl OpenDirectories {
         });
     }
 
-    /// The path, and all below it, is called otherwise now.
+    /// `from`, and all paths below it, were renamed.
     pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
         self.table.each(|directory| {
             let mut state = directory.lock();
@@ -181,7 +182,7 @@ impl Core {
                     }
                     continue;
                 }
-                // Somebody else has opened it anew meanwhile.
+                // Another caller has reopened the directory in the meantime.
                 Err(_) if directory.current().1 != epoch => continue,
                 Err(errno) => return Err(errno),
                 Ok(batch) => batch,
@@ -205,7 +206,7 @@ impl Core {
         }
     }
 
-    /// Opens a directory anew that was lost in this epoch.
+    /// Reopens a directory that was lost in this epoch.
     async fn reopen_directory(
         self: &Arc<Core>,
         directory: &OpenDirectory,
@@ -227,7 +228,7 @@ impl Core {
                 state.path.clone()
             };
             let Some(path) = path else {
-                // It was removed through us, and nothing is in what was removed.
+                // It was removed through this mount, and a removed directory is empty.
                 directory.end();
                 return Ok(());
             };

@@ -1,42 +1,42 @@
-//! What a file must look like to be the one that we knew.
-//!
-//! Exactly as it was last seen, or, once it was changed through us, anything that our changes
-//! explain: acknowledged ones have happened, others may have.
+//! The attributes that a file must have to be the file that was open: exactly the observed ones,
+//! or, after changes by this mount, any that these changes explain. Acknowledged changes have
+//! happened, others may have.
 
 use base::{Attr, AttrChange, FileKind, Timestamp};
 
-/// Permission bits that are compared. Servers take the others away by themselves, when a file is
-/// written or given to somebody else.
+/// The permission bits that are compared. Servers clear other bits by themselves when a file is
+/// written or gets another owner.
 const COMPARED_PERM: u32 = 0o777;
 
-/// What time of last change a file may have.
+/// The mtimes that a file may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mtime {
     Exactly(Timestamp),
-    /// It was changed since; clocks go forward.
+    /// The file was changed since; clocks go forward.
     AtLeast(Timestamp),
     Any,
 }
 
-/// Tells whether a time lies in the server's future. Somebody has set it then, and a write goes back
-/// from it.
+/// Whether a time is in the server's future. Such a time was set by utimens, and a write moves the
+/// mtime back from it.
 pub(crate) type IsFuture<'a> = &'a dyn Fn(Timestamp) -> bool;
 
-/// What a file may look like. `None` stands for any value.
+/// The attributes that a file may have. `None` stands for any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExpectedAttrs {
     kind: FileKind,
     perm: Option<u32>,
     uid: Option<u32>,
     gid: Option<u32>,
-    /// The least and the greatest size in bytes.
+    /// Bounds of the size in bytes, inclusive.
     min_size: u64,
     max_size: u64,
     mtime: Mtime,
 }
 
 impl ExpectedAttrs {
-    /// What was just seen. A directory changes with what is in it, so its size and time tell little.
+    /// The attributes that were just observed. A directory changes with its entries, so its size is
+    /// not compared, and its mtime is a lower bound.
     pub(crate) fn of(attr: &Attr) -> ExpectedAttrs {
         let (min_size, max_size, mtime) = match attr.kind {
             FileKind::Directory => (0, u64::MAX, Mtime::AtLeast(attr.mtime)),
@@ -53,7 +53,7 @@ impl ExpectedAttrs {
         }
     }
 
-    /// Something of this kind, made by us and not looked at since.
+    /// An entry of this kind that this mount has created and not observed since.
     pub(crate) fn created(kind: FileKind) -> ExpectedAttrs {
         let mtime = Mtime::Any;
         ExpectedAttrs {
@@ -67,22 +67,22 @@ impl ExpectedAttrs {
         }
     }
 
-    /// What is left of it when the file may have been changed by another of its names.
+    /// The kind alone, for a file that may have been changed by another of its names.
     pub(crate) fn kind_only(self) -> ExpectedAttrs {
         ExpectedAttrs::created(self.kind)
     }
 
-    /// The size in bytes, if there is only one that it can have.
+    /// The size in bytes, if only one is possible.
     pub(crate) fn size(&self) -> Option<u64> {
         (self.min_size == self.max_size).then_some(self.max_size)
     }
 
-    /// Whether it had this time of last change when it was seen last.
+    /// Whether the mtime was `time` when it was last observed.
     pub(crate) fn had_mtime(&self, time: Timestamp) -> bool {
         matches!(self.mtime, Mtime::Exactly(seen) | Mtime::AtLeast(seen) if seen == time)
     }
 
-    /// Whether a file with these attributes may be the one.
+    /// Whether a file with these attributes may be the same file.
     pub(crate) fn matches(&self, attr: &Attr) -> bool {
         let same =
             |expected: Option<u32>, actual: u32| expected.is_none_or(|expected| expected == actual);
@@ -99,7 +99,7 @@ impl ExpectedAttrs {
             && time
     }
 
-    /// In what `attr` differs, in words for the log.
+    /// Describes for the log in what `attr` differs.
     pub(crate) fn difference(&self, attr: &Attr) -> String {
         let differs =
             |expected: Option<u32>, actual: u32| expected.filter(|expected| *expected != actual);
@@ -133,7 +133,7 @@ impl ExpectedAttrs {
         }
     }
 
-    /// Whether a file with these attributes may be the one, longer and newer than it was.
+    /// Whether a file with these attributes may be the same file, longer and newer.
     pub(crate) fn has_grown_to(&self, attr: &Attr) -> bool {
         let grown = ExpectedAttrs { max_size: u64::MAX, ..*self };
         let newer = match self.mtime {
@@ -143,7 +143,7 @@ impl ExpectedAttrs {
         attr.kind == FileKind::Regular && attr.size > self.max_size && newer.matches(attr)
     }
 
-    /// The time of last change was, or may have been, set to the server's now.
+    /// The mtime was set, or may have been set, to the server's current time.
     fn touch(&mut self, is_future: IsFuture<'_>) {
         if let Mtime::Exactly(time) = self.mtime {
             self.mtime = if is_future(time) { Mtime::Any } else { Mtime::AtLeast(time) };
@@ -156,19 +156,19 @@ impl ExpectedAttrs {
         self.may_have_written(end, is_future);
     }
 
-    /// Bytes up to `end` were written, or some of them, or none.
+    /// Bytes up to `end` may have been written, wholly or in part.
     pub(crate) fn may_have_written(&mut self, end: u64, is_future: IsFuture<'_>) {
         self.max_size = self.max_size.max(end);
         self.touch(is_future);
     }
 
-    /// So many bytes were put to the end.
+    /// `len` bytes were appended.
     pub(crate) fn appended(&mut self, len: u64, is_future: IsFuture<'_>) {
         self.min_size = self.min_size.saturating_add(len);
         self.may_have_appended(len, is_future);
     }
 
-    /// So many bytes were put to the end, or some of them, or none.
+    /// `len` bytes may have been appended, wholly or in part.
     pub(crate) fn may_have_appended(&mut self, len: u64, is_future: IsFuture<'_>) {
         self.may_have_written(self.max_size.saturating_add(len), is_future);
     }
@@ -185,13 +185,13 @@ impl ExpectedAttrs {
         self.uid = change.uid.or(self.uid);
         self.gid = change.gid.or(self.gid);
         if let Some(time) = change.mtime {
-            // What is kept of a fraction is the server's business.
+            // The server decides how much of a fraction it stores.
             let whole = Timestamp::from_secs(time.secs);
             self.mtime = if time == whole { Mtime::Exactly(time) } else { Mtime::AtLeast(whole) };
         }
     }
 
-    /// Attributes were set, or some of them, or none.
+    /// Attributes may have been set, all or some of them.
     pub(crate) fn may_have_set(&mut self, change: &AttrChange, is_future: IsFuture<'_>) {
         if let Some(size) = change.size {
             self.min_size = self.min_size.min(size);
@@ -206,7 +206,7 @@ impl ExpectedAttrs {
         }
     }
 
-    /// What is explained by either.
+    /// The attributes that one of the two allows.
     pub(crate) fn or(self, other: ExpectedAttrs) -> ExpectedAttrs {
         let both = |one: Option<u32>, other: Option<u32>| if one == other { one } else { None };
         let mtime = match (self.mtime, other.mtime) {

@@ -1,21 +1,21 @@
-//! Open files: our handles, and what the handles of one path have in common.
+//! Open files: the outer handles, and the state that all handles of one file share.
 //!
-//! A [`OpenFile`] is a file as we know it: its name now, what it must look like, its log. It is in one
-//! of these phases:
+//! An [`OpenFile`] holds the current path of a file, its expected attributes and its log of
+//! changes. It is in one of these phases:
 //!
-//! - `Open`: its handles below are good, as far as is known. → `Lost` by whoever finds one that is
-//!   not ([`OpenFile::lost`]).
-//! - `Lost`: none of its handles below may be used. → `Reopening` by the first who needs one
-//!   (`recover`).
-//! - `Reopening`: one task opens it again, compares it, sends the log. → `Open`, `Lost` (the connection
-//!   was lost once more, or another error), or `Dead`.
-//! - `Dead`: it is not the file any more. For ever.
+//! - `Open`: its inner handles are usable as far as is known. → `Lost` when a call finds one that
+//!   is not ([`OpenFile::mark_lost`]).
+//! - `Lost`: no inner handle may be used. → `Reopening` by the first caller that needs one
+//!   (`reopen`).
+//! - `Reopening`: one task reopens the file, compares it and replays the log. → `Open`, `Lost`
+//!   (another loss, or another error), or `Dead`.
+//! - `Dead`: the path no longer leads to this file. Final.
 //!
-//! It is in the table from before the first open is sent, so that all handles of a file share it
-//! (`same`). Until an open has been answered nothing is known of it.
+//! An `OpenFile` is in the table before its first open is sent, so that overlapping opens of one
+//! file share it (`identity`). Its attributes are unknown until an open was answered.
 //!
-//! A [`Handle`] is closed below when nobody uses it any more: the caller has closed it here, and no
-//! call and no entry of the log goes through it. A flush closes it below earlier (`closed`).
+//! The inner handle of a [`Handle`] is closed when the caller has closed the outer one, and no call
+//! and no log entry uses it any more. A flush closes it earlier (`flush`).
 
 mod flush;
 mod handle;
@@ -41,7 +41,7 @@ pub(crate) use handle::{Handle, UsableHandle, usable};
 pub(crate) use table::OpenFiles;
 pub(crate) use tail::Tail;
 
-/// Where a body is between being open and being lost.
+/// The phases of an [`OpenFile`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Open,
@@ -50,67 +50,67 @@ pub(crate) enum Phase {
     Dead,
 }
 
-/// The handle below of one of our handles.
+/// The inner handle of one outer handle.
 #[derive(Clone, Debug)]
 pub(crate) struct InnerHandle {
     pub(crate) handle: Weak<Handle>,
     pub(crate) fh: Fh,
-    /// Of which epoch of the body it is.
+    /// The epoch of the file in which it was opened.
     pub(crate) epoch: u64,
-    /// It was closed by a flush: to be opened again by its next user (`closed`).
+    /// A flush has closed it; its next user reopens it (`flush`).
     pub(crate) closed: bool,
-    /// The file is there, but could not be opened like this again.
+    /// The file exists, but could not be reopened with the flags of this handle.
     pub(crate) refused: Option<Errno>,
 }
 
-/// What changes about a body.
+/// The mutable state of an [`OpenFile`].
 pub(crate) struct FileState {
     pub(crate) phase: Phase,
-    /// Counts losses: handles below of an earlier epoch are of no use.
+    /// Incremented by each loss: inner handles of an earlier epoch are unusable.
     pub(crate) epoch: u64,
     /// When requests were lost last.
     pub(crate) lost_at: Option<Instant>,
-    /// How often it was tried to open it again, and how the last time ended if it went wrong.
+    /// Attempts to reopen the file so far; `last_error` is the error of the last one, if it failed.
     pub(crate) attempts: u64,
     pub(crate) last_error: Option<Errno>,
-    /// What it is called; `None` when the name is gone or another file's.
+    /// The current path; `None` when the name was removed or belongs to another file.
     pub(crate) path: Option<RemotePath>,
-    /// What it may be called as well: a rename is under way, or was lost.
+    /// A second possible path, while a rename is in flight or its outcome is unknown.
     pub(crate) pending_path: Option<RemotePath>,
-    /// How often either has changed.
+    /// Incremented by each change of either path.
     pub(crate) path_version: u64,
     pub(crate) expected: ExpectedAttrs,
-    /// An open of it has been answered: it is known what it looks like.
+    /// An open was answered: `expected` is valid.
     pub(crate) has_attrs: bool,
     pub(crate) log: ChangeLog,
-    /// What was read at its end.
+    /// The last bytes of the file.
     tail: Option<Tail>,
-    /// By the number of our handle.
+    /// By the number of the outer handle.
     pub(crate) inner_handles: HashMap<u64, InnerHandle>,
     pub(crate) unstable: UnstableWrites,
-    /// The run of the server in which the unsynced writes were acknowledged.
+    /// The write verifier under which the unstable writes were acknowledged.
     pub(crate) write_verifier: Option<Bytes>,
-    /// The permissions that it is to have again, if it was given more to open it again.
+    /// The permission bits to restore, if some were added to reopen the file.
     pub(crate) mode_to_restore: Option<u32>,
-    /// To be told by the next write or fsync: what was acknowledged is lost.
+    /// Error of the next write or fsync: acknowledged data was lost.
     pub(crate) deferred_error: Option<Errno>,
-    /// Those who wait for their turn to change it, and who has it.
+    /// Members of the queue for changes, the admitted one included.
     pub(crate) queued: usize,
-    /// Changes that have got their answers, or were given up, but for those that are sent again: what
-    /// was seen of the file before the last of them does not count.
+    /// Changes that were answered or cancelled, except replayed ones. Attributes observed before
+    /// the last of them are outdated.
     pub(crate) answered_changes: u64,
-    /// It was changed through us since it was opened.
+    /// This mount has changed the file since it was opened.
     changed: bool,
 }
 
-/// What the handles of one path have in common.
+/// The state that all handles of one file share.
 pub(crate) struct OpenFile {
     state: Mutex<FileState>,
-    /// Notified when an attempt to open it again has ended.
+    /// Notified when an attempt to reopen the file has ended.
     pub(crate) attempt_ended: Notify,
-    /// The queue of those who wait for their turn to change it (`queue`).
+    /// The queue for changes that are not admitted at once (`change_queue`).
     pub(crate) queue: tokio::sync::Mutex<()>,
-    /// Held by who opens a handle again that was closed (`closed`).
+    /// Held while a handle that a flush has closed is reopened (`flush`).
     reopening: tokio::sync::Mutex<()>,
     core: Weak<Core>,
 }
@@ -153,7 +153,7 @@ impl OpenFile {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A handle below of this epoch was found to be of no use.
+    /// An inner handle of this epoch was found to be unusable.
     pub(crate) fn mark_lost(&self, epoch: u64) {
         let mut state = self.lock();
         if state.epoch == epoch && state.phase == Phase::Open {
@@ -167,20 +167,20 @@ impl OpenFile {
         }
     }
 
-    /// The name does not lead to it any more.
+    /// The path no longer leads to this file.
     pub(crate) fn mark_removed(&self) {
         let mut state = self.lock();
         state.path = None;
         state.pending_path = None;
     }
 
-    /// No name leads to it, as far as this mount has changed it.
+    /// Whether this mount has removed or replaced every name of the file that it knows.
     pub(crate) fn has_no_path(&self) -> bool {
         let state = self.lock();
         state.path.is_none() && state.pending_path.is_none()
     }
 
-    /// Unanswered entries, their bytes, and whether something is to be synced.
+    /// Unanswered entries, their bytes, and whether there are unstable writes.
     pub(crate) fn pending(&self) -> (usize, u64, bool) {
         let state = self.lock();
         let (entries, bytes) = state.log.unanswered();
@@ -192,7 +192,7 @@ impl OpenFile {
         move |time| core.upgrade().is_some_and(|core| core.clock.is_future(time))
     }
 
-    /// What it may look like now.
+    /// The attributes that the file may have now.
     pub(crate) fn expected(&self) -> ExpectedAttrs {
         let is_future = self.is_future();
         let state = self.lock();
@@ -201,8 +201,8 @@ impl OpenFile {
         expected
     }
 
-    /// An entry of the log was acknowledged. `false` when that does not count, since it is being
-    /// sent again.
+    /// A log entry was acknowledged. `false` if that reply is void, because the change is being
+    /// replayed.
     pub(crate) fn acknowledged(
         &self,
         core: &Arc<Core>,
@@ -238,8 +238,7 @@ impl OpenFile {
         true
     }
 
-    /// A change that was in the log under this number has happened, in another way than it stood
-    /// there.
+    /// The server has executed `change` instead of the entry with this number.
     pub(crate) fn happened_as(&self, core: &Arc<Core>, number: u64, change: &Change) {
         let write_verifier = core.write_verifier.current(core);
         let is_future = self.is_future();
@@ -249,7 +248,7 @@ impl OpenFile {
         state.happened(number, change, None, write_verifier, track_unstable, &is_future);
     }
 
-    /// An entry's caller has given up, or has its answer.
+    /// Withdraws an entry: its caller was cancelled, or has the result.
     pub(crate) fn withdraw(&self, number: u64) {
         let is_future = self.is_future();
         let ended: Option<EndedEntry> = {
@@ -272,13 +271,13 @@ impl FileState {
         self.pending_path = Some(path);
     }
 
-    /// It was renamed.
+    /// The file was renamed.
     pub(crate) fn set_path(&mut self, path: RemotePath) {
         self.path_version += 1;
         (self.path, self.pending_path) = (Some(path), None);
     }
 
-    /// A change has happened at the server.
+    /// The server has executed a change.
     pub(crate) fn happened(
         &mut self,
         number: u64,
@@ -320,7 +319,7 @@ impl FileState {
         }
     }
 
-    /// A change may have happened at the server, or a part of it.
+    /// The server may have executed a change, or a part of it.
     pub(crate) fn may_have_happened(
         &mut self,
         number: u64,
@@ -336,14 +335,14 @@ impl FileState {
         }
     }
 
-    /// It was looked at while nothing was on its way.
+    /// The attributes were observed while no change was in flight.
     pub(crate) fn observed(&mut self, attr: &Attr) {
         self.expected = ExpectedAttrs::of(attr);
     }
 }
 
 impl Drop for OpenFile {
-    /// What is known of the file outlives its handles, for those who look at its name.
+    /// The expected attributes outlive the handles: a later change of the name may need them.
     fn drop(&mut self) {
         let Some(core) = self.core.upgrade() else { return };
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! What asks an open file without changing it, and copies between two.
+//! Operations of an open file that do not change it, and copies between two open files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,16 +14,16 @@ use crate::file::{Handle, UsableHandle};
 use crate::reopen;
 use crate::retry::{RemoteCall, Retry};
 
-/// Stands for a moment at which something was on its way.
+/// Instead of a change number: a change was in flight.
 const BUSY: u64 = u64::MAX;
 
-/// Whether an error of a call through this handle below says that it is of no use.
+/// Whether an error of a call through this inner handle means that the handle is unusable.
 fn is_lost(errno: Errno, handle: &Handle, UsableHandle { fh, epoch }: UsableHandle) -> bool {
     is_loss(errno) || handle.is_stale(fh, errno) || handle.is_reopened_since(epoch)
 }
 
 impl Core {
-    /// What `call` gives through the handle below, which may be made as often as need be.
+    /// Returns the result of `call`, which is idempotent, through the inner handle.
     pub(crate) async fn retry_with_handle<'a, T: Send>(
         self: &'a Arc<Core>,
         handle: &Arc<Handle>,
@@ -64,7 +64,7 @@ impl Core {
         }
     }
 
-    /// The handle below of a file that was opened again if need be; `None` when it is `lost` again.
+    /// The inner handle, after reopening the file if necessary; `None` if it was `lost` again.
     async fn reopened(
         self: &Arc<Core>,
         retry: &Retry<'_>,
@@ -99,10 +99,10 @@ impl Core {
         self.fstat_unqueued(&handle).await
     }
 
-    /// As [`Core::fstat`], before those who wait for their turn to change the file.
+    /// As [`Core::fstat`], without waiting for the changes in the queue.
     pub(crate) async fn fstat_unqueued(self: &Arc<Core>, handle: &Arc<Handle>) -> Result<Attr> {
         let file = &handle.file;
-        // The number of the next change, if nothing was on its way when it was asked.
+        // The number of the next change when the request was sent, if no change was in flight.
         let next_if_idle = AtomicU64::new(BUSY);
         let attr = self
             .retry_with_handle(handle, |fh| {
@@ -132,13 +132,13 @@ impl Core {
             self.inner.fsync(fh)
         });
         synced.await?;
-        // What was found to be lost when the file was opened again.
+        // A loss of data that the reopening found.
         take_deferred()?;
         file.lock().unstable.mark_synced_before(next.into_inner());
         Ok(())
     }
 
-    /// Gives a handle back, and returns what the server answers, unless a flush has done so.
+    /// Closes a handle and returns the server's answer, unless a flush has already closed it.
     pub(crate) async fn finish(self: &Arc<Core>, fh: Fh) -> Result<()> {
         let handle = self.files.take(fh)?;
         let file = &handle.file;
@@ -147,7 +147,7 @@ impl Core {
             true => Ok(()),
             false => self.finish_inner(&handle).await,
         };
-        // What was found to be lost when the file was opened again.
+        // A loss of data that the reopening found.
         let take_deferred = file.lock().deferred_error.take();
         finished.and(take_deferred.map_or(Ok(()), Err))
     }
@@ -186,7 +186,7 @@ impl Core {
                 Ok(copied)
             }
             Err(errno) => {
-                // These are found out before anything is copied.
+                // The server detects these errors before it copies anything.
                 if matches!(errno, Errno::EOPNOTSUPP | Errno::EBADF | Errno::EINVAL) {
                     pending.did_not_happen();
                 }
@@ -195,7 +195,7 @@ impl Core {
         }
     }
 
-    /// What `call` gives through two handles below, which may be made as often as need be.
+    /// Returns the result of `call`, which is idempotent, through two inner handles.
     async fn retry_with_handles<'a>(
         self: &'a Arc<Core>,
         one: &Arc<Handle>,
@@ -208,7 +208,7 @@ impl Core {
             if let (Some(first), Some(second)) = (one.usable()?, other.usable()?) {
                 match call(first.fh, second.fh).await {
                     Err(errno) if is_lost(errno, one, first) || is_lost(errno, other, second) => {
-                        // Which of them it was is found out by opening them.
+                        // Reopening shows which of them was lost.
                         one.file.mark_lost(first.epoch);
                         other.file.mark_lost(second.epoch);
                         lost = Some(errno);

@@ -1,39 +1,41 @@
-//! A [`base::Remote`] that outlives the connections of the one below it.
+//! A [`base::Remote`] that recovers open files and outstanding calls after a lost connection, as an
+//! NFS client recovers its state.
 //!
-//! What is below (`host`, or several gateways to one directory) fails with `EHOSTDOWN` or
-//! `ETIMEDOUT` when its connection is lost, and its handles become `ESTALE`. Here such a call waits
-//! until there is a connection again and then has the outcome that it would have had.
+//! The inner remote (`host`, or `replicas` for several gateways to one directory) fails with
+//! `EHOSTDOWN` or `ETIMEDOUT` when its connection is lost, and its handles become `ESTALE`. This
+//! crate makes the call wait until the connection is back, and then returns the result that the
+//! call would have had without the loss.
 //!
-//! | a call that was cut off | what becomes of it | module |
+//! | interrupted call | recovery | module |
 //! |---|---|---|
-//! | may be repeated (lstat, readlink, open of what is there, setattr, statvfs) | is repeated | `call` |
-//! | on an open file | the file is opened anew, compared, and the call repeated | `file`, `recover` |
-//! | changes an open file | is kept, and sent again in its order | `log`, `recover` |
-//! | makes, moves or removes a name | the names are looked at, then it is answered | `names` |
-//! | on an open directory | the listing begins anew, without the names already given | `listing` |
+//! | idempotent (lstat, readlink, open of an existing file, setattr, statvfs) | repeated | `retry` |
+//! | through an open file | the file is reopened and compared, then the call is repeated | `file`, `reopen` |
+//! | changes an open file | kept in a log, and replayed in order | `change_log`, `reopen` |
+//! | creates, renames or removes a name | the names are checked before the call returns | `name_ops` |
+//! | through an open directory | listed again from the start, without the names already returned | `directory` |
 //!
 //! Invariants:
-//! 1. On the way of a call that is not cut off there is no task, no channel and no copy of data: the
-//!    future below is polled in place.
-//! 2. Handles below never leave this crate: a handle here is the same for as long as it is open,
-//!    whatever becomes of those below. When it ends here, its handle below is closed.
-//! 3. What changes a file is in that file's log from its first poll until it is answered; in the
-//!    order of the log it is sent again, and nothing newer goes out before that (rule 2 of
-//!    [`base::Remote`] holds across a loss).
-//!    Appends, and what else may move the end of the file, are never under way at once (`turn`).
-//! 4. A file that is opened again is the one that was open, as far as kind, size, times, owner and
-//!    permissions can tell, or it has grown, and its old end is still there (`file::tail`); if not,
-//!    its handles answer `ESTALE` from then on.
-//! 5. What may have happened is never blindly done again.
-//! 6. Whoever waits is freed at once when its future is dropped; a write that was given up so is not
-//!    sent again.
-//! 7. Locks are held for a few instructions, never across an await. Order: the table of files, a
-//!    file's state, what is known of names.
+//! 1. A call without a loss uses no task and no channel, and copies no data: the future of the
+//!    inner remote is polled in place.
+//! 2. Inner handles do not leave this crate. An outer handle keeps its number until it is closed,
+//!    even if its inner handle is replaced. Closing the outer handle closes the inner one.
+//! 3. A change of a file is in the log of the file from its first poll until it is answered. After
+//!    a loss the log is replayed in its order, and no newer change is sent before the replay has
+//!    ended, so rule 2 of [`base::Remote`] holds across a loss. An append is never in flight
+//!    together with another change that may move the end of the file (`change_queue`).
+//! 4. A reopened file is the file that was open, as far as kind, size, times, owner and permissions
+//!    can prove it; or it has grown, and its old end is unchanged (`file::tail`). Otherwise its
+//!    handles return `ESTALE` from then on.
+//! 5. A request that may have been executed, and is not idempotent, is never repeated without a
+//!    check.
+//! 6. Dropping a future frees its caller at once. A write that was cancelled is not replayed.
+//! 7. A lock is held for a few instructions, never across an await. Lock order: the table of open
+//!    files, the state of a file, the name history.
 //!
-//! What cannot be known here: whether a server that was given up still carries out what it had
-//! received. It does so at once or never, as far as a connection was cut and not merely stopped.
+//! Assumption: a server executes the requests that it has received at once or never, if the
+//! connection was cut and not only stalled. This crate cannot verify that.
 //!
-//! Not here: connecting and its pace (`host`), choosing between gateways (`replicas`), caching.
+//! Not here: connecting and its backoff (`host`), choosing between gateways (`replicas`), caching.
 #![forbid(unsafe_code)]
 
 mod change;
@@ -74,28 +76,28 @@ use write_verifier::WriteVerifier;
 /// How long a call waits for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryPolicy {
-    /// For ever, or until its caller gives up (`hard`).
+    /// Without limit, until the caller cancels it (`hard`).
     Hard,
-    /// So long after the connection was lost; then `ETIMEDOUT` (`soft=SECONDS`). A call that the
-    /// server does not answer counts as lost when the remote below gives the connection up.
+    /// At most this time after the connection was lost; then `ETIMEDOUT` (`soft=SECONDS`). A call
+    /// without a reply is lost when the inner remote gives up the connection.
     Soft(Duration),
-    /// Not at all: the error is the caller's. Open files are opened again all the same.
+    /// Not at all: the call returns the error. Open files are reopened nevertheless.
     None,
 }
 
-/// How a [`Recovering`] is to behave.
+/// Configuration of a [`Recovering`].
 #[derive(Clone, Debug)]
 pub struct Config {
     /// How long calls wait.
     pub retry_policy: RetryPolicy,
-    /// What the log calls it: the source as the user wrote it, fit for a terminal.
+    /// Name of the remote in log messages: the source as the user wrote it, safe for a terminal.
     pub name: String,
-    /// A connection that is missing for so long is told in the log, once, and once that it is back.
+    /// An outage of at least this time is logged once, and its end once.
     pub notice_after: Duration,
 }
 
 impl Default for Config {
-    /// Waits for ever, and says so after 10 s.
+    /// Waits without limit, and logs an outage after 10 s.
     fn default() -> Config {
         Config {
             retry_policy: RetryPolicy::Hard,
@@ -105,17 +107,18 @@ impl Default for Config {
     }
 }
 
-/// A remote that outlives its connections. See the [crate](self).
+/// A remote that recovers open files and outstanding calls after a lost connection. See the
+/// [crate](self).
 ///
-/// To be used within a tokio runtime.
+/// Needs a tokio runtime.
 pub struct Recovering {
     core: Arc<Core>,
-    /// Its end tells the tasks of this crate that nobody wants them any more.
+    /// Dropping it ends the background tasks of this crate.
     _shutdown: watch::Sender<()>,
 }
 
 impl Recovering {
-    /// Around `inner`, which nobody else should change the content of.
+    /// Wraps `inner`, whose content no other client should change.
     #[must_use]
     pub fn new(inner: Arc<dyn Remote>, config: Config) -> Arc<Recovering> {
         let (shutdown_sender, shutdown) = watch::channel(());
@@ -132,20 +135,20 @@ impl Recovering {
             shutdown,
         });
         if core.inner.is_disconnected() {
-            // Whoever can do without it does not wait for two more failures.
+            // The first call then fails or waits at once, instead of after two more losses.
             core.connection.set_disconnected(&core, Errno::EHOSTDOWN);
         }
         Arc::new(Recovering { core, _shutdown: shutdown_sender })
     }
 
-    /// How it stands now, for those who want to see it.
+    /// The current state, for `sshoal status`.
     #[must_use]
     pub fn status(&self) -> Status {
         status::collect(&self.core)
     }
 }
 
-/// What all parts share.
+/// State that all modules share.
 pub(crate) struct Core {
     pub(crate) inner: Arc<dyn Remote>,
     pub(crate) config: Config,

@@ -1,16 +1,17 @@
-//! What was lately seen of names, for the moment in which the answer to a change of them is lost.
+//! Recent observations and changes of names, to find the state of a name before a request whose
+//! reply was lost.
 //!
-//! Nothing is asked for here, and nobody is answered from here: it only says what was there before.
-//! The newest word counts. What was asked for before a change of ours, and answered after it, may be
-//! from before it: it counts as of the moment in which it was asked for, and what the change does is
-//! put on top, which changes nothing if it was there already. Only that a name was not there, which a
-//! rename has taken away, tells nothing of what was there before it.
+//! This module sends no request and answers no call. The newest event decides. An observation that
+//! was requested before a change of this mount, and answered after it, may show the state before
+//! the change. So observations are ordered by the time of their request, and the changes since are
+//! applied to them, which has no effect if they include the changes already. One exception: if a
+//! name was renamed away, an observation of its absence does not show its state before the rename.
 //!
-//! What is done to a file by another of its names is not followed. So names that were linked here are
-//! remembered for themselves: of what they lead to only the kind is known.
+//! Changes of a file by another of its hard links are not tracked. So names that were linked
+//! through this mount are remembered separately: only the kind of their file is known.
 //!
-//! All parts are bounded, the oldest is forgotten: a name that is changed was nearly always looked
-//! up just before.
+//! All parts are bounded, and evict their oldest entries: a name that is changed was nearly always
+//! looked up shortly before.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,17 +20,17 @@ use base::{Attr, AttrChange, DirEntry, FileKind, RemotePath};
 
 use crate::expected_attrs::ExpectedAttrs;
 
-/// Names that are remembered: about 150 KiB.
+/// Recorded events: about 150 KiB.
 const MAX_EVENTS: usize = 1024;
 
-/// Entries of listings that are remembered, for those who list a directory and then remove all that
-/// is in it: so many bytes with their names, some 16,384 entries.
+/// Bytes of recorded listing entries with their names, about 16,384 entries: for programs that list
+/// a directory and then remove its entries.
 const MAX_LISTED_BYTES: usize = 16_384 * 160;
 
-/// Names of files with several names that are remembered: about 100 KiB.
+/// Recorded names of files with hard links: about 100 KiB.
 const MAX_LINKED: usize = 1024;
 
-/// What was seen of a name.
+/// An observed state of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NameState {
     Absent,
@@ -51,9 +52,9 @@ enum Event {
     Observed(RemotePath, NameState),
     /// Attributes were set.
     SetAttr(RemotePath, AttrChange),
-    /// The first is called as the second now, with all that is below it.
+    /// The first path, with all paths below it, was renamed to the second.
     Renamed(RemotePath, RemotePath),
-    /// The second is a name of the first.
+    /// The second path was made a hard link of the first.
     Linked(RemotePath, RemotePath),
 }
 
@@ -79,12 +80,12 @@ struct History {
     records: VecDeque<Record>,
     listings: VecDeque<ListedBatch>,
     listed_bytes: usize,
-    /// Names of files that have, or had, several.
+    /// Names of files that have, or had, several names.
     linked: VecDeque<RemotePath>,
 }
 
 impl History {
-    /// A name of a file that has, or had, several.
+    /// Adds a name of a file that has, or had, several.
     fn add_linked(&mut self, path: RemotePath) {
         if self.linked.contains(&path) {
             return;
@@ -96,19 +97,19 @@ impl History {
     }
 
     fn linked_moved(&mut self, from: &RemotePath, to: &RemotePath) {
-        // The old names stay: a rename of one name of a file to another one changes nothing.
+        // The old names stay: a rename from one name of a file to another one has no effect.
         let moved: Vec<_> = self.linked.iter().filter_map(|path| path.moved(from, to)).collect();
         self.linked.retain(|path| path.moved(to, from).is_none());
         moved.into_iter().for_each(|path| self.add_linked(path));
     }
 }
 
-/// A moment in the order of what was seen.
+/// A position in the sequence of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Seq(u64);
 
-/// In the order of what counts: what was seen stands where it was asked for, and a change of ours
-/// where it was answered, which is behind all that was asked for before that.
+/// The order in which events decide: an observation has the position of its request, a change of
+/// this mount the position of its reply, behind all requests that were sent before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Order(u64, bool);
 
@@ -144,7 +145,7 @@ impl NameHistory {
         drop(evicted);
     }
 
-    /// This is what we have made of it.
+    /// This mount has made `path` so.
     pub(crate) fn record(&self, path: &RemotePath, found: NameState) {
         if found == NameState::Absent {
             self.lock().linked.retain(|linked| linked != path);
@@ -152,7 +153,7 @@ impl NameHistory {
         self.add(Event::Observed(path.clone(), found), None);
     }
 
-    /// This was answered to a question of that moment.
+    /// A request that was sent at `requested` has observed this state.
     pub(crate) fn record_reply(&self, path: &RemotePath, found: NameState, requested: Seq) {
         self.add(Event::Observed(path.clone(), found), Some(requested));
     }
@@ -162,13 +163,13 @@ impl NameHistory {
         self.add(Event::SetAttr(path.clone(), change), None);
     }
 
-    /// `from` is called `to` now, with all that is below it.
+    /// `from` was renamed to `to`, with all paths below it.
     pub(crate) fn record_rename(&self, from: &RemotePath, to: &RemotePath) {
         self.lock().linked_moved(from, to);
         self.add(Event::Renamed(from.clone(), to.clone()), None);
     }
 
-    /// `new` is a name of `existing`.
+    /// `new` was made a hard link of `existing`.
     pub(crate) fn record_link(&self, existing: &RemotePath, new: &RemotePath) {
         {
             let mut state = self.lock();
@@ -178,7 +179,7 @@ impl NameHistory {
         self.add(Event::Linked(existing.clone(), new.clone()), None);
     }
 
-    /// Entries of a listing that was begun in that moment.
+    /// Entries of a listing that was begun at `requested`.
     pub(crate) fn record_listing(&self, dir: &RemotePath, entries: &[DirEntry], requested: Seq) {
         let (dir, entries) = (dir.clone(), entries.to_vec());
         let mut evicted = Vec::new();
@@ -202,17 +203,17 @@ impl NameHistory {
         drop(evicted);
     }
 
-    /// Whether `path` leads to a file that has, or had, other names made here.
+    /// Whether the file at `path` has, or had, other names that were made through this mount.
     pub(crate) fn is_linked(&self, path: &RemotePath) -> bool {
         self.lock().linked.contains(path)
     }
 
-    /// After all that was seen so far, and before all that will be.
+    /// A position behind all events so far.
     pub(crate) fn now(&self) -> Seq {
         Seq(self.lock().next)
     }
 
-    /// The last that was seen of `path` before `limit`. Goes through all that is remembered.
+    /// The last state of `path` before `limit`, if it is known. Searches all events.
     pub(crate) fn before(&self, path: &RemotePath, limit: Seq) -> Option<NameState> {
         let state = self.lock();
         let mut query = Query::of(path);
@@ -235,7 +236,7 @@ impl NameHistory {
     }
 }
 
-/// What an entry takes.
+/// The memory of an entry in bytes.
 fn listed_bytes(entry: &DirEntry) -> usize {
     size_of::<DirEntry>() + entry.name.as_bytes().len()
 }
@@ -243,28 +244,28 @@ fn listed_bytes(entry: &DirEntry) -> usize {
 enum Match {
     NoMatch,
     State(NameState),
-    /// What is older does not count.
+    /// Older events are not valid for this name.
     Unknown,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RenamedBy {
     Nothing,
-    /// It, or what it is a name of, was there then.
+    /// The name itself was renamed, or linked: its file existed then.
     Itself,
-    /// A directory above it.
+    /// A directory above it was renamed.
     Ancestor,
 }
 
-/// A way back through what was seen.
+/// A search through the events, from the newest to the oldest.
 struct Query {
-    /// What it was called then.
+    /// The path of the file at this point of the search.
     path: RemotePath,
-    /// By which change of ours it has got the name that it had later.
+    /// The rename after which the file had its later path.
     renamed: RenamedBy,
-    /// A newer listing of its directory was without it.
+    /// A newer listing of its directory does not contain the name.
     missing: bool,
-    /// What was set since, the newest first.
+    /// Attributes that were set since, the newest first.
     changes: Vec<AttrChange>,
 }
 
@@ -290,8 +291,8 @@ impl Query {
             Event::Observed(path, NameState::Present(_)) if *path == self.path && self.missing => {
                 return Match::Unknown;
             }
-            // Asked for before that change was answered: it had happened already, or it could not
-            // have.
+            // Requested before the reply to the rename: the rename was executed already, because
+            // the name must have existed.
             Event::Observed(path, found) if *path == self.path => match (found, self.renamed) {
                 (NameState::Absent, RenamedBy::Itself) => {}
                 (NameState::Absent, RenamedBy::Ancestor) => return Match::Unknown,
@@ -403,7 +404,7 @@ mod tests {
         assert_eq!(of(&history, &path("e/a")), Some(NameState::present(&attr(1))));
         assert_eq!(of(&history, &path("e/b")), Some(NameState::present(&attr(2))));
         assert_eq!(of(&history, &path("d/a")), None);
-        // The directory that was replaced has taken along what was in it.
+        // The replaced directory is gone with its entries.
         history.record(&path("f/z"), NameState::present(&attr(4)));
         history.record_rename(&path("e"), &path("f"));
         assert_eq!(of(&history, &path("f/z")), None);
@@ -429,13 +430,13 @@ mod tests {
         history.record(&path("d/a"), NameState::present(&attr(1)));
         list(&history, &path("d"), &listing(&["b"], 2));
         assert_eq!(of(&history, &path("d/a")), None);
-        // A listing comes in parts, and only one of them has it.
+        // A listing consists of batches, and only one of them contains the name.
         list(&history, &path("d"), &listing(&["a"], 3));
         list(&history, &path("d"), &listing(&["c"], 3));
         assert_eq!(of(&history, &path("d/a")), Some(NameState::present(&attr(3))));
     }
 
-    /// The answers come in another order than the questions, and than what happened.
+    /// Replies arrive in another order than the requests, and than the changes.
     #[test]
     fn an_answer_from_before_a_change_does_not_undo_it() {
         let history = NameHistory::default();
@@ -452,12 +453,13 @@ mod tests {
         history.record_listing(&path("d"), &listing(&["a", "b"], 1), requested);
         assert_eq!(of(&history, &path("d/a")), Some(now));
         assert_eq!(of(&history, &path("d/b")), Some(NameState::Absent));
-        // What was asked for since counts.
+        // An observation that was requested later decides.
         history.record_reply(&path("d/a"), NameState::present(&attr(3)), history.now());
         assert_eq!(of(&history, &path("d/a")), Some(NameState::present(&attr(3))));
     }
 
-    /// A look at the old name, answered after the rename had happened, tells nothing of before it.
+    /// An lstat of the old name that is answered after the rename does not show the state before
+    /// it.
     #[test]
     fn what_a_rename_has_taken_away_was_there() {
         let history = NameHistory::default();

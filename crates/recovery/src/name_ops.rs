@@ -1,42 +1,45 @@
-//! Making, moving and removing names, when the answer is lost.
+//! Creating, renaming and removing names, and the recovery of such requests after a loss.
 //!
-//! Such a request is never blindly sent again. When there is a connection again, the names are looked
-//! at. *Before* is what was last seen of a name through us (`known`) when the request was sent, since
-//! what is seen later may be its work, or what an open file must look like; of a file that was linked
-//! here it is only the kind, since its other names lead to changes of it, too. *Fresh* means made
-//! between the request and its loss, by the server's clock, or, as long as that is not known, at the
-//! time at which the directory above was last changed.
+//! These requests are not idempotent, so they are never repeated blindly. When the connection is
+//! back, the names are checked, and this table decides.
 //!
-//! | request | what is there now | answer |
+//! - *Before* is the state of a name when the request was sent: the last observation through this
+//!   mount (`name_history`), or the expected attributes of an open file. Later observations may
+//!   already show the effect of the request. For a file that was hard-linked through this mount,
+//!   only its kind is known, because its other names may have changed it.
+//! - *New* means created between sending the request and noticing its loss, by the server's clock.
+//!   While that clock is unknown, it means created at the mtime of the parent directory.
+//!
+//! | request | observed now | result |
 //! |---|---|---|
-//! | any of those that make a name | nothing | sent again |
-//! | any of those that make a name | something, and it was there before | sent again (`EEXIST`) |
-//! | mkdir | an empty, fresh directory with no other permissions | done |
-//! | open of a new file | an empty, fresh file with no other permissions | done, opened |
-//! | symlink | a link with that target | done |
-//! | link | a file with the attributes of the other name | done |
-//! | any of those that make a name | something else | `EEXIST` |
-//! | unlink, rmdir, rename | nothing, and nothing was there before | sent again (`ENOENT`) |
-//! | unlink, rmdir | nothing | done |
-//! | unlink | what was there before, or what is older than the request, or a directory | sent again |
-//! | unlink | something, of which nothing was known, not newer than the request | sent again |
-//! | rmdir | a directory not changed since the request, or of the same time as before, or no directory | sent again |
-//! | unlink, rmdir | something newer | unknown |
-//! | rename | not the old name, and at the new one what was at the old one | done |
-//! | rename | not the old name, the old one was not known, and the new one is not known to be what it was | done |
-//! | rename | what was at the old name is there | sent again |
-//! | rename | at the old name something, at the new one what was at the old one | done |
-//! | rename | at the old name something not known, at the new one what was there before | sent again |
-//! | rename | anything else, also neither name | unknown |
+//! | creates a name | absent | sent again |
+//! | creates a name | present, and present before | sent again (`EEXIST`) |
+//! | mkdir | an empty new directory with no other permission bits than requested | done |
+//! | exclusive create | an empty new file with no other permission bits than requested | done, opened |
+//! | symlink | a link with the same target | done |
+//! | link | a file with the attributes of the existing name | done |
+//! | creates a name | anything else | `EEXIST` |
+//! | unlink, rmdir, rename | absent, and absent before | sent again (`ENOENT`) |
+//! | unlink, rmdir | absent | done |
+//! | unlink | the state before, or an entry older than the request, or a directory | sent again |
+//! | unlink | an entry not newer than the request, while the state before is unknown | sent again |
+//! | rmdir | a directory that was not changed since the request, or has the mtime from before, or not a directory | sent again |
+//! | unlink, rmdir | anything newer | unknown |
+//! | rename | old name absent; the new name leads to what the old name was before | done |
+//! | rename | old name absent, its state before unknown; the new name is not known to be unchanged | done |
+//! | rename | the old name leads to what it was before | sent again |
+//! | rename | old name present; the new name leads to what the old name was before | done |
+//! | rename | old name present, its state before unknown; the new name is unchanged | sent again |
+//! | rename | anything else, also neither name present | unknown |
 //!
-//! A request that was lost may be carried out a moment later than the look: by another gateway one is
-//! quick to look. So when it is sent again, and the answer is what a request gets that has been
-//! done already (`EEXIST`, `ENOENT`), there is one more look.
+//! The server may execute the lost request after the check, in particular if another gateway
+//! answers the check at once. So if the repeated request fails as a request does that was already
+//! executed (`EEXIST`, `ENOENT`), the names are checked once more.
 //!
-//! Names that cannot be looked at (a path with a loop of links in it) cannot be changed either: such
-//! a request is sent again, for the server's own error.
+//! A name that cannot be checked (its path contains a loop of links) cannot be changed either. The
+//! request is sent again for the server's own error.
 //!
-//! *Unknown* is `EIO`, and a line in the log; nothing is removed or replaced then.
+//! *Unknown* returns `EIO` and logs a line; no name is removed or replaced then.
 
 mod active_renames;
 mod outcome;
@@ -57,15 +60,15 @@ use crate::server_clock::RequestSpan;
 
 pub(crate) use active_renames::ActiveRenames;
 
-/// What became of a request whose answer was lost.
+/// The outcome of a request without a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
-    /// It is to be sent again.
+    /// The request is to be sent again.
     NotDone,
-    /// It has failed.
+    /// The request has failed.
     Failed(Errno),
-    /// Nobody can tell, for this reason.
+    /// The outcome cannot be determined, for this reason.
     Unknown(&'static str),
 }
 
@@ -73,41 +76,41 @@ pub(crate) enum Outcome {
 struct NameRequest<'a> {
     name: &'static str,
     path: &'a RemotePath,
-    /// The other name that it concerns.
+    /// The second name of a link or rename.
     other: Option<&'a RemotePath>,
-    /// The server's answer when it has been done already.
+    /// The server's error if the request was already executed.
     errno_if_done: Errno,
 }
 
 /// When a request was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentAt {
-    /// By our clock.
+    /// By the local clock.
     pub(crate) time: Timestamp,
     seq: Seq,
 }
 
-/// A request whose answer was lost.
+/// A request without a reply.
 #[derive(Clone, Copy, Debug)]
 struct InDoubt {
     span: RequestSpan,
-    /// What was seen from here on may be the request's own work.
+    /// Observations from here on may show the effect of the request.
     seq: Seq,
 }
 
 impl SentAt {
-    /// Now, after all that was seen so far.
+    /// Now, after all observations so far.
     pub(crate) fn now(core: &Core) -> SentAt {
         SentAt { time: Timestamp::now(), seq: core.history.now() }
     }
 
-    /// Its loss is noticed now.
+    /// The loss is noticed now.
     fn lost(self) -> InDoubt {
         InDoubt { span: RequestSpan::until_now(self.time), seq: self.seq }
     }
 }
 
-/// What became of an open of a new file.
+/// The outcome of an exclusive create.
 enum CreateOutcome {
     Opened(Opened),
     Absent,
@@ -115,7 +118,7 @@ enum CreateOutcome {
 }
 
 impl Core {
-    /// Sends a request; if its answer is lost, `find_outcome` finds out what became of it.
+    /// Sends a request. If the reply is lost, `find_outcome` determines the outcome.
     async fn send_and_resolve<'a>(
         self: &'a Arc<Core>,
         request: &NameRequest<'_>,
@@ -123,7 +126,8 @@ impl Core {
         find_outcome: impl Fn(InDoubt) -> RemoteCall<'a, Outcome> + Send + Sync,
     ) -> Result<()> {
         self.wait_connected().await?;
-        // What is known of open files stays known, though their last handles are closed meanwhile.
+        // Keeps the expected attributes of open files, even if their last handles are closed in the
+        // meantime.
         let _files = [Some(request.path), request.other].map(|path| self.files.get(path?));
         let sent = SentAt::now(self);
         match call().await {
@@ -143,14 +147,15 @@ impl Core {
         mut errno: Errno,
     ) -> Result<()> {
         let mut retry = Retry::new(self);
-        // What the server said when it was sent again.
+        // The server's error when the request was sent again.
         let mut refusal = None;
         loop {
             retry.after_loss(errno).await?;
             let answer = loop {
                 let outcome = match retry.within_deadline(find_outcome(sent.lost())).await {
                     Err(errno) if is_loss(errno) => break Err(errno),
-                    // What cannot be looked at cannot be changed either: the server knows best why.
+                    // A name that cannot be checked cannot be changed either: the server returns
+                    // the exact error.
                     Err(_) => Outcome::NotDone,
                     Ok(outcome) => outcome,
                 };
@@ -278,7 +283,7 @@ impl Core {
             |in_doubt| -> RemoteCall<'_, _> { Box::pin(self.rename_outcome(from, to, in_doubt)) };
         self.reopen_before_removal(to).await;
         let _active = self.renames.begin(from, to);
-        // What is open may have to be opened again before this is answered.
+        // An open file may have to be reopened before the reply arrives.
         self.files.begin_rename(from, to);
         match self
             .send_and_resolve(
@@ -308,14 +313,14 @@ impl Core {
         }
     }
 
-    /// Setting attributes may be repeated; a file that is open by this path may look either way
-    /// meanwhile.
+    /// Setting attributes is idempotent. A file that is open at this path may have either
+    /// attributes in the meantime.
     pub(crate) async fn setattr(
         self: &Arc<Core>,
         path: &RemotePath,
         change: AttrChange,
     ) -> Result<()> {
-        // Held also if nothing has it open: an open may begin before this is answered.
+        // Held even if the file is not open: an open may begin before the reply.
         let file = self.files.get_or_new(path);
         let pending =
             PendingChange::begin_without_handle(self, &file, Change::SetAttrByPath(change)).await?;
@@ -325,7 +330,7 @@ impl Core {
         Ok(())
     }
 
-    /// The open of a new file, whose answer was lost.
+    /// Recovers an exclusive create without a reply.
     pub(crate) async fn create_in_doubt(
         self: &Arc<Core>,
         path: &RemotePath,
@@ -336,7 +341,7 @@ impl Core {
     ) -> Result<Opened> {
         let mut retry = Retry::new(self);
         let mut in_doubt = sent.lost();
-        // When it was sent again, the server had it: perhaps from before.
+        // The repeated create returned `EEXIST`: the file may have been there before.
         let (mut already_exists, mut skip_wait) = (false, false);
         loop {
             if !std::mem::take(&mut skip_wait) {

@@ -1,7 +1,7 @@
 //! Opening files.
 //!
-//! An open that was cut off may be repeated: what it made is there, what it cut is empty. Only one
-//! that was to make the file, and nobody else, has to look who made it (`names`).
+//! An interrupted open may be repeated: a file that it created exists, a file that it truncated is
+//! empty. Only an exclusive create must check whether it has created the file (`name_ops`).
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::file::OpenFiles;
 use crate::name_history::NameState;
 use crate::name_ops::SentAt;
 
-/// How often a file is opened that is removed, renamed or replaced meanwhile.
+/// Attempts to open a file that is removed, renamed or replaced in the meantime.
 const MAX_OPENS: u32 = 8;
 
 impl Core {
@@ -33,8 +33,8 @@ impl Core {
         unreachable!("the last attempt takes what it finds")
     }
 
-    /// `None` if the file was removed, renamed or replaced here meanwhile: the answer does not tell which
-    /// file was opened, so it is to be opened `may_retry`, where that is allowed.
+    /// One attempt. `None` if this mount removed, renamed or replaced the file in the meantime and
+    /// `may_retry` is set: the reply does not show which file was opened.
     async fn open_once(
         self: &Arc<Core>,
         path: &RemotePath,
@@ -61,7 +61,7 @@ impl Core {
         };
         if may_retry && (before.has_no_path() || self.renames.affects(path)) {
             self.inner.close(opened.fh);
-            // What it was to cut may have been cut.
+            // The file may have been truncated.
             drop(before);
             self.bounded_wait(self.renames.wait_until_ended(path)).await?;
             return Ok(None);

@@ -1,4 +1,5 @@
-//! [`Recovering`] as a [`Remote`]: every operation in the module that knows how.
+//! The [`Remote`] implementation of [`Recovering`]: each operation calls the module that implements
+//! it.
 
 use async_trait::async_trait;
 use base::{

@@ -1,15 +1,14 @@
-//! Opening a file again after its handles below were lost.
+//! Reopening a file after its inner handles were lost.
 //!
-//! One task does it for a file, begun by the first caller who needs it; the others wait for its end.
-//! It goes on when they give up, and ends with the [`Recovering`](crate::Recovering).
+//! One task reopens a file. The first caller that needs the file starts it, the others wait for its
+//! end. It continues if they are cancelled, and ends with the [`Recovering`](crate::Recovering).
 //!
-//! 1. The file is opened by its name once for each handle, never made and never cut; with more
-//!    permissions for that moment where it has to be (`permission`). What is there must be what the
-//!    file must look like now (`expect`), or have become that by growing.
-//! 2. Appends whose answers were lost are looked for in the file (`appends`).
-//! 3. If the server was started anew since, what it had acknowledged and not synced is compared
-//!    (`verify`).
-//! 4. The log is sent again, in its order, with what has joined it meanwhile.
+//! 1. The file is opened by its path once for each handle, without creating or truncating it. If
+//!    its mode refuses that, permission bits are added for the moment (`permission`). Its
+//!    attributes must be the expected ones (`expected_attrs`), or the file must have grown.
+//! 2. Appends without a reply are looked for in the file (`appends`).
+//! 3. If the write verifier has changed, the unstable writes are compared with the file (`verify`).
+//! 4. The log is replayed in its order, with the changes that have joined it in the meantime.
 
 mod appends;
 mod permission;
@@ -32,26 +31,26 @@ use crate::expected_attrs::ExpectedAttrs;
 use crate::file::{FileState, Handle, OpenFile, Phase, Tail};
 use crate::retry::RemoteCall;
 
-/// Changes that are sent again before the first of them is answered: enough to fill a long way with
+/// Changes that are replayed before the first of them is answered: enough to fill a long link with
 /// writes of 128 KiB.
 const MAX_IN_FLIGHT: usize = 64;
 
-/// When what is not the file any more was changed.
+/// For log messages: when the file was changed or replaced.
 const LOST: &str = "while the connection was lost";
-const CLOSED: &str = "while it was closed on the server";
+const CLOSED: &str = "while a flush had closed it";
 
-/// How an attempt has ended.
+/// The result of an attempt.
 #[derive(Debug, PartialEq, Eq)]
 enum ReopenResult {
     Open,
-    /// To be tried again.
+    /// To be retried.
     Failed(Errno),
-    /// It is not the file any more, for this reason.
+    /// The path no longer leads to this file, for this reason.
     Dead(String),
 }
 
-/// Returns when one attempt to open the file again has ended, which is begun here if none is under
-/// way: `Ok` when the file is open, or dead.
+/// Returns when an attempt to reopen the file has ended; starts one if none is running. `Ok` when
+/// the file is open, or dead.
 pub(crate) async fn attempt(core: &Arc<Core>, file: &Arc<OpenFile>) -> Result<()> {
     let before = {
         let mut state = file.lock();
@@ -68,7 +67,7 @@ pub(crate) async fn attempt(core: &Arc<Core>, file: &Arc<OpenFile>) -> Result<()
     loop {
         let attempt_ended = file.attempt_ended.notified();
         tokio::pin!(attempt_ended);
-        // Registered before the look, so that nothing in between is missed.
+        // Registered before the check, so that no notification is lost.
         attempt_ended.as_mut().enable();
         {
             let state = file.lock();
@@ -95,7 +94,7 @@ fn begin(core: &Arc<Core>, file: &Arc<OpenFile>) {
     });
 }
 
-/// An attempt; its outcome is told when this is dropped, whatever has happened.
+/// A running attempt. Its result is published on drop, even if the task is aborted.
 struct Attempt {
     file: Arc<OpenFile>,
     result: ReopenResult,
@@ -106,7 +105,7 @@ impl Drop for Attempt {
         let mut state = self.file.lock();
         state.attempts += 1;
         (state.phase, state.last_error) = match self.result {
-            // Set already, in the moment in which nothing was left to be sent.
+            // `replay_log` has set the phase, when no entry was left to replay.
             ReopenResult::Open => (state.phase, None),
             ReopenResult::Dead(_) => (Phase::Dead, None),
             ReopenResult::Failed(errno) => (Phase::Lost, Some(errno)),
@@ -125,8 +124,9 @@ impl Drop for Attempt {
 }
 
 impl OpenFile {
-    /// It cannot be opened again for this handle; what its callers are told from now on. Who writes is
-    /// not told what he could have been told when he opened it: what he has written is at stake.
+    /// The file cannot be reopened for this handle. Returns the error for its callers: `EIO` for a
+    /// handle that writes, because written data is at stake, and the error of an open would not say
+    /// that.
     fn refuse(&self, core: &Core, handle: &Handle, errno: Errno) -> Errno {
         if !handle.flags.access.writes() {
             return errno;
@@ -135,7 +135,7 @@ impl OpenFile {
         Errno::EIO
     }
 
-    /// Tells in the log what has become of it.
+    /// Logs what has happened to the file.
     fn warn(&self, core: &Core, what: &str) {
         let path = self.lock().path.clone();
         let path = path.map_or_else(|| "a removed file".to_owned(), |path| path.to_string());
@@ -143,22 +143,22 @@ impl OpenFile {
     }
 }
 
-/// The file as opened again for one of its handles, or why it was not.
+/// The file as reopened for one handle, or the error.
 type Reopened<'a> = (Arc<Handle>, Result<OpenGuard<'a>>);
 
-/// What was found by a name.
+/// What a path leads to.
 enum Found<'a> {
-    /// The file, opened for each handle that it can be opened for.
+    /// This file, opened for each handle for which that is possible.
     Same {
         attr: Option<Attr>,
         opened: Vec<Reopened<'a>>,
     },
-    /// Another one, or none.
+    /// Another file, or none.
     Different(String),
     Failed(Errno),
 }
 
-/// How often a file is looked for that is changed, or gets other names, meanwhile.
+/// Searches for a file that is changed or renamed in the meantime.
 const MAX_SEARCHES: u32 = 8;
 
 async fn reopen_all(core: &Arc<Core>, file: &Arc<OpenFile>) -> ReopenResult {
@@ -173,11 +173,11 @@ async fn reopen_all(core: &Arc<Core>, file: &Arc<OpenFile>) -> ReopenResult {
     }
 }
 
-/// Opens the file again for one handle that was closed by a flush, while nothing is lost.
+/// Reopens the file for one handle that a flush has closed, while nothing is lost.
 pub(crate) async fn reopen_one(core: &Arc<Core>, handle: &Arc<Handle>) -> Result<()> {
     let file = &handle.file;
     let next = file.lock().next_if_idle(0);
-    // What another client has put to the end meanwhile is no reason not to append more.
+    // Bytes that another client has appended in the meantime do not prevent further appends.
     let may_grow = handle.flags.append;
     let (observed, mut opened) =
         match find_file(core, file, |_| vec![handle.clone()], may_grow).await {
@@ -204,8 +204,8 @@ pub(crate) async fn reopen_one(core: &Arc<Core>, handle: &Arc<Handle>) -> Result
     Ok(())
 }
 
-/// Looks for the file by its names, and opens it for the handles that are `wanted`. `may_grow`: what
-/// has only become longer and newer is taken for it.
+/// Searches the file at its paths, and opens it for the `wanted` handles. With `may_grow`, a file
+/// that is only longer and newer is accepted.
 async fn find_file<'a>(
     core: &'a Arc<Core>,
     file: &OpenFile,
@@ -232,7 +232,8 @@ async fn find_file<'a>(
                 Found::Failed(errno) => return Err(ReopenResult::Failed(errno)),
             }
         }
-        // What another connection has answered meanwhile may have been done after the look.
+        // A change that another connection has answered in the meantime may have been executed
+        // after the search.
         let state = file.lock();
         if (state.path_version, state.answered_changes) == (path_version, answered_changes)
             || searches == MAX_SEARCHES
@@ -243,7 +244,7 @@ async fn find_file<'a>(
     unreachable!("the last search returns")
 }
 
-/// Opens what is there for all `handles`, as far as it is the file.
+/// Opens the path for all `handles`, if it leads to this file.
 async fn open_by_path<'a>(
     core: &'a Arc<Core>,
     file: &OpenFile,
@@ -275,7 +276,7 @@ async fn open_by_path<'a>(
             Err(Errno::EISDIR | Errno::ELOOP | Errno::ENXIO) => {
                 return Found::Different("replaced on the server".to_owned());
             }
-            // It may be that file, but this is not to be had any more.
+            // It may be this file, but the access is no longer permitted.
             Err(errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS | Errno::ETXTBSY)) => {
                 all.push((handle.clone(), Err(file.refuse(core, handle, errno))));
             }
@@ -285,8 +286,8 @@ async fn open_by_path<'a>(
     Found::Same { attr, opened: all }
 }
 
-/// Whether what was opened by this name is the file, or what has become of it by growing. An error
-/// says that it could not be looked.
+/// Whether the file that was opened at this path is this file, unchanged or grown. An error means
+/// that this could not be checked.
 async fn is_same_file(
     core: &Core,
     file: &OpenFile,
@@ -316,17 +317,17 @@ fn stale_as_loss(errno: Errno) -> Errno {
     if errno == Errno::ESTALE { Errno::EHOSTDOWN } else { errno }
 }
 
-/// What was seen of the file.
+/// What a search has found.
 struct Observation {
-    /// By this name, when its names had changed so often.
+    /// The path of the file at `path_version`.
     path: RemotePath,
     path_version: u64,
     attr: Option<Attr>,
-    /// When so many changes had ended.
+    /// The value of [`FileState::answered_changes`] before the search.
     answered_changes: u64,
 }
 
-/// The file is there: looks after what is in doubt, takes the handles over, and sends the log.
+/// The file was found: resolves what is in doubt, takes over the handles, and replays the log.
 async fn resume(
     core: &Arc<Core>,
     file: &Arc<OpenFile>,
@@ -341,7 +342,7 @@ async fn resume(
             return ReopenResult::Failed(stale_as_loss(errno));
         }
     }
-    // A handle's last share is not to be dropped while the state is locked.
+    // Handles are dropped without the lock of the state, because the last reference closes one.
     let (mut old, mut handles) = (Vec::new(), Vec::new());
     {
         let mut state = file.lock();
@@ -360,7 +361,7 @@ async fn resume(
             (inner.epoch, inner.closed) = (epoch, false);
         }
         state.set_found(&observed);
-        // Unless it was changed since by who had begun before.
+        // Unless a change that had begun before was answered since.
         if let Some(attr) =
             observed.attr.filter(|_| state.answered_changes == observed.answered_changes)
         {
@@ -373,7 +374,7 @@ async fn resume(
 }
 
 impl FileState {
-    /// The file is open again, by this name.
+    /// The file is open at this path.
     fn set_found(&mut self, Observation { path, path_version, .. }: &Observation) {
         // Unless it was renamed since.
         if self.path_version == *path_version {
@@ -407,7 +408,7 @@ async fn replay_log(core: &Arc<Core>, file: &Arc<OpenFile>) -> ReopenResult {
     }
 }
 
-/// Sends these in order, and answers those who wait for them. An error says that it was lost again.
+/// Sends these changes in order, and completes their callers. An error means another loss.
 async fn replay_batch(
     core: &Arc<Core>,
     file: &OpenFile,
@@ -441,7 +442,7 @@ async fn replay_batch(
     lost
 }
 
-/// The calls that carry out what is left of a change.
+/// The calls that execute the remaining part of a change.
 fn calls_for<'a>(
     core: &'a Core,
     fh: Fh,
@@ -451,7 +452,7 @@ fn calls_for<'a>(
     remaining_changes(replay).into_iter().map(move |change| send(inner, fh, &change))
 }
 
-/// What is left of a change, as changes of their own.
+/// The remaining part of a change, as separate changes.
 fn remaining_changes(replay: &Replay) -> Vec<Change> {
     match &replay.change {
         Change::Write { offset, data } if replay.parts != [replay.change.range()] => {
@@ -466,7 +467,7 @@ fn remaining_changes(replay: &Replay) -> Vec<Change> {
 }
 
 impl OpenFile {
-    /// A change was sent again, and answered.
+    /// A change was replayed and answered.
     fn note_replayed(&self, core: &Arc<Core>, replay: &Replay, result: Result<()>) {
         let write_verifier = core.write_verifier.current(core);
         let track_unstable = core.write_verifier.may_be_available();
@@ -492,7 +493,7 @@ impl OpenFile {
     }
 }
 
-/// Polls all in order, until all are done.
+/// Polls all calls in order, until all are complete.
 async fn join_all<T>(mut calls: Vec<(usize, RemoteCall<'_, T>)>) -> Vec<(usize, Result<T>)> {
     let mut results = Vec::with_capacity(calls.len());
     poll_fn(|context| {

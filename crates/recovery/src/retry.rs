@@ -1,4 +1,4 @@
-//! One call that was lost, and its patience.
+//! Retries of one call after a loss: waiting for the connection, backoff, deadline.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -13,34 +13,33 @@ use crate::Core;
 use crate::RetryPolicy;
 use crate::connection::{WaitGuard, is_loss};
 
-/// Losses of one call that follow each other without a pause, if there is a connection in between:
-/// a connection that breaks twice is nothing special.
+/// Losses of one call that are retried without a backoff while the connection comes back in
+/// between. A connection that breaks twice is nothing unusual.
 const FAST_RETRIES: u32 = 4;
 
-/// The pause after that; doubles with each loss. A request at which a server breaks down is not to
-/// be sent to it in a tight loop.
+/// First backoff after [`FAST_RETRIES`] losses; it doubles with each loss. A request that crashes
+/// the server must not be sent in a tight loop.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 
-/// Longest such pause.
+/// Longest backoff.
 const MAX_BACKOFF: Duration = Duration::from_secs(4);
 
-/// A connection that was lost, and is made anew, stands within this time. If not, and if no smallest
-/// question is answered in as long again, it counts as missing.
+/// Time within which a lost connection is usually re-established. A retry that takes longer starts
+/// a probe; if the probe gets no reply within the same time, the state becomes disconnected.
 const RECONNECT_TIME: Duration = Duration::from_secs(2);
 
-/// Handles of one call that may be stale as soon as they are opened, in a row, before that is the
-/// answer.
+/// Reopened handles of one call that may be stale in a row before the call returns `ESTALE`.
 pub(crate) const MAX_STALE: u32 = 8;
 
-/// A future of the remote below.
+/// A call of the inner remote.
 pub(crate) type RemoteCall<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
-/// The trouble of one call, from its first loss (or from when it found no connection) to its end.
+/// The retries of one call, from its first loss (or from finding no connection) to its end.
 pub(crate) struct Retry<'a> {
     core: &'a Arc<Core>,
     deadline: Option<Instant>,
     losses: u32,
-    /// The last of them.
+    /// The error of the last loss.
     last_error: Errno,
     consecutive_stale: u32,
     _wait: WaitGuard<'a>,
@@ -57,7 +56,8 @@ impl<'a> Retry<'a> {
         Retry { core, deadline, losses, last_error, consecutive_stale: 0, _wait: wait }
     }
 
-    /// The call was lost with `errno`. `Ok` when it may go on, which may take its time.
+    /// Handles a loss with `errno`: returns `Ok` when the call may be retried, after waiting for
+    /// the connection and the backoff.
     pub(crate) async fn after_loss(&mut self, errno: Errno) -> Result<()> {
         if self.core.config.retry_policy == RetryPolicy::None {
             self.core.connection.set_disconnected(self.core, errno);
@@ -66,7 +66,7 @@ impl<'a> Retry<'a> {
         self.losses += 1;
         self.last_error = errno;
         self.consecutive_stale = 0;
-        // The first may be over at once: another gateway, or a connection that is made anew.
+        // One loss may be over at once, with another gateway or a new connection.
         if self.losses.is_multiple_of(2) {
             self.core.connection.set_disconnected(self.core, errno);
         }
@@ -74,7 +74,7 @@ impl<'a> Retry<'a> {
         self.backoff().await
     }
 
-    /// A handle below is of no use any more, though there may be a connection.
+    /// Handles an inner handle that became stale, possibly while there is a connection.
     async fn after_stale(&mut self) -> Result<()> {
         self.losses += 1;
         self.consecutive_stale += 1;
@@ -85,7 +85,8 @@ impl<'a> Retry<'a> {
         self.backoff().await
     }
 
-    /// After a loss of any kind, or none yet.
+    /// Waits until the next attempt may start. `lost` is the error of the previous attempt, `None`
+    /// before the first one.
     pub(crate) async fn before_attempt(&mut self, lost: Option<Errno>) -> Result<()> {
         match lost {
             None => self.wait_connected().await,
@@ -104,7 +105,7 @@ impl<'a> Retry<'a> {
         .await
     }
 
-    /// Returns when there is a connection, as far as it is known.
+    /// Returns when the state is connected.
     pub(crate) async fn wait_connected(&self) -> Result<()> {
         if !self.core.connection.is_disconnected() {
             return Ok(());
@@ -120,8 +121,8 @@ impl<'a> Retry<'a> {
         self.within_deadline(connected).await
     }
 
-    /// What comes of `call`, if it comes in time; else `ETIMEDOUT`, and the patience
-    /// [is over](Retry::has_expired).
+    /// Returns the result of `call`, or `ETIMEDOUT` after the deadline; then the retry [has
+    /// expired](Retry::has_expired).
     pub(crate) async fn within_deadline<T>(
         &self,
         call: impl Future<Output = Result<T>>,
@@ -142,9 +143,9 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Looks whether there is a connection at all, when what was asked after a loss takes its time:
-    /// those who can do without need not wait until that has failed as well, which may take as long
-    /// as the remote below tries to connect.
+    /// Probes the connection if a retry takes long. Callers that can do without the server then
+    /// need not wait for a second failure, which may take as long as the inner remote tries to
+    /// connect.
     async fn probe_when_slow(&self) -> Infallible {
         if self.losses > 0 {
             tokio::time::sleep(RECONNECT_TIME).await;
@@ -153,19 +154,19 @@ impl<'a> Retry<'a> {
         std::future::pending().await
     }
 
-    /// Whether the call has to end now, with what it has.
+    /// Whether the deadline is over: the call must return its last result.
     pub(crate) fn has_expired(&self) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= Instant::now())
     }
 
-    /// Whether `errno` is a loss after which there is time to go on.
+    /// Whether `errno` is a loss and the deadline is not over.
     pub(crate) fn is_retryable(&self, errno: Errno) -> bool {
         is_loss(errno) && !self.has_expired()
     }
 }
 
 impl Core {
-    /// What `call` gives, which may be made as often as need be.
+    /// Returns the result of `call`, which is idempotent: it is repeated after each loss.
     pub(crate) async fn with_retry<'a, T: Send>(
         self: &'a Arc<Core>,
         call: impl Fn() -> RemoteCall<'a, T> + Send + Sync,
@@ -177,7 +178,7 @@ impl Core {
                 answer => return answer,
             }
         }
-        // Boxed, so that a call which goes well is not as large as this.
+        // Boxed, so that the future of a call without a loss stays small.
         Box::pin(self.retry_until_done(lost, call)).await
     }
 
@@ -196,7 +197,7 @@ impl Core {
         }
     }
 
-    /// Waits for a connection if it is known that there is none, before anything is sent.
+    /// Waits for a connection, before anything is sent, if the state is disconnected.
     pub(crate) async fn wait_connected(self: &Arc<Core>) -> Result<()> {
         match self.connection.is_disconnected() {
             false => Ok(()),

@@ -1,24 +1,24 @@
-//! The server's clock, as far as it has shown itself.
+//! An estimate of the server's clock.
 //!
-//! The time of a file that was made just now is the server's time. From the last such file we know
-//! how far its clock is from ours. It is asked for nothing: what is not known is not needed until a
-//! connection is lost at a bad moment.
+//! The mtime of a file that was just created is the server's current time. The last such file gives
+//! the offset between the two clocks. No request is sent for it: the offset is only needed after a
+//! loss.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use base::Timestamp;
 
-/// Times nearer than this cannot be told apart: whole seconds on the wire, a clock read before the
-/// request and one while it was carried out.
+/// Times that differ by at most this cannot be distinguished: the protocol carries whole seconds,
+/// and the local clock is read before the request, the server's while it executes the request.
 const RACY_SECS: i64 = 2;
 
-/// An answer that took longer tells the time too badly.
+/// A reply that took longer is too inaccurate for the offset.
 const MAX_DELAY_SECS: i64 = 1;
 
-/// Stands for an unknown distance; no clock is that wrong.
+/// An unknown offset; no clock is that wrong.
 const UNKNOWN: i64 = i64::MIN;
 
-/// How far the server's clock is ahead of ours, in seconds.
+/// How far the server's clock is ahead of the local one, in seconds.
 #[derive(Debug)]
 pub(crate) struct ServerClock(AtomicI64);
 
@@ -28,7 +28,7 @@ impl Default for ServerClock {
     }
 }
 
-/// From when a request was sent until its answer was missed, by our clock.
+/// The time from sending a request until its loss was noticed, by the local clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestSpan {
     pub(crate) sent: Timestamp,
@@ -36,14 +36,14 @@ pub(crate) struct RequestSpan {
 }
 
 impl RequestSpan {
-    /// Of a request sent then, whose loss is noticed now.
+    /// The span of a request that was sent at `sent` and whose loss is noticed now.
     pub(crate) fn until_now(sent: Timestamp) -> RequestSpan {
         RequestSpan { sent, lost: Timestamp::now() }
     }
 }
 
 impl ServerClock {
-    /// `time` was given by the server to what it made, between `sent` and now.
+    /// Learns the offset from `time`, which the server has set between `sent` and now.
     pub(crate) fn learn(&self, time: Timestamp, sent: Timestamp) {
         let now = Timestamp::now();
         if (0..=MAX_DELAY_SECS).contains(&now.secs.saturating_sub(sent.secs)) {
@@ -55,27 +55,29 @@ impl ServerClock {
         Some(self.0.load(Ordering::Relaxed)).filter(|is_future| *is_future != UNKNOWN)
     }
 
-    /// Whether the server gave `time` within the window, if that can be told.
-    pub(crate) fn is_within(&self, time: Timestamp, window: RequestSpan) -> Option<bool> {
+    /// Whether the server's clock showed `time` within the span; `None` if the offset is unknown.
+    pub(crate) fn is_within(&self, time: Timestamp, span: RequestSpan) -> Option<bool> {
         let time = time.secs.saturating_sub(self.ahead_secs()?);
-        let from = window.sent.secs.saturating_sub(RACY_SECS);
-        Some((from..=window.lost.secs.saturating_add(RACY_SECS)).contains(&time))
+        let from = span.sent.secs.saturating_sub(RACY_SECS);
+        Some((from..=span.lost.secs.saturating_add(RACY_SECS)).contains(&time))
     }
 
-    /// Whether the server gave `time` certainly before the window, if that can be told.
-    pub(crate) fn is_before(&self, time: Timestamp, window: RequestSpan) -> Option<bool> {
+    /// Whether the server's clock showed `time` certainly before the span; `None` if the offset is
+    /// unknown.
+    pub(crate) fn is_before(&self, time: Timestamp, span: RequestSpan) -> Option<bool> {
         let time = time.secs.saturating_sub(self.ahead_secs()?);
-        Some(time < window.sent.secs.saturating_sub(RACY_SECS))
+        Some(time < span.sent.secs.saturating_sub(RACY_SECS))
     }
 
-    /// Whether the server gave `time` certainly after the window began, if that can be told.
-    pub(crate) fn is_after_start(&self, time: Timestamp, window: RequestSpan) -> Option<bool> {
+    /// Whether the server's clock showed `time` certainly after the start of the span; `None` if
+    /// the offset is unknown.
+    pub(crate) fn is_after_start(&self, time: Timestamp, span: RequestSpan) -> Option<bool> {
         let time = time.secs.saturating_sub(self.ahead_secs()?);
-        Some(time > window.sent.secs.saturating_add(RACY_SECS))
+        Some(time > span.sent.secs.saturating_add(RACY_SECS))
     }
 
-    /// Whether `time` lies in the server's future, which only a deliberate setting can have done.
-    /// With an unknown clock it is only told for what is far off.
+    /// Whether `time` is in the server's future, where only an explicit utimens can have set it. If
+    /// the offset is unknown, one day is allowed for it.
     pub(crate) fn is_future(&self, time: Timestamp) -> bool {
         const DAY_SECS: i64 = 86_400;
         let is_future = self.ahead_secs().unwrap_or(DAY_SECS);
@@ -83,7 +85,7 @@ impl ServerClock {
     }
 }
 
-/// Whether the server gave two times at about the same moment.
+/// Whether the server's clock may have shown both times in the same moment.
 pub(crate) fn about_equal(one: Timestamp, other: Timestamp) -> bool {
     one.secs.abs_diff(other.secs) <= RACY_SECS.unsigned_abs()
 }
@@ -99,9 +101,9 @@ mod tests {
     #[test]
     fn nothing_is_told_of_an_unknown_clock() {
         let clock = ServerClock::default();
-        let window = RequestSpan { sent: at(10), lost: at(20) };
-        assert_eq!(clock.is_within(at(15), window), None);
-        assert_eq!(clock.is_before(at(15), window), None);
+        let span = RequestSpan { sent: at(10), lost: at(20) };
+        assert_eq!(clock.is_within(at(15), span), None);
+        assert_eq!(clock.is_before(at(15), span), None);
         assert!(!clock.is_future(Timestamp::now()));
     }
 
@@ -111,13 +113,13 @@ mod tests {
         let now = Timestamp::now();
         let there = |secs| at(now.secs + 3600 + secs);
         clock.learn(there(0), now);
-        let window = RequestSpan { sent: now, lost: at(now.secs + 30) };
+        let span = RequestSpan { sent: now, lost: at(now.secs + 30) };
         for (secs, within, before) in [(-10, false, true), (0, true, false), (31, true, false)] {
-            assert_eq!(clock.is_within(there(secs), window), Some(within), "{secs}");
-            assert_eq!(clock.is_before(there(secs), window), Some(before), "{secs}");
+            assert_eq!(clock.is_within(there(secs), span), Some(within), "{secs}");
+            assert_eq!(clock.is_before(there(secs), span), Some(before), "{secs}");
         }
-        assert_eq!(clock.is_within(there(60), window), Some(false));
-        assert_eq!(clock.is_after_start(there(60), window), Some(true));
+        assert_eq!(clock.is_within(there(60), span), Some(false));
+        assert_eq!(clock.is_after_start(there(60), span), Some(true));
         assert!(clock.is_future(there(3600)) && !clock.is_future(there(0)));
     }
 

@@ -1,4 +1,4 @@
-//! How a [`Recovering`](crate::Recovering) stands, for `sshoal status`.
+//! The state of a [`Recovering`](crate::Recovering), for `sshoal status`.
 
 use std::time::SystemTime;
 
@@ -7,33 +7,33 @@ use base::Errno;
 use crate::Core;
 use crate::connection::State;
 
-/// Whether there is a connection, as far as it is known.
+/// Whether there is a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionState {
-    /// Nothing says otherwise.
+    /// No loss is known.
     Connected,
-    /// It is missing.
+    /// The connection is lost.
     Disconnected {
-        /// Since when.
+        /// When the loss was noticed.
         since: SystemTime,
-        /// What the call got that was lost.
+        /// The error of the call that was lost.
         error: Errno,
     },
 }
 
-/// How it stands.
+/// Snapshot of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
     /// Whether there is a connection.
     pub connection: ConnectionState,
-    /// Calls that wait for one, or try again.
+    /// Calls that wait for a connection or are retried.
     pub calls_waiting: usize,
     /// Open files, counted by path.
     pub files_open: usize,
     /// Open files with writes that the server has not acknowledged.
     pub files_unacknowledged: usize,
-    /// Open files with writes that the server has acknowledged and that were not synced. Only those
-    /// of a server that tells its runs apart are counted.
+    /// Open files with unstable writes: acknowledged by the server, not synced. Counted only if the
+    /// server has a write verifier.
     pub files_unsynced: usize,
     /// Bytes of the unacknowledged writes.
     pub bytes_unacknowledged: u64,

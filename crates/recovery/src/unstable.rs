@@ -1,38 +1,39 @@
-//! What was acknowledged and not synced, as far as it takes to find out whether it is still there.
+//! Unstable writes: acknowledged by the server and not synced (the term of NFS). They are recorded
+//! so that their loss can be detected.
 //!
-//! A server that crashes may lose what it has acknowledged. When it comes back, what was written is
-//! read and compared by its digest. Content is not kept for that.
+//! A server that crashes may lose them. When it is back, the written ranges are read and compared
+//! by digest; the content itself is not kept.
 //!
-//! Writes that follow each other, all of one length, become one piece, whose digest is that of the
-//! digests. A piece that is partly overwritten can no longer be compared; then, and when there are
-//! too many, the file counts as not known.
+//! Adjacent writes of equal length become one extent, whose digest is that of their digests. An
+//! extent that is partly overwritten can no longer be compared. Then, and when there are too many
+//! extents, the file is incomparable.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-/// Pieces of one file at most: 16 GiB of a file written in sequence, in 300 KB of memory.
+/// Most extents of one file: 16 GiB of sequential writes, in 300 KB of memory.
 const MAX_EXTENTS: usize = 4096;
 
-/// Longest piece in bytes that is made of several writes. A longer one would be lost as a whole to
-/// a small write in it.
+/// Longest extent in bytes of several writes. A small write into an extent makes all of it
+/// incomparable.
 const MAX_EXTENT_BYTES: u64 = 4 << 20;
 
-/// Longest write of which all bytes are digested.
+/// Longest write in bytes that is digested completely.
 const FULL_DIGEST_BYTES: usize = 16 << 10;
 
-/// What a system loses, it loses in units of this: its pages.
+/// A crashed system loses whole pages.
 const PAGE_BYTES: usize = 4096;
 
-/// Bytes of each page that are digested of longer writes. Measured: all bytes of 128 KiB take 8 us, a
-/// tenth of what such a write costs us in all; so it is 1 us.
+/// Bytes of each page that are digested of longer writes. Measured: digesting all of 128 KiB takes
+/// 8 us, a tenth of the total cost of such a write; with samples it takes 1 us.
 const SAMPLE_BYTES: usize = 256;
 
-/// Of the content of one write. Told apart are accidents, not forgeries.
+/// The digest of one write. It detects accidents, not forgeries.
 ///
-/// Of a long write it is a sample of each page: a page that was lost is as it was before, or zeros.
-/// Not seen is the loss of a page that differs from what it was before only outside of its sample.
+/// The digest of a long write covers a sample of each page: a lost page has its old content, or
+/// zeros. It misses the loss of a page whose old and new content differ only outside of the sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Digest(u128);
 
@@ -43,7 +44,8 @@ impl Digest {
         }
         let mut samples = Xxh3::with_seed(bytes.len() as u64);
         for (number, page) in bytes.chunks(PAGE_BYTES).enumerate() {
-            // Elsewhere in each, so that no part of a repeating structure is always left out.
+            // At another place in each page, so that no part of a repeating structure is always
+            // left out.
             let at = number * 5 % (PAGE_BYTES / SAMPLE_BYTES) * SAMPLE_BYTES;
             let at = at.min(page.len().saturating_sub(SAMPLE_BYTES));
             samples.update(&page[at..page.len().min(at + SAMPLE_BYTES)]);
@@ -51,7 +53,7 @@ impl Digest {
         Digest(samples.digest128())
     }
 
-    /// Of two in this order.
+    /// The digest of two digests in this order.
     pub(crate) fn then(self, next: Digest) -> Digest {
         let mut both = [0; 32];
         both[..16].copy_from_slice(&self.0.to_le_bytes());
@@ -60,20 +62,20 @@ impl Digest {
     }
 }
 
-/// Bytes to be compared.
+/// A range to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) offset: u64,
     pub(crate) len: u64,
     /// Length of each of the writes.
     pub(crate) write_len: u64,
-    /// The digests of the writes, [one then the next](Digest::then).
+    /// The digests of the writes, joined by [`Digest::then`].
     pub(crate) digest: Digest,
-    /// Number of its last write in the file's log.
+    /// Number of its last write in the log of the file.
     number: u64,
 }
 
-/// The acknowledged and unsynced writes of one file.
+/// The unstable writes of one file.
 #[derive(Debug, Default)]
 pub(crate) struct UnstableWrites {
     /// By offset, without overlaps.
@@ -113,12 +115,12 @@ impl UnstableWrites {
         self.incomparable = self.incomparable.max(Some(number));
     }
 
-    /// The content from `size` on is gone or made of zeros now.
+    /// The content from `size` on was removed or replaced by zeros.
     pub(crate) fn truncate(&mut self, number: u64, size: u64) {
         self.overwrite(number, size..u64::MAX);
     }
 
-    /// Takes pieces out that are overwritten.
+    /// Removes the extents that are overwritten.
     fn overwrite(&mut self, number: u64, range: Range<u64>) {
         let before = self.extents.range(..range.start).next_back();
         let reaches_in = before
@@ -148,7 +150,7 @@ impl UnstableWrites {
         self.extents.is_empty() && self.incomparable.is_none()
     }
 
-    /// What to compare; `None` when that would not tell everything.
+    /// The extents to compare; `None` if they do not cover all changes.
     pub(crate) fn extents(&self) -> Option<Vec<Extent>> {
         self.incomparable.is_none().then(|| self.extents.values().copied().collect())
     }

@@ -1,9 +1,10 @@
-//! Which run of the server's machine the connection is of (see `Remote::write_verifier`).
+//! The write verifier of the server ([`Remote::write_verifier`](base::Remote::write_verifier)),
+//! which changes when the server may have lost unstable writes.
 //!
-//! It is asked for in the background, when a file is opened for writing for the first time over a
-//! connection, so nobody waits for it. A file takes it over with a write that was acknowledged after the answer,
-//! through a handle that was open before: then all that was written through that handle was of this
-//! run.
+//! It is requested in the background when a file is first opened for writing over a connection, so
+//! no call waits for it. A file takes the verifier over with a write that was acknowledged after
+//! the verifier was known, through a handle that was opened before: then all writes through that
+//! handle belong to this verifier.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,28 +12,28 @@ use bytes::Bytes;
 
 use crate::Core;
 
-/// What is known.
+/// The state of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// Nobody has asked since the last loss.
+    /// Not requested since the last loss.
     #[default]
     NotRequested,
-    /// Somebody asks.
+    /// Requested and not answered.
     Requested,
-    /// Nothing tells runs apart.
+    /// The server has no verifier.
     Unavailable,
-    /// This one.
+    /// The current verifier.
     Known(Bytes),
 }
 
 #[derive(Debug, Default)]
 struct State {
     value: Value,
-    /// Losses so far: an answer to a question from before is not kept.
+    /// Number of losses: a reply to a request from before the last one is ignored.
     losses: u64,
 }
 
-/// The run of the server, as it was when it was last asked for.
+/// The write verifier of the current connection.
 #[derive(Debug, Default)]
 pub(crate) struct WriteVerifier(Mutex<State>);
 
@@ -41,19 +42,19 @@ impl WriteVerifier {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection was lost, so the next one may be to another run.
+    /// A connection was lost, and the next one may have another verifier.
     pub(crate) fn invalidate(&self) {
         let mut state = self.lock();
         state.losses += 1;
         state.value = Value::NotRequested;
     }
 
-    /// Whether it is worth something to know what was written.
+    /// Whether unstable writes are worth recording.
     pub(crate) fn may_be_available(&self) -> bool {
         self.lock().value != Value::Unavailable
     }
 
-    /// The run, if it is known; asks for it if nobody has.
+    /// The verifier, if it is known; requests it if necessary.
     pub(crate) fn current(&self, core: &Arc<Core>) -> Option<Bytes> {
         let losses = {
             let mut state = self.lock();

@@ -1,16 +1,17 @@
-//! Handles that a flush has closed below, while they are open here.
+//! Handles that a flush has closed on the server while they are open here.
 //!
-//! What the server answers to a close is of interest to the program that has written the file
-//! ([`Remote::flush`](base::Remote::flush)). But nobody says which of its closes is the last one: a
-//! descriptor may have been duplicated or inherited. So a flush closes the handle below, and if there
-//! is another user, the file is opened again for that one, and compared, as after a loss (`recover`).
-//! The other handles of the file are not touched.
+//! The program that wrote a file needs the server's answer to the close
+//! ([`Remote::flush`](base::Remote::flush)). But the last close of a descriptor cannot be
+//! recognised: it may have been duplicated or inherited. So each flush closes the inner handle. If
+//! the outer handle is used again, the file is reopened for it and compared, as after a loss
+//! (`reopen`). The other handles of the file are not affected.
 //!
-//! - A handle is marked before its close is sent. What finds the mark opens the file again first; what
-//!   has not seen it in time gets `EBADF` from below, and treats the handle as lost.
-//! - A file that has no name cannot be opened again, and is not closed by a flush. Before this mount
-//!   removes or replaces a name, what was closed is opened again.
-//! - A loss ends the mark: the file is opened again for all its handles.
+//! - A handle is marked before its close is sent. A call that finds the mark reopens the file
+//!   first. A call that was too early gets `EBADF` from the inner remote, and treats the handle as
+//!   lost.
+//! - A file without a name cannot be reopened, so a flush does not close it. Before this mount
+//!   removes or replaces a name, the closed handles of its file are reopened.
+//! - A loss clears the mark: the file is reopened for all its handles.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use crate::Core;
 use crate::reopen;
 
 impl FileState {
-    /// Whether this handle was closed by a flush, and is to be opened again by who needs it.
+    /// Whether a flush has closed this handle, so that its next user must reopen it.
     pub(crate) fn is_closed_by_flush(&self, number: u64) -> bool {
         self.phase == Phase::Open
             && self.inner_handles.get(&number).is_some_and(|inner| inner.closed)
@@ -34,8 +35,8 @@ impl Handle {
         self.file.lock().is_closed_by_flush(self.number)
     }
 
-    /// Whether this error says that the handle below is of no use, which is found before anything is
-    /// sent through it: it was lost, or closed by a flush.
+    /// Whether this error means that the inner handle was lost, or closed by a flush. Both are
+    /// detected before anything is sent through it.
     pub(crate) fn is_stale(&self, fh: Fh, errno: Errno) -> bool {
         let is_open = || {
             let state = self.file.lock();
@@ -47,7 +48,7 @@ impl Handle {
         errno == Errno::ESTALE || errno == Errno::EBADF && !is_open()
     }
 
-    /// The handle below is about to be closed. `false` if it is closed already.
+    /// The inner handle is about to be closed. `false` if it is closed already.
     fn mark_closed(&self, fh: Fh) -> bool {
         let mut state = self.file.lock();
         let inner = state.inner_handles.get_mut(&self.number);
@@ -55,8 +56,7 @@ impl Handle {
         inner.map(|inner| inner.closed = true).is_some()
     }
 
-    /// The file was opened again for this handle. Gives the handle below back that is not needed any
-    /// more.
+    /// The file was reopened for this handle. Returns `fh` if it is not needed.
     pub(crate) fn set_reopened(&self, fh: Fh) -> Option<Fh> {
         let mut state = self.file.lock();
         let epoch = state.epoch;
@@ -65,7 +65,7 @@ impl Handle {
                 (inner.fh, inner.epoch, inner.closed) = (fh, epoch, false);
                 None
             }
-            // It was lost and opened again meanwhile.
+            // The handle was lost and reopened in the meantime.
             _ => Some(fh),
         }
     }
@@ -82,8 +82,8 @@ impl OpenFile {
 }
 
 impl Core {
-    /// Closes the handle below, and returns what the server answers; `EOPNOTSUPP` for a file that
-    /// could not be opened again.
+    /// Closes the inner handle, and returns the server's answer; `EOPNOTSUPP` for a file that could
+    /// not be reopened.
     pub(crate) async fn flush(self: &Arc<Core>, fh: Fh) -> Result<()> {
         let handle = self.files.handle(fh)?;
         let file = &handle.file;
@@ -94,17 +94,18 @@ impl Core {
         if !handle.is_closed_by_flush() {
             self.finish_inner(&handle).await?;
         }
-        // What was found to be lost when the file was opened again.
+        // A loss of data that the reopening found.
         file.lock().deferred_error.take().map_or(Ok(()), Err)
     }
 
-    /// Closes the handle below. If the connection is lost before that is answered, the server has
-    /// closed the file, and what it said is not known: the file is opened again and compared, and that
-    /// handle is closed. A file without a name cannot be, and what is in it is of no use any more.
+    /// Closes the inner handle. If the connection is lost before the reply, the server has closed
+    /// the file, but its answer is unknown: the file is reopened and compared, and the new handle
+    /// is closed. A file without a name cannot be reopened, and no program can read its content any
+    /// more.
     pub(crate) async fn finish_inner(self: &Arc<Core>, handle: &Arc<Handle>) -> Result<()> {
         let finished = self.retry_with_handle(handle, |fh| match handle.mark_closed(fh) {
             true => self.inner.finish(fh),
-            // By somebody who gets the answer.
+            // Another caller has closed it, and gets the answer.
             false => Box::pin(async { Ok(()) }),
         });
         match finished.await {
@@ -113,7 +114,7 @@ impl Core {
         }
     }
 
-    /// Opens the file again for this handle if a flush has closed it.
+    /// Reopens the file for this handle if a flush has closed it.
     pub(crate) async fn reopen_if_closed(self: &Arc<Core>, handle: &Arc<Handle>) -> Result<()> {
         match handle.is_closed_by_flush() {
             true => self.with_retry(|| Box::pin(self.reopen_closed(handle))).await,
@@ -121,7 +122,7 @@ impl Core {
         }
     }
 
-    /// One attempt of that.
+    /// One attempt to reopen the file for a handle that a flush has closed.
     pub(crate) async fn reopen_closed(self: &Arc<Core>, handle: &Arc<Handle>) -> Result<()> {
         let _alone = handle.file.reopening.lock().await;
         match handle.is_closed_by_flush() {
@@ -130,12 +131,12 @@ impl Core {
         }
     }
 
-    /// This name is about to be removed, or to become another file's: what is open of its file and was
-    /// closed by a flush is opened again, while that can be done.
+    /// The name is about to be removed or replaced: handles of its file that a flush has closed are
+    /// reopened while that is possible.
     pub(crate) async fn reopen_before_removal(self: &Arc<Core>, path: &RemotePath) {
         let Some(file) = self.files.get(path) else { return };
         for handle in file.closed_handles() {
-            // Its users get the error.
+            // The users of the handle get the error.
             let _ = self.reopen_if_closed(&handle).await;
         }
     }

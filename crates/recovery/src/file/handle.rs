@@ -1,4 +1,4 @@
-//! One open handle.
+//! One outer handle.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use base::{Errno, Fh, OpenFlags, Remote, Result};
 
 use super::{OpenFile, Phase};
 
-/// One of our handles.
+/// An outer handle: the caller of this crate knows its number.
 pub(crate) struct Handle {
     pub(crate) number: u64,
     pub(crate) file: Arc<OpenFile>,
@@ -15,7 +15,7 @@ pub(crate) struct Handle {
     inner: Arc<dyn Remote>,
 }
 
-/// A handle below that may be used now.
+/// An inner handle that may be used now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UsableHandle {
     pub(crate) fh: Fh,
@@ -32,24 +32,23 @@ impl Handle {
         Handle { number, file, flags, inner }
     }
 
-    /// What opens the file again, and nothing else.
+    /// The flags to reopen the file: without creating or truncating it.
     pub(crate) fn reopen_flags(&self) -> OpenFlags {
         OpenFlags { append: self.flags.append, ..OpenFlags::existing(self.flags.access) }
     }
 
-    /// The handle below, if it may be used; `None` when it has to be opened again first.
+    /// The inner handle if it may be used; `None` if the file must be reopened first.
     pub(crate) fn usable(&self) -> Result<Option<UsableHandle>> {
         usable(&self.file.lock(), self.number)
     }
 
-    /// Whether what was asked through a handle below of this epoch has failed because the file was
-    /// lost and opened again meanwhile.
+    /// Whether the file was lost since this epoch, so that an error of its inner handle is void.
     pub(crate) fn is_reopened_since(&self, epoch: u64) -> bool {
         self.file.lock().epoch != epoch
     }
 }
 
-/// The handle below of our handle with this number, if it may be used.
+/// The inner handle of the outer handle with this number, if it may be used.
 pub(crate) fn usable(state: &super::FileState, number: u64) -> Result<Option<UsableHandle>> {
     match state.phase {
         Phase::Dead => Err(Errno::ESTALE),

@@ -1,9 +1,9 @@
-//! Whether what was opened by a name is the file that is open by that name already.
+//! Whether an opened file is the one that is already open by the same name.
 //!
-//! All handles of a file share its [`OpenFile`], also when their opens overlap: what one of them
-//! changes, the others have to expect after a loss. SFTP tells no inode numbers, so attributes have
-//! to do. Where these are not what is expected, another client may have changed the file, or may
-//! have put another one in its place: both handles are asked then.
+//! All handles of a file share one [`OpenFile`], even if their opens overlap: a change through one
+//! of them must be expected of the others after a loss. SFTP has no inode numbers, so attributes
+//! decide. If they are not the expected ones, another client has changed or replaced the file: then
+//! an fstat of both handles decides.
 
 use std::sync::Arc;
 
@@ -13,40 +13,41 @@ use super::{FileState, Handle, OpenFile, Phase};
 use crate::Core;
 use crate::expected_attrs::ExpectedAttrs;
 
-/// What was known when the open was sent.
+/// The state of a file when an open was sent.
 pub(super) struct OpenSnapshot {
-    /// `None` when no open of the file had been answered.
+    /// `None` if no open of the file had been answered.
     pub(super) expected: Option<ExpectedAttrs>,
-    /// The number of the next change at that time, if nothing was under way.
+    /// The number of the next change at that time, if no change was in flight.
     pub(super) next: Option<u64>,
-    /// The open has cut the file.
+    /// The open has truncated the file.
     pub(super) was_truncated: bool,
 }
 
 impl FileState {
-    /// The first open of it is answered. `is_unchanged`: nothing was changed since it was sent.
+    /// The first open was answered. `is_unchanged`: no change was begun since it was sent.
     pub(super) fn first_observed(&mut self, attr: &Attr, is_unchanged: bool) {
         self.has_attrs = true;
         let seen = ExpectedAttrs::of(attr);
         self.expected = if is_unchanged { seen } else { seen.or(self.expected) };
     }
 
-    /// The number of the next change, if nothing is under way but these `own` changes. What is under
-    /// way may be missing in what is seen from now on, though it is answered before that.
+    /// The number of the next change, if only these `own` changes are in flight. Attributes
+    /// observed from now on may lack the effect of other changes in flight, even if those are
+    /// answered first.
     pub(crate) fn next_if_idle(&self, own: u64) -> Option<u64> {
         (self.log.unanswered().0 as u64 == own).then(|| self.log.next() - own)
     }
 
-    /// Whether nothing is under way, and nothing was when the change `next` was the next one, nor has
-    /// begun since, but for `own` changes.
+    /// Whether no change is in flight, none was when `next` was the number of the next change, and
+    /// only `own` changes have begun since.
     pub(crate) fn is_unchanged_since(&self, next: Option<u64>, own: u64) -> bool {
         self.log.is_idle() && next.is_some_and(|next| self.log.next() - next == own)
     }
 }
 
 impl OpenFile {
-    /// Whether `opened` is this file. Without what was `snapshot` when it was sent, only both handles
-    /// can tell.
+    /// Whether `opened` is this file. Without a `snapshot` from before the open, only a comparison
+    /// of both handles decides.
     pub(super) async fn is_same_file(
         &self,
         core: &Core,
@@ -64,7 +65,7 @@ impl OpenFile {
             }
             let is_match = match expected {
                 Some(before) => before.or(now).matches(&opened.attr),
-                // The other open that was under way has told what it was.
+                // The other open in flight has observed a different state.
                 None => !is_unchanged || now.matches(&opened.attr),
             };
             if was_truncated || is_match {
@@ -74,21 +75,22 @@ impl OpenFile {
                 return true;
             }
         }
-        // Where there is nobody to ask, what was seen between two of our own changes is taken for it:
-        // a later loss compares it again.
+        // If the handles cannot be compared, attributes observed between two changes of this mount
+        // are accepted: a later loss compares them again.
         self.compare_handles(core, opened.fh).await.unwrap_or(!is_unchanged)
     }
 
-    /// Whether one of its handles shows the same as `fh`: size and time are between what it shows
-    /// before and after, since others may write meanwhile. Always so if this mount changes the file
-    /// meanwhile. `None` if they cannot be asked.
+    /// Whether `fh` shows the same file as one of its own handles: its size and mtime lie between
+    /// those of the own handle before and after, because other clients may write in the meantime.
+    /// Always `true` if this mount changes the file in the meantime. `None` if the handles cannot
+    /// be queried.
     async fn compare_handles(&self, core: &Core, fh: Fh) -> Option<bool> {
         let (usable, next) = {
             let state = self.lock();
             (state.usable_inner(), state.next_if_idle(0))
         };
         let (_handle, own_fh) = usable?;
-        // One behind the other over one connection: one round trip.
+        // Pipelined on one connection: one round trip.
         let replies =
             tokio::join!(core.inner.fstat(own_fh), core.inner.fstat(fh), core.inner.fstat(own_fh));
         let (Ok(before), Ok(attr), Ok(after)) = replies else { return None };
@@ -108,7 +110,7 @@ impl OpenFile {
 }
 
 impl FileState {
-    /// A handle below that may be used now, and who has it.
+    /// An inner handle that may be used now, with its outer handle.
     fn usable_inner(&self) -> Option<(Arc<Handle>, Fh)> {
         if self.phase != Phase::Open {
             return None;

@@ -1,6 +1,6 @@
 //! All open files of one [`Recovering`](crate::Recovering), by handle and by path.
 //!
-//! Bounded by the remote below, which gives only so many handles.
+//! Bounded by the inner remote, which limits the number of handles.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,15 +16,15 @@ use crate::change::PendingChange;
 use crate::change_log::Change;
 use crate::expected_attrs::ExpectedAttrs;
 
-/// Paths before left-overs are looked for the first time.
+/// Number of paths at which dead entries are first swept.
 const FIRST_SWEEP: usize = 64;
 
 struct Tables {
     next: u64,
     handles: HashMap<u64, Arc<Handle>>,
-    /// A body that is gone is a left-over.
+    /// May contain dead entries, whose file was dropped.
     by_path: HashMap<RemotePath, Weak<OpenFile>>,
-    /// Left-overs are swept when there are so many paths.
+    /// Number of paths at which dead entries are swept.
     sweep_at: usize,
 }
 
@@ -35,19 +35,19 @@ pub(crate) struct OpenFiles {
     core: Weak<Core>,
 }
 
-/// What was known of a file when its path was about to be opened.
+/// The state of a file when an open of its path was about to be sent.
 pub(crate) struct PendingOpen {
     file: Arc<OpenFile>,
-    /// `None` when none of its opens had been answered.
+    /// `None` if no open of the file had been answered.
     expected: Option<ExpectedAttrs>,
-    /// Number of the next change at that time, if nothing was under way.
+    /// The number of the next change at that time, if no change was in flight.
     next: Option<u64>,
-    /// The cut that the open brings with it.
+    /// The truncation by the open itself.
     truncation: Option<PendingChange>,
 }
 
 impl PendingOpen {
-    /// Whether the file was removed or replaced here.
+    /// Whether this mount has removed or replaced the file.
     pub(crate) fn has_no_path(&self) -> bool {
         self.file.has_no_path()
     }
@@ -82,7 +82,7 @@ impl OpenFiles {
         self.lock().handles.get(&fh.0).cloned().ok_or(Errno::EBADF)
     }
 
-    /// The file that is open by this path, of which something is known.
+    /// The file that is open at this path, if its attributes are known.
     pub(crate) fn get(&self, path: &RemotePath) -> Option<Arc<OpenFile>> {
         let file = self.lock().by_path.get(path)?.upgrade();
         file.filter(|file| file.lock().has_attrs)
@@ -92,8 +92,8 @@ impl OpenFiles {
         self.lock().by_path.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// To be called before `path` is opened. From now on the file is in the table, so that another
-    /// open of it, a change by path, and a rename meet the same body.
+    /// Called before `path` is opened. From now on the file is in the table, so that another open,
+    /// a setattr by path and a rename find the same [`OpenFile`].
     pub(crate) async fn begin_open(
         &self,
         core: &Arc<Core>,
@@ -102,7 +102,7 @@ impl OpenFiles {
     ) -> Result<PendingOpen> {
         let file = self.get_or_new(path);
         let empty = AttrChange { size: Some(0), ..AttrChange::default() };
-        // Also of the first open: another one may begin before this is answered.
+        // Logged even for the first open, because another one may begin before this is answered.
         let truncation = match flags.truncate {
             true => Some(
                 PendingChange::begin_without_handle(core, &file, Change::SetAttrByPath(empty))
@@ -118,7 +118,7 @@ impl OpenFiles {
         Ok(PendingOpen { file, expected, next, truncation })
     }
 
-    /// The body at `path`, made if there is none.
+    /// The file at `path`, added to the table if there is none.
     pub(crate) fn get_or_new(&self, path: &RemotePath) -> Arc<OpenFile> {
         let mut table = self.lock();
         match table.by_path.get(path).and_then(Weak::upgrade) {
@@ -131,14 +131,14 @@ impl OpenFiles {
         }
     }
 
-    /// An open has failed, with an error that says that nothing was cut.
+    /// An open has failed with an error that excludes a truncation.
     pub(crate) fn abort_open(pending: PendingOpen) {
         if let Some(truncation) = pending.truncation {
             truncation.did_not_happen();
         }
     }
 
-    /// Takes over what was opened below.
+    /// Adds an opened file to the table.
     pub(crate) async fn finish_open(
         &self,
         core: &Arc<Core>,
@@ -147,10 +147,11 @@ impl OpenFiles {
         opened: &Opened,
         pending: PendingOpen,
     ) -> Fh {
-        // Closed if the caller gives up.
+        // Closed if the caller is cancelled.
         let guard = OpenGuard::new(&*core.inner, opened.fh);
         if flags.access.writes() {
-            // Known, most likely, when the first write is acknowledged.
+            // Requests the verifier early, so that it is probably known when the first write is
+            // acknowledged.
             let _ = core.write_verifier.current(core);
         }
         let file = self.file_of(core, path, flags, opened, pending).await;
@@ -170,7 +171,7 @@ impl OpenFiles {
         Fh(number)
     }
 
-    /// The body of a file that was opened: one that is there, if it is that file.
+    /// The [`OpenFile`] of an opened file: an existing one, if it is the same file.
     async fn file_of(
         &self,
         core: &Arc<Core>,
@@ -187,8 +188,8 @@ impl OpenFiles {
         let old_path = file.lock().path.clone();
         let has_same_path = old_path.as_ref() == Some(path);
         let moved = old_path.filter(|_| !has_same_path);
-        // What was renamed meanwhile was opened before that: a later open finds nothing, unless it
-        // makes something new.
+        // A file that was renamed in the meantime was opened before the rename: a later open finds
+        // nothing at this path, unless it creates a new file.
         let is_followed =
             moved.is_some() && (flags.create == Create::Never || file.lock().has_attrs);
         let snapshot = OpenSnapshot { expected, next, was_truncated };
@@ -208,7 +209,7 @@ impl OpenFiles {
         table.insert(path, &new);
         drop(table);
         if let Some(replaced) = replaced.filter(|replaced| !Arc::ptr_eq(replaced, &new)) {
-            // Another file has been put in its place.
+            // Another file has taken the path.
             replaced.mark_removed();
         }
         new
@@ -219,12 +220,12 @@ impl OpenFiles {
         drop(self.take(fh));
     }
 
-    /// Takes a handle out of the table; it is closed below when its last user is gone.
+    /// Removes a handle from the table; its inner handle is closed after its last use.
     pub(crate) fn take(&self, fh: Fh) -> Result<Arc<Handle>> {
         self.lock().handles.remove(&fh.0).ok_or(Errno::EBADF)
     }
 
-    /// The path leads to no file any more, or to another one.
+    /// The path was removed, or leads to another file.
     pub(crate) fn removed(&self, path: &RemotePath) {
         let file = self.lock().by_path.remove(path);
         if let Some(file) = file.and_then(|file| file.upgrade()) {
@@ -232,7 +233,7 @@ impl OpenFiles {
         }
     }
 
-    /// The path, and all below it, may be called otherwise now.
+    /// A rename of `from`, and of all paths below it, is about to be sent.
     pub(crate) fn begin_rename(&self, from: &RemotePath, to: &RemotePath) {
         let moved: Vec<_> = {
             let table = self.lock();
@@ -247,7 +248,7 @@ impl OpenFiles {
         }
     }
 
-    /// A rename that was in doubt has not happened.
+    /// The rename did not happen.
     pub(crate) fn abort_rename(&self, from: &RemotePath, to: &RemotePath) {
         for file in self.all() {
             let mut state = file.lock();
@@ -258,7 +259,7 @@ impl OpenFiles {
         }
     }
 
-    /// The path, and all below it, is called otherwise now.
+    /// `from`, and all paths below it, were renamed.
     pub(crate) fn finish_rename(&self, from: &RemotePath, to: &RemotePath) {
         let mut replaced = Vec::new();
         {
@@ -280,7 +281,7 @@ impl OpenFiles {
                         state.set_path(path.clone());
                         drop(state);
                         table.by_path.insert(path, weak);
-                        // Dropped without the table's lock, as it may be the last share.
+                        // Dropped without the lock of the table: it may be the last reference.
                         replaced.push((false, file));
                     }
                     None => replaced.push((true, file)),

@@ -1,23 +1,22 @@
-//! The last bytes of a file, by which it is known again when it has grown meanwhile.
+//! The last bytes of a file, which identify it after it has grown.
 //!
-//! Others may put something to the end of a file that is only read here: a log that is followed.
-//! After a loss its size and time are not what they were, and yet it is the same file. It is taken
-//! for that if it only became longer and newer, and what was its end is still there: in a file that
-//! was put in its place, other bytes are there.
+//! Other clients may append to a file that is only read here, such as a log that `tail -f` follows.
+//! After a loss its size and mtime differ, although it is the same file. It is accepted if it is
+//! only longer and newer, and if its old last bytes are unchanged: a file that replaced it has
+//! other bytes there.
 
 use base::Data;
 
 use super::FileState;
 
-/// Bytes that are kept, at most. Sixteen could stand at the same place of two files by chance, as
-/// in tables of figures.
+/// Bytes to compare. 16 bytes could be equal in two files by chance, as in tables of numbers.
 const TAIL_BYTES: usize = 64;
 
-/// What was read at the end of a file.
+/// The bytes that were read at the end of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
     bytes: [u8; TAIL_BYTES],
-    /// Where it begins in the file.
+    /// Their offset in the file.
     pub(crate) offset: u64,
 }
 
@@ -30,13 +29,13 @@ impl Tail {
         self.bytes == bytes
     }
 
-    /// Where it ends: the size of the file then.
+    /// The offset behind them: the size of the file at that time.
     pub(crate) fn end(&self) -> u64 {
         self.offset + TAIL_BYTES as u64
     }
 
-    /// The end of what was read from `offset` on. A file that is shorter, or ends with always the
-    /// same byte, is not known by that.
+    /// The last bytes of `data`, which was read from `offset` on. `None` if it is shorter, or if
+    /// the bytes are all equal, which would not identify a file.
     fn of(data: &Data, offset: u64) -> Option<Tail> {
         let skip = data.len().checked_sub(TAIL_BYTES)?;
         let bytes: [u8; TAIL_BYTES] = data.slice(skip..data.len()).to_vec().try_into().ok()?;
@@ -57,7 +56,8 @@ impl FileState {
         }
     }
 
-    /// By what the file is known if it has grown; `None` if it is not, or was changed here.
+    /// The bytes that identify the file if it has grown; `None` if none were read, or if this mount
+    /// has changed the file.
     pub(crate) fn tail_if_unchanged(&self) -> Option<Tail> {
         self.tail.filter(|tail| self.log.is_idle() && self.expected.size() == Some(tail.end()))
     }

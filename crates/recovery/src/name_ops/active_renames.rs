@@ -1,5 +1,5 @@
-//! The renames under way: what is opened by such a name may be what had it before, or what has it
-//! now, and the answer does not tell which.
+//! Renames in flight. The reply to an open of such a name does not show whether the file from
+//! before or after the rename was opened.
 
 use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 #[derive(Default)]
 pub(crate) struct ActiveRenames {
     state: Mutex<State>,
-    /// One is over.
+    /// Notified when a rename has ended.
     ended: Notify,
 }
 
@@ -20,7 +20,7 @@ struct State {
     active: Vec<(u64, [RemotePath; 2])>,
 }
 
-/// One that is under way; over when dropped.
+/// A rename in flight; ended by drop.
 pub(crate) struct RenameGuard<'a> {
     renames: &'a ActiveRenames,
     number: u64,
@@ -39,17 +39,17 @@ impl ActiveRenames {
         RenameGuard { renames: self, number }
     }
 
-    /// Whether what `path` leads to is being renamed or replaced.
+    /// Whether `path` is being renamed or replaced, itself or with a directory above it.
     pub(crate) fn affects(&self, path: &RemotePath) -> bool {
         let state = self.lock();
         state.active.iter().flat_map(|(_, names)| names).any(|name| path.is_within(name))
     }
 
-    /// Returns when [none concerns](ActiveRenames::affects) `path`.
+    /// Returns when no rename [affects](ActiveRenames::affects) `path`.
     pub(crate) async fn wait_until_ended(&self, path: &RemotePath) {
         loop {
             let mut ended = pin!(self.ended.notified());
-            // Registered before the look, so that nothing in between is missed.
+            // Registered before the check, so that no notification is lost.
             ended.as_mut().enable();
             if !self.affects(path) {
                 return;

@@ -1,4 +1,5 @@
-//! Looking at names, to tell what became of a request. The table is at the head of [`super`].
+//! Determines the outcome of a request by checking its names. The table is at the head of
+//! [`super`].
 
 use std::sync::Arc;
 
@@ -9,10 +10,10 @@ use crate::Core;
 use crate::name_history::{NameState, Seq};
 use crate::server_clock::about_equal;
 
-/// Permission bits that are asked for, without those that a directory may pass on by itself.
+/// The permission bits that are compared. A new entry may inherit other bits from its directory.
 const COMPARED_PERM: u32 = 0o777;
 
-/// Whether `attr` is what was seen before; `None` when nothing was.
+/// Whether `attr` is the state from before; `None` if that is unknown.
 fn matches_before(before: Option<NameState>, attr: Option<&Attr>) -> Option<bool> {
     Some(match before? {
         NameState::Absent => attr.is_none(),
@@ -34,7 +35,7 @@ impl Core {
         if seen == Some(NameState::Absent) {
             return seen;
         }
-        // What is written changes without being looked at.
+        // The expected attributes of an open file include writes, which no lookup has observed.
         match self.files.get(path).map(|file| NameState::Present(file.expected())).or(seen) {
             Some(NameState::Present(expected)) if self.history.is_linked(path) => {
                 Some(NameState::Present(expected.kind_only()))
@@ -61,7 +62,7 @@ impl Core {
         Ok(parent.is_some_and(|parent| about_equal(parent.mtime, attr.mtime)))
     }
 
-    /// Whether nothing is in a directory; `false` when it cannot be looked.
+    /// Whether a directory is empty; `false` if it cannot be listed.
     async fn is_empty_dir(&self, path: &RemotePath) -> Result<bool> {
         let dh = match self.inner.opendir(path).await {
             Ok(dh) => dh,
@@ -90,17 +91,18 @@ impl Core {
             return Ok(Outcome::Failed(Errno::EEXIST));
         }
         if let Some(perm) = missing_bits(perm, attr.perm) {
-            // The bits that the server's umask has taken, which its maker had no time to set.
+            // The bits that the server's umask has removed. The interrupted mkdir would have set
+            // them.
             let change = AttrChange { perm: Some(perm), ..AttrChange::default() };
             self.inner.setattr(path, change).await?;
         }
         Ok(Outcome::Done)
     }
 
-    /// The verdict on a removal, when nothing is there.
+    /// The outcome of a removal, if the name is absent.
     fn absent_outcome(&self, path: &RemotePath, sent: Seq) -> Outcome {
         match self.before(path, sent) {
-            // The server knows best why that fails.
+            // The repeated request returns the server's exact error.
             Some(NameState::Absent) => Outcome::NotDone,
             _ => Outcome::Done,
         }
@@ -115,11 +117,11 @@ impl Core {
             return Ok(self.absent_outcome(path, in_doubt.seq));
         };
         let before = self.before(path, in_doubt.seq);
-        // Somebody may have given it a time in the future, with which it was seen before.
+        // An mtime in the future may have been set before the request.
         let is_same =
             matches!(before, Some(NameState::Present(expected)) if expected.had_mtime(attr.mtime));
         let is_newer = self.clock.is_after_start(attr.mtime, in_doubt.span) == Some(true);
-        // What is no directory is not removed by this, whoever has made it.
+        // An rmdir does not remove an entry that is not a directory.
         if attr.is_dir() && (is_newer && !is_same || before == Some(NameState::Absent)) {
             return Ok(Outcome::Unknown("another directory has this name now"));
         }
@@ -136,10 +138,10 @@ impl Core {
         };
         let is_same = match matches_before(self.before(path, in_doubt.seq), Some(&attr)) {
             Some(same) => same || self.clock.is_before(attr.mtime, in_doubt.span) == Some(true),
-            // Nothing is known of what was there: only its time can say that it is something new.
+            // Nothing is known from before: only its mtime can show that the entry is new.
             None => self.clock.is_after_start(attr.mtime, in_doubt.span) != Some(true),
         };
-        // A directory is not removed by an unlink, whoever has made it.
+        // An unlink does not remove a directory.
         if attr.is_dir() || is_same {
             return Ok(Outcome::NotDone);
         }
@@ -169,7 +171,7 @@ impl Core {
         if self.lstat_if_present(new).await?.is_none() || self.existed(new, in_doubt.seq) {
             return Ok(Outcome::NotDone);
         }
-        // The file may be written meanwhile.
+        // Another client may write the file in the meantime.
         let before = self.lstat_if_present(existing).await?;
         let attr = self.lstat_if_present(new).await?;
         let is_ours = match (before, attr, self.lstat_if_present(existing).await?) {
@@ -242,7 +244,7 @@ impl Core {
     }
 }
 
-/// The permission bits to set when some of those `wanted` are not among those there `are`.
+/// The permission bits to set if any of the `wanted` ones is missing in `are`.
 fn missing_bits(wanted: u32, are: u32) -> Option<u32> {
     (wanted & COMPARED_PERM & !are != 0).then_some(wanted | are)
 }

@@ -1,13 +1,13 @@
-//! Appends whose answers were lost, looked for in the file.
+//! Finding appends without a reply in the file.
 //!
-//! An append that is sent twice is there twice. So the file's end is read: it must be what was
-//! acknowledged, followed by a beginning of what was not. What is there counts as written, the rest is
-//! sent. If it is anything else (somebody else appends as well), nobody can tell what has become of
-//! them, and their writers are told so (`EIO`).
+//! An append that is sent twice is in the file twice. So the end of the file is read. Behind the
+//! acknowledged content there must be a prefix of the unanswered appends: these bytes were written,
+//! the rest is sent. Any other content (another client appends as well) makes the outcome unknown,
+//! and the writers get `EIO`.
 //!
-//! A server that has much to do may carry out what it had received only when there is a new
-//! connection already: an append that is sent again before that is there twice. So the file is
-//! looked at no sooner than [`LATE`] after the loss.
+//! A busy server may execute requests of the old connection when a new one is already open. An
+//! append that is replayed before that is in the file twice. So the file is read no sooner than
+//! [`LATE`] after the loss.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,14 +20,14 @@ use crate::change_log::Change;
 use crate::file::{FileState, OpenFile};
 use crate::unstable::Digest;
 
-/// Time for a busy server to carry out what it had received before the connection was lost. Over
-/// loopback a new connection takes a tenth of it. Only appends without an answer wait for it.
+/// Time for a busy server to execute the requests that it has received before the connection was
+/// lost. Over loopback a new connection takes a tenth of it. Only unanswered appends wait for it.
 const LATE: Duration = Duration::from_secs(1);
 
-/// Bytes that are read at once.
+/// Bytes of one read.
 const PIECE_BYTES: u32 = 1 << 20;
 
-/// Waits until appends in doubt, if there are any, have arrived or never will.
+/// If appends are in doubt, waits until they have arrived or never will.
 pub(super) async fn wait(file: &OpenFile) {
     let lost_at = {
         let state = file.lock();
@@ -38,8 +38,8 @@ pub(super) async fn wait(file: &OpenFile) {
     }
 }
 
-/// Looks what has arrived of the appends in doubt, and answers those who wait for them. An error says
-/// that it could not be looked.
+/// Checks which bytes of the appends in doubt have arrived, and completes their callers. An error
+/// means that this could not be checked.
 pub(super) async fn resolve(
     core: &Arc<Core>,
     file: &OpenFile,
@@ -52,7 +52,7 @@ pub(super) async fn resolve(
         if appends.is_empty() {
             return Ok(());
         }
-        // Nothing else that is in doubt could have moved the end (`turn`).
+        // No other change in doubt could have moved the end (`change_queue`).
         (appends, state.expected.size())
     };
     let arrived = match base {
@@ -70,7 +70,7 @@ pub(super) async fn resolve(
     Ok(())
 }
 
-/// How many bytes of the appends are in the file; `None` when something else is.
+/// The number of bytes of the appends that are in the file; `None` if it has other content.
 async fn arrived(
     core: &Core,
     path: &RemotePath,

@@ -1,9 +1,10 @@
-//! Files that may not be opened again as they were: whoever makes a file may write to it whatever its
-//! permissions are (git makes its objects with 0444), and whoever has it open may take them away.
+//! Reopening files whose mode refuses it: the creator of a file may write to it whatever its mode
+//! is (git creates its objects with 0444), and a program may remove permissions while it has the
+//! file open.
 //!
-//! What is missing is added for as long as it takes to open it. When that is cut off, or refused, the
-//! file is either as it was, or the next attempt takes the bits away again. Left with them is a file
-//! that nobody has open any more by then.
+//! The missing permission bits are added for the time of the open. If that is interrupted or
+//! refused, either the mode is unchanged, or the next attempt restores it. If no attempt follows,
+//! because no program has the file open any more, the added bits stay.
 
 use base::{Access, AttrChange, Errno, OpenFlags, OpenGuard, Opened, RemotePath, Result};
 
@@ -15,7 +16,7 @@ fn perm(perm: u32) -> AttrChange {
     AttrChange { perm: Some(perm), ..AttrChange::default() }
 }
 
-/// What the owner needs for this.
+/// The permission bits that the owner needs for this access.
 fn needed_perm(access: Access) -> u32 {
     match access {
         Access::Read => 0o400,
@@ -38,7 +39,7 @@ pub(super) async fn open(
     let Some(before) = file.lock().mode_to_restore else { return Ok(opened) };
     let guard = OpenGuard::new(&*core.inner, opened.fh);
     if !super::is_same_file(core, file, path, &opened.attr).await? {
-        // Another file has got the name meanwhile; the caller sees that, too.
+        // Another file has taken the name in the meantime; the caller detects that as well.
         return Ok(Opened { fh: guard.take(), ..opened });
     }
     core.inner.fsetattr(guard.fh(), perm(before)).await?;
@@ -60,7 +61,7 @@ async fn open_with_added_mode(
     }
     file.note_mode_added(attr.perm, &perm(more));
     match core.inner.setattr(path, perm(more)).await {
-        // Not ours.
+        // The login is not the owner.
         Err(Errno::EPERM | Errno::EACCES) => {
             file.note_mode_restored(attr.perm);
             Err(Errno::EACCES)
@@ -79,15 +80,15 @@ async fn open_with_added_mode(
 }
 
 impl OpenFile {
-    /// It is about to get more permissions than it has `before`.
+    /// Permission bits are about to be added to the mode `before`.
     fn note_mode_added(&self, before: u32, change: &AttrChange) {
         let mut state = self.lock();
-        // Those of before an attempt that was cut off are the right ones.
+        // After an interrupted attempt, the mode from before that attempt is the right one.
         state.mode_to_restore = state.mode_to_restore.or(Some(before));
         state.expected.may_have_set(change, &|_| false);
     }
 
-    /// It has the permissions of before.
+    /// The mode `before` was restored.
     fn note_mode_restored(&self, before: u32) {
         let mut state = self.lock();
         state.mode_to_restore = None;

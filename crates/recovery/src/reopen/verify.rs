@@ -1,4 +1,4 @@
-//! Whether what a server had acknowledged is still there after it was started anew.
+//! Whether unstable writes survived a restart of the server.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use crate::connection::is_loss;
 use crate::file::OpenFile;
 use crate::unstable::{Digest, Extent};
 
-/// Reads on their way at once.
+/// Reads in flight at once.
 const MAX_IN_FLIGHT: usize = 16;
 
-/// Compares what is unsynced, if the server may have lost it. What is lost is told by the file's next
-/// write or fsync. An error says that it could not be looked.
+/// Compares the unstable writes with the file, if the server may have lost them. The next write or
+/// fsync of the file reports a loss. An error means that this could not be checked.
 pub(super) async fn check(core: &Arc<Core>, file: &OpenFile, path: &RemotePath) -> Result<()> {
     let old_verifier = {
         let mut state = file.lock();
         if state.unstable.is_empty() {
-            // The next write tells of which run it is.
+            // The next write sets the verifier.
             state.write_verifier = None;
             return Ok(());
         }
@@ -35,7 +35,8 @@ pub(super) async fn check(core: &Arc<Core>, file: &OpenFile, path: &RemotePath) 
     }
     let is_intact = match is_intact_on_server(core, file, path).await? {
         Some(is_intact) => is_intact,
-        // A connection that was lost before it had told its run was most likely only lost.
+        // A connection that was lost before its verifier was known was most likely lost without a
+        // restart.
         None => old_verifier.is_none(),
     };
     if !is_intact {
@@ -50,7 +51,7 @@ pub(super) async fn check(core: &Arc<Core>, file: &OpenFile, path: &RemotePath) 
     Ok(())
 }
 
-/// Whether all that was acknowledged is in the file; `None` when that cannot be compared.
+/// Whether all acknowledged data is in the file; `None` if that cannot be compared.
 async fn is_intact_on_server(
     core: &Core,
     file: &OpenFile,
@@ -64,7 +65,7 @@ async fn is_intact_on_server(
         if extents.iter().any(|extent| covered(extent) == Covered::Partly) {
             return Ok(None);
         }
-        // The rest will be written anew.
+        // The other extents will be replayed.
         extents.retain(|extent| covered(extent) == Covered::Not);
         extents
     };
@@ -72,7 +73,7 @@ async fn is_intact_on_server(
     let opened = match inner.open(path, OpenFlags::existing(Access::Read)).await {
         Ok(opened) => opened,
         Err(errno) if is_loss(errno) => return Err(errno),
-        // Who may not read cannot compare.
+        // Without permission to read, nothing can be compared.
         Err(_) => return Ok(None),
     };
     let guard = OpenGuard::new(inner, opened.fh);
@@ -84,7 +85,7 @@ async fn is_intact_on_server(
     Ok(Some(true))
 }
 
-/// The digest of what is in the place of `extent`; `None` when the file ends before.
+/// The digest of the content at `extent`; `None` if the file ends before its end.
 async fn digest(core: &Core, guard: &OpenGuard<'_>, extent: &Extent) -> Result<Option<Digest>> {
     let offsets: Vec<u64> =
         (extent.offset..extent.offset + extent.len).step_by(extent.write_len as usize).collect();
