@@ -1,7 +1,7 @@
-//! The words that all parts of sshoal share: [`Remote`], paths, attributes, errno, and the
-//! in-place [`task`]s on which operations run.
+//! The types that all crates of sshoal share: [`Remote`], handle guards, paths, attributes, errno,
+//! and the in-place [`task`]s that run operations.
 //!
-//! Nothing here does I/O, and nothing here knows FUSE, SFTP or ssh.
+//! This crate does no I/O, and knows neither FUSE nor SFTP nor ssh.
 #![forbid(unsafe_code)]
 
 pub mod attr;

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_changed_must_be_as_it_was() {
+    fn unchanged_attributes_must_be_equal() {
         let seen = attr(10, 100);
         let expected = ExpectedAttrs::of(&seen);
         assert!(expected.matches(&seen));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_explain_what_they_may_have_done() {
+    fn writes_explain_their_possible_effects() {
         let mut expected = ExpectedAttrs::of(&attr(10, 100));
         expected.wrote(20, &past);
         expected.may_have_written(30, &past);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_been_set_is_not_compared() {
+    fn attributes_that_may_have_been_set_are_not_compared() {
         let mut expected = ExpectedAttrs::of(&attr(10, 100));
         let change = AttrChange {
             perm: Some(0o600),
@@ -307,14 +307,14 @@ mod tests {
     }
 
     #[test]
-    fn a_write_goes_back_from_a_time_in_the_future() {
+    fn a_write_moves_an_mtime_back_from_the_future() {
         let mut expected = ExpectedAttrs::of(&attr(10, 1_000));
         expected.wrote(10, &|_| true);
         assert!(expected.matches(&attr(10, 100)));
     }
 
     #[test]
-    fn either_of_two_is_explained() {
+    fn either_of_two_states_matches() {
         let (one, other) = (attr(10, 100), Attr { uid: 9, ..attr(20, 50) });
         let either = ExpectedAttrs::of(&one).or(ExpectedAttrs::of(&other));
         assert!(either.matches(&one) && either.matches(&other));

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_later_does_not_count() {
+    fn later_events_are_ignored() {
         let history = NameHistory::default();
         history.record(&path("d/a"), NameState::Absent);
         let limit = history.now();
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_word_counts() {
+    fn the_newest_event_decides() {
         let history = NameHistory::default();
         assert_eq!(of(&history, &path("d/a")), None);
         history.record(&path("d/a"), NameState::present(&attr(1)));
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_takes_along_what_is_known_below_it() {
+    fn a_renamed_directory_keeps_the_states_below_it() {
         let history = NameHistory::default();
         history.record(&path("d"), NameState::created(FileKind::Directory));
         list(&history, &path("d"), &listing(&["b"], 2));
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_name_and_what_was_set_are_reckoned_with() {
+    fn hard_links_and_set_attributes_are_applied() {
         let history = NameHistory::default();
         history.record(&path("a"), NameState::present(&attr(1)));
         history
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_listing_is_without_is_not_known() {
+    fn a_name_missing_in_a_newer_listing_is_unknown() {
         let history = NameHistory::default();
         history.record(&path("d/a"), NameState::present(&attr(1)));
         list(&history, &path("d"), &listing(&["b"], 2));
@@ -438,7 +438,7 @@ mod tests {
 
     /// Replies arrive in another order than the requests, and than the changes.
     #[test]
-    fn an_answer_from_before_a_change_does_not_undo_it() {
+    fn a_reply_from_before_a_change_does_not_undo_it() {
         let history = NameHistory::default();
         let requested = history.now();
         history.record(&path("d/b"), NameState::present(&attr(2)));
@@ -461,7 +461,7 @@ mod tests {
     /// An lstat of the old name that is answered after the rename does not show the state before
     /// it.
     #[test]
-    fn what_a_rename_has_taken_away_was_there() {
+    fn a_renamed_name_existed_before() {
         let history = NameHistory::default();
         history.record(&path("d/a"), NameState::present(&attr(1)));
         let requested = history.now();
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn both_parts_have_an_end() {
+    fn all_parts_are_bounded() {
         let history = NameHistory::default();
         for seq in 0..MAX_EVENTS + 10 {
             history.record(&path(&format!("n{seq}")), NameState::Absent);

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_of_an_unknown_clock() {
+    fn an_unknown_clock_decides_nothing() {
         let clock = ServerClock::default();
         let span = RequestSpan { sent: at(10), lost: at(20) };
         assert_eq!(clock.is_within(at(15), span), None);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_an_hour_ahead_is_reckoned_with() {
+    fn a_clock_that_is_an_hour_ahead_is_converted() {
         let clock = ServerClock::default();
         let now = Timestamp::now();
         let there = |secs| at(now.secs + 3600 + secs);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_answer_teaches_nothing() {
+    fn a_late_reply_is_ignored() {
         let clock = ServerClock::default();
         let now = Timestamp::now();
         clock.learn(now, at(now.secs - 100));

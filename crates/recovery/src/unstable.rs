@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn every_lost_page_is_seen() {
+    fn every_lost_page_is_detected() {
         for len in [1, 5_000, FULL_DIGEST_BYTES, FULL_DIGEST_BYTES + 1, 131_072, 131_072 + 77] {
             let content: Vec<u8> = (0..len).map(|at| ((at * 31) >> 3) as u8 | 1).collect();
             let digest = Digest::of(&content);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_of_one_length_become_one_piece() {
+    fn writes_of_equal_length_become_one_extent() {
         let mut unstable = UnstableWrites::default();
         for number in 0..4 {
             unstable.record(number, number * 10..number * 10 + 10, digest(number as u8));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overwritten_whole_is_replaced_and_in_part_unknown() {
+    fn a_complete_overwrite_replaces_and_a_partial_one_is_incomparable() {
         let mut unstable = UnstableWrites::default();
         unstable.record(0, 0..10, digest(0));
         unstable.record(1, 20..30, digest(1));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_takes_what_is_behind_it() {
+    fn a_truncation_removes_extents_behind_it() {
         let mut unstable = UnstableWrites::default();
         unstable.record(0, 0..10, digest(0));
         unstable.record(1, 20..30, digest(1));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_are_unknown() {
+    fn too_many_extents_are_incomparable() {
         let mut unstable = UnstableWrites::default();
         for number in 0..MAX_EXTENTS as u64 {
             unstable.record(number, number * 20..number * 20 + 10, digest(1));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sync_keeps_what_came_after_it_began() {
+    fn a_sync_keeps_writes_that_began_after_it() {
         let mut unstable = UnstableWrites::default();
         unstable.record(0, 0..10, digest(0));
         unstable.record(1, 20..30, digest(1));

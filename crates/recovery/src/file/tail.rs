@@ -69,7 +69,7 @@ mod tests {
     use bytes::Bytes;
 
     #[test]
-    fn it_is_of_the_last_bytes_if_they_tell_anything() {
+    fn a_tail_has_the_last_bytes_if_they_are_distinctive() {
         let content: Vec<u8> = (0..100).collect();
         let data = Data::from(Bytes::from(content.clone()));
         let tail = Tail::of(&data, 1000).unwrap();

@@ -1,5 +1,5 @@
-//! What is put to the end of a file while its end is moved in other ways, and the connection is lost:
-//! all of it has happened, each of it once, in an order in which it could have happened without a loss.
+//! Appends to a file whose end is moved by other changes, while the connection is lost. Each change
+//! is executed once, in an order that is possible without a loss.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use testkit::{Call, path};
 
 use super::stage::{Stage, appending, others_run, poll_once};
 
-/// What is in the file before.
+/// The initial content of the file.
 const BEFORE: &str = "0123456789";
 
 /// One change of the file.
@@ -23,13 +23,13 @@ enum Step {
     AppendToo(&'static str),
     /// Through the handle that appends.
     Cut(u64),
-    /// By the name.
+    /// By path.
     CutByName(u64),
-    /// By opening it.
+    /// By an open with truncation.
     Empty,
-    /// Through a handle of its own.
+    /// Through a separate handle.
     Write(u64, &'static str),
-    /// Through the same. It moves no end.
+    /// Through the handle that appends. It does not move the end.
     Chmod,
 }
 
@@ -60,7 +60,7 @@ fn size(size: u64) -> AttrChange {
 }
 
 impl Step {
-    /// What it goes through: what goes through the same keeps its order.
+    /// The route of a step: steps on one route keep their order.
     fn way(self) -> u8 {
         match self {
             Append(_) | Cut(_) => 0,
@@ -107,7 +107,7 @@ impl Step {
     }
 }
 
-/// All that may become of the file.
+/// All valid contents of the file afterwards.
 fn outcomes(steps: &[Step]) -> Vec<Vec<u8>> {
     fn go_on(left: &[Step], content: &[u8], into: &mut Vec<Vec<u8>>) {
         if left.is_empty() {
@@ -127,12 +127,12 @@ fn outcomes(steps: &[Step]) -> Vec<Vec<u8>> {
     into
 }
 
-/// What is below, and how it breaks.
+/// The inner remote, and how it breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Below {
-    /// One link, which is back at once.
+    /// One link, which is restored at once.
     Link,
-    /// Two gateways. The link of that which everything goes through is back at once.
+    /// Two gateways. The link of the active one is restored at once.
     Pool,
     /// Two gateways, of which one does not come back.
     OtherGateway,
@@ -146,8 +146,8 @@ impl Below {
     }
 }
 
-/// Takes all steps at once. When the link breaks, so many of their requests are `answered`, and so
-/// many more have `arrived`.
+/// Starts all steps at once. When the link breaks, `answered` of their requests were answered, and
+/// `arrived` more have arrived.
 async fn take_all(below: Below, steps: &[Step], answered: usize, arrived: usize) {
     let case = format!("{below:?}: {steps:?}, {answered} answered and {arrived} arrived");
     let stage = below.stage();
@@ -188,7 +188,7 @@ async fn take_all(below: Below, steps: &[Step], answered: usize, arrived: usize)
     let attr = stage.recovering.fstat(handles.writes).await;
     let attr = attr.unwrap_or_else(|errno| panic!("{case}: {errno}"));
     assert_eq!(attr.size, content.len() as u64, "{case}");
-    // Nothing was lost, and what can be known of that is known.
+    // Nothing was lost, and the outcome of each append could be determined.
     if below != Below::OtherGateway {
         assert_eq!(stage.recovering.fsync(handles.writes).await, Ok(()), "{case}");
     }
@@ -210,7 +210,7 @@ async fn take_all_at_any_loss(steps: &[Step]) {
 
 /// L3
 #[tokio::test(start_paused = true)]
-async fn what_moves_the_end_of_a_file_goes_along_with_appends() {
+async fn changes_of_the_end_of_a_file_do_not_overlap_appends() {
     for one in STEPS {
         for two in STEPS {
             take_all_at_any_loss(&[one, two]).await;
@@ -220,7 +220,7 @@ async fn what_moves_the_end_of_a_file_goes_along_with_appends() {
 
 /// L3
 #[tokio::test(start_paused = true)]
-async fn appends_around_what_moves_the_end_of_a_file() {
+async fn appends_around_changes_of_the_end_of_a_file() {
     for moves in STEPS {
         for last in STEPS {
             take_all_at_any_loss(&[Append("abc"), moves, last]).await;
@@ -229,9 +229,9 @@ async fn appends_around_what_moves_the_end_of_a_file() {
     }
 }
 
-/// L3: what is asked through a handle comes after what was begun through it.
+/// L3: an operation through a handle follows the operations that were begun before it.
 #[tokio::test(start_paused = true)]
-async fn who_comes_after_a_change_that_waits_for_its_turn_waits_as_well() {
+async fn an_operation_queues_behind_a_queued_change() {
     let stage = Stage::new();
     stage.server().put_file("f", BEFORE);
     let fh = stage.open("f", appending()).await;
@@ -255,9 +255,9 @@ async fn who_comes_after_a_change_that_waits_for_its_turn_waits_as_well() {
     assert_eq!(stage.content("f"), "01de");
 }
 
-/// L3: who gives up while he waits for his turn is nobody's hindrance.
+/// L3: a cancelled waiter does not block others.
 #[tokio::test(start_paused = true)]
-async fn a_change_that_is_given_up_before_its_turn_does_not_happen() {
+async fn a_queued_change_that_is_cancelled_is_not_sent() {
     let stage = Stage::new();
     stage.server().put_file("f", BEFORE);
     let fh = stage.open("f", appending()).await;
@@ -276,9 +276,9 @@ async fn a_change_that_is_given_up_before_its_turn_does_not_happen() {
     assert_eq!(stage.content("f"), "0123456789abcde");
 }
 
-/// L3: an append that was given up may be there or not. The one after it looks first.
+/// L3: a cancelled append may be in the file or not. The next one checks that first.
 #[tokio::test(start_paused = true)]
-async fn an_append_after_one_that_was_given_up_is_there_once() {
+async fn an_append_after_a_cancelled_one_is_in_the_file_once() {
     for arrived in [false, true] {
         for next_arrived in [false, true] {
             let stage = Stage::new();

@@ -1,4 +1,4 @@
-//! The rules of every remote, kept by a steady one.
+//! The conformance suite over a `Recovering`.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use recovery::{Config, Recovering};
 use testkit::conformance::Ground;
 use testkit::{FaultyRemote, MemRemote};
 
-/// Over one that answers at once.
+/// Over a remote that answers at once.
 mod at_once {
     use super::*;
 
@@ -20,7 +20,7 @@ mod at_once {
     testkit::conformance!(ground);
 }
 
-/// Over one that answers later, through a faulty one without faults.
+/// Over a remote that answers later, through a faulty one without faults.
 mod later {
     use super::*;
 
@@ -37,21 +37,21 @@ mod later {
     testkit::conformance!(ground);
 }
 
-/// Over one whose link blinks all the time.
+/// Over a remote whose link breaks all the time.
 mod blinking {
     use super::*;
     use base::Errno;
     use std::time::Duration;
     use testkit::conformance::Expectations;
 
-    /// Between two blinks, at least: long enough for a rule to get on.
+    /// Minimum time between two breaks: long enough for progress.
     const LINK_STANDS: Duration = Duration::from_millis(20);
 
-    /// Calls between two blinks, as long as there are any: on a busy machine time alone does not
-    /// let anybody get on.
+    /// Minimum number of calls between two breaks, as long as there are calls: on a busy machine,
+    /// time alone does not ensure progress.
     const CALLS: u64 = 16;
 
-    /// Who asks for nothing waits for the next blink no longer than this.
+    /// Longest time to the next break without calls.
     const IDLE: Duration = Duration::from_millis(200);
 
     struct Blinking(tokio::task::JoinHandle<()>);
@@ -89,7 +89,7 @@ mod blinking {
             .keeping(Blinking(blinking))
     }
 
-    /// The rules that do not go on with a file whose name is gone, which no reopening can keep.
+    /// The rules that do not continue with a file without a name, which cannot be reopened.
     macro_rules! rules {
         ($($family:ident: $($rule:ident)*;)*) => {
             $($(

@@ -1,4 +1,4 @@
-//! Every operation with a cut before its request, between request and reply, and after the reply.
+//! Every operation, interrupted before its request, between request and reply, and after the reply.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use testkit::{Call, path};
 
 use super::stage::{Stage, Started, appending, making, others_run};
 
-/// Where the cut comes.
+/// The moment of the loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Cut {
     BeforeTheRequest,
     BetweenRequestAndReply,
-    /// With handles that are stale.
+    /// All handles become stale.
     AfterTheReply,
-    /// Only this one call fails, and did not happen.
+    /// Only this call fails, and was not executed.
     Unsent,
-    /// Only the answer to this one call is lost.
+    /// Only the reply to this call is lost.
     Unanswered,
 }
 
@@ -31,7 +31,7 @@ const CUTS: [Cut; 5] = [
     Cut::Unanswered,
 ];
 
-/// Open handles that operations use.
+/// Open handles for the operations.
 #[derive(Clone, Copy)]
 struct Open {
     file: Fh,
@@ -41,9 +41,9 @@ struct Open {
 
 struct Case {
     call: Call,
-    /// Does it, and gives what is to be compared.
+    /// Runs the operation and returns the result to compare.
     run: fn(&Recovering, Open) -> Started<'_, Result<String>>,
-    /// What a look at the server gives afterwards.
+    /// The state on the server afterwards.
     look: fn(&Stage) -> String,
     answer: &'static str,
     after: &'static str,
@@ -57,7 +57,7 @@ fn nothing(_: &Stage) -> String {
     String::new()
 }
 
-/// Opens, closes, and tells the size.
+/// Opens a file, closes it, and returns its size.
 async fn opened(recovering: &Recovering, name: &str, flags: OpenFlags) -> Result<String> {
     let opened = recovering.open(&at(name), flags).await?;
     let attr = recovering.fstat(opened.fh).await?;
@@ -390,7 +390,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// What a process that has looked around sees, so that names are known as they are in use.
+/// Lookups as by a process that has listed the tree, so that the names are known as in real use.
 async fn look_around(recovering: &Recovering) {
     for name in ["file", "second", "log", "link", "dir", "empty", "newdir", "moved", "third"] {
         let _ = recovering.lstat(&at(name)).await;
@@ -449,7 +449,7 @@ async fn run(stage: Stage, case: &Case, cut: Cut) {
     assert_eq!(said, case.answer, "{:?} {cut:?}", case.call);
     assert_eq!((case.look)(&stage), case.after, "{:?} {cut:?}", case.call);
     assert_eq!(stage.faulty.not_reached(), 0, "{:?} {cut:?}", case.call);
-    // What is open goes on, unless its name is gone or its file replaced.
+    // Open files stay usable, unless their name was removed or their file replaced.
     if stage.server().exists("file") {
         let content = stage.server().content("file");
         assert_eq!(stage.read(open.file).await.unwrap(), content, "{:?} {cut:?}", case.call);
@@ -470,10 +470,10 @@ async fn every_operation_survives_a_cut_anywhere() {
     }
 }
 
-/// Over two gateways, of which the other one goes on.
+/// Over two gateways, of which the other one stays connected.
 #[tokio::test(start_paused = true)]
 async fn every_operation_survives_a_cut_of_its_gateway_anywhere() {
-    // Between two gateways nothing is copied: the caller is told so, and copies by himself.
+    // Two gateways cannot copy between them: the caller gets an error and copies by itself.
     for case in cases().iter().filter(|case| case.call != Call::Copy) {
         for cut in CUTS {
             run(Stage::pool(), case, cut).await;
@@ -481,7 +481,7 @@ async fn every_operation_survives_a_cut_of_its_gateway_anywhere() {
     }
 }
 
-/// Every round trip that an operation makes, lost one after the other, also those of the recovery.
+/// Loses each round trip of an operation in turn, those of the recovery included.
 #[tokio::test(start_paused = true)]
 async fn every_operation_survives_two_losses_wherever_they_are() {
     for case in &cases() {
@@ -512,7 +512,7 @@ async fn every_operation_survives_two_losses_wherever_they_are() {
     }
 }
 
-/// What is not among the cases nobody waits for, but for a flush, which goes on as `Finish`.
+/// Calls without a case have no caller that waits; a flush continues as `Finish`.
 #[test]
 fn no_operation_is_left_out() {
     let cases = cases();
@@ -522,10 +522,10 @@ fn no_operation_is_left_out() {
     }
 }
 
-/// Giving back waits for nothing, whatever becomes of the link; nothing stays open, and what else
-/// is open goes on.
+/// A close waits for nothing, whatever happens to the link. No handle leaks, and other open files
+/// stay usable.
 #[tokio::test(start_paused = true)]
-async fn giving_back_over_a_cut_leaks_nothing() {
+async fn closing_over_a_cut_leaks_nothing() {
     for cut in [Cut::BeforeTheRequest, Cut::BetweenRequestAndReply, Cut::AfterTheReply] {
         let stage = Stage::new();
         let open = ground(&stage).await;
@@ -540,7 +540,7 @@ async fn giving_back_over_a_cut_leaks_nothing() {
                 give_back();
             }
             Cut::BetweenRequestAndReply => {
-                // Those before it on the same handles are still under way.
+                // Earlier calls through the same handles are still in flight.
                 let gate = stage.faulty.hold(Call::Write, 1);
                 let write = stage.recovering.write(open.file, 0, Bytes::from_static(b"C"));
                 let given_back = async {

@@ -1,4 +1,5 @@
-//! Open files: what is kept, what is sent again and in which order, and what is not the file any more.
+//! Open files: which changes are kept, which are replayed and in which order, and when a file is no
+//! longer the same.
 
 use std::time::Duration;
 
@@ -14,13 +15,13 @@ fn size(size: u64) -> AttrChange {
 }
 
 #[tokio::test(start_paused = true)]
-async fn writes_are_sent_again_in_their_order() {
+async fn writes_are_replayed_in_their_order() {
     let stage = Stage::new();
     let (one, other) = (stage.create("f").await, stage.create("f").await);
     stage.server().set_pending(true);
     let gate = stage.faulty.hold(Call::Write, 1);
     let recovering = &stage.recovering;
-    // Overlapping, through two handles of one file, with changes of size between them.
+    // Overlapping writes through two handles of one file, with changes of size between them.
     let mut calls: Vec<Started<'_, _>> = vec![
         recovering.write(one, 0, Bytes::from_static(b"aaaaaaaaaa")),
         recovering.write(one, 5, Bytes::from_static(b"bbbb")),
@@ -33,7 +34,7 @@ async fn writes_are_sent_again_in_their_order() {
     }
     assert!(gate.has_arrived());
     stage.cut_for(Duration::from_secs(3));
-    // The last one is awaited first: nobody depends on who is polled.
+    // The last one is awaited first: no call depends on another one being polled.
     for call in calls.into_iter().rev() {
         assert_eq!(call.await, Ok(()));
     }
@@ -45,11 +46,11 @@ async fn writes_are_sent_again_in_their_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_after_a_loss_waits_for_what_came_before() {
+async fn a_write_after_a_loss_waits_for_the_replay() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     stage.faulty.fail(Call::Write, 1, Errno::EHOSTDOWN);
-    // Held while the file is opened again.
+    // Held while the file is reopened.
     let gate = stage.faulty.hold(Call::Open, 1);
     let recovering = &stage.recovering;
     let mut first = recovering.write(fh, 0, Bytes::from_static(b"first"));
@@ -66,7 +67,7 @@ async fn what_comes_after_a_loss_waits_for_what_came_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_was_given_up_is_not_sent_again() {
+async fn a_cancelled_write_is_not_replayed() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     stage.faulty.cut();
@@ -81,7 +82,7 @@ async fn a_write_that_was_given_up_is_not_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_does_not_overwrite_what_was_acknowledged_after_it() {
+async fn a_replayed_write_does_not_overwrite_a_newer_one() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     let gate = stage.faulty.hold_answer(Call::Write, 1);
@@ -94,9 +95,9 @@ async fn a_write_does_not_overwrite_what_was_acknowledged_after_it() {
     assert_eq!(stage.content("f"), "aabbbaaa");
 }
 
-/// Whichever answers are lost, the file has what all changes make of it in their order.
+/// Whichever replies are lost, the content is the result of all changes in their order.
 #[tokio::test(start_paused = true)]
-async fn any_answers_to_writes_and_changes_of_size_may_be_lost() {
+async fn any_replies_to_writes_and_changes_of_size_may_be_lost() {
     for seed in 0..1000 {
         let dice = &mut Dice::new(seed);
         let stage = Stage::new();
@@ -128,7 +129,7 @@ async fn any_answers_to_writes_and_changes_of_size_may_be_lost() {
             }
         }
         for _ in 0..dice.below(3) {
-            // What is sent again is lost as well.
+            // A replayed request is lost as well.
             let (call, nth) = (dice.pick(&[Call::Write, Call::Fsetattr]), 1 + dice.below(3));
             log.push(format!("{call:?} {nth} lost again"));
             gates.push(stage.faulty.hold_answer(call, nth));
@@ -148,7 +149,7 @@ async fn any_answers_to_writes_and_changes_of_size_may_be_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handle_that_is_closed_while_its_write_waits_is_opened_for_that_write() {
+async fn a_handle_closed_with_a_waiting_write_is_reopened_for_it() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     stage.faulty.cut();
@@ -162,7 +163,7 @@ async fn a_handle_that_is_closed_while_its_write_waits_is_opened_for_that_write(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_append_is_there_once_however_much_of_it_had_arrived() {
+async fn an_append_is_in_the_file_once_however_much_had_arrived() {
     let pieces = ["one ", "two ", "three "];
     let whole = pieces.concat();
     for arrived in 0..=whole.len() {
@@ -177,7 +178,7 @@ async fn an_append_is_there_once_however_much_of_it_had_arrived() {
         for call in &mut calls {
             assert!(poll_once(call).is_pending());
         }
-        // What the server had received before the link broke.
+        // The part that the server had received before the link broke.
         stage.server().put_file("log", format!("before acked {}", &whole[..arrived]));
         stage.blink();
         drop(gates);
@@ -191,9 +192,9 @@ async fn an_append_is_there_once_however_much_of_it_had_arrived() {
     }
 }
 
-/// L3: a busy server may carry out what it had received when there is a new connection already.
+/// L3: a busy server may execute requests of the old connection when a new one is already open.
 #[tokio::test(start_paused = true)]
-async fn an_append_that_is_carried_out_late_is_there_once() {
+async fn an_append_that_is_executed_late_is_in_the_file_once() {
     for late_ms in [10, 300, 900] {
         let stage = Stage::new();
         stage.server().put_file("log", "before ");
@@ -214,7 +215,7 @@ async fn an_append_that_is_carried_out_late_is_there_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_append_that_cannot_be_told_from_others_is_an_error() {
+async fn an_append_that_cannot_be_distinguished_is_an_error() {
     let stage = Stage::new();
     stage.server().put_file("log", "before ");
     let fh = stage.open("log", appending()).await;
@@ -225,16 +226,16 @@ async fn an_append_that_cannot_be_told_from_others_is_an_error() {
     stage.blink();
     drop(gate);
     assert_eq!(ours.await, Err(Errno::EIO));
-    // The next one is a new one.
+    // The next append is a separate one.
     stage.put(fh, 0, " next").await.unwrap();
     assert_eq!(stage.content("log"), "before theirs next");
 }
 
-/// Changes a file, and whether what has it open goes on after a loss.
+/// A change of the file during the outage, and whether its handles stay usable.
 struct Meanwhile(&'static str, fn(&Stage), bool);
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_was_changed_meanwhile_is_stale() {
+async fn a_file_that_was_changed_on_the_server_is_stale() {
     let cases = [
         Meanwhile("nothing", |_| {}, true),
         Meanwhile("its size", |stage| stage.server().put_file("f", "longer content"), false),
@@ -280,11 +281,11 @@ async fn a_file_that_was_changed_meanwhile_is_stale() {
     }
 }
 
-/// L4: its maker may write to it, and may do so after a loss.
+/// L4: the creator of a file may write to it, also after a loss.
 #[tokio::test(start_paused = true)]
-async fn a_file_without_permissions_is_opened_again_by_who_has_it_open() {
+async fn an_open_file_without_permissions_is_reopened() {
     for (access, missing) in [(Access::ReadWrite, 0o600), (Access::Write, 0o200)] {
-        // Each request of the recovery is lost in turn, or its answer.
+        // Each request of the recovery, or its reply, is lost in turn.
         for fault in 0..8 {
             let stage = Stage::new();
             let flags = OpenFlags {
@@ -294,7 +295,7 @@ async fn a_file_without_permissions_is_opened_again_by_who_has_it_open() {
             let fh = stage.open("f", flags).await;
             stage.put(fh, 0, "before").await.unwrap();
             stage.blink();
-            // The server refuses to open it as long as it is like that.
+            // The server refuses to open the file while it has this mode.
             stage.faulty.fail(Call::Open, 1, Errno::EACCES);
             let (call, nth) =
                 [(Call::Lstat, 1), (Call::Setattr, 1), (Call::Open, 2), (Call::Fsetattr, 1)]
@@ -315,7 +316,7 @@ async fn a_file_without_permissions_is_opened_again_by_who_has_it_open() {
 
 /// L4
 #[tokio::test(start_paused = true)]
-async fn who_may_not_write_any_more_is_told_that_it_is_lost() {
+async fn a_writer_without_permission_gets_eio() {
     let stage = Stage::new();
     let flags =
         OpenFlags { create: Create::Exclusive(0o444), ..OpenFlags::existing(Access::Write) };
@@ -332,14 +333,15 @@ async fn who_may_not_write_any_more_is_told_that_it_is_lost() {
     assert_eq!(stage.faulty.not_reached(), 0);
 }
 
-/// L4: a log that is followed.
+/// L4: a log that `tail -f` follows.
 #[tokio::test(start_paused = true)]
-async fn a_file_that_has_grown_is_the_same_if_its_old_end_is_still_there() {
+async fn a_file_that_has_grown_is_the_same_if_its_old_end_is_unchanged() {
     let old: String = (0..20).map(|number| format!("line {number}\n")).collect();
     let grown = format!("{old}one more line\n");
     let other = format!("{}{}", old.replace("line 19", "LINE 19"), "one more line\n");
     let read_to = old.len() as u64;
-    // What is there after the loss, from when, how much was read before, and whether it goes on.
+    // Content and mtime after the loss, how far it was read before, and whether the handle stays
+    // usable.
     for (now, mtime, read_to, goes_on) in [
         (&grown, 2_000, read_to, true),
         (&grown, 1_000, read_to, true),
@@ -366,7 +368,7 @@ async fn a_file_that_has_grown_is_the_same_if_its_old_end_is_still_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_we_have_changed_ourselves_is_no_change() {
+async fn changes_of_this_mount_are_expected() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     let second = stage.open("f", OpenFlags::existing(Access::Read)).await;
@@ -390,10 +392,10 @@ async fn what_we_have_changed_ourselves_is_no_change() {
     }
 }
 
-/// Answers come in another order than what they are about has happened. (Over several sessions; and
-/// over one, when those who wait for them look in another order.)
+/// Replies arrive in another order than the changes were executed: over several sessions, or over
+/// one, if the callers are polled in another order.
 #[tokio::test(start_paused = true)]
-async fn what_was_acknowledged_before_something_older_stands() {
+async fn a_newer_change_acknowledged_first_stands() {
     let times =
         |secs| AttrChange { mtime: Some(Timestamp::from_secs(secs)), ..AttrChange::default() };
     let perm = |perm| AttrChange { perm: Some(perm), ..AttrChange::default() };
@@ -421,7 +423,7 @@ async fn what_was_acknowledged_before_something_older_stands() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_is_acknowledged_after_a_newer_cut_makes_the_file_no_longer() {
+async fn a_write_acknowledged_after_a_newer_truncation_does_not_extend_the_file() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     let gate = stage.faulty.hold_answer(Call::Write, 1);
@@ -437,7 +439,7 @@ async fn a_write_that_is_acknowledged_after_a_newer_cut_makes_the_file_no_longer
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_than_we_have_written_is_a_change() {
+async fn a_file_longer_than_written_is_stale() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     stage.put(fh, 0, "ours").await.unwrap();
@@ -462,7 +464,7 @@ async fn a_file_is_found_by_its_new_name() {
     rename("d", "e").await.unwrap();
     stage.blink();
     assert_eq!(stage.read(fh).await.unwrap(), b"content");
-    // Another one in its place: through us it is known to be another one.
+    // This mount replaces the file, and knows that it is another one.
     stage.server().put_file("new", "CONTENT");
     stage.server().set_mtime("new", stage.server().attr("e/g").mtime.secs);
     rename("new", "e/g").await.unwrap();
@@ -471,7 +473,7 @@ async fn a_file_is_found_by_its_new_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_is_found_by_the_name_that_it_may_have() {
+async fn a_file_is_found_by_its_possible_new_name() {
     for arrived in [true, false] {
         let stage = Stage::new();
         let fh = stage.create("f").await;
@@ -481,7 +483,7 @@ async fn a_file_is_found_by_the_name_that_it_may_have() {
             true => stage.faulty.fail_after(Call::Rename, 1, Errno::EHOSTDOWN),
             false => stage.faulty.fail(Call::Rename, 1, Errno::EHOSTDOWN),
         }
-        // Stands between the lost answer and what is found out about it.
+        // Between the lost reply and the check of its outcome.
         let gate = stage.faulty.hold(Call::Lstat, 1);
         let recovering = stage.recovering.clone();
         let renaming = tokio::spawn(async move {
@@ -499,9 +501,9 @@ async fn a_file_is_found_by_the_name_that_it_may_have() {
     }
 }
 
-/// L4: a file that is renamed while it is opened again keeps its new name for the next loss.
+/// L4: a file that is renamed while it is reopened keeps its new name for the next loss.
 #[tokio::test(start_paused = true)]
-async fn a_file_that_is_renamed_while_it_is_opened_again_is_found_the_next_time() {
+async fn a_file_renamed_while_it_is_reopened_is_found_after_the_next_loss() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     stage.put(fh, 0, "content").await.unwrap();
@@ -520,10 +522,10 @@ async fn a_file_that_is_renamed_while_it_is_opened_again_is_found_the_next_time(
     stage.nothing_leaked().await;
 }
 
-/// L4: the server has renamed it, and that answer is still under way when a handle turns out to be
-/// lost; or it gets its old name back while it is looked for by the new one.
+/// L4: the server has renamed the file, and the reply is still in flight when a handle is found
+/// lost; or the file gets its old name back while it is searched by the new one.
 #[tokio::test(start_paused = true)]
-async fn a_file_is_found_while_its_rename_is_under_way() {
+async fn a_file_is_found_while_its_rename_is_in_flight() {
     for back in [false, true] {
         let stage = Stage::new();
         stage.server().put_dir("d");
@@ -537,7 +539,7 @@ async fn a_file_is_found_while_its_rename_is_under_way() {
             let first = rename(&one, &other);
             let second = async {
                 renamed.arrived().await;
-                // The look by the name that it had.
+                // The search by the old name.
                 opened.arrived().await;
                 if !back {
                     opened.release();
@@ -548,7 +550,7 @@ async fn a_file_is_found_while_its_rename_is_under_way() {
             tokio::join!(first, second).0.unwrap();
             if back {
                 rename(&other, &one).await.unwrap();
-                // By the name that it had in between.
+                // By the name in between.
                 let again = stage.faulty.hold(Call::Open, 1);
                 opened.release();
                 again.arrived().await;
@@ -568,7 +570,7 @@ async fn a_file_is_found_while_its_rename_is_under_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_of_which_the_name_is_gone_is_stale_after_a_loss_only() {
+async fn a_file_without_a_name_is_stale_only_after_a_loss() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     stage.put(fh, 0, "content").await.unwrap();
@@ -599,7 +601,7 @@ async fn a_file_that_another_client_has_replaced_is_not_mixed_with_the_new_one()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_of_the_server_is_the_answer_also_when_sent_again() {
+async fn an_error_of_a_replayed_change_is_returned() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     stage.faulty.fail(Call::Write, 1, Errno::EHOSTDOWN);
@@ -611,7 +613,7 @@ async fn an_error_of_the_server_is_the_answer_also_when_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listing_goes_on_without_what_it_gave() {
+async fn a_listing_continues_without_repeating_names() {
     let options = testkit::mem::Options { listing_batch: 3, ..Default::default() };
     let memory = std::sync::Arc::new(testkit::MemRemote::with(options));
     for number in 0..20 {
@@ -630,17 +632,16 @@ async fn a_listing_goes_on_without_what_it_gave() {
     names.sort();
     names.dedup();
     assert_eq!(names.len(), 20);
-    // At the end it stays at the end.
+    // At the end, the position stays at the end.
     stage.blink();
     assert_eq!(stage.recovering.readdir(dh).await, Ok(None));
     stage.recovering.closedir(dh);
     stage.nothing_leaked().await;
 }
 
-/// Entries that nobody had seen yet are many round trips away, over a link that is lost each time
-/// after a few of them.
+/// New entries are many round trips away, over a link that is lost each time after a few of them.
 #[tokio::test(start_paused = true)]
-async fn a_listing_gets_on_however_often_it_is_lost_in_one_call() {
+async fn a_listing_makes_progress_with_several_losses_in_one_call() {
     let options = testkit::mem::Options { listing_batch: 1, ..Default::default() };
     let memory = std::sync::Arc::new(testkit::MemRemote::with(options));
     for number in 0..5 {
@@ -665,7 +666,7 @@ async fn a_listing_gets_on_however_often_it_is_lost_in_one_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_directory_that_is_gone_is_not_an_empty_one() {
+async fn a_removed_directory_is_an_error_and_not_empty() {
     let stage = Stage::new();
     stage.server().put_file("theirs/x", "");
     stage.server().put_file("ours/x", "");
@@ -691,9 +692,9 @@ async fn dropping_everything_closes_everything() {
     assert_eq!(faulty.inner().open_handles(), 0);
 }
 
-/// The server's answer to a close is the caller's, also when it came over another connection.
+/// The caller gets the server's answer to a close, also over another connection.
 #[tokio::test(start_paused = true)]
-async fn an_error_of_a_close_is_the_answer_of_finish() {
+async fn finish_returns_an_error_of_the_close() {
     for lost_before in [false, true] {
         let stage = Stage::new();
         let fh = stage.create("a").await;
@@ -710,7 +711,7 @@ async fn an_error_of_a_close_is_the_answer_of_finish() {
     }
 }
 
-/// A file that was removed while it was open has nothing left that a close could lose.
+/// A close of a file that was removed while open cannot lose data.
 #[tokio::test(start_paused = true)]
 async fn a_removed_file_is_finished_after_a_loss() {
     let stage = Stage::new();
@@ -722,10 +723,10 @@ async fn a_removed_file_is_finished_after_a_loss() {
     stage.nothing_leaked().await;
 }
 
-/// Over another connection, a change is answered while the file is opened again: the server may have
-/// looked at the file before it made that change.
+/// Over another connection, a change is answered while the file is reopened: the server may have
+/// returned attributes from before that change.
 #[tokio::test(start_paused = true)]
-async fn a_change_that_is_answered_during_a_recovery_is_no_other_file() {
+async fn a_change_answered_during_a_recovery_is_expected() {
     let stage = Stage::new();
     let (one, other) = (stage.create("f").await, stage.create("f").await);
     let change = stage.faulty.hold(Call::Fsetattr, 1);
@@ -745,7 +746,7 @@ async fn a_change_that_is_answered_during_a_recovery_is_no_other_file() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handle_that_is_given_back_while_it_is_opened_again_is_closed() {
+async fn a_handle_closed_while_it_is_reopened_does_not_leak() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     stage.blink();

@@ -1,5 +1,5 @@
-//! A flush: the file is closed below and its answer told, and whoever goes on with the handle finds the
-//! file open.
+//! A flush closes the file on the server and returns its answer. Another use of the handle finds
+//! the file open.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn flushed(stage: &Stage, flags: OpenFlags) -> base::Fh {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flush_returns_what_the_server_answers_to_a_close() {
+async fn a_flush_returns_the_servers_answer_to_a_close() {
     for lost_before in [false, true] {
         let stage = Stage::new();
         let fh = stage.create("f").await;
@@ -31,7 +31,7 @@ async fn a_flush_returns_what_the_server_answers_to_a_close() {
         stage.faulty.fail_after(Call::Finish, 1 + u64::from(lost_before), Errno::EDQUOT);
         assert_eq!(stage.recovering.flush(fh).await, Err(Errno::EDQUOT), "{lost_before}");
         assert_eq!(stage.faulty.not_reached(), 0);
-        // It can be tried again.
+        // The caller can retry.
         stage.put(fh, 0, "CONTENT").await.unwrap();
         assert_eq!(stage.recovering.flush(fh).await, Ok(()));
         assert_eq!(stage.content("f"), "CONTENT");
@@ -41,7 +41,7 @@ async fn a_flush_returns_what_the_server_answers_to_a_close() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_more_is_asked_when_the_handle_is_given_back() {
+async fn a_close_after_a_flush_sends_no_request() {
     for finishes in [false, true] {
         let stage = Stage::new();
         let fh = flushed(&stage, making()).await;
@@ -57,7 +57,7 @@ async fn nothing_more_is_asked_when_the_handle_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_user_opens_the_file_once() {
+async fn the_next_use_reopens_the_file_once() {
     let stage = Stage::new();
     let fh = flushed(&stage, making()).await;
     let gate = stage.faulty.hold(Call::Open, 1);
@@ -86,9 +86,9 @@ async fn the_next_user_opens_the_file_once() {
     stage.nothing_leaked().await;
 }
 
-/// A write that begins between the close and its answer finds the file open, too.
+/// A write that begins between the close and its reply finds the file open, too.
 #[tokio::test(start_paused = true)]
-async fn a_close_on_its_way_is_in_nobody_s_way() {
+async fn a_close_in_flight_does_not_block_others() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     stage.put(fh, 0, "content").await.unwrap();
@@ -96,7 +96,7 @@ async fn a_close_on_its_way_is_in_nobody_s_way() {
     let mut flush = stage.recovering.flush(fh);
     assert!(poll_once(&mut flush).is_pending());
     stage.put(fh, 0, "CONTENT").await.unwrap();
-    // The other descriptor is closed meanwhile.
+    // The other descriptor is closed in the meantime.
     stage.recovering.flush(fh).await.unwrap();
     gate.release();
     assert_eq!(flush.await, Ok(()));
@@ -106,7 +106,7 @@ async fn a_close_on_its_way_is_in_nobody_s_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_this_mount_does_to_its_names_takes_no_file_away() {
+async fn a_flushed_file_survives_unlink_and_rename() {
     let stage = Stage::new();
     let recovering = &stage.recovering;
     for what in ["unlink", "replace", "rename"] {
@@ -131,7 +131,7 @@ async fn what_this_mount_does_to_its_names_takes_no_file_away() {
     }
 }
 
-/// What has no name any more could not be opened again.
+/// A file without a name could not be reopened.
 #[tokio::test(start_paused = true)]
 async fn a_removed_file_is_not_closed_by_a_flush() {
     let stage = Stage::new();
@@ -145,9 +145,9 @@ async fn a_removed_file_is_not_closed_by_a_flush() {
     stage.nothing_leaked().await;
 }
 
-/// Whoever makes a file may write to it, whatever its permissions are.
+/// The creator of a file may write to it, whatever its mode is.
 #[tokio::test(start_paused = true)]
-async fn a_file_that_may_not_be_written_is_opened_again_for_its_maker() {
+async fn a_read_only_file_is_reopened_for_its_creator() {
     let stage = Stage::new();
     let flags = OpenFlags { create: Create::Exclusive(0o444), ..making() };
     let fh = flushed(&stage, flags).await;
@@ -158,9 +158,9 @@ async fn a_file_that_may_not_be_written_is_opened_again_for_its_maker() {
     stage.nothing_leaked().await;
 }
 
-/// The file must be what it was. Whoever appends needs only the same file grown.
+/// The file must be unchanged. For an append it may also have grown.
 #[tokio::test(start_paused = true)]
-async fn what_others_have_changed_meanwhile_is_not_written_to() {
+async fn a_flushed_file_changed_by_others_is_not_written() {
     let stage = Stage::new();
     let fh = flushed(&stage, making()).await;
     let other =
@@ -183,7 +183,7 @@ async fn what_others_have_changed_meanwhile_is_not_written_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loss_opens_the_file_again_as_any_other() {
+async fn a_loss_reopens_a_flushed_file() {
     for (cut_before, flags) in [(true, making()), (false, making()), (true, appending())] {
         let stage = Stage::new();
         let fh = flushed(&stage, flags).await;
@@ -200,9 +200,9 @@ async fn a_loss_opens_the_file_again_as_any_other() {
     }
 }
 
-/// Writes whose answers were lost are sent again through the file as it was opened again.
+/// Writes without a reply are replayed through the reopened file.
 #[tokio::test(start_paused = true)]
-async fn a_flush_is_behind_writes_that_are_sent_again() {
+async fn a_flush_waits_for_replayed_writes() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     stage.server().set_pending(true);
@@ -221,9 +221,9 @@ async fn a_flush_is_behind_writes_that_are_sent_again() {
     stage.nothing_leaked().await;
 }
 
-/// The close has begun: that nobody waits for it changes nothing.
+/// The close has begun, so cancelling its caller has no effect.
 #[tokio::test(start_paused = true)]
-async fn a_flush_that_is_given_up_has_closed_the_file() {
+async fn a_cancelled_flush_has_closed_the_file() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     stage.put(fh, 0, "content").await.unwrap();

@@ -1,11 +1,12 @@
-//! Two gateways to one file system, each of which shows for a while what was before a change made
-//! through the other. They are cut off and come back at random, interleaved call by call with two
-//! programs that use them through a pool, and with another machine that changes a file of its own.
+//! Two gateways to one file system. Each may show, for a while, the state before a change through
+//! the other one. They are disconnected and reconnected at random, interleaved call by call with
+//! two programs that use them through a pool, and with another machine that changes a file of its
+//! own.
 //!
-//! - What a program did is there once, and each answer is that of a server without gateways. A change
-//!   of a name may end with `EIO` if a gateway was cut off meanwhile: the other one may show what
-//!   was before, and then nothing tells whether it has happened.
-//! - What is shown of the other machine's file is at most as old as a gateway may lag.
+//! - Each change of a program is executed once, and each result is that of a server without
+//!   gateways. A change of a name may end with `EIO` if a gateway was disconnected in the meantime:
+//!   the other one may show the state before, and then the outcome is unknown.
+//! - The observed state of the other machine's file is at most as old as the lag of a gateway.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -27,24 +28,24 @@ use super::stage::{Started, poll_once};
 
 type Link = Arc<FaultyRemote<Lagging>>;
 
-/// The names of each program, in a directory of its own, and of what the other machine changes.
+/// The names in the directory of each program, and of the file that the other machine changes.
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const THEIRS: &str = "theirs";
 
-/// What each program does.
+/// Steps of each program.
 const STEPS: usize = 25;
 
-/// For so long a gateway may show what was. Time passes by a millisecond for each call.
+/// The longest time that a gateway may show an old state. Each call takes a millisecond.
 const LAG: Duration = Duration::from_millis(500);
 
-/// A gateway that is silent for so long is left out.
+/// A gateway that is silent for this time is ejected.
 const DEADLINE: Duration = Duration::from_millis(200);
 
-/// Of a thousand stops, at how many a gateway is cut off, and for how long at most.
+/// Probability in thousandths that a gateway is disconnected at a stop, and the longest outage.
 const CUTS: u64 = 10;
 const LONGEST_OUTAGE: Duration = Duration::from_millis(500);
 
-/// Which moment began when.
+/// When each version began.
 #[derive(Default)]
 struct Moments(Mutex<VecDeque<(Instant, u64)>>);
 
@@ -53,7 +54,7 @@ impl Moments {
         self.0.lock().unwrap().push_back((Instant::now(), moment));
     }
 
-    /// The one that a gateway may still show.
+    /// The oldest version that a gateway may still show.
     fn oldest_shown(&self) -> u64 {
         let since = Instant::now().checked_sub(LAG).unwrap();
         let mut moments = self.0.lock().unwrap();
@@ -68,13 +69,13 @@ struct Program {
     pool: Arc<Recovering>,
     dir: String,
     dice: Dice,
-    /// What each of its files is to be.
+    /// The expected content of each file.
     files: BTreeMap<&'static str, Vec<u8>>,
     /// A file that stays open.
     open: Option<(&'static str, Fh)>,
     history: Arc<History>,
     moments: Arc<Moments>,
-    /// How often a gateway was cut off.
+    /// How often a gateway was disconnected.
     cuts: Arc<AtomicUsize>,
 }
 
@@ -83,7 +84,7 @@ fn bytes(dice: &mut Dice) -> Vec<u8> {
     (0..len).map(|at| fill.wrapping_add(at as u8)).collect()
 }
 
-/// Writes `data` at `offset`, as a file that it does not reach is filled up with zeros.
+/// Writes `data` at `offset`, with zeros in a gap before it.
 fn put(content: &mut Vec<u8>, offset: usize, data: &[u8]) {
     content.resize(content.len().max(offset + data.len()), 0);
     content[offset..offset + data.len()].copy_from_slice(data);
@@ -102,8 +103,8 @@ impl Program {
         self.cuts.load(Relaxed)
     }
 
-    /// Whether it is not known what has become of a change of a name, during which a gateway was
-    /// cut off. What is at the server is what is expected from then on.
+    /// Whether the outcome of a change of a name is unknown, because a gateway was disconnected
+    /// during it. The state on the server is expected from then on.
     fn is_in_doubt(&mut self, changed: Result<()>, cuts_before: usize) -> bool {
         if changed.is_ok() {
             return false;
@@ -120,7 +121,7 @@ impl Program {
         true
     }
 
-    /// A name that is there.
+    /// A name that exists.
     fn present(&mut self) -> Option<&'static str> {
         let names: Vec<_> = self.files.keys().copied().collect();
         (!names.is_empty()).then(|| self.dice.pick(&names))
@@ -214,7 +215,7 @@ impl Program {
 
     async fn rename(&mut self) {
         let (Some(from), to) = (self.present(), self.dice.pick(&NAMES)) else { return };
-        // What is done with a file that is open and has lost its name is not told here.
+        // Open files without a name are not tested here.
         self.close_if(to);
         // As a kernel does before it changes a name.
         let _ = self.pool.lstat(&self.at(to)).await;
@@ -254,7 +255,7 @@ impl Program {
         assert_eq!(names, self.files.keys().copied().collect::<Vec<_>>(), "{}", self.dir);
     }
 
-    /// The file that another machine changes.
+    /// Reads the file that another machine changes.
     async fn read_theirs(&mut self) {
         let begun = self.moments.oldest_shown();
         let flags = OpenFlags::existing(Access::Read);
@@ -301,7 +302,7 @@ impl Program {
     }
 }
 
-/// Another machine: it replaces its file.
+/// Another machine, which replaces its file.
 async fn other_machine(link: Arc<FaultyRemote<MemRemote>>, history: Arc<History>) {
     for words in [3, 3, 9, 3, 9] {
         let create = Create::Exclusive(0o644);
@@ -314,7 +315,7 @@ async fn other_machine(link: Arc<FaultyRemote<MemRemote>>, history: Arc<History>
     }
 }
 
-/// The answer of a server in memory, which takes no time.
+/// The result of a server in memory, which is ready at once.
 fn at_once<T>(mut call: Started<'_, T>) -> T {
     match poll_once(&mut call) {
         Poll::Ready(answer) => answer,
@@ -322,7 +323,7 @@ fn at_once<T>(mut call: Started<'_, T>) -> T {
     }
 }
 
-/// Cuts gateways off for a while.
+/// Disconnects gateways for a while.
 struct Weather {
     links: [Link; 2],
     dice: Dice,
@@ -330,7 +331,7 @@ struct Weather {
 }
 
 impl Weather {
-    /// A user of a gateway's own machine looks at something, which the gateway remembers then.
+    /// A user of the gateway's own machine looks something up, and the gateway caches it.
     fn visit(&mut self) {
         let gateway = self.links[self.dice.below(2) as usize].inner();
         let dir = self.dice.pick(&["0", "1"]);
@@ -367,7 +368,7 @@ impl Weather {
     }
 }
 
-/// Returns how often a gateway was cut off.
+/// Returns how often a gateway was disconnected.
 async fn play(seed: u64) -> usize {
     let history = History::new(&[THEIRS]);
     let server = history.server().clone();
@@ -397,7 +398,7 @@ async fn play(seed: u64) -> usize {
     let programs = (program(0), program(1));
     let maker = pool.clone();
     play.client("pool", links.clone(), async move {
-        // As a kernel does before it makes a name.
+        // As a kernel does before it creates a name.
         assert_eq!(maker.lstat(&path("1")).await, Err(Errno::ENOENT));
         maker.mkdir(&path("1"), 0o755).await.unwrap();
         let ended = tokio::join!(programs.0.run(), programs.1.run());
@@ -429,7 +430,7 @@ async fn play(seed: u64) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_gateways_of_which_one_lags_or_is_cut_off_are_one_server() {
+async fn two_lagging_gateways_behave_as_one_server() {
     let mut cuts = 0;
     for seed in seeds(150, 10_000) {
         cuts += play(seed).await;

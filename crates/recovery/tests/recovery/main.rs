@@ -1,4 +1,4 @@
-//! A steady remote over remotes that fail when they are told to.
+//! Tests of `Recovering` over remotes with injected faults.
 
 mod appends;
 mod conformance;
@@ -8,10 +8,10 @@ mod flushes;
 mod gateways;
 mod names;
 mod opens;
+mod outage_log;
 mod random;
 mod real;
-mod runs;
-mod sharers;
+mod restarts;
+mod shared_files;
 mod stage;
-mod telling;
 mod waiting;

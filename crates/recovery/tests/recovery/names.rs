@@ -1,14 +1,14 @@
-//! Names that are changed while the answer is lost: what is answered, and what is never done.
+//! Changes of names whose reply is lost: the results, and what is never done.
 
 use base::{AttrChange, Create, Errno, OpenFlags, Remote, RenameMode};
 use testkit::{Call, path};
 
 use super::stage::{Stage, Started, appending, making};
 
-/// A while ago: nothing that was made just now.
+/// An old time stamp: not created just now.
 const OLD: i64 = 1_000_000_000;
 
-/// Teaches the clock.
+/// Makes the server's clock known.
 async fn with_clock(stage: &Stage) {
     let flags = OpenFlags { create: Create::Exclusive(0o644), ..making() };
     let fh = stage.open("clock", flags).await;
@@ -16,7 +16,7 @@ async fn with_clock(stage: &Stage) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_directory_that_somebody_else_made_is_not_ours() {
+async fn a_directory_created_by_another_client_is_eexist() {
     for clock in [true, false] {
         let stage = Stage::new();
         if clock {
@@ -26,16 +26,16 @@ async fn a_directory_that_somebody_else_made_is_not_ours() {
             stage.faulty.fail(Call::Mkdir, 1, Errno::EHOSTDOWN);
             change(&stage);
         };
-        // It was there long before.
+        // It existed long before.
         make(|stage| {
             stage.server().put_dir("d");
             stage.server().set_mtime("d", OLD);
         });
         assert_eq!(stage.recovering.mkdir(&path("d"), 0o755).await, Err(Errno::EEXIST));
-        // It has something in it.
+        // It is not empty.
         make(|stage| stage.server().put_file("e/x", ""));
         assert_eq!(stage.recovering.mkdir(&path("e"), 0o755).await, Err(Errno::EEXIST));
-        // It lets others in.
+        // It has more permission bits.
         make(|stage| {
             stage.server().put_dir("g");
             stage.server().set_perm("g", 0o777);
@@ -48,7 +48,7 @@ async fn a_directory_that_somebody_else_made_is_not_ours() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_file_of_somebody_else_is_not_ours() {
+async fn a_file_created_by_another_client_is_eexist() {
     let stage = Stage::new();
     with_clock(&stage).await;
     let flags = OpenFlags { create: Create::Exclusive(0o600), ..making() };
@@ -67,7 +67,7 @@ async fn a_new_file_of_somebody_else_is_not_ours() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_put_in_the_place_of_a_removed_name_is_not_removed() {
+async fn an_entry_that_replaced_a_removed_name_is_not_removed() {
     for clock in [true, false] {
         let stage = Stage::new();
         if clock {
@@ -90,10 +90,10 @@ async fn what_was_put_in_the_place_of_a_removed_name_is_not_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_not_removed_is_removed_however_it_was_known() {
+async fn an_unexecuted_removal_is_repeated_for_any_known_name() {
     let stage = Stage::new();
     with_clock(&stage).await;
-    // By a listing, by being written through us, and by its age alone.
+    // Known by a listing, by a write through this mount, and by its age alone.
     stage.server().put_file("listed", "x");
     let dh = stage.recovering.opendir(&path("")).await.unwrap();
     while stage.recovering.readdir(dh).await.unwrap().is_some() {}
@@ -111,7 +111,7 @@ async fn what_was_not_removed_is_removed_however_it_was_known() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_directory_in_the_place_of_a_removed_one_stays() {
+async fn a_directory_that_replaced_a_removed_one_stays() {
     let stage = Stage::new();
     with_clock(&stage).await;
     stage.server().put_dir("d");
@@ -129,7 +129,7 @@ async fn a_new_directory_in_the_place_of_a_removed_one_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_directory_with_a_time_in_the_future_is_removed_all_the_same() {
+async fn a_directory_with_an_mtime_in_the_future_is_removed() {
     let future = base::Timestamp::now().secs + 3600;
     for by_us in [false, true] {
         let stage = Stage::new();
@@ -150,10 +150,10 @@ async fn a_directory_with_a_time_in_the_future_is_removed_all_the_same() {
     }
 }
 
-/// L2: what is known of the file is known until the outcome is, though its last handle is closed
-/// while the request is under way.
+/// L2: the attributes of an open file stay known until the outcome is, even if its last handle is
+/// closed while the request is in flight.
 #[tokio::test(start_paused = true)]
-async fn a_file_that_is_closed_during_its_rename_is_recognized() {
+async fn a_file_closed_during_its_rename_is_recognized() {
     for names in [("from", "to"), ("new", "absent")] {
         let stage = Stage::new();
         with_clock(&stage).await;
@@ -177,12 +177,11 @@ async fn a_file_that_is_closed_during_its_rename_is_recognized() {
     }
 }
 
-/// L1: a file that is changed by one of its names looks otherwise by the others, though nothing was
-/// done by these.
+/// L1: a change of a file by one of its names changes its attributes under the others.
 #[tokio::test(start_paused = true)]
-async fn a_name_of_a_file_that_was_changed_by_another_one_is_removed_and_renamed() {
+async fn a_hard_link_changed_by_another_name_is_removed_and_renamed() {
     type Prepare = for<'a> fn(&'a Stage) -> Started<'a, ()>;
-    // What was done to the file whose names were "one" and "other".
+    // The change of the file with the names "one" and "other".
     let cases: [(&str, Prepare); 4] = [
         ("changed by the first name", |stage| {
             Box::pin(async {
@@ -248,9 +247,9 @@ async fn write_to(stage: &Stage, name: &str) {
     stage.recovering.close(fh);
 }
 
-/// Only its time can say that something is new of which nothing was known.
+/// If nothing was known of a name, only its mtime can show that the entry is new.
 #[tokio::test(start_paused = true)]
-async fn a_name_that_was_never_looked_at_is_removed() {
+async fn an_unknown_name_is_removed() {
     for took_effect in [false, true] {
         let stage = Stage::new();
         with_clock(&stage).await;
@@ -284,9 +283,9 @@ async fn a_name_that_was_never_looked_at_is_removed() {
     assert_eq!(answer, Err(Errno::EIO));
 }
 
-/// L2: the file may be written while it gets its second name.
+/// L2: another client may write the file while it gets its second name.
 #[tokio::test(start_paused = true)]
-async fn a_second_name_of_a_file_that_is_written_is_ours() {
+async fn a_hard_link_to_a_file_being_written_is_recognized() {
     let stage = Stage::new();
     let fh = stage.create("file").await;
     let _ = stage.recovering.lstat(at("second")).await;
@@ -303,10 +302,10 @@ async fn a_second_name_of_a_file_that_is_written_is_ours() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rename_is_answered_by_what_is_at_both_names() {
+async fn the_outcome_of_a_rename_follows_from_both_names() {
     type Change = fn(&Stage);
-    // What happens at the server while the answer is on its way, whether ours had taken effect, and
-    // the answer.
+    // The change on the server while the reply is in flight, whether the request was executed, and
+    // the result.
     let cases: [(&str, bool, Change, Result<(), Errno>); 7] = [
         ("done", true, |_| {}, Ok(())),
         ("not done", false, |_| {}, Ok(())),
@@ -357,10 +356,10 @@ async fn a_rename_is_answered_by_what_is_at_both_names() {
     }
 }
 
-/// Looks are under way at any time: ahead, or for others. An answer from before a change, which comes
-/// after it, says nothing about what was there when the next change was sent.
+/// Lookups may be in flight at any time. The reply to one that was sent before a change, and
+/// answered after it, does not show the state before the next change.
 #[tokio::test(start_paused = true)]
-async fn a_look_from_before_a_change_is_not_what_was_there_after_it() {
+async fn a_lookup_sent_before_a_change_does_not_show_the_state_after_it() {
     for call in [Call::Lstat, Call::Open, Call::Readdir] {
         let stage = Stage::new();
         stage.server().put_file("d/a", "this is replaced");
@@ -403,7 +402,7 @@ async fn a_look_from_before_a_change_is_not_what_was_there_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_link_of_somebody_else_is_not_ours() {
+async fn a_symlink_created_by_another_client_is_eexist() {
     let stage = Stage::new();
     stage.server().put_file("f", "content");
     stage.faulty.fail(Call::Symlink, 2, Errno::EHOSTDOWN);
@@ -415,9 +414,9 @@ async fn a_link_of_somebody_else_is_not_ours() {
     assert_eq!(stage.recovering.link(&path("f"), &path("g")).await, Err(Errno::EEXIST));
 }
 
-/// What was made through us, and is made once more, is there already.
+/// A name that this mount has created exists when it is created again.
 #[tokio::test(start_paused = true)]
-async fn what_we_made_before_is_not_made_again() {
+async fn a_name_created_earlier_is_eexist() {
     let stage = Stage::new();
     stage.recovering.mkdir(&path("d"), 0o755).await.unwrap();
     stage.recovering.symlink(b"x", &path("l")).await.unwrap();
@@ -440,9 +439,10 @@ const FAIL: fn(&Stage, Call) = |stage, call| stage.faulty.fail(call, 1, Errno::E
 const FAIL_AFTER: fn(&Stage, Call) =
     |stage, call| stage.faulty.fail_after(call, 1, Errno::EHOSTDOWN);
 
-/// What was given up as lost may be carried out after the look, when it is sent again already.
+/// A request that was given up as lost may be executed after the check, when it was already sent
+/// again.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_carried_out_late_is_done_all_the_same() {
+async fn a_request_that_is_executed_late_is_done() {
     let fresh = OpenFlags { create: Create::Exclusive(0o640), ..making() };
     let requests: [(Call, Request); 6] = [
         (Call::Mkdir, |remote| Box::pin(remote.mkdir(at("newdir"), 0o750))),
@@ -452,7 +452,7 @@ async fn a_request_that_is_carried_out_late_is_done_all_the_same() {
         (Call::Rmdir, |remote| Box::pin(remote.rmdir(at("dir")))),
         (Call::Rename, |remote| Box::pin(remote.rename(at("file"), at("x"), RenameMode::Replace))),
     ];
-    // Somebody else may see its work meanwhile, which is not what was there before.
+    // Another caller may observe its effect in the meantime, which is not the state before.
     let requests = requests.iter().flat_map(|request| [(request, false), (request, true)]);
     for ((call, request), is_seen) in requests {
         let call = *call;
@@ -471,7 +471,7 @@ async fn a_request_that_is_carried_out_late_is_done_all_the_same() {
         let (answer, ()) = tokio::join!(request(&*stage.recovering), late);
         assert_eq!(answer, Ok(()), "{call:?}, seen: {is_seen}");
         assert_eq!(stage.faulty.not_reached(), 0, "{call:?}");
-        // Done again it is an error, as it has to be.
+        // Executing it again is an error, as it must be.
         assert!(request(&*stage.recovering).await.is_err(), "{call:?}");
     }
     let stage = late_stage(Call::Open).await;
@@ -488,9 +488,9 @@ async fn a_request_that_is_carried_out_late_is_done_all_the_same() {
     stage.nothing_leaked().await;
 }
 
-/// It is still the server's error when it was so before.
+/// The server's error is returned if the state was so before.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_refused_when_it_is_sent_again_is_refused() {
+async fn a_repeated_request_returns_the_servers_error() {
     for (theirs, answer) in [(0o777, Err(Errno::EEXIST)), (0o750, Ok(()))] {
         let stage = late_stage(Call::Mkdir).await;
         let gate = stage.faulty.hold(Call::Mkdir, 2);
@@ -507,12 +507,12 @@ async fn a_request_that_is_refused_when_it_is_sent_again_is_refused() {
 
 type Request = for<'a> fn(&'a dyn Remote) -> Started<'a, base::Result<()>>;
 
-/// A path that lives as long as the test.
+/// A path with the lifetime of the test.
 fn at(name: &str) -> &'static base::RemotePath {
     Box::leak(Box::new(path(name)))
 }
 
-/// Some names, and a request that is lost before it arrives, or so it seems.
+/// Some names, and a request that is lost before it arrives, or seems to be.
 async fn late_stage(call: Call) -> Stage {
     let stage = Stage::new();
     with_clock(&stage).await;

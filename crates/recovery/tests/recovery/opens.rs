@@ -1,5 +1,5 @@
-//! Opens that overlap with other opens, with renames, and with changes by other clients: all handles
-//! of a file go on after a loss.
+//! Opens that overlap with other opens, renames, and changes by other clients: all handles of a
+//! file stay usable after a loss.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -10,10 +10,10 @@ use testkit::{Call, path};
 
 use super::stage::{Stage, Started, appending, making, others_run, poll_once};
 
-/// Two opens of one file that are under way at once, whichever is answered first: what is changed
-/// through one handle is expected of the other after a loss.
+/// Two overlapping opens of one file, answered in either order: a change through one handle is
+/// expected of the other after a loss.
 #[tokio::test(start_paused = true)]
-async fn handles_of_overlapping_opens_are_of_one_file() {
+async fn overlapping_opens_share_one_file() {
     for (held, flags) in [(1, making()), (2, making()), (1, appending()), (2, appending())] {
         let stage = Stage::new();
         stage.server().put_file("f", "0123456789");
@@ -44,9 +44,9 @@ async fn handles_of_overlapping_opens_are_of_one_file() {
 }
 
 /// The first of two overlapping opens is answered, written through, and renamed, before the other
-/// is answered.
+/// one is answered.
 #[tokio::test(start_paused = true)]
-async fn what_is_done_before_an_overlapping_open_is_answered_is_expected() {
+async fn a_change_before_the_reply_to_an_overlapping_open_is_expected() {
     for renamed in [false, true] {
         let stage = Stage::new();
         stage.server().put_file("f", "0123456789");
@@ -76,10 +76,10 @@ async fn what_is_done_before_an_overlapping_open_is_answered_is_expected() {
     }
 }
 
-/// A change that was under way when an open was sent may be missing in what the open saw, though it
-/// is answered first: each session has an order of its own.
+/// Attributes returned by an open may lack a change that was in flight when it was sent, even if
+/// that is answered first: each session has its own order.
 #[tokio::test(start_paused = true)]
-async fn a_change_that_an_overlapping_open_did_not_see_is_expected() {
+async fn a_change_missing_in_an_overlapping_open_is_expected() {
     for existing in [true, false] {
         let stage = Stage::new();
         stage.server().put_file("f", "0123456789");
@@ -110,7 +110,7 @@ fn poll_once_any<T>(call: &mut (impl Future<Output = T> + Unpin)) -> Poll<T> {
     Pin::new(call).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// An open whose own name is moved before it is answered.
+/// An open whose path is renamed before it is answered.
 #[tokio::test(start_paused = true)]
 async fn an_open_that_races_a_rename_is_found_by_the_new_name() {
     let stage = Stage::new();
@@ -129,9 +129,10 @@ async fn an_open_that_races_a_rename_is_found_by_the_new_name() {
     assert_eq!(stage.read(fh).await.unwrap(), b"content");
 }
 
-/// Another client has written to the file; a second open sees that, and both handles go on.
+/// Another client has written to the file; a second open observes that, and both handles stay
+/// usable.
 #[tokio::test(start_paused = true)]
-async fn a_change_by_others_that_a_second_open_sees_is_no_other_file() {
+async fn a_change_by_others_observed_by_a_second_open_is_the_same_file() {
     for content in ["0123456789 and more", "9876543210"] {
         let stage = Stage::new();
         stage.server().put_file("f", "0123456789");
@@ -150,7 +151,7 @@ async fn a_change_by_others_that_a_second_open_sees_is_no_other_file() {
     }
 }
 
-/// Another file was put in the place of one that is open: the two are never one.
+/// Another file has replaced an open one: the two are never treated as one.
 #[tokio::test(start_paused = true)]
 async fn a_second_open_of_another_file_is_another_file() {
     let stage = Stage::new();
@@ -166,10 +167,10 @@ async fn a_second_open_of_another_file_is_another_file() {
     assert_eq!(stage.read(other).await.unwrap(), b"the other one, which is longer");
 }
 
-/// An open sees the file between two changes that are made through another handle, and the connection is
-/// lost before both can be asked: it is that file all the same.
+/// An open observes the file between two changes through another handle, and the connection is lost
+/// before both handles can be compared: it is treated as the same file.
 #[tokio::test(start_paused = true)]
-async fn what_an_open_sees_between_two_changes_is_the_same_file() {
+async fn a_state_between_two_changes_is_the_same_file() {
     let stage = Stage::new();
     stage.server().put_file("f", "0123456789");
     let flags = OpenFlags::existing(Access::ReadWrite);

@@ -1,10 +1,10 @@
-//! Random operations with random cuts, against a remote that saw none: the answers and what is there
-//! in the end must be equal. So it is over one link, and over two gateways of one server, each with
-//! a link of its own.
+//! Random operations with random losses, compared with a remote without losses: the results and the
+//! final content must be equal. Over one link, and over two gateways of one server with a link
+//! each.
 //!
-//! Left out is what a cut may change by right: files that are open when their name is removed or
-//! replaced, and changes of open files by their other names. Links lead nowhere: a path never goes
-//! through one.
+//! Excluded are cases that a loss may change by contract: files that are open when their name is
+//! removed or replaced, and changes of open files by their other hard links. No path goes through a
+//! symbolic link.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ enum Op {
     Close {
         slot: usize,
     },
-    /// Several writes, under way at once.
+    /// Several writes in flight at once.
     Write {
         slot: usize,
         parts: Vec<(u64, usize, u8)>,
@@ -98,7 +98,7 @@ enum Op {
 }
 
 impl Op {
-    /// The names that it makes, moves or removes.
+    /// The names that it creates, renames or removes.
     fn names(&self) -> Vec<&'static str> {
         match *self {
             Op::Mkdir { name }
@@ -112,7 +112,8 @@ impl Op {
     }
 }
 
-/// A link that breaks loses all that follows. One call alone can only be lost where it is alone.
+/// A broken link loses all following calls. A single call can only be lost where no other is in
+/// flight.
 fn as_of_a_link(fault: Fault, op: &Op) -> Fault {
     match (op, fault) {
         (Op::Write { parts, .. }, Fault::Unsent(nth) | Fault::Unanswered(nth))
@@ -178,7 +179,7 @@ fn fault() -> impl Strategy<Value = Fault> {
     ]
 }
 
-/// One remote with the files that are open in it.
+/// A remote with its open files.
 struct Side {
     remote: Arc<dyn Remote>,
     open: [Option<Fh>; SLOTS],
@@ -197,7 +198,7 @@ impl Side {
         self.open[slot].ok_or(Errno::EBADF)
     }
 
-    /// Does it, and tells everything of the answer that must be equal.
+    /// Runs the operation, and returns the part of the result that must be equal.
     async fn apply(&mut self, op: &Op) -> Result<String> {
         let done = |()| "done".to_owned();
         match op {
@@ -226,7 +227,7 @@ impl Side {
             }
             Op::Fsync { slot } => self.remote.fsync(self.fh(*slot)?).await.map(done),
             Op::Flush { slot } => match self.remote.flush(self.fh(*slot)?).await {
-                // Of a file whose name is gone.
+                // A file without a name.
                 Err(Errno::EOPNOTSUPP) => Ok("done".to_owned()),
                 flushed => flushed.map(done),
             },
@@ -298,7 +299,7 @@ impl Side {
     }
 }
 
-/// Everything in a remote: kinds, permissions, contents, targets.
+/// The content of a remote: kinds, permissions, contents, targets.
 fn snapshot(memory: &MemRemote, at: &str, into: &mut BTreeMap<String, String>) {
     for name in memory.names(at) {
         let below = if at.is_empty() { name } else { format!("{at}/{name}") };
@@ -314,7 +315,7 @@ fn snapshot(memory: &MemRemote, at: &str, into: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Which names the open files have, and which names lead, or may lead, to a file with several.
+/// The names of the open files, and the names that lead, or may lead, to a file with several names.
 #[derive(Default)]
 struct OpenNames([Option<String>; SLOTS], BTreeSet<String>);
 
@@ -327,20 +328,20 @@ impl OpenNames {
         self.0.iter().flatten().any(|name| OpenNames::is_within(name, top))
     }
 
-    /// Whether a file may be open by another one of the names of this one, but for this slot.
+    /// Whether a file may be open by another hard link of it, apart from this slot.
     fn is_open_by_another(&self, name: &str, but_for: Option<usize>) -> bool {
         let others = self.0.iter().enumerate().filter(|(slot, _)| Some(*slot) != but_for);
         let mut others = others.filter_map(|(_, open)| open.as_ref());
         self.1.contains(name) && others.any(|open| open != name && self.1.contains(open))
     }
 
-    /// Whether the operation is one that a cut may change by right.
+    /// Whether a loss may change the result of the operation by contract.
     fn forbids(&self, op: &Op) -> bool {
         match op {
             Op::Open { slot, name, .. } => self.is_open_by_another(name, Some(*slot)),
             Op::Chmod { name, .. } => self.is_open_by_another(name, None),
             Op::Unlink { name } => self.any_within(name),
-            // Also onto a second name of itself, which changes nothing.
+            // Also a rename to a hard link of the same file, which has no effect.
             Op::Rename { from, to, .. } => self.any_within(to) || from == to,
             Op::Link { to, .. } => self.any_within(to),
             _ => false,
@@ -370,17 +371,17 @@ impl OpenNames {
 
 type Link = Arc<FaultyRemote<MemRemote>>;
 
-/// An operation, which of the links breaks during it, and how.
+/// An operation, the link that breaks during it, and how.
 type Step = (Op, prop::sample::Index, Fault);
 
-/// A gateway that does not come back soon, or only in another run, may have lost what was not synced
-/// (L6).
+/// A gateway that is away for longer, or comes back with another write verifier, may have lost
+/// unsynced data (L6).
 const LONGEST_OF_A_POOL_SECS: u64 = 2;
 
-/// Within this time a gateway whose link is back is used again.
+/// Time within which a gateway with a restored link is used again.
 const A_POOL_SETTLES: Duration = Duration::from_secs(2);
 
-/// What is reached over these links: itself over one, a pool of gateways over several.
+/// The remote over these links: itself over one, a pool of gateways over several.
 fn over(links: &[Link]) -> Arc<dyn Remote> {
     if let [link] = links {
         return link.clone();
@@ -404,11 +405,11 @@ async fn compare(links: usize, steps: &[Step]) -> std::result::Result<(), TestCa
         if names.forbids(op) {
             continue;
         }
-        // Two files may be at two gateways, between which nothing is copied.
+        // The two files may be at two gateways, which cannot copy between them.
         if links.len() > 1 && matches!(op, Op::Copy { .. }) {
             continue;
         }
-        // As the kernel does, before it changes a name.
+        // As the kernel does before it changes a name.
         for name in op.names() {
             let _ = recovering.remote.lstat(&path(name)).await;
         }
@@ -420,13 +421,13 @@ async fn compare(links: usize, steps: &[Step]) -> std::result::Result<(), TestCa
             fault => fault,
         };
         let breaking = fault.happen(&links[link.index(links.len())]);
-        // The fault is there before the operation begins.
+        // The fault is injected before the operation begins.
         let both = async { tokio::join!(biased; breaking, recovering.apply(op)).1 };
         let in_time = tokio::time::timeout(Duration::from_secs(3600), both).await;
         let got = in_time.map_err(|_| TestCaseError::fail(format!("{index} {op:?} hangs")))?;
         links.iter().for_each(|link| link.clear());
         if links.len() > 1 {
-            // Outages that follow each other at once are one that is long.
+            // Outages without a pause between them would be one long outage.
             tokio::time::sleep(A_POOL_SETTLES).await;
         }
         prop_assert_eq!(&got, &expected, "operation {} {:?} with {:?}", index, op, fault);
@@ -452,7 +453,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace("}, ), (", "}),\n(")
 }
 
-/// `RECOVERY_CASES` sets how many lists of operations are tried.
+/// `RECOVERY_CASES` sets the number of lists of operations.
 #[track_caller]
 fn agrees(links: usize) {
     let cases = std::env::var("STEADY_CASES").map_or(150, |cases| cases.parse().unwrap());

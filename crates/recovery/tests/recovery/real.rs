@@ -1,4 +1,4 @@
-//! Over a real host and OpenSSH's sftp-server, which is killed again and again.
+//! Over a real host and OpenSSH's sftp-server, which is killed repeatedly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,7 +67,7 @@ const PIECE_BYTES: usize = 64 << 10;
 const KILLS: usize = 4;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_arrives_whole_through_servers_that_are_killed() {
+async fn a_file_is_complete_through_killed_servers() {
     let real = Real::new(3).await;
     let content = pattern(FILE_BYTES);
     let fh = real.recovering.open(&path("f"), making()).await.unwrap().fh;
@@ -79,7 +79,7 @@ async fn a_file_arrives_whole_through_servers_that_are_killed() {
             let (recovering, data) = (real.recovering.clone(), Bytes::copy_from_slice(piece));
             writes.spawn(async move { recovering.write(fh, offset, data).await });
         }
-        // Some are answered, some are on their way, some are not sent.
+        // Some are answered, some are in flight, some are not sent.
         for _ in 0..part.len() / 4 {
             writes.join_next().await.unwrap().unwrap().unwrap();
         }
@@ -90,7 +90,7 @@ async fn a_file_arrives_whole_through_servers_that_are_killed() {
     }
     real.recovering.fsync(fh).await.unwrap();
     assert!(real.content("f") == content);
-    // And back.
+    // Reads the file back.
     let mut reads = JoinSet::new();
     for number in 0..pieces.len() {
         let (recovering, offset) = (real.recovering.clone(), (number * PIECE_BYTES) as u64);
@@ -106,13 +106,13 @@ async fn a_file_arrives_whole_through_servers_that_are_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn appended_lines_are_there_once_each() {
+async fn each_appended_line_is_in_the_file_once() {
     let real = Real::new(1).await;
     let flags = OpenFlags { append: true, ..making() };
     let fh = real.recovering.open(&path("log"), flags).await.unwrap().fh;
     let mut expected = String::new();
     for round in 0..KILLS {
-        // Begun in their order by one task, answered while the server is killed.
+        // Begun in order by one task, answered while the server is killed.
         let mut calls: Vec<_> = Vec::new();
         for number in 0..200 {
             let line = format!("round {round} line {number}\n");
@@ -141,7 +141,7 @@ async fn appended_lines_are_there_once_each() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_are_made_moved_and_removed_through_servers_that_are_killed() {
+async fn names_are_created_renamed_and_removed_through_killed_servers() {
     let real = Real::new(1).await;
     for round in 0..KILLS {
         let mut tasks = JoinSet::new();
@@ -179,7 +179,7 @@ async fn names_are_made_moved_and_removed_through_servers_that_are_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_cannot_be_reached_is_away_and_comes_back() {
+async fn an_unreachable_server_is_disconnected_and_comes_back() {
     let real = Real::new(1).await;
     let fh = real.recovering.open(&path("f"), making()).await.unwrap().fh;
     assert!(!real.host.is_disconnected() && real.host.trouble().is_none());
@@ -199,7 +199,7 @@ async fn a_server_that_cannot_be_reached_is_away_and_comes_back() {
     assert!(!real.host.is_disconnected() && !real.recovering.is_disconnected());
     assert_eq!(real.host.trouble(), None);
     assert_eq!(real.content("f"), b"kept");
-    // The machine is the same, so nothing had to be compared.
+    // The machine did not restart, so nothing had to be compared.
     assert_eq!(real.recovering.write_verifier().await.unwrap(), run);
     real.recovering.close(fh);
 }

@@ -1,4 +1,4 @@
-//! A steady remote over a faulty one in memory, and what most tests need of it.
+//! The fixture of most tests: a `Recovering` over a faulty remote in memory.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use recovery::{Config, Recovering, RetryPolicy};
 use replicas::Replicas;
 use testkit::{FaultyRemote, MemRemote, path};
 
-/// See the module.
+/// See the [module](self).
 pub(crate) struct Stage {
     pub(crate) recovering: Arc<Recovering>,
     pub(crate) faulty: Arc<FaultyRemote<MemRemote>>,
@@ -26,7 +26,7 @@ pub(crate) fn poll_once<T>(call: &mut Started<'_, T>) -> Poll<T> {
     call.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Lets everything else run that can, a few times.
+/// Lets all other tasks run for a while.
 pub(crate) async fn others_run() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
@@ -44,8 +44,8 @@ impl Stage {
         Stage { recovering: Recovering::new(faulty.clone(), config), faulty }
     }
 
-    /// Over two gateways of one server, of which everything goes through the first, that `faulty` is
-    /// the link of. They tell their runs.
+    /// Over two gateways of one server. The first one, with the link `faulty`, serves all calls.
+    /// Both have a write verifier.
     pub(crate) fn pool() -> Stage {
         let server = Arc::new(MemRemote::new());
         let links = [0, 1].map(|_| Arc::new(FaultyRemote::new(server.clone())));
@@ -85,7 +85,7 @@ impl Stage {
         String::from_utf8(self.server().content(at)).unwrap()
     }
 
-    /// Cuts the link, and lets it be back later.
+    /// Breaks the link, and restores it after `time`.
     pub(crate) fn cut_for(&self, time: Duration) {
         self.faulty.cut();
         let faulty = self.faulty.clone();
@@ -95,13 +95,13 @@ impl Stage {
         });
     }
 
-    /// A short break, after which no handle is good.
+    /// A short break, after which all handles are stale.
     pub(crate) fn blink(&self) {
         self.faulty.cut();
         self.faulty.restore_without_handles(Errno::ESTALE);
     }
 
-    /// Nothing is open at the server.
+    /// No handle is open at the server.
     pub(crate) async fn nothing_leaked(&self) {
         others_run().await;
         assert_eq!(self.server().open_handles(), 0, "handles leaked");

@@ -1,4 +1,4 @@
-//! Waiting for a connection: for ever, for a time, not at all; and giving up.
+//! Waiting for a connection: without limit, for a limited time, not at all; and cancellation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::stage::{Stage, Started, making, others_run, poll_once};
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[tokio::test(start_paused = true)]
-async fn hard_waits_as_long_as_it_takes() {
+async fn hard_waits_without_limit() {
     let stage = Stage::new();
     stage.server().put_file("f", "content");
     stage.cut_for(HOUR);
@@ -26,7 +26,7 @@ async fn hard_waits_as_long_as_it_takes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_link_that_is_back_is_noticed_soon_by_those_who_wait() {
+async fn a_restored_link_is_noticed_soon() {
     let stage = Stage::new();
     stage.cut_for(HOUR);
     let began = Instant::now();
@@ -34,9 +34,9 @@ async fn a_link_that_is_back_is_noticed_soon_by_those_who_wait() {
     assert!(began.elapsed() < HOUR + Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
-/// A host that was not reached when it was mounted is known to be away before anything is asked.
+/// A host that was not reached at mount time is known to be disconnected before the first call.
 #[tokio::test(start_paused = true)]
-async fn what_is_away_from_the_beginning_is_known_to_be() {
+async fn a_remote_disconnected_from_the_start_is_known_to_be() {
     let faulty = Arc::new(FaultyRemote::new(Arc::new(MemRemote::new())));
     faulty.cut();
     let recovering = Recovering::new(faulty.clone(), Config::default());
@@ -49,13 +49,13 @@ async fn what_is_away_from_the_beginning_is_known_to_be() {
     assert!(!recovering.is_disconnected());
 }
 
-/// Who can do without the server is free long before an attempt to connect has failed.
+/// A caller that can do without the server is free long before an attempt to connect has failed.
 #[tokio::test(start_paused = true)]
-async fn a_server_that_answers_nothing_after_a_loss_counts_as_away_soon() {
+async fn a_silent_server_after_a_loss_is_disconnected_soon() {
     let stage = Stage::new();
     stage.server().put_file("f", "content");
     stage.faulty.fail(Call::Readlink, 1, Errno::ETIMEDOUT);
-    // What is asked then: the same again, the smallest question, and that once more.
+    // The requests then: the repeated call, the probe, and the next probe.
     let gates = [
         stage.faulty.hold(Call::Readlink, 2),
         stage.faulty.hold(Call::Lstat, 1),
@@ -77,7 +77,7 @@ async fn a_server_that_answers_nothing_after_a_loss_counts_as_away_soon() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_takes_long_after_a_loss_says_nothing_about_the_server() {
+async fn a_slow_call_after_a_loss_does_not_disconnect() {
     let stage = Stage::new();
     stage.server().put_file("f", "content");
     stage.faulty.fail(Call::Readlink, 1, Errno::ETIMEDOUT);
@@ -94,7 +94,7 @@ async fn a_call_that_takes_long_after_a_loss_says_nothing_about_the_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn soft_waits_for_its_time() {
+async fn soft_waits_for_its_time_limit() {
     let limit = Duration::from_secs(20);
     let stage = Stage::with(RetryPolicy::Soft(limit));
     let fh = stage.create("f").await;
@@ -113,18 +113,18 @@ async fn soft_waits_for_its_time() {
     assert_eq!(mkdir, Err(Errno::ETIMEDOUT));
     assert_eq!(readdir, Err(Errno::ETIMEDOUT));
     assert!(began.elapsed() >= limit && began.elapsed() < limit * 2, "{:?}", began.elapsed());
-    // A new one waits for its own time.
+    // A new call has its own deadline.
     let began = Instant::now();
     assert_eq!(stage.recovering.lstat(&at).await.unwrap_err(), Errno::ETIMEDOUT);
     assert!(began.elapsed() >= limit);
     stage.faulty.restore_without_handles(Errno::ESTALE);
-    // What was given up is not sent after all.
+    // The cancelled call is not sent later.
     stage.put(fh, 0, "x").await.unwrap();
     assert_eq!(stage.content("f"), "x");
 }
 
 #[tokio::test(start_paused = true)]
-async fn soft_comes_through_a_short_break() {
+async fn soft_survives_a_short_break() {
     let stage = Stage::with(RetryPolicy::Soft(Duration::from_secs(20)));
     let fh = stage.create("f").await;
     stage.cut_for(Duration::from_secs(10));
@@ -134,7 +134,7 @@ async fn soft_comes_through_a_short_break() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_patience_the_error_comes_at_once_and_files_go_on() {
+async fn without_retries_errors_are_immediate_and_files_are_reopened() {
     let stage = Stage::with(RetryPolicy::None);
     let fh = stage.create("f").await;
     stage.put(fh, 0, "before").await.unwrap();
@@ -159,7 +159,7 @@ async fn without_patience_the_error_comes_at_once_and_files_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_gives_up_is_free_at_once() {
+async fn a_cancelled_call_returns_at_once() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     let dh = stage.recovering.opendir(&path("")).await.unwrap();
@@ -207,7 +207,7 @@ async fn whoever_gives_up_is_free_at_once() {
             let Some(mut call) = calls(number) else { break };
             assert!(poll_once(&mut call).is_pending(), "call {number}");
             others_run().await;
-            // In the second round it is known that there is no connection.
+            // In the second round the state is known to be disconnected.
             assert!(poll_once(&mut call).is_pending(), "call {number}, round {round}");
             assert!(recovering.status().calls_waiting > 0, "call {number}");
             drop(call);
@@ -225,7 +225,7 @@ async fn whoever_gives_up_is_free_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_who_wait_are_freed_together() {
+async fn all_waiting_calls_continue_together() {
     let stage = Stage::new();
     stage.server().put_file("f", "content");
     let fh = stage.create("f").await;
@@ -252,7 +252,7 @@ async fn all_who_wait_are_freed_together() {
     stage.recovering.disconnected().await;
     let asked = stage.faulty.round_trips();
     tokio::time::sleep(Duration::from_secs(100)).await;
-    // They do not all ask: one does for them.
+    // Only one probe is sent for all calls.
     assert!(stage.faulty.round_trips() - asked < 200, "{}", stage.faulty.round_trips() - asked);
     stage.faulty.restore_without_handles(Errno::ESTALE);
     let began = Instant::now();
@@ -265,7 +265,7 @@ async fn all_who_wait_are_freed_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn status_tells_what_waits() {
+async fn status_shows_waiting_calls() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
     let quiet = stage.recovering.status();
@@ -283,7 +283,7 @@ async fn status_tells_what_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waiting_means_few_questions() {
+async fn without_waiting_calls_probes_are_rare() {
     let stage = Stage::new();
     stage.faulty.cut();
     let root = path("");
@@ -297,13 +297,13 @@ async fn nobody_waiting_means_few_questions() {
     tokio::time::sleep(HOUR).await;
     let asked = stage.faulty.round_trips() - before;
     assert!((100..=400).contains(&asked), "{asked} questions in an hour");
-    // It is found all the same.
+    // The loss is found nevertheless.
     stage.faulty.restore();
     tokio::time::sleep(Duration::from_secs(15)).await;
     assert!(!stage.recovering.is_disconnected());
 }
 
-/// A request at which the server breaks down each time.
+/// A request that crashes the server each time.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_always_lost_is_not_sent_in_a_tight_loop() {
     let stage = Stage::new();

@@ -1,8 +1,8 @@
 //! Programs that share files over one connection, which breaks at random: interleaved call by call,
-//! each file changed by this client alone.
+//! and each file is changed by this client alone.
 //!
-//! - No operation fails, but a read or write of a file that was replaced while it was open.
-//! - A read during which the file was not changed shows what was written last.
+//! - No operation fails, except a read or write of a file that was replaced while it was open.
+//! - A read during which the file was not changed returns the last written content.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -16,25 +16,25 @@ use testkit::interleave::{Interleave, seeds};
 use testkit::mem::Options;
 use testkit::{FaultyRemote, ManualClock, MemRemote, path};
 
-/// What each program does.
+/// Steps of each program.
 const STEPS: usize = 20;
 
-/// Of a thousand stops, at how many the link breaks, and for how long at most.
+/// Probability in thousandths that the link breaks at a stop, and the longest outage.
 const CUTS: u64 = 15;
 const LONGEST_OUTAGE: Duration = Duration::from_millis(100);
 
-/// Of a thousand stops, after how many the server's clock shows the next second.
+/// Probability in thousandths that the server's clock advances by a second after a stop.
 const TICKS: u64 = 100;
 
 const FILES: [&str; 3] = ["a", "b", "c"];
 
-/// A file that all programs use; one of them alone writes it.
+/// A file that all programs read; one of them writes it.
 #[derive(Default)]
 struct Shared {
     content: Mutex<Vec<u8>>,
-    /// One more when a change begins and when it has ended.
+    /// Incremented when a change begins, and when it has ended.
     changes: AtomicU64,
-    /// The same of changes that put another file in its place.
+    /// Incremented as `changes`, by changes that replace the file.
     replaced: AtomicU64,
 }
 
@@ -86,7 +86,7 @@ impl Program {
         own.changes.fetch_add(1, SeqCst);
     }
 
-    /// Changes attributes of the own file, by its name or through a handle.
+    /// Sets attributes of the own file, by path or through a handle.
     async fn touch(&mut self) {
         let (name, own) = (FILES[self.number], &self.shared[self.number]);
         let change = match self.dice.chance(50) {
@@ -198,7 +198,7 @@ async fn play(seed: u64) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn programs_that_share_files_notice_nothing_of_lost_connections() {
+async fn programs_that_share_files_do_not_notice_lost_connections() {
     let mut cuts = 0;
     for seed in seeds(150, 20_000) {
         cuts += play(seed).await;

@@ -1,4 +1,4 @@
-//! What the log says of an outage.
+//! Log messages about an outage.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use tracing::{Event, Level, Metadata, Subscriber, span};
 
 use super::stage::Stage;
 
-/// Keeps warnings, each as one line.
+/// Collects warnings, each as one line.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -55,15 +55,15 @@ impl Subscriber for Log {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// L10: whoever waits learns why when it takes long, and does not read it again and again.
+/// L10: a long outage is logged once, and its end once.
 #[tokio::test(start_paused = true)]
-async fn an_outage_is_told_after_ten_seconds_once_and_its_end_too() {
+async fn an_outage_of_ten_seconds_and_its_end_are_logged_once() {
     for (outage_secs, told) in [(9, 0), (11, 1), (3_600, 1)] {
         let log = Log::default();
         let _guard = tracing::subscriber::set_default(log.clone());
         let stage = Stage::new();
         stage.cut_for(Duration::from_secs(outage_secs));
-        // While nobody asks, nobody is told.
+        // Without a call, an outage is not logged.
         assert_eq!(log.lines(), [""; 0]);
         let root = path("");
         let waiting = stage.recovering.lstat(&root);

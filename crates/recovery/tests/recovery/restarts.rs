@@ -1,4 +1,4 @@
-//! Servers that were started anew, and what they may have lost.
+//! Restarted servers, and the data that they may have lost.
 
 use base::{AttrChange, Errno, Remote};
 use bytes::Bytes;
@@ -6,12 +6,12 @@ use testkit::Call;
 
 use super::stage::{Stage, making, others_run, poll_once};
 
-/// A server that tells its runs apart, with a file that was written in two parts and not synced.
+/// A server with a write verifier, and a file that was written in two parts and not synced.
 async fn written(stage: &Stage) -> base::Fh {
     stage.faulty.set_write_verifier("first run");
     let fh = stage.create("f").await;
     stage.put(fh, 0, "0123456789").await.unwrap();
-    // The run is learnt in the background.
+    // The verifier is requested in the background.
     others_run().await;
     stage.put(fh, 10, "abcdefghij").await.unwrap();
     assert_eq!(stage.recovering.status().files_unsynced, 1);
@@ -38,22 +38,22 @@ async fn a_restart_that_lost_nothing_is_no_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_restart_has_lost_is_told_by_the_next_fsync() {
+async fn data_lost_by_a_restart_is_reported_by_the_next_fsync() {
     let stage = Stage::new();
     let fh = written(&stage).await;
     restarted(&stage, "0123456789abcdefgh\0\0");
     assert_eq!(stage.recovering.fsync(fh).await, Err(Errno::EIO));
-    // Once.
+    // Reported once.
     stage.put(fh, 10, "abcdefghij").await.unwrap();
     stage.recovering.fsync(fh).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_restart_has_lost_is_told_by_the_next_write() {
+async fn data_lost_by_a_restart_is_reported_by_the_next_write() {
     let stage = Stage::new();
     let fh = written(&stage).await;
     restarted(&stage, "0123456789\0\0\0\0\0\0\0\0\0\0");
-    // It is found when the file is opened again, which a read does as well.
+    // The loss is found when the file is reopened, also by a read.
     assert_eq!(stage.read(fh).await.unwrap().len(), 20);
     assert_eq!(stage.put(fh, 20, "!").await, Err(Errno::EIO));
     stage.put(fh, 10, "abcdefghij!").await.unwrap();
@@ -62,7 +62,7 @@ async fn what_a_restart_has_lost_is_told_by_the_next_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_only_lost_the_connection_is_not_examined() {
+async fn without_a_restart_nothing_is_compared() {
     let stage = Stage::new();
     let fh = written(&stage).await;
     stage.faulty.reset_calls();
@@ -72,29 +72,29 @@ async fn a_server_that_only_lost_the_connection_is_not_examined() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_synced_is_not_compared() {
+async fn synced_data_is_not_compared() {
     let stage = Stage::new();
     let fh = written(&stage).await;
     stage.recovering.fsync(fh).await.unwrap();
     stage.faulty.reset_calls();
-    // Whatever is there now is not what a crash could have lost.
+    // This content is not the result of a crash alone.
     restarted(&stage, "xxxxxxxxxxxxxxxxxxxx");
     stage.put(fh, 0, "0").await.unwrap();
     assert_eq!(stage.faulty.calls(Call::Read), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_compared_counts_as_lost() {
+async fn incomparable_data_is_treated_as_lost() {
     let stage = Stage::new();
     let fh = written(&stage).await;
-    // A part of the second write is overwritten, so its digest tells nothing any more.
+    // A part of the second write is overwritten, so its digest is no longer comparable.
     stage.put(fh, 12, "XY").await.unwrap();
     restarted(&stage, "0123456789abXYefghij");
     assert_eq!(stage.recovering.fsync(fh).await, Err(Errno::EIO));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_written_anew_anyway_need_not_be_there() {
+async fn data_that_is_replayed_need_not_be_intact() {
     let stage = Stage::new();
     let fh = written(&stage).await;
     let gate = stage.faulty.hold(Call::Write, 1);
@@ -108,7 +108,7 @@ async fn what_is_written_anew_anyway_need_not_be_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_was_cut_is_compared_as_far_as_it_goes() {
+async fn a_truncated_file_is_compared_up_to_its_end() {
     let stage = Stage::new();
     let fh = written(&stage).await;
     stage.put(fh, 20, "cut off").await.unwrap();
@@ -119,7 +119,7 @@ async fn a_file_that_was_cut_is_compared_as_far_as_it_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_tells_nothing_is_believed() {
+async fn a_server_without_a_write_verifier_is_trusted() {
     let stage = Stage::new();
     let fh = stage.open("f", making()).await;
     stage.put(fh, 0, "content").await.unwrap();
@@ -130,9 +130,9 @@ async fn a_server_that_tells_nothing_is_believed() {
     assert_eq!(stage.recovering.status().files_unsynced, 0);
 }
 
-/// The connection is lost before the server has told of which run it is.
+/// The connection is lost before the server has sent its verifier.
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_compared_is_believed_when_nothing_says_that_it_was_restarted() {
+async fn incomparable_data_is_trusted_without_a_sign_of_a_restart() {
     let stage = Stage::new();
     let fh = stage.open("f", making()).await;
     stage.put(fh, 0, "0123456789").await.unwrap();
@@ -145,7 +145,7 @@ async fn what_cannot_be_compared_is_believed_when_nothing_says_that_it_was_resta
 }
 
 #[tokio::test(start_paused = true)]
-async fn appends_that_are_found_in_the_file_are_no_loss() {
+async fn appends_found_in_the_file_are_compared() {
     let stage = Stage::new();
     stage.faulty.set_write_verifier("first run");
     let fh = stage.open("f", super::stage::appending()).await;
@@ -161,9 +161,9 @@ async fn appends_that_are_found_in_the_file_are_no_loss() {
     assert_eq!(stage.content("f"), "acked in doubt");
 }
 
-/// L6: writes that overlap cannot be compared. They need not be where only a connection has ended.
+/// L6: overlapping writes cannot be compared. They need not be if only a connection was lost.
 #[tokio::test(start_paused = true)]
-async fn a_gateway_that_was_only_cut_off_has_lost_nothing() {
+async fn a_gateway_that_was_only_disconnected_has_lost_nothing() {
     for runs_on in [true, false] {
         let stage = Stage::pool();
         let fh = stage.create("f").await;
