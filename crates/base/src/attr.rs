@@ -138,9 +138,9 @@ impl Attr {
     /// equal.
     #[must_use]
     pub fn is_between(&self, before: &Attr, after: &Attr) -> bool {
-        let who = |attr: &Attr| (attr.kind, attr.perm, attr.uid, attr.gid);
-        who(self) == who(before)
-            && who(self) == who(after)
+        let fixed = |attr: &Attr| (attr.kind, attr.perm, attr.uid, attr.gid);
+        fixed(self) == fixed(before)
+            && fixed(self) == fixed(after)
             && (before.size..=after.size).contains(&self.size)
             && (before.mtime..=after.mtime).contains(&self.mtime)
     }
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn between_is_between() {
+    fn intermediate_attributes_are_between() {
         let attr = |size, secs| Attr {
             kind: FileKind::Regular,
             perm: 0o644,

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_within_moves_along() {
+    fn a_rename_moves_the_paths_below_it() {
         let moved = |at: &str| path(at).moved(&path("a/b"), &path("c"));
         assert_eq!(moved("a/b"), Some(path("c")));
         assert_eq!(moved("a/b/d/e"), Some(path("c/d/e")));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_to_a_terminal_is_escaped() {
+    fn displayed_names_are_escaped() {
         let path =
             RemotePath::root().join(&Name::new(b"\x1b[2Jgr\xc3\xbc\xc3\x9fe\xff\n").unwrap());
         assert_eq!(path.to_string(), "\\u{1b}[2Jgrüße\\xff\\n");

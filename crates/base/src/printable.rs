@@ -150,7 +150,7 @@ mod tests {
 
     /// Attack: a name that is shown as another one.
     #[test]
-    fn what_reorders_or_hides_text_is_escaped() {
+    fn characters_that_reorder_or_hide_text_are_escaped() {
         assert_eq!(printable("gpj.\u{202e}exe".as_bytes()), "gpj.\\u{202e}exe");
         for hidden in [
             "\u{200b}",

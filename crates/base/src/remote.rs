@@ -404,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_keeps_order_and_cuts_at_a_byte() {
+    fn data_keeps_order_and_is_truncated_at_a_byte() {
         let mut data = Data::from(Bytes::from_static(b"abc"));
         data.push(Bytes::new());
         data.append(Data::from(Bytes::from_static(b"defg")));

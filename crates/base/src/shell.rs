@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_word_can_be_is_none() {
+    fn newlines_and_nul_cannot_be_quoted() {
         assert_eq!(quote(b"a\nb"), None);
         assert_eq!(quote(b"a\0b"), None);
         assert_eq!(quote(b"").unwrap(), b"''");

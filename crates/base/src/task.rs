@@ -213,7 +213,7 @@ pub fn batch<T>(body: impl FnOnce() -> T) -> T {
         task.run();
         polled += 1;
         if polled % TASKS_BETWEEN == 0 {
-            end_meanwhile();
+            run_end_work();
         }
     }
     drop(leave);
@@ -221,7 +221,7 @@ pub fn batch<T>(body: impl FnOnce() -> T) -> T {
 }
 
 /// Runs the work that was registered for the end of the batch so far.
-fn end_meanwhile() {
+fn run_end_work() {
     let works = BATCH
         .with_borrow_mut(|batch| batch.as_mut().map(|batch| std::mem::take(&mut batch.at_end)));
     works.iter().flatten().for_each(|work| work.at_end());
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_ready_needs_no_task() {
+    async fn a_ready_future_needs_no_task() {
         let done = Arc::new(AtomicBool::new(false));
         let flag = Flag(done.clone());
         assert!(Task::start(async move { drop(flag) }).is_none());
@@ -252,16 +252,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_woken_in_a_batch_is_finished_by_that_thread() {
-        let (answer, question) = oneshot::channel();
+        let (replier, reply) = oneshot::channel();
         let ran_on = Arc::new(Mutex::new(None));
         let seen = ran_on.clone();
         let task = Task::start(async move {
-            let () = question.await.unwrap();
+            let () = reply.await.unwrap();
             *seen.lock().unwrap() = Some(thread::current().id());
         });
         assert!(task.is_some());
         let thread = thread::spawn(move || {
-            batch(|| answer.send(()).unwrap());
+            batch(|| replier.send(()).unwrap());
             thread::current().id()
         });
         let id = thread.join().unwrap();
@@ -270,43 +270,43 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_woken_elsewhere_is_finished_by_the_runtime() {
-        let (answer, question) = oneshot::channel::<()>();
+        let (replier, reply) = oneshot::channel::<()>();
         let (done, finished) = oneshot::channel();
         let _task = Task::start(async move {
-            question.await.unwrap();
+            reply.await.unwrap();
             done.send(()).unwrap();
         });
-        thread::spawn(move || answer.send(()).unwrap()).join().unwrap();
+        thread::spawn(move || replier.send(()).unwrap()).join().unwrap();
         finished.await.unwrap();
     }
 
-    struct Tell(mpsc::UnboundedSender<&'static str>);
-    impl AtEnd for Tell {
+    struct Notifier(mpsc::UnboundedSender<&'static str>);
+    impl AtEnd for Notifier {
         fn at_end(&self) {
             self.0.send("end").unwrap();
         }
     }
 
     #[tokio::test]
-    async fn what_is_to_be_done_at_the_end_is_done_after_the_tasks() {
-        let (told, mut heard) = mpsc::unbounded_channel();
-        let tell = Arc::new(Tell(told.clone()));
-        let at_end = || at_end_of_batch(|| tell.clone());
+    async fn end_work_runs_after_the_tasks() {
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        let notifier = Arc::new(Notifier(sender.clone()));
+        let at_end = || at_end_of_batch(|| notifier.clone());
         assert!(!at_end(), "there is no batch");
-        let (answer, question) = oneshot::channel::<()>();
-        let mine = told.clone();
+        let (replier, reply) = oneshot::channel::<()>();
+        let task_sender = sender.clone();
         let _task = Task::start(async move {
-            question.await.unwrap();
-            mine.send("task").unwrap();
+            reply.await.unwrap();
+            task_sender.send("task").unwrap();
         });
         batch(|| {
             assert!(at_end());
             // The inner batch leaves it to the outer one.
             batch(|| assert!(at_end()));
-            answer.send(()).unwrap();
-            told.send("body").unwrap();
+            replier.send(()).unwrap();
+            sender.send("body").unwrap();
         });
-        let order: Vec<_> = std::iter::from_fn(|| heard.try_recv().ok()).collect();
+        let order: Vec<_> = std::iter::from_fn(|| receiver.try_recv().ok()).collect();
         assert_eq!(order, ["body", "task", "end", "end"]);
         let panics = std::panic::AssertUnwindSafe(|| {
             batch(|| {
@@ -315,36 +315,37 @@ mod tests {
             });
         });
         assert!(std::panic::catch_unwind(panics).is_err());
-        assert_eq!(heard.try_recv(), Ok("end"), "also when something panics");
+        assert_eq!(receiver.try_recv(), Ok("end"), "also when something panics");
     }
 
     #[tokio::test]
-    async fn the_end_does_not_wait_for_all_of_many_tasks() {
-        let (told, mut heard) = mpsc::unbounded_channel();
-        let tell = Arc::new(Tell(told.clone()));
-        let (answer, question) = watch::channel(false);
+    async fn end_work_does_not_wait_for_all_tasks() {
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        let notifier = Arc::new(Notifier(sender.clone()));
+        let (replier, reply) = watch::channel(false);
         let tasks: Vec<_> = (0..2 * TASKS_BETWEEN)
             .map(|_| {
-                let (mut question, told, tell) = (question.clone(), told.clone(), tell.clone());
+                let (mut reply, sender, notifier) =
+                    (reply.clone(), sender.clone(), notifier.clone());
                 Task::start(async move {
-                    question.wait_for(|ready| *ready).await.unwrap();
-                    at_end_of_batch(|| tell.clone());
-                    told.send("task").unwrap();
+                    reply.wait_for(|ready| *ready).await.unwrap();
+                    at_end_of_batch(|| notifier.clone());
+                    sender.send("task").unwrap();
                 })
             })
             .collect();
-        batch(|| answer.send(true).unwrap());
-        let order: Vec<_> = std::iter::from_fn(|| heard.try_recv().ok()).collect();
+        batch(|| replier.send(true).unwrap());
+        let order: Vec<_> = std::iter::from_fn(|| receiver.try_recv().ok()).collect();
         assert_eq!(order.iter().position(|what| *what == "end"), Some(TASKS_BETWEEN));
         assert_eq!((order.len(), tasks.len()), (4 * TASKS_BETWEEN, 2 * TASKS_BETWEEN));
     }
 
     #[tokio::test]
-    async fn a_panic_in_a_batch_does_not_take_the_others_along() {
-        let (answer, question) = watch::channel(false);
+    async fn a_panic_in_a_batch_does_not_lose_other_tasks() {
+        let (replier, reply) = watch::channel(false);
         let (done, finished) = oneshot::channel();
-        let mut first = question.clone();
-        let mut second = question;
+        let mut first = reply.clone();
+        let mut second = reply;
         let _panics = Task::start(async move {
             first.wait_for(|ready| *ready).await.unwrap();
             panic!("as it should");
@@ -353,7 +354,7 @@ mod tests {
             second.wait_for(|ready| *ready).await.unwrap();
             done.send(()).unwrap();
         });
-        let batch = std::panic::AssertUnwindSafe(|| batch(|| answer.send(true).unwrap()));
+        let batch = std::panic::AssertUnwindSafe(|| batch(|| replier.send(true).unwrap()));
         assert!(std::panic::catch_unwind(batch).is_err());
         finished.await.unwrap();
     }

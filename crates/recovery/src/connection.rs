@@ -18,8 +18,7 @@ use base::{Errno, RemotePath};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::Config;
-use crate::Core;
+use crate::{Config, Core};
 
 /// Time between the first probe without a reply and the second one; doubles with each probe.
 const FIRST_PROBE_INTERVAL: Duration = Duration::from_millis(100);

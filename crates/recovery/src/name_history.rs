@@ -227,7 +227,7 @@ impl NameHistory {
                 }
             }
             match query.apply_event(&record.event) {
-                Match::NoMatch => {}
+                Match::Irrelevant => {}
                 Match::State(found) => return Some(found),
                 Match::Unknown => return None,
             }
@@ -242,7 +242,7 @@ fn listed_bytes(entry: &DirEntry) -> usize {
 }
 
 enum Match {
-    NoMatch,
+    Irrelevant,
     State(NameState),
     /// Older events are not valid for this name.
     Unknown,
@@ -317,7 +317,7 @@ impl Query {
             }
             Event::Observed(..) | Event::SetAttr(..) | Event::Linked(..) => {}
         }
-        Match::NoMatch
+        Match::Irrelevant
     }
 
     fn continue_as(&mut self, path: RemotePath, renamed: RenamedBy) {

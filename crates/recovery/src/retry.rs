@@ -9,9 +9,8 @@ use std::time::Duration;
 use base::{Errno, Result};
 use tokio::time::Instant;
 
-use crate::Core;
-use crate::RetryPolicy;
 use crate::connection::{WaitGuard, is_loss};
+use crate::{Core, RetryPolicy};
 
 /// Losses of one call that are retried without a backoff while the connection comes back in
 /// between. A connection that breaks twice is nothing unusual.

@@ -61,7 +61,7 @@ fn size(size: u64) -> AttrChange {
 
 impl Step {
     /// The route of a step: steps on one route keep their order.
-    fn way(self) -> u8 {
+    fn route(self) -> u8 {
         match self {
             Append(_) | Cut(_) => 0,
             AppendToo(_) => 1,
@@ -114,7 +114,7 @@ fn outcomes(steps: &[Step]) -> Vec<Vec<u8>> {
             into.push(content.to_vec());
         }
         for (index, step) in left.iter().enumerate() {
-            if left[..index].iter().any(|before| before.way() == step.way()) {
+            if left[..index].iter().any(|before| before.route() == step.route()) {
                 continue;
             }
             let mut content = content.to_vec();
@@ -129,7 +129,7 @@ fn outcomes(steps: &[Step]) -> Vec<Vec<u8>> {
 
 /// The inner remote, and how it breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Below {
+enum InnerRemote {
     /// One link, which is restored at once.
     Link,
     /// Two gateways. The link of the active one is restored at once.
@@ -138,19 +138,20 @@ enum Below {
     OtherGateway,
 }
 
-const BELOW: [Below; 3] = [Below::Link, Below::Pool, Below::OtherGateway];
+const INNER_REMOTES: [InnerRemote; 3] =
+    [InnerRemote::Link, InnerRemote::Pool, InnerRemote::OtherGateway];
 
-impl Below {
+impl InnerRemote {
     fn stage(self) -> Stage {
-        if self == Below::Link { Stage::new() } else { Stage::pool() }
+        if self == InnerRemote::Link { Stage::new() } else { Stage::pool() }
     }
 }
 
 /// Starts all steps at once. When the link breaks, `answered` of their requests were answered, and
 /// `arrived` more have arrived.
-async fn take_all(below: Below, steps: &[Step], answered: usize, arrived: usize) {
-    let case = format!("{below:?}: {steps:?}, {answered} answered and {arrived} arrived");
-    let stage = below.stage();
+async fn take_all(inner_remote: InnerRemote, steps: &[Step], answered: usize, arrived: usize) {
+    let case = format!("{inner_remote:?}: {steps:?}, {answered} answered and {arrived} arrived");
+    let stage = inner_remote.stage();
     stage.server().put_file("f", BEFORE);
     let handles = Handles {
         appends: stage.open("f", appending()).await,
@@ -169,7 +170,7 @@ async fn take_all(below: Below, steps: &[Step], answered: usize, arrived: usize)
     others_run().await;
     stage.faulty.cut();
     stage.faulty.clear();
-    if below != Below::OtherGateway {
+    if inner_remote != InnerRemote::OtherGateway {
         stage.faulty.restore_without_handles(Errno::ESTALE);
     }
     drop(gates);
@@ -181,7 +182,7 @@ async fn take_all(below: Below, steps: &[Step], answered: usize, arrived: usize)
     let content = stage.server().content("f");
     assert!(
         outcomes(steps).contains(&content),
-        "{case}: {:?} is there",
+        "{case}: the content is {:?}",
         String::from_utf8_lossy(&content)
     );
     stage.faulty.restore_without_handles(Errno::ESTALE);
@@ -189,7 +190,7 @@ async fn take_all(below: Below, steps: &[Step], answered: usize, arrived: usize)
     let attr = attr.unwrap_or_else(|errno| panic!("{case}: {errno}"));
     assert_eq!(attr.size, content.len() as u64, "{case}");
     // Nothing was lost, and the outcome of each append could be determined.
-    if below != Below::OtherGateway {
+    if inner_remote != InnerRemote::OtherGateway {
         assert_eq!(stage.recovering.fsync(handles.writes).await, Ok(()), "{case}");
     }
     for fh in [handles.appends, handles.appends_too, handles.writes] {
@@ -201,8 +202,8 @@ async fn take_all(below: Below, steps: &[Step], answered: usize, arrived: usize)
 async fn take_all_at_any_loss(steps: &[Step]) {
     for answered in 0..=steps.len() {
         for arrived in 0..=steps.len() - answered {
-            for below in BELOW {
-                take_all(below, steps, answered, arrived).await;
+            for inner_remote in INNER_REMOTES {
+                take_all(inner_remote, steps, answered, arrived).await;
             }
         }
     }

@@ -131,7 +131,7 @@ async fn any_replies_to_writes_and_changes_of_size_may_be_lost() {
         for _ in 0..dice.below(3) {
             // A replayed request is lost as well.
             let (call, nth) = (dice.pick(&[Call::Write, Call::Fsetattr]), 1 + dice.below(3));
-            log.push(format!("{call:?} {nth} lost again"));
+            log.push(format!("{call:?} {nth} lost in the replay"));
             gates.push(stage.faulty.hold_answer(call, nth));
             stage.blink();
             asked.retain_mut(|change| poll_once(change).is_pending());
@@ -232,17 +232,17 @@ async fn an_append_that_cannot_be_distinguished_is_an_error() {
 }
 
 /// A change of the file during the outage, and whether its handles stay usable.
-struct Meanwhile(&'static str, fn(&Stage), bool);
+struct ServerChange(&'static str, fn(&Stage), bool);
 
 #[tokio::test(start_paused = true)]
 async fn a_file_that_was_changed_on_the_server_is_stale() {
     let cases = [
-        Meanwhile("nothing", |_| {}, true),
-        Meanwhile("its size", |stage| stage.server().put_file("f", "longer content"), false),
-        Meanwhile("its time", |stage| stage.server().set_mtime("f", 5), false),
-        Meanwhile("its permissions", |stage| stage.server().set_perm("f", 0o600), false),
-        Meanwhile("it was removed", |stage| stage.server().remove("f"), false),
-        Meanwhile(
+        ServerChange("nothing", |_| {}, true),
+        ServerChange("its size", |stage| stage.server().put_file("f", "longer content"), false),
+        ServerChange("its time", |stage| stage.server().set_mtime("f", 5), false),
+        ServerChange("its permissions", |stage| stage.server().set_perm("f", 0o600), false),
+        ServerChange("it was removed", |stage| stage.server().remove("f"), false),
+        ServerChange(
             "a directory is there",
             |stage| {
                 stage.server().remove("f");
@@ -250,7 +250,7 @@ async fn a_file_that_was_changed_on_the_server_is_stale() {
             },
             false,
         ),
-        Meanwhile(
+        ServerChange(
             "a link is there",
             |stage| {
                 stage.server().move_to("f", "g");
@@ -259,7 +259,7 @@ async fn a_file_that_was_changed_on_the_server_is_stale() {
             false,
         ),
     ];
-    for Meanwhile(what, change, goes_on) in cases {
+    for ServerChange(what, change, goes_on) in cases {
         let stage = Stage::new();
         stage.server().put_file("f", "content");
         stage.server().set_mtime("f", 1_000);
@@ -444,10 +444,10 @@ async fn a_file_longer_than_written_is_stale() {
     let fh = stage.create("f").await;
     stage.put(fh, 0, "ours").await.unwrap();
     stage.faulty.cut();
-    stage.server().put_file("f", "ours, and somebody else's");
+    stage.server().put_file("f", "ours, and bytes of others");
     stage.faulty.restore_without_handles(Errno::ESTALE);
     assert_eq!(stage.put(fh, 0, "more").await, Err(Errno::ESTALE));
-    assert_eq!(stage.content("f"), "ours, and somebody else's");
+    assert_eq!(stage.content("f"), "ours, and bytes of others");
 }
 
 #[tokio::test(start_paused = true)]

@@ -324,13 +324,13 @@ fn at_once<T>(mut call: Started<'_, T>) -> T {
 }
 
 /// Disconnects gateways for a while.
-struct Weather {
+struct OutageInjector {
     links: [Link; 2],
     dice: Dice,
     cuts: Arc<AtomicUsize>,
 }
 
-impl Weather {
+impl OutageInjector {
     /// A user of the gateway's own machine looks something up, and the gateway caches it.
     fn visit(&mut self) {
         let gateway = self.links[self.dice.below(2) as usize].inner();
@@ -410,13 +410,13 @@ async fn play(seed: u64) -> usize {
         other.await;
         Vec::new()
     });
-    let dice = Dice::of_part(seed, "weather", 0);
-    let mut weather = Weather { links, dice, cuts: cuts.clone() };
+    let dice = Dice::of_part(seed, "injector", 0);
+    let mut injector = OutageInjector { links, dice, cuts: cuts.clone() };
     let ends = play.run(|_| {
         history.look();
         moments.note(history.moment());
-        weather.visit();
-        weather.change();
+        injector.visit();
+        injector.change();
     });
     let ends = ends.await;
     for (dir, files) in ends.into_iter().flatten().flatten() {

@@ -58,7 +58,7 @@ impl Subscriber for Log {
 /// L10: a long outage is logged once, and its end once.
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_ten_seconds_and_its_end_are_logged_once() {
-    for (outage_secs, told) in [(9, 0), (11, 1), (3_600, 1)] {
+    for (outage_secs, warnings) in [(9, 0), (11, 1), (3_600, 1)] {
         let log = Log::default();
         let _guard = tracing::subscriber::set_default(log.clone());
         let stage = Stage::new();
@@ -71,18 +71,18 @@ async fn an_outage_of_ten_seconds_and_its_end_are_logged_once() {
         tokio::pin!(waiting);
         tokio::select! {
             biased;
-            _ = &mut waiting => assert_eq!(told, 0, "it waits"),
+            _ = &mut waiting => assert_eq!(warnings, 0, "it waits"),
             () = ten_seconds => {
                 let lines = log.lines();
-                assert_eq!(lines.len(), told, "{lines:?}");
+                assert_eq!(lines.len(), warnings, "{lines:?}");
                 assert!(lines[0].contains("not responding, still trying"), "{lines:?}");
                 waiting.await.unwrap();
             }
         }
         let lines = log.lines();
-        assert_eq!(lines.len(), 2 * told, "{outage_secs} s: {lines:?}");
+        assert_eq!(lines.len(), 2 * warnings, "{outage_secs} s: {lines:?}");
         if let Some(last) = lines.last() {
-            let after = last.split_once("OK, after ").expect("it is told that it is back").1;
+            let after = last.split_once("OK, after ").expect("the end of the outage is logged").1;
             let secs: u64 = after.trim_end_matches(" s").parse().unwrap();
             assert!(secs >= outage_secs && secs < outage_secs + 60, "{last}");
         }

@@ -70,8 +70,8 @@ impl Program {
             );
             first.and(second)?;
             if self.dice.chance(50) {
-                let (told, flushed) = tokio::join!(self.mount.fstat(fh), self.mount.flush(fh));
-                assert_eq!(told?.size, len as u64);
+                let (attr, flushed) = tokio::join!(self.mount.fstat(fh), self.mount.flush(fh));
+                assert_eq!(attr?.size, len as u64);
                 flushed?;
             }
             self.mount.finish(fh).await?;

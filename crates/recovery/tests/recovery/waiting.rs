@@ -246,7 +246,7 @@ async fn all_waiting_calls_continue_together() {
         tokio::task::yield_now().await;
     }
     let ConnectionState::Disconnected { error, .. } = stage.recovering.status().connection else {
-        panic!("it is away: {:?}", stage.recovering.status());
+        panic!("it should be disconnected: {:?}", stage.recovering.status());
     };
     assert_eq!(error, Errno::EHOSTDOWN);
     stage.recovering.disconnected().await;
