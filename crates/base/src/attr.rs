@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What a directory entry is.
+/// The type of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileKind {
     /// A regular file.
@@ -22,7 +22,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The kind in the `S_IFMT` bits of a mode; `None` when those bits name none.
+    /// The type in the `S_IFMT` bits of a mode; `None` if those bits are invalid.
     #[must_use]
     pub fn from_mode(mode: u32) -> Option<FileKind> {
         Some(match mode & libc::S_IFMT {
@@ -37,7 +37,7 @@ impl FileKind {
         })
     }
 
-    /// The `S_IFMT` bits of this kind.
+    /// The `S_IFMT` bits of this type.
     #[must_use]
     pub fn mode_bits(self) -> u32 {
         match self {
@@ -52,8 +52,8 @@ impl FileKind {
     }
 }
 
-/// A point in time as a file's attribute has it: seconds since 1970 (negative before), and
-/// nanoseconds in `0..1_000_000_000` on top of them.
+/// A time stamp of a file: seconds since 1970 (negative before), and nanoseconds in
+/// `0..1_000_000_000` after them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
     /// Whole seconds since 1970-01-01 00:00 UTC.
@@ -69,7 +69,7 @@ impl Timestamp {
         Timestamp { secs, nanos: 0 }
     }
 
-    /// The time of this machine's clock.
+    /// The current time of the local clock.
     #[must_use]
     pub fn now() -> Timestamp {
         SystemTime::now().into()
@@ -100,23 +100,23 @@ impl From<Timestamp> for SystemTime {
     }
 }
 
-/// What a remote tells about a file. What it cannot tell (inode number, link count, change
-/// time over SFTP) is not here; the layer above makes it up.
+/// The attributes that a remote reports for an entry. Inode number, link count and ctime, which
+/// SFTP does not carry, are missing; the layer above provides them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
-    /// What it is.
+    /// The type.
     pub kind: FileKind,
     /// Permission bits, `0o7777` at most.
     pub perm: u32,
-    /// Bytes of a regular file, or of a link's target; at most `i64::MAX`.
+    /// Size in bytes of a regular file, or of the target of a link; at most `i64::MAX`.
     pub size: u64,
-    /// Owner, as the remote numbers it.
+    /// Owner, as numbered by the remote.
     pub uid: u32,
-    /// Group, as the remote numbers it.
+    /// Group, as numbered by the remote.
     pub gid: u32,
-    /// Last access.
+    /// Time of the last access.
     pub atime: Timestamp,
-    /// Last change of the content.
+    /// Time of the last change of the content.
     pub mtime: Timestamp,
 }
 
@@ -133,22 +133,22 @@ impl Attr {
         self.kind == FileKind::Directory
     }
 
-    /// Whether a file that showed `before` earlier and `after` later may have shown this in between,
-    /// while it was written: size and time of change do not decrease, all else but the time of last
-    /// access is equal.
+    /// Whether a file with the attributes `before` earlier and `after` later may have had these in
+    /// between, while it was written: size and mtime do not decrease, and all others but atime are
+    /// equal.
     #[must_use]
     pub fn is_between(&self, before: &Attr, after: &Attr) -> bool {
-        let who = |attr: &Attr| (attr.kind, attr.perm, attr.uid, attr.gid);
-        who(self) == who(before)
-            && who(self) == who(after)
+        let fixed = |attr: &Attr| (attr.kind, attr.perm, attr.uid, attr.gid);
+        fixed(self) == fixed(before)
+            && fixed(self) == fixed(after)
             && (before.size..=after.size).contains(&self.size)
             && (before.mtime..=after.mtime).contains(&self.mtime)
     }
 }
 
-/// Attributes to set; what is `None` stays as it is.
+/// Attributes to set; `None` leaves one unchanged.
 ///
-/// All that is given is applied, or an error says that something was not.
+/// Either all given attributes are set, or an error is returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttrChange {
     /// New permission bits, `0o7777` at most.
@@ -157,23 +157,23 @@ pub struct AttrChange {
     pub uid: Option<u32>,
     /// New group.
     pub gid: Option<u32>,
-    /// New length in bytes: cut, or grown with zeros.
+    /// New length in bytes: the file is truncated, or extended with zeros.
     pub size: Option<u64>,
-    /// New time of last access.
+    /// New time of the last access.
     pub atime: Option<Timestamp>,
-    /// New time of last change.
+    /// New time of the last change of the content.
     pub mtime: Option<Timestamp>,
 }
 
 impl AttrChange {
-    /// Whether nothing would change.
+    /// Whether no attribute is to be set.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == AttrChange::default()
     }
 }
 
-/// Figures of a file system, as `statvfs(3)` has them.
+/// Size and free space of a file system, as in `statvfs(3)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatVfs {
     /// Preferred size of an I/O in bytes.
@@ -192,7 +192,7 @@ pub struct StatVfs {
     pub files_free: u64,
     /// Free inodes for unprivileged users.
     pub files_available: u64,
-    /// Identifier of the file system, equal for equal ones on one host.
+    /// Identifier of the file system, unique on one host.
     pub fsid: u64,
     /// Longest name in bytes.
     pub name_max: u64,
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn between_is_between() {
+    fn intermediate_attributes_are_between() {
         let attr = |size, secs| Attr {
             kind: FileKind::Regular,
             perm: 0o644,

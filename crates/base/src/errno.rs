@@ -1,12 +1,12 @@
 //! POSIX error numbers as values.
 //!
-//! Every [`Remote`](crate::Remote) answers with one of these, since that is what the kernel and
-//! the application behind it understand. Layers with more to say (ssh's words, SFTP's status)
-//! keep their own error type and reduce it to an [`Errno`] in one function.
+//! Every [`Remote`](crate::Remote) returns these, because the kernel and the application expect
+//! them. A layer with more detailed errors (messages of ssh, status codes of SFTP) has its own
+//! error type, and converts it to an [`Errno`] in one function.
 
 use std::fmt;
 
-/// The result of everything that a [`Remote`](crate::Remote) does.
+/// The result of the operations of [`Remote`](crate::Remote).
 pub type Result<T> = std::result::Result<T, Errno>;
 
 /// One POSIX error number, always positive.
@@ -19,7 +19,7 @@ macro_rules! errnos {
             $(#[doc = concat!("`", stringify!($name), "`")]
             pub const $name: Errno = Errno(libc::$name);)*
 
-            /// The symbolic name, such as `"ENOENT"`, where it is one that this crate names.
+            /// The symbolic name, such as `"ENOENT"`, if this crate defines it.
             #[must_use]
             pub fn name(self) -> Option<&'static str> {
                 match self.0 {
@@ -40,13 +40,13 @@ errnos! {
 }
 
 impl Errno {
-    /// The error of this number; `EIO` for a number that cannot be one.
+    /// The error with this number; `EIO` for a number out of range.
     #[must_use]
     pub fn from_raw(raw: i32) -> Errno {
         if (1..4096).contains(&raw) { Errno(raw) } else { Errno::EIO }
     }
 
-    /// The number, as in `errno`.
+    /// The number, as in `errno(3)`.
     #[must_use]
     pub fn raw(self) -> i32 {
         self.0

@@ -1,12 +1,12 @@
-//! The words that all parts of sshoal share: [`Remote`], paths, attributes, errno, and the
-//! in-place [`task`]s on which operations run.
+//! The types that all crates of sshoal share: [`Remote`], handle guards, paths, attributes, errno,
+//! and the in-place [`task`]s that run operations.
 //!
-//! Nothing here does I/O, and nothing here knows FUSE, SFTP or ssh.
+//! This crate does no I/O, and knows neither FUSE nor SFTP nor ssh.
 #![forbid(unsafe_code)]
 
 pub mod attr;
 pub mod errno;
-pub mod lent;
+pub mod guard;
 pub mod path;
 pub mod printable;
 pub mod remote;
@@ -16,7 +16,7 @@ pub mod task;
 
 pub use attr::{Attr, AttrChange, FileKind, StatVfs, Timestamp};
 pub use errno::{Errno, Result};
-pub use lent::Lent;
+pub use guard::{DirGuard, OpenGuard, OwnedFh};
 pub use path::{InvalidName, Name, RemotePath};
 pub use printable::printable;
 pub use remote::{

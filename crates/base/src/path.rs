@@ -1,7 +1,7 @@
 //! Names and paths on a remote: bytes, never assumed to be UTF-8.
 //!
-//! A [`Name`] is valid by construction. Whatever comes from a server becomes a name here or is an
-//! error of the server, so nothing above has to think of `..`, `/` or NUL again.
+//! A [`Name`] is valid by construction. A name from a server that is invalid is an error of the
+//! server, so no layer above has to check for `..`, `/` or NUL.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 use crate::printable::write_printable;
 
-/// Why bytes cannot be the name of a directory entry.
+/// Why bytes are not a valid name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidName {
-    /// It has no bytes.
+    /// The name is empty.
     Empty,
-    /// It is `.` or `..`.
+    /// The name is `.` or `..`.
     Dots,
-    /// It has a `/` or a NUL in it.
+    /// The name contains `/` or NUL.
     ForbiddenByte,
-    /// It has more than [`Name::MAX_BYTES`].
+    /// The name is longer than [`Name::MAX_BYTES`].
     TooLong,
 }
 
@@ -35,17 +35,18 @@ impl fmt::Display for InvalidName {
 
 impl std::error::Error for InvalidName {}
 
-/// The name of a directory entry: not empty, not `.` or `..`, without `/` and NUL, and not longer
-/// than [`Name::MAX_BYTES`]. Most remotes have a lower limit of their own.
+/// The name of a directory entry: not empty, not `.` or `..`, without `/` and NUL, and at most
+/// [`Name::MAX_BYTES`] long. Most remotes have a lower limit.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<[u8]>);
 
 impl Name {
-    /// Longest name in bytes: what every kernel shows in a listing (`FUSE_NAME_MAX`), four times
-    /// what file systems take. So a bound for a number of names bounds their bytes.
+    /// Longest name in bytes: the limit of every kernel for listings (`FUSE_NAME_MAX`), and four
+    /// times the limit of common file systems. With it, a bound on a number of names also bounds
+    /// their bytes.
     pub const MAX_BYTES: usize = 1024;
 
-    /// Checks and takes over `bytes`.
+    /// Checks and copies `bytes`.
     pub fn new(bytes: &[u8]) -> Result<Name, InvalidName> {
         match bytes {
             b"" => Err(InvalidName::Empty),
@@ -77,16 +78,16 @@ impl fmt::Debug for Name {
     }
 }
 
-/// Escaped, so that it may go to a terminal.
+/// Escaped, so that it is safe for a terminal.
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_printable(f, &self.0, &[])
     }
 }
 
-/// A path below a remote's root: names joined by `/`, empty for the root itself.
+/// A path below the root of a remote: names joined by `/`; empty for the root.
 ///
-/// It never begins or ends with `/` and has no `.` or `..` in it.
+/// It never begins or ends with `/`, and contains no `.` or `..`.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RemotePath(Vec<u8>);
 
@@ -97,7 +98,7 @@ impl RemotePath {
         RemotePath::default()
     }
 
-    /// The path of these names, outermost first.
+    /// Joins these names, outermost first.
     pub fn from_names<'a>(names: impl IntoIterator<Item = &'a Name>) -> RemotePath {
         let mut path = RemotePath::root();
         for name in names {
@@ -106,7 +107,7 @@ impl RemotePath {
         path
     }
 
-    /// Splits `bytes` at `/` and checks each name; the empty path is the root.
+    /// Splits `bytes` at `/` and checks each name; empty bytes are the root.
     pub fn parse(bytes: &[u8]) -> Result<RemotePath, InvalidName> {
         let mut path = RemotePath::root();
         if !bytes.is_empty() {
@@ -117,7 +118,7 @@ impl RemotePath {
         Ok(path)
     }
 
-    /// This path with `name` below it.
+    /// The path of `name` in this directory.
     #[must_use]
     pub fn join(&self, name: &Name) -> RemotePath {
         let mut path = RemotePath(Vec::with_capacity(self.0.len() + 1 + name.0.len()));
@@ -126,7 +127,7 @@ impl RemotePath {
         path
     }
 
-    /// Adds `name` below this path.
+    /// Appends `name` to this path.
     pub fn push(&mut self, name: &Name) {
         if !self.0.is_empty() {
             self.0.push(b'/');
@@ -134,7 +135,7 @@ impl RemotePath {
         self.0.extend_from_slice(&name.0);
     }
 
-    /// The directory that this is in; `None` for the root.
+    /// The directory that contains this path; `None` for the root.
     #[must_use]
     pub fn parent(&self) -> Option<RemotePath> {
         if self.is_root() {
@@ -154,19 +155,19 @@ impl RemotePath {
         Some(Name(self.0[start..].into()))
     }
 
-    /// Whether this is `top` or somewhere below it.
+    /// Whether this path is `top` or below it.
     #[must_use]
     pub fn is_within(&self, top: &RemotePath) -> bool {
         self.rest(top).is_some()
     }
 
-    /// Whether this is somewhere below `top`.
+    /// Whether this path is below `top`.
     #[must_use]
     pub fn is_below(&self, top: &RemotePath) -> bool {
         self.rest(top).is_some_and(|rest| !rest.is_empty())
     }
 
-    /// What this is called when `from` has become `to`; `None` when it is not within `from`.
+    /// This path after a rename of `from` to `to`; `None` if it is not within `from`.
     #[must_use]
     pub fn moved(&self, from: &RemotePath, to: &RemotePath) -> Option<RemotePath> {
         let rest = self.rest(from)?;
@@ -174,7 +175,7 @@ impl RemotePath {
         Some(RemotePath(parts.collect::<Vec<_>>().join(&b'/')))
     }
 
-    /// The path from `top` to this.
+    /// This path relative to `top`.
     fn rest(&self, top: &RemotePath) -> Option<&[u8]> {
         let rest = self.0.strip_prefix(&top.0[..])?;
         match rest {
@@ -189,7 +190,7 @@ impl RemotePath {
         self.0.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
     }
 
-    /// Whether this is the root.
+    /// Whether this path is the root.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
@@ -208,7 +209,7 @@ impl fmt::Debug for RemotePath {
     }
 }
 
-/// Escaped, so that it may go to a terminal.
+/// Escaped, so that it is safe for a terminal.
 impl fmt::Display for RemotePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_printable(f, &self.0, &[])
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_within_moves_along() {
+    fn a_rename_moves_the_paths_below_it() {
         let moved = |at: &str| path(at).moved(&path("a/b"), &path("c"));
         assert_eq!(moved("a/b"), Some(path("c")));
         assert_eq!(moved("a/b/d/e"), Some(path("c/d/e")));
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_to_a_terminal_is_escaped() {
+    fn displayed_names_are_escaped() {
         let path =
             RemotePath::root().join(&Name::new(b"\x1b[2Jgr\xc3\xbc\xc3\x9fe\xff\n").unwrap());
         assert_eq!(path.to_string(), "\\u{1b}[2Jgrüße\\xff\\n");

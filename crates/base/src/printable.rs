@@ -1,9 +1,9 @@
-//! Text from outside, made safe for a terminal and a log: the one place that decides what may go
-//! there.
+//! Makes text from outside safe for terminals and logs. Only this module decides which characters
+//! may be shown.
 //!
-//! Escaped are control characters, which a terminal obeys; format characters and the separators of
-//! lines and paragraphs (Unicode's `Cf`, `Zl`, `Zp`), which reorder or hide what stands beside them;
-//! and bytes that are no UTF-8. All else is shown as it is.
+//! Escaped are control characters, which a terminal executes; format characters and the separators
+//! of lines and paragraphs (Unicode's `Cf`, `Zl`, `Zp`), which reorder or hide other text; and
+//! bytes that are not UTF-8. All other characters are unchanged.
 
 use std::fmt::{self, Write};
 
@@ -30,11 +30,11 @@ const FORMAT: [(u32, u32); 22] = [
     (0x1D173, 0x1D17A),
     (0xE0001, 0xE0001),
     (0xE0020, 0xE007F),
-    // Reserved for more of them.
+    // Reserved for further format characters.
     (0xFFF0, 0xFFF8),
 ];
 
-/// Whether a terminal would do something else with `char` than show it.
+/// Whether a terminal would not simply show `char`.
 #[must_use]
 pub fn is_unprintable(char: char) -> bool {
     let code = u32::from(char);
@@ -42,7 +42,7 @@ pub fn is_unprintable(char: char) -> bool {
         || code > 0x7F && FORMAT.iter().any(|(first, last)| (*first..=*last).contains(&code))
 }
 
-/// Writes `bytes` with escapes for what is unprintable, but for the characters in `kept`.
+/// Writes `bytes` and escapes unprintable characters, except those in `kept`.
 ///
 /// # Errors
 /// Those of `out`.
@@ -60,7 +60,7 @@ pub fn write_printable(out: &mut impl Write, bytes: &[u8], kept: &[char]) -> fmt
     Ok(())
 }
 
-/// `bytes` on one line.
+/// `bytes` as one printable line.
 #[must_use]
 pub fn printable(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
@@ -69,8 +69,8 @@ pub fn printable(bytes: &[u8]) -> String {
     text
 }
 
-/// `bytes` with its ends of lines and tabs; the carriage return of a raw terminal's line is left
-/// out.
+/// `bytes` as printable text with its newlines and tabs. Carriage returns, which a terminal in raw
+/// mode adds, are removed.
 #[must_use]
 pub fn printable_lines(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
@@ -79,20 +79,21 @@ pub fn printable_lines(bytes: &[u8]) -> String {
     text
 }
 
-/// As [`printable_lines`], of a stream that comes in pieces.
+/// [`printable_lines`] for a stream that arrives in pieces.
 #[derive(Debug, Default)]
 pub struct Pieces {
-    /// The beginning of a character of which the rest has not come.
+    /// An incomplete character at the end of the last piece.
     rest: Vec<u8>,
 }
 
 impl Pieces {
-    /// The next piece, without the beginning of a character at its end.
+    /// The printable text of the next piece, without an incomplete character at its end.
     pub fn next(&mut self, bytes: &[u8]) -> String {
         self.rest.extend_from_slice(bytes);
         let whole = match std::str::from_utf8(&self.rest) {
             Ok(_) => self.rest.len(),
-            // Behind this, all that follows is judged anew: it may be one broken character, or many.
+            // The bytes from here on are decoded again with the next piece: they may be one broken
+            // character, or several.
             Err(_) => {
                 let tail = self.rest.len().saturating_sub(3);
                 let ends = (tail..self.rest.len()).rev().find(|at| self.rest[*at] & 0xC0 == 0xC0);
@@ -104,19 +105,19 @@ impl Pieces {
         text
     }
 
-    /// What is left at the end.
+    /// The rest at the end of the stream.
     pub fn last(&mut self) -> String {
         printable_lines(&std::mem::take(&mut self.rest))
     }
 }
 
-/// Whether `bytes` could become one character.
+/// Whether `bytes` may be the beginning of one character.
 fn is_beginning(bytes: &[u8]) -> bool {
     matches!(std::str::from_utf8(bytes), Err(error) if error.error_len().is_none())
 }
 
-/// A JSON text with JSON's own escapes for what is unprintable: a parser reads the same, and a
-/// terminal is given nothing to obey.
+/// Replaces unprintable characters in a JSON text by JSON's own escapes: a parser reads the same
+/// value, and the text is safe for a terminal.
 #[must_use]
 pub fn printable_json(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Class of attack: escape sequences that a terminal obeys.
+    /// Attack: escape sequences that a terminal executes.
     #[test]
     fn control_characters_are_escaped() {
         assert_eq!(
@@ -147,9 +148,9 @@ mod tests {
         assert_eq!(printable(b"a\xff\xc3"), "a\\xff\\xc3");
     }
 
-    /// Class of attack: a name that is shown as another one.
+    /// Attack: a name that is shown as another one.
     #[test]
-    fn what_reorders_or_hides_text_is_escaped() {
+    fn characters_that_reorder_or_hide_text_are_escaped() {
         assert_eq!(printable("gpj.\u{202e}exe".as_bytes()), "gpj.\\u{202e}exe");
         for hidden in [
             "\u{200b}",

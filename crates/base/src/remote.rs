@@ -1,18 +1,19 @@
-//! The one interface between layers: a file system somewhere else, in POSIX's terms.
+//! [`Remote`], the contract between the layers: a file system elsewhere, in the terms of POSIX.
 //!
-//! A host, a cache around it, a union of several, the in-memory one of the tests: all are a
+//! A host, a cache around it, a union of several, and the in-memory one of the tests all implement
 //! [`Remote`], and all pass the same conformance suite (`testkit::conformance`).
 //!
-//! Rules that hold for every implementation:
+//! Every implementation keeps these rules:
 //!
-//! 1. **Dropping a future is cancellation.** The caller is free at once; whether the operation
-//!    still happens is unknown, but nothing leaks: a handle that arrives late is closed.
-//! 2. Operations on one handle take effect in the order of their first poll.
-//! 3. No operation returns bytes that were never in the file: a short read means end of file,
-//!    nothing else.
-//! 4. Symbolic links are never followed in the last component, except where a method says so.
-//! 5. A remote that cannot be reached answers `EHOSTDOWN`, or `ETIMEDOUT` when it stopped
-//!    answering; never `ENOENT`, and never an empty result.
+//! 1. **Dropping a future cancels the operation.** The caller is free at once. Whether the
+//!    operation is still executed is unknown, but nothing leaks: a handle that arrives later is
+//!    closed.
+//! 2. Operations on one handle take effect in the order of their first polls.
+//! 3. A read returns only bytes that were in the file. A short read means end of file and nothing
+//!    else.
+//! 4. A symbolic link in the last component is not followed, unless the method says so.
+//! 5. A remote that cannot be reached returns `EHOSTDOWN`, or `ETIMEDOUT` if it stopped answering.
+//!    It never returns `ENOENT` or an empty result instead.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,15 +23,16 @@ use bytes::Bytes;
 
 use crate::{Attr, AttrChange, Errno, Name, RemotePath, Result, StatVfs};
 
-/// A handle of an open file, valid with the [`Remote`] that gave it until it is closed there.
+/// A handle of an open file, valid at the [`Remote`] that returned it until it is closed there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fh(pub u64);
 
-/// A handle of an open directory, valid with the [`Remote`] that gave it until it is closed there.
+/// A handle of an open directory, valid at the [`Remote`] that returned it until it is closed
+/// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Dh(pub u64);
 
-/// What an open file may be used for.
+/// The access mode of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// `O_RDONLY`
@@ -55,14 +57,14 @@ impl Access {
     }
 }
 
-/// What to do when the file to open is not there, and when it is.
+/// Whether an open creates the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Create {
-    /// It must be there.
+    /// The file must exist.
     Never,
-    /// Made with these permission bits when it is not there (`O_CREAT`).
+    /// The file is created with these permission bits if it does not exist (`O_CREAT`).
     IfAbsent(u32),
-    /// Made with these permission bits; `EEXIST` when it is there (`O_CREAT | O_EXCL`).
+    /// The file is created with these permission bits; `EEXIST` if it exists (`O_CREAT | O_EXCL`).
     Exclusive(u32),
 }
 
@@ -71,16 +73,16 @@ pub enum Create {
 pub struct OpenFlags {
     /// Reading, writing or both.
     pub access: Access,
-    /// Whether to make it.
+    /// Whether to create the file.
     pub create: Create,
-    /// Cut to nothing at open (`O_TRUNC`).
+    /// Truncates the file to length 0 (`O_TRUNC`).
     pub truncate: bool,
-    /// Each write goes to the end, whatever offset it names (`O_APPEND`).
+    /// Each write goes to the end of the file, whatever its offset (`O_APPEND`).
     pub append: bool,
 }
 
 impl OpenFlags {
-    /// Opens what is there, with nothing changed.
+    /// Opens an existing file without changing it.
     #[must_use]
     pub fn existing(access: Access) -> OpenFlags {
         OpenFlags { access, create: Create::Never, truncate: false, append: false }
@@ -90,20 +92,20 @@ impl OpenFlags {
 /// An opened file.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
-    /// To be given back with [`Remote::close`].
+    /// The handle, which the caller closes with [`Remote::close`] or [`Remote::finish`].
     pub fh: Fh,
-    /// The attributes at the time of the open. They are never newer than the content which the
-    /// handle shows: data read through it may be kept as the content that these attributes name,
-    /// at the risk of keeping too little, never of keeping it for too long.
+    /// The attributes at the time of the open, never newer than the content that is read through
+    /// the handle. So a cache may store that content under these attributes: if the file changes
+    /// between the two, a later validation drops current content, but never keeps stale content.
     pub attr: Attr,
 }
 
-/// Bytes that were read, as the pieces in which they arrived.
+/// Bytes that were read, as a list of buffers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Data(Vec<Bytes>);
 
 impl Data {
-    /// No bytes: the end of the file.
+    /// No bytes, which means end of file.
     #[must_use]
     pub fn new() -> Data {
         Data::default()
@@ -121,7 +123,7 @@ impl Data {
         self.0.append(&mut other.0);
     }
 
-    /// Cuts off everything past the first `len` bytes.
+    /// Removes all bytes behind the first `len`.
     pub fn truncate(&mut self, mut len: usize) {
         self.0.retain_mut(|piece| {
             piece.truncate(len);
@@ -130,7 +132,7 @@ impl Data {
         });
     }
 
-    /// The bytes of `range`, which must not go past the end. Nothing is copied.
+    /// The bytes of `range`, which must be within the data. Nothing is copied.
     #[must_use]
     pub fn slice(&self, range: std::ops::Range<usize>) -> Data {
         let mut slice = Data::new();
@@ -147,7 +149,7 @@ impl Data {
         slice
     }
 
-    /// The pieces in order, none of them empty.
+    /// The buffers in order; none is empty.
     #[must_use]
     pub fn pieces(&self) -> &[Bytes] {
         &self.0
@@ -159,13 +161,13 @@ impl Data {
         self.0.iter().map(Bytes::len).sum()
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All bytes in one place; copies.
+    /// Copies all bytes into one vector.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         self.0.concat()
@@ -180,161 +182,164 @@ impl From<Bytes> for Data {
     }
 }
 
-/// One name of a listing.
+/// One entry of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
     /// Never `.` or `..`.
     pub name: Name,
-    /// As `lstat` has it, where the listing tells.
+    /// The attributes as of `lstat`, if the listing contains them.
     pub attr: Option<Attr>,
 }
 
-/// What a rename does when the new name is taken.
+/// What a rename does if the new name exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenameMode {
-    /// Replaces it in one step, as `rename(2)`.
+    /// Replaces the new name atomically, as `rename(2)`.
     Replace,
     /// Fails with `EEXIST` (`RENAME_NOREPLACE`).
     NoReplace,
 }
 
-/// How much of a remote's content is worth having on its way at once. Only advice: more waits in
-/// the remote, less leaves the way to it unused.
+/// How many bytes to keep in flight. Advice only: with more, requests queue in the remote; with
+/// less, the link is not used fully.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Bytes that all who read, or all who write, in sequence should have on their way together.
+    /// Bytes in flight of all sequential readers together, and of all sequential writers together.
     pub bytes: u64,
-    /// Longest read or write that goes as one request. Longer ones are cut into several, and many
-    /// much shorter ones cost more.
+    /// Longest read or write that is sent as one request. Longer ones are split, and many much
+    /// shorter ones cost more.
     pub request_bytes: u32,
 }
 
 impl Default for Window {
-    /// What one session over a short way carries: 1 MiB, in requests of 128 KiB.
+    /// What one session over a short link carries: 1 MiB, in requests of 128 KiB.
     fn default() -> Window {
         Window { bytes: 1 << 20, request_bytes: 128 << 10 }
     }
 }
 
-/// Where a name is, in words for the user.
+/// The location of a name, as text for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     /// The source as the user wrote it: `gw1:/project`, `local:/srv`.
     pub source: String,
-    /// The machine, as the user calls it; `localhost` for this one.
+    /// The host, as the user calls it; `localhost` for this machine.
     pub host: String,
 }
 
-/// How a digest of a file's content is made.
+/// The algorithm of a digest of a file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DigestKind {
-    /// 16 bytes
+    /// MD5, 16 bytes.
     Md5,
-    /// 20 bytes
+    /// SHA-1, 20 bytes.
     Sha1,
-    /// 32 bytes
+    /// SHA-256, 32 bytes.
     Sha256,
-    /// 32 bytes, without a key
+    /// BLAKE3 without a key, 32 bytes.
     Blake3,
 }
 
-/// What may be done to learn a digest.
+/// The permitted cost of obtaining a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DigestEffort {
-    /// Nothing is asked of anybody else; what is kept here may be read.
+    /// No request to another machine; local copies may be read.
     Known,
-    /// The content may be read.
+    /// The content may be read, on the server as well.
     Compute,
 }
 
-/// A file system somewhere else. See the [module](self) for the rules.
+/// A file system elsewhere. See the [module](self) for the rules.
 #[async_trait]
 pub trait Remote: Send + Sync + 'static {
-    /// The attributes of what `path` names, of the link itself if it is one.
+    /// The attributes of the entry at `path`; a symbolic link is not followed.
     async fn lstat(&self, path: &RemotePath) -> Result<Attr>;
 
-    /// The target of a symbolic link, as stored; `EINVAL` when it is none.
+    /// The target of a symbolic link, as stored; `EINVAL` if the entry is not a link.
     async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>>;
 
     /// Opens a directory for listing.
     async fn opendir(&self, path: &RemotePath) -> Result<Dh>;
 
-    /// The next entries in the remote's own order, `None` at the end. Entries with invalid names
-    /// are left out and logged. A batch is never empty.
+    /// The next entries, in the remote's own order; `None` at the end. Entries with invalid names
+    /// are omitted and logged. A batch is never empty.
     async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>>;
 
-    /// Gives a directory handle back. Waits for nothing.
+    /// Closes a directory handle, without waiting for the server.
     fn closedir(&self, dh: Dh);
 
-    /// Opens a regular file, following no link in the last component. `EISDIR` for a directory.
-    /// A file made here has the permission bits that were asked for, or fewer if the remote
-    /// insists.
+    /// Opens a regular file. A symbolic link in the last component is not followed. `EISDIR` for a
+    /// directory. A created file has the requested permission bits, or fewer if the remote removes
+    /// some.
     async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened>;
 
-    /// The attributes of the open file, wherever its name has gone.
+    /// The attributes of an open file, even if it was renamed or removed.
     async fn fstat(&self, fh: Fh) -> Result<Attr>;
 
-    /// Up to `len` bytes from `offset`; fewer only at the end of the file.
+    /// Reads up to `len` bytes at `offset`; fewer only at the end of the file.
     async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data>;
 
-    /// Writes all of `data` at `offset`, or at the end for a handle opened with `append`.
-    /// `Ok` when the server has it (not: on its disk). After an error any part may be written.
+    /// Writes all of `data` at `offset`, or at the end for a handle opened with `append`. `Ok`
+    /// means that the server has received the data, not that it is on the server's disk. After an
+    /// error any part of it may have been written.
     async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()>;
 
-    /// Returns when everything written so far is on the server's disk. `EOPNOTSUPP` when the
-    /// server has no such call.
+    /// Returns when all data written so far is on the server's disk. `EOPNOTSUPP` if the server has
+    /// no such request.
     async fn fsync(&self, fh: Fh) -> Result<()>;
 
-    /// As [`Remote::fsync`], for the entries of a directory.
+    /// Returns when the entries of a directory are on the server's disk. `EOPNOTSUPP` if the server
+    /// has no such request.
     async fn fsyncdir(&self, path: &RemotePath) -> Result<()>;
 
-    /// Gives a file handle back. Waits for nothing, and does not report what the server answers:
-    /// for handles through which nothing was written.
+    /// Closes a file handle, without waiting for the server, and ignores the server's answer. For
+    /// handles through which nothing was written.
     fn close(&self, fh: Fh);
 
-    /// Gives a file handle back behind all operations that have begun through it, and returns what
-    /// the server answers. Some servers report only here that a write has failed: where a quota is
-    /// exceeded, or where the file is on a network file system. The handle is given back from the
-    /// first poll on, also if the future is dropped then.
+    /// Closes a file handle after all operations that have begun through it, and returns the
+    /// server's answer. Some servers report a failed write only here: when a quota is exceeded, or
+    /// for a file on a network file system. The handle is invalid from the first poll on, even if
+    /// the future is then dropped.
     async fn finish(&self, fh: Fh) -> Result<()>;
 
-    /// Returns what the server answers when the file is closed there, behind all operations that have
-    /// begun through the handle, as [`Remote::finish`] does, and keeps the handle: the file is opened
-    /// again when something is asked through it. So it can be called at each close of a descriptor,
-    /// while others may go on with the same handle. `EOPNOTSUPP` where a file is not opened again.
+    /// Closes the file on the server as [`Remote::finish`] does, and returns the server's answer,
+    /// but keeps the handle: the next operation through it opens the file again. So this may be
+    /// called at each close of a descriptor while other descriptors still use the handle.
+    /// `EOPNOTSUPP` if the remote cannot open the file again.
     async fn flush(&self, _fh: Fh) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Changes attributes, of a link itself where the remote can (else `EOPNOTSUPP`).
+    /// Sets attributes of the entry at `path`. A symbolic link is not followed: its own attributes
+    /// are set, or `EOPNOTSUPP` is returned.
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()>;
 
-    /// Changes attributes of an open file.
+    /// Sets attributes of an open file.
     async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()>;
 
-    /// Makes a directory with these permission bits.
+    /// Creates a directory with these permission bits.
     async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()>;
 
     /// Removes an empty directory.
     async fn rmdir(&self, path: &RemotePath) -> Result<()>;
 
-    /// Removes a name that is no directory's.
+    /// Removes a name that does not lead to a directory.
     async fn unlink(&self, path: &RemotePath) -> Result<()>;
 
-    /// Makes a symbolic link at `path`.
+    /// Creates a symbolic link at `path`.
     async fn symlink(&self, target: &[u8], path: &RemotePath) -> Result<()>;
 
-    /// Makes `new` a second name of `existing`.
+    /// Creates a hard link `new` to the file at `existing`.
     async fn link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()>;
 
-    /// Gives `from` the name `to`.
+    /// Renames `from` to `to`.
     async fn rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()>;
 
-    /// Figures of the file system that holds `path`.
+    /// Size and free space of the file system that contains `path`.
     async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs>;
 
     /// Copies up to `len` bytes between two different open files without moving them over the
-    /// network, and tells how many. `EOPNOTSUPP` when the remote cannot.
+    /// network. Returns the number of bytes copied. `EOPNOTSUPP` if the remote cannot do that.
     async fn copy(
         &self,
         from: Fh,
@@ -344,21 +349,21 @@ pub trait Remote: Send + Sync + 'static {
         len: u64,
     ) -> Result<u64>;
 
-    /// How much to have on its way now. Changes as the remote learns about the way to it: what it
-    /// would like to try next is in it. Cheap, to be asked before each read ahead.
+    /// How many bytes to keep in flight now. The value changes while the remote measures its link,
+    /// and includes the next value that the remote wants to try. Cheap enough to be called before
+    /// each readahead.
     fn suggested_window(&self) -> Window {
         Window::default()
     }
 
-    /// Where what `path` names is. The first place is the one that is shown; the others hold the
-    /// same name behind it. `EOPNOTSUPP` from a remote that has no words for itself.
+    /// The locations of the entry at `path`. The first one is shown; the others are hidden behind
+    /// it. `EOPNOTSUPP` from a remote without a location of its own.
     async fn locate(&self, _path: &RemotePath) -> Result<Vec<Location>> {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// The digest of the content that the regular file at `path` has with these attributes;
-    /// `None` when it is not known, and always when there is doubt. Costs no round trip unless
-    /// `effort` allows it.
+    /// The digest of the content that the regular file at `path` has with these attributes. `None`
+    /// if it is unknown or in doubt. Costs no round trip unless `effort` permits it.
     async fn digest(
         &self,
         _path: &RemotePath,
@@ -369,26 +374,27 @@ pub trait Remote: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// A file of this machine that has the whole content of the open file, for as long as the
-    /// handle is open and longer. It must not be written to. `None` where there is none.
+    /// A local file with the complete content of the open file. It stays valid at least until the
+    /// handle is closed, and must not be written to. `None` if there is none.
     fn backing(&self, _fh: Fh) -> Option<Arc<OwnedFd>> {
         None
     }
 
-    /// Whether it is known now that it cannot be reached: what is asked of it waits for that to
-    /// change, or fails. Cheap.
-    fn is_away(&self) -> bool {
+    /// Whether the remote is known to be unreachable now. Operations then wait until it is
+    /// reachable, or fail. Cheap.
+    fn is_disconnected(&self) -> bool {
         false
     }
 
-    /// Returns when [`Remote::is_away`] has become true, at once if it is.
-    async fn gone(&self) {
+    /// Returns when [`Remote::is_disconnected`] becomes true; at once if it is true already.
+    async fn disconnected(&self) {
         std::future::pending().await
     }
 
-    /// What tells this run of the server's machine from all others: what was written and not
-    /// synced in another run may be lost. `None` where nothing tells.
-    async fn server_run(&self) -> Result<Option<Bytes>> {
+    /// A value that changes when the server may have lost data that it had acknowledged and that
+    /// was not synced. NFS calls it the write verifier; Linux's boot ID is one. `None` if the
+    /// server has none.
+    async fn write_verifier(&self) -> Result<Option<Bytes>> {
         Ok(None)
     }
 }
@@ -398,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_keeps_order_and_cuts_at_a_byte() {
+    fn data_keeps_order_and_is_truncated_at_a_byte() {
         let mut data = Data::from(Bytes::from_static(b"abc"));
         data.push(Bytes::new());
         data.append(Data::from(Bytes::from_static(b"defg")));

@@ -1,13 +1,13 @@
-//! Words of commands that the login shell of another machine reads.
+//! Quoting of words for the login shell of a remote host.
 //!
-//! Which shell that is, the user there chooses: sh, dash, bash, zsh, ksh, busybox, fish, csh or tcsh.
-//! They agree on little. Within single quotes a quote ends the word in all of them; fish takes a
-//! backslash there for an escape before a quote or a backslash, and csh takes `!` for its history.
-//! Outside of quotes a backslash makes the next byte an ordinary one in all of them, unless that is a
-//! newline: sh drops both, and csh knows no other way to write one. So a word with a newline cannot
-//! be written for all of them.
+//! The user of that host chooses the shell: sh, dash, bash, zsh, ksh, busybox, fish, csh or tcsh.
+//! Their rules differ. Within single quotes, a quote ends the word in all of them; fish takes a
+//! backslash before a quote or a backslash as an escape, and csh takes `!` for its history. Outside
+//! of quotes, a backslash makes the next byte an ordinary one in all of them, except a newline: sh
+//! removes both, and csh has no other way to write one. So a word with a newline cannot be written
+//! for all of them.
 
-/// `bytes` as one word of any login shell; `None` for what has a newline or a NUL in it.
+/// `bytes` as one word for any login shell; `None` if they contain a newline or NUL.
 #[must_use]
 pub fn quote(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut word = Vec::with_capacity(bytes.len() + 2);
@@ -33,7 +33,7 @@ mod tests {
 
     use super::quote;
 
-    /// The shells that `scripts/setup.sh` installs, each with the words that begin it.
+    /// The shells that `scripts/setup.sh` installs, each with the words of its command line.
     const SHELLS: [&[&str]; 7] = [
         &["sh", "-c"],
         &["dash", "-c"],
@@ -44,17 +44,17 @@ mod tests {
         &["tcsh", "-f", "-c"],
     ];
 
-    /// Separates words of one command: what a shell and `printf` make of it is itself.
+    /// Separates the words of one command; a shell and `printf` leave it unchanged.
     const MARK: &[u8] = b"\x01:";
 
-    /// What each of the words is for a program that the shell starts.
+    /// The words as a program that the shell starts receives them.
     fn read_by(shell: &[&str], words: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut line = b"printf %s".to_vec();
         for word in words {
             line.push(b' ');
             line.extend(quote(&[word, MARK].concat()).unwrap());
         }
-        // The shell's own `printf`, should it have one, repeats its format for each word.
+        // The `printf` of a shell, if it has one, repeats its format for each word.
         let output = Command::new(shell[0])
             .args(&shell[1..])
             .arg(OsStr::from_bytes(&line))
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_word_can_be_is_none() {
+    fn newlines_and_nul_cannot_be_quoted() {
         assert_eq!(quote(b"a\nb"), None);
         assert_eq!(quote(b"a\0b"), None);
         assert_eq!(quote(b"").unwrap(), b"''");
@@ -155,7 +155,7 @@ mod tests {
     }
 
     proptest! {
-        // One run of a shell reads many words.
+        // One process of a shell reads many words.
         #![proptest_config(ProptestConfig::with_cases(12))]
         #[test]
         fn words_of_special_bytes_are_read_as_they_were(

@@ -1,4 +1,5 @@
-//! Open things by number. A number is never used twice, so a late call meets nobody else's file.
+//! A table of open objects by number. A number is never reused, so a late call cannot reach another
+//! object.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{Errno, Result};
 
-/// What is open, by the number that the caller knows.
+/// Open objects by the number that the caller knows.
 #[derive(Debug)]
 pub struct Table<T> {
     next: AtomicU64,
@@ -20,46 +21,46 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// A number for something about to be opened.
+    /// Reserves a number for an object that is about to be opened.
     pub fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Puts in what has got its number before.
+    /// Adds an object under a reserved number.
     pub fn insert(&self, number: u64, opened: Arc<T>) {
         self.lock().insert(number, opened);
     }
 
-    /// Puts it in, and gives its number.
+    /// Adds an object and returns its number.
     pub fn add(&self, opened: T) -> u64 {
         let number = self.number();
         self.insert(number, Arc::new(opened));
         number
     }
 
-    /// `EBADF` for a number that was given back, or never given out.
+    /// The object with this number; `EBADF` if it was removed or never existed.
     pub fn get(&self, number: u64) -> Result<Arc<T>> {
         self.lock().get(&number).cloned().ok_or(Errno::EBADF)
     }
 
-    /// Takes it out; who uses it now keeps it for as long. It is dropped without the lock, if the
-    /// caller does not keep it.
+    /// Removes an object. Its current users keep it alive. If the caller drops the result, the
+    /// object is dropped without the lock.
     pub fn remove(&self, number: u64) -> Option<Arc<T>> {
         self.lock().remove(&number)
     }
 
-    /// Shows all that is open to `body`, which must not open or close any.
+    /// Calls `body` with each object. `body` must not add or remove any.
     pub fn each(&self, body: impl FnMut(&Arc<T>)) {
         self.lock().values().for_each(body);
     }
 
-    /// How many there are.
+    /// The number of objects.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Whether nothing is open.
+    /// Whether the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -1,20 +1,20 @@
-//! In-place tasks: an operation is polled where its request was decoded, and finished where its
-//! answer was decoded, without a hop to another thread or task in between.
+//! In-place tasks: an operation is polled by the thread that decoded its request, and completed by
+//! the thread that decodes its reply, without a change of thread or task in between.
 //!
-//! A hop costs 6 to 13 us (a futex wake-up, a blocking thread to a tokio worker), as much as the
-//! whole of FUSE. So [`Task::start`] polls the future at once on the calling thread. When the
-//! future has to wait, whoever completes what it waits for calls its waker; inside [`batch`] the
-//! woken task is polled on that same thread when the batch ends, elsewhere by the tokio runtime
-//! on which it was started.
+//! A change of thread costs 6 to 13 us (a futex wake-up, from a blocking thread to a tokio worker),
+//! as much as all of FUSE. So [`Task::start`] polls the future at once on the calling thread. If
+//! the future has to wait, its waker is called later. Inside [`batch`], the woken task is polled on
+//! that thread at the end of the batch; elsewhere, the tokio runtime on which it was started polls
+//! it.
 //!
 //! Invariants:
 //! 1. A future is polled by one thread at a time, and never from inside `wake`, so a waker may be
 //!    called with locks held.
-//! 2. A wake-up during a poll makes one more poll.
-//! 3. What is to be done [at the end of a batch](at_end_of_batch) is done after its tasks were
-//!    polled, or after a few of them.
-//! 4. After [`Task::cancel`] has returned `true` the future was dropped or is about to be by the
-//!    thread that polls it now, and it will not be polled again.
+//! 2. A wake-up during a poll causes one more poll.
+//! 3. Work registered [for the end of a batch](at_end_of_batch) runs after the tasks of the batch
+//!    were polled, or after a few of them.
+//! 4. After [`Task::cancel`] has returned `true`, the future is not polled again: it was dropped,
+//!    or the thread that polls it now is about to drop it.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -28,36 +28,36 @@ use tokio::runtime::Handle;
 
 type Operation = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Waits for a wake-up; nobody polls it.
+/// Waiting for a wake-up; not being polled.
 const IDLE: u8 = 0;
-/// Woken; somebody is about to poll it.
+/// Woken; a poll is scheduled.
 const SCHEDULED: u8 = 1;
 /// Being polled.
 const RUNNING: u8 = 2;
 /// Being polled, and woken since that poll began.
 const RUNNING_WOKEN: u8 = 3;
-/// Over: the future is gone.
+/// Finished or cancelled: the future was dropped.
 const DONE: u8 = 4;
 
-/// One operation on its way.
+/// An operation in progress.
 pub struct Task {
     state: AtomicU8,
     operation: Mutex<Option<Operation>>,
     runtime: Handle,
 }
 
-/// Tasks polled before what is to be done at the end of their batch is done without waiting for
-/// the others: it must not wait for long, and a few together are worth nearly as much as many.
+/// Tasks polled before the work for the end of their batch runs for the first time. That work must
+/// not wait long, and a few tasks together gain nearly as much as many.
 const TASKS_BETWEEN: usize = 8;
 
-/// What can be done once for all that happens in a [`batch`].
+/// Work that is done once for all events in a [`batch`].
 pub trait AtEnd: Send + Sync {
     /// Called by the thread that was in the batch, once for each [`at_end_of_batch`]. Must not
-    /// block, nor panic.
+    /// block or panic.
     fn at_end(&self);
 }
 
-/// What a batch has gathered.
+/// The tasks and the work of a batch.
 #[derive(Default)]
 struct Batch {
     woken: VecDeque<Arc<Task>>,
@@ -65,19 +65,19 @@ struct Batch {
 }
 
 thread_local! {
-    /// The batch that this thread is in, if it is in one.
+    /// The current batch of this thread, if there is one.
     static BATCH: RefCell<Option<Batch>> = const { RefCell::new(None) };
 }
 
 impl Task {
-    /// Polls `operation` once, here. Returns the task if it has to wait.
+    /// Polls `operation` once on this thread. Returns the task if it has to wait.
     ///
     /// Must be called within a tokio runtime.
     pub fn start(operation: impl Future<Output = ()> + Send + 'static) -> Option<Arc<Task>> {
         let task = Arc::new(Task {
             state: AtomicU8::new(SCHEDULED),
-            // Without this, tokio's cooperative budget of the task around us would make a ready
-            // future pretend to wait.
+            // Otherwise the cooperative budget of the surrounding tokio task could make a ready
+            // future return `Pending`.
             operation: Mutex::new(Some(Box::pin(tokio::task::unconstrained(operation)))),
             runtime: Handle::current(),
         });
@@ -85,7 +85,7 @@ impl Task {
         (task.state.load(Ordering::Acquire) != DONE).then_some(task)
     }
 
-    /// Drops the future. `false` when it had already finished.
+    /// Drops the future. `false` if it had already finished.
     pub fn cancel(&self) -> bool {
         let before = self.state.swap(DONE, Ordering::AcqRel);
         if before == IDLE || before == SCHEDULED {
@@ -100,7 +100,7 @@ impl Task {
         drop(operation);
     }
 
-    /// Polls until the future waits or is over.
+    /// Polls until the future waits or has finished.
     fn run(self: &Arc<Task>) {
         let waker = Waker::from(self.clone());
         let mut context = Context::from_waker(&waker);
@@ -130,7 +130,7 @@ impl Task {
                 }
             }
         }
-        // Cancelled between the end of a poll and the next one.
+        // Cancelled between two polls.
         if self.state.load(Ordering::Acquire) == DONE {
             self.drop_operation();
         }
@@ -140,7 +140,7 @@ impl Task {
         self.state.compare_exchange(SCHEDULED, RUNNING, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Notes a wake-up; `true` when this caller has to see to it that the task is polled.
+    /// Records a wake-up; `true` if the caller must arrange the poll.
     fn schedule(&self) -> bool {
         let update = |state| match state {
             IDLE => Some(SCHEDULED),
@@ -174,8 +174,8 @@ impl Wake for Task {
     }
 }
 
-/// Has something done at the end of the batch that this thread is in. `false`, and `work` is not
-/// asked for, when it is in none.
+/// Registers work for the end of the current batch of this thread. Without a batch it returns
+/// `false` and does not call `work`.
 pub fn at_end_of_batch(work: impl FnOnce() -> Arc<dyn AtEnd>) -> bool {
     BATCH.with_borrow_mut(|batch| {
         let Some(batch) = batch else { return false };
@@ -184,15 +184,15 @@ pub fn at_end_of_batch(work: impl FnOnce() -> Arc<dyn AtEnd>) -> bool {
     })
 }
 
-/// Runs `body`, then polls on this thread every [`Task`] that was woken in it.
+/// Runs `body`, then polls on this thread every [`Task`] that was woken in it, and every task that
+/// those polls wake.
 ///
-/// To be put around the decoding of answers. Tasks woken by those polls are polled too. A batch
-/// inside a batch leaves its tasks to the outer one.
+/// For the decoding of replies. A batch inside a batch leaves its tasks to the outer one.
 pub fn batch<T>(body: impl FnOnce() -> T) -> T {
     if BATCH.with_borrow(Option::is_some) {
         return body();
     }
-    /// Leaves the batch also when something panics in it, handing its tasks to the runtime.
+    /// Ends the batch, even after a panic in it, and hands the remaining tasks to the runtime.
     struct Leave;
     impl Drop for Leave {
         fn drop(&mut self) {
@@ -208,20 +208,20 @@ pub fn batch<T>(body: impl FnOnce() -> T) -> T {
     let leave = Leave;
     let result = body();
     let mut polled = 0;
-    // One by one, so that those behind one that panics are still there to be handed on.
+    // One by one, so that the tasks behind one that panics are still handed to the runtime.
     while let Some(task) = BATCH.with_borrow_mut(|batch| batch.as_mut()?.woken.pop_front()) {
         task.run();
         polled += 1;
         if polled % TASKS_BETWEEN == 0 {
-            end_meanwhile();
+            run_end_work();
         }
     }
     drop(leave);
     result
 }
 
-/// Does what was to be done at the end of the batch so far.
-fn end_meanwhile() {
+/// Runs the work that was registered for the end of the batch so far.
+fn run_end_work() {
     let works = BATCH
         .with_borrow_mut(|batch| batch.as_mut().map(|batch| std::mem::take(&mut batch.at_end)));
     works.iter().flatten().for_each(|work| work.at_end());
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_ready_needs_no_task() {
+    async fn a_ready_future_needs_no_task() {
         let done = Arc::new(AtomicBool::new(false));
         let flag = Flag(done.clone());
         assert!(Task::start(async move { drop(flag) }).is_none());
@@ -252,16 +252,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_woken_in_a_batch_is_finished_by_that_thread() {
-        let (answer, question) = oneshot::channel();
+        let (replier, reply) = oneshot::channel();
         let ran_on = Arc::new(Mutex::new(None));
         let seen = ran_on.clone();
         let task = Task::start(async move {
-            let () = question.await.unwrap();
+            let () = reply.await.unwrap();
             *seen.lock().unwrap() = Some(thread::current().id());
         });
         assert!(task.is_some());
         let thread = thread::spawn(move || {
-            batch(|| answer.send(()).unwrap());
+            batch(|| replier.send(()).unwrap());
             thread::current().id()
         });
         let id = thread.join().unwrap();
@@ -270,43 +270,43 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_woken_elsewhere_is_finished_by_the_runtime() {
-        let (answer, question) = oneshot::channel::<()>();
+        let (replier, reply) = oneshot::channel::<()>();
         let (done, finished) = oneshot::channel();
         let _task = Task::start(async move {
-            question.await.unwrap();
+            reply.await.unwrap();
             done.send(()).unwrap();
         });
-        thread::spawn(move || answer.send(()).unwrap()).join().unwrap();
+        thread::spawn(move || replier.send(()).unwrap()).join().unwrap();
         finished.await.unwrap();
     }
 
-    struct Tell(mpsc::UnboundedSender<&'static str>);
-    impl AtEnd for Tell {
+    struct Notifier(mpsc::UnboundedSender<&'static str>);
+    impl AtEnd for Notifier {
         fn at_end(&self) {
             self.0.send("end").unwrap();
         }
     }
 
     #[tokio::test]
-    async fn what_is_to_be_done_at_the_end_is_done_after_the_tasks() {
-        let (told, mut heard) = mpsc::unbounded_channel();
-        let tell = Arc::new(Tell(told.clone()));
-        let at_end = || at_end_of_batch(|| tell.clone());
+    async fn end_work_runs_after_the_tasks() {
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        let notifier = Arc::new(Notifier(sender.clone()));
+        let at_end = || at_end_of_batch(|| notifier.clone());
         assert!(!at_end(), "there is no batch");
-        let (answer, question) = oneshot::channel::<()>();
-        let mine = told.clone();
+        let (replier, reply) = oneshot::channel::<()>();
+        let task_sender = sender.clone();
         let _task = Task::start(async move {
-            question.await.unwrap();
-            mine.send("task").unwrap();
+            reply.await.unwrap();
+            task_sender.send("task").unwrap();
         });
         batch(|| {
             assert!(at_end());
-            // One inside leaves it to the outer one.
+            // The inner batch leaves it to the outer one.
             batch(|| assert!(at_end()));
-            answer.send(()).unwrap();
-            told.send("body").unwrap();
+            replier.send(()).unwrap();
+            sender.send("body").unwrap();
         });
-        let order: Vec<_> = std::iter::from_fn(|| heard.try_recv().ok()).collect();
+        let order: Vec<_> = std::iter::from_fn(|| receiver.try_recv().ok()).collect();
         assert_eq!(order, ["body", "task", "end", "end"]);
         let panics = std::panic::AssertUnwindSafe(|| {
             batch(|| {
@@ -315,36 +315,37 @@ mod tests {
             });
         });
         assert!(std::panic::catch_unwind(panics).is_err());
-        assert_eq!(heard.try_recv(), Ok("end"), "also when something panics");
+        assert_eq!(receiver.try_recv(), Ok("end"), "also when something panics");
     }
 
     #[tokio::test]
-    async fn the_end_does_not_wait_for_all_of_many_tasks() {
-        let (told, mut heard) = mpsc::unbounded_channel();
-        let tell = Arc::new(Tell(told.clone()));
-        let (answer, question) = watch::channel(false);
+    async fn end_work_does_not_wait_for_all_tasks() {
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        let notifier = Arc::new(Notifier(sender.clone()));
+        let (replier, reply) = watch::channel(false);
         let tasks: Vec<_> = (0..2 * TASKS_BETWEEN)
             .map(|_| {
-                let (mut question, told, tell) = (question.clone(), told.clone(), tell.clone());
+                let (mut reply, sender, notifier) =
+                    (reply.clone(), sender.clone(), notifier.clone());
                 Task::start(async move {
-                    question.wait_for(|ready| *ready).await.unwrap();
-                    at_end_of_batch(|| tell.clone());
-                    told.send("task").unwrap();
+                    reply.wait_for(|ready| *ready).await.unwrap();
+                    at_end_of_batch(|| notifier.clone());
+                    sender.send("task").unwrap();
                 })
             })
             .collect();
-        batch(|| answer.send(true).unwrap());
-        let order: Vec<_> = std::iter::from_fn(|| heard.try_recv().ok()).collect();
+        batch(|| replier.send(true).unwrap());
+        let order: Vec<_> = std::iter::from_fn(|| receiver.try_recv().ok()).collect();
         assert_eq!(order.iter().position(|what| *what == "end"), Some(TASKS_BETWEEN));
         assert_eq!((order.len(), tasks.len()), (4 * TASKS_BETWEEN, 2 * TASKS_BETWEEN));
     }
 
     #[tokio::test]
-    async fn a_panic_in_a_batch_does_not_take_the_others_along() {
-        let (answer, question) = watch::channel(false);
+    async fn a_panic_in_a_batch_does_not_lose_other_tasks() {
+        let (replier, reply) = watch::channel(false);
         let (done, finished) = oneshot::channel();
-        let mut first = question.clone();
-        let mut second = question;
+        let mut first = reply.clone();
+        let mut second = reply;
         let _panics = Task::start(async move {
             first.wait_for(|ready| *ready).await.unwrap();
             panic!("as it should");
@@ -353,7 +354,7 @@ mod tests {
             second.wait_for(|ready| *ready).await.unwrap();
             done.send(()).unwrap();
         });
-        let batch = std::panic::AssertUnwindSafe(|| batch(|| answer.send(true).unwrap()));
+        let batch = std::panic::AssertUnwindSafe(|| batch(|| replier.send(true).unwrap()));
         assert!(std::panic::catch_unwind(batch).is_err());
         finished.await.unwrap();
     }

@@ -244,7 +244,7 @@ impl Cached {
     /// of open files, and when the store has written its deferred records. If it is cancelled, data
     /// that is not written yet is fetched again.
     pub async fn shutdown(&self) {
-        if !self.core.inner.is_away() {
+        if !self.core.inner.is_disconnected() {
             self.core
                 .files
                 .all()
@@ -265,7 +265,7 @@ impl Core {
 
     /// The policy for `path` at present.
     pub(crate) fn read_policy(&self, path: &RemotePath) -> ReadPolicy {
-        if self.config.offline || self.is_away() {
+        if self.config.offline || self.is_disconnected() {
             ReadPolicy::CacheOnly
         } else if self.is_immutable(path) {
             ReadPolicy::CacheFirst
@@ -274,8 +274,8 @@ impl Core {
         }
     }
 
-    fn is_away(&self) -> bool {
-        self.config.stale_ok && self.inner.is_away()
+    fn is_disconnected(&self) -> bool {
+        self.config.stale_ok && self.inner.is_disconnected()
     }
 
     /// Runs `request`; with `stale_ok` only while the remote is reachable.
@@ -289,7 +289,7 @@ impl Core {
         tokio::select! {
             biased;
             answer = request => answer,
-            () = self.inner.gone() => Err(base::Errno::EHOSTDOWN),
+            () = self.inner.disconnected() => Err(base::Errno::EHOSTDOWN),
         }
     }
 

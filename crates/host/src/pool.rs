@@ -381,7 +381,7 @@ impl Pool {
     }
 
     /// Whether there is no first session now and none can be opened.
-    pub(crate) fn is_away(&self) -> bool {
+    pub(crate) fn is_disconnected(&self) -> bool {
         self.connection_error.borrow().is_some() || self.is_lost_for_good()
     }
 
@@ -392,10 +392,10 @@ impl Pool {
     }
 
     /// Returns when the first session is unavailable.
-    pub(crate) async fn gone(&self) {
+    pub(crate) async fn disconnected(&self) {
         let mut connection_error = self.connection_error.subscribe();
         loop {
-            if self.is_away() {
+            if self.is_disconnected() {
                 return;
             }
             let live = self.live(0);

@@ -119,15 +119,15 @@ impl Remote for Host {
         self.pool.suggestion()
     }
 
-    fn is_away(&self) -> bool {
-        self.pool.is_away()
+    fn is_disconnected(&self) -> bool {
+        self.pool.is_disconnected()
     }
 
-    async fn gone(&self) {
-        self.pool.gone().await;
+    async fn disconnected(&self) {
+        self.pool.disconnected().await;
     }
 
-    async fn server_run(&self) -> Result<Option<Bytes>> {
+    async fn write_verifier(&self) -> Result<Option<Bytes>> {
         let session = self.metadata().await?;
         let run = session.boot_id().await.map(Bytes::copy_from_slice);
         // A lost session cannot say that the server has no boot id.

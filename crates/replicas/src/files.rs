@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{Access, Attr, Fh, Lent, OpenFlags, Result};
+use base::{Access, Attr, Fh, OpenFlags, OwnedFh, Result};
 
 use crate::member::Member;
 use crate::open_paths::{PathGuard, Version};
@@ -17,12 +17,12 @@ use crate::stripes::Stripes;
 /// A handle at a gateway; closed there when this is dropped.
 pub(crate) struct Handle {
     pub(crate) member: Arc<Member>,
-    lent: Lent,
+    lent: OwnedFh,
 }
 
 impl Handle {
     pub(crate) fn new(member: &Arc<Member>, fh: Fh) -> Handle {
-        Handle { member: member.clone(), lent: Lent::new(member.remote.clone(), fh) }
+        Handle { member: member.clone(), lent: OwnedFh::new(member.remote.clone(), fh) }
     }
 
     pub(crate) fn fh(&self) -> Fh {

@@ -58,7 +58,7 @@ pub(crate) async fn run(
             let problem = tokio::select! {
                 biased;
                 () = member.left_out() => Problem::LeftOut,
-                () = member.remote.gone() => Problem::Unreachable,
+                () = member.remote.disconnected() => Problem::Unreachable,
                 silent_for = wait_for_silence(&gateways, &member, deadline) => Problem::Silent(silent_for),
             };
             match problem {
@@ -116,7 +116,7 @@ async fn probe_until_usable(gateways: &Gateways, member: &Member, deadline: Dura
     while !member.is_usable() {
         requested.mark_unchanged();
         let answered = timeout(deadline, probe(gateways, member)).await == Ok(true);
-        if answered && !member.remote.is_away() {
+        if answered && !member.remote.is_disconnected() {
             good += 1;
             if good >= GOOD_PROBES || gateways.usable() == 0 {
                 gateways.readmit(member);

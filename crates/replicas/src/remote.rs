@@ -119,18 +119,18 @@ impl Remote for Replicas {
     }
 
     /// When all gateways are left out.
-    fn is_away(&self) -> bool {
+    fn is_disconnected(&self) -> bool {
         self.gateways.usable() == 0
     }
 
-    async fn gone(&self) {
+    async fn disconnected(&self) {
         self.gateways.none_usable().await;
     }
 
     /// Changes when a gateway, or the handle of a file, is lost with unsynced writes, unless it is
     /// back soon and its machine was not restarted: acknowledged data may be missing, or not be
     /// shown by the other gateways. It does not identify a machine.
-    async fn server_run(&self) -> Result<Option<Bytes>> {
+    async fn write_verifier(&self) -> Result<Option<Bytes>> {
         Ok(Some(Bytes::copy_from_slice(&self.gateways.losses().await.to_ne_bytes())))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! When only a connection has ended, none are lost: the gateway's machine has the data that it
 //! acknowledged. They are lost if the machine was restarted; a gateway reports its boot when it is
-//! back ([`Remote::server_run`](base::Remote::server_run)). So a gateway that is lost with unsynced
+//! back ([`Remote::write_verifier`](base::Remote::write_verifier)). So a gateway that is lost with unsynced
 //! writes is in doubt, which is resolved when a caller needs to know. A gateway that is not back by
 //! then, or cannot report its boot, may have lost them; and another gateway may show the files
 //! without them meanwhile. A gateway that was lost before it was queried for its boot, and is back
@@ -126,7 +126,7 @@ impl Gateways {
     }
 
     async fn query_epoch(&self, member: &Member, deadline: Instant) -> Epoch {
-        let asked = self.call_while_usable(member, Weight::Small, member.remote.server_run());
+        let asked = self.call_while_usable(member, Weight::Small, member.remote.write_verifier());
         match timeout_at(deadline, asked).await {
             Ok(Ok(Some(run))) => Epoch::Known(run),
             Ok(Err(errno)) if is_loss(errno) => Epoch::Unknown,

@@ -4,7 +4,7 @@
 //! union::Union                    only with several sources, a place, or branch settings
 //!  ├ view::View                   a branch's links and owners; only below a union
 //!  │  └ cache::Cached             only with `cache=disk`
-//!  │     └ steady::Steady         outlives connections
+//!  │     └ recovery::Recovering         outlives connections
 //!  │        └ replicas::Replicas  only for a pool
 //!  │           └ host::Host       one per gateway
 //!  └ local::Local                 a local directory
@@ -28,8 +28,8 @@ use std::time::Duration;
 use base::Remote;
 use host::{Host, SessionState};
 use local::Local;
+use recovery::{ConnectionState, Recovering};
 use replicas::{Gateway, Replicas};
-use steady::{Standing, Steady};
 use tokio::task::JoinSet;
 use union::{Branch, Union};
 
@@ -61,7 +61,7 @@ pub struct Source {
     /// The layer of the disk cache, if the mount has one.
     pub cached: Option<Kept>,
     /// The layer that reconnects; `None` for a local directory.
-    pub steady: Option<Arc<Steady>>,
+    pub recovering: Option<Arc<Recovering>>,
     /// The pool, if there is more than one gateway.
     pub replicas: Option<Arc<Replicas>>,
     /// The gateways, or the single host, by the names that the user gave; empty for a local directory.
@@ -104,7 +104,7 @@ impl Stack {
             begun: Mutex::new(begun),
         };
         let sources = blueprint.open(&request.sources, Asking::Terminal).await?;
-        if sources.iter().all(|source| source.is_away()) && !request.host.delay_connect {
+        if sources.iter().all(|source| source.is_disconnected()) && !request.host.delay_connect {
             return Err(Problem::new(printable(&request.source), "no source is reachable")
                 .hint("all sources are optional, but at least one must be reachable; or use -o delay_connect"));
         }
@@ -241,18 +241,19 @@ impl Stack {
 
 impl Source {
     fn remote(&self) -> Arc<dyn Remote> {
-        match (&self.local, &self.cached, &self.steady) {
+        match (&self.local, &self.cached, &self.recovering) {
             (Some(local), ..) => local.clone(),
             (None, Some(kept), _) => kept.layer.clone(),
-            (None, None, Some(steady)) => steady.clone(),
+            (None, None, Some(recovering)) => recovering.clone(),
             (None, None, None) => unreachable!("a source is local or of hosts"),
         }
     }
 
     fn silent_for(&self) -> Duration {
-        let told = self.steady.as_ref().map(|steady| steady.status());
+        let told = self.recovering.as_ref().map(|recovering| recovering.status());
         let is_lost = told.is_some_and(|told| {
-            told.calls_waiting > 0 && matches!(told.standing, Standing::Away { .. })
+            told.calls_waiting > 0
+                && matches!(told.connection, ConnectionState::Disconnected { .. })
         });
         if is_lost {
             return Duration::MAX;
@@ -267,7 +268,7 @@ impl Source {
     }
 
     /// Whether none of the hosts was connected.
-    fn is_away(&self) -> bool {
+    fn is_disconnected(&self) -> bool {
         self.local.is_none() && !self.connected.contains(&true)
     }
 
@@ -361,11 +362,14 @@ impl Blueprint {
     ) -> Result<Option<Kept>, Problem> {
         let store = self.disk.as_ref().and_then(|disk| disk.store.as_ref().ok());
         let options = self.request.disk.as_ref();
-        let Some(((store, options), steady)) = store.zip(options).zip(source.steady.clone()) else {
+        let Some(((store, options), recovering)) =
+            store.zip(options).zip(source.recovering.clone())
+        else {
             return Ok(None);
         };
         let cached =
-            disk::cached(store, options, &self.request, &source.spec, connectors, steady).await?;
+            disk::cached(store, options, &self.request, &source.spec, connectors, recovering)
+                .await?;
         Ok(Some(cached))
     }
 
@@ -446,7 +450,7 @@ impl Blueprint {
         let mut source = Source {
             spec: spec.clone(),
             cached: None,
-            steady: None,
+            recovering: None,
             replicas: None,
             hosts,
             local,
@@ -468,8 +472,8 @@ impl Blueprint {
                 replicas
             }
         };
-        let config = settings::steady_config(&self.request, spec.shown());
-        source.steady = Some(Steady::new(below, config));
+        let config = settings::recovery_config(&self.request, spec.shown());
+        source.recovering = Some(Recovering::new(below, config));
         Ok(source)
     }
 
@@ -486,7 +490,7 @@ impl Blueprint {
         let owners = match self.request.idmap == IdMap::User && source.local.is_none() {
             false => None,
             // An unreachable host is queried later.
-            true if source.is_away() => Some(Owners::of_login(hosts)),
+            true if source.is_disconnected() => Some(Owners::of_login(hosts)),
             true => Some(Owners::known(source.local_user().await?)),
         };
         let mut remote = source.remote();

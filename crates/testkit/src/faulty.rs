@@ -12,7 +12,7 @@
 //!   it.
 //! - [`cut`](FaultyRemote::cut): the link is down. All calls in flight and all further ones fail
 //!   with `EHOSTDOWN` until [`restore`](FaultyRemote::restore). Meanwhile it [is
-//!   away](Remote::is_away). [`stall`](FaultyRemote::stall) models a remote that waits for its
+//!   away](Remote::is_disconnected). [`stall`](FaultyRemote::stall) models a remote that waits for its
 //!   link: further calls wait and do not fail.
 //!
 //! Invariants:
@@ -64,7 +64,7 @@ struct State {
     /// with its sender has reached the inner remote, or never will. All of them and not only the
     /// last, since the last may be dropped while earlier ones still wait.
     queues: HashMap<Handle, Vec<watch::Receiver<()>>>,
-    server_run: Option<Bytes>,
+    write_verifier: Option<Bytes>,
     stepper: Option<Stepper>,
 }
 
@@ -85,7 +85,7 @@ struct Link {
 }
 
 impl Link {
-    fn is_away(&self) -> bool {
+    fn is_disconnected(&self) -> bool {
         self.down || self.stalled
     }
 }
@@ -213,9 +213,9 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         self.restore();
     }
 
-    /// Sets the value of [`Remote::server_run`], instead of the inner remote's.
-    pub fn set_server_run(&self, run: impl Into<Bytes>) {
-        self.state().server_run = Some(run.into());
+    /// Sets the value of [`Remote::write_verifier`], instead of the inner remote's.
+    pub fn set_write_verifier(&self, run: impl Into<Bytes>) {
+        self.state().write_verifier = Some(run.into());
     }
 
     /// Number of calls of `call`, including failed ones.

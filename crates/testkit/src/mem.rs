@@ -67,7 +67,7 @@ pub struct MemRemote {
     options: Options,
     state: Mutex<State>,
     pace: Mutex<Pace>,
-    server_run: Mutex<Option<Bytes>>,
+    write_verifier: Mutex<Option<Bytes>>,
     calls: Counters,
 }
 
@@ -125,7 +125,7 @@ impl MemRemote {
             options,
             state: Mutex::new(state),
             pace: Mutex::default(),
-            server_run: Mutex::default(),
+            write_verifier: Mutex::default(),
             calls: Counters::default(),
         }
     }
@@ -150,9 +150,9 @@ impl MemRemote {
         self.pace().pending = pending;
     }
 
-    /// Sets the value of [`Remote::server_run`]; initially none.
-    pub fn set_server_run(&self, run: impl Into<Bytes>) {
-        let mut named = self.server_run.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Sets the value of [`Remote::write_verifier`]; initially none.
+    pub fn set_write_verifier(&self, run: impl Into<Bytes>) {
+        let mut named = self.write_verifier.lock().unwrap_or_else(PoisonError::into_inner);
         *named = Some(run.into());
     }
 

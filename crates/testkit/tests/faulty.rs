@@ -211,15 +211,15 @@ async fn a_cut_fails_calls_in_flight_and_later_ones() {
 #[tokio::test]
 async fn a_remote_that_is_cut_off_is_away() {
     let remote = faulty();
-    let mut gone = Box::pin(remote.gone());
-    assert!(!remote.is_away() && !start(&mut gone));
-    assert_eq!(remote.server_run().await, Ok(None));
-    remote.set_server_run("a run");
-    assert_eq!(remote.server_run().await, Ok(Some(Bytes::from_static(b"a run"))));
+    let mut gone = Box::pin(remote.disconnected());
+    assert!(!remote.is_disconnected() && !start(&mut gone));
+    assert_eq!(remote.write_verifier().await, Ok(None));
+    remote.set_write_verifier("a run");
+    assert_eq!(remote.write_verifier().await, Ok(Some(Bytes::from_static(b"a run"))));
     remote.cut();
-    assert!(remote.is_away() && start(&mut gone));
-    assert_eq!(remote.server_run().await, Err(Errno::EHOSTDOWN));
+    assert!(remote.is_disconnected() && start(&mut gone));
+    assert_eq!(remote.write_verifier().await, Err(Errno::EHOSTDOWN));
     assert_eq!(remote.locate(&path("a")).await, Err(Errno::EHOSTDOWN));
     remote.restore();
-    assert!(!remote.is_away());
+    assert!(!remote.is_disconnected());
 }

@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use base::{
-    Access, Attr, AttrChange, Create, Data, Errno, Lent, Name, OpenFlags, Remote, RemotePath,
+    Access, Attr, AttrChange, Create, Data, Errno, Name, OpenFlags, OwnedFh, Remote, RemotePath,
     RenameMode,
 };
 use tokio::sync::OwnedSemaphorePermit;
@@ -52,7 +52,7 @@ impl Unfinished {
     pub(crate) async fn remove(&self, core: &Core) {
         let path = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(path) = path
-            && !core.job.target.remote.is_away()
+            && !core.job.target.remote.is_disconnected()
         {
             let _ = core.job.target.remote.unlink(&path).await;
         }
@@ -88,7 +88,7 @@ struct Copy<'a> {
 /// Where the content comes from.
 enum Origin {
     /// A file that is open at the source.
-    Open(Lent),
+    Open(OwnedFh),
     /// The whole content, and its share of the memory bound.
     Read { data: Data, _room: OwnedSemaphorePermit },
 }
@@ -96,7 +96,7 @@ enum Origin {
 /// A file at the target that is not whole.
 struct Temporary {
     path: RemotePath,
-    file: Lent,
+    file: OwnedFh,
     /// Its owner at the target.
     uid: u32,
     /// Held where the target is a directory of this machine and the file may be continued.
@@ -126,7 +126,7 @@ pub(crate) async fn file(core: &Core, step: &Step, left: &Unfinished) -> Outcome
             Err(Errno::ENOENT) => return Err(Problem::Vanished { name: step.name.clone() }),
             opened => opened.map_err(failed(step, Doing::Read))?,
         };
-        let from = Origin::Open(Lent::new(remote.clone(), opened.fh));
+        let from = Origin::Open(OwnedFh::new(remote.clone(), opened.fh));
         let (to, name) = (to.clone(), name.clone());
         let copy = Copy { core, step, left, attr: opened.attr, to, name, from, may_resume };
         let attempt = match opened.attr.size <= core.flow.piece_bytes() {
@@ -212,7 +212,7 @@ impl<'a> Copy<'a> {
         let create = Create::Exclusive(0o600);
         let flags = OpenFlags { create, ..OpenFlags::existing(Access::Write) };
         let opened = remote.open(&path, flags).await.map_err(self.failed(Doing::Make))?;
-        let file = Lent::new(remote.clone(), opened.fh);
+        let file = OwnedFh::new(remote.clone(), opened.fh);
         Ok(Temporary { path, file, uid: opened.attr.uid, lock: None })
     }
 
@@ -230,7 +230,7 @@ impl<'a> Copy<'a> {
     /// Sets the attributes of the open file, and returns its attributes after that. Sent after the writes
     /// of the file, and takes effect behind them. The file is closed in the same burst, unless more
     /// may have to be done with it.
-    async fn apply_metadata(&self, file: &Lent, size: Option<u64>) -> Outcome<Attr> {
+    async fn apply_metadata(&self, file: &OwnedFh, size: Option<u64>) -> Outcome<Attr> {
         let (core, fh, target) = (self.core, file.fh(), self.target());
         let change = AttrChange { size, ..attributes(core, &self.attr) };
         let is_last = change.uid.is_none()

@@ -200,7 +200,7 @@ impl Emptied {
 
     /// It stays.
     async fn restore(&self, core: &Core) {
-        if self.widened.get() == Some(&true) && !core.job.target.remote.is_away() {
+        if self.widened.get() == Some(&true) && !core.job.target.remote.is_disconnected() {
             let restored = set_perm(core, &self.path, self.perm).await;
             tracing::debug!("{:?}: its mode is {:o} again: {restored:?}", self.path, self.perm);
         }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::shell::quote;
-use base::{Access, DigestEffort, DigestKind, Errno, Lent, OpenFlags, Remote, RemotePath, Result};
+use base::{
+    Access, DigestEffort, DigestKind, Errno, OpenFlags, OwnedFh, Remote, RemotePath, Result,
+};
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
@@ -65,7 +67,7 @@ pub(crate) async fn of_first(tree: &Tree, path: &RemotePath, len: u64) -> Option
 /// Reads the file, up to `len` bytes.
 async fn by_reading(remote: &Arc<dyn Remote>, path: &RemotePath, len: u64) -> Result<Digest> {
     let opened = remote.open(path, OpenFlags::existing(Access::Read)).await?;
-    let file = Lent::new(remote.clone(), opened.fh);
+    let file = OwnedFh::new(remote.clone(), opened.fh);
     let mut hasher = Sha256::new();
     let mut ahead = std::collections::VecDeque::new();
     let mut next = 0;

@@ -72,7 +72,7 @@ impl MachineRun {
     /// Not known. Never the same as another one.
     pub const UNKNOWN: MachineRun = MachineRun(0);
 
-    /// The run that [`base::Remote::server_run`] has named. What is too short for an identifier is
+    /// The run that [`base::Remote::write_verifier`] has named. What is too short for an identifier is
     /// none: a pool of gateways counts losses, and starts at zero in each process.
     #[must_use]
     pub fn of(named: Option<&[u8]>) -> MachineRun {

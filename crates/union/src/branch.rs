@@ -178,7 +178,8 @@ impl TreeBranch {
 
     /// Whether it is left out at present.
     pub(crate) fn is_left_out(&self) -> bool {
-        self.is_optional() && (self.left_out.load(Ordering::Relaxed) || self.remote.is_away())
+        self.is_optional()
+            && (self.left_out.load(Ordering::Relaxed) || self.remote.is_disconnected())
     }
 
     /// Runs `call` to this branch; if the branch is optional, only while it is reachable.
@@ -186,13 +187,13 @@ impl TreeBranch {
         if !self.is_optional() {
             return CallResult::Answered(call.await);
         }
-        if self.remote.is_away() {
+        if self.remote.is_disconnected() {
             return self.leave_out();
         }
         let result = tokio::select! {
             biased;
             result = call => result,
-            () = self.remote.gone() => Err(Errno::EHOSTDOWN),
+            () = self.remote.disconnected() => Err(Errno::EHOSTDOWN),
         };
         if let Err(Errno::EHOSTDOWN | Errno::ETIMEDOUT) = result {
             return self.leave_out();

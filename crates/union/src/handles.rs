@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use base::{Attr, Dh, Fh, Lent, OpenFlags, Opened, RemotePath, Result};
+use base::{Attr, Dh, Fh, OpenFlags, Opened, OwnedFh, RemotePath, Result};
 
 use crate::branch::TreeBranch;
 
 /// An open file of a branch; closed there when this is dropped.
 pub(crate) struct BranchFile {
     pub(crate) branch: Arc<TreeBranch>,
-    pub(crate) lent: Lent,
+    pub(crate) lent: OwnedFh,
     /// Opened for writing: it may be changed, also if its branch is read-only by now.
     writes: bool,
 }
@@ -24,7 +24,7 @@ impl BranchFile {
         flags: OpenFlags,
     ) -> Result<(BranchFile, Attr)> {
         let Opened { fh, attr } = branch.remote.open(at, flags).await?;
-        let lent = Lent::new(branch.remote.clone(), fh);
+        let lent = OwnedFh::new(branch.remote.clone(), fh);
         Ok((BranchFile { branch: branch.clone(), lent, writes: flags.access.writes() }, attr))
     }
 

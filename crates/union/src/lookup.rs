@@ -68,7 +68,7 @@ async fn merge_mtimes(
         for index in answers.len()..calls.len() {
             let (_, branch) = query.branch(index);
             // Its call would wait or fail.
-            if branch.remote.is_away() {
+            if branch.remote.is_disconnected() {
                 answers.push(Answer { dirs: 0, outcome: Outcome::LeftOut });
                 continue;
             }

@@ -157,11 +157,11 @@ impl Remote for Union {
         file.branch.remote.backing(file.fh())
     }
 
-    fn is_away(&self) -> bool {
+    fn is_disconnected(&self) -> bool {
         self.is_required_away()
     }
 
-    async fn gone(&self) {
+    async fn disconnected(&self) {
         self.required_away().await;
     }
 }

@@ -30,7 +30,7 @@ pub(crate) async fn statvfs(tree: &Tree, path: &RemotePath) -> Result<StatVfs> {
         let branch = tree.branch(holder.slot);
         (branch, branch.subpath(path), true)
     });
-    let below = tree.placed_below(path).filter(|branch| !branch.remote.is_away());
+    let below = tree.placed_below(path).filter(|branch| !branch.remote.is_disconnected());
     let queried = at_path.chain(below.map(|branch| (branch, RemotePath::root(), false)));
     let calls =
         queried.map(|(branch, at, required)| -> Call<'_, Result<Option<BranchSpace<'_>>>> {

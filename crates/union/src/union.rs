@@ -159,7 +159,7 @@ impl Union {
             place: branch.place.clone(),
             mode: branch.mode(),
             presence: branch.presence(),
-            away: branch.remote.is_away(),
+            away: branch.remote.is_disconnected(),
             left_out: branch.is_left_out(),
             open_files: open_files(branch),
         };
@@ -171,7 +171,7 @@ impl Union {
     /// request size of them.
     pub(crate) fn window(&self) -> Window {
         let tree = self.tree();
-        let reachable = tree.given().iter().filter(|branch| !branch.remote.is_away());
+        let reachable = tree.given().iter().filter(|branch| !branch.remote.is_disconnected());
         let windows = reachable.map(|branch| branch.remote.suggested_window());
         let both = windows.reduce(|one, other| Window {
             bytes: one.bytes.saturating_add(other.bytes).min(MAX_WINDOW_BYTES.max(one.bytes)),
@@ -182,7 +182,10 @@ impl Union {
 
     /// Whether a required branch is unreachable.
     pub(crate) fn is_required_away(&self) -> bool {
-        self.tree().given().iter().any(|branch| !branch.is_optional() && branch.remote.is_away())
+        self.tree()
+            .given()
+            .iter()
+            .any(|branch| !branch.is_optional() && branch.remote.is_disconnected())
     }
 
     /// Returns when a required branch is unreachable.
@@ -191,7 +194,7 @@ impl Union {
         while !self.is_required_away() {
             let tree = self.tree();
             let required = tree.given().iter().filter(|branch| !branch.is_optional());
-            let mut gone: Vec<_> = required.map(|branch| branch.remote.gone()).collect();
+            let mut gone: Vec<_> = required.map(|branch| branch.remote.disconnected()).collect();
             let any_gone = std::future::poll_fn(|context| {
                 let ready = gone.iter_mut().any(|gone| gone.as_mut().poll(context).is_ready());
                 if ready { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }

@@ -126,7 +126,7 @@ impl Vfs {
         loop {
             ticker.tick().await;
             let answered = file.inode.writes.answered();
-            let wait = progress.check(answered, self.remote.is_away(), Instant::now());
+            let wait = progress.check(answered, self.remote.is_disconnected(), Instant::now());
             if wait == Wait::Brief {
                 continue;
             }

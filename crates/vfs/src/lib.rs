@@ -179,7 +179,7 @@ impl Vfs {
         tokio::select! {
             () = self.closing.drained() => {}
             // All writes are acknowledged; further answers of the server come too late.
-            () = self.remote.gone() => {}
+            () = self.remote.disconnected() => {}
         }
     }
 

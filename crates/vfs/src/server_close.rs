@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 
-use base::{Errno, Fh, Lent, Remote, Result};
+use base::{Errno, Fh, OwnedFh, Remote, Result};
 use tokio::sync::{Notify, oneshot};
 
 use crate::inode::Inode;
@@ -75,7 +75,7 @@ impl WrittenHandle {
 
     /// Closes the handle in the background.
     pub(crate) fn finish(self, remote: &Arc<dyn Remote>, fh: Fh) {
-        let lent = Lent::new(remote.clone(), fh);
+        let lent = OwnedFh::new(remote.clone(), fh);
         self.start(async move { lent.finish().await }, None);
     }
 

@@ -26,7 +26,7 @@ use crate::{Ino, Vfs};
 impl Shared {
     /// Whether cached data of any age is valid.
     pub(crate) fn serves_stale(&self) -> bool {
-        self.config.serve_stale && self.remote.is_away()
+        self.config.serve_stale && self.remote.is_disconnected()
     }
 
     /// The result of `call`, or, once the remote is unreachable, that of `known`, if it has one.
@@ -42,7 +42,7 @@ impl Shared {
         let answer = tokio::select! {
             biased;
             answer = call.as_mut() => Some(answer),
-            () = self.remote.gone() => None,
+            () = self.remote.disconnected() => None,
         };
         match answer {
             Some(Err(error @ (Errno::EHOSTDOWN | Errno::ETIMEDOUT))) => known()?.ok_or(error),

@@ -160,21 +160,21 @@ impl Remote for Cached {
     }
 
     /// Offline it is never unreachable: no requests are sent.
-    fn is_away(&self) -> bool {
-        !self.core.config.offline && self.core.inner.is_away()
+    fn is_disconnected(&self) -> bool {
+        !self.core.config.offline && self.core.inner.is_disconnected()
     }
 
-    async fn gone(&self) {
+    async fn disconnected(&self) {
         match self.core.config.offline {
             true => std::future::pending().await,
-            false => self.core.inner.gone().await,
+            false => self.core.inner.disconnected().await,
         }
     }
 
-    async fn server_run(&self) -> Result<Option<Bytes>> {
+    async fn write_verifier(&self) -> Result<Option<Bytes>> {
         match self.core.read_policy(&RemotePath::root()) {
             ReadPolicy::CacheOnly => Ok(None),
-            _ => self.core.inner.server_run().await,
+            _ => self.core.inner.write_verifier().await,
         }
     }
 }

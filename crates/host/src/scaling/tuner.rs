@@ -2,9 +2,9 @@
 //!
 //! | phase | → | when |
 //! |---|---|---|
-//! | `Steady` | `Joining` | in [`BUSY_SAMPLES`] samples in a row, demand exceeded the capacity of the sessions |
-//! | `Joining` | `Trial` | the new sessions are open; `Steady` if none could be opened, or if it was the first |
-//! | `Trial` | `Steady` | throughput rose: they are kept. It did not rise: they are no longer used. Demand ended, or the new sessions had no traffic: no conclusion |
+//! | `Recovering` | `Joining` | in [`BUSY_SAMPLES`] samples in a row, demand exceeded the capacity of the sessions |
+//! | `Joining` | `Trial` | the new sessions are open; `Recovering` if none could be opened, or if it was the first |
+//! | `Trial` | `Recovering` | throughput rose: they are kept. It did not rise: they are no longer used. Demand ended, or the new sessions had no traffic: no conclusion |
 //!
 //! If the window limits a session (round trip times rate is about the window), several sessions are
 //! opened at once. Otherwise a processor limits it, if more sessions can help at all: one is
@@ -114,7 +114,7 @@ pub(crate) enum Advice {
 }
 
 enum Phase {
-    Steady,
+    Recovering,
     Joining { before: usize, rate: f64, window_bound: bool },
     Trial(Trial),
 }
@@ -153,7 +153,7 @@ impl Tuner {
             most,
             cores,
             measures,
-            phase: Phase::Steady,
+            phase: Phase::Recovering,
             busy_samples: 0,
             busy_rate: 0.0,
             not_before: None,
@@ -163,7 +163,7 @@ impl Tuner {
 
     /// Sessions are being opened or tried.
     pub(crate) fn is_trying(&self) -> bool {
-        !matches!(self.phase, Phase::Steady)
+        !matches!(self.phase, Phase::Recovering)
     }
 
     /// The number of sessions that would be opened next if there was demand. The caller has to
@@ -188,7 +188,7 @@ impl Tuner {
     /// Has to be called after each sample.
     pub(crate) fn observe(&mut self, sample: &Sample, now: Instant) -> Advice {
         match &mut self.phase {
-            Phase::Steady => self.steady(sample, now),
+            Phase::Recovering => self.steady(sample, now),
             Phase::Joining { .. } => Advice::Keep,
             Phase::Trial(trial) => {
                 let seen = (trial.last + sample.rate()) / 2.0;
@@ -260,7 +260,7 @@ impl Tuner {
     }
 
     fn settle(&mut self, busy_samples: u32) {
-        self.phase = Phase::Steady;
+        self.phase = Phase::Recovering;
         self.busy_samples = busy_samples;
     }
 

@@ -436,7 +436,7 @@ async fn cancelling_the_boot_id_query_leaves_no_handle() {
     let (host, mut actor) = staged(&[], Config::default()).await;
     let call = tokio::spawn({
         let host = host.clone();
-        async move { host.server_run().await }
+        async move { host.write_verifier().await }
     });
     let open = actor.receive(|id, request| (id, matches!(request, Request::Open { .. }))).await;
     assert!(open.1);

@@ -36,7 +36,7 @@ async fn whatever_only_looks_goes_on_at_another() {
         }
         let entries = it.pool.readdir(dh).await.unwrap().unwrap();
         assert_eq!(entries.len(), 1, "nothing of it was given out before");
-        assert!(!it.pool.is_away());
+        assert!(!it.pool.is_disconnected());
         it.pool.close(fh);
         it.pool.closedir(dh);
         it.gateways.iter().for_each(|gateway| gateway.restore());
@@ -98,10 +98,10 @@ async fn a_stale_handle_is_opened_anew() {
     it.gateways[0].restore_without_handles(Errno::ESTALE);
     assert_eq!(it.pool.read(fh, 0, 10).await.unwrap().to_vec(), b"content");
     // But not a handle with writes: its writer has to learn of the loss.
-    let before = it.pool.server_run().await.unwrap();
+    let before = it.pool.write_verifier().await.unwrap();
     let write = it.pool.write(written, 1, Bytes::from_static(b"y"));
     assert_eq!(write.await, Err(Errno::ESTALE));
-    assert_ne!(it.pool.server_run().await.unwrap(), before);
+    assert_ne!(it.pool.write_verifier().await.unwrap(), before);
     it.pool.close(fh);
     it.pool.close(written);
     assert_eq!(it.server.open_handles(), 0);
@@ -112,11 +112,11 @@ async fn a_writer_is_told_of_the_loss_and_goes_on_elsewhere() {
     let it = Faulty::new(Mode::Failover, 2);
     let fh = it.create("file").await;
     it.put(fh, 0, b"first").await;
-    let before = it.pool.server_run().await.unwrap();
+    let before = it.pool.write_verifier().await.unwrap();
     it.gateways[0].cut();
     let write = it.pool.write(fh, 5, Bytes::from_static(b"second"));
     assert_eq!(write.await, Err(Errno::EHOSTDOWN));
-    assert_ne!(it.pool.server_run().await.unwrap(), before, "the first write may be lost");
+    assert_ne!(it.pool.write_verifier().await.unwrap(), before, "the first write may be lost");
     // Also during the loss, and without a long wait.
     let began = Instant::now();
     assert_eq!(it.pool.fsync(fh).await, Err(Errno::EHOSTDOWN));
@@ -156,7 +156,7 @@ async fn a_writer_waits_a_moment_for_his_gateway() {
 #[tokio::test(start_paused = true)]
 async fn only_writes_that_were_not_synced_come_into_doubt() {
     let it = Faulty::new(Mode::Failover, 2);
-    let run = async || it.pool.server_run().await.unwrap();
+    let run = async || it.pool.write_verifier().await.unwrap();
     let synced = it.create("synced").await;
     it.put(synced, 0, b"x").await;
     it.pool.fsync(synced).await.unwrap();
@@ -191,9 +191,9 @@ async fn a_gateway_that_is_back_soon_in_its_run_has_lost_nothing() {
         (20, false, true),
     ] {
         let it = Faulty::new(Mode::Failover, 2);
-        it.gateways.iter().for_each(|gateway| gateway.set_server_run("its first"));
+        it.gateways.iter().for_each(|gateway| gateway.set_write_verifier("its first"));
         let fh = it.create("file").await;
-        let before = it.pool.server_run().await.unwrap();
+        let before = it.pool.write_verifier().await.unwrap();
         it.put(fh, 0, b"first").await;
         it.gateways[0].cut();
         it.pool.lstat(&path("")).await.unwrap();
@@ -201,17 +201,17 @@ async fn a_gateway_that_is_back_soon_in_its_run_has_lost_nothing() {
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_secs(back_after_secs)).await;
             if !runs_on {
-                gateway.set_server_run("another");
+                gateway.set_write_verifier("another");
             }
             gateway.restore_without_handles(Errno::ESTALE);
         });
         let began = Instant::now();
-        let now = it.pool.server_run().await.unwrap();
+        let now = it.pool.write_verifier().await.unwrap();
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         assert_eq!(now != before, lost, "back after {back_after_secs} s, runs on: {runs_on}");
         // The result stays.
         it.until(0, |state| !is_left_out(state)).await;
-        assert_eq!(it.pool.server_run().await.unwrap(), now);
+        assert_eq!(it.pool.write_verifier().await.unwrap(), now);
         it.pool.close(fh);
     }
 }
@@ -220,15 +220,15 @@ async fn a_gateway_that_is_back_soon_in_its_run_has_lost_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_gateway_that_was_lost_before_it_told_its_run_is_believed() {
     let it = Faulty::new(Mode::Failover, 2);
-    it.gateways.iter().for_each(|gateway| gateway.set_server_run("the only one"));
+    it.gateways.iter().for_each(|gateway| gateway.set_write_verifier("the only one"));
     let fh = it.create("file").await;
     it.put(fh, 0, b"x").await;
     it.gateways[0].cut();
     it.pool.lstat(&path("")).await.unwrap();
     it.gateways[0].restore_without_handles(Errno::ESTALE);
     // The value of a pool that has lost nothing.
-    let before = Faulty::new(Mode::Failover, 2).pool.server_run().await.unwrap();
-    assert_eq!(it.pool.server_run().await.unwrap(), before);
+    let before = Faulty::new(Mode::Failover, 2).pool.write_verifier().await.unwrap();
+    assert_eq!(it.pool.write_verifier().await.unwrap(), before);
     it.pool.close(fh);
 }
 
@@ -236,13 +236,13 @@ async fn a_gateway_that_was_lost_before_it_told_its_run_is_believed() {
 #[tokio::test(start_paused = true)]
 async fn a_gateway_that_was_restarted_while_nothing_was_written_has_lost_nothing() {
     let it = Faulty::new(Mode::Failover, 2);
-    it.gateways.iter().for_each(|gateway| gateway.set_server_run("its first"));
-    let before = it.pool.server_run().await.unwrap();
+    it.gateways.iter().for_each(|gateway| gateway.set_write_verifier("its first"));
+    let before = it.pool.write_verifier().await.unwrap();
     for run in ["its second", "its third"] {
         it.gateways[0].cut();
         it.pool.lstat(&path("")).await.unwrap();
         it.until(0, is_left_out).await;
-        it.gateways[0].set_server_run(run);
+        it.gateways[0].set_write_verifier(run);
         it.gateways[0].restore_without_handles(Errno::ESTALE);
         it.until(0, |state| !is_left_out(state)).await;
     }
@@ -251,15 +251,15 @@ async fn a_gateway_that_was_restarted_while_nothing_was_written_has_lost_nothing
     it.gateways[0].cut();
     it.pool.lstat(&path("")).await.unwrap();
     it.gateways[0].restore_without_handles(Errno::ESTALE);
-    assert_eq!(it.pool.server_run().await.unwrap(), before);
+    assert_eq!(it.pool.write_verifier().await.unwrap(), before);
     // But a restart with unsynced writes has lost them.
     let again = it.create("again").await;
     it.put(again, 0, b"x").await;
     it.gateways[0].cut();
     it.pool.lstat(&path("")).await.unwrap();
-    it.gateways[0].set_server_run("its fourth");
+    it.gateways[0].set_write_verifier("its fourth");
     it.gateways[0].restore_without_handles(Errno::ESTALE);
-    assert_ne!(it.pool.server_run().await.unwrap(), before);
+    assert_ne!(it.pool.write_verifier().await.unwrap(), before);
     it.pool.close(fh);
     it.pool.close(again);
 }
@@ -270,13 +270,13 @@ async fn all_away_is_away_and_ends() {
     it.server.put_file("file", b"content");
     let fh = it.open("file", Access::Read).await;
     let pool = it.pool.clone();
-    let gone = tokio::spawn(async move { pool.gone().await });
+    let gone = tokio::spawn(async move { pool.disconnected().await });
     it.gateways.iter().for_each(|gateway| gateway.cut());
     let began = Instant::now();
     assert_eq!(it.pool.lstat(&path("file")).await, Err(Errno::EHOSTDOWN));
-    assert!(it.pool.is_away());
+    assert!(it.pool.is_disconnected());
     timeout(LONG, gone).await.unwrap().unwrap();
-    it.pool.gone().await;
+    it.pool.disconnected().await;
     assert_eq!(it.pool.read(fh, 0, 1).await, Err(Errno::EHOSTDOWN));
     assert_eq!(it.pool.mkdir(&path("d"), 0o755).await, Err(Errno::EHOSTDOWN));
     assert!(began.elapsed() < LONG, "no request waits for long");
@@ -286,7 +286,7 @@ async fn all_away_is_away_and_ends() {
     let began = Instant::now();
     assert_eq!(it.pool.lstat(&path("file")).await.unwrap().size, 7);
     assert!(began.elapsed() < Duration::from_secs(1));
-    assert!(!it.pool.is_away());
+    assert!(!it.pool.is_disconnected());
     assert_eq!(it.pool.read(fh, 0, 3).await.unwrap().to_vec(), b"con");
 }
 

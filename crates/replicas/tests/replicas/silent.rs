@@ -96,7 +96,7 @@ async fn the_last_one_is_waited_for() {
 async fn a_write_waits_for_its_silent_gateway() {
     let it = Faulty::new(Mode::Failover, 2);
     let fh = it.create("file").await;
-    let before = it.pool.server_run().await.unwrap();
+    let before = it.pool.write_verifier().await.unwrap();
     let gates = silence(&it, 0);
     let pool = it.pool.clone();
     let write =
@@ -113,7 +113,7 @@ async fn a_write_waits_for_its_silent_gateway() {
     drop(gates);
     assert_eq!(write.await.unwrap(), Ok(()));
     assert_eq!(look.await.unwrap().map(|attr| attr.size), Ok(7));
-    assert_eq!(it.pool.server_run().await.unwrap(), before, "nothing was lost");
+    assert_eq!(it.pool.write_verifier().await.unwrap(), before, "nothing was lost");
     it.pool.close(fh);
 }
 

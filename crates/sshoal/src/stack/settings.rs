@@ -70,16 +70,16 @@ pub(super) fn host_config(request: &MountRequest, base: Vec<u8>) -> host::Config
     }
 }
 
-pub(super) fn steady_config(request: &MountRequest, name: String) -> steady::Config {
-    steady::Config {
-        patience: match request.patience {
+pub(super) fn recovery_config(request: &MountRequest, name: String) -> recovery::Config {
+    recovery::Config {
+        retry_policy: match request.patience {
             // Nothing blocks here.
-            _ if !request.host.reconnect => steady::Patience::None,
-            Patience::Hard => steady::Patience::Hard,
-            Patience::Soft(time) => steady::Patience::Soft(time),
+            _ if !request.host.reconnect => recovery::RetryPolicy::None,
+            Patience::Hard => recovery::RetryPolicy::Hard,
+            Patience::Soft(time) => recovery::RetryPolicy::Soft(time),
         },
         name,
-        ..steady::Config::default()
+        ..recovery::Config::default()
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use base::{
     Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh, Location, OpenFlags,
-    Opened, Remote, RemotePath, RenameMode, Result, StatVfs, Window,
+    OpenGuard, Opened, Remote, RemotePath, RenameMode, Result, StatVfs, Window,
 };
 use bytes::Bytes;
 use host::Host;
@@ -151,9 +151,9 @@ impl Remote for View {
             return Ok(opened);
         }
         // Closed if the caller is cancelled, or if the login cannot be queried.
-        let handle = Given { inner: self.inner.as_ref(), fh: Some(opened.fh) };
+        let handle = OpenGuard::new(self.inner.as_ref(), opened.fh);
         let attr = self.attr_here(opened.attr).await?;
-        Ok(Opened { fh: handle.keep(), attr })
+        Ok(Opened { fh: handle.take(), attr })
     }
 
     async fn fstat(&self, fh: Fh) -> Result<Attr> {
@@ -258,36 +258,16 @@ impl Remote for View {
         self.inner.backing(fh)
     }
 
-    fn is_away(&self) -> bool {
-        self.inner.is_away()
+    fn is_disconnected(&self) -> bool {
+        self.inner.is_disconnected()
     }
 
-    async fn gone(&self) {
-        self.inner.gone().await;
+    async fn disconnected(&self) {
+        self.inner.disconnected().await;
     }
 
-    async fn server_run(&self) -> Result<Option<Bytes>> {
-        self.inner.server_run().await
-    }
-}
-
-/// A guard that closes a handle unless it is taken.
-struct Given<'a> {
-    inner: &'a dyn Remote,
-    fh: Option<Fh>,
-}
-
-impl Given<'_> {
-    fn keep(mut self) -> Fh {
-        self.fh.take().expect("it is given once")
-    }
-}
-
-impl Drop for Given<'_> {
-    fn drop(&mut self) {
-        if let Some(fh) = self.fh.take() {
-            self.inner.close(fh);
-        }
+    async fn write_verifier(&self) -> Result<Option<Bytes>> {
+        self.inner.write_verifier().await
     }
 }
 

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use host::Host;
+use recovery::ConnectionState;
 use replicas::GatewayStatus;
-use steady::Standing;
 use vfs::Vfs;
 
 use super::schema::{
@@ -108,10 +108,10 @@ fn source(source: &Source, usual_pool: PoolMode) -> SourceStatus {
     let gateway = |name: &str| pool.as_ref()?.gateways.iter().find(|gateway| gateway.name == name);
     let hosts: Vec<HostStatus> =
         source.hosts.iter().map(|(name, host)| self::host(name, host, gateway(name))).collect();
-    let told = source.steady.as_ref().map(|steady| steady.status());
-    let away = told.and_then(|told| match told.standing {
-        Standing::Up => None,
-        Standing::Away { since, why } => Some((since, why)),
+    let told = source.recovering.as_ref().map(|recovering| recovering.status());
+    let away = told.and_then(|told| match told.connection {
+        ConnectionState::Connected => None,
+        ConnectionState::Disconnected { since, error } => Some((since, error)),
     });
     let is_idle = !hosts.is_empty() && hosts.iter().all(|host| host.state == State::Idle);
     let state = match away {

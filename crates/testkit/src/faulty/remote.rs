@@ -361,24 +361,24 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
         self.over_the_link(self.inner.locate(path)).await
     }
 
-    fn is_away(&self) -> bool {
-        self.link.borrow().is_away() || self.inner.is_away()
+    fn is_disconnected(&self) -> bool {
+        self.link.borrow().is_disconnected() || self.inner.is_disconnected()
     }
 
-    async fn gone(&self) {
+    async fn disconnected(&self) {
         let mut link = self.link.subscribe();
         tokio::select! {
-            _ = link.wait_for(Link::is_away) => {}
-            () = self.inner.gone() => {}
+            _ = link.wait_for(Link::is_disconnected) => {}
+            () = self.inner.disconnected() => {}
         }
     }
 
-    async fn server_run(&self) -> Result<Option<Bytes>> {
-        let run = self.state().server_run.clone();
+    async fn write_verifier(&self) -> Result<Option<Bytes>> {
+        let run = self.state().write_verifier.clone();
         let answer = async {
             match run {
                 Some(run) => Ok(Some(run)),
-                None => self.inner.server_run().await,
+                None => self.inner.write_verifier().await,
             }
         };
         self.over_the_link(answer).await

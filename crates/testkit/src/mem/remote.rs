@@ -172,8 +172,8 @@ impl Remote for MemRemote {
         .await
     }
 
-    async fn server_run(&self) -> Result<Option<Bytes>> {
-        Ok(self.server_run.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone())
+    async fn write_verifier(&self) -> Result<Option<Bytes>> {
+        Ok(self.write_verifier.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone())
     }
 
     async fn copy(

@@ -13,7 +13,7 @@
 //!
 //! A file that fails any of these is removed, and copied from its beginning.
 
-use base::{Access, Errno, FileKind, Lent, OpenFlags, RenameMode};
+use base::{Access, Errno, FileKind, OpenFlags, OwnedFh, RenameMode};
 
 use tokio::task::JoinSet;
 
@@ -111,7 +111,7 @@ impl<'a> Copy<'a> {
         let remote = self.target();
         let flags = OpenFlags::existing(Access::ReadWrite);
         let opened = remote.open(&path, flags).await.ok()?;
-        let file = Lent::new(remote.clone(), opened.fh);
+        let file = OwnedFh::new(remote.clone(), opened.fh);
         let attr = opened.attr;
         let made = Temporary { path, file, uid: attr.uid, lock };
         // As it was when it was listed, or longer.

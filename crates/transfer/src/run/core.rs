@@ -87,7 +87,7 @@ impl Core {
         let learn = async || match self.job.target.local {
             Some(_) => MachineRun::here(),
             None => {
-                let named = self.job.target.remote.server_run().await.ok().flatten();
+                let named = self.job.target.remote.write_verifier().await.ok().flatten();
                 MachineRun::of(named.as_deref())
             }
         };

@@ -224,7 +224,7 @@ impl<'a> Completion<'a> {
         let names = self.own.names().chain(below).filter_map(|name| Name::new(name).ok());
         let from = RemotePath::from_names(&names.collect::<Vec<_>>());
         let (Some(parent), Some(name)) = (from.parent(), from.file_name()) else { return };
-        let machine = remote.server_run().await.ok().flatten();
+        let machine = remote.write_verifier().await.ok().flatten();
         let machine = MachineRun::of(machine.as_deref());
         let to = parent.join(&temporary::name(&name, attr, temporary::SPAN_IN_ORDER, machine));
         // A failure costs no more than the beginning.

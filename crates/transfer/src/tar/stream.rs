@@ -89,7 +89,7 @@ impl Waiting {
     }
 
     /// Reads from the descriptor, or waits for it. Returns 0 at its end, and after an error.
-    fn read(&self, lent: &Lent, buffer: &mut [u8]) -> io::Result<usize> {
+    fn read(&self, lent: &OwnedFh, buffer: &mut [u8]) -> io::Result<usize> {
         let since = Instant::now();
         loop {
             if self.guard.has_changed().is_err() {
@@ -109,13 +109,13 @@ impl Waiting {
 }
 
 /// A descriptor that the thread reads itself.
-struct Lent {
+struct OwnedFh {
     /// Does not block.
     descriptor: OwnedFd,
     hangup: Arc<OwnedFd>,
 }
 
-impl Lent {
+impl OwnedFh {
     /// Waits until there is something to read, or the guard is dropped.
     fn wait(&self) -> io::Result<()> {
         let input = PollFd::new(&self.descriptor, PollFlags::IN);
@@ -131,7 +131,7 @@ impl Lent {
 pub(super) struct Input {
     stream: Box<dyn Source>,
     /// While the thread reads the descriptor itself.
-    lent: Option<Lent>,
+    lent: Option<OwnedFh>,
     waiting: Waiting,
 }
 
@@ -139,7 +139,7 @@ impl Input {
     pub(super) fn new(mut stream: Box<dyn Source>, waiting: Waiting) -> Input {
         let lent = waiting.hangup.clone().and_then(|hangup| {
             let descriptor = stream.lend()?;
-            Some(Lent { descriptor, hangup })
+            Some(OwnedFh { descriptor, hangup })
         });
         Input { stream, lent, waiting }
     }

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use base::{AttrChange, Remote, Timestamp};
 use host::{ConnectError, Connection, Connector, Host, Role};
 use local::Local;
-use steady::Steady;
+use recovery::Recovering;
 use testkit::{SftpServers, path};
 use tokio::sync::Notify;
 use transfer::{Entry, Events, Job, Options, Source, Tree};
@@ -28,7 +28,7 @@ impl Connector for Servers {
 
 /// A directory seen through a server.
 struct Peer {
-    remote: Arc<Steady>,
+    remote: Arc<Recovering>,
     servers: Arc<Servers>,
     dir: tempfile::TempDir,
 }
@@ -39,7 +39,7 @@ impl Peer {
         let servers = Arc::new(Servers(SftpServers::new(dir.path())));
         let config = host::Config { max_conns: 4, ..host::Config::default() };
         let host = Arc::new(Host::connect(servers.clone(), config).await.unwrap());
-        Peer { remote: Steady::new(host, steady::Config::default()), servers, dir }
+        Peer { remote: Recovering::new(host, recovery::Config::default()), servers, dir }
     }
 
     /// Kills all servers.

@@ -23,7 +23,7 @@ async fn source(seed: u32) -> Arc<MemRemote> {
 
 /// A server that tells its run.
 fn target() -> Arc<MemRemote> {
-    mem(|remote| remote.set_server_run("a first run of this machine"))
+    mem(|remote| remote.set_write_verifier("a first run of this machine"))
 }
 
 /// Copies until the `nth` write fails; what is left is for the next run.
@@ -132,7 +132,7 @@ async fn after_a_restart_of_the_server_a_hole_is_found() {
         let target = interrupted(&source, 150).await;
         // No sample is taken of these bytes, and no length shows them.
         overwrite(&target, &left_over(&target).await, 100_000, &[0; 4096]);
-        target.set_server_run(run);
+        target.set_write_verifier(run);
         let outcome = copy_well(&source, &target).await;
         assert_eq!(outcome.counts.bytes_resumed > 0, resumed, "{run}");
         if !resumed {
@@ -146,7 +146,7 @@ async fn after_a_restart_of_the_server_digests_decide() {
     let source = source(1).await;
     for hole in [false, true] {
         let target = interrupted(&source, 150).await;
-        target.set_server_run("its second run, later");
+        target.set_write_verifier("its second run, later");
         if hole {
             overwrite(&target, &left_over(&target).await, 100_000, &[0; 4096]);
         }

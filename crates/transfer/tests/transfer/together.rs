@@ -63,7 +63,7 @@ async fn left_over(source: &Arc<MemRemote>, target: &Arc<MemRemote>) {
 /// Two runs over SFTP, where nothing tells whether the other one is at work.
 async fn two_runs(seed: u64, second: Second) {
     let source = source().await;
-    let target = mem(|remote| remote.set_server_run("the run of this machine"));
+    let target = mem(|remote| remote.set_write_verifier("the run of this machine"));
     if seed.is_multiple_of(2) {
         left_over(&source, &target).await;
     }

@@ -152,11 +152,11 @@ impl<R: Remote> Remote for Through<R> {
         self.remote.copy(from, at, to, to_at, len).await
     }
 
-    fn is_away(&self) -> bool {
+    fn is_disconnected(&self) -> bool {
         *self.away.borrow()
     }
 
-    async fn gone(&self) {
+    async fn disconnected(&self) {
         let mut away = self.away.subscribe();
         // The sender is owned by this remote.
         let _ = away.wait_for(|away| *away).await;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use steady::Steady;
+use recovery::Recovering;
 use testkit::faulty::Fault;
 use testkit::{FaultyRemote, MemRemote};
 
@@ -48,7 +48,7 @@ async fn check_over_cuts(case: &Case, faults: &[(usize, Fault)]) {
         memory.set_pending(true);
         let link = Arc::new(FaultyRemote::new(memory));
         links.borrow_mut().push(link.clone());
-        Steady::new(link, steady::Config::default())
+        Recovering::new(link, recovery::Config::default())
     });
     let links = links.into_inner();
     ground.compare("at first").await;

@@ -43,7 +43,7 @@ async fn an_optional_branch_that_is_away_is_not_even_asked() {
     assert!(built.mem(1).exists("new") && built.mem(1).exists("newdir"));
     let status = built.union.status();
     assert!(status.branches[0].left_out && status.branches[0].away);
-    assert!(!status.branches[1].left_out && !built.union.is_away());
+    assert!(!status.branches[1].left_out && !built.union.is_disconnected());
     // It comes back with all its entries.
     drop(gates);
     built.faults(0).clear();
@@ -117,14 +117,14 @@ async fn a_required_branch_is_never_left_out() {
 #[tokio::test]
 async fn it_is_away_when_a_required_branch_is() {
     let built = built();
-    let gone = built.start(|union| async move { union.gone().await });
+    let gone = built.start(|union| async move { union.disconnected().await });
     built.sources[0].link.set_away(true);
     tokio::task::yield_now().await;
-    assert!(!built.union.is_away() && !gone.is_finished());
+    assert!(!built.union.is_disconnected() && !gone.is_finished());
     built.sources[2].link.set_away(true);
     soon(gone).await.unwrap();
-    assert!(built.union.is_away());
-    soon(built.union.gone()).await;
+    assert!(built.union.is_disconnected());
+    soon(built.union.disconnected()).await;
 }
 
 #[tokio::test]

@@ -87,7 +87,7 @@ async fn a_mode_counts_from_the_next_call_on() {
 #[tokio::test]
 async fn who_waits_for_it_to_be_gone_sees_branches_that_come_later() {
     let built = Built::new(1);
-    let gone = built.start(|union| async move { union.gone().await });
+    let gone = built.start(|union| async move { union.disconnected().await });
     tokio::task::yield_now().await;
     let added = Source::new();
     let _ = built.union.add(added.branch(9)).unwrap();

@@ -1,0 +1,225 @@
+//! Changes of an open file: each is sent at once, and kept in the log of the file until it is
+//! answered.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use base::{Errno, Fh, Remote, Result};
+
+use crate::Core;
+use crate::change_log::Change;
+use crate::change_queue::ChangePermit;
+use crate::connection::is_loss;
+use crate::file::{FileState, Handle, OpenFile, Phase, UsableHandle};
+use crate::reopen;
+use crate::retry::{RemoteCall, Retry};
+use crate::unstable::Digest;
+
+/// An entry in the log of a file; withdrawn on drop.
+pub(crate) struct PendingChange {
+    file: Arc<OpenFile>,
+    number: u64,
+    ended: bool,
+}
+
+impl PendingChange {
+    /// Adds `change` through `handle` to the log, with the inner handle if it can be sent now.
+    /// `None` if the change has to wait in the queue, or if a flush has closed the handle.
+    fn begin(
+        handle: &Arc<Handle>,
+        change: &Change,
+        permit: Option<&ChangePermit<'_>>,
+    ) -> Result<Option<(PendingChange, Option<UsableHandle>)>> {
+        let mut state = handle.file.lock();
+        if let Some(errno) = state.deferred_error.take() {
+            return Err(errno);
+        }
+        let usable = crate::file::usable(&state, handle.number)?;
+        let may_begin = permit.is_some() || state.may_begin_now(change.eof_effect());
+        if !may_begin || state.is_closed_by_flush(handle.number) {
+            return Ok(None);
+        }
+        let number = state.log.begin(change.clone(), Some(handle.clone()), usable.is_some());
+        Ok(Some((PendingChange { file: handle.file.clone(), number, ended: false }, usable)))
+    }
+
+    /// Adds a change without a handle to the log, when it is admitted. The caller sends and retries
+    /// it.
+    pub(crate) async fn begin_without_handle(
+        core: &Arc<Core>,
+        file: &Arc<OpenFile>,
+        change: Change,
+    ) -> Result<PendingChange> {
+        let take = |state: &mut FileState| {
+            let number = state.log.begin(change.clone(), None, true);
+            PendingChange { file: file.clone(), number, ended: false }
+        };
+        {
+            let mut state = file.lock();
+            if state.may_begin_without_handle(change.eof_effect()) {
+                return Ok(take(&mut state));
+            }
+        }
+        let _permit = Box::pin(core.change_permit(file, change.eof_effect(), None)).await?;
+        Ok(take(&mut file.lock()))
+    }
+
+    /// The server has acknowledged the change. `false` if that reply is void, because the change is
+    /// being replayed.
+    fn acknowledged(&mut self, core: &Arc<Core>, digest: Option<Digest>) -> bool {
+        self.ended = self.file.acknowledged(core, self.number, digest);
+        self.ended
+    }
+
+    /// The server has acknowledged a change without a handle.
+    pub(crate) fn happened(mut self, core: &Arc<Core>) {
+        self.acknowledged(core, None);
+    }
+
+    /// The server has executed `change` instead of the change that was logged.
+    pub(crate) fn happened_as(self, core: &Arc<Core>, change: &Change) {
+        let (file, number) = (self.file.clone(), self.number);
+        self.did_not_happen();
+        file.happened_as(core, number, change);
+    }
+
+    /// The server has executed no part of the change.
+    pub(crate) fn did_not_happen(mut self) {
+        let ended_entry = self.file.lock().log.end(self.number, false);
+        drop(ended_entry);
+        self.ended = true;
+    }
+
+    /// Whether an error that the caller received is the final result: the change is not being
+    /// replayed.
+    fn is_final_error(&self) -> bool {
+        self.file.lock().log.is_sent(self.number)
+    }
+
+    fn lost(&self, may_have_arrived: bool) {
+        self.file.lock().log.lost(self.number, may_have_arrived);
+    }
+
+    /// The result of the replay, if the change was replayed.
+    fn answered(&mut self) -> Option<Result<()>> {
+        let mut state = self.file.lock();
+        let result = state.log.answered(self.number)?;
+        let ended_entry = state.log.end(self.number, result.is_ok());
+        drop(state);
+        drop(ended_entry);
+        self.ended = true;
+        Some(result)
+    }
+}
+
+impl Drop for PendingChange {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.file.withdraw(self.number);
+        }
+    }
+}
+
+/// Sends a change through an inner handle.
+pub(crate) fn send<'a>(inner: &'a dyn Remote, fh: Fh, change: &Change) -> RemoteCall<'a, ()> {
+    match change {
+        Change::Write { offset, data } => inner.write(fh, *offset, data.clone()),
+        Change::Append { data, arrived } => inner.write(fh, 0, data.slice(*arrived..)),
+        Change::SetAttr(change) => inner.fsetattr(fh, *change),
+        Change::SetAttrByPath(_) | Change::Copy(_) => Box::pin(async { Err(Errno::EOPNOTSUPP) }),
+    }
+}
+
+impl Core {
+    /// Changes a file through an outer handle.
+    pub(crate) async fn change(self: &Arc<Core>, fh: Fh, change: Change) -> Result<()> {
+        let handle = self.files.handle(fh)?;
+        let mut permit = None;
+        let (mut pending, usable) = match PendingChange::begin(&handle, &change, None)? {
+            Some(begun) => begun,
+            // Repeated if a flush closes the handle at this moment.
+            None => loop {
+                let granted =
+                    Box::pin(self.change_permit(&handle.file, change.eof_effect(), Some(&handle)))
+                        .await?;
+                if let Some(begun) = PendingChange::begin(&handle, &change, Some(&granted))? {
+                    permit = Some(granted);
+                    break begun;
+                }
+            },
+        };
+        let mut lost = None;
+        if let Some(UsableHandle { fh, epoch }) = usable {
+            let mut digest = None;
+            let mut is_digested = !self.write_verifier.may_be_available();
+            let mut call = send(&*self.inner, fh, &change);
+            let answer = poll_fn(|context| {
+                let polled = call.as_mut().poll(context);
+                // The request is sent.
+                drop(permit.take());
+                if !is_digested {
+                    // Computed after sending, while the content is still in the processor's caches.
+                    is_digested = true;
+                    digest = change.digest();
+                }
+                polled
+            })
+            .await;
+            match answer {
+                Ok(()) if pending.acknowledged(self, digest) => return Ok(()),
+                Ok(()) => {}
+                Err(errno) if is_loss(errno) => {
+                    pending.lost(true);
+                    handle.file.mark_lost(epoch);
+                    lost = Some(errno);
+                }
+                Err(errno) if handle.is_stale(fh, errno) => {
+                    pending.lost(false);
+                    handle.file.mark_lost(epoch);
+                    lost = Some(Errno::ESTALE);
+                }
+                Err(errno) if pending.is_final_error() => return Err(errno),
+                Err(_) => {}
+            }
+        }
+        drop(permit);
+        Box::pin(self.await_replay(&handle, pending, lost)).await
+    }
+
+    /// Waits until the file is reopened and the change was replayed.
+    async fn await_replay(
+        self: &Arc<Core>,
+        handle: &Arc<Handle>,
+        mut pending: PendingChange,
+        mut lost: Option<Errno>,
+    ) -> Result<()> {
+        let mut retry = Retry::new(self);
+        loop {
+            retry.before_attempt(lost.take()).await?;
+            let attempt = retry.within_deadline(reopen::attempt(self, &handle.file)).await;
+            if let Some(result) = pending.answered() {
+                return result;
+            }
+            match attempt {
+                // The file is open, but the change has no result: the file could not be opened with
+                // these flags, was closed by a flush, or was lost again.
+                Ok(()) => {
+                    handle.usable()?;
+                    let open = {
+                        let state = handle.file.lock();
+                        (state.phase == Phase::Open).then_some(state.epoch)
+                    };
+                    if let Some(epoch) = open {
+                        handle.file.mark_lost(epoch);
+                        lost = Some(Errno::ESTALE);
+                    }
+                }
+                Err(errno) if retry.is_retryable(errno) => lost = Some(errno),
+                Err(errno) => return Err(errno),
+            }
+            if handle.file.lock().phase == Phase::Dead {
+                return Err(Errno::ESTALE);
+            }
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Open files: the outer handles, and the state that all handles of one file share.
+//!
+//! An [`OpenFile`] holds the current path of a file, its expected attributes and its log of
+//! changes. It is in one of these phases:
+//!
+//! - `Open`: its inner handles are usable as far as is known. → `Lost` when a call finds one that
+//!   is not ([`OpenFile::mark_lost`]).
+//! - `Lost`: no inner handle may be used. → `Reopening` by the first caller that needs one
+//!   (`reopen`).
+//! - `Reopening`: one task reopens the file, compares it and replays the log. → `Open`, `Lost`
+//!   (another loss, or another error), or `Dead`.
+//! - `Dead`: the path no longer leads to this file. Final.
+//!
+//! An `OpenFile` is in the table before its first open is sent, so that overlapping opens of one
+//! file share it (`identity`). Its attributes are unknown until an open was answered.
+//!
+//! The inner handle of a [`Handle`] is closed when the caller has closed the outer one, and no call
+//! and no log entry uses it any more. A flush closes it earlier (`flush`).
+
+mod flush;
+mod handle;
+mod identity;
+mod table;
+mod tail;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use base::{Attr, Errno, Fh, FileKind, RemotePath};
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::Core;
+use crate::change_log::{Change, ChangeLog, EndedEntry};
+use crate::expected_attrs::ExpectedAttrs;
+use crate::name_history::NameState;
+use crate::unstable::{Digest, UnstableWrites};
+
+pub(crate) use handle::{Handle, UsableHandle, usable};
+pub(crate) use table::OpenFiles;
+pub(crate) use tail::Tail;
+
+/// The phases of an [`OpenFile`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Open,
+    Lost,
+    Reopening,
+    Dead,
+}
+
+/// The inner handle of one outer handle.
+#[derive(Clone, Debug)]
+pub(crate) struct InnerHandle {
+    pub(crate) handle: Weak<Handle>,
+    pub(crate) fh: Fh,
+    /// The epoch of the file in which it was opened.
+    pub(crate) epoch: u64,
+    /// A flush has closed it; its next user reopens it (`flush`).
+    pub(crate) closed: bool,
+    /// The file exists, but could not be reopened with the flags of this handle.
+    pub(crate) refused: Option<Errno>,
+}
+
+/// The mutable state of an [`OpenFile`].
+pub(crate) struct FileState {
+    pub(crate) phase: Phase,
+    /// Incremented by each loss: inner handles of an earlier epoch are unusable.
+    pub(crate) epoch: u64,
+    /// When requests were lost last.
+    pub(crate) lost_at: Option<Instant>,
+    /// Attempts to reopen the file so far; `last_error` is the error of the last one, if it failed.
+    pub(crate) attempts: u64,
+    pub(crate) last_error: Option<Errno>,
+    /// The current path; `None` when the name was removed or belongs to another file.
+    pub(crate) path: Option<RemotePath>,
+    /// A second possible path, while a rename is in flight or its outcome is unknown.
+    pub(crate) pending_path: Option<RemotePath>,
+    /// Incremented by each change of either path.
+    pub(crate) path_version: u64,
+    pub(crate) expected: ExpectedAttrs,
+    /// An open was answered: `expected` is valid.
+    pub(crate) has_attrs: bool,
+    pub(crate) log: ChangeLog,
+    /// The last bytes of the file.
+    tail: Option<Tail>,
+    /// By the number of the outer handle.
+    pub(crate) inner_handles: HashMap<u64, InnerHandle>,
+    pub(crate) unstable: UnstableWrites,
+    /// The write verifier under which the unstable writes were acknowledged.
+    pub(crate) write_verifier: Option<Bytes>,
+    /// The permission bits to restore, if some were added to reopen the file.
+    pub(crate) mode_to_restore: Option<u32>,
+    /// Error of the next write or fsync: acknowledged data was lost.
+    pub(crate) deferred_error: Option<Errno>,
+    /// Members of the queue for changes, the admitted one included.
+    pub(crate) queued: usize,
+    /// Changes that were answered or cancelled, except replayed ones. Attributes observed before
+    /// the last of them are outdated.
+    pub(crate) answered_changes: u64,
+    /// This mount has changed the file since it was opened.
+    changed: bool,
+}
+
+/// The state that all handles of one file share.
+pub(crate) struct OpenFile {
+    state: Mutex<FileState>,
+    /// Notified when an attempt to reopen the file has ended.
+    pub(crate) attempt_ended: Notify,
+    /// The queue for changes that are not admitted at once (`change_queue`).
+    pub(crate) queue: tokio::sync::Mutex<()>,
+    /// Held while a handle that a flush has closed is reopened (`flush`).
+    reopening: tokio::sync::Mutex<()>,
+    core: Weak<Core>,
+}
+
+impl OpenFile {
+    fn new(path: RemotePath, core: Weak<Core>) -> Arc<OpenFile> {
+        let state = FileState {
+            phase: Phase::Open,
+            epoch: 0,
+            lost_at: None,
+            attempts: 0,
+            last_error: None,
+            path: Some(path),
+            pending_path: None,
+            path_version: 0,
+            expected: ExpectedAttrs::created(FileKind::Regular),
+            has_attrs: false,
+            log: ChangeLog::default(),
+            tail: None,
+            inner_handles: HashMap::new(),
+            unstable: UnstableWrites::default(),
+            write_verifier: None,
+            mode_to_restore: None,
+            deferred_error: None,
+            queued: 0,
+            answered_changes: 0,
+            changed: false,
+        };
+        let (queue, reopening) = (tokio::sync::Mutex::new(()), tokio::sync::Mutex::new(()));
+        Arc::new(OpenFile {
+            state: Mutex::new(state),
+            attempt_ended: Notify::new(),
+            queue,
+            reopening,
+            core,
+        })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, FileState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An inner handle of this epoch was found to be unusable.
+    pub(crate) fn mark_lost(&self, epoch: u64) {
+        let mut state = self.lock();
+        if state.epoch == epoch && state.phase == Phase::Open {
+            state.phase = Phase::Lost;
+            state.epoch += 1;
+            state.lost_at = Some(Instant::now());
+            drop(state);
+            if let Some(core) = self.core.upgrade() {
+                core.write_verifier.invalidate();
+            }
+        }
+    }
+
+    /// The path no longer leads to this file.
+    pub(crate) fn mark_removed(&self) {
+        let mut state = self.lock();
+        state.path = None;
+        state.pending_path = None;
+    }
+
+    /// Whether this mount has removed or replaced every name of the file that it knows.
+    pub(crate) fn has_no_path(&self) -> bool {
+        let state = self.lock();
+        state.path.is_none() && state.pending_path.is_none()
+    }
+
+    /// Unanswered entries, their bytes, and whether there are unstable writes.
+    pub(crate) fn pending(&self) -> (usize, u64, bool) {
+        let state = self.lock();
+        let (entries, bytes) = state.log.unanswered();
+        (entries, bytes, !state.unstable.is_empty())
+    }
+
+    fn is_future(&self) -> impl Fn(base::Timestamp) -> bool + use<> {
+        let core = self.core.clone();
+        move |time| core.upgrade().is_some_and(|core| core.clock.is_future(time))
+    }
+
+    /// The attributes that the file may have now.
+    pub(crate) fn expected(&self) -> ExpectedAttrs {
+        let is_future = self.is_future();
+        let state = self.lock();
+        let mut expected = state.expected;
+        state.log.apply_unanswered(&mut expected, &is_future);
+        expected
+    }
+
+    /// A log entry was acknowledged. `false` if that reply is void, because the change is being
+    /// replayed.
+    pub(crate) fn acknowledged(
+        &self,
+        core: &Arc<Core>,
+        number: u64,
+        digest: Option<Digest>,
+    ) -> bool {
+        let write_verifier = core.write_verifier.current(core);
+        let is_future = self.is_future();
+        let ended = {
+            let mut state = self.lock();
+            if !state.log.is_sent(number) {
+                return false;
+            }
+            let Some(ended) = state.log.end(number, true) else { return false };
+            state.answered_changes += 1;
+            let digest = digest.filter(|_| !ended.overtaken.content);
+            let before = state.expected;
+            state.happened(
+                number,
+                &ended.change,
+                digest,
+                write_verifier,
+                core.write_verifier.may_be_available(),
+                &is_future,
+            );
+            if ended.overtaken.attrs {
+                state.expected = before;
+                ended.change.may_have_happened(&mut state.expected, &is_future);
+            }
+            ended
+        };
+        drop(ended);
+        true
+    }
+
+    /// The server has executed `change` instead of the entry with this number.
+    pub(crate) fn happened_as(&self, core: &Arc<Core>, number: u64, change: &Change) {
+        let write_verifier = core.write_verifier.current(core);
+        let is_future = self.is_future();
+        let track_unstable = core.write_verifier.may_be_available();
+        let mut state = self.lock();
+        state.answered_changes += 1;
+        state.happened(number, change, None, write_verifier, track_unstable, &is_future);
+    }
+
+    /// Withdraws an entry: its caller was cancelled, or has the result.
+    pub(crate) fn withdraw(&self, number: u64) {
+        let is_future = self.is_future();
+        let ended: Option<EndedEntry> = {
+            let mut state = self.lock();
+            let ended = state.log.end(number, false);
+            if let Some(ended) = ended.as_ref().filter(|ended| ended.may_have_arrived) {
+                state.answered_changes += 1;
+                state.may_have_happened(number, &ended.change, &is_future);
+            }
+            ended
+        };
+        drop(ended);
+    }
+}
+
+impl FileState {
+    /// A rename is about to be sent.
+    pub(crate) fn begin_rename(&mut self, path: RemotePath) {
+        self.path_version += 1;
+        self.pending_path = Some(path);
+    }
+
+    /// The file was renamed.
+    pub(crate) fn set_path(&mut self, path: RemotePath) {
+        self.path_version += 1;
+        (self.path, self.pending_path) = (Some(path), None);
+    }
+
+    /// The server has executed a change.
+    pub(crate) fn happened(
+        &mut self,
+        number: u64,
+        change: &Change,
+        digest: Option<Digest>,
+        write_verifier: Option<Bytes>,
+        track_unstable: bool,
+        is_future: crate::expected_attrs::IsFuture<'_>,
+    ) {
+        let end = self.expected.size();
+        change.happened(&mut self.expected, is_future);
+        self.changed = true;
+        if matches!(change, Change::SetAttr(set) | Change::SetAttrByPath(set) if set.perm.is_some())
+        {
+            self.mode_to_restore = None;
+        }
+        self.write_verifier = self.write_verifier.take().or(write_verifier);
+        if !track_unstable {
+            return;
+        }
+        match change {
+            Change::Write { offset, data } => {
+                let range = *offset..offset.saturating_add(data.len() as u64);
+                self.unstable.record(number, range, digest);
+            }
+            Change::Append { data, arrived } => match end {
+                Some(end) => {
+                    let range = end..end + (data.len() - arrived) as u64;
+                    self.unstable.record(number, range, digest);
+                }
+                None => self.unstable.mark_incomparable(number),
+            },
+            Change::Copy(_) => self.unstable.mark_incomparable(number),
+            Change::SetAttr(change) | Change::SetAttrByPath(change) => {
+                if let Some(size) = change.size {
+                    self.unstable.truncate(number, size);
+                }
+            }
+        }
+    }
+
+    /// The server may have executed a change, or a part of it.
+    pub(crate) fn may_have_happened(
+        &mut self,
+        number: u64,
+        change: &Change,
+        is_future: crate::expected_attrs::IsFuture<'_>,
+    ) {
+        change.may_have_happened(&mut self.expected, is_future);
+        self.changed = true;
+        if !self.unstable.is_empty()
+            && !matches!(change, Change::SetAttr(set) if set.size.is_none())
+        {
+            self.unstable.mark_incomparable(number);
+        }
+    }
+
+    /// The attributes were observed while no change was in flight.
+    pub(crate) fn observed(&mut self, attr: &Attr) {
+        self.expected = ExpectedAttrs::of(attr);
+    }
+}
+
+impl Drop for OpenFile {
+    /// The expected attributes outlive the handles: a later change of the name may need them.
+    fn drop(&mut self) {
+        let Some(core) = self.core.upgrade() else { return };
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let (true, Some(path)) = (state.changed && state.has_attrs, state.path.take()) {
+            core.history.record(&path, NameState::Present(state.expected));
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Handles that a flush has closed on the server while they are open here.
+//!
+//! The program that wrote a file needs the server's answer to the close
+//! ([`Remote::flush`](base::Remote::flush)). But the last close of a descriptor cannot be
+//! recognised: it may have been duplicated or inherited. So each flush closes the inner handle. If
+//! the outer handle is used again, the file is reopened for it and compared, as after a loss
+//! (`reopen`). The other handles of the file are not affected.
+//!
+//! - A handle is marked before its close is sent. A call that finds the mark reopens the file
+//!   first. A call that was too early gets `EBADF` from the inner remote, and treats the handle as
+//!   lost.
+//! - A file without a name cannot be reopened, so a flush does not close it. Before this mount
+//!   removes or replaces a name, the closed handles of its file are reopened.
+//! - A loss clears the mark: the file is reopened for all its handles.
+
+use std::sync::Arc;
+
+use base::{Errno, Fh, RemotePath, Result};
+
+use super::{FileState, Handle, OpenFile, Phase};
+use crate::Core;
+use crate::reopen;
+
+impl FileState {
+    /// Whether a flush has closed this handle, so that its next user must reopen it.
+    pub(crate) fn is_closed_by_flush(&self, number: u64) -> bool {
+        self.phase == Phase::Open
+            && self.inner_handles.get(&number).is_some_and(|inner| inner.closed)
+    }
+}
+
+impl Handle {
+    /// As [`FileState::is_closed_by_flush`].
+    pub(crate) fn is_closed_by_flush(&self) -> bool {
+        self.file.lock().is_closed_by_flush(self.number)
+    }
+
+    /// Whether this error means that the inner handle was lost, or closed by a flush. Both are
+    /// detected before anything is sent through it.
+    pub(crate) fn is_stale(&self, fh: Fh, errno: Errno) -> bool {
+        let is_open = || {
+            let state = self.file.lock();
+            state
+                .inner_handles
+                .get(&self.number)
+                .is_some_and(|inner| inner.fh == fh && !inner.closed)
+        };
+        errno == Errno::ESTALE || errno == Errno::EBADF && !is_open()
+    }
+
+    /// The inner handle is about to be closed. `false` if it is closed already.
+    fn mark_closed(&self, fh: Fh) -> bool {
+        let mut state = self.file.lock();
+        let inner = state.inner_handles.get_mut(&self.number);
+        let inner = inner.filter(|inner| inner.fh == fh && !inner.closed);
+        inner.map(|inner| inner.closed = true).is_some()
+    }
+
+    /// The file was reopened for this handle. Returns `fh` if it is not needed.
+    pub(crate) fn set_reopened(&self, fh: Fh) -> Option<Fh> {
+        let mut state = self.file.lock();
+        let epoch = state.epoch;
+        match state.inner_handles.get_mut(&self.number) {
+            Some(inner) if inner.closed => {
+                (inner.fh, inner.epoch, inner.closed) = (fh, epoch, false);
+                None
+            }
+            // The handle was lost and reopened in the meantime.
+            _ => Some(fh),
+        }
+    }
+}
+
+impl OpenFile {
+    /// The handles that a flush has closed.
+    fn closed_handles(&self) -> Vec<Arc<Handle>> {
+        let state = self.lock();
+        let closed =
+            state.inner_handles.iter().filter(|(number, _)| state.is_closed_by_flush(**number));
+        closed.filter_map(|(_, inner)| inner.handle.upgrade()).collect()
+    }
+}
+
+impl Core {
+    /// Closes the inner handle, and returns the server's answer; `EOPNOTSUPP` for a file that could
+    /// not be reopened.
+    pub(crate) async fn flush(self: &Arc<Core>, fh: Fh) -> Result<()> {
+        let handle = self.files.handle(fh)?;
+        let file = &handle.file;
+        self.wait_for_queue(file).await?;
+        if file.has_no_path() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if !handle.is_closed_by_flush() {
+            self.finish_inner(&handle).await?;
+        }
+        // A loss of data that the reopening found.
+        file.lock().deferred_error.take().map_or(Ok(()), Err)
+    }
+
+    /// Closes the inner handle. If the connection is lost before the reply, the server has closed
+    /// the file, but its answer is unknown: the file is reopened and compared, and the new handle
+    /// is closed. A file without a name cannot be reopened, and no program can read its content any
+    /// more.
+    pub(crate) async fn finish_inner(self: &Arc<Core>, handle: &Arc<Handle>) -> Result<()> {
+        let finished = self.retry_with_handle(handle, |fh| match handle.mark_closed(fh) {
+            true => self.inner.finish(fh),
+            // Another caller has closed it, and gets the answer.
+            false => Box::pin(async { Ok(()) }),
+        });
+        match finished.await {
+            Err(Errno::ESTALE) if handle.file.has_no_path() => Ok(()),
+            finished => finished,
+        }
+    }
+
+    /// Reopens the file for this handle if a flush has closed it.
+    pub(crate) async fn reopen_if_closed(self: &Arc<Core>, handle: &Arc<Handle>) -> Result<()> {
+        match handle.is_closed_by_flush() {
+            true => self.with_retry(|| Box::pin(self.reopen_closed(handle))).await,
+            false => Ok(()),
+        }
+    }
+
+    /// One attempt to reopen the file for a handle that a flush has closed.
+    pub(crate) async fn reopen_closed(self: &Arc<Core>, handle: &Arc<Handle>) -> Result<()> {
+        let _alone = handle.file.reopening.lock().await;
+        match handle.is_closed_by_flush() {
+            true => reopen::reopen_one(self, handle).await,
+            false => Ok(()),
+        }
+    }
+
+    /// The name is about to be removed or replaced: handles of its file that a flush has closed are
+    /// reopened while that is possible.
+    pub(crate) async fn reopen_before_removal(self: &Arc<Core>, path: &RemotePath) {
+        let Some(file) = self.files.get(path) else { return };
+        for handle in file.closed_handles() {
+            // The users of the handle get the error.
+            let _ = self.reopen_if_closed(&handle).await;
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! All open files of one [`Recovering`](crate::Recovering), by handle and by path.
+//!
+//! Bounded by the inner remote, which limits the number of handles.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use base::{
+    AttrChange, Create, Errno, Fh, OpenFlags, OpenGuard, Opened, Remote, RemotePath, Result,
+};
+
+use super::identity::OpenSnapshot;
+use super::{Handle, InnerHandle, OpenFile};
+use crate::Core;
+use crate::change::PendingChange;
+use crate::change_log::Change;
+use crate::expected_attrs::ExpectedAttrs;
+
+/// Number of paths at which dead entries are first swept.
+const FIRST_SWEEP: usize = 64;
+
+struct Tables {
+    next: u64,
+    handles: HashMap<u64, Arc<Handle>>,
+    /// May contain dead entries, whose file was dropped.
+    by_path: HashMap<RemotePath, Weak<OpenFile>>,
+    /// Number of paths at which dead entries are swept.
+    sweep_at: usize,
+}
+
+/// See the [module](self).
+pub(crate) struct OpenFiles {
+    table: Mutex<Tables>,
+    inner: Arc<dyn Remote>,
+    core: Weak<Core>,
+}
+
+/// The state of a file when an open of its path was about to be sent.
+pub(crate) struct PendingOpen {
+    file: Arc<OpenFile>,
+    /// `None` if no open of the file had been answered.
+    expected: Option<ExpectedAttrs>,
+    /// The number of the next change at that time, if no change was in flight.
+    next: Option<u64>,
+    /// The truncation by the open itself.
+    truncation: Option<PendingChange>,
+}
+
+impl PendingOpen {
+    /// Whether this mount has removed or replaced the file.
+    pub(crate) fn has_no_path(&self) -> bool {
+        self.file.has_no_path()
+    }
+}
+
+impl Tables {
+    fn insert(&mut self, path: &RemotePath, file: &Arc<OpenFile>) {
+        if self.by_path.len() >= self.sweep_at {
+            self.by_path.retain(|_, file| file.strong_count() > 0);
+            self.sweep_at = (2 * self.by_path.len()).max(FIRST_SWEEP);
+        }
+        self.by_path.insert(path.clone(), Arc::downgrade(file));
+    }
+}
+
+impl OpenFiles {
+    pub(crate) fn new(inner: Arc<dyn Remote>, core: Weak<Core>) -> OpenFiles {
+        let table = Tables {
+            next: 1,
+            handles: HashMap::new(),
+            by_path: HashMap::new(),
+            sweep_at: FIRST_SWEEP,
+        };
+        OpenFiles { table: Mutex::new(table), inner, core }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn handle(&self, fh: Fh) -> Result<Arc<Handle>> {
+        self.lock().handles.get(&fh.0).cloned().ok_or(Errno::EBADF)
+    }
+
+    /// The file that is open at this path, if its attributes are known.
+    pub(crate) fn get(&self, path: &RemotePath) -> Option<Arc<OpenFile>> {
+        let file = self.lock().by_path.get(path)?.upgrade();
+        file.filter(|file| file.lock().has_attrs)
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<OpenFile>> {
+        self.lock().by_path.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Called before `path` is opened. From now on the file is in the table, so that another open,
+    /// a setattr by path and a rename find the same [`OpenFile`].
+    pub(crate) async fn begin_open(
+        &self,
+        core: &Arc<Core>,
+        path: &RemotePath,
+        flags: OpenFlags,
+    ) -> Result<PendingOpen> {
+        let file = self.get_or_new(path);
+        let empty = AttrChange { size: Some(0), ..AttrChange::default() };
+        // Logged even for the first open, because another one may begin before this is answered.
+        let truncation = match flags.truncate {
+            true => Some(
+                PendingChange::begin_without_handle(core, &file, Change::SetAttrByPath(empty))
+                    .await?,
+            ),
+            false => None,
+        };
+        let (next, has_attrs) = {
+            let state = file.lock();
+            (state.next_if_idle(u64::from(truncation.is_some())), state.has_attrs)
+        };
+        let expected = has_attrs.then(|| file.expected());
+        Ok(PendingOpen { file, expected, next, truncation })
+    }
+
+    /// The file at `path`, added to the table if there is none.
+    pub(crate) fn get_or_new(&self, path: &RemotePath) -> Arc<OpenFile> {
+        let mut table = self.lock();
+        match table.by_path.get(path).and_then(Weak::upgrade) {
+            Some(file) => file,
+            None => {
+                let file = OpenFile::new(path.clone(), self.core.clone());
+                table.insert(path, &file);
+                file
+            }
+        }
+    }
+
+    /// An open has failed with an error that excludes a truncation.
+    pub(crate) fn abort_open(pending: PendingOpen) {
+        if let Some(truncation) = pending.truncation {
+            truncation.did_not_happen();
+        }
+    }
+
+    /// Adds an opened file to the table.
+    pub(crate) async fn finish_open(
+        &self,
+        core: &Arc<Core>,
+        path: &RemotePath,
+        flags: OpenFlags,
+        opened: &Opened,
+        pending: PendingOpen,
+    ) -> Fh {
+        // Closed if the caller is cancelled.
+        let guard = OpenGuard::new(&*core.inner, opened.fh);
+        if flags.access.writes() {
+            // Requests the verifier early, so that it is probably known when the first write is
+            // acknowledged.
+            let _ = core.write_verifier.current(core);
+        }
+        let file = self.file_of(core, path, flags, opened, pending).await;
+        let mut table = self.lock();
+        let number = table.next;
+        table.next += 1;
+        let handle = Arc::new(Handle::new(number, file, flags, self.inner.clone()));
+        {
+            let mut state = handle.file.lock();
+            let epoch = state.epoch;
+            let weak = Arc::downgrade(&handle);
+            let inner =
+                InnerHandle { handle: weak, fh: guard.take(), epoch, closed: false, refused: None };
+            state.inner_handles.insert(number, inner);
+        }
+        table.handles.insert(number, handle);
+        Fh(number)
+    }
+
+    /// The [`OpenFile`] of an opened file: an existing one, if it is the same file.
+    async fn file_of(
+        &self,
+        core: &Arc<Core>,
+        path: &RemotePath,
+        flags: OpenFlags,
+        opened: &Opened,
+        pending: PendingOpen,
+    ) -> Arc<OpenFile> {
+        let PendingOpen { file, expected, next, truncation } = pending;
+        let was_truncated = truncation.is_some();
+        if let Some(truncation) = truncation {
+            truncation.happened(core);
+        }
+        let old_path = file.lock().path.clone();
+        let has_same_path = old_path.as_ref() == Some(path);
+        let moved = old_path.filter(|_| !has_same_path);
+        // A file that was renamed in the meantime was opened before the rename: a later open finds
+        // nothing at this path, unless it creates a new file.
+        let is_followed =
+            moved.is_some() && (flags.create == Create::Never || file.lock().has_attrs);
+        let snapshot = OpenSnapshot { expected, next, was_truncated };
+        if (has_same_path || is_followed) && file.is_same_file(core, opened, Some(snapshot)).await {
+            return file;
+        }
+        if let Some(other) = self.get(path).filter(|other| !Arc::ptr_eq(other, &file))
+            && other.is_same_file(core, opened, None).await
+        {
+            return other;
+        }
+        let mut table = self.lock();
+        let new = OpenFile::new(path.clone(), self.core.clone());
+        new.lock().first_observed(&opened.attr, true);
+        new.lock().pending_path = moved;
+        let replaced = table.by_path.get(path).and_then(Weak::upgrade);
+        table.insert(path, &new);
+        drop(table);
+        if let Some(replaced) = replaced.filter(|replaced| !Arc::ptr_eq(replaced, &new)) {
+            // Another file has taken the path.
+            replaced.mark_removed();
+        }
+        new
+    }
+
+    pub(crate) fn close(&self, fh: Fh) {
+        // Dropped, and so closed, without the lock.
+        drop(self.take(fh));
+    }
+
+    /// Removes a handle from the table; its inner handle is closed after its last use.
+    pub(crate) fn take(&self, fh: Fh) -> Result<Arc<Handle>> {
+        self.lock().handles.remove(&fh.0).ok_or(Errno::EBADF)
+    }
+
+    /// The path was removed, or leads to another file.
+    pub(crate) fn removed(&self, path: &RemotePath) {
+        let file = self.lock().by_path.remove(path);
+        if let Some(file) = file.and_then(|file| file.upgrade()) {
+            file.mark_removed();
+        }
+    }
+
+    /// A rename of `from`, and of all paths below it, is about to be sent.
+    pub(crate) fn begin_rename(&self, from: &RemotePath, to: &RemotePath) {
+        let moved: Vec<_> = {
+            let table = self.lock();
+            let moved = table
+                .by_path
+                .iter()
+                .filter_map(|(path, file)| Some((path.moved(from, to)?, file.upgrade()?)));
+            moved.collect()
+        };
+        for (pending_path, file) in moved {
+            file.lock().begin_rename(pending_path);
+        }
+    }
+
+    /// The rename did not happen.
+    pub(crate) fn abort_rename(&self, from: &RemotePath, to: &RemotePath) {
+        for file in self.all() {
+            let mut state = file.lock();
+            let old_path = state.path.as_ref().and_then(|old_path| old_path.moved(from, to));
+            if old_path.is_some() && state.pending_path == old_path {
+                state.pending_path = None;
+            }
+        }
+    }
+
+    /// `from`, and all paths below it, were renamed.
+    pub(crate) fn finish_rename(&self, from: &RemotePath, to: &RemotePath) {
+        let mut replaced = Vec::new();
+        {
+            let mut table = self.lock();
+            if table.by_path.is_empty() || from == to {
+                return;
+            }
+            let touched: Vec<_> = table
+                .by_path
+                .extract_if(|path, _| {
+                    path.moved(from, to).is_some() || path.moved(to, from).is_some()
+                })
+                .collect();
+            for (path, weak) in touched {
+                let Some(file) = weak.upgrade() else { continue };
+                match path.moved(from, to) {
+                    Some(path) => {
+                        let mut state = file.lock();
+                        state.set_path(path.clone());
+                        drop(state);
+                        table.by_path.insert(path, weak);
+                        // Dropped without the lock of the table: it may be the last reference.
+                        replaced.push((false, file));
+                    }
+                    None => replaced.push((true, file)),
+                }
+            }
+        }
+        replaced
+            .iter()
+            .filter(|(is_replaced, _)| *is_replaced)
+            .for_each(|(_, file)| file.mark_removed());
+    }
+}

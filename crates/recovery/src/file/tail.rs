@@ -1,0 +1,81 @@
+//! The last bytes of a file, which identify it after it has grown.
+//!
+//! Other clients may append to a file that is only read here, such as a log that `tail -f` follows.
+//! After a loss its size and mtime differ, although it is the same file. It is accepted if it is
+//! only longer and newer, and if its old last bytes are unchanged: a file that replaced it has
+//! other bytes there.
+
+use base::Data;
+
+use super::FileState;
+
+/// Bytes to compare. 16 bytes could be equal in two files by chance, as in tables of numbers.
+const TAIL_BYTES: usize = 64;
+
+/// The bytes that were read at the end of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tail {
+    bytes: [u8; TAIL_BYTES],
+    /// Their offset in the file.
+    pub(crate) offset: u64,
+}
+
+impl Tail {
+    /// The length in bytes.
+    pub(crate) const LEN: u32 = TAIL_BYTES as u32;
+
+    /// Whether these are the same bytes.
+    pub(crate) fn matches(&self, bytes: &[u8]) -> bool {
+        self.bytes == bytes
+    }
+
+    /// The offset behind them: the size of the file at that time.
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + TAIL_BYTES as u64
+    }
+
+    /// The last bytes of `data`, which was read from `offset` on. `None` if it is shorter, or if
+    /// the bytes are all equal, which would not identify a file.
+    fn of(data: &Data, offset: u64) -> Option<Tail> {
+        let skip = data.len().checked_sub(TAIL_BYTES)?;
+        let bytes: [u8; TAIL_BYTES] = data.slice(skip..data.len()).to_vec().try_into().ok()?;
+        let is_distinctive = bytes.iter().any(|byte| *byte != bytes[0]);
+        is_distinctive.then_some(Tail { bytes, offset: offset + skip as u64 })
+    }
+}
+
+impl FileState {
+    /// `data` was read from `offset` on.
+    pub(crate) fn note_read(&mut self, data: &Data, offset: u64) {
+        let end = offset + data.len() as u64;
+        if data.is_empty() || self.expected.size() != Some(end) || !self.log.is_idle() {
+            return;
+        }
+        if self.tail.is_none_or(|tail| tail.end() != end) {
+            self.tail = Tail::of(data, offset);
+        }
+    }
+
+    /// The bytes that identify the file if it has grown; `None` if none were read, or if this mount
+    /// has changed the file.
+    pub(crate) fn tail_if_unchanged(&self) -> Option<Tail> {
+        self.tail.filter(|tail| self.log.is_idle() && self.expected.size() == Some(tail.end()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn a_tail_has_the_last_bytes_if_they_are_distinctive() {
+        let content: Vec<u8> = (0..100).collect();
+        let data = Data::from(Bytes::from(content.clone()));
+        let tail = Tail::of(&data, 1000).unwrap();
+        assert_eq!((tail.offset, tail.end()), (1036, 1100));
+        assert!(tail.matches(&content[36..]) && !tail.matches(&content[35..99]));
+        assert_eq!(Tail::of(&data.slice(0..63), 0), None);
+        assert_eq!(Tail::of(&Data::from(Bytes::from(vec![0; 100])), 0), None);
+    }
+}

@@ -1,0 +1,228 @@
+//! Operations of an open file that do not change it, and copies between two open files.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::{Attr, AttrChange, Data, Errno, Fh, Result};
+use bytes::Bytes;
+
+use crate::Core;
+use crate::change::PendingChange;
+use crate::change_log::Change;
+use crate::connection::is_loss;
+use crate::file::{Handle, UsableHandle};
+use crate::reopen;
+use crate::retry::{RemoteCall, Retry};
+
+/// Instead of a change number: a change was in flight.
+const BUSY: u64 = u64::MAX;
+
+/// Whether an error of a call through this inner handle means that the handle is unusable.
+fn is_lost(errno: Errno, handle: &Handle, UsableHandle { fh, epoch }: UsableHandle) -> bool {
+    is_loss(errno) || handle.is_stale(fh, errno) || handle.is_reopened_since(epoch)
+}
+
+impl Core {
+    /// Returns the result of `call`, which is idempotent, through the inner handle.
+    pub(crate) async fn retry_with_handle<'a, T: Send>(
+        self: &'a Arc<Core>,
+        handle: &Arc<Handle>,
+        call: impl Fn(Fh) -> RemoteCall<'a, T> + Send + Sync,
+    ) -> Result<T> {
+        let mut lost = None;
+        if let Some(below) = handle.usable()? {
+            match call(below.fh).await {
+                Err(errno) if is_lost(errno, handle, below) => {
+                    handle.file.mark_lost(below.epoch);
+                    lost = Some(errno);
+                }
+                answer => return answer,
+            }
+        }
+        Box::pin(self.retry_reopened(handle, lost, call)).await
+    }
+
+    async fn retry_reopened<'a, T: Send>(
+        self: &'a Arc<Core>,
+        handle: &Arc<Handle>,
+        mut lost: Option<Errno>,
+        call: impl Fn(Fh) -> RemoteCall<'a, T> + Send + Sync,
+    ) -> Result<T> {
+        let mut retry = Retry::new(self);
+        loop {
+            retry.before_attempt(lost.take()).await?;
+            let Some(below) = self.reopened(&retry, handle, &mut lost).await? else {
+                continue;
+            };
+            match retry.within_deadline(call(below.fh)).await {
+                Err(errno) if !retry.has_expired() && is_lost(errno, handle, below) => {
+                    handle.file.mark_lost(below.epoch);
+                    lost = Some(errno);
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// The inner handle, after reopening the file if necessary; `None` if it was `lost` again.
+    async fn reopened(
+        self: &Arc<Core>,
+        retry: &Retry<'_>,
+        handle: &Arc<Handle>,
+        lost: &mut Option<Errno>,
+    ) -> Result<Option<UsableHandle>> {
+        let opened = async {
+            reopen::attempt(self, &handle.file).await?;
+            self.reopen_closed(handle).await
+        };
+        match retry.within_deadline(opened).await {
+            Ok(()) => handle.usable(),
+            Err(errno) if retry.is_retryable(errno) => {
+                *lost = Some(errno);
+                Ok(None)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    pub(crate) async fn read(self: &Arc<Core>, fh: Fh, offset: u64, len: u32) -> Result<Data> {
+        let handle = self.files.handle(fh)?;
+        self.wait_for_queue(&handle.file).await?;
+        let data = self.retry_with_handle(&handle, |fh| self.inner.read(fh, offset, len)).await?;
+        handle.file.lock().note_read(&data, offset);
+        Ok(data)
+    }
+
+    pub(crate) async fn fstat(self: &Arc<Core>, fh: Fh) -> Result<Attr> {
+        let handle = self.files.handle(fh)?;
+        self.wait_for_queue(&handle.file).await?;
+        self.fstat_unqueued(&handle).await
+    }
+
+    /// As [`Core::fstat`], without waiting for the changes in the queue.
+    pub(crate) async fn fstat_unqueued(self: &Arc<Core>, handle: &Arc<Handle>) -> Result<Attr> {
+        let file = &handle.file;
+        // The number of the next change when the request was sent, if no change was in flight.
+        let next_if_idle = AtomicU64::new(BUSY);
+        let attr = self
+            .retry_with_handle(handle, |fh| {
+                let state = file.lock();
+                let next = if state.log.is_idle() { state.log.next() } else { BUSY };
+                next_if_idle.store(next, Ordering::Relaxed);
+                drop(state);
+                self.inner.fstat(fh)
+            })
+            .await?;
+        let mut state = file.lock();
+        if state.log.next() == next_if_idle.into_inner() {
+            state.observed(&attr);
+        }
+        Ok(attr)
+    }
+
+    pub(crate) async fn fsync(self: &Arc<Core>, fh: Fh) -> Result<()> {
+        let handle = self.files.handle(fh)?;
+        let file = &handle.file;
+        self.wait_for_queue(file).await?;
+        let take_deferred = || file.lock().deferred_error.take().map_or(Ok(()), Err);
+        take_deferred()?;
+        let next = AtomicU64::new(0);
+        let synced = self.retry_with_handle(&handle, |fh| {
+            next.store(file.lock().log.next(), Ordering::Relaxed);
+            self.inner.fsync(fh)
+        });
+        synced.await?;
+        // A loss of data that the reopening found.
+        take_deferred()?;
+        file.lock().unstable.mark_synced_before(next.into_inner());
+        Ok(())
+    }
+
+    /// Closes a handle and returns the server's answer, unless a flush has already closed it.
+    pub(crate) async fn finish(self: &Arc<Core>, fh: Fh) -> Result<()> {
+        let handle = self.files.take(fh)?;
+        let file = &handle.file;
+        self.wait_for_queue(file).await?;
+        let finished = match handle.is_closed_by_flush() {
+            true => Ok(()),
+            false => self.finish_inner(&handle).await,
+        };
+        // A loss of data that the reopening found.
+        let take_deferred = file.lock().deferred_error.take();
+        finished.and(take_deferred.map_or(Ok(()), Err))
+    }
+
+    pub(crate) async fn write(self: &Arc<Core>, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
+        let appends = self.files.handle(fh)?.flags.append;
+        let change = match appends {
+            true => Change::Append { data, arrived: 0 },
+            false => Change::Write { offset, data },
+        };
+        self.change(fh, change).await
+    }
+
+    pub(crate) async fn fsetattr(self: &Arc<Core>, fh: Fh, change: AttrChange) -> Result<()> {
+        self.change(fh, Change::SetAttr(change)).await
+    }
+
+    pub(crate) async fn copy(
+        self: &Arc<Core>,
+        from: Fh,
+        from_offset: u64,
+        to: Fh,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let (source, target) = (self.files.handle(from)?, self.files.handle(to)?);
+        let range = to_offset..to_offset.saturating_add(len);
+        self.wait_for_queue(&source.file).await?;
+        let pending =
+            PendingChange::begin_without_handle(self, &target.file, Change::Copy(range)).await?;
+        let call = |from, to| self.inner.copy(from, from_offset, to, to_offset, len);
+        match self.retry_with_handles(&source, &target, call).await {
+            Ok(copied) => {
+                let range = to_offset..to_offset.saturating_add(copied);
+                pending.happened_as(self, &Change::Copy(range));
+                Ok(copied)
+            }
+            Err(errno) => {
+                // The server detects these errors before it copies anything.
+                if matches!(errno, Errno::EOPNOTSUPP | Errno::EBADF | Errno::EINVAL) {
+                    pending.did_not_happen();
+                }
+                Err(errno)
+            }
+        }
+    }
+
+    /// Returns the result of `call`, which is idempotent, through two inner handles.
+    async fn retry_with_handles<'a>(
+        self: &'a Arc<Core>,
+        one: &Arc<Handle>,
+        other: &Arc<Handle>,
+        call: impl Fn(Fh, Fh) -> RemoteCall<'a, u64> + Send + Sync,
+    ) -> Result<u64> {
+        let mut lost = None;
+        let mut retry: Option<Retry<'_>> = None;
+        loop {
+            if let (Some(first), Some(second)) = (one.usable()?, other.usable()?) {
+                match call(first.fh, second.fh).await {
+                    Err(errno) if is_lost(errno, one, first) || is_lost(errno, other, second) => {
+                        // Reopening shows which of them was lost.
+                        one.file.mark_lost(first.epoch);
+                        other.file.mark_lost(second.epoch);
+                        lost = Some(errno);
+                    }
+                    answer => return answer,
+                }
+            }
+            let retry = retry.get_or_insert_with(|| Retry::new(self));
+            retry.before_attempt(lost.take()).await?;
+            for handle in [one, other] {
+                if self.reopened(retry, handle, &mut lost).await?.is_none() {
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! A [`base::Remote`] that recovers open files and outstanding calls after a lost connection, as an
+//! NFS client recovers its state.
+//!
+//! The inner remote (`host`, or `replicas` for several gateways to one directory) fails with
+//! `EHOSTDOWN` or `ETIMEDOUT` when its connection is lost, and its handles become `ESTALE`. This
+//! crate makes the call wait until the connection is back, and then returns the result that the
+//! call would have had without the loss.
+//!
+//! | interrupted call | recovery | module |
+//! |---|---|---|
+//! | idempotent (lstat, readlink, open of an existing file, setattr, statvfs) | repeated | `retry` |
+//! | through an open file | the file is reopened and compared, then the call is repeated | `file`, `reopen` |
+//! | changes an open file | kept in a log, and replayed in order | `change_log`, `reopen` |
+//! | creates, renames or removes a name | the names are checked before the call returns | `name_ops` |
+//! | through an open directory | listed again from the start, without the names already returned | `directory` |
+//!
+//! Invariants:
+//! 1. A call without a loss uses no task and no channel, and copies no data: the future of the
+//!    inner remote is polled in place.
+//! 2. Inner handles do not leave this crate. An outer handle keeps its number until it is closed,
+//!    even if its inner handle is replaced. Closing the outer handle closes the inner one.
+//! 3. A change of a file is in the log of the file from its first poll until it is answered. After
+//!    a loss the log is replayed in its order, and no newer change is sent before the replay has
+//!    ended, so rule 2 of [`base::Remote`] holds across a loss. An append is never in flight
+//!    together with another change that may move the end of the file (`change_queue`).
+//! 4. A reopened file is the file that was open, as far as kind, size, times, owner and permissions
+//!    can prove it; or it has grown, and its old end is unchanged (`file::tail`). Otherwise its
+//!    handles return `ESTALE` from then on.
+//! 5. A request that may have been executed, and is not idempotent, is never repeated without a
+//!    check.
+//! 6. Dropping a future frees its caller at once. A write that was cancelled is not replayed.
+//! 7. A lock is held for a few instructions, never across an await. Lock order: the table of open
+//!    files, the state of a file, the name history.
+//!
+//! Assumption: a server executes the requests that it has received at once or never, if the
+//! connection was cut and not only stalled. This crate cannot verify that.
+//!
+//! Not here: connecting and its backoff (`host`), choosing between gateways (`replicas`), caching.
+#![forbid(unsafe_code)]
+
+mod change;
+mod change_log;
+mod change_queue;
+mod connection;
+mod directory;
+mod expected_attrs;
+mod file;
+mod io;
+mod name_history;
+mod name_ops;
+mod open;
+mod remote;
+mod reopen;
+mod retry;
+mod server_clock;
+mod status;
+mod unstable;
+mod write_verifier;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Errno, Remote};
+use tokio::sync::watch;
+
+pub use status::{ConnectionState, Status};
+
+use connection::ConnectionMonitor;
+use directory::OpenDirectories;
+use file::OpenFiles;
+use name_history::NameHistory;
+use name_ops::ActiveRenames;
+use server_clock::ServerClock;
+use write_verifier::WriteVerifier;
+
+/// How long a call waits for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryPolicy {
+    /// Without limit, until the caller cancels it (`hard`).
+    Hard,
+    /// At most this time after the connection was lost; then `ETIMEDOUT` (`soft=SECONDS`). A call
+    /// without a reply is lost when the inner remote gives up the connection.
+    Soft(Duration),
+    /// Not at all: the call returns the error. Open files are reopened nevertheless.
+    None,
+}
+
+/// Configuration of a [`Recovering`].
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How long calls wait.
+    pub retry_policy: RetryPolicy,
+    /// Name of the remote in log messages: the source as the user wrote it, safe for a terminal.
+    pub name: String,
+    /// An outage of at least this time is logged once, and its end once.
+    pub notice_after: Duration,
+}
+
+impl Default for Config {
+    /// Waits without limit, and logs an outage after 10 s.
+    fn default() -> Config {
+        Config {
+            retry_policy: RetryPolicy::Hard,
+            name: "the server".to_owned(),
+            notice_after: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A remote that recovers open files and outstanding calls after a lost connection. See the
+/// [crate](self).
+///
+/// Needs a tokio runtime.
+pub struct Recovering {
+    core: Arc<Core>,
+    /// Dropping it ends the background tasks of this crate.
+    _shutdown: watch::Sender<()>,
+}
+
+impl Recovering {
+    /// Wraps `inner`, whose content no other client should change.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Remote>, config: Config) -> Arc<Recovering> {
+        let (shutdown_sender, shutdown) = watch::channel(());
+        let core = Arc::new_cyclic(|core| Core {
+            files: OpenFiles::new(inner.clone(), core.clone()),
+            directories: OpenDirectories::new(inner.clone()),
+            inner,
+            config,
+            connection: ConnectionMonitor::default(),
+            renames: ActiveRenames::default(),
+            history: NameHistory::default(),
+            clock: ServerClock::default(),
+            write_verifier: WriteVerifier::default(),
+            shutdown,
+        });
+        if core.inner.is_disconnected() {
+            // The first call then fails or waits at once, instead of after two more losses.
+            core.connection.set_disconnected(&core, Errno::EHOSTDOWN);
+        }
+        Arc::new(Recovering { core, _shutdown: shutdown_sender })
+    }
+
+    /// The current state, for `sshoal status`.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        status::collect(&self.core)
+    }
+}
+
+/// State that all modules share.
+pub(crate) struct Core {
+    pub(crate) inner: Arc<dyn Remote>,
+    pub(crate) config: Config,
+    pub(crate) connection: ConnectionMonitor,
+    pub(crate) files: OpenFiles,
+    pub(crate) renames: ActiveRenames,
+    pub(crate) directories: OpenDirectories,
+    pub(crate) history: NameHistory,
+    pub(crate) clock: ServerClock,
+    pub(crate) write_verifier: WriteVerifier,
+    /// Closed when the [`Recovering`] is dropped.
+    pub(crate) shutdown: watch::Receiver<()>,
+}

@@ -1,0 +1,379 @@
+//! Creating, renaming and removing names, and the recovery of such requests after a loss.
+//!
+//! These requests are not idempotent, so they are never repeated blindly. When the connection is
+//! back, the names are checked, and this table decides.
+//!
+//! - *Before* is the state of a name when the request was sent: the last observation through this
+//!   mount (`name_history`), or the expected attributes of an open file. Later observations may
+//!   already show the effect of the request. For a file that was hard-linked through this mount,
+//!   only its kind is known, because its other names may have changed it.
+//! - *New* means created between sending the request and noticing its loss, by the server's clock.
+//!   While that clock is unknown, it means created at the mtime of the parent directory.
+//!
+//! | request | observed now | result |
+//! |---|---|---|
+//! | creates a name | absent | sent again |
+//! | creates a name | present, and present before | sent again (`EEXIST`) |
+//! | mkdir | an empty new directory with no other permission bits than requested | done |
+//! | exclusive create | an empty new file with no other permission bits than requested | done, opened |
+//! | symlink | a link with the same target | done |
+//! | link | a file with the attributes of the existing name | done |
+//! | creates a name | anything else | `EEXIST` |
+//! | unlink, rmdir, rename | absent, and absent before | sent again (`ENOENT`) |
+//! | unlink, rmdir | absent | done |
+//! | unlink | the state before, or an entry older than the request, or a directory | sent again |
+//! | unlink | an entry not newer than the request, while the state before is unknown | sent again |
+//! | rmdir | a directory that was not changed since the request, or has the mtime from before, or not a directory | sent again |
+//! | unlink, rmdir | anything newer | unknown |
+//! | rename | old name absent; the new name leads to what the old name was before | done |
+//! | rename | old name absent, its state before unknown; the new name is not known to be unchanged | done |
+//! | rename | the old name leads to what it was before | sent again |
+//! | rename | old name present; the new name leads to what the old name was before | done |
+//! | rename | old name present, its state before unknown; the new name is unchanged | sent again |
+//! | rename | anything else, also neither name present | unknown |
+//!
+//! The server may execute the lost request after the check, in particular if another gateway
+//! answers the check at once. So if the repeated request fails as a request does that was already
+//! executed (`EEXIST`, `ENOENT`), the names are checked once more.
+//!
+//! A name that cannot be checked (its path contains a loop of links) cannot be changed either. The
+//! request is sent again for the server's own error.
+//!
+//! *Unknown* returns `EIO` and logs a line; no name is removed or replaced then.
+
+mod active_renames;
+mod outcome;
+
+use std::sync::Arc;
+
+use base::{
+    AttrChange, Errno, FileKind, OpenFlags, Opened, RemotePath, RenameMode, Result, Timestamp,
+};
+
+use crate::Core;
+use crate::change::PendingChange;
+use crate::change_log::Change;
+use crate::connection::is_loss;
+use crate::name_history::{NameState, Seq};
+use crate::retry::{RemoteCall, Retry};
+use crate::server_clock::RequestSpan;
+
+pub(crate) use active_renames::ActiveRenames;
+
+/// The outcome of a request without a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Done,
+    /// The request is to be sent again.
+    NotDone,
+    /// The request has failed.
+    Failed(Errno),
+    /// The outcome cannot be determined, for this reason.
+    Unknown(&'static str),
+}
+
+/// A request that changes names.
+struct NameRequest<'a> {
+    name: &'static str,
+    path: &'a RemotePath,
+    /// The second name of a link or rename.
+    other: Option<&'a RemotePath>,
+    /// The server's error if the request was already executed.
+    errno_if_done: Errno,
+}
+
+/// When a request was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SentAt {
+    /// By the local clock.
+    pub(crate) time: Timestamp,
+    seq: Seq,
+}
+
+/// A request without a reply.
+#[derive(Clone, Copy, Debug)]
+struct InDoubt {
+    span: RequestSpan,
+    /// Observations from here on may show the effect of the request.
+    seq: Seq,
+}
+
+impl SentAt {
+    /// Now, after all observations so far.
+    pub(crate) fn now(core: &Core) -> SentAt {
+        SentAt { time: Timestamp::now(), seq: core.history.now() }
+    }
+
+    /// The loss is noticed now.
+    fn lost(self) -> InDoubt {
+        InDoubt { span: RequestSpan::until_now(self.time), seq: self.seq }
+    }
+}
+
+/// The outcome of an exclusive create.
+enum CreateOutcome {
+    Opened(Opened),
+    Absent,
+    Exists,
+}
+
+impl Core {
+    /// Sends a request. If the reply is lost, `find_outcome` determines the outcome.
+    async fn send_and_resolve<'a>(
+        self: &'a Arc<Core>,
+        request: &NameRequest<'_>,
+        call: impl Fn() -> RemoteCall<'a, ()> + Send + Sync,
+        find_outcome: impl Fn(InDoubt) -> RemoteCall<'a, Outcome> + Send + Sync,
+    ) -> Result<()> {
+        self.wait_connected().await?;
+        // Keeps the expected attributes of open files, even if their last handles are closed in the
+        // meantime.
+        let _files = [Some(request.path), request.other].map(|path| self.files.get(path?));
+        let sent = SentAt::now(self);
+        match call().await {
+            Err(errno) if is_loss(errno) => {
+                Box::pin(self.resolve_in_doubt(request, call, find_outcome, sent, errno)).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn resolve_in_doubt<'a>(
+        self: &'a Arc<Core>,
+        request: &NameRequest<'_>,
+        call: impl Fn() -> RemoteCall<'a, ()> + Send + Sync,
+        find_outcome: impl Fn(InDoubt) -> RemoteCall<'a, Outcome> + Send + Sync,
+        sent: SentAt,
+        mut errno: Errno,
+    ) -> Result<()> {
+        let mut retry = Retry::new(self);
+        // The server's error when the request was sent again.
+        let mut refusal = None;
+        loop {
+            retry.after_loss(errno).await?;
+            let answer = loop {
+                let outcome = match retry.within_deadline(find_outcome(sent.lost())).await {
+                    Err(errno) if is_loss(errno) => break Err(errno),
+                    // A name that cannot be checked cannot be changed either: the server returns
+                    // the exact error.
+                    Err(_) => Outcome::NotDone,
+                    Ok(outcome) => outcome,
+                };
+                match (outcome, refusal) {
+                    (Outcome::Done, _) => return Ok(()),
+                    (Outcome::NotDone, Some(errno)) | (Outcome::Failed(errno), _) => {
+                        return Err(errno);
+                    }
+                    (Outcome::NotDone, None) => {}
+                    (Outcome::Unknown(why), _) => return Err(self.warn_unknown(request, why)),
+                }
+                match retry.within_deadline(call()).await {
+                    Err(errno) if errno == request.errno_if_done => refusal = Some(errno),
+                    answer => break answer,
+                }
+            };
+            match answer {
+                Err(lost) if retry.is_retryable(lost) => errno = lost,
+                answer => return answer,
+            }
+        }
+    }
+
+    fn warn_unknown(&self, NameRequest { name, path, .. }: &NameRequest<'_>, why: &str) -> Errno {
+        let host = &self.config.name;
+        tracing::warn!(
+            "{host}: {name} {path}: the connection was lost before the reply, and the outcome is \
+             unknown: {why}"
+        );
+        Errno::EIO
+    }
+
+    pub(crate) async fn mkdir(self: &Arc<Core>, path: &RemotePath, perm: u32) -> Result<()> {
+        let call = || self.inner.mkdir(path, perm);
+        let find_outcome =
+            |in_doubt| -> RemoteCall<'_, _> { Box::pin(self.mkdir_outcome(path, perm, in_doubt)) };
+        self.send_and_resolve(
+            &NameRequest { name: "mkdir", path, other: None, errno_if_done: Errno::EEXIST },
+            call,
+            find_outcome,
+        )
+        .await?;
+        self.history.record(path, NameState::created(FileKind::Directory));
+        Ok(())
+    }
+
+    pub(crate) async fn rmdir(self: &Arc<Core>, path: &RemotePath) -> Result<()> {
+        let call = || self.inner.rmdir(path);
+        let find_outcome =
+            |in_doubt| -> RemoteCall<'_, _> { Box::pin(self.rmdir_outcome(path, in_doubt)) };
+        self.send_and_resolve(
+            &NameRequest { name: "rmdir", path, other: None, errno_if_done: Errno::ENOENT },
+            call,
+            find_outcome,
+        )
+        .await?;
+        self.directories.removed(path);
+        self.history.record(path, NameState::Absent);
+        Ok(())
+    }
+
+    pub(crate) async fn unlink(self: &Arc<Core>, path: &RemotePath) -> Result<()> {
+        self.reopen_before_removal(path).await;
+        let call = || self.inner.unlink(path);
+        let find_outcome =
+            |in_doubt| -> RemoteCall<'_, _> { Box::pin(self.unlink_outcome(path, in_doubt)) };
+        self.send_and_resolve(
+            &NameRequest { name: "unlink", path, other: None, errno_if_done: Errno::ENOENT },
+            call,
+            find_outcome,
+        )
+        .await?;
+        self.files.removed(path);
+        self.history.record(path, NameState::Absent);
+        Ok(())
+    }
+
+    pub(crate) async fn symlink(self: &Arc<Core>, target: &[u8], path: &RemotePath) -> Result<()> {
+        let call = || self.inner.symlink(target, path);
+        let find_outcome = |in_doubt| -> RemoteCall<'_, _> {
+            Box::pin(self.symlink_outcome(target, path, in_doubt))
+        };
+        self.send_and_resolve(
+            &NameRequest { name: "symlink", path, other: None, errno_if_done: Errno::EEXIST },
+            call,
+            find_outcome,
+        )
+        .await?;
+        self.history.record(path, NameState::created(FileKind::Symlink));
+        Ok(())
+    }
+
+    pub(crate) async fn link(
+        self: &Arc<Core>,
+        existing: &RemotePath,
+        new: &RemotePath,
+    ) -> Result<()> {
+        let call = || self.inner.link(existing, new);
+        let find_outcome = |in_doubt| -> RemoteCall<'_, _> {
+            Box::pin(self.link_outcome(existing, new, in_doubt))
+        };
+        self.send_and_resolve(
+            &NameRequest {
+                name: "link",
+                path: new,
+                other: Some(existing),
+                errno_if_done: Errno::EEXIST,
+            },
+            call,
+            find_outcome,
+        )
+        .await?;
+        self.history.record_link(existing, new);
+        Ok(())
+    }
+
+    pub(crate) async fn rename(
+        self: &Arc<Core>,
+        from: &RemotePath,
+        to: &RemotePath,
+        mode: RenameMode,
+    ) -> Result<()> {
+        let call = || self.inner.rename(from, to, mode);
+        let find_outcome =
+            |in_doubt| -> RemoteCall<'_, _> { Box::pin(self.rename_outcome(from, to, in_doubt)) };
+        self.reopen_before_removal(to).await;
+        let _active = self.renames.begin(from, to);
+        // An open file may have to be reopened before the reply arrives.
+        self.files.begin_rename(from, to);
+        match self
+            .send_and_resolve(
+                &NameRequest {
+                    name: "rename",
+                    path: from,
+                    other: Some(to),
+                    errno_if_done: Errno::ENOENT,
+                },
+                call,
+                find_outcome,
+            )
+            .await
+        {
+            Ok(()) => {
+                self.files.finish_rename(from, to);
+                self.directories.renamed(from, to);
+                self.history.record_rename(from, to);
+                Ok(())
+            }
+            Err(errno) => {
+                if errno != Errno::EIO && !is_loss(errno) {
+                    self.files.abort_rename(from, to);
+                }
+                Err(errno)
+            }
+        }
+    }
+
+    /// Setting attributes is idempotent. A file that is open at this path may have either
+    /// attributes in the meantime.
+    pub(crate) async fn setattr(
+        self: &Arc<Core>,
+        path: &RemotePath,
+        change: AttrChange,
+    ) -> Result<()> {
+        // Held even if the file is not open: an open may begin before the reply.
+        let file = self.files.get_or_new(path);
+        let pending =
+            PendingChange::begin_without_handle(self, &file, Change::SetAttrByPath(change)).await?;
+        self.with_retry(|| self.inner.setattr(path, change)).await?;
+        pending.happened(self);
+        self.history.record_setattr(path, change);
+        Ok(())
+    }
+
+    /// Recovers an exclusive create without a reply.
+    pub(crate) async fn create_in_doubt(
+        self: &Arc<Core>,
+        path: &RemotePath,
+        flags: OpenFlags,
+        perm: u32,
+        sent: SentAt,
+        mut errno: Errno,
+    ) -> Result<Opened> {
+        let mut retry = Retry::new(self);
+        let mut in_doubt = sent.lost();
+        // The repeated create returned `EEXIST`: the file may have been there before.
+        let (mut already_exists, mut skip_wait) = (false, false);
+        loop {
+            if !std::mem::take(&mut skip_wait) {
+                retry.after_loss(errno).await?;
+            }
+            let found =
+                match retry.within_deadline(self.create_outcome(path, flags, perm, in_doubt)).await
+                {
+                    Err(errno) if is_loss(errno) => Err(errno),
+                    Err(_) => Ok(CreateOutcome::Absent),
+                    found => found,
+                };
+            let answer = match found {
+                Ok(CreateOutcome::Opened(opened)) => return Ok(opened),
+                Ok(CreateOutcome::Exists) => return Err(Errno::EEXIST),
+                Ok(CreateOutcome::Absent) => {
+                    let answer = retry.within_deadline(self.inner.open(path, flags)).await;
+                    in_doubt = sent.lost();
+                    match answer {
+                        Err(Errno::EEXIST) if !already_exists => {
+                            (already_exists, skip_wait) = (true, true);
+                            continue;
+                        }
+                        answer => answer,
+                    }
+                }
+                Err(errno) => Err(errno),
+            };
+            match answer {
+                Err(lost) if retry.is_retryable(lost) => errno = lost,
+                answer => return answer,
+            }
+        }
+    }
+}

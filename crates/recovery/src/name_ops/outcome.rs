@@ -1,0 +1,250 @@
+//! Determines the outcome of a request by checking its names. The table is at the head of
+//! [`super`].
+
+use std::sync::Arc;
+
+use base::{Attr, AttrChange, DirGuard, Errno, FileKind, OpenFlags, OpenGuard, RemotePath, Result};
+
+use super::{CreateOutcome, InDoubt, Outcome};
+use crate::Core;
+use crate::name_history::{NameState, Seq};
+use crate::server_clock::about_equal;
+
+/// The permission bits that are compared. A new entry may inherit other bits from its directory.
+const COMPARED_PERM: u32 = 0o777;
+
+/// Whether `attr` is the state from before; `None` if that is unknown.
+fn matches_before(before: Option<NameState>, attr: Option<&Attr>) -> Option<bool> {
+    Some(match before? {
+        NameState::Absent => attr.is_none(),
+        NameState::Present(expected) => attr.is_some_and(|attr| expected.matches(attr)),
+    })
+}
+
+impl Core {
+    async fn lstat_if_present(&self, path: &RemotePath) -> Result<Option<Attr>> {
+        match self.inner.lstat(path).await {
+            Ok(attr) => Ok(Some(attr)),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn before(&self, path: &RemotePath, sent: Seq) -> Option<NameState> {
+        let seen = self.history.before(path, sent);
+        if seen == Some(NameState::Absent) {
+            return seen;
+        }
+        // The expected attributes of an open file include writes, which no lookup has observed.
+        match self.files.get(path).map(|file| NameState::Present(file.expected())).or(seen) {
+            Some(NameState::Present(expected)) if self.history.is_linked(path) => {
+                Some(NameState::Present(expected.kind_only()))
+            }
+            seen => seen,
+        }
+    }
+
+    fn existed(&self, path: &RemotePath, sent: Seq) -> bool {
+        matches!(self.before(path, sent), Some(NameState::Present(_)))
+    }
+
+    async fn created_during(
+        &self,
+        path: &RemotePath,
+        attr: &Attr,
+        in_doubt: InDoubt,
+    ) -> Result<bool> {
+        if let Some(within) = self.clock.is_within(attr.mtime, in_doubt.span) {
+            return Ok(within);
+        }
+        let parent = path.parent().unwrap_or_default();
+        let parent = self.lstat_if_present(&parent).await?;
+        Ok(parent.is_some_and(|parent| about_equal(parent.mtime, attr.mtime)))
+    }
+
+    /// Whether a directory is empty; `false` if it cannot be listed.
+    async fn is_empty_dir(&self, path: &RemotePath) -> Result<bool> {
+        let dh = match self.inner.opendir(path).await {
+            Ok(dh) => dh,
+            Err(errno) if crate::connection::is_loss(errno) => return Err(errno),
+            Err(_) => return Ok(false),
+        };
+        let dir = DirGuard::new(&*self.inner, dh);
+        Ok(self.inner.readdir(dir.dh()).await?.is_none())
+    }
+
+    pub(super) async fn mkdir_outcome(
+        self: &Arc<Core>,
+        path: &RemotePath,
+        perm: u32,
+        in_doubt: InDoubt,
+    ) -> Result<Outcome> {
+        let Some(attr) = self.lstat_if_present(path).await? else { return Ok(Outcome::NotDone) };
+        if self.existed(path, in_doubt.seq) {
+            return Ok(Outcome::NotDone);
+        }
+        let is_ours = attr.is_dir()
+            && attr.perm & COMPARED_PERM & !perm == 0
+            && self.created_during(path, &attr, in_doubt).await?
+            && self.is_empty_dir(path).await?;
+        if !is_ours {
+            return Ok(Outcome::Failed(Errno::EEXIST));
+        }
+        if let Some(perm) = missing_bits(perm, attr.perm) {
+            // The bits that the server's umask has removed. The interrupted mkdir would have set
+            // them.
+            let change = AttrChange { perm: Some(perm), ..AttrChange::default() };
+            self.inner.setattr(path, change).await?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// The outcome of a removal, if the name is absent.
+    fn absent_outcome(&self, path: &RemotePath, sent: Seq) -> Outcome {
+        match self.before(path, sent) {
+            // The repeated request returns the server's exact error.
+            Some(NameState::Absent) => Outcome::NotDone,
+            _ => Outcome::Done,
+        }
+    }
+
+    pub(super) async fn rmdir_outcome(
+        self: &Arc<Core>,
+        path: &RemotePath,
+        in_doubt: InDoubt,
+    ) -> Result<Outcome> {
+        let Some(attr) = self.lstat_if_present(path).await? else {
+            return Ok(self.absent_outcome(path, in_doubt.seq));
+        };
+        let before = self.before(path, in_doubt.seq);
+        // An mtime in the future may have been set before the request.
+        let is_same =
+            matches!(before, Some(NameState::Present(expected)) if expected.had_mtime(attr.mtime));
+        let is_newer = self.clock.is_after_start(attr.mtime, in_doubt.span) == Some(true);
+        // An rmdir does not remove an entry that is not a directory.
+        if attr.is_dir() && (is_newer && !is_same || before == Some(NameState::Absent)) {
+            return Ok(Outcome::Unknown("another directory has this name now"));
+        }
+        Ok(Outcome::NotDone)
+    }
+
+    pub(super) async fn unlink_outcome(
+        self: &Arc<Core>,
+        path: &RemotePath,
+        in_doubt: InDoubt,
+    ) -> Result<Outcome> {
+        let Some(attr) = self.lstat_if_present(path).await? else {
+            return Ok(self.absent_outcome(path, in_doubt.seq));
+        };
+        let is_same = match matches_before(self.before(path, in_doubt.seq), Some(&attr)) {
+            Some(same) => same || self.clock.is_before(attr.mtime, in_doubt.span) == Some(true),
+            // Nothing is known from before: only its mtime can show that the entry is new.
+            None => self.clock.is_after_start(attr.mtime, in_doubt.span) != Some(true),
+        };
+        // An unlink does not remove a directory.
+        if attr.is_dir() || is_same {
+            return Ok(Outcome::NotDone);
+        }
+        Ok(Outcome::Unknown("the name may belong to a new file"))
+    }
+
+    pub(super) async fn symlink_outcome(
+        self: &Arc<Core>,
+        target: &[u8],
+        path: &RemotePath,
+        in_doubt: InDoubt,
+    ) -> Result<Outcome> {
+        let Some(attr) = self.lstat_if_present(path).await? else { return Ok(Outcome::NotDone) };
+        if self.existed(path, in_doubt.seq) {
+            return Ok(Outcome::NotDone);
+        }
+        let is_ours = attr.kind == FileKind::Symlink && self.inner.readlink(path).await? == target;
+        Ok(if is_ours { Outcome::Done } else { Outcome::Failed(Errno::EEXIST) })
+    }
+
+    pub(super) async fn link_outcome(
+        self: &Arc<Core>,
+        existing: &RemotePath,
+        new: &RemotePath,
+        in_doubt: InDoubt,
+    ) -> Result<Outcome> {
+        if self.lstat_if_present(new).await?.is_none() || self.existed(new, in_doubt.seq) {
+            return Ok(Outcome::NotDone);
+        }
+        // Another client may write the file in the meantime.
+        let before = self.lstat_if_present(existing).await?;
+        let attr = self.lstat_if_present(new).await?;
+        let is_ours = match (before, attr, self.lstat_if_present(existing).await?) {
+            (Some(before), Some(attr), Some(after)) => attr.is_between(&before, &after),
+            _ => false,
+        };
+        Ok(if is_ours { Outcome::Done } else { Outcome::Failed(Errno::EEXIST) })
+    }
+
+    pub(super) async fn rename_outcome(
+        self: &Arc<Core>,
+        from: &RemotePath,
+        to: &RemotePath,
+        in_doubt: InDoubt,
+    ) -> Result<Outcome> {
+        let (old, new) = (self.lstat_if_present(from).await?, self.lstat_if_present(to).await?);
+        let (before_from, before_to) =
+            (self.before(from, in_doubt.seq), self.before(to, in_doubt.seq));
+        let is_moved = new.is_some() && matches_before(before_from, new.as_ref()) == Some(true);
+        let to_changed = matches_before(before_to, new.as_ref()).map(|same| !same);
+        Ok(match (&old, &new) {
+            (None, _) if before_from == Some(NameState::Absent) => Outcome::NotDone,
+            (None, None) => Outcome::Unknown("neither name exists"),
+            (None, Some(_)) => match before_from {
+                _ if is_moved => Outcome::Done,
+                None if to_changed != Some(false) => Outcome::Done,
+                _ => Outcome::Unknown("the new name is not the file that had the old one"),
+            },
+            (Some(old), _) => match matches_before(before_from, Some(old)) {
+                Some(true) => Outcome::NotDone,
+                _ if is_moved => Outcome::Done,
+                None if to_changed != Some(true) => Outcome::NotDone,
+                _ if to_changed == Some(false) => Outcome::NotDone,
+                _ => Outcome::Unknown("both names have changed"),
+            },
+        })
+    }
+
+    pub(super) async fn create_outcome(
+        self: &Arc<Core>,
+        path: &RemotePath,
+        flags: OpenFlags,
+        perm: u32,
+        in_doubt: InDoubt,
+    ) -> Result<CreateOutcome> {
+        let Some(attr) = self.lstat_if_present(path).await? else {
+            return Ok(CreateOutcome::Absent);
+        };
+        let is_ours = !self.existed(path, in_doubt.seq)
+            && attr.kind == FileKind::Regular
+            && attr.size == 0
+            && attr.perm & COMPARED_PERM & !perm == 0
+            && self.created_during(path, &attr, in_doubt).await?;
+        if !is_ours {
+            return Ok(CreateOutcome::Exists);
+        }
+        let existing = OpenFlags { append: flags.append, ..OpenFlags::existing(flags.access) };
+        let mut opened = match self.inner.open(path, existing).await {
+            Err(Errno::ENOENT) => return Ok(CreateOutcome::Absent),
+            opened => opened?,
+        };
+        let guard = OpenGuard::new(&*self.inner, opened.fh);
+        if let Some(perm) = missing_bits(perm, attr.perm) {
+            let change = AttrChange { perm: Some(perm), ..AttrChange::default() };
+            self.inner.fsetattr(guard.fh(), change).await?;
+            opened.attr.perm = perm;
+        }
+        opened.fh = guard.take();
+        Ok(CreateOutcome::Opened(opened))
+    }
+}
+
+/// The permission bits to set if any of the `wanted` ones is missing in `are`.
+fn missing_bits(wanted: u32, are: u32) -> Option<u32> {
+    (wanted & COMPARED_PERM & !are != 0).then_some(wanted | are)
+}

@@ -1,0 +1,97 @@
+//! Opening files.
+//!
+//! An interrupted open may be repeated: a file that it created exists, a file that it truncated is
+//! empty. Only an exclusive create must check whether it has created the file (`name_ops`).
+
+use std::sync::Arc;
+
+use base::{Create, Errno, OpenFlags, Opened, RemotePath, Result};
+
+use crate::Core;
+use crate::connection::is_loss;
+use crate::expected_attrs::ExpectedAttrs;
+use crate::file::OpenFiles;
+use crate::name_history::NameState;
+use crate::name_ops::SentAt;
+
+/// Attempts to open a file that is removed, renamed or replaced in the meantime.
+const MAX_OPENS: u32 = 8;
+
+impl Core {
+    pub(crate) async fn open(
+        self: &Arc<Core>,
+        path: &RemotePath,
+        flags: OpenFlags,
+    ) -> Result<Opened> {
+        let is_new = matches!(flags.create, Create::Exclusive(_));
+        for attempt in 1.. {
+            let may_retry = !is_new && attempt < MAX_OPENS;
+            if let Some(opened) = self.open_once(path, flags, may_retry).await? {
+                return Ok(opened);
+            }
+        }
+        unreachable!("the last attempt takes what it finds")
+    }
+
+    /// One attempt. `None` if this mount removed, renamed or replaced the file in the meantime and
+    /// `may_retry` is set: the reply does not show which file was opened.
+    async fn open_once(
+        self: &Arc<Core>,
+        path: &RemotePath,
+        flags: OpenFlags,
+        may_retry: bool,
+    ) -> Result<Option<Opened>> {
+        let before = self.files.begin_open(self, path, flags).await?;
+        let requested = self.history.now();
+        let opened = match flags.create {
+            Create::Exclusive(perm) => self.open_new(path, flags, perm).await,
+            _ => self.with_retry(|| self.inner.open(path, flags)).await,
+        };
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(errno) => {
+                if errno == Errno::ENOENT {
+                    self.history.record_reply(path, NameState::Absent, requested);
+                }
+                if !is_loss(errno) && errno != Errno::EIO {
+                    OpenFiles::abort_open(before);
+                }
+                return Err(errno);
+            }
+        };
+        if may_retry && (before.has_no_path() || self.renames.affects(path)) {
+            self.inner.close(opened.fh);
+            // The file may have been truncated.
+            drop(before);
+            self.bounded_wait(self.renames.wait_until_ended(path)).await?;
+            return Ok(None);
+        }
+        let seen = NameState::Present(ExpectedAttrs::of(&opened.attr));
+        match flags.create == Create::Never && !flags.truncate {
+            true => self.history.record_reply(path, seen, requested),
+            false => self.history.record(path, seen),
+        }
+        let fh = self.files.finish_open(self, path, flags, &opened, before).await;
+        Ok(Some(Opened { fh, ..opened }))
+    }
+
+    async fn open_new(
+        self: &Arc<Core>,
+        path: &RemotePath,
+        flags: OpenFlags,
+        perm: u32,
+    ) -> Result<Opened> {
+        self.wait_connected().await?;
+        let sent = SentAt::now(self);
+        match self.inner.open(path, flags).await {
+            Err(errno) if is_loss(errno) => {
+                Box::pin(self.create_in_doubt(path, flags, perm, sent, errno)).await
+            }
+            Ok(opened) => {
+                self.clock.learn(opened.attr.mtime, sent.time);
+                Ok(opened)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+}

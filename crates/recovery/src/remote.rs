@@ -1,0 +1,148 @@
+//! The [`Remote`] implementation of [`Recovering`]: each operation calls the module that implements
+//! it.
+
+use async_trait::async_trait;
+use base::{
+    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, OpenFlags, Opened, Remote,
+    RemotePath, RenameMode, Result, StatVfs, Window,
+};
+use bytes::Bytes;
+
+use crate::Recovering;
+use crate::name_history::NameState;
+
+#[async_trait]
+impl Remote for Recovering {
+    async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
+        let core = &self.core;
+        let requested = core.history.now();
+        let answer = core.with_retry(|| core.inner.lstat(path)).await;
+        match &answer {
+            Ok(attr) => core.history.record_reply(path, NameState::present(attr), requested),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => {
+                core.history.record_reply(path, NameState::Absent, requested);
+            }
+            Err(_) => {}
+        }
+        answer
+    }
+
+    async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
+        self.core.with_retry(|| self.core.inner.readlink(path)).await
+    }
+
+    async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
+        self.core.opendir(path).await
+    }
+
+    async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
+        self.core.readdir(dh).await
+    }
+
+    fn closedir(&self, dh: Dh) {
+        self.core.directories.close(dh);
+    }
+
+    async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
+        self.core.open(path, flags).await
+    }
+
+    async fn fstat(&self, fh: Fh) -> Result<Attr> {
+        self.core.fstat(fh).await
+    }
+
+    async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
+        self.core.read(fh, offset, len).await
+    }
+
+    async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
+        self.core.write(fh, offset, data).await
+    }
+
+    async fn fsync(&self, fh: Fh) -> Result<()> {
+        self.core.fsync(fh).await
+    }
+
+    async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
+        self.core.with_retry(|| self.core.inner.fsyncdir(path)).await
+    }
+
+    fn close(&self, fh: Fh) {
+        self.core.files.close(fh);
+    }
+
+    async fn finish(&self, fh: Fh) -> Result<()> {
+        self.core.finish(fh).await
+    }
+
+    async fn flush(&self, fh: Fh) -> Result<()> {
+        self.core.flush(fh).await
+    }
+
+    async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
+        self.core.setattr(path, change).await
+    }
+
+    async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
+        self.core.fsetattr(fh, change).await
+    }
+
+    async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
+        self.core.mkdir(path, perm).await
+    }
+
+    async fn rmdir(&self, path: &RemotePath) -> Result<()> {
+        self.core.rmdir(path).await
+    }
+
+    async fn unlink(&self, path: &RemotePath) -> Result<()> {
+        self.core.unlink(path).await
+    }
+
+    async fn symlink(&self, target: &[u8], path: &RemotePath) -> Result<()> {
+        self.core.symlink(target, path).await
+    }
+
+    async fn link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
+        self.core.link(existing, new).await
+    }
+
+    async fn rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()> {
+        self.core.rename(from, to, mode).await
+    }
+
+    async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
+        self.core.with_retry(|| self.core.inner.statvfs(path)).await
+    }
+
+    async fn copy(
+        &self,
+        from: Fh,
+        from_offset: u64,
+        to: Fh,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.core.copy(from, from_offset, to, to_offset, len).await
+    }
+
+    fn suggested_window(&self) -> Window {
+        self.core.inner.suggested_window()
+    }
+
+    async fn locate(&self, path: &RemotePath) -> Result<Vec<Location>> {
+        self.core.with_retry(|| self.core.inner.locate(path)).await
+    }
+
+    fn is_disconnected(&self) -> bool {
+        self.core.connection.is_disconnected()
+    }
+
+    async fn disconnected(&self) {
+        self.core.connection.disconnected().await;
+    }
+
+    async fn write_verifier(&self) -> Result<Option<Bytes>> {
+        self.core.with_retry(|| self.core.inner.write_verifier()).await
+    }
+}

@@ -1,0 +1,511 @@
+//! Reopening a file after its inner handles were lost.
+//!
+//! One task reopens a file. The first caller that needs the file starts it, the others wait for its
+//! end. It continues if they are cancelled, and ends with the [`Recovering`](crate::Recovering).
+//!
+//! 1. The file is opened by its path once for each handle, without creating or truncating it. If
+//!    its mode refuses that, permission bits are added for the moment (`permission`). Its
+//!    attributes must be the expected ones (`expected_attrs`), or the file must have grown.
+//! 2. Appends without a reply are looked for in the file (`appends`).
+//! 3. If the write verifier has changed, the unstable writes are compared with the file (`verify`).
+//! 4. The log is replayed in its order, with the changes that have joined it in the meantime.
+
+mod appends;
+mod permission;
+mod verify;
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::Poll;
+
+use base::{Access, Attr, Errno, Fh, OpenFlags, OpenGuard, RemotePath, Result};
+use tokio::time::Instant;
+
+use crate::Core;
+use crate::change::send;
+use crate::change_log::{Change, Replay};
+use crate::connection::is_loss;
+use crate::expected_attrs::ExpectedAttrs;
+use crate::file::{FileState, Handle, OpenFile, Phase, Tail};
+use crate::retry::RemoteCall;
+
+/// Changes that are replayed before the first of them is answered: enough to fill a long link with
+/// writes of 128 KiB.
+const MAX_IN_FLIGHT: usize = 64;
+
+/// For log messages: when the file was changed or replaced.
+const LOST: &str = "while the connection was lost";
+const CLOSED: &str = "while a flush had closed it";
+
+/// The result of an attempt.
+#[derive(Debug, PartialEq, Eq)]
+enum ReopenResult {
+    Open,
+    /// To be retried.
+    Failed(Errno),
+    /// The path no longer leads to this file, for this reason.
+    Dead(String),
+}
+
+/// Returns when an attempt to reopen the file has ended; starts one if none is running. `Ok` when
+/// the file is open, or dead.
+pub(crate) async fn attempt(core: &Arc<Core>, file: &Arc<OpenFile>) -> Result<()> {
+    let before = {
+        let mut state = file.lock();
+        match state.phase {
+            Phase::Open | Phase::Dead => return Ok(()),
+            Phase::Reopening => {}
+            Phase::Lost => {
+                state.phase = Phase::Reopening;
+                begin(core, file);
+            }
+        }
+        state.attempts
+    };
+    loop {
+        let attempt_ended = file.attempt_ended.notified();
+        tokio::pin!(attempt_ended);
+        // Registered before the check, so that no notification is lost.
+        attempt_ended.as_mut().enable();
+        {
+            let state = file.lock();
+            if state.attempts != before {
+                return state.last_error.map_or(Ok(()), Err);
+            }
+        }
+        attempt_ended.await;
+    }
+}
+
+fn begin(core: &Arc<Core>, file: &Arc<OpenFile>) {
+    let (core, mut shutdown) = (core.clone(), core.shutdown.clone());
+    let mut attempt =
+        Attempt { file: file.clone(), result: ReopenResult::Failed(Errno::EHOSTDOWN) };
+    tokio::spawn(async move {
+        tokio::select! {
+            result = reopen_all(&core, &attempt.file) => attempt.result = result,
+            _ = shutdown.changed() => {}
+        }
+        if let ReopenResult::Dead(why) = &attempt.result {
+            attempt.file.warn(&core, &format!("{why} {LOST}"));
+        }
+    });
+}
+
+/// A running attempt. Its result is published on drop, even if the task is aborted.
+struct Attempt {
+    file: Arc<OpenFile>,
+    result: ReopenResult,
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        let mut state = self.file.lock();
+        state.attempts += 1;
+        (state.phase, state.last_error) = match self.result {
+            // `replay_log` has set the phase, when no entry was left to replay.
+            ReopenResult::Open => (state.phase, None),
+            ReopenResult::Dead(_) => (Phase::Dead, None),
+            ReopenResult::Failed(errno) => (Phase::Lost, Some(errno)),
+        };
+        if state.phase == Phase::Lost {
+            state.epoch += 1;
+            if state.log.replay_lost() {
+                state.lost_at = Some(Instant::now());
+            }
+        }
+        let waiting = state.log.changed();
+        drop(state);
+        self.file.attempt_ended.notify_waiters();
+        waiting.notify_waiters();
+    }
+}
+
+impl OpenFile {
+    /// The file cannot be reopened for this handle. Returns the error for its callers: `EIO` for a
+    /// handle that writes, because written data is at stake, and the error of an open would not say
+    /// that.
+    fn refuse(&self, core: &Core, handle: &Handle, errno: Errno) -> Errno {
+        if !handle.flags.access.writes() {
+            return errno;
+        }
+        self.warn(core, &format!("cannot be reopened for writing: {errno}"));
+        Errno::EIO
+    }
+
+    /// Logs what has happened to the file.
+    fn warn(&self, core: &Core, what: &str) {
+        let path = self.lock().path.clone();
+        let path = path.map_or_else(|| "a removed file".to_owned(), |path| path.to_string());
+        tracing::warn!("{}: {path}: {what}", core.config.name);
+    }
+}
+
+/// The file as reopened for one handle, or the error.
+type Reopened<'a> = (Arc<Handle>, Result<OpenGuard<'a>>);
+
+/// What a path leads to.
+enum Found<'a> {
+    /// This file, opened for each handle for which that is possible.
+    Same {
+        attr: Option<Attr>,
+        opened: Vec<Reopened<'a>>,
+    },
+    /// Another file, or none.
+    Different(String),
+    Failed(Errno),
+}
+
+/// Searches for a file that is changed or renamed in the meantime.
+const MAX_SEARCHES: u32 = 8;
+
+async fn reopen_all(core: &Arc<Core>, file: &Arc<OpenFile>) -> ReopenResult {
+    appends::wait(file).await;
+    let lost = |state: &FileState| {
+        let lost = state.inner_handles.values().filter(|inner| inner.epoch < state.epoch);
+        lost.filter_map(|inner| inner.handle.upgrade()).collect()
+    };
+    match find_file(core, file, lost, false).await {
+        Ok((observed, opened)) => resume(core, file, observed, opened).await,
+        Err(result) => result,
+    }
+}
+
+/// Reopens the file for one handle that a flush has closed, while nothing is lost.
+pub(crate) async fn reopen_one(core: &Arc<Core>, handle: &Arc<Handle>) -> Result<()> {
+    let file = &handle.file;
+    let next = file.lock().next_if_idle(0);
+    // Bytes that another client has appended in the meantime do not prevent further appends.
+    let may_grow = handle.flags.append;
+    let (observed, mut opened) =
+        match find_file(core, file, |_| vec![handle.clone()], may_grow).await {
+            Ok(found) => found,
+            Err(ReopenResult::Failed(errno)) => return Err(errno),
+            Err(ReopenResult::Dead(why)) => {
+                file.warn(core, &format!("{why} {CLOSED}"));
+                return Err(Errno::ESTALE);
+            }
+            Err(ReopenResult::Open) => unreachable!("a search does not change the phase"),
+        };
+    let guard = opened.pop().ok_or(Errno::EBADF)?.1?;
+    if let Some(unused) = handle.set_reopened(guard.take()) {
+        core.inner.close(unused);
+    }
+    let mut state = file.lock();
+    state.set_found(&observed);
+    if let Some(attr) = &observed.attr {
+        match state.is_unchanged_since(next, 0) {
+            true => state.observed(attr),
+            false => state.expected = state.expected.or(ExpectedAttrs::of(attr)),
+        }
+    }
+    Ok(())
+}
+
+/// Searches the file at its paths, and opens it for the `wanted` handles. With `may_grow`, a file
+/// that is only longer and newer is accepted.
+async fn find_file<'a>(
+    core: &'a Arc<Core>,
+    file: &OpenFile,
+    wanted: impl Fn(&FileState) -> Vec<Arc<Handle>>,
+    may_grow: bool,
+) -> std::result::Result<(Observation, Vec<Reopened<'a>>), ReopenResult> {
+    for searches in 1.. {
+        let (paths, path_version, handles, answered_changes) = {
+            let state = file.lock();
+            let paths: Vec<RemotePath> =
+                state.path.iter().chain(&state.pending_path).cloned().collect();
+            (paths, state.path_version, wanted(&state), state.answered_changes)
+        };
+        let mut why = "removed through this mount".to_owned();
+        for path in paths {
+            match open_by_path(core, file, &path, &handles, may_grow).await {
+                Found::Same { attr, opened } => {
+                    return Ok((
+                        Observation { path, path_version, attr, answered_changes },
+                        opened,
+                    ));
+                }
+                Found::Different(reason) => why = reason,
+                Found::Failed(errno) => return Err(ReopenResult::Failed(errno)),
+            }
+        }
+        // A change that another connection has answered in the meantime may have been executed
+        // after the search.
+        let state = file.lock();
+        if (state.path_version, state.answered_changes) == (path_version, answered_changes)
+            || searches == MAX_SEARCHES
+        {
+            return Err(ReopenResult::Dead(why));
+        }
+    }
+    unreachable!("the last search returns")
+}
+
+/// Opens the path for all `handles`, if it leads to this file.
+async fn open_by_path<'a>(
+    core: &'a Arc<Core>,
+    file: &OpenFile,
+    path: &RemotePath,
+    handles: &[Arc<Handle>],
+    may_grow: bool,
+) -> Found<'a> {
+    let inner = &*core.inner;
+    let (mut attr, mut all) = (None, Vec::new());
+    for handle in handles {
+        match permission::open(core, file, path, handle.reopen_flags()).await {
+            Ok(opened) => {
+                let guard = OpenGuard::new(inner, opened.fh);
+                match is_same_file(core, file, path, &opened.attr).await {
+                    Ok(true) => {}
+                    Ok(false) if may_grow && file.expected().has_grown_to(&opened.attr) => {}
+                    Ok(false) => {
+                        let difference = file.expected().difference(&opened.attr);
+                        return Found::Different(format!("changed on the server ({difference})"));
+                    }
+                    Err(errno) => return Found::Failed(stale_as_loss(errno)),
+                }
+                attr = attr.or(Some(opened.attr));
+                all.push((handle.clone(), Ok(guard)));
+            }
+            Err(Errno::ENOENT | Errno::ENOTDIR) => {
+                return Found::Different("no longer on the server".to_owned());
+            }
+            Err(Errno::EISDIR | Errno::ELOOP | Errno::ENXIO) => {
+                return Found::Different("replaced on the server".to_owned());
+            }
+            // It may be this file, but the access is no longer permitted.
+            Err(errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS | Errno::ETXTBSY)) => {
+                all.push((handle.clone(), Err(file.refuse(core, handle, errno))));
+            }
+            Err(errno) => return Found::Failed(stale_as_loss(errno)),
+        }
+    }
+    Found::Same { attr, opened: all }
+}
+
+/// Whether the file that was opened at this path is this file, unchanged or grown. An error means
+/// that this could not be checked.
+async fn is_same_file(
+    core: &Core,
+    file: &OpenFile,
+    path: &RemotePath,
+    attr: &Attr,
+) -> Result<bool> {
+    let expected = file.expected();
+    if expected.matches(attr) {
+        return Ok(true);
+    }
+    let Some(tail) = file.lock().tail_if_unchanged() else { return Ok(false) };
+    if !expected.has_grown_to(attr) {
+        return Ok(false);
+    }
+    let inner = &*core.inner;
+    let opened = match inner.open(path, OpenFlags::existing(Access::Read)).await {
+        Err(errno) if !is_loss(errno) && errno != Errno::ESTALE => return Ok(false),
+        opened => opened?,
+    };
+    let guard = OpenGuard::new(inner, opened.fh);
+    let data = inner.read(guard.fh(), tail.offset, Tail::LEN).await?;
+    Ok(tail.matches(&data.to_vec()))
+}
+
+/// A handle that is stale as soon as it is opened was lost with its connection.
+fn stale_as_loss(errno: Errno) -> Errno {
+    if errno == Errno::ESTALE { Errno::EHOSTDOWN } else { errno }
+}
+
+/// What a search has found.
+struct Observation {
+    /// The path of the file at `path_version`.
+    path: RemotePath,
+    path_version: u64,
+    attr: Option<Attr>,
+    /// The value of [`FileState::answered_changes`] before the search.
+    answered_changes: u64,
+}
+
+/// The file was found: resolves what is in doubt, takes over the handles, and replays the log.
+async fn resume(
+    core: &Arc<Core>,
+    file: &Arc<OpenFile>,
+    observed: Observation,
+    opened: Vec<Reopened<'_>>,
+) -> ReopenResult {
+    if let Some(attr) = &observed.attr {
+        if let Err(errno) = appends::resolve(core, file, &observed.path, attr).await {
+            return ReopenResult::Failed(stale_as_loss(errno));
+        }
+        if let Err(errno) = verify::check(core, file, &observed.path).await {
+            return ReopenResult::Failed(stale_as_loss(errno));
+        }
+    }
+    // Handles are dropped without the lock of the state, because the last reference closes one.
+    let (mut old, mut handles) = (Vec::new(), Vec::new());
+    {
+        let mut state = file.lock();
+        let epoch = state.epoch;
+        for (handle, opened) in opened {
+            let inner = state.inner_handles.get_mut(&handle.number);
+            handles.push(handle);
+            let Some(inner) = inner else { continue };
+            match opened {
+                Ok(guard) => {
+                    old.push(std::mem::replace(&mut inner.fh, guard.take()));
+                    inner.refused = None;
+                }
+                Err(errno) => inner.refused = Some(errno),
+            }
+            (inner.epoch, inner.closed) = (epoch, false);
+        }
+        state.set_found(&observed);
+        // Unless a change that had begun before was answered since.
+        if let Some(attr) =
+            observed.attr.filter(|_| state.answered_changes == observed.answered_changes)
+        {
+            state.observed(&attr);
+        }
+    }
+    drop(handles);
+    old.into_iter().for_each(|fh| core.inner.close(fh));
+    replay_log(core, file).await
+}
+
+impl FileState {
+    /// The file is open at this path.
+    fn set_found(&mut self, Observation { path, path_version, .. }: &Observation) {
+        // Unless it was renamed since.
+        if self.path_version == *path_version {
+            if self.pending_path.as_ref() == Some(path) {
+                self.pending_path = None;
+            }
+            self.path = Some(path.clone());
+        }
+    }
+}
+
+async fn replay_log(core: &Arc<Core>, file: &Arc<OpenFile>) -> ReopenResult {
+    loop {
+        let (batch, handles) = {
+            let mut state = file.lock();
+            let batch = state.log.take_replays(MAX_IN_FLIGHT);
+            if batch.is_empty() {
+                state.phase = Phase::Open;
+                return ReopenResult::Open;
+            }
+            let inner_handles = state.inner_handles.iter();
+            let usable = |fh, refused: Option<Errno>| refused.map_or(Ok(fh), Err);
+            let handles: HashMap<u64, Result<Fh>> = inner_handles
+                .map(|(number, inner)| (*number, usable(inner.fh, inner.refused)))
+                .collect();
+            (batch, handles)
+        };
+        if let Err(errno) = replay_batch(core, file, batch, &handles).await {
+            return ReopenResult::Failed(stale_as_loss(errno));
+        }
+    }
+}
+
+/// Sends these changes in order, and completes their callers. An error means another loss.
+async fn replay_batch(
+    core: &Arc<Core>,
+    file: &OpenFile,
+    batch: Vec<Replay>,
+    handles: &HashMap<u64, Result<Fh>>,
+) -> Result<()> {
+    let mut calls: Vec<(usize, RemoteCall<'_, ()>)> = Vec::new();
+    for (index, replay) in batch.iter().enumerate() {
+        match handles.get(&replay.handle.number) {
+            Some(Ok(fh)) => {
+                calls.extend(calls_for(core, *fh, replay).map(|call| (index, call)));
+            }
+            refused => {
+                let errno = refused.and_then(|refused| refused.err()).unwrap_or(Errno::EBADF);
+                calls.push((index, Box::pin(async move { Err(errno) })));
+            }
+        }
+    }
+    let mut results: Vec<Result<()>> = vec![Ok(()); batch.len()];
+    for (index, result) in join_all(calls).await {
+        results[index] = results[index].and(result);
+    }
+    let is_lost = |errno: Errno| is_loss(errno) || errno == Errno::ESTALE;
+    let mut lost = Ok(());
+    for (replay, result) in batch.iter().zip(results) {
+        match result {
+            Err(errno) if is_lost(errno) => lost = Err(errno),
+            result => file.note_replayed(core, replay, result),
+        }
+    }
+    lost
+}
+
+/// The calls that execute the remaining part of a change.
+fn calls_for<'a>(
+    core: &'a Core,
+    fh: Fh,
+    replay: &Replay,
+) -> impl Iterator<Item = RemoteCall<'a, ()>> {
+    let inner = &*core.inner;
+    remaining_changes(replay).into_iter().map(move |change| send(inner, fh, &change))
+}
+
+/// The remaining part of a change, as separate changes.
+fn remaining_changes(replay: &Replay) -> Vec<Change> {
+    match &replay.change {
+        Change::Write { offset, data } if replay.parts != [replay.change.range()] => {
+            let part = |part: &Range<u64>| {
+                let (from, to) = ((part.start - offset) as usize, (part.end - offset) as usize);
+                Change::Write { offset: part.start, data: data.slice(from..to) }
+            };
+            replay.parts.iter().map(part).collect()
+        }
+        change => vec![change.clone()],
+    }
+}
+
+impl OpenFile {
+    /// A change was replayed and answered.
+    fn note_replayed(&self, core: &Arc<Core>, replay: &Replay, result: Result<()>) {
+        let write_verifier = core.write_verifier.current(core);
+        let track_unstable = core.write_verifier.may_be_available();
+        let is_future = |time| core.clock.is_future(time);
+        let mut state = self.lock();
+        for change in remaining_changes(replay) {
+            match result {
+                Ok(()) => {
+                    let digest = track_unstable.then(|| change.digest()).flatten();
+                    state.happened(
+                        replay.number,
+                        &change,
+                        digest,
+                        write_verifier.clone(),
+                        track_unstable,
+                        &is_future,
+                    );
+                }
+                Err(_) => state.may_have_happened(replay.number, &change, &is_future),
+            }
+        }
+        state.log.answer(replay.number, result);
+    }
+}
+
+/// Polls all calls in order, until all are complete.
+async fn join_all<T>(mut calls: Vec<(usize, RemoteCall<'_, T>)>) -> Vec<(usize, Result<T>)> {
+    let mut results = Vec::with_capacity(calls.len());
+    poll_fn(|context| {
+        calls.retain_mut(|(index, call)| match call.as_mut().poll(context) {
+            Poll::Ready(result) => {
+                results.push((*index, result));
+                false
+            }
+            Poll::Pending => true,
+        });
+        if calls.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    results
+}

@@ -1,0 +1,112 @@
+//! Whether unstable writes survived a restart of the server.
+
+use std::sync::Arc;
+
+use base::{Access, Errno, OpenFlags, OpenGuard, RemotePath, Result};
+
+use super::join_all;
+use crate::Core;
+use crate::change_log::Covered;
+use crate::connection::is_loss;
+use crate::file::OpenFile;
+use crate::unstable::{Digest, Extent};
+
+/// Reads in flight at once.
+const MAX_IN_FLIGHT: usize = 16;
+
+/// Compares the unstable writes with the file, if the server may have lost them. The next write or
+/// fsync of the file reports a loss. An error means that this could not be checked.
+pub(super) async fn check(core: &Arc<Core>, file: &OpenFile, path: &RemotePath) -> Result<()> {
+    let old_verifier = {
+        let mut state = file.lock();
+        if state.unstable.is_empty() {
+            // The next write sets the verifier.
+            state.write_verifier = None;
+            return Ok(());
+        }
+        state.write_verifier.clone()
+    };
+    let new_verifier = match core.inner.write_verifier().await {
+        Err(errno) if is_loss(errno) => return Err(errno),
+        new_verifier => new_verifier.unwrap_or(None),
+    };
+    if old_verifier == new_verifier {
+        return Ok(());
+    }
+    let is_intact = match is_intact_on_server(core, file, path).await? {
+        Some(is_intact) => is_intact,
+        // A connection that was lost before its verifier was known was most likely lost without a
+        // restart.
+        None => old_verifier.is_none(),
+    };
+    if !is_intact {
+        file.warn(core, "the server restarted and lost data that was written but not synced");
+    }
+    let mut state = file.lock();
+    state.write_verifier = new_verifier;
+    if !is_intact {
+        state.unstable.clear();
+        state.deferred_error = Some(Errno::EIO);
+    }
+    Ok(())
+}
+
+/// Whether all acknowledged data is in the file; `None` if that cannot be compared.
+async fn is_intact_on_server(
+    core: &Core,
+    file: &OpenFile,
+    path: &RemotePath,
+) -> Result<Option<bool>> {
+    let extents = {
+        let state = file.lock();
+        let Some(mut extents) = state.unstable.extents() else { return Ok(None) };
+        let covered =
+            |extent: &Extent| state.log.covers(&(extent.offset..extent.offset + extent.len));
+        if extents.iter().any(|extent| covered(extent) == Covered::Partly) {
+            return Ok(None);
+        }
+        // The other extents will be replayed.
+        extents.retain(|extent| covered(extent) == Covered::Not);
+        extents
+    };
+    let inner = &*core.inner;
+    let opened = match inner.open(path, OpenFlags::existing(Access::Read)).await {
+        Ok(opened) => opened,
+        Err(errno) if is_loss(errno) => return Err(errno),
+        // Without permission to read, nothing can be compared.
+        Err(_) => return Ok(None),
+    };
+    let guard = OpenGuard::new(inner, opened.fh);
+    for extent in extents {
+        if digest(core, &guard, &extent).await? != Some(extent.digest) {
+            return Ok(Some(false));
+        }
+    }
+    Ok(Some(true))
+}
+
+/// The digest of the content at `extent`; `None` if the file ends before its end.
+async fn digest(core: &Core, guard: &OpenGuard<'_>, extent: &Extent) -> Result<Option<Digest>> {
+    let offsets: Vec<u64> =
+        (extent.offset..extent.offset + extent.len).step_by(extent.write_len as usize).collect();
+    let mut whole: Option<Digest> = None;
+    for some in offsets.chunks(MAX_IN_FLIGHT) {
+        let reads = some.iter().enumerate();
+        let reads = reads
+            .map(|(index, at)| (index, core.inner.read(guard.fh(), *at, extent.write_len as u32)));
+        let mut parts = join_all(reads.collect()).await;
+        parts.sort_by_key(|(index, _)| *index);
+        for (_, data) in parts {
+            let data = data?;
+            if data.len() as u64 != extent.write_len {
+                return Ok(None);
+            }
+            let part = match data.pieces() {
+                [bytes] => Digest::of(bytes),
+                _ => Digest::of(&data.to_vec()),
+            };
+            whole = Some(whole.map_or(part, |whole| whole.then(part)));
+        }
+    }
+    Ok(whole)
+}

@@ -1,0 +1,91 @@
+//! The write verifier of the server ([`Remote::write_verifier`](base::Remote::write_verifier)),
+//! which changes when the server may have lost unstable writes.
+//!
+//! It is requested in the background when a file is first opened for writing over a connection, so
+//! no call waits for it. A file takes the verifier over with a write that was acknowledged after
+//! the verifier was known, through a handle that was opened before: then all writes through that
+//! handle belong to this verifier.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use crate::Core;
+
+/// The state of the request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Value {
+    /// Not requested since the last loss.
+    #[default]
+    NotRequested,
+    /// Requested and not answered.
+    Requested,
+    /// The server has no verifier.
+    Unavailable,
+    /// The current verifier.
+    Known(Bytes),
+}
+
+#[derive(Debug, Default)]
+struct State {
+    value: Value,
+    /// Number of losses: a reply to a request from before the last one is ignored.
+    losses: u64,
+}
+
+/// The write verifier of the current connection.
+#[derive(Debug, Default)]
+pub(crate) struct WriteVerifier(Mutex<State>);
+
+impl WriteVerifier {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection was lost, and the next one may have another verifier.
+    pub(crate) fn invalidate(&self) {
+        let mut state = self.lock();
+        state.losses += 1;
+        state.value = Value::NotRequested;
+    }
+
+    /// Whether unstable writes are worth recording.
+    pub(crate) fn may_be_available(&self) -> bool {
+        self.lock().value != Value::Unavailable
+    }
+
+    /// The verifier, if it is known; requests it if necessary.
+    pub(crate) fn current(&self, core: &Arc<Core>) -> Option<Bytes> {
+        let losses = {
+            let mut state = self.lock();
+            match &state.value {
+                Value::Known(write_verifier) => return Some(write_verifier.clone()),
+                Value::Requested | Value::Unavailable => return None,
+                Value::NotRequested => state.value = Value::Requested,
+            }
+            state.losses
+        };
+        let core = core.clone();
+        tokio::spawn(async move {
+            let mut shutdown = core.shutdown.clone();
+            let answer = tokio::select! {
+                answer = core.inner.write_verifier() => answer,
+                _ = shutdown.changed() => return,
+            };
+            let value = match answer {
+                Ok(Some(write_verifier)) => Value::Known(write_verifier),
+                Ok(None) => Value::Unavailable,
+                Err(_) => Value::NotRequested,
+            };
+            core.write_verifier.store(value, losses);
+        });
+        None
+    }
+
+    fn store(&self, value: Value, losses: u64) {
+        let mut state = self.lock();
+        if state.losses == losses {
+            state.value = value;
+        }
+    }
+}

@@ -1,0 +1,526 @@
+//! Changes of names whose reply is lost: the results, and what is never done.
+
+use base::{AttrChange, Create, Errno, OpenFlags, Remote, RenameMode};
+use testkit::{Call, path};
+
+use super::stage::{Stage, Started, appending, making};
+
+/// An old time stamp: not created just now.
+const OLD: i64 = 1_000_000_000;
+
+/// Makes the server's clock known.
+async fn with_clock(stage: &Stage) {
+    let flags = OpenFlags { create: Create::Exclusive(0o644), ..making() };
+    let fh = stage.open("clock", flags).await;
+    stage.recovering.close(fh);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_directory_created_by_another_client_is_eexist() {
+    for clock in [true, false] {
+        let stage = Stage::new();
+        if clock {
+            with_clock(&stage).await;
+        }
+        let make = |change: fn(&Stage)| {
+            stage.faulty.fail(Call::Mkdir, 1, Errno::EHOSTDOWN);
+            change(&stage);
+        };
+        // It existed long before.
+        make(|stage| {
+            stage.server().put_dir("d");
+            stage.server().set_mtime("d", OLD);
+        });
+        assert_eq!(stage.recovering.mkdir(&path("d"), 0o755).await, Err(Errno::EEXIST));
+        // It is not empty.
+        make(|stage| stage.server().put_file("e/x", ""));
+        assert_eq!(stage.recovering.mkdir(&path("e"), 0o755).await, Err(Errno::EEXIST));
+        // It has more permission bits.
+        make(|stage| {
+            stage.server().put_dir("g");
+            stage.server().set_perm("g", 0o777);
+        });
+        assert_eq!(stage.recovering.mkdir(&path("g"), 0o700).await, Err(Errno::EEXIST));
+        // It is a file.
+        make(|stage| stage.server().put_file("f", ""));
+        assert_eq!(stage.recovering.mkdir(&path("f"), 0o755).await, Err(Errno::EEXIST));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_created_by_another_client_is_eexist() {
+    let stage = Stage::new();
+    with_clock(&stage).await;
+    let flags = OpenFlags { create: Create::Exclusive(0o600), ..making() };
+    for (name, content, mtime) in [("full", "x", None), ("old", "", Some(OLD))] {
+        stage.faulty.fail(Call::Open, 1, Errno::EHOSTDOWN);
+        stage.server().put_file(name, content);
+        stage.server().set_perm(name, 0o600);
+        if let Some(mtime) = mtime {
+            stage.server().set_mtime(name, mtime);
+        }
+        let opened = stage.recovering.open(&path(name), flags).await;
+        assert_eq!(opened.unwrap_err(), Errno::EEXIST, "{name}");
+        assert_eq!(stage.content(name), content);
+    }
+    stage.nothing_leaked().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_replaced_a_removed_name_is_not_removed() {
+    for clock in [true, false] {
+        let stage = Stage::new();
+        if clock {
+            with_clock(&stage).await;
+        }
+        stage.server().put_file("f", "old");
+        stage.server().set_mtime("f", OLD);
+        stage.recovering.lstat(&path("f")).await.unwrap();
+        stage.faulty.fail_after(Call::Unlink, 1, Errno::EHOSTDOWN);
+        let gate = stage.faulty.hold(Call::Lstat, 1);
+        let recovering = stage.recovering.clone();
+        let unlinking = tokio::spawn(async move { recovering.unlink(&path("f")).await });
+        gate.arrived().await;
+        stage.server().put_file("f", "new");
+        gate.release();
+        assert_eq!(unlinking.await.unwrap(), Err(Errno::EIO));
+        assert_eq!(stage.content("f"), "new");
+        assert_eq!(stage.faulty.calls(Call::Unlink), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unexecuted_removal_is_repeated_for_any_known_name() {
+    let stage = Stage::new();
+    with_clock(&stage).await;
+    // Known by a listing, by a write through this mount, and by its age alone.
+    stage.server().put_file("listed", "x");
+    let dh = stage.recovering.opendir(&path("")).await.unwrap();
+    while stage.recovering.readdir(dh).await.unwrap().is_some() {}
+    stage.recovering.closedir(dh);
+    let fh = stage.create("written").await;
+    stage.put(fh, 0, "content").await.unwrap();
+    stage.recovering.close(fh);
+    stage.server().put_file("aged", "x");
+    stage.server().set_mtime("aged", OLD);
+    for name in ["listed", "written", "aged"] {
+        stage.faulty.fail(Call::Unlink, 1, Errno::EHOSTDOWN);
+        assert_eq!(stage.recovering.unlink(&path(name)).await, Ok(()), "{name}");
+        assert!(!stage.server().exists(name));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_directory_that_replaced_a_removed_one_stays() {
+    let stage = Stage::new();
+    with_clock(&stage).await;
+    stage.server().put_dir("d");
+    stage.recovering.lstat(&path("d")).await.unwrap();
+    stage.faulty.fail_after(Call::Rmdir, 1, Errno::EHOSTDOWN);
+    let gate = stage.faulty.hold(Call::Lstat, 1);
+    let recovering = stage.recovering.clone();
+    let removing = tokio::spawn(async move { recovering.rmdir(&path("d")).await });
+    gate.arrived().await;
+    stage.server().put_dir("d");
+    stage.server().set_mtime("d", base::Timestamp::now().secs + 60);
+    gate.release();
+    assert_eq!(removing.await.unwrap(), Err(Errno::EIO));
+    assert!(stage.server().exists("d"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_directory_with_an_mtime_in_the_future_is_removed() {
+    let future = base::Timestamp::now().secs + 3600;
+    for by_us in [false, true] {
+        let stage = Stage::new();
+        with_clock(&stage).await;
+        stage.server().put_dir("d");
+        if by_us {
+            stage.recovering.lstat(&path("d")).await.unwrap();
+            let mtime = Some(base::Timestamp::from_secs(future));
+            let change = base::AttrChange { mtime, ..base::AttrChange::default() };
+            stage.recovering.setattr(&path("d"), change).await.unwrap();
+        } else {
+            stage.server().set_mtime("d", future);
+            stage.recovering.lstat(&path("d")).await.unwrap();
+        }
+        stage.faulty.fail(Call::Rmdir, 1, Errno::EHOSTDOWN);
+        assert_eq!(stage.recovering.rmdir(&path("d")).await, Ok(()), "by us: {by_us}");
+        assert!(!stage.server().exists("d"));
+    }
+}
+
+/// L2: the attributes of an open file stay known until the outcome is, even if its last handle is
+/// closed while the request is in flight.
+#[tokio::test(start_paused = true)]
+async fn a_file_closed_during_its_rename_is_recognized() {
+    for names in [("from", "to"), ("new", "absent")] {
+        let stage = Stage::new();
+        with_clock(&stage).await;
+        stage.server().put_file("to", "before");
+        let (from, to) = (path(names.0), path(names.1));
+        let _ = stage.recovering.lstat(&to).await;
+        let fh = stage.create(names.0).await;
+        stage.put(fh, 0, "content").await.unwrap();
+        stage.faulty.fail_after(Call::Rename, 1, Errno::EHOSTDOWN);
+        let gate = stage.faulty.hold(Call::Rename, 1);
+        let mut renaming: Started<'_, _> =
+            Box::pin(stage.recovering.rename(&from, &to, RenameMode::Replace));
+        assert!(super::stage::poll_once(&mut renaming).is_pending());
+        gate.arrived().await;
+        stage.recovering.close(fh);
+        super::stage::others_run().await;
+        gate.release();
+        assert_eq!(renaming.await, Ok(()), "{names:?}");
+        assert_eq!(stage.content(names.1), "content");
+        stage.nothing_leaked().await;
+    }
+}
+
+/// L1: a change of a file by one of its names changes its attributes under the others.
+#[tokio::test(start_paused = true)]
+async fn a_hard_link_changed_by_another_name_is_removed_and_renamed() {
+    type Prepare = for<'a> fn(&'a Stage) -> Started<'a, ()>;
+    // The change of the file with the names "one" and "other".
+    let cases: [(&str, Prepare); 4] = [
+        ("changed by the first name", |stage| {
+            Box::pin(async {
+                stage.recovering.lstat(at("other")).await.unwrap();
+                write_to(stage, "one").await;
+            })
+        }),
+        ("changed by the second name", |stage| {
+            Box::pin(async {
+                stage.recovering.rename(at("one"), at("x"), RenameMode::Replace).await.unwrap();
+                stage.recovering.rename(at("other"), at("one"), RenameMode::Replace).await.unwrap();
+                write_to(stage, "one").await;
+                stage.recovering.rename(at("x"), at("other"), RenameMode::Replace).await.unwrap();
+            })
+        }),
+        ("changed by a name that was removed since", |stage| {
+            Box::pin(async {
+                let fh = stage.create("one").await;
+                stage.recovering.unlink(at("one")).await.unwrap();
+                stage.put(fh, 0, "longer content").await.unwrap();
+                stage.recovering.close(fh);
+            })
+        }),
+        ("with permissions that were set by another name", |stage| {
+            Box::pin(async {
+                stage.recovering.lstat(at("other")).await.unwrap();
+                let change = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+                stage.recovering.setattr(at("one"), change).await.unwrap();
+            })
+        }),
+    ];
+    for (what, prepare) in cases {
+        for took_effect in [false, true] {
+            for renames in [false, true] {
+                let stage = Stage::new();
+                with_clock(&stage).await;
+                write_to(&stage, "one").await;
+                let _ = stage.recovering.lstat(at("new")).await;
+                stage.recovering.link(at("one"), at("other")).await.unwrap();
+                prepare(&stage).await;
+                let call = if renames { Call::Rename } else { Call::Unlink };
+                match took_effect {
+                    true => stage.faulty.fail_after(call, 1, Errno::EHOSTDOWN),
+                    false => stage.faulty.fail(call, 1, Errno::EHOSTDOWN),
+                }
+                let (other, new) = (at("other"), at("new"));
+                let answer = match renames {
+                    true => stage.recovering.rename(other, new, RenameMode::Replace).await,
+                    false => stage.recovering.unlink(other).await,
+                };
+                assert_eq!(answer, Ok(()), "{what}, {call:?}, took effect: {took_effect}");
+                assert!(!stage.server().exists("other"), "{what}");
+                assert_eq!(stage.server().exists("new"), renames, "{what}");
+                stage.nothing_leaked().await;
+            }
+        }
+    }
+}
+
+async fn write_to(stage: &Stage, name: &str) {
+    let fh = stage.open(name, appending()).await;
+    stage.put(fh, 0, "content").await.unwrap();
+    stage.recovering.close(fh);
+}
+
+/// If nothing was known of a name, only its mtime can show that the entry is new.
+#[tokio::test(start_paused = true)]
+async fn an_unknown_name_is_removed() {
+    for took_effect in [false, true] {
+        let stage = Stage::new();
+        with_clock(&stage).await;
+        stage.server().put_file("f", "made just now");
+        stage.server().put_file("g", "made just now");
+        match took_effect {
+            true => stage.faulty.fail_after(Call::Unlink, 1, Errno::EHOSTDOWN),
+            false => stage.faulty.fail(Call::Unlink, 1, Errno::EHOSTDOWN),
+        }
+        assert_eq!(stage.recovering.unlink(at("f")).await, Ok(()));
+        match took_effect {
+            true => stage.faulty.fail_after(Call::Rename, 1, Errno::EHOSTDOWN),
+            false => stage.faulty.fail(Call::Rename, 1, Errno::EHOSTDOWN),
+        }
+        assert_eq!(stage.recovering.rename(at("g"), at("h"), RenameMode::Replace).await, Ok(()));
+        assert!(!stage.server().exists("f") && stage.server().exists("h"));
+    }
+    let stage = Stage::new();
+    with_clock(&stage).await;
+    stage.server().put_file("f", "newer than the request");
+    stage.server().set_mtime("f", base::Timestamp::now().secs + 60);
+    stage.faulty.fail_after(Call::Unlink, 1, Errno::EHOSTDOWN);
+    let gate = stage.faulty.hold(Call::Lstat, 1);
+    let later = async {
+        gate.arrived().await;
+        stage.server().put_file("f", "newer than the request");
+        stage.server().set_mtime("f", base::Timestamp::now().secs + 60);
+        gate.release();
+    };
+    let (answer, ()) = tokio::join!(stage.recovering.unlink(at("f")), later);
+    assert_eq!(answer, Err(Errno::EIO));
+}
+
+/// L2: another client may write the file while it gets its second name.
+#[tokio::test(start_paused = true)]
+async fn a_hard_link_to_a_file_being_written_is_recognized() {
+    let stage = Stage::new();
+    let fh = stage.create("file").await;
+    let _ = stage.recovering.lstat(at("second")).await;
+    stage.faulty.fail_after(Call::Link, 1, Errno::EHOSTDOWN);
+    let gate = stage.faulty.hold_answer(Call::Lstat, 1);
+    let writing = async {
+        gate.arrived().await;
+        stage.put(fh, 0, "content").await.unwrap();
+        gate.release();
+    };
+    let (answer, ()) = tokio::join!(stage.recovering.link(at("file"), at("second")), writing);
+    assert_eq!(answer, Ok(()));
+    stage.recovering.close(fh);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_outcome_of_a_rename_follows_from_both_names() {
+    type Change = fn(&Stage);
+    // The change on the server while the reply is in flight, whether the request was executed, and
+    // the result.
+    let cases: [(&str, bool, Change, Result<(), Errno>); 7] = [
+        ("done", true, |_| {}, Ok(())),
+        ("not done", false, |_| {}, Ok(())),
+        (
+            "done, and a new one at the old name",
+            true,
+            |s| s.server().put_file("a", "newer"),
+            Ok(()),
+        ),
+        ("done, and then removed", true, |s| s.server().remove("b"), Err(Errno::EIO)),
+        (
+            "done, and then replaced",
+            true,
+            |s| s.server().put_file("b", "something else"),
+            Err(Errno::EIO),
+        ),
+        ("removed before", false, |s| s.server().remove("a"), Err(Errno::EIO)),
+        (
+            "not done, and the new name changed",
+            false,
+            |s| s.server().put_file("b", "something else"),
+            Ok(()),
+        ),
+    ];
+    for (what, took_effect, change, answer) in cases {
+        let stage = Stage::new();
+        stage.server().put_file("a", "content of a");
+        stage.server().put_file("b", "b");
+        for name in ["a", "b"] {
+            stage.recovering.lstat(&path(name)).await.unwrap();
+        }
+        match took_effect {
+            true => stage.faulty.fail_after(Call::Rename, 1, Errno::EHOSTDOWN),
+            false => stage.faulty.fail(Call::Rename, 1, Errno::EHOSTDOWN),
+        }
+        let gate = stage.faulty.hold(Call::Lstat, 1);
+        let recovering = stage.recovering.clone();
+        let renaming = tokio::spawn(async move {
+            recovering.rename(&path("a"), &path("b"), RenameMode::Replace).await
+        });
+        gate.arrived().await;
+        change(&stage);
+        gate.release();
+        assert_eq!(renaming.await.unwrap(), answer, "{what}");
+        if answer.is_ok() {
+            assert_eq!(stage.content("b"), "content of a", "{what}");
+        }
+    }
+}
+
+/// Lookups may be in flight at any time. The reply to one that was sent before a change, and
+/// answered after it, does not show the state before the next change.
+#[tokio::test(start_paused = true)]
+async fn a_lookup_sent_before_a_change_does_not_show_the_state_after_it() {
+    for call in [Call::Lstat, Call::Open, Call::Readdir] {
+        let stage = Stage::new();
+        stage.server().put_file("d/a", "this is replaced");
+        stage.server().set_mtime("d/a", OLD);
+        stage.server().put_file("d/b", "this replaces it");
+        stage.server().set_mtime("d/b", OLD + 1);
+        let (a, b, c) = (path("d/a"), path("d/b"), path("d/c"));
+        for name in [&a, &b, &c] {
+            let _ = stage.recovering.lstat(name).await;
+        }
+        let gate = stage.faulty.hold_answer(call, 1);
+        let late = async {
+            match call {
+                Call::Lstat => stage.recovering.lstat(&a).await.map(drop),
+                Call::Open => {
+                    let flags = OpenFlags::existing(base::Access::Read);
+                    let opened = stage.recovering.open(&a, flags).await?;
+                    stage.recovering.close(opened.fh);
+                    Ok(())
+                }
+                _ => {
+                    let dh = stage.recovering.opendir(&path("d")).await?;
+                    while stage.recovering.readdir(dh).await?.is_some() {}
+                    stage.recovering.closedir(dh);
+                    Ok(())
+                }
+            }
+        };
+        let meanwhile = async {
+            gate.arrived().await;
+            stage.recovering.rename(&b, &a, RenameMode::Replace).await.unwrap();
+            gate.release();
+        };
+        assert_eq!(tokio::join!(late, meanwhile).0, Ok(()), "{call:?}");
+        stage.faulty.fail_after(Call::Rename, 1, Errno::EHOSTDOWN);
+        assert_eq!(stage.recovering.rename(&a, &c, RenameMode::Replace).await, Ok(()), "{call:?}");
+        assert_eq!(stage.content("d/c"), "this replaces it");
+        stage.nothing_leaked().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_symlink_created_by_another_client_is_eexist() {
+    let stage = Stage::new();
+    stage.server().put_file("f", "content");
+    stage.faulty.fail(Call::Symlink, 2, Errno::EHOSTDOWN);
+    stage.recovering.symlink(b"x", &path("mine")).await.unwrap();
+    stage.server().put_symlink("l", "elsewhere");
+    assert_eq!(stage.recovering.symlink(b"x", &path("l")).await, Err(Errno::EEXIST));
+    stage.faulty.fail(Call::Link, 1, Errno::EHOSTDOWN);
+    stage.server().put_file("g", "other");
+    assert_eq!(stage.recovering.link(&path("f"), &path("g")).await, Err(Errno::EEXIST));
+}
+
+/// A name that this mount has created exists when it is created again.
+#[tokio::test(start_paused = true)]
+async fn a_name_created_earlier_is_eexist() {
+    let stage = Stage::new();
+    stage.recovering.mkdir(&path("d"), 0o755).await.unwrap();
+    stage.recovering.symlink(b"x", &path("l")).await.unwrap();
+    let exclusive = OpenFlags { create: Create::Exclusive(0o644), ..making() };
+    let fh = stage.open("f", exclusive).await;
+    stage.recovering.close(fh);
+    for lost in [FAIL, FAIL_AFTER] {
+        lost(&stage, Call::Mkdir);
+        assert_eq!(stage.recovering.mkdir(&path("d"), 0o755).await, Err(Errno::EEXIST));
+        lost(&stage, Call::Symlink);
+        assert_eq!(stage.recovering.symlink(b"x", &path("l")).await, Err(Errno::EEXIST));
+        lost(&stage, Call::Open);
+        let opened = stage.recovering.open(&path("f"), exclusive).await;
+        assert_eq!(opened.unwrap_err(), Errno::EEXIST);
+        stage.faulty.clear();
+    }
+}
+
+const FAIL: fn(&Stage, Call) = |stage, call| stage.faulty.fail(call, 1, Errno::EHOSTDOWN);
+const FAIL_AFTER: fn(&Stage, Call) =
+    |stage, call| stage.faulty.fail_after(call, 1, Errno::EHOSTDOWN);
+
+/// A request that was given up as lost may be executed after the check, when it was already sent
+/// again.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_executed_late_is_done() {
+    let fresh = OpenFlags { create: Create::Exclusive(0o640), ..making() };
+    let requests: [(Call, Request); 6] = [
+        (Call::Mkdir, |remote| Box::pin(remote.mkdir(at("newdir"), 0o750))),
+        (Call::Symlink, |remote| Box::pin(remote.symlink(b"file", at("newlink")))),
+        (Call::Link, |remote| Box::pin(remote.link(at("file"), at("second")))),
+        (Call::Unlink, |remote| Box::pin(remote.unlink(at("file")))),
+        (Call::Rmdir, |remote| Box::pin(remote.rmdir(at("dir")))),
+        (Call::Rename, |remote| Box::pin(remote.rename(at("file"), at("x"), RenameMode::Replace))),
+    ];
+    // Another caller may observe its effect in the meantime, which is not the state before.
+    let requests = requests.iter().flat_map(|request| [(request, false), (request, true)]);
+    for ((call, request), is_seen) in requests {
+        let call = *call;
+        let stage = late_stage(call).await;
+        let gate = stage.faulty.hold(call, 2);
+        let late = async {
+            gate.arrived().await;
+            request(stage.server()).await.unwrap();
+            if is_seen {
+                for name in ["newdir", "newlink", "second", "file", "dir", "x"] {
+                    let _ = stage.recovering.lstat(at(name)).await;
+                }
+            }
+            gate.release();
+        };
+        let (answer, ()) = tokio::join!(request(&*stage.recovering), late);
+        assert_eq!(answer, Ok(()), "{call:?}, seen: {is_seen}");
+        assert_eq!(stage.faulty.not_reached(), 0, "{call:?}");
+        // Executing it again is an error, as it must be.
+        assert!(request(&*stage.recovering).await.is_err(), "{call:?}");
+    }
+    let stage = late_stage(Call::Open).await;
+    let gate = stage.faulty.hold(Call::Open, 2);
+    let late = async {
+        gate.arrived().await;
+        let opened = stage.server().open(at("new"), fresh).await.unwrap();
+        stage.server().close(opened.fh);
+        gate.release();
+    };
+    let (opened, ()) = tokio::join!(stage.recovering.open(at("new"), fresh), late);
+    stage.recovering.close(opened.unwrap().fh);
+    assert_eq!(stage.recovering.open(at("new"), fresh).await.unwrap_err(), Errno::EEXIST);
+    stage.nothing_leaked().await;
+}
+
+/// The server's error is returned if the state was so before.
+#[tokio::test(start_paused = true)]
+async fn a_repeated_request_returns_the_servers_error() {
+    for (theirs, answer) in [(0o777, Err(Errno::EEXIST)), (0o750, Ok(()))] {
+        let stage = late_stage(Call::Mkdir).await;
+        let gate = stage.faulty.hold(Call::Mkdir, 2);
+        let late = async {
+            gate.arrived().await;
+            stage.server().put_dir("newdir");
+            stage.server().set_perm("newdir", theirs);
+            gate.release();
+        };
+        let (got, ()) = tokio::join!(stage.recovering.mkdir(at("newdir"), 0o750), late);
+        assert_eq!(got, answer);
+    }
+}
+
+type Request = for<'a> fn(&'a dyn Remote) -> Started<'a, base::Result<()>>;
+
+/// A path with the lifetime of the test.
+fn at(name: &str) -> &'static base::RemotePath {
+    Box::leak(Box::new(path(name)))
+}
+
+/// Some names, and a request that is lost before it arrives, or seems to be.
+async fn late_stage(call: Call) -> Stage {
+    let stage = Stage::new();
+    with_clock(&stage).await;
+    stage.server().put_file("file", "content");
+    stage.server().put_dir("dir");
+    for name in ["file", "dir", "newdir", "newlink", "second", "x", "new"] {
+        let _ = stage.recovering.lstat(&path(name)).await;
+    }
+    stage.faulty.fail(call, 1, Errno::EHOSTDOWN);
+    stage
+}

@@ -1,0 +1,182 @@
+//! Restarted servers, and the data that they may have lost.
+
+use base::{AttrChange, Errno, Remote};
+use bytes::Bytes;
+use testkit::Call;
+
+use super::stage::{Stage, making, others_run, poll_once};
+
+/// A server with a write verifier, and a file that was written in two parts and not synced.
+async fn written(stage: &Stage) -> base::Fh {
+    stage.faulty.set_write_verifier("first run");
+    let fh = stage.create("f").await;
+    stage.put(fh, 0, "0123456789").await.unwrap();
+    // The verifier is requested in the background.
+    others_run().await;
+    stage.put(fh, 10, "abcdefghij").await.unwrap();
+    assert_eq!(stage.recovering.status().files_unsynced, 1);
+    fh
+}
+
+/// The machine crashes, and comes back with `content` in the file.
+fn restarted(stage: &Stage, content: &str) {
+    stage.faulty.cut();
+    stage.server().put_file("f", content);
+    stage.faulty.set_write_verifier("second run");
+    stage.faulty.restore_without_handles(Errno::ESTALE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_that_lost_nothing_is_no_error() {
+    let stage = Stage::new();
+    let fh = written(&stage).await;
+    restarted(&stage, "0123456789abcdefghij");
+    stage.put(fh, 20, "!").await.unwrap();
+    stage.recovering.fsync(fh).await.unwrap();
+    assert_eq!(stage.content("f"), "0123456789abcdefghij!");
+    assert_eq!(stage.recovering.status().files_unsynced, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn data_lost_by_a_restart_is_reported_by_the_next_fsync() {
+    let stage = Stage::new();
+    let fh = written(&stage).await;
+    restarted(&stage, "0123456789abcdefgh\0\0");
+    assert_eq!(stage.recovering.fsync(fh).await, Err(Errno::EIO));
+    // Reported once.
+    stage.put(fh, 10, "abcdefghij").await.unwrap();
+    stage.recovering.fsync(fh).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn data_lost_by_a_restart_is_reported_by_the_next_write() {
+    let stage = Stage::new();
+    let fh = written(&stage).await;
+    restarted(&stage, "0123456789\0\0\0\0\0\0\0\0\0\0");
+    // The loss is found when the file is reopened, also by a read.
+    assert_eq!(stage.read(fh).await.unwrap().len(), 20);
+    assert_eq!(stage.put(fh, 20, "!").await, Err(Errno::EIO));
+    stage.put(fh, 10, "abcdefghij!").await.unwrap();
+    stage.recovering.fsync(fh).await.unwrap();
+    assert_eq!(stage.content("f"), "0123456789abcdefghij!");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_restart_nothing_is_compared() {
+    let stage = Stage::new();
+    let fh = written(&stage).await;
+    stage.faulty.reset_calls();
+    stage.blink();
+    stage.recovering.fsync(fh).await.unwrap();
+    assert_eq!(stage.faulty.calls(Call::Read), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn synced_data_is_not_compared() {
+    let stage = Stage::new();
+    let fh = written(&stage).await;
+    stage.recovering.fsync(fh).await.unwrap();
+    stage.faulty.reset_calls();
+    // This content is not the result of a crash alone.
+    restarted(&stage, "xxxxxxxxxxxxxxxxxxxx");
+    stage.put(fh, 0, "0").await.unwrap();
+    assert_eq!(stage.faulty.calls(Call::Read), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn incomparable_data_is_treated_as_lost() {
+    let stage = Stage::new();
+    let fh = written(&stage).await;
+    // A part of the second write is overwritten, so its digest is no longer comparable.
+    stage.put(fh, 12, "XY").await.unwrap();
+    restarted(&stage, "0123456789abXYefghij");
+    assert_eq!(stage.recovering.fsync(fh).await, Err(Errno::EIO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn data_that_is_replayed_need_not_be_intact() {
+    let stage = Stage::new();
+    let fh = written(&stage).await;
+    let gate = stage.faulty.hold(Call::Write, 1);
+    let mut write = stage.recovering.write(fh, 0, Bytes::from_static(b"9876543210jihgfedcba"));
+    assert!(poll_once(&mut write).is_pending());
+    restarted(&stage, "98765\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
+    drop(gate);
+    write.await.unwrap();
+    stage.recovering.fsync(fh).await.unwrap();
+    assert_eq!(stage.content("f"), "9876543210jihgfedcba");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_truncated_file_is_compared_up_to_its_end() {
+    let stage = Stage::new();
+    let fh = written(&stage).await;
+    stage.put(fh, 20, "cut off").await.unwrap();
+    let cut = AttrChange { size: Some(20), ..AttrChange::default() };
+    stage.recovering.fsetattr(fh, cut).await.unwrap();
+    restarted(&stage, "0123456789abcdefghij");
+    stage.recovering.fsync(fh).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_a_write_verifier_is_trusted() {
+    let stage = Stage::new();
+    let fh = stage.open("f", making()).await;
+    stage.put(fh, 0, "content").await.unwrap();
+    others_run().await;
+    stage.put(fh, 7, "!").await.unwrap();
+    stage.blink();
+    stage.recovering.fsync(fh).await.unwrap();
+    assert_eq!(stage.recovering.status().files_unsynced, 0);
+}
+
+/// The connection is lost before the server has sent its verifier.
+#[tokio::test(start_paused = true)]
+async fn incomparable_data_is_trusted_without_a_sign_of_a_restart() {
+    let stage = Stage::new();
+    let fh = stage.open("f", making()).await;
+    stage.put(fh, 0, "0123456789").await.unwrap();
+    stage.put(fh, 5, "ab").await.unwrap();
+    stage.faulty.set_write_verifier("the only run");
+    stage.blink();
+    stage.put(fh, 7, "c").await.unwrap();
+    stage.recovering.fsync(fh).await.unwrap();
+    assert_eq!(stage.content("f"), "01234abc89");
+}
+
+#[tokio::test(start_paused = true)]
+async fn appends_found_in_the_file_are_compared() {
+    let stage = Stage::new();
+    stage.faulty.set_write_verifier("first run");
+    let fh = stage.open("f", super::stage::appending()).await;
+    others_run().await;
+    stage.put(fh, 0, "acked ").await.unwrap();
+    let gate = stage.faulty.hold_answer(Call::Write, 1);
+    let mut append = stage.recovering.write(fh, 0, Bytes::from_static(b"in doubt"));
+    assert!(poll_once(&mut append).is_pending());
+    restarted(&stage, "acked in do");
+    drop(gate);
+    append.await.unwrap();
+    stage.recovering.fsync(fh).await.unwrap();
+    assert_eq!(stage.content("f"), "acked in doubt");
+}
+
+/// L6: overlapping writes cannot be compared. They need not be if only a connection was lost.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_was_only_disconnected_has_lost_nothing() {
+    for runs_on in [true, false] {
+        let stage = Stage::pool();
+        let fh = stage.create("f").await;
+        others_run().await;
+        stage.put(fh, 0, "aaaaaaaa").await.unwrap();
+        stage.put(fh, 4, "bbbbbbbb").await.unwrap();
+        if !runs_on {
+            stage.faulty.set_write_verifier("another");
+        }
+        stage.blink();
+        let expected = if runs_on { Ok(()) } else { Err(Errno::EIO) };
+        assert_eq!(stage.recovering.fsync(fh).await, expected, "runs on: {runs_on}");
+        stage.recovering.close(fh);
+        stage.nothing_leaked().await;
+    }
+}
