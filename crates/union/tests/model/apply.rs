@@ -103,7 +103,9 @@ impl Op {
                 None => insert(nodes, path, Node::File { content: Vec::new(), id: None }),
             },
             Op::Mkdir { path } => make(nodes, path, Node::Dir { perm: PERM }),
-            Op::Symlink { path } => make(nodes, path, Node::Link { target: TARGET.into() }),
+            Op::Symlink { path } => {
+                make(nodes, path, Node::Link { target: TARGET.into(), id: None })
+            }
             Op::Unlink { path } => match look(nodes, path)? {
                 None => Err(Errno::ENOENT),
                 Some(Node::Dir { .. }) => Err(Errno::EISDIR),
@@ -171,7 +173,7 @@ fn rename(nodes: &mut Nodes, from: &str, to: &str, mode: RenameMode) -> Result<(
         Some(target) if !source.is_dir() && target.is_dir() => return Err(Errno::EISDIR),
         Some(target) if target.is_dir() && !is_empty(nodes, to) => return Err(Errno::ENOTEMPTY),
         // Two names of one file.
-        Some(Node::File { id: Some(id), .. }) if matches!(&source, Node::File { id: Some(same), .. } if same == id) =>
+        Some(Node::File { id: Some(id), .. } | Node::Link { id: Some(id), .. }) if matches!(&source, Node::File { id: Some(same), .. } | Node::Link { id: Some(same), .. } if same == id) =>
         {
             return Ok(());
         }

@@ -164,7 +164,9 @@ async fn walk(union: &Union) -> Nodes {
                 assert_eq!(union.lstat(&absent).await, Err(Errno::ENOENT), "in {at:?}");
                 Node::Dir { perm: attr.perm }
             }
-            FileKind::Symlink => Node::Link { target: union.readlink(&here).await.unwrap() },
+            FileKind::Symlink => {
+                Node::Link { target: union.readlink(&here).await.unwrap(), id: None }
+            }
             _ => {
                 let opened = union.open(&here, OpenFlags::existing(Access::Read)).await.unwrap();
                 assert_eq!(opened.attr, attr, "{at:?}");
@@ -195,6 +197,7 @@ async fn list(union: &Union, at: &RemotePath) -> Vec<(String, Option<base::Attr>
 fn plain(nodes: &Nodes) -> Nodes {
     let plain = |node: &Node| match node {
         Node::File { content, .. } => Node::File { content: content.clone(), id: None },
+        Node::Link { target, .. } => Node::Link { target: target.clone(), id: None },
         node => node.clone(),
     };
     nodes.iter().map(|(path, node)| (path.clone(), plain(node))).collect()

@@ -20,6 +20,8 @@ pub(crate) enum Node {
     },
     Link {
         target: Vec<u8>,
+        /// Two names with equal `id` are one symbolic link.
+        id: Option<(usize, Ino)>,
     },
 }
 
@@ -57,7 +59,9 @@ fn visit(index: usize, tree: &Tree, path: String, nodes: &mut Nodes) {
     let attr = tree.attr(ino);
     let node = match attr.kind {
         FileKind::Directory => Node::Dir { perm: attr.perm },
-        FileKind::Symlink => Node::Link { target: tree.target(ino).unwrap() },
+        FileKind::Symlink => {
+            Node::Link { target: tree.target(ino).unwrap(), id: Some((index, ino)) }
+        }
         _ => {
             let content = tree.read(ino, 0, u64::MAX).unwrap();
             Node::File { content, id: Some((index, ino)) }
