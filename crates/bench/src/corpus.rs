@@ -46,8 +46,8 @@ pub fn file(corpus: &Path, name: &str, bytes: u64, seed: u64) -> Result<PathBuf,
     Ok(path)
 }
 
-/// When the data of all workloads were last changed: long ago, as most files that are read. Whoever
-/// keeps content that he has proven to be current must not trust what was changed a moment ago.
+/// The time of change of the data of all workloads: long ago, as that of most files that are read. A
+/// cache cannot trust the attributes of a file that was changed a moment ago.
 #[must_use]
 pub fn last_changed() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_700_000_000)

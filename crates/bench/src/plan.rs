@@ -186,7 +186,7 @@ pub enum Refusal {
         /// Those that are.
         subjects: Vec<String>,
     },
-    /// Nobody is left.
+    /// No subject is left.
     #[error("no subject is left to measure")]
     NoSubject,
     /// Nothing is left to do.

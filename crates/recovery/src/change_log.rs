@@ -179,6 +179,13 @@ impl Entry {
         }
     }
 
+    /// What is missing of an append that may have arrived without a reply, and will be replayed.
+    fn append_in_doubt(&self) -> Option<Bytes> {
+        let Change::Append { data, arrived } = &self.change else { return None };
+        let in_doubt = ChangeLog::is_to_be_replayed(self) && self.may_have_arrived;
+        (in_doubt && *arrived < data.len()).then(|| data.slice(*arrived..))
+    }
+
     fn is_unanswered(&self) -> bool {
         matches!(self.state, EntryState::Sent | EntryState::Waiting | EntryState::Replaying)
     }
@@ -485,22 +492,16 @@ impl ChangeLog {
 
     /// Whether an append without a reply may have arrived.
     pub(crate) fn has_appends_in_doubt(&self) -> bool {
-        let replayed = self.entries.iter().filter(|entry| ChangeLog::is_to_be_replayed(entry));
-        replayed.filter(|entry| entry.may_have_arrived).any(
-            |entry| matches!(&entry.change, Change::Append { data, arrived } if *arrived < data.len()),
-        )
+        self.entries.iter().any(|entry| entry.append_in_doubt().is_some())
     }
 
     /// Takes the unanswered appends that may have arrived, in order. From now on, the task that
     /// looks for them in the file completes them.
     pub(crate) fn take_appends_in_doubt(&mut self) -> Vec<(u64, Bytes)> {
         let mut appends = Vec::new();
-        for entry in self.entries.iter_mut().filter(|entry| ChangeLog::is_to_be_replayed(entry)) {
-            if let (Change::Append { data, arrived }, true) =
-                (&entry.change, entry.may_have_arrived)
-                && *arrived < data.len()
-            {
-                appends.push((entry.number, data.slice(*arrived..)));
+        for entry in &mut self.entries {
+            if let Some(data) = entry.append_in_doubt() {
+                appends.push((entry.number, data));
                 entry.state = EntryState::Replaying;
             }
         }

@@ -89,7 +89,7 @@ pub struct Sshd {
     isolated: bool,
     keeper: Option<Keeper>,
     /// Those that were stopped and never went on since. When their login ends without them they
-    /// are nobody's children any more, and would stay for ever.
+    /// have no parent any more, and would stay for ever.
     stopped: Mutex<Vec<tree::Process>>,
     /// Last, so that it is removed when nothing runs any more.
     dir: TempDir,
@@ -277,7 +277,7 @@ impl Sshd {
     /// keys.
     ///
     /// # Errors
-    /// As [`Sshd::start`], also when somebody else has taken the port meanwhile.
+    /// As [`Sshd::start`], also if another process has taken the port meanwhile.
     pub fn restart(&mut self) -> io::Result<()> {
         self.end();
         self.run()

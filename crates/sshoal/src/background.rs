@@ -27,12 +27,12 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command};
 
+use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 use rustix::fs::{FileType, fstat};
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{getppid, setsid};
 
-use crate::report::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 use crate::systemd;
 
 /// Names the pipe for the child: the parent's process id, a colon, the descriptor's number. The id

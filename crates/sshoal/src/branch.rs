@@ -8,9 +8,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use cli::{EXIT_OK, Problem, printable};
+
 use crate::control::client::{self, Silence};
 use crate::control::{Change, Reply, Wish, Word};
-use crate::report::{EXIT_OK, Problem, printable};
 use crate::status;
 
 /// The words of the command line.
@@ -76,9 +77,9 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 fn list(mountpoint: &Path, json: bool) -> anyhow::Result<ExitCode> {
     match client::ask_mount(mountpoint, Wish::Status, &mut |_| {})? {
         Reply::Status(status) if json => {
-            crate::print(&(serde_json::to_string_pretty(&status.sources)? + "\n"))
+            cli::print(&(serde_json::to_string_pretty(&status.sources)? + "\n"))
         }
-        Reply::Status(status) => crate::print(&status::branch_list(&status)),
+        Reply::Status(status) => cli::print(&status::branch_list(&status)),
         _ => Err(client::unasked(mountpoint, status::silence(&Silence::Garbled)).into()),
     }
 }

@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cache::{Store, StoreConfig};
+use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 use serde::Serialize;
 
 use crate::control::cache::CacheJob;
 use crate::control::cache::Tally;
-use crate::report::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 use crate::stack::disk::default_dir;
 
 /// The words of the command line.
@@ -175,8 +175,8 @@ fn print<T: Serialize>(
     text: impl Fn(&T) -> String,
 ) -> anyhow::Result<ExitCode> {
     match json {
-        true => crate::print(&crate::report::json(told)?),
-        false => crate::print(&text(told)),
+        true => cli::print(&cli::json(told)?),
+        false => cli::print(&text(told)),
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use cli::{EXIT_OK, Problem};
 
 use crate::branch;
 use crate::cache_command;
@@ -13,7 +14,6 @@ use crate::config_file;
 use crate::mount;
 use crate::mount::{help, suggestion};
 use crate::program::Program;
-use crate::report::{EXIT_OK, Problem};
 use crate::status;
 use crate::transfer::{self, Direction};
 use crate::umount;
@@ -191,7 +191,7 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
         Command::Help { topic: Some(topic) } if companion::has(&topic) => {
             Err(companion::run(&topic, vec!["--help".into()]).into())
         }
-        Command::Help { topic } => crate::print(&help_about(program, topic.as_deref())?),
+        Command::Help { topic } => cli::print(&help_about(program, topic.as_deref())?),
     }
 }
 

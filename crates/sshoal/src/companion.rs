@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::report::{Problem, printable};
+use cli::{Problem, printable};
 
 /// Installed beside this program.
 const NAME: &str = "sshoal-bench";

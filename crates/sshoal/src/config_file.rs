@@ -21,9 +21,10 @@ mod show;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use cli::{Problem, printable};
+
 use crate::mount::command_line::{Layer, SavedMount};
 use crate::mount::suggestion;
-use crate::report::{Problem, printable};
 use document::Document;
 use entry::{Entry, Setting};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use host::{ConnectError, Connection, Connector, Explanation, Role};
 
-use crate::report::Problem;
+use cli::Problem;
 
 /// Connections that were opened ahead of the requests for them. Each is handed out once.
 #[derive(Clone, Default)]

@@ -19,9 +19,9 @@ pub mod cache;
 pub mod client;
 pub mod server;
 
+use cli::Problem;
 use serde::{Deserialize, Serialize};
 
-use crate::report::Problem;
 use crate::status::schema::MountStatus;
 
 /// Version of the protocol. Incremented when earlier versions would misunderstand a request or a

@@ -32,9 +32,7 @@ mod transfer;
 mod umount;
 mod warm;
 
-use cli::{self as report, print};
 use libfuzzer_sys::fuzz_target;
-use mountinfo as mounts;
 
 fuzz_target!(|data: &[u8]| {
     config_file::fuzz(data);

@@ -37,10 +37,8 @@ mod warm;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use cli::{self as report, print};
-use mountinfo as mounts;
+use cli::EXIT_FAILURE;
 use program::Program;
-use report::EXIT_FAILURE;
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();

@@ -28,11 +28,11 @@ use std::process::ExitCode;
 
 pub use occupied::probe;
 
+use cli::{EXIT_OK, Problem, printable};
+
 use crate::background::{self, Side};
 use crate::config_file::{Configuration, Places};
-use crate::mounts;
 use crate::program::Program;
-use crate::report::{EXIT_OK, Problem, printable};
 use command_line::Wish;
 use request::{MountRequest, RunOptions};
 
@@ -48,8 +48,8 @@ pub fn run(program: Program, words: Vec<OsString>, is_command: bool) -> anyhow::
     let may_be_name = is_command || program.helper && !program.is_sshfs();
     let saved: Option<command_line::Saved<'_>> = if may_be_name { Some(&find) } else { None };
     match command_line::parse(program, words, cwd, saved)? {
-        Wish::Help => crate::print(&help::short(program)),
-        Wish::Version => crate::print(&help::version(program)),
+        Wish::Help => cli::print(&help::short(program)),
+        Wish::Version => cli::print(&help::version(program)),
         Wish::Mount(request, notes) => mount(program, *request, &notes),
     }
 }
@@ -133,9 +133,9 @@ fn mount_point(path: &Path) -> String {
 fn fuse_mount_around(path: &Path) -> Option<(PathBuf, &'static str)> {
     let path = std::path::absolute(path).ok()?;
     // Of a path in a dead mount, only the part before the mount can be resolved.
-    let mount = path.ancestors().find_map(|place| mounts::find(place).ok().flatten())?;
+    let mount = path.ancestors().find_map(|place| mountinfo::find(place).ok().flatten())?;
     let command = occupied::unmount_command(&mount, false);
-    mounts::is_fuse(&mount.kind).then_some((mount.mountpoint, command))
+    mountinfo::is_fuse(&mount.kind).then_some((mount.mountpoint, command))
 }
 
 /// Whether a mount point is `/dev/fd/N`, which denotes a mount that the caller has made.

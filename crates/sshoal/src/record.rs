@@ -31,8 +31,8 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::geteuid;
 
-use crate::mounts::{Device, Mount};
-use crate::report::printable;
+use cli::printable;
+use mountinfo::{Device, Mount};
 
 /// The directory's name within a runtime directory.
 const NAME: &str = "sshoal";
@@ -77,7 +77,7 @@ pub struct Record {
 type FileId = (u64, u64);
 
 impl Record {
-    /// Records that this process serves `mount` (see [`mounts::find`](crate::mounts::find)).
+    /// Records that this process serves `mount` (see [`mountinfo::find`]).
     pub fn create(mount: &Mount) -> Result<Record, Error> {
         Record::create_in(&own_dir(), mount)
     }

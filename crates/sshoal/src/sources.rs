@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use base::Name;
 
-use crate::report::{Problem, printable};
+use cli::{Problem, printable};
 pub use grammar::{BranchWord, WORDS, parse, parse_as_sshfs, split_list, with_words};
 
 /// Maximum number of branches of a mount: a lookup may query all of them.

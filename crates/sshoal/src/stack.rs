@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use base::Remote;
+use cli::{Problem, printable};
 use host::{Host, SessionState};
 use local::Local;
 use recovery::{ConnectionState, Recovering};
@@ -35,7 +36,6 @@ use union::{Branch, Union};
 
 use crate::connector::{Begun, SshConnector};
 use crate::mount::request::{IdMap, LinkTargets, MountRequest};
-use crate::report::{Problem, printable};
 use crate::sources::{self, Origin, Presence, SourceSpec};
 use connect::{Asking, Reached, Target, Wanted};
 #[cfg(feature = "fuzzing")]

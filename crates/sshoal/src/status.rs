@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 
+use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use mountinfo::Mount;
 use rustix::process::geteuid;
 
 use crate::control::client::{self, DEADLINE, Silence};
 use crate::control::{Reply, Wish};
-use crate::mounts::{self, Mount};
 use crate::record;
-use crate::report::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 use schema::{Daemon, Document, SCHEMA, SeenMount};
 
 /// Daemons queried in parallel: one thread each, most of which only wait.
@@ -46,11 +46,11 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let seen = look(&mounts);
     let answers = seen.iter().all(|mount| mount.daemon == Daemon::Answers);
     if arguments.json {
-        crate::print(&json(seen)?)?;
+        cli::print(&json(seen)?)?;
     } else if seen.is_empty() {
         eprintln!("sshoal: nothing is mounted");
     } else {
-        crate::print(&text::render(&seen))?;
+        cli::print(&text::render(&seen))?;
     }
     Ok(ExitCode::from(if answers { EXIT_OK } else { EXIT_FAILURE }))
 }
@@ -58,7 +58,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 /// The mount of sshoal that is visible at `mountpoint`.
 pub fn find(mountpoint: &Path) -> Result<Mount, Problem> {
     let what = format!("'{}'", printable(mountpoint));
-    let found = mounts::find(mountpoint).map_err(|error| Problem::new(&what, error.to_string()))?;
+    let found =
+        mountinfo::find(mountpoint).map_err(|error| Problem::new(&what, error.to_string()))?;
     let mount = found.ok_or_else(|| {
         Problem::new(&what, "nothing is mounted here").hint("`sshoal status` lists the mounts")
     })?;
@@ -74,8 +75,8 @@ pub fn find(mountpoint: &Path) -> Result<Mount, Problem> {
 fn all() -> io::Result<Vec<Mount>> {
     let me = geteuid().as_raw();
     let mine = |mount: &Mount| me == 0 || mount.owner == Some(me);
-    let mut mounts = mounts::all()?;
-    mounts.retain(|mount| mounts::is_fuse(&mount.kind) && mine(mount) && is_ours(mount));
+    let mut mounts = mountinfo::all()?;
+    mounts.retain(|mount| mountinfo::is_fuse(&mount.kind) && mine(mount) && is_ours(mount));
     // A file system may be mounted at several places.
     let mut devices = std::collections::HashSet::new();
     mounts.retain(|mount| devices.insert(mount.device));
@@ -104,10 +105,10 @@ fn look(mounts: &[Mount]) -> Vec<SeenMount> {
 
 /// Why a mount has a daemon but is not in the mount table; `None` if it is in the table.
 fn unmounted(mount: &Mount) -> Option<String> {
-    if mounts::all().ok()?.iter().any(|it| it.device == mount.device) {
+    if mountinfo::all().ok()?.iter().any(|it| it.device == mount.device) {
         return None;
     }
-    Some(match mounts::elsewhere(mount) {
+    Some(match mountinfo::elsewhere(mount) {
         Some(pid) => format!("not in this mount namespace, but in that of process {pid}"),
         None => "unmounted; its daemon is ending".to_owned(),
     })
@@ -177,13 +178,13 @@ pub fn silence(why: &Silence) -> String {
 }
 
 fn json(mounts: Vec<SeenMount>) -> anyhow::Result<String> {
-    crate::report::json(&Document { schema: SCHEMA, mounts })
+    cli::json(&Document { schema: SCHEMA, mounts })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mounts::Device;
+    use mountinfo::Device;
     use schema::{DiskStatus, HostStatus, MountStatus, SourceStatus};
 
     fn seen() -> SeenMount {

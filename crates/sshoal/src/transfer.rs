@@ -32,10 +32,11 @@ use transfer::strategy::place::{LocalPlace, RemotePlace};
 use transfer::strategy::{self, Engine, Plan};
 use transfer::tar::Compress;
 
+use cli::{EXIT_OK, Problem, printable};
+
 use crate::mount::command_line::{self, Wish};
 use crate::mount::request::MountRequest;
 use crate::program::Program;
-use crate::report::{EXIT_OK, Problem, printable};
 pub use arguments::Arguments;
 use connections::Connections;
 use place::{RemoteOperand, is_remote};

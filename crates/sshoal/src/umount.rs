@@ -9,12 +9,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use cli::{Problem, printable};
+use mountinfo::Mount;
+
 use crate::adapter::ending::PATIENCE as PATIENCE_WITH_SERVER;
 use crate::control::client;
 use crate::control::{Reply, Wish};
-use crate::mounts::{self, Mount};
 use crate::record::{self, End, Found};
-use crate::report::{Problem, printable};
 
 /// After waiting this long, the command prints what it is waiting for.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -23,12 +24,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// is closed, and this does not wait for it.
 pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
     let what = format!("'{}'", printable(mountpoint));
-    let mount = mounts::find(mountpoint)
+    let mount = mountinfo::find(mountpoint)
         .map_err(|error| Problem::new(&what, error.to_string()))?
         .ok_or_else(|| {
-        Problem::new(&what, "nothing is mounted here")
-            .hint("`findmnt -t fuse.sshoal,fuse.sshfs` lists the mounts")
-    })?;
+            Problem::new(&what, "nothing is mounted here")
+                .hint("`findmnt -t fuse.sshoal,fuse.sshfs` lists the mounts")
+        })?;
     // Before unmounting: afterwards the record of the mount cannot be found.
     let record = record::find(&mount);
     if record.is_none() && mount.kind != "fuse.sshoal" {
@@ -61,7 +62,7 @@ pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
 
 fn not_ours(what: &str, mount: &Mount) -> Problem {
     let why = format!("not a mount of sshoal, but of type {}", printable(&mount.kind));
-    let hint = if mounts::is_fuse(&mount.kind) { "fusermount3 -u" } else { "umount" };
+    let hint = if mountinfo::is_fuse(&mount.kind) { "fusermount3 -u" } else { "umount" };
     Problem::new(what, why).hint(format!("`{hint}` unmounts it"))
 }
 
@@ -90,7 +91,7 @@ fn wait(mut record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => break Err(io::ErrorKind::Other.into()),
         }
-        let holder = mounts::elsewhere(mount);
+        let holder = mountinfo::elsewhere(mount);
         if let (Some(holder), Ok(asked)) = (holder, &asked)
             && let Some(lost) = written(asked, daemon)
         {
@@ -196,7 +197,7 @@ mod tests {
         ];
         for (finish, expected) in cases {
             let _device = mount_without_daemon(dir.path(), "fuse.sshfs");
-            let mount = mounts::find(dir.path()).unwrap().unwrap();
+            let mount = mountinfo::find(dir.path()).unwrap().unwrap();
             assert_eq!((&mount.kind, mount.owner), (&"fuse.sshfs".into(), Some(0)));
             // Held open, it is busy; that is the caller's to solve, and nothing has happened yet.
             let record = Record::create(&mount).unwrap();
@@ -207,7 +208,7 @@ mod tests {
 
             let place = dir.path().to_owned();
             let unmounting = thread::spawn(move || run(&place, false));
-            while mounts::find(dir.path()).unwrap().is_some() && !unmounting.is_finished() {
+            while mountinfo::find(dir.path()).unwrap().is_some() && !unmounting.is_finished() {
                 thread::yield_now();
             }
             assert!(!unmounting.is_finished(), "it must wait for the daemon");
@@ -218,17 +219,17 @@ mod tests {
                 Some(why) => assert!(result.clone().unwrap_err().contains(why), "{result:?}"),
             }
         }
-        // Without a daemon only the type tells whose it is; a lazy unmount waits for nobody.
+        // Without a daemon only the type shows that it is ours; a lazy unmount does not wait.
         let _other = mount_without_daemon(dir.path(), "fuse.sshfs");
         let other = run(dir.path(), false).unwrap_err().to_string();
         assert!(other.contains("`fusermount3 -u`"), "{other}");
         let _dead = mount_without_daemon(dir.path(), "fuse.sshoal");
         run(dir.path(), true).unwrap();
-        let below = mounts::find(dir.path()).unwrap().unwrap();
+        let below = mountinfo::find(dir.path()).unwrap().unwrap();
         assert_eq!(below.kind, "fuse.sshfs");
     }
 
-    /// A FUSE mount that nobody serves; it is dead once the file is dropped.
+    /// A FUSE mount without a server; it is dead once the file is dropped.
     fn mount_without_daemon(place: &Path, kind: &str) -> std::fs::File {
         let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").unwrap();
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
 use crate::cache_command::places;
 use crate::control::cache::{CacheJob, Tally};
 use crate::progress::{self, Frame};
 use crate::quantity::{bytes, count, duration};
-use crate::report::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 
 /// How often the progress bar is drawn, per second.
 const DRAWN_PER_S: u8 = 8;
@@ -65,10 +65,10 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         eprintln!("sshoal: {}", printable(problem));
     }
     if json {
-        crate::print(&crate::report::json(&all)?)?;
+        cli::print(&cli::json(&all)?)?;
     } else {
         let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-        crate::print(&summary(&all, ms))?;
+        cli::print(&summary(&all, ms))?;
     }
     let well = all.failed == 0 && all.not_kept_files == 0;
     Ok(ExitCode::from(if well { EXIT_OK } else { EXIT_FAILURE }))

@@ -15,7 +15,7 @@ mod top;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use base::{Attr, Errno, Name, Remote, RemotePath, Result};
+use base::{Attr, DirGuard, Errno, Name, Remote, RemotePath, Result};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -114,16 +114,9 @@ async fn send(
 /// Lists a whole directory in the order of names. Entries without attributes are queried; those removed
 /// meanwhile are omitted.
 pub(crate) async fn list(remote: &Arc<dyn Remote>, path: &RemotePath) -> Result<Vec<(Name, Attr)>> {
-    /// Gives the handle back, whatever becomes of its holder.
-    struct Held<'a>(&'a Arc<dyn Remote>, base::Dh);
-    impl Drop for Held<'_> {
-        fn drop(&mut self) {
-            self.0.closedir(self.1);
-        }
-    }
-    let held = Held(remote, remote.opendir(path).await?);
+    let dir = DirGuard::new(&**remote, remote.opendir(path).await?);
     let mut entries = Vec::new();
-    while let Some(batch) = remote.readdir(held.1).await? {
+    while let Some(batch) = remote.readdir(dir.dh()).await? {
         for entry in batch {
             let attr = match entry.attr {
                 Some(attr) => attr,

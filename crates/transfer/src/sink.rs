@@ -19,22 +19,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::{Attr, Errno, FileKind, Name, RemotePath, Result};
 use bytes::Bytes;
+use local::open_beneath;
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps,
-    UTIME_OMIT, Uid, XattrFlags, chmod, chownat, fchmod, fchown, flock, fsetxattr, fstat, fsync,
-    ftruncate, futimens, linkat, mkdirat, mknodat, openat, openat2, renameat, statat, symlinkat,
-    unlinkat, utimensat,
+    AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT,
+    Uid, XattrFlags, chmod, chownat, fchmod, fchown, flock, fsetxattr, fstat, fsync, ftruncate,
+    futimens, linkat, mkdirat, mknodat, openat, renameat, statat, symlinkat, unlinkat, utimensat,
 };
 
 use crate::setid;
 use crate::temporary::{self, MachineRun};
 
-/// How every path is resolved.
-const CONFINED: ResolveFlags =
-    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
-
-const DIRECTORY: OFlags =
-    OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 
 /// Directories that are kept open: the files of one arrive together, from a few at a time.
 const KEPT_DIRS: usize = 32;
@@ -134,7 +129,7 @@ impl Sink {
                 return Ok(dir);
             }
         }
-        let dir = openat2(&self.root, path.as_bytes(), DIRECTORY, Mode::empty(), CONFINED);
+        let dir = open_beneath(&self.root, path.as_bytes(), DIRECTORY);
         let dir = Arc::new(dir.map_err(errno)?);
         let mut kept = self.kept();
         let old = (kept.len() >= KEPT_DIRS).then(|| kept.pop_front());
@@ -399,8 +394,8 @@ impl Sink {
     /// The system's.
     pub fn sync_dir(&self, path: &RemotePath) -> Result<()> {
         let from_root = if path.is_root() { &b"."[..] } else { path.as_bytes() };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let dir = openat2(&self.root, from_root, flags, Mode::empty(), CONFINED).map_err(errno)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let dir = open_beneath(&self.root, from_root, flags).map_err(errno)?;
         fsync(&dir).map_err(errno)
     }
 
@@ -410,8 +405,8 @@ impl Sink {
     /// The system's.
     pub fn finish_dir(&self, path: &RemotePath, finish: &Finish) -> Result<Finished> {
         let from_root = if path.is_root() { &b"."[..] } else { path.as_bytes() };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let dir = openat2(&self.root, from_root, flags, Mode::empty(), CONFINED).map_err(errno)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let dir = open_beneath(&self.root, from_root, flags).map_err(errno)?;
         apply(&dir, finish)
     }
 }
@@ -456,7 +451,7 @@ fn apply_metadata(dir: &OwnedFd, made: &Name, finish: &Finish) -> Result<Finishe
     Ok(finished)
 }
 
-/// Sets permission bits of what must not be opened, and through no link that somebody else has put
+/// Sets permission bits of what must not be opened, and through no link that another process has put
 /// in its place.
 fn set_perm(dir: &OwnedFd, made: &Name, perm: u32) -> Result<()> {
     use std::os::fd::AsRawFd;
@@ -604,8 +599,7 @@ impl Drop for Incoming {
 
 /// What the system calls the file, for those who look for further names of it.
 pub(crate) fn identity(root: &OwnedFd, path: &RemotePath) -> Option<(u64, u64, u64)> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = openat2(root, path.as_bytes(), flags, Mode::empty(), CONFINED).ok()?;
+    let file = open_beneath(root, path.as_bytes(), OFlags::PATH).ok()?;
     let stat = fstat(&file).ok()?;
     #[allow(clippy::unnecessary_cast, reason = "on some machines these are narrower")]
     Some((stat.st_dev as u64, stat.st_ino as u64, stat.st_nlink as u64))

@@ -25,7 +25,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Access, Attr, Create, Errno, Fh, FileKind, OpenFlags, Remote, Result};
+use base::{Access, Attr, Create, Errno, Fh, FileKind, OpenFlags, OpenGuard, Result};
 use tokio::time::Instant;
 
 use crate::Vfs;
@@ -153,7 +153,7 @@ impl Shared {
             let stamp = self.stamp_request();
             let opened = self.remote.open(&path, flags).await.map(|opened| {
                 // Closed unless it is taken.
-                (CloseGuard { remote: &self.remote, fh: Some(opened.fh) }, opened.attr)
+                (OpenGuard::new(&*self.remote, opened.fh), opened.attr)
             });
             if self.moved_since(inode, &path, stamp) && attempt < MAX_ATTEMPTS {
                 continue;
@@ -227,26 +227,6 @@ impl Shared {
     pub(crate) fn invalidate_inode(&self, inode: &Inode) {
         self.tree().invalidate_names(inode.ino);
         inode.state().invalidate();
-    }
-}
-
-/// Closes a handle that was not taken.
-struct CloseGuard<'a> {
-    remote: &'a Arc<dyn Remote>,
-    fh: Option<Fh>,
-}
-
-impl CloseGuard<'_> {
-    fn take(mut self) -> Fh {
-        self.fh.take().expect("taken once, since this consumes it")
-    }
-}
-
-impl Drop for CloseGuard<'_> {
-    fn drop(&mut self) {
-        if let Some(fh) = self.fh {
-            self.remote.close(fh);
-        }
     }
 }
 

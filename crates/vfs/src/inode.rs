@@ -87,7 +87,7 @@ struct ActiveState {
     mtime_pending: bool,
     /// Nanoseconds of the cached mtime, if this mount made that change; else 0.
     fraction: u32,
-    /// The file, if this mount has created it and nobody else has changed it since.
+    /// The file, if this mount created it and no other client has changed it since.
     created_here: Option<Box<CreatedFile>>,
     rare: Option<Box<RareState>>,
 }

@@ -6,7 +6,7 @@
 //! suggests how far ahead ([`base::Window`]), within a bound for the mount.
 //!
 //! All handles that have a file open through the page cache share the readahead, as they share the
-//! pages: a block is fetched once, whoever reads it.
+//! pages: a block is fetched once for all readers.
 //!
 //! Invariants:
 //! 1. A reader waits only for the data that it has requested, and its own requests are sent before

@@ -388,7 +388,7 @@ fn however_a_mount_ends_nothing_is_left() {
         kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
     };
 
-    // Its daemon is stopped, and somebody waits in it for ever.
+    // Its daemon is stopped, and a reader waits in it for ever.
     let mut session = start("stopped");
     let Access::Directory(point) = session.access() else { panic!("it is a directory") };
     let point = point.to_owned();

@@ -254,8 +254,8 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
-        // Waited for, since its CPU time counts only then. One that does not end is the matter of
-        // whoever has given this process its deadline.
+        // Its CPU time is that of this process only once it is reaped. One that does not end is
+        // killed at the deadline of this process.
         let _ = self.child.wait();
     }
 }

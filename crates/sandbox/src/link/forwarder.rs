@@ -179,13 +179,13 @@ impl Forwarder {
                 }
                 Command::End => return false,
             };
-            // Nobody waits when the link is dropped.
+            // No caller waits when the link is dropped.
             let _ = done.send(result);
         }
         true
     }
 
-    /// Gives up listening, and keeps the port from being given to somebody else.
+    /// Gives up listening, and keeps the port from other processes.
     fn refuse(&mut self) -> io::Result<()> {
         if let Some(listener) = self.listener.take() {
             // Closing is not enough: a process that is being started has it open for a moment.
@@ -289,7 +289,7 @@ fn deliver(flow: &mut Flow, mut sink: &TcpStream, counter: &AtomicU64) -> io::Re
                 flow.taken(0);
             }
             Offer::Bytes(bytes) => {
-                // Whoever has received bytes finds them counted.
+                // Received bytes are counted before they arrive.
                 counter.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                 let result = sink.write(bytes);
                 let left = bytes.len() - *result.as_ref().unwrap_or(&0);

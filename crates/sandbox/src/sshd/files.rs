@@ -44,14 +44,14 @@ pub(super) fn generate_key(path: &Path) -> io::Result<()> {
     run(Command::new("ssh-keygen").args(args).arg(path)).map(drop)
 }
 
-/// A word that nobody can guess.
+/// A word that cannot be guessed.
 pub(super) fn random_word() -> io::Result<String> {
     let mut bytes = [0; 16];
     fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().fold(String::new(), |word, byte| word + &format!("{byte:02x}")))
 }
 
-/// An `/etc/shadow` in which there is nobody but `user`, with `password`.
+/// An `/etc/shadow` with `user` and `password` alone.
 pub(super) fn write_shadow(dir: &Path, user: &str, password: &str) -> io::Result<()> {
     // perl-base is on every Debian; openssl's command need not be. The password must not be seen
     // by ps.
@@ -141,7 +141,7 @@ pub(super) fn write_server_config(
         authorized = at("authorized_keys"),
         password = if options.takes_password { "yes" } else { "no" },
     );
-    // Whoever learns the password gets no shell.
+    // The password gives no shell.
     if options.takes_password {
         text += "ForceCommand internal-sftp\n";
     }

@@ -124,7 +124,7 @@ fn a_stopped_server_that_has_lost_its_login_is_ended_too() {
     let command = || fs::read_to_string(format!("/proc/{server}/cmdline")).unwrap_or_default();
     assert!(command().contains("sftp-server"), "else this test shows nothing");
     drop(sshd);
-    // Nobody here is its parent, who could wait for it.
+    // Its parent, which could wait for it, is not a process of this test.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
     while command().contains("sftp-server") {
         assert!(std::time::Instant::now() < deadline, "{server} is left");

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
+use cli::{Problem, printable};
 use tokio::sync::{Mutex, watch};
 use union::{Mode, Presence, Union};
 use vfs::Vfs;
@@ -18,7 +19,6 @@ use crate::cache_command::job;
 use crate::control::cache::{CacheJob, Tally};
 use crate::control::server::Asked;
 use crate::control::{Change, Word};
-use crate::report::{Problem, printable};
 use crate::sources;
 use crate::stack::Stack;
 use crate::status::gather;

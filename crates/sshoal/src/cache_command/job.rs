@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::{Attr, Dh, Errno, FileKind, Remote, RemotePath, Result};
+use base::{Attr, DirGuard, Errno, FileKind, Remote, RemotePath, Result};
 use cache::{Presence, SourceId, Store, Warmed};
+use cli::{Problem, printable};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::control::cache::{CacheJob, Path, Tally};
 use crate::quantity;
-use crate::report::{Problem, printable};
 use crate::stack::disk::Kept;
 use crate::stack::{Source, Stack};
 
@@ -306,19 +306,10 @@ fn work_of(path: RemotePath, attr: Option<Attr>) -> Option<Work> {
     }
 }
 
-/// An open directory, closed when dropped.
-struct Listing<'a>(&'a dyn Remote, Dh);
-
-impl Drop for Listing<'_> {
-    fn drop(&mut self) {
-        self.0.closedir(self.1);
-    }
-}
-
 async fn list(remote: &Arc<dyn Remote>, path: &RemotePath) -> Result<Vec<Work>> {
-    let listing = Listing(remote.as_ref(), remote.opendir(path).await?);
+    let dir = DirGuard::new(remote.as_ref(), remote.opendir(path).await?);
     let mut found = Vec::new();
-    while let Some(batch) = remote.readdir(listing.1).await? {
+    while let Some(batch) = remote.readdir(dir.dh()).await? {
         let work = batch.into_iter().filter_map(|it| work_of(path.join(&it.name), it.attr));
         found.extend(work);
     }

@@ -4,13 +4,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use base::RemotePath;
+use cli::{Problem, printable};
 
 use crate::control::Reply;
 use crate::control::Wish;
 use crate::control::cache::{self, CacheJob, Tally};
 use crate::control::client::{self, Silence};
-use crate::mounts;
-use crate::report::{Problem, printable};
 use crate::status;
 
 /// Maximum bytes of paths in one request: half of what a daemon accepts.
@@ -24,12 +23,12 @@ pub struct Places {
 
 /// Finds the mounts that contain `paths`. Accesses the mounted file systems to resolve them.
 pub fn find(paths: &[PathBuf]) -> Result<Vec<Places>, Problem> {
-    let table = mounts::all().map_err(|error| Problem::new("mount table", error.to_string()))?;
+    let table = mountinfo::all().map_err(|error| Problem::new("mount table", error.to_string()))?;
     let mut found: Vec<Places> = Vec::new();
     for typed in paths {
         let what = || format!("'{}'", printable(typed));
         let path = typed.canonicalize().map_err(|error| Problem::new(what(), error.to_string()))?;
-        let around = |mount: &&mounts::Mount| path.starts_with(&mount.mountpoint);
+        let around = |mount: &&mountinfo::Mount| path.starts_with(&mount.mountpoint);
         // Of stacked mounts the last is visible.
         let mount =
             table.iter().filter(around).max_by_key(|mount| mount.mountpoint.as_os_str().len());

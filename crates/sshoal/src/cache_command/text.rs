@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 
 use cache::{Store, store};
+use cli::printable;
 use serde::Serialize;
 
 use crate::control::cache::Tally;
 use crate::quantity::{bytes, count};
-use crate::report::printable;
 
 /// The status of a store.
 #[derive(Debug, Serialize)]

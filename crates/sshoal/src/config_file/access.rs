@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::process::getuid;
 
-use crate::report::{Problem, printable};
+use cli::{Problem, printable};
 
 /// Maximum size of a file in bytes. A file with a thousand mounts has some hundred kilobytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;

@@ -4,8 +4,9 @@ use std::ffi::OsStr;
 use std::fmt::Write;
 use std::process::ExitCode;
 
+use cli::{EXIT_FAILURE, EXIT_OK, printable};
+
 use super::{Configuration, Places, show};
-use crate::report::{EXIT_FAILURE, EXIT_OK, printable};
 
 /// Prints all errors of the configuration files to standard error, and the number of mounts of each
 /// file. The exit code is 1 if there is an error.
@@ -13,7 +14,7 @@ pub fn check(program: &str) -> anyhow::Result<ExitCode> {
     let places = Places::of_environment();
     let configuration = Configuration::load(&places)?;
     if configuration.documents.is_empty() {
-        return crate::print(&none(&places));
+        return cli::print(&none(&places));
     }
     let mut faults = 0;
     let mut text = String::new();
@@ -31,7 +32,7 @@ pub fn check(program: &str) -> anyhow::Result<ExitCode> {
         };
         let _ = writeln!(text, "{}: {mounts} mount{plural}, {found}", printable(&document.path));
     }
-    crate::print(&text)?;
+    cli::print(&text)?;
     Ok(ExitCode::from(if faults == 0 { EXIT_OK } else { EXIT_FAILURE }))
 }
 
@@ -41,7 +42,7 @@ pub fn show(name: Option<&str>) -> anyhow::Result<ExitCode> {
     let configuration = Configuration::load(&places)?;
     let names = match name {
         Some(name) => vec![name],
-        None if configuration.documents.is_empty() => return crate::print(&none(&places)),
+        None if configuration.documents.is_empty() => return cli::print(&none(&places)),
         None => configuration.names(),
     };
     let mut text = String::new();
@@ -52,7 +53,7 @@ pub fn show(name: Option<&str>) -> anyhow::Result<ExitCode> {
         text += if index > 0 { "\n" } else { "" };
         text += &show::mount(document, entry, &configuration.settings(document, entry));
     }
-    crate::print(&text)
+    cli::print(&text)
 }
 
 fn none(places: &Places) -> String {

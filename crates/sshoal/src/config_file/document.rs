@@ -6,13 +6,13 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use cli::printable;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::entry::{self, Entry, Setting};
 use super::place::{Fault, Text};
 use crate::mount::suggestion;
-use crate::report::printable;
 
 /// A parsed file.
 #[derive(Debug)]
@@ -80,8 +80,8 @@ impl Reader<'_> {
         self.faults.len()
     }
 
-    /// Adds an error that was reported as a [`Problem`](crate::report::Problem).
-    pub fn fault_of(&mut self, span: Range<usize>, problem: &crate::report::Problem) {
+    /// Adds an error that was reported as a [`Problem`](cli::Problem).
+    pub fn fault_of(&mut self, span: Range<usize>, problem: &cli::Problem) {
         let said = problem.to_string();
         match said.split_once("\n  ") {
             Some((why, hint)) => self.fault(span, why, Some(hint)),

@@ -192,9 +192,8 @@ fn of_table(
     }
     let parsed = sources::parse(OsStr::new(&text)).and_then(|source| {
         let named = source.shown();
-        sources::with_words(source, &words).map_err(|(why, hint)| {
-            crate::report::Problem::new(format!("source '{named}'"), why).hint(hint)
-        })
+        sources::with_words(source, &words)
+            .map_err(|(why, hint)| cli::Problem::new(format!("source '{named}'"), why).hint(hint))
     });
     match parsed {
         Ok(source) => Some(SourceSpec { ssh_arguments: arguments, ..source }),

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use crate::report::{Problem, printable};
+use cli::{Problem, printable};
 
 /// An error in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,9 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 
+use cli::printable;
+
 use super::document::Document;
 use super::entry::{Entry, Setting, quoted};
-use crate::report::printable;
 use crate::sources::{BranchWord, SourceSpec, WORDS};
 
 /// The column of comments, unless a line is longer.

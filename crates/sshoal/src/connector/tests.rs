@@ -28,7 +28,7 @@ async fn a_lost_login_by_a_typed_password_is_not_hammered_at_the_server() {
     }
     let options = Options { takes_password: true, ..Options::default() };
     let mut sshd = Sshd::start(options).unwrap();
-    // The first login is as if somebody had typed.
+    // The first login is as if a user had typed.
     let begun = Begun::default();
     let (typed, _) = connector(&sshd, Some(sshd.password())).dial(Role::Metadata).await.unwrap();
     begun.set_first(typed);

@@ -5,13 +5,13 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use cli::{Problem, printable};
+use mountinfo::Mount;
 use rustix::process::geteuid;
 
 use super::cache::Tally;
 use super::{MAX_REPLY_BYTES, PROTOCOL, Reply, Request, Wish};
-use crate::mounts::Mount;
 use crate::record::{self, Found};
-use crate::report::{Problem, printable};
 use crate::status;
 
 /// A daemon that does not answer within this time is reported as hung. Usually the answer takes a

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use cli::Problem;
 use rustix::process::geteuid;
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -15,7 +16,6 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::cache::{CacheJob, Tally};
 use super::{Change, MAX_REQUEST_BYTES, PROTOCOL, Reply, Request, Wish};
-use crate::report::Problem;
 use crate::status::schema::MountStatus;
 
 /// Maximum number of connections. Further ones wait in the kernel until one is closed.

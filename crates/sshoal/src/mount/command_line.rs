@@ -16,6 +16,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+use cli::{Problem, printable};
+
 use super::draft::Draft;
 use super::flag_table::{FLAGS, FlagDefinition, FlagEffect, HELPER_FLAGS};
 use super::option_string::{name_and_value, split};
@@ -24,7 +26,6 @@ use super::request::MountRequest;
 use super::ssh_keywords::{self, Keyword};
 use super::suggestion;
 use crate::program::Program;
-use crate::report::{Problem, printable};
 use crate::sources::{self, SourceSpec};
 
 /// A mount that has a name in the configuration file.

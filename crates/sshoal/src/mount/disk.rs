@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use base::DigestKind;
+use cli::Problem;
 
 use crate::quantity;
-use crate::report::Problem;
 
 /// The cache of a mount with `cache=disk`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,6 +6,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cli::Problem;
+
 use super::disk::DiskDraft;
 use super::request::{
     ActionPolicy, CacheOptions, Consistency, CreatePolicy, IdMap, IdTable, MountRequest, PageCache,
@@ -13,7 +15,6 @@ use super::request::{
 };
 use super::{ssh_keywords, suggestion};
 use crate::program::Program;
-use crate::report::Problem;
 use crate::sources::{self, PoolMode, SourceSpec};
 
 /// Which translation of owners was asked for.

@@ -10,11 +10,11 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use cli::{Problem, printable};
 use rustix::process::getuid;
 
 use super::request::{IdMap, IdTable};
 use crate::accounts;
-use crate::report::{Problem, printable};
 
 /// Maximum size of a file in bytes. The passwd file of a large site has some ten thousand lines of
 /// about 100 bytes.

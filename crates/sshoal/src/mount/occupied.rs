@@ -17,8 +17,8 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::mounts::{self, Mount};
-use crate::report::{Problem, printable};
+use cli::{Problem, printable};
+use mountinfo::Mount;
 
 /// A file system that does not answer within this time is treated as hung. More than a slow link
 /// needs.
@@ -43,8 +43,8 @@ pub fn clear(
     note: impl Fn(&str),
 ) -> Result<(), Problem> {
     // Several mounts may be stacked; each iteration removes one.
-    while let Some(mount) = mounts::find(place).ok().flatten() {
-        if !mounts::is_fuse(&mount.kind) {
+    while let Some(mount) = mountinfo::find(place).ok().flatten() {
+        if !mountinfo::is_fuse(&mount.kind) {
             break;
         }
         let is_ours = mount.kind == "fuse.sshoal";

@@ -16,8 +16,9 @@ mod process;
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
+use cli::printable;
+
 use super::draft::Draft;
-use crate::report::printable;
 
 /// One option.
 pub struct MountOption {

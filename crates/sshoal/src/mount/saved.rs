@@ -4,11 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::process::{Child, Command, ExitCode};
 
+use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+
 use super::command_line::SavedMount;
 use crate::config_file::{Configuration, Places};
-use crate::mounts;
 use crate::program::Program;
-use crate::report::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 
 /// Mounts all that are not mounted yet. A failure does not stop the others; the exit code is then 1.
 pub fn mount_all(program: Program, words: &[OsString]) -> anyhow::Result<ExitCode> {
@@ -76,6 +76,6 @@ fn failure((name, mut child): (String, Child)) -> Option<String> {
 /// Whether it is already mounted, so that the command can be repeated. The directory itself is not
 /// accessed: a mount with an unreachable host would block.
 fn is_mounted(mount: &SavedMount) -> bool {
-    let found = mount.mountpoint.as_ref().and_then(|place| mounts::find(place).ok().flatten());
+    let found = mount.mountpoint.as_ref().and_then(|place| mountinfo::find(place).ok().flatten());
     found.is_some_and(|found| found.kind == "fuse.sshoal")
 }

@@ -11,6 +11,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cli::{EXIT_FAILURE, EXIT_OK, Problem};
+use mountinfo::Mount;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, setrlimit, waitid};
 use tokio::runtime::{Builder, Runtime};
@@ -23,10 +25,8 @@ use crate::attributes::Attributes;
 use crate::background::Ready;
 use crate::branch::change::Controlled;
 use crate::control::server::Server;
-use crate::mounts::{self, Mount};
 use crate::open_modes;
 use crate::record::Record;
-use crate::report::{EXIT_FAILURE, EXIT_OK, Problem};
 use crate::stack::Stack;
 
 /// Threads that serve the mount: one for the kernel and one for ssh can work in parallel. More did
@@ -117,7 +117,7 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
         }
         tracing::warn!(?asked, "cannot wait for signals");
     });
-    let found = mounts::find(&request.mountpoint).ok().flatten();
+    let found = mountinfo::find(&request.mountpoint).ok().flatten();
     if let Some(mount) = &found {
         raise_kernel_readahead(mount, request.fuse.max_readahead_bytes);
     }

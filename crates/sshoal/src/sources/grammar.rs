@@ -25,10 +25,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use base::{InvalidName, Name};
+use cli::{Problem, printable};
 use ssh::Destination;
 
 use super::{MAX_GATEWAYS, Mode, Origin, PoolMode, Presence, SourceSpec};
-use crate::report::{Problem, printable};
 
 /// The hint for an invalid source.
 const SHAPE: &str = "a source is [PLACE=][user@]host[,host…]:[dir][=ro|nc|optional|…]";

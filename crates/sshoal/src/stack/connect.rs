@@ -13,11 +13,11 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cli::Problem;
 use host::{Connector, Host};
 use tokio::task::JoinSet;
 
 use crate::connector::SshConnector;
-use crate::report::Problem;
 
 /// How long mounting waits for optional hosts. A login over a slow link with a jump host takes three
 /// seconds.

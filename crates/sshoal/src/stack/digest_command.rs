@@ -22,13 +22,13 @@ use base::shell::quote;
 use base::{DigestKind, Errno, RemotePath, Result};
 use bytes::Bytes;
 use cache::DigestSource;
+use cli::{Problem, printable};
 use ssh::{Diagnosis, Reader, Writer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 use transfer::digest::lines;
 
 use crate::connector::SshConnector;
-use crate::report::{Problem, printable};
 
 /// Within this time the command has told all that it was asked for. It is asked for what takes a
 /// server about a second to read and to hash; a slow disk takes ten times as long.
@@ -148,7 +148,7 @@ impl DigestCommand {
         };
         let mut answer = shell.ask(line).await;
         if answer.is_err() && !is_new {
-            // It was lost while nobody asked.
+            // It was lost while no request was in flight.
             shell = self.connect().await?;
             answer = shell.ask(line).await;
         }

@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use base::Remote;
 use cache::{Cached, CachedConfig, SourceId, Store, StoreConfig, StoreError, SubTrees};
+use cli::{Problem, printable};
 
 use super::digest_command::DigestCommand;
 use crate::connector::SshConnector;
 use crate::mount::disk::{DigestMode, DiskOptions};
 use crate::mount::request::{Consistency, MountRequest};
-use crate::report::{Problem, printable};
 use crate::sources::{Origin, SourceSpec};
 
 /// Maximum size of the store's records in memory, in bytes: the listings of a few thousand

@@ -2,10 +2,11 @@
 
 use std::io::Write;
 
+use cli::Problem;
+
 use crate::mount::request::{
     ActionPolicy, CreatePolicy, MountRequest, Patience, SshOptions, Transport,
 };
-use crate::report::Problem;
 use crate::sources::{Mode, PoolMode, Presence};
 
 pub(super) fn ssh_config(

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use cli::printable;
 use host::Host;
 use recovery::ConnectionState;
 use replicas::GatewayStatus;
@@ -12,7 +13,6 @@ use super::schema::{
     SourceStatus, State, UnionStatus, Unwritten,
 };
 use crate::adapter::Adapter;
-use crate::report::printable;
 use crate::sources::PoolMode;
 use crate::stack::disk::Disk;
 use crate::stack::{Source, Stack};

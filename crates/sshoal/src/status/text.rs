@@ -4,11 +4,12 @@
 
 use std::fmt::Write as _;
 
+use cli::printable;
+
 use super::schema::{
     Daemon, DiskStatus, HostStatus, MountStatus, SeenMount, SessionState, SourceStatus, State,
 };
 use crate::quantity::{bytes, count, duration, latency};
-use crate::report::printable;
 
 /// A server that has been silent for longer than this while requests wait is reported.
 const SILENCE_MS: u64 = 1000;

@@ -10,7 +10,7 @@ use transfer::strategy;
 use transfer::tar::{Compress, Method};
 use transfer::{Filter, Options, Owners, Xattrs};
 
-use crate::report::{Problem, printable};
+use cli::{Problem, printable};
 
 /// The end of the help of `pull`.
 pub const PULL_EXAMPLES: &str = "\

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use cli::Problem;
 use transfer::strategy::{ConnectError, Connection, Connector, Logins};
 use transfer::{Running, Shell};
 
@@ -11,7 +12,6 @@ use super::place::RemoteOperand;
 use super::shell;
 use crate::connector::{Begun, SshConnector};
 use crate::mount::request::MountRequest;
-use crate::report::Problem;
 use crate::stack::{self, Stack};
 
 /// The servers of one copy.

@@ -3,9 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use cli::{Problem, printable};
 use transfer::strategy::place::{Place, RemotePlace};
 
-use crate::report::{Problem, printable};
 use crate::sources::{self, Origin, SourceSpec};
 
 /// A path at a server, relative to the home directory where a shell would take it so: not every

@@ -152,7 +152,7 @@ pub fn session(running: Running) -> host::Connection {
         }
         match &*end {
             End::Told(words) if !words.is_empty() => {
-                Some(host::Explanation::transient(crate::report::printable(words)))
+                Some(host::Explanation::transient(cli::printable(words)))
             }
             _ => None,
         }

@@ -89,18 +89,18 @@ impl Waiting {
     }
 
     /// Reads from the descriptor, or waits for it. Returns 0 at its end, and after an error.
-    fn read(&self, lent: &OwnedFh, buffer: &mut [u8]) -> io::Result<usize> {
+    fn read(&self, input: &DirectInput, buffer: &mut [u8]) -> io::Result<usize> {
         let since = Instant::now();
         loop {
             if self.guard.has_changed().is_err() {
                 return Err(given_up());
             }
-            match rustix::io::read(&lent.descriptor, &mut *buffer) {
+            match rustix::io::read(&input.descriptor, &mut *buffer) {
                 Ok(read) => {
                     self.flow.note(read, since);
                     return Ok(read);
                 }
-                Err(Errno::AGAIN) => lent.wait()?,
+                Err(Errno::AGAIN) => input.wait()?,
                 Err(Errno::INTR) => {}
                 Err(_) => return Ok(0),
             }
@@ -109,13 +109,13 @@ impl Waiting {
 }
 
 /// A descriptor that the thread reads itself.
-struct OwnedFh {
+struct DirectInput {
     /// Does not block.
     descriptor: OwnedFd,
     hangup: Arc<OwnedFd>,
 }
 
-impl OwnedFh {
+impl DirectInput {
     /// Waits until there is something to read, or the guard is dropped.
     fn wait(&self) -> io::Result<()> {
         let input = PollFd::new(&self.descriptor, PollFlags::IN);
@@ -131,26 +131,26 @@ impl OwnedFh {
 pub(super) struct Input {
     stream: Box<dyn Source>,
     /// While the thread reads the descriptor itself.
-    lent: Option<OwnedFh>,
+    direct: Option<DirectInput>,
     waiting: Waiting,
 }
 
 impl Input {
     pub(super) fn new(mut stream: Box<dyn Source>, waiting: Waiting) -> Input {
-        let lent = waiting.hangup.clone().and_then(|hangup| {
+        let direct = waiting.hangup.clone().and_then(|hangup| {
             let descriptor = stream.lend()?;
-            Some(OwnedFh { descriptor, hangup })
+            Some(DirectInput { descriptor, hangup })
         });
-        Input { stream, lent, waiting }
+        Input { stream, direct, waiting }
     }
 }
 
 impl Read for Input {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let Input { stream, lent, waiting } = self;
-        if let Some(itself) = lent {
-            match waiting.read(itself, buffer)? {
-                0 if !buffer.is_empty() => *lent = None,
+        let Input { stream, direct, waiting } = self;
+        if let Some(input) = direct {
+            match waiting.read(input, buffer)? {
+                0 if !buffer.is_empty() => *direct = None,
                 read => return Ok(read),
             }
         }

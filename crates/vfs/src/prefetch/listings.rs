@@ -16,7 +16,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base::{Dh, Errno, Name, Remote, RemotePath, Result};
+use base::{DirGuard, Errno, Name, RemotePath, Result};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -317,12 +317,11 @@ impl Shared {
         stamp: RequestStamp,
         most: usize,
     ) -> Result<Option<usize>> {
-        let dh = self.remote.opendir(path).await?;
-        let open = OpenListing { remote: &self.remote, dh };
+        let open = DirGuard::new(&*self.remote, self.remote.opendir(path).await?);
         let mut listed = Vec::new();
         let mut first_batch_at = None;
         let complete = loop {
-            let batch = self.remote.readdir(dh).await?;
+            let batch = self.remote.readdir(open.dh()).await?;
             let received_at = Instant::now();
             first_batch_at.get_or_insert(received_at);
             let Some(batch) = batch else { break true };
@@ -356,18 +355,6 @@ struct ListingInFlight<'a> {
 impl Drop for ListingInFlight<'_> {
     fn drop(&mut self) {
         self.shared.prefetch.listings.state().in_flight.remove(self.path);
-    }
-}
-
-/// Closes a directory at the remote when dropped.
-struct OpenListing<'a> {
-    remote: &'a Arc<dyn Remote>,
-    dh: Dh,
-}
-
-impl Drop for OpenListing<'_> {
-    fn drop(&mut self) {
-        self.remote.closedir(self.dh);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is in a tree: its listing and the digest of that.
 //!
-//! Whoever lists a tree by other means (over ssh) gets the same digest from a [`Listing`].
+//! A tree that was listed by other means (over ssh) gets the same digest from a [`Listing`].
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -33,7 +33,7 @@ pub(crate) struct World {
 pub(crate) enum Use {
     /// As a directory: that of the storage, or another one below the test's own.
     Mount(&'static str),
-    /// As that of the storage, which somebody else has mounted.
+    /// As that of the storage, which the user has mounted.
     Target,
     /// As a program that copies, `cp` with these options.
     Copy(&'static str),

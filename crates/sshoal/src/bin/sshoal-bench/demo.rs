@@ -72,18 +72,6 @@ fn shown_tree(asked_for: Option<PathBuf>) -> Result<PathBuf, Problem> {
     resolved.map_err(|error| io_problem(&format!("tree '{}'", printable(&tree)), &error))
 }
 
-/// The absolute path of `program`, which without a directory is one of PATH.
-fn found(program: &Path) -> std::io::Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut dirs = std::env::split_paths(&path).map(|dir| dir.join(program));
-    match program.parent() {
-        Some(dir) if dir == Path::new("") => dirs
-            .find(|file| file.is_file())
-            .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound)),
-        _ => program.canonicalize(),
-    }
-}
-
 impl Scene {
     fn open(program: &Path, shown: PathBuf, interrupts: Interrupts) -> Result<Scene, Problem> {
         let options = Options { alias: HOST.to_owned(), ..Options::default() };
@@ -96,7 +84,7 @@ impl Scene {
             for name in MOUNTS.into_iter().chain(["server", "bin"]) {
                 fs::create_dir(dir.path().join(name))?;
             }
-            symlink(found(program)?, dir.path().join("bin/sshoal"))?;
+            symlink(program.canonicalize()?, dir.path().join("bin/sshoal"))?;
             symlink(sshd.config_path(), dir.path().join("config"))?;
             Ok(dir)
         };

@@ -13,6 +13,7 @@ mod interrupts;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ::bench::executor::find_program;
 use clap::{Parser, Subcommand};
 use cli::{EXIT_FAILURE, EXIT_OK};
 
@@ -67,8 +68,10 @@ fn run() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The `sshoal` beside this program; without one, the name, to be found in PATH.
+/// The `sshoal` beside this program, or else the one in PATH.
 fn beside() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
-    Some(own.with_file_name("sshoal")).filter(|it| it.exists()).unwrap_or_else(|| "sshoal".into())
+    find_program(own.with_file_name("sshoal"))
+        .or_else(|| find_program("sshoal"))
+        .unwrap_or_else(|| "sshoal".into())
 }

@@ -8,11 +8,11 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cli::{Problem, printable};
 use rustix::process::{Pid, Signal, kill_process};
 use sandbox::leftover;
 
 use super::{HOST, MOUNTS, Scene, io_problem, is_mounted};
-use cli::{Problem, printable};
 
 /// Bytes that the step with the stopped server reads: several requests, but quick to copy.
 const BIG_BYTES: usize = 16 << 20;
