@@ -30,6 +30,7 @@
 //! | rename | the old name leads to what it was before | sent again |
 //! | rename | old name present; the new name leads to what the old name was before | done |
 //! | rename | old name present, its state before unknown; the new name is unchanged | sent again |
+//! | rename | old name present; the new name absent, and not known to have been present before | sent again |
 //! | rename | anything else, also neither name present | unknown |
 //!
 //! The server may execute the lost request after the check, in particular if another gateway

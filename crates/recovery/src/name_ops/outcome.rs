@@ -21,6 +21,16 @@ fn matches_before(before: Option<NameState>, attr: Option<&Attr>) -> Option<bool
     })
 }
 
+/// The state that an earlier and a later look at the records allow.
+fn either(earlier: Option<NameState>, later: Option<NameState>) -> Option<NameState> {
+    match (earlier, later) {
+        (Some(NameState::Present(earlier)), Some(NameState::Present(later))) => {
+            Some(NameState::Present(earlier.or(later)))
+        }
+        (earlier, later) => later.or(earlier),
+    }
+}
+
 impl Core {
     async fn lstat_if_present(&self, path: &RemotePath) -> Result<Option<Attr>> {
         match self.inner.lstat(path).await {
@@ -42,6 +52,19 @@ impl Core {
             }
             seen => seen,
         }
+    }
+
+    /// The state of `path` before the request that was sent at `sent`, and its present attributes.
+    /// Changes of an open file that are acknowledged while the attributes are on their way belong to
+    /// the state: the attributes may be from before or after them.
+    async fn before_and_now(
+        &self,
+        path: &RemotePath,
+        sent: Seq,
+    ) -> Result<(Option<NameState>, Option<Attr>)> {
+        let first = self.before(path, sent);
+        let now = self.lstat_if_present(path).await?;
+        Ok((either(first, self.before(path, sent)), now))
     }
 
     fn existed(&self, path: &RemotePath, sent: Seq) -> bool {
@@ -133,10 +156,11 @@ impl Core {
         path: &RemotePath,
         in_doubt: InDoubt,
     ) -> Result<Outcome> {
-        let Some(attr) = self.lstat_if_present(path).await? else {
+        let (before, now) = self.before_and_now(path, in_doubt.seq).await?;
+        let Some(attr) = now else {
             return Ok(self.absent_outcome(path, in_doubt.seq));
         };
-        let is_same = match matches_before(self.before(path, in_doubt.seq), Some(&attr)) {
+        let is_same = match matches_before(before, Some(&attr)) {
             Some(same) => same || self.clock.is_before(attr.mtime, in_doubt.span) == Some(true),
             // Nothing is known from before: only its mtime can show that the entry is new.
             None => self.clock.is_after_start(attr.mtime, in_doubt.span) != Some(true),
@@ -187,11 +211,17 @@ impl Core {
         to: &RemotePath,
         in_doubt: InDoubt,
     ) -> Result<Outcome> {
-        let (old, new) = (self.lstat_if_present(from).await?, self.lstat_if_present(to).await?);
-        let (before_from, before_to) =
-            (self.before(from, in_doubt.seq), self.before(to, in_doubt.seq));
+        let first_from = self.before(from, in_doubt.seq);
+        let (_, old) = self.before_and_now(from, in_doubt.seq).await?;
+        let (before_to, new) = self.before_and_now(to, in_doubt.seq).await?;
+        let before_from = either(first_from, self.before(from, in_doubt.seq));
         let is_moved = new.is_some() && matches_before(before_from, new.as_ref()) == Some(true);
-        let to_changed = matches_before(before_to, new.as_ref()).map(|same| !same);
+        // A rename leaves a file at the new name. So if there is none, and none is known to have been
+        // there before, nothing has changed it.
+        let to_changed = match (before_to, &new) {
+            (None, None) => Some(false),
+            _ => matches_before(before_to, new.as_ref()).map(|same| !same),
+        };
         Ok(match (&old, &new) {
             (None, _) if before_from == Some(NameState::Absent) => Outcome::NotDone,
             (None, None) => Outcome::Unknown("neither name exists"),

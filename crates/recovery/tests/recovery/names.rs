@@ -356,6 +356,62 @@ async fn the_outcome_of_a_rename_follows_from_both_names() {
     }
 }
 
+/// L2, L4: a program appends to the file while the names are checked, so the attributes that arrive
+/// are older than the expected ones.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_grows_while_its_names_are_checked_is_recognized() {
+    // Whether the request was executed, whether the new name was looked up before, and which lookup
+    // after the loss finds the file.
+    for (took_effect, target_known, lookup) in
+        [(false, false, 1), (false, true, 1), (true, false, 2), (true, true, 2)]
+    {
+        let what = format!("executed: {took_effect}, target known: {target_known}");
+        let stage = Stage::new();
+        let fh = stage.open("log", appending()).await;
+        stage.put(fh, 0, "one").await.unwrap();
+        if target_known {
+            stage.recovering.lstat(at("old")).await.unwrap_err();
+        }
+        match took_effect {
+            true => stage.faulty.fail_after(Call::Rename, 1, Errno::EHOSTDOWN),
+            false => stage.faulty.fail(Call::Rename, 1, Errno::EHOSTDOWN),
+        }
+        let gate = stage.faulty.hold_answer(Call::Lstat, lookup);
+        let appending = async {
+            gate.arrived().await;
+            stage.put(fh, 3, "two").await.unwrap();
+            gate.release();
+        };
+        let renaming = stage.recovering.rename(at("log"), at("old"), RenameMode::Replace);
+        let (answer, ()) = tokio::join!(renaming, appending);
+        assert_eq!(answer, Ok(()), "{what}");
+        assert_eq!(stage.content("old"), "onetwo", "{what}");
+        assert!(!stage.server().exists("log"), "{what}");
+        stage.recovering.close(fh);
+        stage.nothing_leaked().await;
+    }
+}
+
+/// The same for a removal.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_grows_while_its_removal_is_in_doubt_is_removed() {
+    let stage = Stage::new();
+    with_clock(&stage).await;
+    let fh = stage.open("log", appending()).await;
+    stage.put(fh, 0, "one").await.unwrap();
+    stage.faulty.fail(Call::Unlink, 1, Errno::EHOSTDOWN);
+    let gate = stage.faulty.hold_answer(Call::Lstat, 1);
+    let appending = async {
+        gate.arrived().await;
+        stage.put(fh, 3, "two").await.unwrap();
+        gate.release();
+    };
+    let (answer, ()) = tokio::join!(stage.recovering.unlink(at("log")), appending);
+    assert_eq!(answer, Ok(()));
+    assert!(!stage.server().exists("log"));
+    stage.recovering.close(fh);
+}
+
 /// Lookups may be in flight at any time. The reply to one that was sent before a change, and
 /// answered after it, does not show the state before the next change.
 #[tokio::test(start_paused = true)]
