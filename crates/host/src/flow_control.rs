@@ -10,11 +10,12 @@
 pub(crate) mod directions;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use base::Mutex;
 use tokio::sync::Notify;
 
 /// Window of a session with a short round trip, in bytes (measured: 1 MiB gives full throughput, 2
@@ -137,24 +138,20 @@ impl FlowControl {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sets the bytes that each session may have in flight.
     pub(crate) fn set_window(&self, bytes: u64) {
-        self.lock().window_bytes = bytes;
+        self.state.lock().window_bytes = bytes;
         self.wake_all();
     }
 
     /// Sets the bytes that all sessions together may have in flight.
     pub(crate) fn set_limit(&self, bytes: Option<u64>) {
-        self.lock().limit_bytes = bytes.unwrap_or(u64::MAX);
+        self.state.lock().limit_bytes = bytes.unwrap_or(u64::MAX);
         self.wake_all();
     }
 
     fn wake_all(&self) {
-        let state = self.lock();
+        let state = self.state.lock();
         let woken: Vec<_> = state.waiting.iter().map(|waiter| waiter.waker.clone()).collect();
         drop(state);
         woken.into_iter().for_each(Waker::wake);
@@ -162,19 +159,19 @@ impl FlowControl {
 
     /// Bytes that each session may have in flight.
     pub(crate) fn window_bytes(&self) -> u64 {
-        self.lock().window_bytes
+        self.state.lock().window_bytes
     }
 
     /// What was transferred since the last call.
     pub(crate) fn take_throughput(&self) -> Throughput {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let waited = !state.waiting.is_empty();
         std::mem::replace(&mut state.throughput, Throughput { waited, ..Throughput::default() })
     }
 
     /// Sessions of `slots` without a byte in flight now or in the last `limit`.
     pub(crate) fn idle_for(&self, slots: Slots, limit: Duration) -> Slots {
-        let state = self.lock();
+        let state = self.state.lock();
         let is_idle = |slot: &usize| {
             let session = &state.sessions[*slot];
             session.bytes == 0 && session.used.elapsed() >= limit
@@ -184,7 +181,7 @@ impl FlowControl {
 
     /// Records that this session has just been opened.
     pub(crate) fn note_opened(&self, slot: usize) {
-        self.lock().sessions[slot].used = Instant::now();
+        self.state.lock().sessions[slot].used = Instant::now();
     }
 
     /// Waits until a request is admitted. For one observer at a time.
@@ -207,7 +204,7 @@ impl FlowControl {
         if self.observer_waits.swap(false, Ordering::SeqCst) {
             self.traffic.notify_one();
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let before = state.waiting.iter().take_while(|waiter| Some(waiter.waiter_id) != *waiter_id);
         let is_first = !state.must_wait_behind(before, slots);
         let room = if is_first { state.least_loaded(slots, bytes) } else { None };
@@ -234,7 +231,7 @@ impl FlowControl {
 
     /// Removes a request from the queue.
     pub(crate) fn cancel_wait(&self, waiter_id: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.remove_waiter(waiter_id);
         let next = state.next_ready();
         drop(state);
@@ -334,7 +331,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         let now = Instant::now();
-        let mut state = self.flow.lock();
+        let mut state = self.flow.state.lock();
         if self.completed {
             let took = now.saturating_duration_since(self.began).as_secs_f64();
             state.throughput.bytes += self.bytes;
@@ -407,7 +404,7 @@ mod tests {
         flow.set_limit(None);
         assert!(acquire(&flow, two, 1000, &mut waiter_id).is_some());
         drop((first, second));
-        assert_eq!(flow.lock().bytes, 0);
+        assert_eq!(flow.state.lock().bytes, 0);
     }
 
     #[test]
@@ -488,7 +485,7 @@ mod tests {
         for task in tasks {
             task.await.unwrap();
         }
-        let state = flow.lock();
+        let state = flow.state.lock();
         assert!(state.waiting.is_empty() && state.sessions.iter().all(|it| it.bytes == 0));
         assert!(state.throughput.bytes > 0 && state.throughput.byte_seconds > 0.0);
     }

@@ -5,10 +5,10 @@
 //! allows.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{Dh, Errno, Fh, OpenFlags, RemotePath};
+use base::{Dh, Errno, Fh, Mutex, OpenFlags, RemotePath};
 use sftp::{Call, RemoteHandle};
 
 use crate::flow_control::Slots;
@@ -65,11 +65,11 @@ impl OpenPath {
     }
 
     pub(crate) fn name(&self) -> Option<RemotePath> {
-        self.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.name.lock().clone()
     }
 
     fn rename(&self, path: Option<RemotePath>) {
-        *self.name.lock().unwrap_or_else(PoisonError::into_inner) = path;
+        *self.name.lock() = path;
     }
 
     pub(crate) fn may_change(&self) -> bool {
@@ -133,17 +133,13 @@ impl Handles {
         Handles { tables: Mutex::new(tables), next: AtomicU64::new(1), two_locks: Mutex::new(()) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn next_number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The shared state of all handles of `path`, for an open in progress.
     pub(crate) fn open_path(&self, path: &RemotePath) -> Arc<OpenPath> {
-        let mut tables = self.lock();
+        let mut tables = self.tables.lock();
         if let Some(open_path) = tables.paths.get(path)
             && Arc::strong_count(open_path) > 1
         {
@@ -160,26 +156,26 @@ impl Handles {
 
     /// Records that `path` leads to no file any more, or to another one.
     pub(crate) fn removed(&self, path: &RemotePath) {
-        if let Some(open_path) = self.lock().paths.remove(path) {
+        if let Some(open_path) = self.tables.lock().paths.remove(path) {
             open_path.rename(None);
         }
     }
 
     /// Enters two range locks at once.
     pub(crate) fn enter_both<T>(&self, enter: impl FnOnce() -> T) -> T {
-        let _alone = self.two_locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.two_locks.lock();
         enter()
     }
 
     /// Closes the striped handles on these sessions.
     pub(crate) fn close_stripes_on(&self, slots: Slots) {
-        let files: Vec<_> = self.lock().files.values().cloned().collect();
+        let files: Vec<_> = self.tables.lock().files.values().cloned().collect();
         files.iter().for_each(|file| file.stripes.close_on(slots));
     }
 
     /// Records that the path and everything below it has a new name.
     pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
-        let mut tables = self.lock();
+        let mut tables = self.tables.lock();
         if tables.paths.is_empty() {
             return;
         }
@@ -197,38 +193,38 @@ impl Handles {
 
     pub(crate) fn add_file(&self, file: OpenFile) -> Fh {
         let number = self.next_number();
-        self.lock().files.insert(number, Arc::new(file));
+        self.tables.lock().files.insert(number, Arc::new(file));
         Fh(number)
     }
 
     pub(crate) fn file(&self, fh: Fh) -> Result<Arc<OpenFile>, Errno> {
-        self.lock().files.get(&fh.0).cloned().ok_or(Errno::EBADF)
+        self.tables.lock().files.get(&fh.0).cloned().ok_or(Errno::EBADF)
     }
 
     /// Removes the file from the table. It has to be dropped, and so closed, without holding the
     /// lock.
     pub(crate) fn remove_file(&self, fh: Fh) -> Result<Arc<OpenFile>, Errno> {
-        self.lock().files.remove(&fh.0).ok_or(Errno::EBADF)
+        self.tables.lock().files.remove(&fh.0).ok_or(Errno::EBADF)
     }
 
     pub(crate) fn add_dir(&self, listing: Listing) -> Dh {
         let number = self.next_number();
-        self.lock().dirs.insert(number, Arc::new(listing));
+        self.tables.lock().dirs.insert(number, Arc::new(listing));
         Dh(number)
     }
 
     pub(crate) fn dir(&self, dh: Dh) -> Result<Arc<Listing>, Errno> {
-        self.lock().dirs.get(&dh.0).cloned().ok_or(Errno::EBADF)
+        self.tables.lock().dirs.get(&dh.0).cloned().ok_or(Errno::EBADF)
     }
 
     pub(crate) fn remove_dir(&self, dh: Dh) {
-        let listing = self.lock().dirs.remove(&dh.0);
+        let listing = self.tables.lock().dirs.remove(&dh.0);
         drop(listing);
     }
 
     /// Open handles on the session of a slot that count towards the server's limit.
     pub(crate) fn open_on(&self, slot: usize) -> usize {
-        let tables = self.lock();
+        let tables = self.tables.lock();
         let files = tables.files.values().filter(|file| file.open.session.slot == slot).count();
         let dirs = tables.dirs.values().filter(|listing| listing.slot() == slot).count();
         files + dirs

@@ -20,10 +20,10 @@ pub(crate) mod status;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use base::Errno;
+use base::{Errno, Mutex};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -81,12 +81,6 @@ struct Slot {
     state: Mutex<State>,
     /// Notified when an attempt has ended.
     settled: Notify,
-}
-
-impl Slot {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// What a caller has to do to get a session.
@@ -215,7 +209,7 @@ impl Pool {
 
     /// Closes an unused session.
     pub(crate) fn vacate(&self, slot: usize) {
-        let mut state = self.slots[slot].lock();
+        let mut state = self.slots[slot].state.lock();
         if let State::Up(_) = &*state {
             let left = std::mem::replace(&mut *state, State::Vacant);
             drop(state);
@@ -231,7 +225,7 @@ impl Pool {
 
     /// The session of a slot, if it is alive.
     pub(crate) fn live(&self, slot: usize) -> Option<Arc<Session>> {
-        match &*self.slots[slot].lock() {
+        match &*self.slots[slot].state.lock() {
             State::Up(session) if session.is_alive() => Some(session.clone()),
             _ => None,
         }
@@ -262,14 +256,14 @@ impl Pool {
                 Step::Wait => settled.await,
             }
             // All callers that waited for the attempt share its result.
-            if let State::Down { why, .. } = &*self.slots[slot].lock() {
+            if let State::Down { why, .. } = &*self.slots[slot].state.lock() {
                 return Err(Unavailable::Failed(why.clone()));
             }
         }
     }
 
     fn next_step(&self, slot: usize) -> Step {
-        let mut state = self.slots[slot].lock();
+        let mut state = self.slots[slot].state.lock();
         let failures = match &*state {
             State::Vacant => 0,
             State::Connecting => return Step::Wait,
@@ -312,7 +306,7 @@ impl Pool {
         };
         let attempt = attempt.map_err(|why| self.record_refusal(slot, why));
         let entry = &self.slots[slot];
-        let mut state = entry.lock();
+        let mut state = entry.state.lock();
         *state = match attempt {
             Ok(session) => {
                 *self.refusals(slot) = Refusals::default();
@@ -344,7 +338,7 @@ impl Pool {
     }
 
     fn refusals(&self, slot: usize) -> MutexGuard<'_, Refusals> {
-        self.refusals[slot.min(1)].lock().unwrap_or_else(PoisonError::into_inner)
+        self.refusals[slot.min(1)].lock()
     }
 
     /// Counts a refused login; returns the error to report.
@@ -388,7 +382,7 @@ impl Pool {
     /// The first session was lost and is not reopened.
     fn is_lost_for_good(&self) -> bool {
         let lost = |state: &State| matches!(state, State::Up(session) if !session.is_alive());
-        !self.config.reconnect && lost(&self.slots[0].lock())
+        !self.config.reconnect && lost(&self.slots[0].state.lock())
     }
 
     /// Returns when the first session is unavailable.

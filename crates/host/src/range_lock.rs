@@ -17,8 +17,10 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+
+use base::Mutex;
 
 /// Operations that have entered and are not complete.
 #[derive(Default)]
@@ -55,10 +57,6 @@ impl Operation {
 pub(crate) const WHOLE_FILE: Range<u64> = 0..u64::MAX;
 
 impl RangeLock {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Enters the queue behind all earlier operations. `slot` is the session if all requests will
     /// use one.
     pub(crate) fn enter(
@@ -67,7 +65,7 @@ impl RangeLock {
         changes: bool,
         slot: Option<usize>,
     ) -> Ticket {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let number = state.next;
         state.next += 1;
         let operation = Operation { number, bytes, changes, slot, sent: false, waiting: None };
@@ -97,7 +95,7 @@ pub(crate) struct Ticket {
 impl Ticket {
     /// Ready when no conflicting earlier operation is left.
     pub(crate) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.lock.lock();
+        let mut state = self.lock.0.lock();
         let Some(position) = state.position(self.number) else { return Poll::Ready(()) };
         let own = &state.queue[position];
         if !state.queue.iter().take(position).any(|earlier| earlier.blocks(own)) {
@@ -114,7 +112,7 @@ impl Ticket {
 
     /// Records that all requests of the operation were handed to their sessions.
     pub(crate) fn mark_sent(&self) {
-        let mut state = self.lock.lock();
+        let mut state = self.lock.0.lock();
         let Some(position) = state.position(self.number) else { return };
         state.queue[position].sent = true;
         let wakers = match state.queue[position].slot {
@@ -128,7 +126,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut state = self.lock.lock();
+        let mut state = self.lock.0.lock();
         let Some(position) = state.position(self.number) else { return };
         state.queue.remove(position);
         let wakers = state.take_wakers(position);

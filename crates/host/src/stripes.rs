@@ -18,10 +18,10 @@
 //! Append handles are never striped, since the order of writes determines the content.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use base::{Access, Attr, FileKind, OpenFlags};
+use base::{Access, Attr, FileKind, Mutex, OpenFlags};
 use sftp::FileAttrs;
 use tokio::time::Instant;
 
@@ -79,14 +79,10 @@ pub(crate) struct Stripes {
 }
 
 impl Stripes {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The handles for a large request among the `active` sessions; `first` if there is no other.
     fn route(&self, first: &Arc<OpenHandle>, active: Slots) -> Route {
         let verified_for_writes = self.written.load(Ordering::SeqCst);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.stripes.is_empty() {
             return Route::One(first.clone());
         }
@@ -107,7 +103,7 @@ impl Stripes {
     /// The `active` sessions on which to attempt an open now; records the attempts as begun.
     fn begin_attempts(&self, active: Slots) -> Slots {
         let verified_for_writes = self.written.load(Ordering::SeqCst);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.retry_at.is_some_and(|at| Instant::now() < at) || state.failures >= MAX_FAILURES {
             return Slots::default();
         }
@@ -123,7 +119,7 @@ impl Stripes {
     }
 
     fn end_attempt(&self, slot: usize, stripe: Option<Stripe>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.attempting = state.attempting.difference(Slots::of(slot));
         match stripe {
             Some(stripe) => {
@@ -140,20 +136,20 @@ impl Stripes {
 
     /// The handle on this session that is not verified for writes, if there is one.
     fn unverified(&self, session: &Arc<Session>) -> Option<Arc<OpenHandle>> {
-        let state = self.lock();
+        let state = self.state.lock();
         let here = state.stripes.iter().find(|stripe| Arc::ptr_eq(&stripe.open.session, session));
         here.map(|stripe| stripe.open.clone())
     }
 
     /// Takes all further handles.
     fn take(&self) -> Vec<Arc<OpenHandle>> {
-        let stripes = std::mem::take(&mut self.lock().stripes);
+        let stripes = std::mem::take(&mut self.state.lock().stripes);
         stripes.into_iter().map(|stripe| stripe.open).collect()
     }
 
     /// Closes the handles on these sessions.
     pub(crate) fn close_on(&self, slots: Slots) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let left: Vec<_> = state
             .stripes
             .extract_if(.., |stripe| slots.contains(stripe.open.session.slot))

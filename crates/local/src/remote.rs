@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 
 use async_trait::async_trait;
@@ -42,8 +42,7 @@ impl Local {
         let mut guards = (None, None);
         let mut polled_once = false;
         poll_fn(|context| {
-            let pair_guard = (!polled_once)
-                .then(|| self.pair_lock.lock().unwrap_or_else(PoisonError::into_inner));
+            let pair_guard = (!polled_once).then(|| self.pair_lock.lock());
             if guards.0.is_none()
                 && let Poll::Ready(guard) = shared.as_mut().poll(context)
             {

@@ -6,9 +6,9 @@
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use base::{Dh, DirEntry, Errno, Name, Remote, RemotePath, Result, Table};
+use base::{Dh, DirEntry, Errno, Mutex, Name, Remote, RemotePath, Result, Table};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::Core;
@@ -60,18 +60,14 @@ impl OpenDirectory {
         NameHash(xxh3_128_with_seed(name.as_bytes(), self.seed))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn current(&self) -> (Dh, u64) {
-        let state = self.lock();
+        let state = self.state.lock();
         (state.dh, state.epoch)
     }
 
     /// Removes the entries that were already returned, and notes the others.
     fn filter_returned(&self, entries: &mut Vec<DirEntry>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.skipped.is_empty() {
             entries.retain(|entry| !state.skipped.contains(&self.hash(&entry.name)));
         }
@@ -81,7 +77,7 @@ impl OpenDirectory {
     }
 
     fn end(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.ended = true;
         let freed = (std::mem::take(&mut state.returned), std::mem::take(&mut state.skipped));
         drop(state);
@@ -90,7 +86,7 @@ impl OpenDirectory {
 
     /// Continues with a reopened directory, unless another caller has reopened it.
     fn set_reopened(&self, dh: Dh, epoch: u64, requested: (Seq, RemotePath)) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let close = if state.epoch == epoch {
             state.epoch += 1;
             state.opened_at = requested;
@@ -107,7 +103,7 @@ impl OpenDirectory {
 
 impl Drop for OpenDirectory {
     fn drop(&mut self) {
-        let dh = self.lock().dh;
+        let dh = self.state.lock().dh;
         self.inner.closedir(dh);
     }
 }
@@ -140,7 +136,7 @@ impl OpenDirectories {
     /// The directory was removed.
     pub(crate) fn removed(&self, path: &RemotePath) {
         self.table.each(|directory| {
-            let mut state = directory.lock();
+            let mut state = directory.state.lock();
             if state.path.as_ref() == Some(path) {
                 state.path = None;
             }
@@ -150,7 +146,7 @@ impl OpenDirectories {
     /// `from`, and all paths below it, were renamed.
     pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
         self.table.each(|directory| {
-            let mut state = directory.lock();
+            let mut state = directory.state.lock();
             if let Some(path) = state.path.as_ref().and_then(|path| path.moved(from, to)) {
                 state.path = Some(path);
             }
@@ -177,7 +173,7 @@ impl Core {
                 {
                     consecutive_stale += 1;
                     Box::pin(self.reopen_directory(&directory, epoch, errno)).await?;
-                    if directory.lock().ended {
+                    if directory.state.lock().ended {
                         return Ok(None);
                     }
                     continue;
@@ -195,7 +191,7 @@ impl Core {
             directory.filter_returned(&mut batch);
             if !batch.is_empty() {
                 let requested = {
-                    let state = directory.lock();
+                    let state = directory.state.lock();
                     state.path.is_some().then(|| state.opened_at.clone())
                 };
                 if let Some((requested, path)) = requested {
@@ -218,7 +214,7 @@ impl Core {
         loop {
             retry.before_attempt(lost.take()).await?;
             let path = {
-                let state = directory.lock();
+                let state = directory.state.lock();
                 if state.epoch != epoch || state.ended {
                     return Ok(());
                 }

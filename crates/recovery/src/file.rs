@@ -24,9 +24,9 @@ mod table;
 mod tail;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
-use base::{Attr, Errno, Fh, FileKind, RemotePath};
+use base::{Attr, Errno, Fh, FileKind, Mutex, RemotePath};
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -150,7 +150,7 @@ impl OpenFile {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, FileState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// An inner handle of this epoch was found to be unusable.
@@ -345,7 +345,7 @@ impl Drop for OpenFile {
     /// The expected attributes outlive the handles: a later change of the name may need them.
     fn drop(&mut self) {
         let Some(core) = self.core.upgrade() else { return };
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.get_mut();
         if let (true, Some(path)) = (state.changed && state.has_attrs, state.path.take()) {
             core.history.record(&path, NameState::Present(state.expected));
         }

@@ -14,9 +14,8 @@
 //! looked up shortly before.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use base::{Attr, AttrChange, DirEntry, FileKind, RemotePath};
+use base::{Attr, AttrChange, DirEntry, FileKind, Mutex, RemotePath};
 
 use crate::expected_attrs::ExpectedAttrs;
 
@@ -128,13 +127,9 @@ impl Order {
 pub(crate) struct NameHistory(Mutex<History>);
 
 impl NameHistory {
-    fn lock(&self) -> MutexGuard<'_, History> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn add(&self, event: Event, requested: Option<Seq>) {
         let evicted = {
-            let mut state = self.lock();
+            let mut state = self.0.lock();
             let seq = state.next;
             state.next += 1;
             let order = requested.map_or(Order::changed_at(seq), Order::requested_at);
@@ -148,7 +143,7 @@ impl NameHistory {
     /// This mount has made `path` so.
     pub(crate) fn record(&self, path: &RemotePath, found: NameState) {
         if found == NameState::Absent {
-            self.lock().linked.retain(|linked| linked != path);
+            self.0.lock().linked.retain(|linked| linked != path);
         }
         self.add(Event::Observed(path.clone(), found), None);
     }
@@ -165,14 +160,14 @@ impl NameHistory {
 
     /// `from` was renamed to `to`, with all paths below it.
     pub(crate) fn record_rename(&self, from: &RemotePath, to: &RemotePath) {
-        self.lock().linked_moved(from, to);
+        self.0.lock().linked_moved(from, to);
         self.add(Event::Renamed(from.clone(), to.clone()), None);
     }
 
     /// `new` was made a hard link of `existing`.
     pub(crate) fn record_link(&self, existing: &RemotePath, new: &RemotePath) {
         {
-            let mut state = self.lock();
+            let mut state = self.0.lock();
             state.add_linked(existing.clone());
             state.add_linked(new.clone());
         }
@@ -184,7 +179,7 @@ impl NameHistory {
         let (dir, entries) = (dir.clone(), entries.to_vec());
         let mut evicted = Vec::new();
         {
-            let mut state = self.lock();
+            let mut state = self.0.lock();
             let seq = state.next;
             state.next += 1;
             let bytes = entries.iter().map(listed_bytes).sum();
@@ -205,17 +200,17 @@ impl NameHistory {
 
     /// Whether the file at `path` has, or had, other names that were made through this mount.
     pub(crate) fn is_linked(&self, path: &RemotePath) -> bool {
-        self.lock().linked.contains(path)
+        self.0.lock().linked.contains(path)
     }
 
     /// A position behind all events so far.
     pub(crate) fn now(&self) -> Seq {
-        Seq(self.lock().next)
+        Seq(self.0.lock().next)
     }
 
     /// The last state of `path` before `limit`, if it is known. Searches all events.
     pub(crate) fn before(&self, path: &RemotePath, limit: Seq) -> Option<NameState> {
-        let state = self.lock();
+        let state = self.0.lock();
         let mut query = Query::of(path);
         let is_older = |seq| seq < limit.0;
         let mut listings =
@@ -486,7 +481,7 @@ mod tests {
         for seq in 0..MAX_LINKED {
             history.record_link(&path("f"), &path(&format!("n{seq}")));
         }
-        assert_eq!(history.lock().linked.len(), MAX_LINKED);
+        assert_eq!(history.0.lock().linked.len(), MAX_LINKED);
     }
 
     #[test]
@@ -496,13 +491,13 @@ mod tests {
             history.record(&path(&format!("n{seq}")), NameState::Absent);
         }
         assert_eq!(of(&history, &path("n0")), None);
-        assert_eq!(history.lock().records.len(), MAX_EVENTS);
+        assert_eq!(history.0.lock().records.len(), MAX_EVENTS);
         let names: Vec<String> = (0..100).map(|seq| seq.to_string()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         for seq in 0..1000 {
             list(&history, &path(&format!("d{seq}")), &listing(&names, 1));
         }
-        assert!(history.lock().listed_bytes <= MAX_LISTED_BYTES);
+        assert!(history.0.lock().listed_bytes <= MAX_LISTED_BYTES);
         assert_eq!(of(&history, &path("d0/5")), None);
         assert!(of(&history, &path("d999/5")).is_some());
     }
@@ -515,7 +510,7 @@ mod tests {
             let name = base::Name::new(name.as_bytes()).unwrap();
             history.record_listing(&path("d"), &[DirEntry { name, attr: None }], history.now());
         }
-        let kept: usize = history.lock().listings.iter().map(|batch| batch.entries.len()).sum();
+        let kept: usize = history.0.lock().listings.iter().map(|batch| batch.entries.len()).sum();
         assert!((1_000..=MAX_LISTED_BYTES / 1_000).contains(&kept), "{kept}");
     }
 }

@@ -6,8 +6,9 @@
 //! the verifier was known, through a handle that was opened before: then all writes through that
 //! handle belong to this verifier.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use base::Mutex;
 use bytes::Bytes;
 
 use crate::Core;
@@ -38,26 +39,22 @@ struct State {
 pub(crate) struct WriteVerifier(Mutex<State>);
 
 impl WriteVerifier {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A connection was lost, and the next one may have another verifier.
     pub(crate) fn invalidate(&self) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.losses += 1;
         state.value = Value::NotRequested;
     }
 
     /// Whether unstable writes are worth recording.
     pub(crate) fn may_be_available(&self) -> bool {
-        self.lock().value != Value::Unavailable
+        self.0.lock().value != Value::Unavailable
     }
 
     /// The verifier, if it is known; requests it if necessary.
     pub(crate) fn current(&self, core: &Arc<Core>) -> Option<Bytes> {
         let losses = {
-            let mut state = self.lock();
+            let mut state = self.0.lock();
             match &state.value {
                 Value::Known(write_verifier) => return Some(write_verifier.clone()),
                 Value::Requested | Value::Unavailable => return None,
@@ -83,7 +80,7 @@ impl WriteVerifier {
     }
 
     fn store(&self, value: Value, losses: u64) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if state.losses == losses {
             state.value = value;
         }

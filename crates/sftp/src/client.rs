@@ -25,10 +25,11 @@ mod pending;
 mod reader;
 mod receive_buffer;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use base::Mutex;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
@@ -168,10 +169,6 @@ impl Packet {
 }
 
 impl Shared {
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sends `packet` if the caller with `ticket` is next, and returns the id. Otherwise the caller
     /// is queued, and `waker` will be called.
     fn send_or_enqueue(
@@ -182,7 +179,7 @@ impl Shared {
         waker: &Waker,
     ) -> Poll<Result<u32>> {
         let mut output = self.output.lock();
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         if let Some(end) = pending.end() {
             return Poll::Ready(Err(end.clone()));
         }
@@ -217,7 +214,7 @@ impl Shared {
     /// Sends `packet` at once; no caller waits for the reply.
     fn send_unattended(self: &Arc<Shared>, mut packet: Packet, expect: Expect) {
         let mut output = self.output.lock();
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         if pending.end().is_some() {
             return;
         }
@@ -241,13 +238,13 @@ impl Shared {
 
     /// Wakes the first caller in the queue, since there may be room.
     fn wake_next(&self) {
-        let next = self.pending().first_in_queue();
+        let next = self.pending.lock().first_in_queue();
         next.into_iter().for_each(Waker::wake);
     }
 
     /// Ends the connection. The first reason is kept.
     fn finish(&self, why: Error) {
-        let woken = self.pending().finish(why);
+        let woken = self.pending.lock().finish(why);
         let writer = self.output.close();
         woken.into_iter().chain(writer).for_each(Waker::wake);
         self.ended.notify_waiters();
@@ -260,7 +257,7 @@ impl Shared {
     }
 
     fn end(&self) -> Option<Error> {
-        self.pending().end().cloned()
+        self.pending.lock().end().cloned()
     }
 }
 
@@ -374,13 +371,13 @@ impl Client {
     /// replies: close to the round trip of the link. `None` before the first reply.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
-        self.shared.pending().round_trip()
+        self.shared.pending.lock().round_trip()
     }
 
     /// The activity of the connection.
     #[must_use]
     pub fn activity(&self) -> Activity {
-        let pending = self.shared.pending();
+        let pending = self.shared.pending.lock();
         Activity {
             in_flight: pending.in_flight(),
             slow_in_flight: pending.slow_in_flight(),

@@ -6,10 +6,10 @@
 
 use std::fmt;
 use std::process::ExitStatus;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use base::printable::printable_lines;
+use base::{Mutex, printable::printable_lines};
 use tokio::sync::watch;
 
 use crate::error::Error;
@@ -268,7 +268,7 @@ impl Record {
 
     /// Appends to the messages; the oldest bytes are dropped.
     pub(crate) fn append(&self, bytes: &[u8]) {
-        let mut words = self.lock();
+        let mut words = self.words.lock();
         words.extend_from_slice(bytes);
         let excess = words.len().saturating_sub(WORDS_MAX_BYTES);
         words.drain(..excess);
@@ -276,15 +276,11 @@ impl Record {
 
     /// The last messages, escaped for a terminal.
     pub(crate) fn words(&self) -> String {
-        printable_lines(&self.lock())
+        printable_lines(&self.words.lock())
     }
 
     pub(crate) fn ended(&self, status: ExitStatus) {
         self.status.send_replace(Some(status));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.words.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -434,7 +430,7 @@ mod tests {
         record.append(b"\x1b[2Jend\xff\r\n");
         let words = Diagnosis::of(record.clone()).words();
         assert!(words.ends_with("aa\\u{1b}[2Jend\\xff\n"), "{}", &words[words.len() - 30..]);
-        assert_eq!(record.lock().len(), WORDS_MAX_BYTES);
+        assert_eq!(record.words.lock().len(), WORDS_MAX_BYTES);
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,8 +2,9 @@
 //! the data of a large WRITE, and reused.
 
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use base::Mutex;
 use bytes::Bytes;
 
 /// Data of at least this length is passed with its buffer instead of being copied. Copying 64 KiB
@@ -44,13 +45,9 @@ impl Buffers {
         Arc::new(Buffers { size, state: Mutex::default() })
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A buffer to read into; its content is undefined.
     pub(super) fn get(self: &Arc<Buffers>) -> Buffer {
-        let spare = self.state().spare.pop();
+        let spare = self.state.lock().spare.pop();
         let bytes = spare.unwrap_or_else(|| vec![0; self.size].into_boxed_slice());
         Buffer { bytes, home: self.clone(), lent: false }
     }
@@ -67,7 +64,7 @@ impl Buffers {
     }
 
     fn lend(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let may = state.lent < LENT_MAX;
         state.lent += usize::from(may);
         may
@@ -97,7 +94,7 @@ impl DerefMut for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        let mut state = self.home.state();
+        let mut state = self.home.state.lock();
         state.lent -= usize::from(self.lent);
         if state.spare.len() < SPARE_MAX {
             state.spare.push(bytes);
@@ -118,9 +115,9 @@ mod tests {
         let data = buffers.take(&mut buffer, 80..80 + PASS_BUFFER_FROM);
         assert_eq!((data[0], data.as_ptr()), (7, before.wrapping_add(80)));
         assert_ne!(buffer.as_ptr(), before);
-        assert_eq!(buffers.state().lent, 1);
+        assert_eq!(buffers.state.lock().lent, 1);
         drop(data);
-        assert_eq!(buffers.state().lent, 0);
+        assert_eq!(buffers.state.lock().lent, 0);
         assert_eq!(buffers.get().as_ptr(), before);
     }
 
@@ -137,6 +134,6 @@ mod tests {
         let copied = buffers.take(&mut buffer, 80..80 + PASS_BUFFER_FROM);
         assert_eq!((copied.len(), buffer.as_ptr()), (PASS_BUFFER_FROM, before));
         drop(kept);
-        assert_eq!(buffers.state().spare.len(), SPARE_MAX);
+        assert_eq!(buffers.state.lock().spare.len(), SPARE_MAX);
     }
 }

@@ -16,9 +16,9 @@
 //! system, after it was released.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use base::task::Task;
+use base::{Mutex, task::Task};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -101,14 +101,10 @@ impl Pending {
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Enters a request of the thread `tid`. Returns whether the examiner has to be started, like
     /// [`Pending::interrupt`]: the request may already be interrupted.
     pub(super) fn starting(&self, unique: u64, tid: u32, policy: Policy) -> bool {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let state = State::Starting { cancelled: false };
         table.entries.insert(unique, Entry { policy, tid, state });
         let mut needs_examiner = false;
@@ -123,7 +119,7 @@ impl Pending {
     /// Records that the request did not end in its first poll; it may have ended on another thread
     /// since.
     pub(super) fn started(&self, unique: u64, task: Arc<Task>) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let Some(entry) = table.entries.get_mut(&unique) else { return };
         match entry.state {
             State::Starting { cancelled: false } => entry.state = State::Started(task),
@@ -137,7 +133,7 @@ impl Pending {
 
     /// Records that the reply was written.
     pub(super) fn ended(&self, unique: u64) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let entry = table.entries.remove(&unique);
         if !table.interrupted.is_empty() {
             table.interrupted.remove(&unique);
@@ -155,7 +151,7 @@ impl Pending {
     /// examiner has to be started: a task that calls [`Pending::to_examine`] until it returns
     /// `None`.
     pub(super) fn interrupt(&self, unique: u64) -> bool {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         if table.entries.contains_key(&unique) {
             let starts = table.interrupt(unique);
             drop(table);
@@ -179,7 +175,7 @@ impl Pending {
     /// The interrupted requests and the threads that wait for them: `all`, or those not checked
     /// yet. `None` without interrupted requests: the examiner ends then.
     pub(super) fn to_examine(&self, all: bool) -> Option<Vec<(u64, u32)>> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let Table { entries, interrupted, has_examiner, .. } = &mut *table;
         if interrupted.is_empty() {
             *has_examiner = false;
@@ -192,7 +188,7 @@ impl Pending {
     /// Records the signals of the caller of an interrupted request, and how long the server has
     /// been silent. Cancels the request if required.
     pub(super) fn examined(&self, unique: u64, signals: Signals, silent: std::time::Duration) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let Table { entries, interrupted, .. } = &mut *table;
         let (Some(entry), Some(seen)) = (entries.get_mut(&unique), interrupted.get_mut(&unique))
         else {
@@ -219,7 +215,7 @@ impl Pending {
 
     /// Number of requests in progress.
     pub(super) fn len(&self) -> usize {
-        self.table().entries.len()
+        self.table.lock().entries.len()
     }
 
     /// Waits until there is none.
@@ -238,7 +234,7 @@ impl Pending {
 
     /// Cancels all requests in progress.
     pub(super) fn cancel_all(&self) {
-        let tasks: Vec<_> = self.table().entries.values_mut().filter_map(cancelled).collect();
+        let tasks: Vec<_> = self.table.lock().entries.values_mut().filter_map(cancelled).collect();
         for task in tasks {
             task.cancel();
         }
@@ -397,6 +393,6 @@ mod tests {
         }
         assert!(!table.starting(0, 7, Policy::Changing));
         assert!(table.starting(2 * MAX_EARLY as u64 - 1, 7, Policy::Changing));
-        assert_eq!(table.table().early.len(), MAX_EARLY - 1);
+        assert_eq!(table.table.lock().early.len(), MAX_EARLY - 1);
     }
 }

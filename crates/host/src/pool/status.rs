@@ -83,7 +83,7 @@ impl Pool {
 impl Slot {
     /// `None` if the slot was never used.
     fn status(&self) -> Option<SessionState> {
-        let session = match &*self.lock() {
+        let session = match &*self.state.lock() {
             State::Vacant => return None,
             State::Connecting => return Some(SessionState::Connecting),
             State::Down { why, failures, retry_at } => {

@@ -3,10 +3,10 @@
 //! Bounded by the inner remote, which limits the number of handles.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use base::{
-    AttrChange, Create, Errno, Fh, OpenFlags, OpenGuard, Opened, Remote, RemotePath, Result,
+    AttrChange, Create, Errno, Fh, Mutex, OpenFlags, OpenGuard, Opened, Remote, RemotePath, Result,
 };
 
 use super::identity::OpenSnapshot;
@@ -74,22 +74,18 @@ impl OpenFiles {
         OpenFiles { table: Mutex::new(table), inner, core }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Tables> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn handle(&self, fh: Fh) -> Result<Arc<Handle>> {
-        self.lock().handles.get(&fh.0).cloned().ok_or(Errno::EBADF)
+        self.table.lock().handles.get(&fh.0).cloned().ok_or(Errno::EBADF)
     }
 
     /// The file that is open at this path, if its attributes are known.
     pub(crate) fn get(&self, path: &RemotePath) -> Option<Arc<OpenFile>> {
-        let file = self.lock().by_path.get(path)?.upgrade();
+        let file = self.table.lock().by_path.get(path)?.upgrade();
         file.filter(|file| file.lock().has_attrs)
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<OpenFile>> {
-        self.lock().by_path.values().filter_map(Weak::upgrade).collect()
+        self.table.lock().by_path.values().filter_map(Weak::upgrade).collect()
     }
 
     /// Called before `path` is opened. From now on the file is in the table, so that another open,
@@ -120,7 +116,7 @@ impl OpenFiles {
 
     /// The file at `path`, added to the table if there is none.
     pub(crate) fn get_or_new(&self, path: &RemotePath) -> Arc<OpenFile> {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         match table.by_path.get(path).and_then(Weak::upgrade) {
             Some(file) => file,
             None => {
@@ -155,7 +151,7 @@ impl OpenFiles {
             let _ = core.write_verifier.current(core);
         }
         let file = self.file_of(core, path, flags, opened, pending).await;
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let number = table.next;
         table.next += 1;
         let handle = Arc::new(Handle::new(number, file, flags, self.inner.clone()));
@@ -201,7 +197,7 @@ impl OpenFiles {
         {
             return other;
         }
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let new = OpenFile::new(path.clone(), self.core.clone());
         new.lock().first_observed(&opened.attr, true);
         new.lock().pending_path = moved;
@@ -222,12 +218,12 @@ impl OpenFiles {
 
     /// Removes a handle from the table; its inner handle is closed after its last use.
     pub(crate) fn take(&self, fh: Fh) -> Result<Arc<Handle>> {
-        self.lock().handles.remove(&fh.0).ok_or(Errno::EBADF)
+        self.table.lock().handles.remove(&fh.0).ok_or(Errno::EBADF)
     }
 
     /// The path was removed, or leads to another file.
     pub(crate) fn removed(&self, path: &RemotePath) {
-        let file = self.lock().by_path.remove(path);
+        let file = self.table.lock().by_path.remove(path);
         if let Some(file) = file.and_then(|file| file.upgrade()) {
             file.mark_removed();
         }
@@ -236,7 +232,7 @@ impl OpenFiles {
     /// A rename of `from`, and of all paths below it, is about to be sent.
     pub(crate) fn begin_rename(&self, from: &RemotePath, to: &RemotePath) {
         let moved: Vec<_> = {
-            let table = self.lock();
+            let table = self.table.lock();
             let moved = table
                 .by_path
                 .iter()
@@ -263,7 +259,7 @@ impl OpenFiles {
     pub(crate) fn finish_rename(&self, from: &RemotePath, to: &RemotePath) {
         let mut replaced = Vec::new();
         {
-            let mut table = self.lock();
+            let mut table = self.table.lock();
             if table.by_path.is_empty() || from == to {
                 return;
             }

@@ -2,9 +2,8 @@
 //! before or after the rename was opened.
 
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use base::RemotePath;
+use base::{Mutex, RemotePath};
 use tokio::sync::Notify;
 
 #[derive(Default)]
@@ -27,12 +26,8 @@ pub(crate) struct RenameGuard<'a> {
 }
 
 impl ActiveRenames {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn begin(&self, from: &RemotePath, to: &RemotePath) -> RenameGuard<'_> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.next += 1;
         let number = state.next;
         state.active.push((number, [from.clone(), to.clone()]));
@@ -41,7 +36,7 @@ impl ActiveRenames {
 
     /// Whether `path` is being renamed or replaced, itself or with a directory above it.
     pub(crate) fn affects(&self, path: &RemotePath) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         state.active.iter().flat_map(|(_, names)| names).any(|name| path.is_within(name))
     }
 
@@ -61,7 +56,7 @@ impl ActiveRenames {
 
 impl Drop for RenameGuard<'_> {
     fn drop(&mut self) {
-        self.renames.lock().active.retain(|(number, _)| *number != self.number);
+        self.renames.state.lock().active.retain(|(number, _)| *number != self.number);
         self.renames.ended.notify_waiters();
     }
 }

@@ -94,7 +94,7 @@ impl<T> Future for Call<T> {
         }
         match &mut call.state {
             State::Sent(id) => {
-                let reply = call.shared.pending().take(*id, context.waker());
+                let reply = call.shared.pending.lock().take(*id, context.waker());
                 match reply {
                     None => Poll::Pending,
                     Some(reply) => {
@@ -120,11 +120,11 @@ impl<T> Drop for Call<T> {
     fn drop(&mut self) {
         match self.state {
             State::New { ticket: Some(ticket), .. } => {
-                let next = self.shared.pending().leave_queue(ticket);
+                let next = self.shared.pending.lock().leave_queue(ticket);
                 next.into_iter().for_each(|waker| waker.wake());
             }
             State::Sent(id) => {
-                let reply = self.shared.pending().forget(id);
+                let reply = self.shared.pending.lock().forget(id);
                 reply.into_iter().for_each(|reply| reader::discard(&self.shared, reply));
             }
             State::New { ticket: None, .. } | State::Known(_) | State::Done => {}

@@ -11,9 +11,10 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
+use base::Mutex;
 use base::task::{AtEnd, at_end_of_batch};
 use bytes::{Buf, Bytes};
 use tokio::io::AsyncWrite;
@@ -59,7 +60,7 @@ impl Output {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Closes the stream; returns the waker of the writer task, which then ends.

@@ -109,11 +109,11 @@ pub(super) async fn run(
 
 /// Hands all complete replies to their requests.
 fn receive(shared: &Arc<Shared>, buffer: &mut ReceiveBuffer) -> Result<()> {
-    shared.pending().note_received();
+    shared.pending.lock().note_received();
     let mut made_room = false;
     while let Some(packet) = buffer.next()? {
         let (id, reply) = Reply::decode(&packet)?;
-        let completed = shared.pending().complete(id, reply)?;
+        let completed = shared.pending.lock().complete(id, reply)?;
         made_room = true;
         match completed {
             Completed::Wake(waker) => waker.wake(),
