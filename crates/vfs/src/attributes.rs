@@ -75,7 +75,7 @@ impl Vfs {
             let path = self.path(inode.ino)?;
             if attempt == 1 {
                 let parent = self.tree().parent(inode.ino);
-                self.shared.note_piecemeal_lookup(parent);
+                self.prefetch.note_piecemeal_lookup(&self.shared, parent);
             }
             let reply = self.remote.lstat(&path).await;
             let absent = matches!(reply, Err(Errno::ENOENT));

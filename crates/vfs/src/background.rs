@@ -4,9 +4,9 @@
 //! they hold are closed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
-use base::task::Task;
+use base::{Mutex, task::Task};
 
 /// The background tasks of a mount.
 #[derive(Default)]
@@ -87,7 +87,7 @@ impl Drop for RemoveJob {
 }
 
 fn lock(jobs: &Mutex<Jobs>) -> MutexGuard<'_, Jobs> {
-    jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    jobs.lock()
 }
 
 #[cfg(test)]

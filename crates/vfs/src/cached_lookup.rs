@@ -43,7 +43,7 @@ impl Vfs {
                 let refreshes = unlisted && tree.note_search(parent, left, negative);
                 drop(tree);
                 if refreshes {
-                    self.shared.refresh_listing(parent);
+                    self.prefetch.refresh_listing(&self.shared, parent);
                 }
                 Ok(Some(LookupResult::Absent(
                     self.config.kernel_entry.map_or(left, |cap| cap.min(left)),

@@ -116,6 +116,21 @@ pub struct Shown {
     pub dir_umask: Option<u32>,
 }
 
+/// What is requested before a program needs it, besides readahead. Each level includes those before
+/// it; none is needed for correctness.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Prefetch {
+    /// Nothing.
+    None,
+    /// Listings of directories.
+    Listings,
+    /// Confirmations that cached files are unchanged.
+    Metadata,
+    /// Whole small files.
+    #[default]
+    All,
+}
+
 /// Settings of a [`Vfs`](crate::Vfs).
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -157,6 +172,8 @@ pub struct Config {
     /// Bytes of readahead for sequential and strided readers, for the whole mount; 0 for none
     /// (`no_readahead`).
     pub readahead_bytes: u64,
+    /// What is prefetched (`prefetch`).
+    pub prefetch: Prefetch,
     /// Bytes written and not yet acknowledged by the server, for the whole mount. At this bound
     /// writers wait. At least 1.
     pub dirty_bytes: u32,
@@ -194,6 +211,7 @@ impl Default for Config {
             serve_stale: false,
             sync_writes: false,
             readahead_bytes: 64 << 20,
+            prefetch: Prefetch::default(),
             dirty_bytes: 128 << 20,
             dirty_file_bytes: 32 << 20,
             backing_from_bytes: None,

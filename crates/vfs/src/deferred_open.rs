@@ -59,11 +59,13 @@ impl Vfs {
             (known, known.is_some_and(|attr| self.has_pages(&state, &attr)))
         };
         let (mut known, mut pages) = check();
-        if known.is_none() && self.record_prefetched(inode) {
+        if known.is_none() && self.prefetch.record_prefetched(&self.shared, inode) {
             (known, pages) = check();
         }
         let wants_fetched = !pages || self.prefetch.files.may_miss_pages();
-        let fetched = known.filter(|_| wants_fetched).and_then(|attr| self.attach(inode, &attr));
+        let fetched = known
+            .filter(|_| wants_fetched)
+            .and_then(|attr| self.prefetch.attach(&self.shared, inode, &attr));
         let (attr, remote) = {
             let mut state = inode.state();
             let Some(attr) = self.validated(&state, inode.kind) else { return Ok(None) };

@@ -54,9 +54,9 @@ impl Vfs {
             return None;
         }
         let (dir, _) = self.tree().first_name(inode.ino)?;
-        self.shared.note_piecemeal_lookup(dir);
+        self.prefetch.note_piecemeal_lookup(&self.shared, dir);
         let path = self.tree().path(dir)?;
-        self.await_listing(&path).await;
+        self.prefetch.await_listing(&path).await;
         self.cached_listing_attr(inode)?;
         self.validated(&inode.state(), inode.kind)
     }

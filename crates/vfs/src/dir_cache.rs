@@ -113,8 +113,8 @@ pub(crate) struct CachedListing {
     by_name: Box<[u32]>,
     /// Positions in `listed`, sorted by inode number; computed on demand.
     by_number: OnceLock<Box<[u32]>>,
-    /// Positions of the directories in `listed`.
-    directories: Box<[u32]>,
+    /// Positions of the directories in `listed`, and in `by_name`.
+    directories: [Box<[u32]>; 2],
     /// The latest mtime of the entries, in seconds of Unix time.
     newest_mtime: i64,
     complete: bool,
@@ -152,8 +152,12 @@ impl CachedListing {
         by_name.sort_by(|one, other| {
             listed[*one as usize].name.as_bytes().cmp(listed[*other as usize].name.as_bytes())
         });
-        let is_dir = |position: &u32| listed[*position as usize].attr.is_dir();
-        let directories = (0..listed.len() as u32).filter(is_dir).collect();
+        let is_dir = |position: u32| listed[position as usize].attr.is_dir();
+        let all = 0..listed.len() as u32;
+        let directories = [
+            all.clone().filter(|at| is_dir(*at)).collect(),
+            all.filter(|at| is_dir(by_name[*at as usize])).collect(),
+        ];
         let names: usize = listed.iter().map(|entry| entry.name.as_bytes().len()).sum();
         let bytes = LISTING_BYTES + names + listed.len() * NAME_BYTES;
         let newest_mtime =
@@ -293,17 +297,7 @@ impl CachedListing {
 
     /// Whether it contains directories.
     pub(crate) fn has_directories(&self) -> bool {
-        !self.directories.is_empty()
-    }
-
-    /// The names of its directories in the server's order, and whether each still exists as far as
-    /// is known. The removed ones show the position of a walk that removes what it has visited.
-    pub(crate) fn directories(&self) -> Vec<(Name, bool)> {
-        let entry = |position: &u32| {
-            let name = &self.listed[*position as usize].name;
-            (name.clone(), !self.overrides.contains_key(name))
-        };
-        self.directories.iter().map(entry).collect()
+        !self.directories[0].is_empty()
     }
 
     /// The latest mtime of the entries, in seconds of Unix time.
@@ -311,7 +305,8 @@ impl CachedListing {
         self.newest_mtime
     }
 
-    /// The position of `name` in this order; `None` also if the order is not known.
+    /// The position of `name` in this order, also if it was removed since; `None` also if the order
+    /// is not known.
     pub(crate) fn position(&self, name: &Name, order: Order) -> Option<usize> {
         let by_name = self.search_name(name).ok()?;
         let listed = self.by_name[by_name];
@@ -343,14 +338,48 @@ impl CachedListing {
         from: usize,
         order: Order,
     ) -> impl Iterator<Item = &CachedEntry> {
-        let by_number = self.by_number.get();
-        let position = move |at: usize| match (order, by_number) {
-            (Order::Name, _) => self.by_name[at] as usize,
-            (Order::Number, Some(by_number)) => by_number[at] as usize,
-            (Order::Number, None) | (Order::Listing, _) => at,
+        self.present((from..self.listed.len()).map(move |at| self.entry_at(at, order)))
+    }
+
+    /// The existing directories from a position in this order on.
+    pub(crate) fn directories_from(
+        &self,
+        from: usize,
+        order: Order,
+    ) -> impl Iterator<Item = &CachedEntry> {
+        let positions = match order {
+            Order::Listing => &self.directories[0],
+            Order::Name => &self.directories[1],
+            Order::Number => self.by_number.get().map_or(&self.directories[0], |all| all),
         };
-        let listed = (from..self.listed.len()).map(move |at| &self.listed[position(at)]);
-        listed.filter(|entry| match self.overrides.get(&entry.name) {
+        let first = match order {
+            Order::Number => from.min(positions.len()),
+            _ => positions.partition_point(|at| (*at as usize) < from),
+        };
+        let entry = move |at: &u32| match order {
+            Order::Name => self.entry_at(*at as usize, order),
+            // A position in `listed`.
+            Order::Listing | Order::Number => &self.listed[*at as usize],
+        };
+        self.present(positions[first..].iter().map(entry).filter(|entry| entry.attr.is_dir()))
+    }
+
+    /// The entry at this position of this order; of the listing's, if the order is not known.
+    fn entry_at(&self, at: usize, order: Order) -> &CachedEntry {
+        let position = match order {
+            Order::Listing => at,
+            Order::Name => self.by_name[at] as usize,
+            Order::Number => self.by_number.get().map_or(at, |by_number| by_number[at] as usize),
+        };
+        &self.listed[position]
+    }
+
+    /// Those of `entries` that were not removed since they were listed.
+    fn present<'a>(
+        &self,
+        entries: impl Iterator<Item = &'a CachedEntry>,
+    ) -> impl Iterator<Item = &'a CachedEntry> {
+        entries.filter(|entry| match self.overrides.get(&entry.name) {
             None | Some(Override::Present { .. }) => true,
             Some(Override::Unknown | Override::Absent(_)) => false,
         })

@@ -8,11 +8,11 @@
 //! local change are omitted, since the kernel would take them for newer.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use base::{Attr, Dh, DirEntry, Errno, FileKind, Name, Remote, RemotePath, Result};
+use base::{Attr, Dh, DirEntry, Errno, FileKind, Mutex, Name, Remote, RemotePath, Result};
 use tokio::time::Instant;
 
 use crate::dir_cache::{CachedEntry, CachedListing, FullListing};
@@ -172,7 +172,7 @@ const DOTS: [&[u8]; 2] = [b".", b".."];
 
 impl OpenDirectory {
     fn with<T>(&self, body: impl FnOnce(&mut ListingState) -> T) -> T {
-        body(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        body(&mut self.state.lock())
     }
 }
 
@@ -195,7 +195,7 @@ impl Vfs {
         let cached = match self.stale_listing(ino) {
             Some(cached) => Some(cached),
             None => {
-                self.await_listing(&path).await;
+                self.prefetch.await_listing(&path).await;
                 self.cached_full_listing(ino, &path)
             }
         };
@@ -233,7 +233,7 @@ impl Vfs {
     /// is being listed.
     fn cached_full_listing(&self, ino: Ino, path: &RemotePath) -> Option<FullListing> {
         let (full, prefetched_in_time) = self.tree().full_listing(ino, self.config.dirs);
-        self.shared.note_listing(path, prefetched_in_time);
+        self.prefetch.note_listing(&self.shared, path, prefetched_in_time);
         full
     }
 
@@ -397,7 +397,7 @@ impl Vfs {
             tree.path(dir)
         };
         if let Some(path) = path {
-            self.shared.continue_walk(&path);
+            self.prefetch.continue_walk(&self.shared, &path);
         }
     }
 

@@ -10,9 +10,7 @@
 //! The clocks of both machines need not agree: only the order within one second of the server is
 //! promised. [`inode`](crate::inode) stores the fraction.
 
-use std::sync::{Mutex, PoisonError};
-
-use base::Timestamp;
+use base::{Mutex, Timestamp};
 
 /// Seconds whose last fraction is remembered: several servers have several clocks, and the result
 /// of a change may arrive a second late.
@@ -50,14 +48,14 @@ impl Fractions {
 
     /// A program has set this time. Later changes in that second get a later time.
     pub(crate) fn note(&self, time: Timestamp) {
-        let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut given = self.0.lock();
         if let Some(last) = given.last.iter_mut().find(|last| last.secs == time.secs) {
             last.nanos = last.nanos.max(time.nanos.min(FROM_CLOCK));
         }
     }
 
     fn next_at(&self, secs: i64, now: Timestamp) -> u32 {
-        let given = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let given = &mut *self.0.lock();
         let nanos = now.nanos.clamp(1, FROM_CLOCK);
         if let Some(last) = given.last.iter_mut().find(|last| last.secs == secs) {
             last.nanos = nanos.max(last.nanos + 1).min(LARGEST);

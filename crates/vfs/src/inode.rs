@@ -31,10 +31,10 @@ mod pages;
 mod times;
 
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
-use base::{Access, Attr, AttrChange, Errno, FileKind, Timestamp};
+use base::{Access, Attr, AttrChange, Errno, FileKind, Mutex, Timestamp};
 use tokio::time::Instant;
 
 use crate::Ino;
@@ -260,7 +260,7 @@ impl Inode {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use crate::lookup::{MAX_COMPARISONS, same_file};
 use crate::open::{OpenFile, OpenRequest};
+use crate::prefetch::files::read_attached;
 use crate::remote_file::RemoteFile;
 use crate::write_behind::Target;
 use crate::{Change, Handle, Vfs};
@@ -59,7 +60,7 @@ impl Vfs {
     /// Reads from the prefetched content; `None` if the server must be requested.
     async fn read_from_prefetched(&self, file: &OpenFile, offset: u64, len: u32) -> Option<Data> {
         let fetched = file.fetched.as_ref().filter(|_| file.remote.opened().is_none())?;
-        let (data, all) = self.read_prefetched(&file.inode, fetched, offset, len).await?;
+        let (data, all) = read_attached(fetched, &file.inode, offset, len).await?;
         let end = offset + data.len() as u64;
         // The kernel may have got a greater size.
         let short = data.len() < len as usize && file.inode.state().kernel_size_exceeds(end);

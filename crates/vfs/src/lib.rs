@@ -55,13 +55,13 @@ mod write_behind;
 mod writes;
 
 use std::ops::Deref;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Attr, AttrChange, Errno, Name, Remote, Result, Timestamp};
 use tokio::time::Instant;
 
-pub use config::{Config, Consistency, IdMap, Links, PageCache, Shown, Timeout};
+pub use config::{Config, Consistency, IdMap, Links, PageCache, Prefetch, Shown, Timeout};
 pub use directory::{DirHandle, ListedEntry, Listing};
 pub use flush::Caller;
 pub use invalidate::{Eviction, Invalidate};
@@ -187,7 +187,7 @@ impl Vfs {
     /// report it. Pages written through a mapping fail that late, and so do errors that the server
     /// reports only at its close.
     pub fn lost_write(&self) -> Option<Errno> {
-        *self.lost_write.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.lost_write.lock()
     }
 
     /// Statistics of the file system that contains `ino`. For the root, the last ones if no answer
@@ -201,7 +201,7 @@ impl Vfs {
         if ino != Ino::ROOT {
             return asking.await;
         }
-        let last = || self.last_statfs.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = || self.last_statfs.lock();
         match tokio::time::timeout(ROOT_TIMEOUT, asking).await {
             Ok(stats) => {
                 let stats = stats?;

@@ -58,7 +58,7 @@ impl Vfs {
         if let Some(result) = self.stale_lookup(parent, &name)? {
             return Ok(result);
         }
-        self.shared.note_piecemeal_lookup(parent);
+        self.prefetch.note_piecemeal_lookup(&self.shared, parent);
         for attempt in 1.. {
             // The kernel must not get a size from before its own writes.
             let known = self.tree().child(parent, &name);

@@ -8,9 +8,11 @@
 //! [`flush`]: crate::flush
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
-use base::{Access, Attr, Create, Errno, Fh, FileKind, OpenFlags, Remote, RemotePath, Result};
+use base::{
+    Access, Attr, Create, Errno, Fh, FileKind, Mutex, OpenFlags, Remote, RemotePath, Result,
+};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
@@ -118,7 +120,7 @@ impl OpenFile {
     }
 
     fn with<T>(&self, body: impl FnOnce(&mut FileState) -> T) -> T {
-        body(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        body(&mut self.state.lock())
     }
 
     /// Whether a write at `offset` begins far behind the known end of the file: perhaps behind the
@@ -197,7 +199,7 @@ impl Drop for OpenFile {
     fn drop(&mut self) {
         if let Some(error) = self.with(|state| state.error) {
             tracing::error!(%error, "a write failed after its file had been closed");
-            *self.lost_write.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            *self.lost_write.lock() = Some(error);
         }
     }
 }
@@ -218,7 +220,8 @@ impl Vfs {
             _ => return Err(Errno::ENXIO),
         }
         let plain = request == OpenRequest::plain(Access::Read);
-        let mut revisit = if plain { self.record_visit(&inode) } else { None };
+        let mut revisit =
+            if plain { self.prefetch.record_visit(&self.shared, &inode) } else { None };
         let deferred = self.try_deferred_open(&inode, request)?;
         // Files whose pages the kernel has are mostly opened in an order that predicts nothing: a
         // compiler opens its headers more often than any other program opens files.
@@ -229,15 +232,16 @@ impl Vfs {
             && request.access == Access::Read
             && let Ok(path) = self.path(ino)
         {
-            self.shared.prefetch_after_open(&path);
+            self.prefetch.prefetch_after_open(&self.shared, &path);
         }
         if let Some(opened) = deferred {
-            self.shared.revalidate_followers(revisit);
+            self.prefetch.revalidate_followers(&self.shared, revisit);
             return Ok(opened);
         }
-        let waited = self.await_fetch(&inode).await || self.await_revalidation(&inode).await;
+        let waited = self.prefetch.await_fetch(&self.shared, &inode).await
+            || self.prefetch.await_revalidation(&inode).await;
         if waited && let Some(opened) = self.try_deferred_open(&inode, request)? {
-            self.shared.revalidate_followers(revisit);
+            self.prefetch.revalidate_followers(&self.shared, revisit);
             return Ok(opened);
         }
         if request.truncate {
@@ -289,8 +293,9 @@ impl Vfs {
         });
         // Polled, and so sent, before the revalidations.
         let opening = self.remote.open(&path, request.flags(Create::Never));
-        let (opened, ()) =
-            tokio::join!(opening, async { self.shared.revalidate_followers(revisit) });
+        let (opened, ()) = tokio::join!(opening, async {
+            self.prefetch.revalidate_followers(&self.shared, revisit)
+        });
         // Closed if it is not used.
         let opened =
             opened.map(|opened| (RemoteFile::open(self.remote.clone(), opened.fh), opened.attr));

@@ -18,7 +18,11 @@
 //! any other request: it is dropped if a local change overlapped with the request, and is valid for
 //! no longer. A caller waits for a prefetch in flight for at most [`MAX_WAIT`], then it sends the
 //! request itself; errors of prefetches are ignored. All prefetches are background tasks that end
-//! with the mount. `strict` turns them off.
+//! with the mount. `strict` turns them off, and so does [`Prefetch::None`].
+//!
+//! The boundary: all of it is in [`Prefetcher`]. The rest of the crate calls its methods with what
+//! happens (an open, a lookup, a listing), and takes results from it where it would otherwise send a
+//! request.
 
 pub(crate) mod files;
 pub(crate) mod history;
@@ -27,18 +31,42 @@ mod revalidation;
 mod throttle;
 mod traversal;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use revalidation::Revisit;
+
+use crate::config::Prefetch;
+use crate::shared::Shared;
 
 /// How long a caller waits for a prefetch in flight before it sends the request itself: longer than
 /// a round trip on most links, and short enough not to look like a hang.
 const MAX_WAIT: Duration = Duration::from_millis(200);
 
 /// See the [module](self).
-#[derive(Default)]
-pub(crate) struct Prefetch {
+pub(crate) struct Prefetcher {
+    level: Prefetch,
     listings: listings::ListingPrefetch,
     pub(crate) files: files::FilePrefetch,
     revalidation: revalidation::Revalidation,
+}
+
+impl Prefetcher {
+    /// A prefetcher of what `level` includes.
+    pub(crate) fn new(level: Prefetch) -> Prefetcher {
+        Prefetcher {
+            level,
+            listings: listings::ListingPrefetch::default(),
+            files: files::FilePrefetch::default(),
+            revalidation: revalidation::Revalidation::default(),
+        }
+    }
+}
+
+/// Begins a background task that uses the mount.
+fn start<F>(shared: &Arc<Shared>, job: impl FnOnce(Arc<Shared>) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    shared.background.start(job(shared.clone()));
 }

@@ -26,11 +26,11 @@ mod pattern;
 
 use std::future::poll_fn;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-use base::{Data, Errno, Fh, Result, Window};
+use base::{Data, Errno, Fh, Mutex, Result, Window};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -110,13 +110,13 @@ impl Readahead {
 
     /// Drops the data that has waited for its reader for too long.
     fn invalidate(&self) {
-        self.lock().blocks.invalidate(Instant::now());
+        self.state.lock().blocks.invalidate(Instant::now());
     }
 
     /// Drops the data that is not of `content_generation`.
     fn keep_only(&self, content_generation: u64) {
         let waiting = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if std::mem::replace(&mut state.content_generation, content_generation)
                 == content_generation
             {
@@ -128,14 +128,10 @@ impl Readahead {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The next part of `range`; waits while it is in flight.
     async fn take(&self, range: &Range<u64>) -> Taken {
         poll_fn(|context| {
-            let found = self.lock().blocks.take(range, Instant::now(), context.waker());
+            let found = self.state.lock().blocks.take(range, Instant::now(), context.waker());
             match found {
                 Taken::InFlight => Poll::Pending,
                 found => Poll::Ready(found),
@@ -147,7 +143,7 @@ impl Readahead {
     /// A read begins. Returns the pieces to fetch, registered as in flight.
     fn note(&self, read: Range<u64>, reach: Reach) -> Vec<Piece> {
         let now = Instant::now();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let waited = !state.blocks.has(read.start);
         let mut pieces = Vec::new();
         for range in state.patterns.note(read, waited, reach) {
@@ -165,7 +161,7 @@ impl Readahead {
     }
 
     fn arrive(&self, ticket: Ticket, result: Result<Data>) {
-        let waiting = self.lock().blocks.arrive(ticket, result);
+        let waiting = self.state.lock().blocks.arrive(ticket, result);
         waiting.into_iter().for_each(Waker::wake);
     }
 }

@@ -15,7 +15,8 @@
 //! or two directories are looked up one by one, from the cached listing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use base::Mutex;
 
 /// Directories before the first trial, and after a series of listings without attributes.
 const FIRST_PAUSE: u32 = 8;
@@ -57,7 +58,7 @@ impl Default for ReaddirplusPolicy {
 impl ReaddirplusPolicy {
     /// The listing of a directory begins, while there are as many inodes as the budget allows.
     pub(crate) fn begin_directory(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.mode = match state.mode {
             Mode::WithAttributes(0) => Mode::Trial,
             Mode::WithAttributes(more) => Mode::WithAttributes(more - 1),
@@ -79,7 +80,7 @@ impl ReaddirplusPolicy {
         if !self.is_active() {
             return;
         }
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.pause = (2 * state.pause).min(MAX_PAUSE);
         state.mode = Mode::WithAttributes(state.pause);
         self.active.store(false, Ordering::Relaxed);

@@ -15,10 +15,10 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use base::task::Task;
-use base::{Errno, Fh, Remote, Result};
+use base::{Errno, Fh, Mutex, Remote, Result};
 use tokio::sync::watch;
 
 use crate::server_close::WrittenHandle;
@@ -116,7 +116,7 @@ impl RemoteFile {
     fn attempt(self: &Arc<Self>) -> Option<watch::Receiver<Option<Result<Fh>>>> {
         let deferred = self.deferred.as_ref()?;
         let (opening, done, attempt) = {
-            let mut deferred = deferred.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut deferred = deferred.lock();
             if let Some(attempt) = &deferred.attempt {
                 return Some(attempt.clone());
             }
@@ -135,7 +135,7 @@ impl RemoteFile {
                 let _ = file.opened.set(fh);
             }
             if let Some(deferred) = &file.deferred {
-                deferred.lock().unwrap_or_else(PoisonError::into_inner).attempt = None;
+                deferred.lock().attempt = None;
             }
             done.send_replace(Some(result));
         });

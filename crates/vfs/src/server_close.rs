@@ -10,7 +10,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use base::{Errno, Fh, OwnedFh, Remote, Result};
 use tokio::sync::{Notify, oneshot};
@@ -111,7 +111,7 @@ impl WrittenHandle {
                 None => answer,
             };
             if let Err(error) = unreported {
-                *lost_write.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                *lost_write.lock() = Some(error);
             }
             drop(pending);
         });

@@ -6,10 +6,10 @@
 //! is dropped.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
-use base::{Attr, Errno, FileKind, Remote, RemotePath, Result, Table};
+use base::{Attr, Errno, FileKind, Mutex, Remote, RemotePath, Result, Table};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -21,7 +21,7 @@ use crate::fractions::Fractions;
 use crate::inode::{Inode, State};
 use crate::invalidate::Invalidate;
 use crate::open::{LostWrite, OpenFile};
-use crate::prefetch::Prefetch;
+use crate::prefetch::Prefetcher;
 use crate::readahead::UsedBytes;
 use crate::readdirplus::ReaddirplusPolicy;
 use crate::server_close::PendingCloses;
@@ -52,7 +52,7 @@ pub struct Shared {
     pub(crate) readahead_used: Arc<UsedBytes>,
     pub(crate) background: Background,
     pub(crate) ticker: Ticker,
-    pub(crate) prefetch: Prefetch,
+    pub(crate) prefetch: Prefetcher,
     pub(crate) readdirplus_policy: ReaddirplusPolicy,
     pub(crate) invalidate: OnceLock<Arc<dyn Invalidate>>,
     /// Notified when a change of names has ended.
@@ -65,6 +65,7 @@ impl Shared {
         let change_counter = Arc::<ChangeCounter>::default();
         let dirty_bytes = config.dirty_bytes;
         let inode_budget = InodeBudget::new(config.metadata_bytes);
+        let prefetch = Prefetcher::new(config.prefetch);
         Shared {
             remote,
             config,
@@ -82,7 +83,7 @@ impl Shared {
             readahead_used: Arc::default(),
             background: Background::default(),
             ticker: Ticker::default(),
-            prefetch: Prefetch::default(),
+            prefetch,
             readdirplus_policy: ReaddirplusPolicy::default(),
             invalidate: OnceLock::new(),
             names_changed: Notify::new(),
@@ -90,7 +91,7 @@ impl Shared {
     }
 
     pub(crate) fn tree(&self) -> MutexGuard<'_, Tree> {
-        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tree.lock()
     }
 
     pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
@@ -105,6 +106,11 @@ impl Shared {
     /// How long attributes and names of files of this kind are valid.
     pub(crate) fn timeout(&self, kind: FileKind) -> Timeout {
         if kind == FileKind::Directory { self.config.dirs } else { self.config.files }
+    }
+
+    /// Whether listings are cached at all.
+    pub(crate) fn keeps_listings(&self) -> bool {
+        !self.config.dirs.min.is_zero() || !self.config.negative.is_zero()
     }
 
     /// The attributes of `inode` for an application, if the server's are `attr`. The kernel may
@@ -166,7 +172,7 @@ impl Shared {
 
     /// Notes that `inode` has coalesced writes.
     pub(crate) fn note_coalescing(&self, inode: &Arc<Inode>) {
-        let mut coalescing = self.coalescing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut coalescing = self.coalescing.lock();
         if !coalescing.iter().any(|known| known.as_ptr() == Arc::as_ptr(inode)) {
             coalescing.retain(|known| known.strong_count() > 0);
             coalescing.push(Arc::downgrade(inode));
@@ -177,8 +183,7 @@ impl Shared {
     /// of a file that is being written, so all coalesced writes are sent first. Must be called
     /// without a lock.
     pub(crate) fn stamp_request(&self) -> RequestStamp {
-        let coalescing =
-            std::mem::take(&mut *self.coalescing.lock().unwrap_or_else(PoisonError::into_inner));
+        let coalescing = std::mem::take(&mut *self.coalescing.lock());
         for inode in coalescing.iter().filter_map(Weak::upgrade) {
             if !inode.writes.send_complete(Instant::now()) {
                 self.note_coalescing(&inode);

@@ -3,9 +3,10 @@
 //! A timer for each call would cost too much for calls that wait only briefly, and these are nearly
 //! all. So all calls share one, which runs only while there are subscribers.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use base::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
@@ -43,7 +44,7 @@ impl Ticker {
     pub(crate) fn subscribe(&self, background: &Background) -> Subscription {
         let subscription = Subscription { inner: self.inner.clone() };
         let starts = {
-            let mut state = self.inner.lock();
+            let mut state = self.inner.state.lock();
             state.subscribers += 1;
             !std::mem::replace(&mut state.is_running, true)
         };
@@ -61,7 +62,7 @@ impl Inner {
         loop {
             tokio::time::sleep(INTERVAL).await;
             {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 if state.subscribers == 0 {
                     state.is_running = false;
                     return;
@@ -69,10 +70,6 @@ impl Inner {
             }
             self.ticked.notify_waiters();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -85,7 +82,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.inner.lock().subscribers -= 1;
+        self.inner.state.lock().subscribers -= 1;
     }
 }
 

@@ -26,9 +26,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{MutexGuard, OnceLock};
 use std::time::Duration;
 
+use base::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -177,7 +178,7 @@ impl Writes {
         extent: Extent,
         request: impl FnOnce(u64, Extent) -> WriteRequest,
     ) -> (u64, bool) {
-        let mut state = self.tracker.get_or_init(Box::default).lock();
+        let mut state = self.tracker.get_or_init(Box::default).state.lock();
         let state = &mut *state;
         let number = state.next;
         state.next += 1;
@@ -203,7 +204,7 @@ impl Writes {
     /// Begins a request other than a write through `handle`, behind all writes that were sent. It
     /// changes no content. Must be followed by [`Writes::sent`], and by [`Writes::end`].
     pub(crate) fn begin_other(&self, handle: u64) -> u64 {
-        let mut state = self.tracker.get_or_init(Box::default).lock();
+        let mut state = self.tracker.get_or_init(Box::default).state.lock();
         let number = state.next;
         state.next += 1;
         state.by_number.insert(number, Write { handle, range: 0..0, bytes: 0, sent: false });
@@ -214,7 +215,7 @@ impl Writes {
     /// The request was given to the remote.
     pub(crate) fn sent(&self, number: u64) {
         let Some(tracker) = self.tracker.get() else { return };
-        if let Some(write) = tracker.lock().by_number.get_mut(&number) {
+        if let Some(write) = tracker.state.lock().by_number.get_mut(&number) {
             write.sent = true;
         }
         tracker.progressed.notify_waiters();
@@ -267,7 +268,7 @@ impl Writes {
     /// [`Writes::send_after`] for the writes that waited for it.
     pub(crate) fn end(&self, number: u64) {
         let Some(tracker) = self.tracker.get() else { return };
-        let mut state = tracker.lock();
+        let mut state = tracker.state.lock();
         let Some(write) = state.by_number.remove(&number) else { return };
         state.bytes -= write.bytes;
         state.answered += 1;
@@ -422,14 +423,14 @@ impl Writes {
     async fn until(&self, reached: impl Fn(&State) -> bool) {
         let Some(tracker) = self.tracker.get() else { return };
         loop {
-            if reached(&tracker.lock()) {
+            if reached(&tracker.state.lock()) {
                 return;
             }
             let progressed = tracker.progressed.notified();
             tokio::pin!(progressed);
             // Registered before the second check, so that no notification is missed.
             progressed.as_mut().enable();
-            if reached(&tracker.lock()) {
+            if reached(&tracker.state.lock()) {
                 return;
             }
             progressed.await;
@@ -442,13 +443,7 @@ impl Writes {
     }
 
     fn lock(&self) -> Option<MutexGuard<'_, State>> {
-        Some(self.tracker.get()?.lock())
-    }
-}
-
-impl Tracker {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Some(self.tracker.get()?.state.lock())
     }
 }
 
@@ -462,7 +457,7 @@ struct Sending<'a> {
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
         let Some(tracker) = self.writes.tracker.get() else { return };
-        let mut state = tracker.lock();
+        let mut state = tracker.state.lock();
         if let Some(queue) = state.queue(self.handle) {
             queue.sending = false;
         }

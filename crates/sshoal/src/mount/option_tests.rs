@@ -8,6 +8,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use vfs::Prefetch;
+
 use super::command_line::{Wish, parse};
 use super::disk::{DigestAttribute, DigestMode, DiskOptions, Passthrough};
 use super::option_table::{self, MountOption};
@@ -100,6 +102,10 @@ const OPTIONS: &[(&str, Change)] = &[
     ("no_readahead", |r| r.cache.readahead_bytes = 0),
     ("readahead=0", |r| r.cache.readahead_bytes = 0),
     ("readahead=1000000", |r| r.cache.readahead_bytes = 1_000_000),
+    ("prefetch=none", |r| r.cache.prefetch = Prefetch::None),
+    ("prefetch=listings", |r| r.cache.prefetch = Prefetch::Listings),
+    ("prefetch=metadata", |r| r.cache.prefetch = Prefetch::Metadata),
+    ("prefetch=none,prefetch=all", |_| ()),
     ("dirty_bytes=1048576", |r| r.cache.dirty_bytes = 1 << 20),
     ("dirty_file_bytes=1", |r| r.cache.dirty_file_bytes = 1),
     ("metadata_bytes=16777216", |r| r.cache.metadata_bytes = 16 << 20),

@@ -8,6 +8,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use vfs::Prefetch;
+
 use super::disk::DiskOptions;
 use crate::sources::{self, PoolMode, SourceSpec};
 
@@ -264,6 +266,8 @@ pub struct CacheOptions {
     pub sync_writes: bool,
     /// Maximum bytes read ahead for the whole mount; 0: no readahead except the kernel's.
     pub readahead_bytes: u32,
+    /// What is fetched before a program needs it, besides readahead.
+    pub prefetch: Prefetch,
     /// Maximum unacknowledged bytes written, for the whole mount. At least 1.
     pub dirty_bytes: u32,
     /// Maximum unacknowledged bytes written to one file. At least 1.
@@ -289,6 +293,7 @@ impl Default for CacheOptions {
             serve_stale: false,
             sync_writes: false,
             readahead_bytes: 64 << 20,
+            prefetch: Prefetch::default(),
             dirty_bytes: 128 << 20,
             dirty_file_bytes: 32 << 20,
             metadata_bytes: 44 << 20,

@@ -310,6 +310,7 @@ async fn vfs_config(request: &MountRequest, stack: &Stack) -> Result<vfs::Config
         backing_from_bytes: open_modes::may_use_passthrough(request)
             .then_some(PASSTHROUGH_FROM_BYTES),
         readahead_bytes: u64::from(cache.readahead_bytes),
+        prefetch: cache.prefetch,
         dirty_bytes: cache.dirty_bytes,
         dirty_file_bytes: u64::from(cache.dirty_file_bytes),
         metadata_bytes: cache.metadata_bytes as usize,

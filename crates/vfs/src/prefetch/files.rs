@@ -18,18 +18,18 @@
 //! answered without delay ([`Throttle`]). When prefetched files go unused, fewer are fetched.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use base::{Access, Attr, Data, FileKind, OpenFlags, RemotePath, Result, Timestamp};
+use base::{Access, Attr, Data, FileKind, Mutex, OpenFlags, RemotePath, Result, Timestamp};
 use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::MAX_WAIT;
 use super::throttle::Throttle;
-use super::traversal::{Depth, Traversal};
-use crate::config::Consistency;
+use super::traversal::{Depth, Target, Traversal};
+use super::{MAX_WAIT, Prefetcher, start};
+use crate::config::{Config, Consistency, Prefetch};
 use crate::deferred_open::may_read;
 use crate::dir_cache::Order;
 use crate::inode::{Inode, Validator};
@@ -61,6 +61,9 @@ const SURE_RUN: u32 = 8;
 
 /// Files that a program may skip between two that it opens in order.
 const MAX_SKIP: usize = 8;
+
+/// Directories that are entered in search of the next files, at most.
+const MAX_DIRECTORIES: usize = 32;
 
 /// A file that was changed at most this many seconds ago may change while it is fetched, so its
 /// attributes are requested again after the read. For all files that would cost `tar` a third more
@@ -175,36 +178,32 @@ impl PrefetchedFile {
 }
 
 impl FilePrefetch {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Bytes of files that are kept or in flight.
     pub(crate) fn kept_bytes(&self) -> u64 {
-        self.state().bytes
+        self.state.lock().bytes
     }
 
     /// The kernel has read the beginning of a file whose pages it was assumed to have.
     pub(crate) fn note_missing_pages(&self) {
-        self.state().missing_at = Some(Instant::now());
+        self.state.lock().missing_at = Some(Instant::now());
     }
 
     /// Whether files are being opened in an order.
     pub(crate) fn has_order(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.current_order().is_some()
             && state.last.as_ref().is_some_and(|it| it.at.elapsed() < MAX_OPEN_GAP)
     }
 
     /// Whether pages were missing recently, so that other pages may be missing too.
     pub(crate) fn may_miss_pages(&self) -> bool {
-        self.state().missing_at.is_some_and(|at| at.elapsed() < MAX_OPEN_GAP)
+        self.state.lock().missing_at.is_some_and(|at| at.elapsed() < MAX_OPEN_GAP)
     }
 
     /// The file at `path` was read to its end, or is no longer wanted. It is not fetched again
     /// while it would have been valid.
     pub(crate) fn discard(&self, path: &RemotePath) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let state = &mut *state;
         if let Some(slot) = state.files.get_mut(path) {
             state.bytes -= slot.fetched.bytes;
@@ -297,41 +296,48 @@ impl State {
     }
 }
 
-impl Shared {
-    /// How long a prefetched content is valid.
-    fn content_lifetime(&self) -> Duration {
-        match self.config.consistency {
-            Consistency::Strict => Duration::ZERO,
-            Consistency::CloseToOpen => self.config.open_revalidate,
-            Consistency::Timeout | Consistency::Immutable => {
-                self.config.open_revalidate.max(self.config.files.min)
-            }
+/// How long a prefetched content is valid.
+fn content_lifetime(config: &Config) -> Duration {
+    match config.consistency {
+        Consistency::Strict => Duration::ZERO,
+        Consistency::CloseToOpen => config.open_revalidate,
+        Consistency::Timeout | Consistency::Immutable => {
+            config.open_revalidate.max(config.files.min)
         }
     }
+}
 
+/// Whether a file with these attributes is prefetched.
+fn is_wanted(config: &Config, attr: &Attr) -> bool {
+    attr.kind == FileKind::Regular
+        && (1..=MAX_FILE_BYTES).contains(&attr.size)
+        && may_read(config, attr)
+}
+
+impl Prefetcher {
     /// The file at `path` is being opened for reading. Prefetches the files that are likely to
     /// follow.
-    pub(crate) fn prefetch_after_open(self: &Arc<Self>, path: &RemotePath) {
-        let lifetime = self.content_lifetime();
-        if lifetime.is_zero() {
+    pub(crate) fn prefetch_after_open(&self, shared: &Arc<Shared>, path: &RemotePath) {
+        let lifetime = content_lifetime(&shared.config);
+        if self.level < Prefetch::All || lifetime.is_zero() {
             return;
         }
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return };
         let now = Instant::now();
-        let wants_number_order = self.prefetch.files.state().wants_number_order();
+        let wants_number_order = self.files.state.lock().wants_number_order();
         let (positions, depth) = {
-            let mut tree = self.tree();
+            let mut tree = shared.tree();
             if wants_number_order {
                 tree.ensure_number_order(&dir);
             }
             let positions =
                 tree.listing_at(&dir).map(|it| Order::ALL.map(|order| it.position(&name, order)));
-            let depth =
-                positions.and_then(|positions| self.infer_depth(&mut tree, &dir, positions));
+            let depth = positions
+                .and_then(|positions| self.infer_depth(&shared.config, &mut tree, &dir, positions));
             (positions, depth)
         };
         let order = {
-            let mut state = self.prefetch.files.state();
+            let mut state = self.files.state.lock();
             state.evict_expired(now, lifetime);
             state.depth = depth.unwrap_or(state.depth);
             let Some(positions) = positions.filter(|positions| positions[0].is_some()) else {
@@ -340,19 +346,20 @@ impl Shared {
             state.record_open(&dir, positions, now).filter(|order| state.last_refill.is_due(*order))
         };
         if order.is_some() {
-            self.prefetch_more(lifetime);
+            self.prefetch_more(shared);
         }
     }
 
     /// When the program visits subdirectories, if an open in `dir` after the last one shows that.
     fn infer_depth(
         &self,
+        config: &Config,
         tree: &mut Tree,
         dir: &RemotePath,
         positions: Positions,
     ) -> Option<Depth> {
         let (last, order) = {
-            let state = self.prefetch.files.state();
+            let state = self.files.state.lock();
             let last = state.last.as_ref()?;
             let order = state.current_order()?;
             // Nearly always it is the next file.
@@ -366,8 +373,9 @@ impl Shared {
             (last.clone(), order)
         };
         let (from, to) = (last.positions[order as usize]?, positions[order as usize]?);
-        let is_small = |attr: &Attr| self.is_small(attr);
-        let mut traversal = Traversal::new(tree, order, Depth::default(), &is_small);
+        let is_wanted = |attr: &Attr| is_wanted(config, attr);
+        let target = Target::Files(&is_wanted);
+        let mut traversal = Traversal::new(tree, order, Depth::default(), target, MAX_DIRECTORIES);
         if last.dir == *dir {
             traversal.skips_subtree_files(dir, from + 1..to).then_some(Depth::FilesFirst)
         } else {
@@ -375,56 +383,51 @@ impl Shared {
         }
     }
 
-    /// Prefetches the files from the position `from` in `dir` on, and in the directories behind it.
-    fn prefetch_from(
-        self: &Arc<Self>,
-        dir: &RemotePath,
-        from: usize,
-        order: Order,
-        lifetime: Duration,
-    ) {
+    /// Prefetches the files behind the last open, if there is room.
+    fn prefetch_more(&self, shared: &Arc<Shared>) {
         let now = Instant::now();
-        let window = self.prefetch.files.state().throttle.window(now);
+        let (dir, from, order, depth, window) = {
+            let state = self.files.state.lock();
+            let last = state.last.as_ref().filter(|last| last.at.elapsed() < MAX_OPEN_GAP);
+            let (Some(last), Some(order)) = (last, state.current_order()) else { return };
+            let Some(position) = last.positions[order as usize] else { return };
+            (last.dir.clone(), position + 1, order, state.depth, state.throttle.window(now))
+        };
         if window == 0 {
             return;
         }
         let wanted = {
-            let depth = self.prefetch.files.state().depth;
-            let mut tree = self.tree();
-            let is_small = |attr: &Attr| self.is_small(attr);
-            Traversal::new(&mut tree, order, depth, &is_small).files_from(dir, from, window)
+            let mut tree = shared.tree();
+            let is_wanted = |attr: &Attr| is_wanted(&shared.config, attr);
+            let target = Target::Files(&is_wanted);
+            Traversal::new(&mut tree, order, depth, target, MAX_DIRECTORIES)
+                .find(&dir, from, window)
         };
         let files = wanted.len();
-        let mut wanted = self.without_cached_pages(wanted).into_iter();
+        let mut wanted = self.without_cached_pages(shared, wanted).into_iter();
         let mut position = 0;
         let mut start_fetch = |(path, size)| {
             position += 1;
-            self.start_fetch(path, size, position, lifetime)
+            self.start_fetch(shared, path, size, position)
         };
         let out_of_room = !wanted.all(&mut start_fetch);
         let incomplete = out_of_room || files < window;
-        self.prefetch.files.state().last_refill =
+        self.files.state.lock().last_refill =
             LastRefill { order, files, incomplete, out_of_room, opens: 0 };
-    }
-
-    fn is_small(&self, attr: &Attr) -> bool {
-        attr.kind == FileKind::Regular
-            && (1..=MAX_FILE_BYTES).contains(&attr.size)
-            && may_read(&self.config, attr)
     }
 
     /// Begins to fetch `path`, which is `positions` files ahead of the reader, unless it is kept
     /// already. `false` if there is no room for more.
     fn start_fetch(
-        self: &Arc<Self>,
+        &self,
+        shared: &Arc<Shared>,
         path: RemotePath,
         bytes: u64,
         positions: u64,
-        lifetime: Duration,
     ) -> bool {
-        let stamp = self.stamp_request();
+        let stamp = shared.stamp_request();
         let done = {
-            let mut state = self.prefetch.files.state();
+            let mut state = self.files.state.lock();
             if state.files.contains_key(&path) {
                 return true;
             }
@@ -441,17 +444,14 @@ impl Shared {
             state.files.insert(path.clone(), Slot { fetched, number, due, used: false });
             done
         };
-        let shared = self.clone();
-        self.background.start(async move {
-            let in_flight = InFlight { shared: &shared, bytes, done };
-            let fetched = shared.fetch_whole(&path, bytes, stamp).await;
-            let note_latency = stamp.at.elapsed();
-            let content = match fetched {
-                Ok(Some(content)) => Some(Arc::new(content)),
-                _ => None,
-            };
+        start(shared, |shared| async move {
+            let prefetch = &shared.prefetch;
+            let in_flight = InFlight { files: &prefetch.files, bytes, done };
+            let fetched = fetch_whole(&shared, &path, bytes, stamp).await;
+            let latency = stamp.at.elapsed();
+            let content = fetched.ok().flatten().map(Arc::new);
             if content.is_none()
-                && let Some(slot) = shared.prefetch.files.state().files.get_mut(&path)
+                && let Some(slot) = prefetch.files.state.lock().files.get_mut(&path)
             {
                 // The entry stays, so that the fetch is not repeated at once, and does not count as
                 // unused.
@@ -460,101 +460,20 @@ impl Shared {
             in_flight.done.send_replace(Some(content));
             drop(in_flight);
             let out_of_room = {
-                let mut state = shared.prefetch.files.state();
-                state.throttle.note_latency(note_latency);
+                let mut state = prefetch.files.state.lock();
+                state.throttle.note_latency(latency);
                 state.last_refill.out_of_room
             };
             if out_of_room {
-                shared.prefetch_more(lifetime);
+                prefetch.prefetch_more(&shared);
             }
         });
         true
     }
 
-    /// Continues behind the last open, if there is room.
-    fn prefetch_more(self: &Arc<Self>, lifetime: Duration) {
-        let next = {
-            let state = self.prefetch.files.state();
-            let last = state.last.as_ref().filter(|last| last.at.elapsed() < MAX_OPEN_GAP);
-            last.zip(state.current_order()).and_then(|(last, order)| {
-                let position = last.positions[order as usize]?;
-                Some((last.dir.clone(), position, order))
-            })
-        };
-        if let Some((dir, position, order)) = next {
-            self.prefetch_from(&dir, position + 1, order, lifetime);
-        }
-    }
-
-    /// Fetches the whole file at `path`; `None` if it is no longer small, or not all of it arrived.
-    async fn fetch_whole(
-        &self,
-        path: &RemotePath,
-        bytes: u64,
-        stamp: RequestStamp,
-    ) -> Result<Option<Content>> {
-        let opened = self.remote.open(path, OpenFlags::existing(Access::Read)).await?;
-        // Closed at the end of this function.
-        let file = RemoteFile::open(self.remote.clone(), opened.fh);
-        let attr = opened.attr;
-        if attr.size > MAX_FILE_BYTES.min(bytes * 2) {
-            return Ok(None);
-        }
-        // At most `MAX_FILE_BYTES`.
-        let read = self.remote.read(opened.fh, 0, attr.size as u32);
-        // In flight together with the read, and executed after it.
-        let stat_again = async {
-            match attr.mtime.secs > Timestamp::now().secs - RECENT_SECS {
-                true => self.remote.fstat(opened.fh).await,
-                false => Ok(attr),
-            }
-        };
-        let (data, after) = tokio::join!(read, stat_again);
-        drop(file);
-        let (data, after) = (data?, after?);
-        // If another machine was writing to the file, the bytes may be of several states.
-        if data.len() as u64 != attr.size || !same_content(&attr, &after) {
-            return Ok(None);
-        }
-        self.record_fetched_name(path, &attr, stamp);
-        Ok(Some(Content { attr, data: in_own_memory(data) }))
-    }
-
-    /// Records the attributes of a prefetched file.
-    fn record_fetched_name(&self, path: &RemotePath, attr: &Attr, stamp: RequestStamp) {
-        let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return };
-        let inode = {
-            let mut tree = self.tree();
-            let Some(dir) = tree.find(&dir) else { return };
-            if !tree.is_current(dir, &name, stamp) {
-                return;
-            }
-            tree.record_present(dir, &name, attr, stamp);
-            tree.child(dir, &name)
-        };
-        if let Some(inode) = inode {
-            self.record_fetched_attr(&inode, attr, stamp);
-        }
-    }
-
-    /// Records the attributes of a prefetched content of `inode`.
-    fn record_fetched_attr(&self, inode: &Inode, attr: &Attr, stamp: RequestStamp) {
-        let (same, open, later) = {
-            let state = inode.state();
-            let open = state.open.iter().any(|open| open.remote.opened().is_some());
-            let known = state.last_attr().map(|known| Validator::of(&known));
-            let later = known.is_some() && state.received_at() > stamp.at;
-            (known == Some(Validator::of(attr)), open, later)
-        };
-        // An open handle may be of another file than the name; and a later answer is newer.
-        if inode.kind == attr.kind && (same || !(open || later)) {
-            self.record_attr(inode, attr, stamp);
-        }
-    }
-
     /// Records the attributes of a content that was fetched before `inode` existed. Returns whether
     /// there was one.
-    pub(crate) fn record_prefetched(&self, inode: &Inode) -> bool {
+    pub(crate) fn record_prefetched(&self, shared: &Shared, inode: &Inode) -> bool {
         {
             let state = inode.state();
             if state.is_invalidated() && state.last_attr().is_some() {
@@ -562,45 +481,50 @@ impl Shared {
                 return false;
             }
         }
-        let Some(fetched) = self.prefetched(inode) else { return false };
+        let Some(fetched) = self.prefetched(shared, inode) else { return false };
         let Some(Some(content)) = fetched.outcome() else { return false };
-        self.record_fetched_attr(inode, &content.attr, fetched.stamp);
+        record_attr(shared, inode, &content.attr, fetched.stamp);
         true
     }
 
     /// The prefetched content of `inode`, in flight or kept, unless there was a local change since
     /// its request.
-    pub(crate) fn prefetched(&self, inode: &Inode) -> Option<Arc<PrefetchedFile>> {
+    pub(crate) fn prefetched(&self, shared: &Shared, inode: &Inode) -> Option<Arc<PrefetchedFile>> {
         let (path, is_current) = {
-            let tree = self.tree();
+            let tree = shared.tree();
             let (dir, name) = tree.first_name(inode.ino)?;
             let path = tree.path(inode.ino)?;
-            let state = self.prefetch.files.state();
+            let state = self.files.state.lock();
             let fetched = state.files.get(&path)?.fetched.clone();
             let is_current = tree.is_current(dir, &name, fetched.stamp)
                 && inode.state().unchanged_since(fetched.stamp.seq)
-                && fetched.stamp.at.elapsed() < self.content_lifetime();
+                && fetched.stamp.at.elapsed() < content_lifetime(&shared.config);
             drop(state);
             (path, is_current.then_some(fetched))
         };
         if is_current.is_none() {
-            self.prefetch.files.discard(&path);
+            self.files.discard(&path);
         }
         is_current
     }
 
     /// Waits for a fetch of `inode` in flight, for at most [`MAX_WAIT`]. Returns whether a content
     /// arrived.
-    pub(crate) async fn await_fetch(&self, inode: &Inode) -> bool {
-        match self.prefetched(inode) {
+    pub(crate) async fn await_fetch(&self, shared: &Shared, inode: &Inode) -> bool {
+        match self.prefetched(shared, inode) {
             Some(fetched) => fetched.wait().await.is_some(),
             None => false,
         }
     }
 
     /// The content that an open validated for `attr` can read from memory.
-    pub(crate) fn attach(&self, inode: &Inode, attr: &Attr) -> Option<AttachedFile> {
-        let fetched = self.prefetched(inode)?;
+    pub(crate) fn attach(
+        &self,
+        shared: &Shared,
+        inode: &Inode,
+        attr: &Attr,
+    ) -> Option<AttachedFile> {
+        let fetched = self.prefetched(shared, inode)?;
         let fits = match fetched.outcome() {
             Some(content) => content.is_some_and(|content| same_content(&content.attr, attr)),
             None => true,
@@ -608,52 +532,117 @@ impl Shared {
         if !fits {
             return None;
         }
-        let path = self.tree().path(inode.ino)?;
-        let mut state = self.prefetch.files.state();
+        let path = shared.tree().path(inode.ino)?;
+        let mut state = self.files.state.lock();
         let slot = state.files.get_mut(&path)?;
         if !std::mem::replace(&mut slot.used, true) {
             state.throttle.note_used();
         }
         Some(Arc::downgrade(&fetched))
     }
+}
 
-    /// Up to `len` bytes of `attached` from `offset` on; `None` if the server must be requested.
-    /// Also returns whether that is the end of the file.
-    pub(crate) async fn read_prefetched(
-        &self,
-        inode: &Inode,
-        attached: &AttachedFile,
-        offset: u64,
-        len: u32,
-    ) -> Option<(Data, bool)> {
-        let fetched = attached.upgrade()?;
-        let content = match fetched.outcome() {
-            Some(content) => content?,
-            None => fetched.wait().await?,
-        };
-        let state = inode.state();
-        // The cached attributes must name this content, as those of the kernel's pages must.
-        let known = state.last_attr().is_some_and(|attr| same_content(&attr, &content.attr));
-        if !known || !state.unchanged_since(fetched.stamp.seq) {
-            return None;
+/// Up to `len` bytes of `attached`, an open file of `inode`, from `offset` on; `None` if the server
+/// must be requested. Also returns whether that is the end of the file.
+pub(crate) async fn read_attached(
+    attached: &AttachedFile,
+    inode: &Inode,
+    offset: u64,
+    len: u32,
+) -> Option<(Data, bool)> {
+    let fetched = attached.upgrade()?;
+    let content = match fetched.outcome() {
+        Some(content) => content?,
+        None => fetched.wait().await?,
+    };
+    let state = inode.state();
+    // The cached attributes must name this content, as those of the kernel's pages must.
+    let known = state.last_attr().is_some_and(|attr| same_content(&attr, &content.attr));
+    if !known || !state.unchanged_since(fetched.stamp.seq) {
+        return None;
+    }
+    drop(state);
+    let data = slice(&content.data, offset, u64::from(len));
+    let all = offset + data.len() as u64 >= content.attr.size;
+    Some((data, all))
+}
+
+/// Fetches the whole file at `path`; `None` if it is no longer small, or not all of it arrived.
+async fn fetch_whole(
+    shared: &Shared,
+    path: &RemotePath,
+    bytes: u64,
+    stamp: RequestStamp,
+) -> Result<Option<Content>> {
+    let opened = shared.remote.open(path, OpenFlags::existing(Access::Read)).await?;
+    // Closed at the end of this function.
+    let file = RemoteFile::open(shared.remote.clone(), opened.fh);
+    let attr = opened.attr;
+    if attr.size > MAX_FILE_BYTES.min(bytes * 2) {
+        return Ok(None);
+    }
+    // At most `MAX_FILE_BYTES`.
+    let read = shared.remote.read(opened.fh, 0, attr.size as u32);
+    // In flight together with the read, and executed after it.
+    let stat_again = async {
+        match attr.mtime.secs > Timestamp::now().secs - RECENT_SECS {
+            true => shared.remote.fstat(opened.fh).await,
+            false => Ok(attr),
         }
-        drop(state);
-        let data = slice(&content.data, offset, u64::from(len));
-        let all = offset + data.len() as u64 >= content.attr.size;
-        Some((data, all))
+    };
+    let (data, after) = tokio::join!(read, stat_again);
+    drop(file);
+    let (data, after) = (data?, after?);
+    // If another machine was writing to the file, the bytes may be of several states.
+    if data.len() as u64 != attr.size || !same_content(&attr, &after) {
+        return Ok(None);
+    }
+    record_name(shared, path, &attr, stamp);
+    Ok(Some(Content { attr, data: in_own_memory(data) }))
+}
+
+/// Records the attributes of a prefetched file.
+fn record_name(shared: &Shared, path: &RemotePath, attr: &Attr, stamp: RequestStamp) {
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return };
+    let inode = {
+        let mut tree = shared.tree();
+        let Some(dir) = tree.find(&dir) else { return };
+        if !tree.is_current(dir, &name, stamp) {
+            return;
+        }
+        tree.record_present(dir, &name, attr, stamp);
+        tree.child(dir, &name)
+    };
+    if let Some(inode) = inode {
+        record_attr(shared, &inode, attr, stamp);
+    }
+}
+
+/// Records the attributes of a prefetched content of `inode`.
+fn record_attr(shared: &Shared, inode: &Inode, attr: &Attr, stamp: RequestStamp) {
+    let (same, open, later) = {
+        let state = inode.state();
+        let open = state.open.iter().any(|open| open.remote.opened().is_some());
+        let known = state.last_attr().map(|known| Validator::of(&known));
+        let later = known.is_some() && state.received_at() > stamp.at;
+        (known == Some(Validator::of(attr)), open, later)
+    };
+    // An open handle may be of another file than the name; and a later answer is newer.
+    if inode.kind == attr.kind && (same || !(open || later)) {
+        shared.record_attr(inode, attr, stamp);
     }
 }
 
 /// A fetch in flight. Gives its share of the bounds back when dropped, whether it succeeded or not.
 struct InFlight<'a> {
-    shared: &'a Shared,
+    files: &'a FilePrefetch,
     bytes: u64,
     done: watch::Sender<Option<Option<Arc<Content>>>>,
 }
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.shared.prefetch.files.state().throttle.end(self.bytes);
+        self.files.state.lock().throttle.end(self.bytes);
     }
 }
 

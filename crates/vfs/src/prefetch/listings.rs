@@ -13,16 +13,17 @@
 //! has a window that grows while prefetched listings are used and shrinks when they expire first.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use base::{DirGuard, Errno, Name, RemotePath, Result};
+use base::{DirGuard, Errno, Mutex, RemotePath, Result};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::MAX_WAIT;
+use super::traversal::{Depth, Target, Traversal};
+use super::{MAX_WAIT, Prefetcher, start};
 use crate::Ino;
-use crate::config::Timeout;
+use crate::config::{Prefetch, Timeout};
 use crate::dir_cache::{CachedEntry, CachedListing, Order};
 use crate::shared::Shared;
 use crate::tree::{RequestStamp, Tree};
@@ -95,13 +96,9 @@ struct PiecemealLookups {
 }
 
 impl ListingPrefetch {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The end of the listing of `path`, if one is in flight.
     fn in_flight(&self, path: &RemotePath) -> Option<watch::Receiver<()>> {
-        self.state().in_flight.get(path).cloned()
+        self.state.lock().in_flight.get(path).cloned()
     }
 }
 
@@ -167,81 +164,77 @@ impl State {
     }
 }
 
-impl Shared {
-    /// Whether listings are cached at all.
-    pub(crate) fn keeps_listings(&self) -> bool {
-        !self.config.dirs.min.is_zero() || !self.config.negative.is_zero()
-    }
-
+impl Prefetcher {
     /// A lookup in `dir` needs a request. After several of them the whole directory is listed.
-    pub(crate) fn note_piecemeal_lookup(self: &Arc<Self>, dir: Ino) {
-        if !self.keeps_listings() {
+    pub(crate) fn note_piecemeal_lookup(&self, shared: &Arc<Shared>, dir: Ino) {
+        if self.level < Prefetch::Listings || !shared.keeps_listings() {
             return;
         }
         let now = Instant::now();
-        let Some(worth) = self.prefetch.listings.state().count_lookup(dir, now) else { return };
+        let Some(worth) = self.listings.state.lock().count_lookup(dir, now) else { return };
         let path = {
-            let mut tree = self.tree();
+            let mut tree = shared.tree();
             let listed = tree.listing(dir).map(CachedListing::first_batch_at);
             // Just listed, and the looked-up names have overrides or have expired.
-            if listed.is_some_and(|at| now < at + self.config.dirs.min) {
+            if listed.is_some_and(|at| now < at + shared.config.dirs.min) {
                 return;
             }
             tree.path(dir)
         };
         if let Some(path) = path {
-            self.start_listing(path, worth, Some(dir));
+            self.start_listing(shared, path, worth, Some(dir));
         }
     }
 
     /// Absent names of `dir` are being looked up, and its listing will expire soon. Refreshes it,
     /// so that no caller has to wait for that.
-    pub(crate) fn refresh_listing(self: &Arc<Self>, dir: Ino) {
-        let path = self.tree().path(dir);
+    pub(crate) fn refresh_listing(&self, shared: &Arc<Shared>, dir: Ino) {
+        let path = shared.tree().path(dir).filter(|_| self.level >= Prefetch::Listings);
         if let Some(path) = path {
-            self.start_listing(path, MAX_NAMES, Some(dir));
+            self.start_listing(shared, path, MAX_NAMES, Some(dir));
         }
     }
 
     /// A directory is about to be listed. In a walk, prefetches the next directories.
     pub(crate) fn note_listing(
-        self: &Arc<Self>,
+        &self,
+        shared: &Arc<Shared>,
         path: &RemotePath,
         prefetched_in_time: Option<bool>,
     ) {
-        if self.config.dirs.min.is_zero() {
+        if self.level < Prefetch::Listings || shared.config.dirs.min.is_zero() {
             return;
         }
         let is_walk = {
-            let mut state = self.prefetch.listings.state();
+            let mut state = self.listings.state.lock();
             if let Some(in_time) = prefetched_in_time {
                 state.note_used(in_time);
             }
             state.step(path, Instant::now())
         };
         if is_walk {
-            self.prefetch_walk(Some(self.config.dirs));
+            self.prefetch_walk(shared, Some(shared.config.dirs));
         }
     }
 
     /// A listing of `path` has arrived: continues with the directories that it shows. A directory
     /// that was listed once is not listed again until the walk itself continues.
-    pub(crate) fn continue_walk(self: &Arc<Self>, path: &RemotePath) {
+    pub(crate) fn continue_walk(&self, shared: &Arc<Shared>, path: &RemotePath) {
         // A listing that is too large to be cached would be fetched again and again.
-        let Some(has_subdirs) = self.tree().listing_at(path).map(CachedListing::has_directories)
+        let Some(has_subdirs) = shared.tree().listing_at(path).map(CachedListing::has_directories)
         else {
             return;
         };
-        if has_subdirs || self.prefetch.listings.state().out_of_room {
-            self.prefetch_walk(None);
+        if has_subdirs || self.listings.state.lock().out_of_room {
+            self.prefetch_walk(shared, None);
         }
     }
 
     /// Lists the next directories of the walk within the window that have no valid listing; without
     /// a time-out, those that have no listing at all.
-    fn prefetch_walk(self: &Arc<Self>, timeout: Option<Timeout>) {
+    fn prefetch_walk(&self, shared: &Arc<Shared>, timeout: Option<Timeout>) {
         let (from, window, order) = {
-            let mut state = self.prefetch.listings.state();
+            let mut state = self.listings.state.lock();
             let Some((from, _)) = state.steps.back().filter(|_| state.is_walk()) else { return };
             let from = from.clone();
             state.out_of_room = state.in_flight.len() >= MAX_IN_FLIGHT;
@@ -251,35 +244,41 @@ impl Shared {
             (from, state.window, state.order)
         };
         let next = {
-            let mut tree = self.tree();
-            let (order, next) = WalkAhead::new(&mut tree, timeout, order).after(&from, window);
-            let mut state = self.prefetch.listings.state();
+            let mut tree = shared.tree();
+            let order = walk_order(&mut tree, &from, order);
+            let target = Target::Unlisted(timeout);
+            let next = Traversal::new(&mut tree, order, Depth::InPlace, target, window).find(
+                &from,
+                0,
+                MAX_IN_FLIGHT,
+            );
+            let mut state = self.listings.state.lock();
             state.order = order;
             state.out_of_room = next.len() >= MAX_IN_FLIGHT;
             let is_idle = timeout.is_some() && next.is_empty();
             state.idle = is_idle.then(|| (window / 2, Instant::now() + IDLE_PAUSE));
             next
         };
-        for path in next {
-            if self.prefetch.listings.state().in_flight.len() >= MAX_IN_FLIGHT {
+        for (path, _) in next {
+            if self.listings.state.lock().in_flight.len() >= MAX_IN_FLIGHT {
                 return;
             }
-            self.start_listing(path, MAX_NAMES, None);
+            self.start_listing(shared, path, MAX_NAMES, None);
         }
     }
 
     /// Waits for a listing of `path` in flight, for at most [`MAX_WAIT`].
     pub(crate) async fn await_listing(&self, path: &RemotePath) {
-        if let Some(mut ended) = self.prefetch.listings.in_flight(path) {
+        if let Some(mut ended) = self.listings.in_flight(path) {
             // No value is ever sent: the wait ends when the sender is dropped.
             let _ = tokio::time::timeout(MAX_WAIT, ended.changed()).await;
         }
     }
 
     /// Begins to list `path` for the directory cache, unless that is in flight already.
-    fn start_listing(self: &Arc<Self>, path: RemotePath, most: usize, dir: Option<Ino>) {
+    fn start_listing(&self, shared: &Arc<Shared>, path: RemotePath, most: usize, dir: Option<Ino>) {
         let ended = {
-            let mut state = self.prefetch.listings.state();
+            let mut state = self.listings.state.lock();
             if state.in_flight.contains_key(&path) {
                 return;
             }
@@ -287,61 +286,78 @@ impl Shared {
             state.in_flight.insert(path.clone(), end);
             ended
         };
-        let shared = self.clone();
-        self.background.start(async move {
+        start(shared, |shared| async move {
             let in_flight = ListingInFlight { shared: &shared, path: &path, _ended: ended };
             let stamp = shared.stamp_request();
-            let listed = shared.fetch_listing(&path, stamp, most).await;
+            let listed = fetch_listing(&shared, &path, stamp, most).await;
             if listed.is_err() {
                 // Not to be repeated at once. A caller that lists the directory gets the error.
                 let nothing = CachedListing::new(Vec::new(), false, stamp, Instant::now());
                 shared.tree().insert_listing_at(path.clone(), nothing);
             }
             if let (Some(dir), Ok(Some(larger_than))) = (dir, listed)
-                && let Some(piecemeal) = shared.prefetch.listings.state().piecemeal.get_mut(&dir)
+                && let Some(piecemeal) =
+                    shared.prefetch.listings.state.lock().piecemeal.get_mut(&dir)
             {
                 piecemeal.larger_than = larger_than;
             }
             drop(in_flight);
             if dir.is_none() {
-                shared.continue_walk(&path);
+                shared.prefetch.continue_walk(&shared, &path);
             }
         });
     }
+}
 
-    /// Lists `path` into the directory cache. Returns the number of names read if they were more
-    /// than `most`.
-    async fn fetch_listing(
-        &self,
-        path: &RemotePath,
-        stamp: RequestStamp,
-        most: usize,
-    ) -> Result<Option<usize>> {
-        let open = DirGuard::new(&*self.remote, self.remote.opendir(path).await?);
-        let mut listed = Vec::new();
-        let mut first_batch_at = None;
-        let complete = loop {
-            let batch = self.remote.readdir(open.dh()).await?;
-            let received_at = Instant::now();
-            first_batch_at.get_or_insert(received_at);
-            let Some(batch) = batch else { break true };
-            for entry in batch {
-                // If a server sends no attributes, they are requested only on demand.
-                let attr = entry.attr.ok_or(Errno::EOPNOTSUPP)?;
-                listed.push(CachedEntry { name: entry.name, attr, received_at });
-            }
-            if listed.len() > most {
-                break false;
-            }
-        };
-        drop(open);
-        let larger_than = (!complete).then_some(listed.len());
-        let mut listing =
-            CachedListing::new(listed, complete, stamp, first_batch_at.unwrap_or(stamp.at));
-        listing.mark_prefetched();
-        self.tree().insert_listing_at(path.clone(), listing);
-        Ok(larger_than)
+/// The order of a walk that has reached `dir`: the one in which `dir` is the first directory of its
+/// parent, if it is not the first in the `present` order.
+fn walk_order(tree: &mut Tree, dir: &RemotePath, present: Order) -> Order {
+    let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else { return present };
+    let mut is_first = |order: &Order| {
+        if *order == Order::Number {
+            tree.ensure_number_order(&parent);
+        }
+        let first = tree.listing_at(&parent).and_then(|it| it.directories_from(0, *order).next());
+        first.is_some_and(|first| first.name == name)
+    };
+    if is_first(&present) {
+        return present;
     }
+    Order::ALL.into_iter().find(is_first).unwrap_or(present)
+}
+
+/// Lists `path` into the directory cache. Returns the number of names read if they were more
+/// than `most`.
+async fn fetch_listing(
+    shared: &Shared,
+    path: &RemotePath,
+    stamp: RequestStamp,
+    most: usize,
+) -> Result<Option<usize>> {
+    let open = DirGuard::new(&*shared.remote, shared.remote.opendir(path).await?);
+    let mut listed = Vec::new();
+    let mut first_batch_at = None;
+    let complete = loop {
+        let batch = shared.remote.readdir(open.dh()).await?;
+        let received_at = Instant::now();
+        first_batch_at.get_or_insert(received_at);
+        let Some(batch) = batch else { break true };
+        for entry in batch {
+            // If a server sends no attributes, they are requested only on demand.
+            let attr = entry.attr.ok_or(Errno::EOPNOTSUPP)?;
+            listed.push(CachedEntry { name: entry.name, attr, received_at });
+        }
+        if listed.len() > most {
+            break false;
+        }
+    };
+    drop(open);
+    let larger_than = (!complete).then_some(listed.len());
+    let mut listing =
+        CachedListing::new(listed, complete, stamp, first_batch_at.unwrap_or(stamp.at));
+    listing.mark_prefetched();
+    shared.tree().insert_listing_at(path.clone(), listing);
+    Ok(larger_than)
 }
 
 /// A listing in flight. Removed from the list when dropped, whether it succeeded or not.
@@ -354,101 +370,6 @@ struct ListingInFlight<'a> {
 
 impl Drop for ListingInFlight<'_> {
     fn drop(&mut self) {
-        self.shared.prefetch.listings.state().in_flight.remove(self.path);
+        self.shared.prefetch.listings.state.lock().in_flight.remove(self.path);
     }
-}
-
-/// The next directories of a walk, by the cached listings.
-struct WalkAhead<'a> {
-    tree: &'a mut Tree,
-    /// How long a listing is valid; `None`: for ever.
-    timeout: Option<Timeout>,
-    order: Order,
-    /// Directories that the walk may still visit.
-    dirs_left: usize,
-    unlisted: Vec<RemotePath>,
-}
-
-impl WalkAhead<'_> {
-    fn new(tree: &mut Tree, timeout: Option<Timeout>, order: Order) -> WalkAhead<'_> {
-        WalkAhead { tree, timeout, order, dirs_left: 0, unlisted: Vec::new() }
-    }
-
-    /// The directories without a listing among the next `window` of a walk that is at `from`, up to
-    /// [`MAX_IN_FLIGHT`]; and the order of the walk.
-    fn after(mut self, from: &RemotePath, window: usize) -> (Order, Vec<RemotePath>) {
-        self.order = self.order_up_to(from).unwrap_or(self.order);
-        self.visit_after(from, window);
-        (self.order, self.unlisted)
-    }
-
-    fn visit_after(&mut self, from: &RemotePath, window: usize) {
-        self.dirs_left = window;
-        self.below(from);
-        let mut at = from.clone();
-        while self.dirs_left > 0
-            && let (Some(parent), Some(name)) = (at.parent(), at.file_name())
-        {
-            let dirs = self.directories(&parent);
-            let position = dirs.iter().position(|(dir, _)| *dir == name);
-            for (dir, _) in
-                dirs.iter().skip(position.map_or(dirs.len(), |at| at + 1)).filter(is_present)
-            {
-                self.visit(&parent.join(dir));
-            }
-            at = parent;
-        }
-    }
-
-    /// The order in which `from` is the first directory, if it is not the first in the present
-    /// order.
-    fn order_up_to(&mut self, from: &RemotePath) -> Option<Order> {
-        let (parent, name) = (from.parent()?, from.file_name()?);
-        let dirs = self.tree.directories(&parent, Order::Listing);
-        let is_first = |order: &Order| {
-            let first = match order {
-                Order::Listing => dirs.first(),
-                Order::Name => dirs.iter().min_by_key(|(dir, _)| dir.as_bytes()),
-                Order::Number => {
-                    let number = self.tree.expected_numbers_in(&parent);
-                    dirs.iter().min_by_key(|(dir, _)| number(dir))
-                }
-            };
-            first.is_some_and(|(first, _)| *first == name)
-        };
-        if is_first(&self.order) { None } else { Order::ALL.into_iter().find(is_first) }
-    }
-
-    fn directories(&mut self, path: &RemotePath) -> Vec<(Name, bool)> {
-        self.tree.directories(path, self.order)
-    }
-
-    fn visit(&mut self, path: &RemotePath) {
-        if self.dirs_left == 0 {
-            return;
-        }
-        self.dirs_left -= 1;
-        if self.tree.has_valid_listing(path, self.timeout) {
-            self.below(path);
-        } else {
-            self.unlisted.push(path.clone());
-            if self.unlisted.len() >= MAX_IN_FLIGHT {
-                self.dirs_left = 0;
-            }
-        }
-    }
-
-    fn below(&mut self, path: &RemotePath) {
-        for (dir, _) in self.directories(path).iter().filter(is_present) {
-            if self.dirs_left == 0 {
-                return;
-            }
-            self.visit(&path.join(dir));
-        }
-    }
-}
-
-/// Whether a directory was not removed since it was listed.
-fn is_present((_, is_present): &&(Name, bool)) -> bool {
-    *is_present
 }

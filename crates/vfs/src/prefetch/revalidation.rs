@@ -25,17 +25,17 @@
 //! Only files whose validation is useful are revalidated: the kernel has their pages, the login may
 //! read them, and they have one name.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Attr, FileKind, RemotePath};
+use base::{Attr, FileKind, Mutex, RemotePath};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::MAX_WAIT;
 use super::history::{History, Visit};
+use super::{MAX_WAIT, Prefetcher, start};
 use crate::Ino;
-use crate::config::{Consistency, PageCache};
+use crate::config::{Config, Consistency, PageCache, Prefetch};
 use crate::deferred_open::may_read;
 use crate::inode::{Inode, State, Validator};
 use crate::shared::Shared;
@@ -50,12 +50,6 @@ pub(crate) struct Revalidation {
     history: Mutex<History>,
 }
 
-impl Revalidation {
-    fn history(&self) -> MutexGuard<'_, History> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// A visit of a file that was visited before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Revisit {
@@ -66,37 +60,31 @@ pub(crate) struct Revisit {
     needs_request: bool,
 }
 
-impl Shared {
+impl Prefetcher {
     /// Whether validations expire at all, and opens are deferred because of them.
-    fn revalidates(&self) -> bool {
-        let expires =
-            matches!(self.config.consistency, Consistency::CloseToOpen | Consistency::Timeout);
-        expires
-            && !self.config.open_revalidate.is_zero()
-            && self.config.page_cache != PageCache::Never
-    }
-
-    /// The age from which a validation is renewed: half of its lifetime, so that files which were
-    /// opened one after the other are revalidated together the next time.
-    fn renewal_age(&self) -> Duration {
-        self.config.open_revalidate / 2
+    fn revalidates(&self, config: &Config) -> bool {
+        let expires = matches!(config.consistency, Consistency::CloseToOpen | Consistency::Timeout);
+        self.level >= Prefetch::Metadata
+            && expires
+            && !config.open_revalidate.is_zero()
+            && config.page_cache != PageCache::Never
     }
 
     /// `inode` is being opened for reading. If that is a visit, and not its first one, returns it
-    /// for [`Shared::revalidate_followers`].
-    pub(crate) fn record_visit(&self, inode: &Inode) -> Option<Revisit> {
-        if !self.revalidates() {
+    /// for [`Prefetcher::revalidate_followers`].
+    pub(crate) fn record_visit(&self, shared: &Shared, inode: &Inode) -> Option<Revisit> {
+        if !self.revalidates(&shared.config) {
             return None;
         }
         let now = Instant::now();
         let mut state = inode.state();
-        let validated = self.validated(&state, inode.kind).is_some();
+        let validated = shared.validated(&state, inode.kind).is_some();
         let since = state.validated_at().filter(|_| validated).unwrap_or(now);
         let previous = state.visit();
-        if previous.is_some_and(|visit| since < visit.since() + self.renewal_age()) {
+        if previous.is_some_and(|visit| since < visit.since() + renewal_age(&shared.config)) {
             return None;
         }
-        let mut history = self.prefetch.revalidation.history();
+        let mut history = self.revalidation.history.lock();
         if previous.is_some_and(|visit| visit.requests() > 0) {
             match history.in_flight(inode.ino) {
                 _ if validated => history.note_in_time(),
@@ -114,23 +102,23 @@ impl Shared {
     }
 
     /// Revalidates the files that followed the last time, if it is time for that.
-    pub(crate) fn revalidate_followers(self: &Arc<Self>, revisit: Option<Revisit>) {
+    pub(crate) fn revalidate_followers(&self, shared: &Arc<Shared>, revisit: Option<Revisit>) {
         let Some(Revisit { previous, number, needs_request }) = revisit else { return };
         let (visits, window) = {
-            let mut history = self.prefetch.revalidation.history();
+            let mut history = self.revalidation.history.lock();
             if !needs_request && !history.is_due() {
                 return;
             }
             history.between(previous, number)
         };
         let max_requests = if needs_request { MAX_REQUESTS } else { 1 };
-        let followers = self.select_followers(visits, window, max_requests);
+        let followers = select_followers(shared, visits, window, max_requests);
         if followers.is_empty() {
             return;
         }
-        let stamp = self.stamp_request();
+        let stamp = shared.stamp_request();
         for (inode, path) in followers {
-            self.start_revalidation(inode, path, stamp);
+            self.start_revalidation(shared, inode, path, stamp);
         }
     }
 
@@ -138,28 +126,29 @@ impl Shared {
     /// opened next, with their sizes in the listing. The removed ones are revalidated if that is
     /// useful.
     pub(crate) fn without_cached_pages(
-        self: &Arc<Self>,
+        &self,
+        shared: &Arc<Shared>,
         mut files: Vec<(RemotePath, u64)>,
     ) -> Vec<(RemotePath, u64)> {
-        if files.is_empty() || self.prefetch.files.may_miss_pages() {
+        if files.is_empty() || self.files.may_miss_pages() {
             return files;
         }
         let (now, mut with_pages) = (Instant::now(), Vec::new());
         {
-            let tree = self.tree();
+            let tree = shared.tree();
             files.retain(|(path, bytes)| {
                 let Some(inode) = tree.find(path).and_then(|ino| tree.get(ino)) else {
                     return true;
                 };
                 let mut state = inode.state();
                 let known = state.last_attr().filter(|attr| attr.size == *bytes);
-                if !known.is_some_and(|attr| self.has_pages(&state, &attr)) {
+                if !known.is_some_and(|attr| shared.has_pages(&state, &attr)) {
                     return true;
                 }
                 let visit = state.visit().filter(|visit| visit.requests() < MAX_REQUESTS);
                 if let Some(visit) = visit
-                    && self.revalidates()
-                    && self.is_worth_revalidating(&state, now)
+                    && self.revalidates(&shared.config)
+                    && is_worth_revalidating(shared, &state, now)
                     && tree.has_one_path(inode.ino)
                 {
                     state.set_visit(visit.with_request());
@@ -170,117 +159,40 @@ impl Shared {
             });
         }
         if !with_pages.is_empty() {
-            let stamp = self.stamp_request();
+            let stamp = shared.stamp_request();
             for (inode, path) in with_pages {
-                self.start_revalidation(inode, path, stamp);
+                self.start_revalidation(shared, inode, path, stamp);
             }
         }
         files
     }
 
-    /// The files among the next `window` that are to be revalidated. They are marked as such.
-    fn select_followers(
-        &self,
-        visits: Vec<(u64, Ino)>,
-        window: usize,
-        max_requests: u8,
-    ) -> Vec<(Arc<Inode>, RemotePath)> {
-        let now = Instant::now();
-        let mut left = window;
-        let mut followers = Vec::new();
-        let tree = self.tree();
-        for (number, ino) in visits {
-            if left == 0 {
-                break;
-            }
-            let Some(inode) = tree.get(ino) else { continue };
-            let mut state = inode.state();
-            let Some(visit) = state.visit().filter(|visit| visit.number() == number) else {
-                continue;
-            };
-            left -= 1;
-            let interval = visit.interval().min(self.config.open_revalidate * 2);
-            let too_soon = now < visit.since() + interval / 2;
-            let too_often = visit.requests() >= max_requests;
-            if too_soon || too_often || !self.is_worth_revalidating(&state, now) {
-                continue;
-            }
-            let Ok([path]) = <[RemotePath; 1]>::try_from(tree.paths(ino)) else { continue };
-            state.set_visit(visit.with_request());
-            drop(state);
-            followers.push((inode, path));
-        }
-        followers
-    }
-
-    /// Whether an open of a file with this state could be deferred after a validation, and cannot
-    /// be for much longer without one.
-    fn is_worth_revalidating(&self, state: &State, now: Instant) -> bool {
-        let kind = FileKind::Regular;
-        let is_old = match self.config.consistency {
-            Consistency::CloseToOpen => state.validated(now, self.renewal_age()).is_none(),
-            _ => self.validated(state, kind).is_none(),
-        };
-        let can_defer = |attr: &Attr| {
-            may_read(&self.config, attr) && !self.wants_backing(attr) && self.has_pages(state, attr)
-        };
-        let unopened = state.open.iter().all(|open| open.remote.opened().is_none());
-        is_old
-            && unopened
-            && state.changes_in_flight() == 0
-            && state.last_attr().as_ref().is_some_and(can_defer)
-    }
-
     /// Begins to revalidate `inode`, if there is room for that.
     fn start_revalidation(
-        self: &Arc<Self>,
+        &self,
+        shared: &Arc<Shared>,
         inode: Arc<Inode>,
         path: RemotePath,
         stamp: RequestStamp,
     ) {
-        let Some(ended) = self.prefetch.revalidation.history().begin(inode.ino) else { return };
-        let shared = self.clone();
-        self.background.start(async move {
-            let _in_flight = InFlight { shared: &shared, ino: inode.ino, _ended: ended };
+        let Some(ended) = self.revalidation.history.lock().begin(inode.ino) else { return };
+        start(shared, |shared| async move {
+            let _in_flight = InFlight {
+                revalidation: &shared.prefetch.revalidation,
+                ino: inode.ino,
+                _ended: ended,
+            };
             // The open of the file gets the error.
             if let Ok(attr) = shared.remote.lstat(&path).await {
-                shared.record_revalidation(&inode, &path, &attr, stamp);
+                record_reply(&shared, &inode, &path, &attr, stamp);
             }
         });
-    }
-
-    /// Records the attributes that the server returned for `path`, a name of `inode`.
-    fn record_revalidation(
-        &self,
-        inode: &Inode,
-        path: &RemotePath,
-        attr: &Attr,
-        stamp: RequestStamp,
-    ) {
-        let mut tree = self.tree();
-        let Some((dir, name)) = tree.first_name(inode.ino) else { return };
-        let same_name = tree.path(inode.ino).as_ref() == Some(path);
-        if !same_name || !tree.is_current(dir, &name, stamp) || inode.kind != attr.kind {
-            return;
-        }
-        {
-            let state = inode.state();
-            let open = state.open.iter().any(|open| open.remote.opened().is_some());
-            let known = state.last_attr().map(|known| Validator::of(&known));
-            // An open handle may be of another file than the name.
-            if open && known != Some(Validator::of(attr)) || state.received_at() > stamp.at {
-                return;
-            }
-        }
-        tree.reconcile_listing(dir, &name, Some(attr), stamp);
-        self.record_attr(inode, attr, stamp);
-        tree.renew_name(dir, &name, inode.state().valid_until());
     }
 
     /// Waits for a revalidation of `inode` in flight, for at most [`MAX_WAIT`]. Returns whether
     /// there was one.
     pub(crate) async fn await_revalidation(&self, inode: &Inode) -> bool {
-        let in_flight = self.prefetch.revalidation.history().in_flight(inode.ino);
+        let in_flight = self.revalidation.history.lock().in_flight(inode.ino);
         let Some(mut ended) = in_flight else { return false };
         // No value is ever sent: the wait ends when the sender is dropped.
         let _ = tokio::time::timeout(MAX_WAIT, ended.changed()).await;
@@ -288,9 +200,98 @@ impl Shared {
     }
 }
 
+/// The age from which a validation is renewed: half of its lifetime, so that files which were opened
+/// one after the other are revalidated together the next time.
+fn renewal_age(config: &Config) -> Duration {
+    config.open_revalidate / 2
+}
+
+/// The files among the next `window` that are to be revalidated. They are marked as such.
+fn select_followers(
+    shared: &Shared,
+    visits: Vec<(u64, Ino)>,
+    window: usize,
+    max_requests: u8,
+) -> Vec<(Arc<Inode>, RemotePath)> {
+    let now = Instant::now();
+    let mut left = window;
+    let mut followers = Vec::new();
+    let tree = shared.tree();
+    for (number, ino) in visits {
+        if left == 0 {
+            break;
+        }
+        let Some(inode) = tree.get(ino) else { continue };
+        let mut state = inode.state();
+        let Some(visit) = state.visit().filter(|visit| visit.number() == number) else {
+            continue;
+        };
+        left -= 1;
+        let interval = visit.interval().min(shared.config.open_revalidate * 2);
+        let too_soon = now < visit.since() + interval / 2;
+        let too_often = visit.requests() >= max_requests;
+        if too_soon || too_often || !is_worth_revalidating(shared, &state, now) {
+            continue;
+        }
+        let Ok([path]) = <[RemotePath; 1]>::try_from(tree.paths(ino)) else { continue };
+        state.set_visit(visit.with_request());
+        drop(state);
+        followers.push((inode, path));
+    }
+    followers
+}
+
+/// Whether an open of a file with this state could be deferred after a validation, and cannot
+/// be for much longer without one.
+fn is_worth_revalidating(shared: &Shared, state: &State, now: Instant) -> bool {
+    let kind = FileKind::Regular;
+    let is_old = match shared.config.consistency {
+        Consistency::CloseToOpen => state.validated(now, renewal_age(&shared.config)).is_none(),
+        _ => shared.validated(state, kind).is_none(),
+    };
+    let can_defer = |attr: &Attr| {
+        may_read(&shared.config, attr)
+            && !shared.wants_backing(attr)
+            && shared.has_pages(state, attr)
+    };
+    let unopened = state.open.iter().all(|open| open.remote.opened().is_none());
+    is_old
+        && unopened
+        && state.changes_in_flight() == 0
+        && state.last_attr().as_ref().is_some_and(can_defer)
+}
+
+/// Records the attributes that the server returned for `path`, a name of `inode`.
+fn record_reply(
+    shared: &Shared,
+    inode: &Inode,
+    path: &RemotePath,
+    attr: &Attr,
+    stamp: RequestStamp,
+) {
+    let mut tree = shared.tree();
+    let Some((dir, name)) = tree.first_name(inode.ino) else { return };
+    let same_name = tree.path(inode.ino).as_ref() == Some(path);
+    if !same_name || !tree.is_current(dir, &name, stamp) || inode.kind != attr.kind {
+        return;
+    }
+    {
+        let state = inode.state();
+        let open = state.open.iter().any(|open| open.remote.opened().is_some());
+        let known = state.last_attr().map(|known| Validator::of(&known));
+        // An open handle may be of another file than the name.
+        if open && known != Some(Validator::of(attr)) || state.received_at() > stamp.at {
+            return;
+        }
+    }
+    tree.reconcile_listing(dir, &name, Some(attr), stamp);
+    shared.record_attr(inode, attr, stamp);
+    tree.renew_name(dir, &name, inode.state().valid_until());
+}
+
 /// A revalidation in flight. Removed from the list when dropped, whether it succeeded or not.
 struct InFlight<'a> {
-    shared: &'a Shared,
+    revalidation: &'a Revalidation,
     ino: Ino,
     /// Wakes the callers that wait, after it is off the list.
     _ended: watch::Sender<()>,
@@ -298,6 +299,6 @@ struct InFlight<'a> {
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.shared.prefetch.revalidation.history().end(self.ino);
+        self.revalidation.history.lock().end(self.ino);
     }
 }

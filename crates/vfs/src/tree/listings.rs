@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{RequestStamp, Tree};
 use crate::Ino;
 use crate::config::Timeout;
-use crate::dir_cache::{CachedListing, DirCache, FullListing, Lookup, Order};
+use crate::dir_cache::{CachedListing, DirCache, FullListing, Lookup};
 use crate::inode::Inode;
 use crate::numbers::ROOT_NUMBER;
 
@@ -140,23 +140,6 @@ impl Tree {
         }
     }
 
-    /// The directories in the cached listing of `path`, in this order, and whether each still
-    /// exists.
-    pub(crate) fn directories(&mut self, path: &RemotePath, order: Order) -> Vec<(Name, bool)> {
-        let mut names = self.listing_at(path).map(CachedListing::directories).unwrap_or_default();
-        match order {
-            Order::Listing => {}
-            Order::Name => {
-                names.sort_by(|(one, _), (other, _)| one.as_bytes().cmp(other.as_bytes()))
-            }
-            Order::Number => {
-                let number = self.expected_numbers_in(path);
-                names.sort_by_cached_key(|(name, _)| number(name));
-            }
-        }
-        names
-    }
-
     /// Computes the order by inode number for the cached listing of `path`.
     pub(crate) fn ensure_number_order(&mut self, path: &RemotePath) {
         let Some(listed) =
@@ -173,7 +156,7 @@ impl Tree {
     }
 
     /// The inode numbers of names in the directory at `path`, or those that they would get.
-    pub(crate) fn expected_numbers_in(&self, path: &RemotePath) -> impl Fn(&Name) -> u64 + use<'_> {
+    fn expected_numbers_in(&self, path: &RemotePath) -> impl Fn(&Name) -> u64 + use<'_> {
         let below = |(dir, number): (Option<Ino>, u64), name: &Name| match dir
             .and_then(|dir| self.child(dir, name))
         {

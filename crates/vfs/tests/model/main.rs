@@ -43,6 +43,7 @@ fn with_writers_that_wait_for_room_and_little_read_ahead() {
         dirty_bytes: 9_000,
         dirty_file_bytes: 5_000,
         readahead_bytes: 300_000,
+        prefetch: vfs::Prefetch::None,
         ..config()
     };
     run(runs(), || Kernel::new(bounds.clone(), Memory::Long));

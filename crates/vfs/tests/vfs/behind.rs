@@ -350,6 +350,15 @@ proptest! {
         run(&Config { login: Some((0, 0)), ..Config::default() }, &steps);
     }
 
+    /// The same without what is requested ahead.
+    #[test]
+    fn what_is_read_without_prefetching_is_no_older_than_a_second(
+        steps in prop::collection::vec(step(), 0..60),
+    ) {
+        let prefetch = vfs::Prefetch::None;
+        run(&Config { login: Some((0, 0)), prefetch, ..Config::default() }, &steps);
+    }
+
     /// C1 at once, if each open sends a request and absent names are not cached.
     #[test]
     fn what_is_read_is_what_is_there(steps in prop::collection::vec(step(), 0..60)) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use base::Access;
 use testkit::{Call, FaultyRemote, MemRemote};
 use tokio::time::{Instant, advance};
-use vfs::{Config, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Vfs};
+use vfs::{Config, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Prefetch, Vfs};
 
 const FILES: usize = 200;
 const LONG_AGO: i64 = 1_000_000_000;
@@ -39,11 +39,11 @@ struct Mount {
     names: Vec<Vec<u8>>,
 }
 
-/// All files were read, in the order of their listing, a second ago.
-async fn read_before() -> Mount {
+/// All files were listed.
+async fn listed(prefetch: Prefetch) -> Mount {
     let remote = Arc::new(MemRemote::new());
     let faulty = Arc::new(FaultyRemote::new(remote.clone()));
-    let config = Config { login: Some((0, 0)), ..Config::default() };
+    let config = Config { login: Some((0, 0)), prefetch, ..Config::default() };
     let vfs = Vfs::new(faulty.clone(), config);
     for number in 0..FILES {
         // So that the listing is not sorted by name.
@@ -61,7 +61,12 @@ async fn read_before() -> Mount {
         }
     }
     vfs.releasedir(handle);
-    let mount = Mount { remote, faulty, vfs, names: listed.names };
+    Mount { remote, faulty, vfs, names: listed.names }
+}
+
+/// All files were read, in the order of their listing, a second ago.
+async fn read_before() -> Mount {
+    let mount = listed(Prefetch::All).await;
     for name in &mount.names {
         assert!(!mount.read(name, false).await);
     }
@@ -155,4 +160,66 @@ async fn c2_what_was_listed_with_another_size_is_fetched() {
     }
     let waits = begun.elapsed().as_millis() / TRIP.as_millis();
     assert!(waits <= FILES as u128 / 4, "{waits} waits");
+}
+
+/// Each level requests ahead what it includes, and nothing else.
+#[tokio::test(start_paused = true)]
+async fn a_level_of_prefetching_includes_those_before_it() {
+    for (level, validates, fetches) in [
+        (Prefetch::None, false, false),
+        (Prefetch::Listings, false, false),
+        (Prefetch::Metadata, true, false),
+        (Prefetch::All, true, true),
+    ] {
+        let mount = listed(level).await;
+        mount.remote.set_latency(Some(TRIP));
+        for ahead in [fetches, validates] {
+            mount.faulty.reset_calls();
+            let begun = Instant::now();
+            for name in &mount.names {
+                mount.read(name, false).await;
+            }
+            let waits = begun.elapsed().as_millis() / TRIP.as_millis();
+            assert_eq!(waits < FILES as u128 / 2, ahead, "{level:?}: {waits} waits");
+            advance(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+/// The directories of a walk.
+#[tokio::test(start_paused = true)]
+async fn directories_are_listed_ahead_only_if_that_is_wanted() {
+    const DIRS: u128 = 50;
+    for level in [Prefetch::None, Prefetch::Listings] {
+        let remote = Arc::new(MemRemote::new());
+        for number in 0..DIRS {
+            remote.put_file(&format!("d{number:02}/e/f"), "");
+        }
+        let vfs = Vfs::new(remote.clone(), Config { prefetch: level, ..Config::default() });
+        remote.set_latency(Some(TRIP));
+        let begun = Instant::now();
+        let mut stack = vec![Ino::ROOT];
+        while let Some(dir) = stack.pop() {
+            let handle = vfs.opendir(dir).await.unwrap();
+            let mut entries = Names::default();
+            loop {
+                let before = entries.next;
+                vfs.readdir(handle, before, false, &mut entries).await.unwrap();
+                if entries.next == before {
+                    break;
+                }
+            }
+            vfs.releasedir(handle);
+            for name in entries.names.iter().rev() {
+                let LookupResult::Found(entry) = vfs.lookup(dir, name).await.unwrap() else {
+                    panic!("absent");
+                };
+                if entry.stat.attr.is_dir() {
+                    stack.push(entry.ino);
+                }
+            }
+        }
+        let waits = begun.elapsed().as_millis() / TRIP.as_millis();
+        assert_eq!(waits < DIRS, level == Prefetch::Listings, "{level:?}: {waits} waits");
+    }
 }

@@ -1,5 +1,7 @@
 //! How long cached names, attributes and data are valid, and what the kernel caches.
 
+use vfs::Prefetch;
+
 use super::Effect::{Choice, Flag, Ignored, Number, Seconds};
 use super::{Effect, MountOption, option};
 use crate::mount::draft::Draft;
@@ -152,6 +154,16 @@ pub(super) const OPTIONS: &[MountOption] = &[
         "readahead",
         "maximum bytes read ahead, for all files together; 0: none (default 67108864)",
         Number(0, u32::MAX, |draft, bytes| draft.request.cache.readahead_bytes = bytes),
+    ),
+    option(
+        "prefetch",
+        "fetch ahead: none, listings, metadata (and cached files' attributes), all (default)",
+        Choice(&[
+            ("none", |draft| draft.request.cache.prefetch = Prefetch::None),
+            ("listings", |draft| draft.request.cache.prefetch = Prefetch::Listings),
+            ("metadata", |draft| draft.request.cache.prefetch = Prefetch::Metadata),
+            ("all", |draft| draft.request.cache.prefetch = Prefetch::All),
+        ]),
     ),
     option(
         "dirty_bytes",

@@ -1,0 +1,19 @@
+//! The file system over in-memory remotes.
+
+mod behind;
+mod behind_parts;
+mod digests;
+mod flush;
+mod invalidate;
+mod kept;
+mod memory;
+mod names;
+mod opens;
+mod promises;
+mod readahead;
+mod regressions;
+mod revalidation;
+mod stale;
+mod times;
+mod waits;
+mod write_behind;
