@@ -1,5 +1,5 @@
 //! The types that all crates of sshoal share: [`Remote`], handle guards, paths, attributes, errno,
-//! and the in-place [`task`]s that run operations.
+//! a mutex, and the in-place [`task`]s that run operations.
 //!
 //! This crate does no I/O, and knows neither FUSE nor SFTP nor ssh.
 #![forbid(unsafe_code)]
@@ -7,6 +7,7 @@
 pub mod attr;
 pub mod errno;
 pub mod guard;
+pub mod mutex;
 pub mod path;
 pub mod printable;
 pub mod remote;
@@ -17,6 +18,7 @@ pub mod task;
 pub use attr::{Attr, AttrChange, FileKind, StatVfs, Timestamp};
 pub use errno::{Errno, Result};
 pub use guard::{DirGuard, OpenGuard, OwnedFh};
+pub use mutex::Mutex;
 pub use path::{InvalidName, Name, RemotePath};
 pub use printable::printable;
 pub use remote::{

@@ -2,10 +2,10 @@
 //! object.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{Errno, Result};
+use crate::{Errno, Mutex, Result};
 
 /// Open objects by the number that the caller knows.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl<T> Table<T> {
 
     /// Adds an object under a reserved number.
     pub fn insert(&self, number: u64, opened: Arc<T>) {
-        self.lock().insert(number, opened);
+        self.open.lock().insert(number, opened);
     }
 
     /// Adds an object and returns its number.
@@ -40,34 +40,30 @@ impl<T> Table<T> {
 
     /// The object with this number; `EBADF` if it was removed or never existed.
     pub fn get(&self, number: u64) -> Result<Arc<T>> {
-        self.lock().get(&number).cloned().ok_or(Errno::EBADF)
+        self.open.lock().get(&number).cloned().ok_or(Errno::EBADF)
     }
 
     /// Removes an object. Its current users keep it alive. If the caller drops the result, the
     /// object is dropped without the lock.
     pub fn remove(&self, number: u64) -> Option<Arc<T>> {
-        self.lock().remove(&number)
+        self.open.lock().remove(&number)
     }
 
     /// Calls `body` with each object. `body` must not add or remove any.
     pub fn each(&self, body: impl FnMut(&Arc<T>)) {
-        self.lock().values().for_each(body);
+        self.open.lock().values().for_each(body);
     }
 
     /// The number of objects.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.open.lock().len()
     }
 
     /// Whether the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<T>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
