@@ -22,7 +22,7 @@
 //! 2. A content is completed only if it was read between two equal answers of the server, and if no
 //!    change can be invisible in them (`write_behind`, `validators`).
 //! 3. An answer that was requested before a change made here is never recorded after it
-//!    (`changes`), and is not used if another mount has recorded it (`change_times`).
+//!    (`changes`), and is not used if another mount has recorded it.
 //! 4. An open file shows one content. Before a change made here that affects it, it is opened at
 //!    the server (`files`).
 //! 5. After damage, a full disk or a failing store the bytes come from the server; other bytes are
@@ -30,9 +30,8 @@
 //! 6. A name is absent only if a complete listing lacks it, or the remote says so.
 //! 7. Locks are held for a few instructions, never across an await.
 //!
-//! Not here: readahead (`vfs`), connections (`steady`), the files of the store (`store`).
+//! Not here: readahead (`vfs`), connections (`recovery`), the files of the store (`store`).
 
-mod change_times;
 mod changes;
 mod config;
 mod digests;
@@ -41,7 +40,6 @@ mod idle_gate;
 mod listing;
 mod mutations;
 mod names;
-mod offline;
 mod opening;
 mod pending_listings;
 mod reading;
@@ -51,25 +49,24 @@ mod warm;
 mod write_behind;
 mod writer;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use base::{Remote, RemotePath, Result};
+use base::{Errno, Mutex, Remote, RemotePath, Result, Table};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 pub use config::{CachedConfig, Mode, SubTrees};
 pub use digests::DigestSource;
 pub use warm::{Presence, Warmed};
 
 use crate::{SourceId, Store};
-use change_times::ChangeTimes;
 use changes::Changes;
 use digests::ServerDigests;
 use files::Files;
-use listing::Listings;
-use offline::OfflineMisses;
+use listing::OpenDir;
 use pending_listings::PendingListings;
 use validators::Validators;
 use write_behind::WriteBehind;
@@ -107,13 +104,18 @@ pub struct CachedStatus {
     pub missed_offline: u64,
 }
 
+/// The counters, with the names of [`CachedStatus`].
 #[derive(Default)]
 pub(crate) struct Counters {
     hits: AtomicU64,
     misses: AtomicU64,
     read_here_bytes: AtomicU64,
     read_there_bytes: AtomicU64,
+    completed: AtomicU64,
+    changed_meanwhile: AtomicU64,
+    left_out_bytes: AtomicU64,
     damaged: AtomicU64,
+    missed_offline: AtomicU64,
 }
 
 /// Adds to a counter.
@@ -132,12 +134,52 @@ pub(crate) enum ReadPolicy {
     CacheOnly,
 }
 
-/// Bound on the names of files that were hard-linked here: some megabytes. Beyond it no file is
-/// read from the store.
-const MAX_LINKED: usize = 16 << 10;
+/// How long a request waits for the remote.
+#[derive(Clone, Copy)]
+pub(crate) enum RemoteWait {
+    /// While it is reachable, where the cache may be used instead.
+    WhileConnected,
+    /// Without a limit.
+    Unbounded,
+}
 
-/// Bound on the directories with invalid attributes: some megabytes. Beyond it all are invalid.
-const MAX_INVALID_DIRS: usize = 16 << 10;
+/// A set of paths, bounded to some megabytes: beyond that it contains all paths.
+#[derive(Default)]
+pub(crate) struct PathSet(Mutex<HashSet<RemotePath>>);
+
+impl PathSet {
+    /// Bound on the paths.
+    const MAX: usize = 16 << 10;
+
+    pub(crate) fn insert(&self, path: &RemotePath) {
+        let mut paths = self.0.lock();
+        if paths.len() <= PathSet::MAX {
+            paths.insert(path.clone());
+        }
+    }
+
+    fn remove(&self, path: &RemotePath) {
+        let mut paths = self.0.lock();
+        if !paths.is_empty() && paths.len() <= PathSet::MAX {
+            paths.remove(path);
+        }
+    }
+
+    fn contains(&self, path: &RemotePath) -> bool {
+        let paths = self.0.lock();
+        paths.len() > PathSet::MAX || paths.contains(path)
+    }
+
+    /// Adds the new names of the paths within `from`, which was renamed to `to`.
+    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
+        let moved: Vec<_> = self.0.lock().iter().filter_map(|path| path.moved(from, to)).collect();
+        moved.iter().for_each(|path| self.insert(path));
+    }
+}
+
+/// Time between two log lines about one kind of miss offline. A walk through a tree that is not
+/// cached would fill the log otherwise.
+const LOG_PAUSE: Duration = Duration::from_secs(30);
 
 /// How long the end of a mount waits for the latest data: half the time that a mount has to end,
 /// since a host that does not answer must not keep records from being written.
@@ -151,22 +193,22 @@ pub(crate) struct Core {
     /// The identity for records of immutable trees.
     pinned: SourceId,
     pub(crate) files: Files,
-    pub(crate) listings: Listings,
+    pub(crate) listings: Table<OpenDir>,
     pub(crate) pending_listings: PendingListings,
     pub(crate) changes: Changes,
-    pub(crate) change_times: ChangeTimes,
     pub(crate) recorder: Recorder,
     pub(crate) validators: Validators,
     pub(crate) write_behind: WriteBehind,
-    pub(crate) misses: OfflineMisses,
     pub(crate) server_digests: ServerDigests,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Arc<Counters>,
+    /// When each kind of miss offline was logged last.
+    misses_logged_at: Mutex<HashMap<&'static str, Instant>>,
     /// Names of files that have another name, too: a write through that name would not be noticed
     /// here.
-    linked: Mutex<HashSet<RemotePath>>,
+    pub(crate) linked: PathSet,
     /// Directories in which names were changed here: their recorded attributes, among them the
     /// mtime, are invalid until they are requested.
-    invalid_dirs: Mutex<HashSet<RemotePath>>,
+    pub(crate) invalid_dirs: PathSet,
 }
 
 impl Cached {
@@ -185,22 +227,21 @@ impl Cached {
             store: store.clone(),
             pending_listings: PendingListings::default(),
             changes: Changes::default(),
-            change_times: ChangeTimes::default(),
         };
+        let counters = Arc::<Counters>::default();
         let core = Arc::new(Core {
-            files: Files::new(inner.clone()),
-            listings: Listings::new(inner.clone()),
+            files: Files::new(inner.clone(), config.offline),
+            listings: Table::default(),
             validators: Validators::new(config.clock_skew, window),
-            write_behind: WriteBehind::new(recorder.clone(), shutdown)?,
+            write_behind: WriteBehind::new(recorder.clone(), counters.clone(), shutdown)?,
             pending_listings: recorder.pending_listings.clone(),
             changes: recorder.changes.clone(),
-            change_times: recorder.change_times.clone(),
             recorder,
-            misses: OfflineMisses::default(),
             server_digests: ServerDigests::default(),
-            counters: Counters::default(),
-            linked: Mutex::default(),
-            invalid_dirs: Mutex::default(),
+            counters,
+            misses_logged_at: Mutex::default(),
+            linked: PathSet::default(),
+            invalid_dirs: PathSet::default(),
             pinned: Cached::pinned_source(&config.source),
             inner,
             store,
@@ -219,18 +260,18 @@ impl Cached {
     /// The counters so far.
     #[must_use]
     pub fn status(&self) -> CachedStatus {
-        let (counters, stats) = (&self.core.counters, &self.core.write_behind.stats);
+        let counters = &self.core.counters;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CachedStatus {
             hits: read(&counters.hits),
             misses: read(&counters.misses),
             read_here_bytes: read(&counters.read_here_bytes),
             read_there_bytes: read(&counters.read_there_bytes),
-            completed: read(&stats.completed),
-            changed_meanwhile: read(&stats.changed),
-            left_out_bytes: read(&stats.left_out_bytes),
+            completed: read(&counters.completed),
+            changed_meanwhile: read(&counters.changed_meanwhile),
+            left_out_bytes: read(&counters.left_out_bytes),
             damaged: read(&counters.damaged),
-            missed_offline: self.core.misses.count(),
+            missed_offline: read(&counters.missed_offline),
         }
     }
 
@@ -245,11 +286,8 @@ impl Cached {
     /// that is not written yet is fetched again.
     pub async fn shutdown(&self) {
         if !self.core.inner.is_disconnected() {
-            self.core
-                .files
-                .all()
-                .iter()
-                .for_each(|file| self.core.write_behind.reader_closed(file));
+            let files = self.core.files.matching(|_| true);
+            files.iter().for_each(|file| self.core.write_behind.reader_closed(file));
         }
         let _ = tokio::time::timeout(SHUTDOWN_WAIT, self.wait_idle()).await;
         let store = self.core.store.clone();
@@ -278,33 +316,78 @@ impl Core {
         self.config.stale_ok && self.inner.is_disconnected()
     }
 
-    /// Runs `request`; with `stale_ok` only while the remote is reachable.
-    pub(crate) async fn while_connected<T>(
+    /// Runs `request`; with `stale_ok` only while the remote is reachable, unless it may wait
+    /// without a limit.
+    pub(crate) async fn within<T>(
         &self,
+        wait: RemoteWait,
         request: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
-        if !self.config.stale_ok {
-            return request.await;
+        match wait {
+            RemoteWait::WhileConnected if self.config.stale_ok => tokio::select! {
+                biased;
+                answer = request => answer,
+                () = self.inner.disconnected() => Err(Errno::EHOSTDOWN),
+            },
+            _ => request.await,
         }
-        tokio::select! {
-            biased;
-            answer = request => answer,
-            () = self.inner.disconnected() => Err(base::Errno::EHOSTDOWN),
+    }
+
+    /// The answer to a query of `path`: what is `known` where the policy says so, or the remote
+    /// turns out to be unreachable; else that of `request`. `what` names a missing answer in the
+    /// log.
+    pub(crate) async fn answer<T: Send, F: Future<Output = Result<T>> + Send>(
+        &self,
+        what: &'static str,
+        path: &RemotePath,
+        known: impl Fn(ReadPolicy) -> Option<Result<T>> + Send,
+        request: impl Fn(RemoteWait) -> F + Send,
+    ) -> Result<T> {
+        let policy = self.read_policy(path);
+        if policy != ReadPolicy::Server
+            && let Some(known) = known(policy)
+        {
+            return known;
         }
+        if policy != ReadPolicy::CacheOnly {
+            let answer = request(RemoteWait::WhileConnected).await;
+            if !self.falls_back(&answer) {
+                return answer;
+            }
+            if let Some(known) = known(ReadPolicy::CacheOnly) {
+                return known;
+            }
+        }
+        self.unless_offline(what, path)?;
+        request(RemoteWait::Unbounded).await
     }
 
     /// `what` of `path` is not in the cache. Offline that is an error. While the remote is away with
     /// `stale_ok` it is not: the caller sends the request, which waits or fails as without a cache.
     pub(crate) fn unless_offline(&self, what: &'static str, path: &RemotePath) -> Result<()> {
         match self.config.offline {
-            true => Err(self.misses.report(what, path)),
+            true => Err(self.missed_offline(what, path)),
             false => Ok(()),
         }
     }
 
+    /// Counts and logs that `what` of `path` is not cached; returns the error for it.
+    pub(crate) fn missed_offline(&self, what: &'static str, path: &RemotePath) -> Errno {
+        let count = self.counters.missed_offline.fetch_add(1, Ordering::Relaxed) + 1;
+        let (mut logged_at, now) = (self.misses_logged_at.lock(), Instant::now());
+        if logged_at.get(what).is_none_or(|last| now.duration_since(*last) >= LOG_PAUSE) {
+            logged_at.insert(what, now);
+            tracing::warn!(
+                "{path}: {what} not in the cache, and the server is not queried: EIO ({count} so \
+                 far); 'sshoal warm' fetches files for offline use"
+            );
+        }
+        Errno::EIO
+    }
+
     /// Whether a request with this result is answered from the cache instead.
     pub(crate) fn falls_back<T>(&self, answer: &Result<T>) -> bool {
-        let lost = matches!(answer, Err(base::Errno::EHOSTDOWN | base::Errno::ETIMEDOUT));
+        let lost = matches!(answer, Err(Errno::EHOSTDOWN | Errno::ETIMEDOUT));
         self.config.stale_ok && lost
     }
 
@@ -336,45 +419,5 @@ impl Core {
 
     pub(crate) fn both_sources(&self) -> [&SourceId; 2] {
         [&self.config.source, &self.pinned]
-    }
-
-    /// Invalidates the recorded attributes of the directory.
-    pub(crate) fn invalidate_attr(&self, dir: &RemotePath) {
-        let mut invalid_dirs = self.invalid_dirs.lock().unwrap_or_else(PoisonError::into_inner);
-        if invalid_dirs.len() <= MAX_INVALID_DIRS {
-            invalid_dirs.insert(dir.clone());
-        }
-    }
-
-    /// Marks the recorded attributes of the directory as valid, after a request for them.
-    pub(crate) fn revalidate_attr(&self, dir: &RemotePath) {
-        let mut invalid_dirs = self.invalid_dirs.lock().unwrap_or_else(PoisonError::into_inner);
-        if !invalid_dirs.is_empty() && invalid_dirs.len() <= MAX_INVALID_DIRS {
-            invalid_dirs.remove(dir);
-        }
-    }
-
-    pub(crate) fn is_attr_invalid(&self, dir: &RemotePath) -> bool {
-        let invalid_dirs = self.invalid_dirs.lock().unwrap_or_else(PoisonError::into_inner);
-        invalid_dirs.len() > MAX_INVALID_DIRS || invalid_dirs.contains(dir)
-    }
-
-    /// Whether the file may have another name that was created here.
-    pub(crate) fn is_linked(&self, path: &RemotePath) -> bool {
-        let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
-        linked.len() > MAX_LINKED || linked.contains(path)
-    }
-
-    pub(crate) fn note_linked(&self, path: &RemotePath) {
-        let mut linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
-        if linked.len() <= MAX_LINKED {
-            linked.insert(path.clone());
-        }
-    }
-
-    /// The names of linked files within `path`.
-    pub(crate) fn linked_within(&self, path: &RemotePath) -> Vec<RemotePath> {
-        let linked = self.linked.lock().unwrap_or_else(PoisonError::into_inner);
-        linked.iter().filter(|at| at.is_within(path)).cloned().collect()
     }
 }

@@ -80,6 +80,15 @@ impl DirFd {
         self.existing(name, OFlags::RDONLY)
     }
 
+    /// The whole file; `None` if it is longer than `max_bytes`.
+    pub(crate) fn read_whole(&self, name: &[u8], max_bytes: u64) -> io::Result<Option<Vec<u8>>> {
+        let (file, stat) = self.read_only(name)?;
+        match stat.st_size as u64 {
+            len if len <= max_bytes => read_exact_at(&file, 0, len as usize),
+            _ => Ok(None),
+        }
+    }
+
     pub(crate) fn read_write(&self, name: &[u8]) -> io::Result<(File, Stat)> {
         self.existing(name, OFlags::RDWR)
     }

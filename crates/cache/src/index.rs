@@ -18,10 +18,10 @@ pub(crate) mod record;
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{Name, RemotePath};
+use base::{Mutex, Name, RemotePath};
 use rustix::io::Errno;
 
 use self::directory::Directory;
@@ -31,7 +31,7 @@ use crate::digest::Digest;
 use crate::metadata::{KnownAttr, KnownFile, KnownLink, Listing, SourceId};
 use crate::store::layout::Layout;
 use crate::store::quota::on_disk;
-use crate::store::shared::{Counters, Shared};
+use crate::store::shared::Shared;
 
 type Key = (SourceId, RemotePath);
 
@@ -62,12 +62,8 @@ impl Memory {
         Memory { bound_bytes, distrusted: AtomicBool::new(false), kept: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn get(&self, key: &Key) -> Arc<Mutex<Loaded>> {
-        let mut kept = self.lock();
+        let mut kept = self.kept.lock();
         kept.uses += 1;
         let uses = kept.uses;
         if let Some(entry) = kept.directories.get_mut(key) {
@@ -81,7 +77,7 @@ impl Memory {
 
     /// Sets the size of a directory. Beyond the bound the half used least recently is evicted.
     fn weigh(&self, key: &Key, bytes: u64) {
-        let mut kept = self.lock();
+        let mut kept = self.kept.lock();
         let Some(entry) = kept.directories.get_mut(key) else { return };
         let before = std::mem::replace(&mut entry.bytes, bytes);
         kept.bytes = kept.bytes - before + bytes;
@@ -91,7 +87,7 @@ impl Memory {
     }
 
     fn remove(&self, key: &Key) {
-        let mut kept = self.lock();
+        let mut kept = self.kept.lock();
         if let Some(entry) = kept.directories.remove(key) {
             kept.bytes -= entry.bytes;
         }
@@ -122,28 +118,35 @@ fn split(path: &RemotePath) -> (RemotePath, Vec<u8>) {
 }
 
 impl Shared {
-    pub(crate) fn known_file(&self, source: &SourceId, path: &RemotePath) -> Option<KnownFile> {
+    /// The record of the content of the file `path`.
+    pub fn file(&self, source: &SourceId, path: &RemotePath) -> Option<KnownFile> {
         let (parent, name) = split(path);
-        self.look_up(source, parent, |directory| directory.file(&name))
+        self.with_directory(source, parent, |directory| directory.file(&name))
     }
 
-    pub(crate) fn known_link(&self, source: &SourceId, path: &RemotePath) -> Option<KnownLink> {
+    /// The target of the symbolic link `path`.
+    pub fn link(&self, source: &SourceId, path: &RemotePath) -> Option<KnownLink> {
         let (parent, name) = split(path);
-        self.look_up(source, parent, |directory| directory.link(&name))
+        self.with_directory(source, parent, |directory| directory.link(&name))
     }
 
-    pub(crate) fn known_attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
+    /// The attributes of `path` that were recorded last: by themselves, with a content, or in the
+    /// listing of its directory. `None` also if a later listing lacks the name.
+    pub fn attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
         let (parent, name) = split(path);
-        self.look_up(source, parent, |directory| directory.attr(&name))
+        self.with_directory(source, parent, |directory| directory.attr(&name))
     }
 
-    pub(crate) fn is_listed(&self, source: &SourceId, path: &RemotePath) -> Option<bool> {
+    /// Whether the listing of its directory has the name of `path`; `None` without a listing. A
+    /// look-up by name, where [`Shared::directory`] would make the caller search.
+    pub fn is_listed(&self, source: &SourceId, path: &RemotePath) -> Option<bool> {
         let (parent, name) = split(path);
-        self.look_up(source, parent, |directory| directory.lists(&name))
+        self.with_directory(source, parent, |directory| directory.lists(&name))
     }
 
-    pub(crate) fn known_listing(&self, source: &SourceId, path: &RemotePath) -> Option<Listing> {
-        self.look_up(source, path.clone(), Directory::listing)
+    /// The complete listing of the directory `path`.
+    pub fn directory(&self, source: &SourceId, path: &RemotePath) -> Option<Listing> {
+        self.with_directory(source, path.clone(), Directory::listing)
     }
 
     /// The files in the directory `path` that are `wanted`, with their contents.
@@ -163,19 +166,6 @@ impl Shared {
         files.unwrap_or_default()
     }
 
-    fn look_up<T>(
-        &self,
-        source: &SourceId,
-        path: RemotePath,
-        find: impl FnOnce(&Directory) -> Option<T>,
-    ) -> Option<T> {
-        let found = self.with_directory(source, path, find);
-        let counters = &self.counters;
-        let counter = if found.is_some() { &counters.record_hits } else { &counters.record_misses };
-        Counters::add(counter, 1);
-        found
-    }
-
     fn with_directory<T>(
         &self,
         source: &SourceId,
@@ -193,7 +183,7 @@ impl Shared {
             return None;
         };
         let entry = self.memory.get(&key);
-        let mut loaded = entry.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = entry.lock();
         if !loaded.is_current(&stat) {
             if let Err(why) = loaded.load(&layout.index, &target) {
                 self.without_records(&layout, &key, why);
@@ -269,7 +259,8 @@ impl Shared {
         }
     }
 
-    pub(crate) fn record_listing(
+    /// Records a listing, which must be complete: names that are not in it are taken for absent.
+    pub fn record_directory(
         self: &Arc<Shared>,
         source: &SourceId,
         path: &RemotePath,
@@ -284,8 +275,10 @@ impl Shared {
         self.record(source, path, &[record]);
     }
 
-    /// Forgets a name, all below it, and the listing of its directory.
-    pub(crate) fn forget_path(self: &Arc<Shared>, source: &SourceId, path: &RemotePath) {
+    /// Forgets `path`, all below it, and the listing of its directory. When this returns, no
+    /// process finds their records; after a power loss the latest forgetting may be undone. Records
+    /// that other processes write at the same time, or have read and not recorded yet, may stay.
+    pub fn forget(self: &Arc<Shared>, source: &SourceId, path: &RemotePath) {
         let layout = self.layout();
         let (parent, name) = split(path);
         if !name.is_empty() {
@@ -298,8 +291,8 @@ impl Shared {
         }
     }
 
-    /// Forgets the attributes of a directory, and the listing of its parent, if they are known.
-    pub(crate) fn forget_attr(&self, source: &SourceId, path: &RemotePath) {
+    /// Forgets the attributes of the directory `path`, not those of its entries.
+    pub fn forget_attr(&self, source: &SourceId, path: &RemotePath) {
         let (parent, name) = split(path);
         let known = self.with_directory(source, parent.clone(), |above| above.attr(&name));
         if known.is_some() {
@@ -307,8 +300,8 @@ impl Shared {
         }
     }
 
-    /// Forgets the listing of a directory.
-    pub(crate) fn forget_names(&self, source: &SourceId, path: &RemotePath) {
+    /// Forgets the listing of the directory `path`, not the records of its names.
+    pub fn forget_listing(&self, source: &SourceId, path: &RemotePath) {
         self.forget_in(&self.layout(), source, path, Record::ForgetListing);
     }
 

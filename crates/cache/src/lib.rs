@@ -10,7 +10,6 @@ pub mod cached;
 mod codec;
 pub mod digest;
 mod dir_fd;
-mod in_flight;
 mod index;
 pub mod metadata;
 mod object;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use base::{Attr, DirEntry, FileKind, Timestamp};
+use base::{Attr, DirEntry, Timestamp};
 
 use crate::digest::{Digest, hex};
 
@@ -28,16 +28,6 @@ impl Validator {
     #[must_use]
     pub fn of(attr: &Attr) -> Validator {
         Validator { size: attr.size, mtime: attr.mtime }
-    }
-
-    /// Whether a content that was read while the clock said `now` may still change without a change
-    /// of the validator.
-    ///
-    /// `now` is the server's or this machine's clock, whichever is earlier. An mtime in the future
-    /// is always racy.
-    #[must_use]
-    pub fn is_racy(&self, now: Timestamp) -> bool {
-        self.mtime.secs.saturating_add(RACY_SECS) > now.secs
     }
 }
 
@@ -76,10 +66,10 @@ impl fmt::Debug for SourceId {
 pub struct KnownFile {
     /// The attributes with which the content was read.
     pub attr: Attr,
-    /// The content. [`crate::Store::object`] returns it if it is still in the store.
+    /// The content. `Store::object` returns it if it is still in the store.
     pub digest: Digest,
     /// The content may have changed without a change of the validator after it was read
-    /// ([`Validator::is_racy`]): only a new fetch of the file makes it certain again.
+    /// ([`RACY_SECS`]): only a new fetch of the file makes it certain again.
     pub racy: bool,
     /// When the content was read, by this machine's clock.
     pub fetched_at: Timestamp,
@@ -90,14 +80,6 @@ impl KnownFile {
     #[must_use]
     pub fn validator(&self) -> Validator {
         Validator::of(&self.attr)
-    }
-
-    /// The content that the file has now, given its present attributes `attr`; `None` if that is
-    /// not certain.
-    #[must_use]
-    pub fn current(&self, attr: &Attr) -> Option<Digest> {
-        let same = attr.kind == FileKind::Regular && self.validator() == Validator::of(attr);
-        (same && !self.racy).then_some(self.digest)
     }
 }
 
@@ -130,36 +112,4 @@ pub struct KnownAttr {
     pub attr: Attr,
     /// When they were seen, by this machine's clock.
     pub seen_at: Timestamp,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn attr(size: u64, mtime: i64) -> Attr {
-        let mtime = Timestamp::from_secs(mtime);
-        Attr { kind: FileKind::Regular, perm: 0o644, size, uid: 1, gid: 1, atime: mtime, mtime }
-    }
-
-    #[test]
-    fn a_time_of_change_counts_when_two_seconds_have_passed() {
-        let validator = Validator::of(&attr(1, 100));
-        let racy_at = |secs, nanos| validator.is_racy(Timestamp { secs, nanos });
-        assert!(racy_at(50, 0), "in the future");
-        assert!(racy_at(100, 0));
-        assert!(racy_at(101, 999_999_999));
-        assert!(!racy_at(102, 0));
-    }
-
-    #[test]
-    fn a_content_is_current_only_with_its_own_size_and_time() {
-        let digest = Digest::of(b"");
-        let known =
-            KnownFile { attr: attr(3, 9), digest, racy: false, fetched_at: Timestamp::now() };
-        assert_eq!(known.current(&Attr { perm: 0o600, ..attr(3, 9) }), Some(digest));
-        assert_eq!(known.current(&attr(4, 9)), None);
-        assert_eq!(known.current(&attr(3, 10)), None);
-        assert_eq!(known.current(&Attr { kind: FileKind::Symlink, ..attr(3, 9) }), None);
-        assert_eq!(KnownFile { racy: true, ..known }.current(&attr(3, 9)), None);
-    }
 }

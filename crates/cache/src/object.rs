@@ -23,9 +23,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use base::Mutex;
 
 use bytes::Bytes;
 use rustix::fs::Stat;
@@ -40,7 +42,7 @@ use crate::digest::{Digest, Digests};
 use crate::dir_fd::{DirFd, note_use, read_exact_at};
 use crate::store::layout::Layout;
 use crate::store::quota::on_disk;
-use crate::store::shared::{Counters, Shared};
+use crate::store::shared::Shared;
 
 /// The unit in which contents are verified and partial ones are kept: the length of the kernel's
 /// usual read. Its checksum is 1/8192 of it. With a smaller unit more checksums would have to be
@@ -76,6 +78,8 @@ struct Inner {
     ino: u64,
     file: Arc<OwnedFd>,
     body: Body,
+    /// All of it was verified, at the open or by [`Object::verify`].
+    verified: AtomicBool,
 }
 
 enum Body {
@@ -86,7 +90,6 @@ enum Body {
     Large {
         sums: Vec<[u8; CHECKSUM_BYTES]>,
         block_sums: BlockSumCache,
-        whole: AtomicBool,
     },
 }
 
@@ -103,13 +106,13 @@ const MAX_VERIFIED: usize = 4096;
 
 impl Verified {
     fn has(&self, key: &(Digest, u64), status: Status) -> bool {
-        let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = self.0.lock();
         let known = files.get(key);
         known.is_some_and(|(known, at)| *known == status && at.elapsed() < VERIFIED_FOR)
     }
 
     fn note(&self, key: (Digest, u64), status: Status) {
-        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.0.lock();
         if files.len() >= MAX_VERIFIED {
             files.clear();
         }
@@ -163,22 +166,17 @@ impl Object {
         if offset >= end {
             return Ok(Some(Bytes::new()));
         }
-        let read = match self.0.read(offset, end, wait) {
-            Ok(read) => read,
-            Err(ReadError::WouldWait) => return Ok(None),
-            Err(ReadError::Damaged) => return Err(self.0.remove_damaged()),
-        };
-        Counters::add(&self.0.shared.counters.read_bytes, end - offset);
-        Ok(Some(read))
+        match self.0.read(offset, end, wait) {
+            Ok(read) => Ok(Some(read)),
+            Err(ReadError::WouldWait) => Ok(None),
+            Err(ReadError::Damaged) => Err(self.0.remove_damaged()),
+        }
     }
 
     /// Reads and verifies all of it, once per process and file, as long as the file is not written
     /// to. For callers that read the [`Object::file`] themselves.
     pub fn verify(&self) -> Result<(), Damaged> {
-        let Body::Large { whole, .. } = &self.0.body else {
-            return self.read(0, self.0.size as usize).map(drop);
-        };
-        if whole.load(Ordering::Acquire) {
+        if self.is_verified() {
             return Ok(());
         }
         let (key, status) = ((self.0.digest, self.0.ino), self.0.status());
@@ -188,8 +186,13 @@ impl Object {
             // The status from before the first byte was read.
             status.into_iter().for_each(|status| verified.note(key, status));
         }
-        whole.store(true, Ordering::Release);
+        self.0.verified.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Whether all of it was verified before.
+    pub(crate) fn is_verified(&self) -> bool {
+        self.0.verified.load(Ordering::Acquire)
     }
 
     /// Reads and verifies all of it, for `each` in turn, and repairs the checksums of its blocks.
@@ -234,10 +237,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         match &self.body {
-            Body::Held(content) => {
-                let held = &self.shared.counters.held_bytes;
-                held.fetch_sub(content.len() as u64, Ordering::Relaxed);
-            }
+            Body::Held(content) => self.shared.counters.held_bytes.give_back(content.len() as u64),
             Body::Small => {}
             Body::Large { block_sums, .. } => block_sums.release(&self.shared),
         }
@@ -268,8 +268,10 @@ impl Names {
 }
 
 impl Shared {
-    /// Opens a content; a damaged one is removed, as far as that shows without reading a large one.
-    pub(crate) fn open_object(self: &Arc<Shared>, digest: &Digest) -> Option<Object> {
+    /// A whole content. It stays readable while the value lives, also if it is evicted. A content
+    /// of one chunk is read at once.
+    /// A damaged one is removed, as far as that shows without reading a large one.
+    pub fn object(self: &Arc<Shared>, digest: &Digest) -> Option<Object> {
         let names = Names::of(digest);
         let dir_fd = self.layout().objects.sub(&names.dir).ok()?;
         let (file, stat) = dir_fd.read_only(&names.content).ok()?;
@@ -316,11 +318,7 @@ impl Shared {
         let size = stat.st_size as u64;
         let body = if size > CHUNK_BYTES {
             let about = about.filter(|about| about.size == size)?;
-            Body::Large {
-                sums: about.sums,
-                block_sums: BlockSumCache::default(),
-                whole: AtomicBool::new(false),
-            }
+            Body::Large { sums: about.sums, block_sums: BlockSumCache::default() }
         } else {
             let content = read_exact_at(&file, 0, size as usize).ok()??;
             if Digest::of(&content) != *digest {
@@ -328,30 +326,22 @@ impl Shared {
             }
             self.hold(content)
         };
-        let file = Arc::new(OwnedFd::from(file));
-        let shared = self.clone();
-        Some(Object(Arc::new(Inner {
-            shared,
-            digest: *digest,
-            size,
-            ino: stat.st_ino,
-            file,
-            body,
-        })))
+        let (file, verified) =
+            (Arc::new(OwnedFd::from(file)), AtomicBool::new(size <= CHUNK_BYTES));
+        let (shared, digest, ino) = (self.clone(), *digest, stat.st_ino);
+        Some(Object(Arc::new(Inner { shared, digest, size, ino, file, body, verified })))
     }
 
     fn hold(&self, content: Vec<u8>) -> Body {
-        let held = &self.counters.held_bytes;
-        let len = content.len() as u64;
-        if held.fetch_add(len, Ordering::Relaxed) + len > HELD_BYTES {
-            held.fetch_sub(len, Ordering::Relaxed);
-            return Body::Small;
+        match self.counters.held_bytes.take(content.len() as u64, HELD_BYTES) {
+            true => Body::Held(content.into()),
+            false => Body::Small,
         }
-        Body::Held(content.into())
     }
 
-    /// The length of a content whose files exist; they are not read.
-    pub(crate) fn object_bytes(&self, digest: &Digest) -> Option<u64> {
+    /// The length of a content, if it is in the store. The content is not read, so it may be
+    /// damaged.
+    pub fn object_bytes(&self, digest: &Digest) -> Option<u64> {
         let names = Names::of(digest);
         let dir_fd = self.layout().objects.sub(&names.dir).ok()?;
         let size = dir_fd.stat(&names.content).ok()?.st_size as u64;
@@ -473,6 +463,6 @@ mod tests {
         for ino in 2..2 * MAX_VERIFIED as u64 {
             verified.note(key(ino), status(100));
         }
-        assert!(verified.0.lock().unwrap().len() <= MAX_VERIFIED);
+        assert!(verified.0.lock().len() <= MAX_VERIFIED);
     }
 }

@@ -23,23 +23,22 @@ mod registry;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use base::{Attr, FileKind, Timestamp};
+use base::{Attr, FileKind, Mutex, Timestamp};
 use bytes::{Bytes, BytesMut};
+use tokio::sync::watch;
 
-use self::chunks::{ChunkSet, Fragment, chunk_range, chunks_of};
+use self::chunks::{ChunkSums, Fragment, chunk_range, chunks_of};
 use self::files::{Files, Names, Subject};
 pub(crate) use self::registry::Registry;
-use crate::codec::{CHECKSUM_BYTES, checksum_at};
+use crate::codec::checksum_at;
 use crate::digest::Digest;
-use crate::in_flight::InFlight;
 use crate::metadata::{KnownFile, Validator};
 use crate::object::blocks::{BlockSums, TABLE_FROM_BYTES};
 use crate::object::{Object, chunk_count, read_chunk_of};
 use crate::store::quota::on_disk;
-use crate::store::shared::{Counters, Shared};
+use crate::store::shared::Shared;
 
 /// Bound on the pieces of chunks in memory, of all contents together. Bytes beyond it are dropped,
 /// and fetched again by the next read.
@@ -66,6 +65,9 @@ pub enum Unfinished {
     NotKept,
 }
 
+/// The number of operations in flight.
+pub(crate) type InFlight = Arc<watch::Sender<u64>>;
+
 /// A content that is being fetched. Clones share one state.
 #[derive(Clone)]
 pub struct Partial(Arc<Inner>);
@@ -86,8 +88,7 @@ struct Inner {
 struct PartialState {
     stage: Stage,
     files: Option<Arc<Files>>,
-    present: ChunkSet,
-    sums: Vec<[u8; CHECKSUM_BYTES]>,
+    present: ChunkSums,
     /// Of the chunks for which there was memory.
     blocks: HashMap<u64, BlockSums>,
     /// Chunks that are being written.
@@ -165,7 +166,7 @@ impl Partial {
         if range.start >= range.end {
             return Some(Bytes::new());
         }
-        let state = self.0.lock();
+        let state = self.0.state.lock();
         if let Stage::Whole(known, object) = &state.stage {
             let (digest, object) = (known.digest, object.clone());
             drop(state);
@@ -181,7 +182,7 @@ impl Partial {
             return Some(content.slice(range.start as usize..range.end as usize));
         }
         let files = state.files.clone()?;
-        if !chunks_of(&range).all(|chunk| state.present.has(chunk)) {
+        if !chunks_of(&range).all(|chunk| state.present.get(chunk).is_some()) {
             return None;
         }
         drop(state);
@@ -203,7 +204,7 @@ impl Partial {
     pub fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let size = self.0.size();
         let range = range.start..range.end.min(size);
-        let state = self.0.lock();
+        let state = self.0.state.lock();
         let mut missing: Vec<Range<u64>> = Vec::new();
         for chunk in chunks_of(&range).filter(|chunk| !state.has(*chunk)) {
             let whole = chunk_range(chunk, size);
@@ -228,7 +229,7 @@ impl Partial {
     #[must_use]
     pub fn is_whole(&self) -> bool {
         let chunks = chunk_count(self.0.size());
-        let state = self.0.lock();
+        let state = self.0.state.lock();
         match state.stage {
             Stage::Filling | Stage::Finishing => {
                 chunks == 0 || state.small.is_some() || state.present.len() == chunks
@@ -242,7 +243,7 @@ impl Partial {
     ///
     /// `attr` are the server's attributes of the file after the last byte was read. If their size
     /// or mtime differs from the validator's, the bytes may be of two versions, and are discarded.
-    /// With `racy` ([`Validator::is_racy`], at the time when the fetch began) the content is kept,
+    /// With `racy` ([`RACY_SECS`](crate::RACY_SECS), when the fetch began) the content is kept,
     /// and recorded as uncertain. Blocks for the disk: chunks that did not arrive in order are read
     /// again.
     pub fn finish(&self, attr: &Attr, racy: bool) -> Result<KnownFile, Unfinished> {
@@ -267,7 +268,7 @@ impl Partial {
             return Err(Unfinished::Changed);
         }
         {
-            let mut state = self.0.lock();
+            let mut state = self.0.state.lock();
             match &state.stage {
                 Stage::Whole(known, _) => return Ok((**known, false)),
                 _ if !self.0.fits => return Err(Unfinished::NotKept),
@@ -282,7 +283,7 @@ impl Partial {
             // The next fetch has files of its own.
             self.abandon();
         }
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         let known = match made {
             Ok(known) => known,
             Err(error) => {
@@ -297,10 +298,15 @@ impl Partial {
         Ok((known, true))
     }
 
+    /// Operations of this content in flight to the store, counted by the callers.
+    pub(crate) fn in_flight(&self) -> &InFlight {
+        &self.0.in_flight
+    }
+
     /// Discards the bytes written: they are not of one content. The next fetch of this state of the
     /// file starts from nothing. A finished content stays in the store.
     pub fn abandon(&self) {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         self.0.remove_files(&state);
         self.0.release_memory(&mut state);
         state.stage = Stage::Abandoned;
@@ -309,16 +315,11 @@ impl Partial {
     }
 }
 
-impl Partial {
-    /// Operations of this content in flight to the store, counted by the callers.
-    pub(crate) fn in_flight(&self) -> &InFlight {
-        &self.0.in_flight
-    }
-}
-
 impl PartialState {
     fn has(&self, chunk: u64) -> bool {
-        matches!(self.stage, Stage::Whole(..)) || self.small.is_some() || self.present.has(chunk)
+        matches!(self.stage, Stage::Whole(..))
+            || self.small.is_some()
+            || self.present.get(chunk).is_some()
     }
 
     /// Whether bytes are still accepted.
@@ -333,18 +334,13 @@ impl Inner {
         let fits = shared.fits_at_all(size);
         let mut state = PartialState::default();
         if fits && chunk_count(size) > 1 {
-            state.present = ChunkSet::new(chunk_count(size));
-            state.sums = vec![[0; CHECKSUM_BYTES]; chunk_count(size) as usize];
+            state.present = ChunkSums::new(chunk_count(size));
         } else if size == 0 {
             state.small = Some(Bytes::new());
         }
         let hashing = Hashing { next: 0, blake3: blake3::Hasher::new() };
         let (state, hashing) = (Mutex::new(state), Mutex::new(hashing));
         Inner { shared, subject, key, fits, state, hashing, in_flight: InFlight::default() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PartialState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn size(&self) -> u64 {
@@ -363,8 +359,7 @@ impl Inner {
         match Files::resume(&self.shared.layout().partial, &self.subject) {
             Ok(Some((files, entries))) => {
                 for (chunk, sum) in entries {
-                    state.sums[chunk as usize] = sum;
-                    state.present.insert(chunk);
+                    state.present.insert(chunk, sum);
                 }
                 state.files = Some(Arc::new(files));
             }
@@ -375,7 +370,7 @@ impl Inner {
 
     /// Adds a piece of a chunk; returns the chunk if it is complete.
     fn add_to_fragment(&self, chunk: u64, at: u64, bytes: &[u8]) -> Option<Bytes> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.is_open() || state.has(chunk) {
             return None;
         }
@@ -402,9 +397,7 @@ impl Inner {
         }
         let range = chunk_range(chunk, self.size());
         let len = range.end - range.start;
-        let counter = &self.shared.counters.fragment_bytes;
-        if counter.fetch_add(len, Ordering::Relaxed) + len > FRAGMENT_BYTES {
-            self.release_fragment_bytes(len);
+        if !self.shared.counters.fragment_bytes.take(len, FRAGMENT_BYTES) {
             return false;
         }
         state.fragments.insert(chunk, Fragment::new(len as usize));
@@ -412,7 +405,7 @@ impl Inner {
     }
 
     fn release_fragment_bytes(&self, bytes: u64) {
-        self.shared.counters.fragment_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.shared.counters.fragment_bytes.give_back(bytes);
     }
 
     /// Stores a whole chunk.
@@ -425,14 +418,12 @@ impl Inner {
         let sum = checksum_at(&bytes, chunk);
         let range = chunk_range(chunk, self.size());
         let written = files.write(chunk, range.start, &bytes, (chunk, sum));
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.writing.remove(&chunk);
         match written {
             Ok(()) => {
-                state.sums[chunk as usize] = sum;
-                state.present.insert(chunk);
+                state.present.insert(chunk, sum);
                 drop(state);
-                Counters::add(&self.shared.counters.written_bytes, bytes.len() as u64);
                 self.note_blocks(chunk, &bytes);
                 self.advance_hash(&files, Some((chunk, &bytes)));
             }
@@ -444,25 +435,20 @@ impl Inner {
     }
 
     fn commit_small(&self, bytes: Bytes) {
-        let counter = &self.shared.counters.fragment_bytes;
-        let mut state = self.lock();
-        if !state.is_open() || state.small.is_some() {
-            return;
+        let mut state = self.state.lock();
+        let is_wanted = state.is_open() && state.small.is_none();
+        if is_wanted && self.shared.counters.fragment_bytes.take(bytes.len() as u64, FRAGMENT_BYTES)
+        {
+            // A slice of a long buffer would keep all of it.
+            state.small = Some(Bytes::copy_from_slice(&bytes));
         }
-        let len = bytes.len() as u64;
-        if counter.fetch_add(len, Ordering::Relaxed) + len > FRAGMENT_BYTES {
-            self.release_fragment_bytes(len);
-            return;
-        }
-        // A slice of a long buffer would keep all of it.
-        state.small = Some(Bytes::copy_from_slice(&bytes));
     }
 
     /// Whether the caller may write this chunk now; returns the files.
     fn begin_write(&self, chunk: u64) -> Option<Arc<Files>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let idle = matches!(state.stage, Stage::Filling)
-            && !state.present.has(chunk)
+            && state.present.get(chunk).is_none()
             && !state.writing.contains(&chunk);
         if !idle || !self.shared.may_write() {
             return None;
@@ -506,8 +492,8 @@ impl Inner {
         let object = match object {
             Some(object) => object,
             None => {
-                let opened = self.shared.open_object(&digest)?;
-                if let Stage::Whole(_, object) = &mut self.lock().stage {
+                let opened = self.shared.object(&digest)?;
+                if let Stage::Whole(_, object) = &mut self.state.lock().stage {
                     *object = Some(opened.clone());
                 }
                 opened
@@ -518,14 +504,11 @@ impl Inner {
 
     /// A present chunk, verified; a damaged one is no longer present.
     fn read_chunk(&self, files: &Files, chunk: u64) -> Option<Vec<u8>> {
-        let sum = {
-            let state = self.lock();
-            state.present.has(chunk).then(|| state.sums[chunk as usize])?
-        };
+        let sum = self.state.lock().present.get(chunk)?;
         let bytes = read_chunk_of(&files.data, chunk, self.size());
         let good = bytes.filter(|bytes| checksum_at(bytes, chunk) == sum);
         if good.is_none() {
-            self.lock().present.remove(chunk);
+            self.state.lock().present.remove(chunk);
             self.shared.damaged("part of a content");
         }
         good
@@ -533,7 +516,7 @@ impl Inner {
 
     /// Hashes the following chunks, as far as they are present. `at_hand` is not read again.
     fn advance_hash(&self, files: &Files, at_hand: Option<(u64, &Bytes)>) {
-        let mut hashing = self.hashing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hashing = self.hashing.lock();
         while hashing.next < chunk_count(self.size()) {
             let next = hashing.next;
             match at_hand {
@@ -554,11 +537,11 @@ impl Inner {
     fn note_blocks(&self, chunk: u64, bytes: &[u8]) {
         let is_wanted =
             |state: &PartialState| state.is_open() && !state.blocks.contains_key(&chunk);
-        if self.size() < TABLE_FROM_BYTES || !is_wanted(&self.lock()) {
+        if self.size() < TABLE_FROM_BYTES || !is_wanted(&self.state.lock()) {
             return;
         }
         let sums = BlockSums::of(bytes);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if is_wanted(&state) && self.shared.reserve_sums(1) {
             state.blocks.insert(chunk, sums);
         }
@@ -567,14 +550,14 @@ impl Inner {
     /// The digest of the whole content; `None` if chunks are missing.
     fn hash_all(&self) -> Option<Digest> {
         let (files, small) = {
-            let state = self.lock();
+            let state = self.state.lock();
             (state.files.clone(), state.small.clone())
         };
         if let Some(content) = small {
             return Some(Digest::of(&content));
         }
         self.advance_hash(&*files?, None);
-        let hashing = self.hashing.lock().unwrap_or_else(PoisonError::into_inner);
+        let hashing = self.hashing.lock();
         if hashing.next < chunk_count(self.size()) {
             return None;
         }
@@ -584,7 +567,7 @@ impl Inner {
     /// Whether its files have lost their names: another process has cleared the store, and files of
     /// these names belong to another process.
     fn lost_its_files(&self) -> bool {
-        let Some(files) = self.lock().files.clone() else { return false };
+        let Some(files) = self.state.lock().files.clone() else { return false };
         !self.shared.layout().partial.leads_to(&Names::of(&self.key).data, &files.data)
     }
 
@@ -619,8 +602,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let mut state =
-            std::mem::take(self.state.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let mut state = std::mem::take(self.state.get_mut());
         self.release_memory(&mut state);
         self.shared.partials.remove(self);
     }

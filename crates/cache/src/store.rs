@@ -14,8 +14,7 @@
 //! All calls block for the disk; those marked "long" read or write contents, or walk through the
 //! store. Callers run those on a thread that may block.
 //!
-//! Whether a record is still valid is decided by the caller: see [`KnownFile::current`] and
-//! [`Validator::is_racy`].
+//! Whether a record is still valid is decided by the caller.
 
 pub(crate) mod deferred;
 mod housekeeping;
@@ -27,24 +26,25 @@ mod scan;
 pub(crate) mod shared;
 
 use std::io;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{DigestKind, RemotePath};
+use base::RemotePath;
+use rustix::fs::StatVfs;
 
 pub use self::housekeeping::GcReport;
-pub use self::inspect::{ContentInfo, FileLocation, VerifyReport};
+pub use self::inspect::{ContentInfo, VerifyReport};
 pub use self::layout::default_dir;
 use self::layout::escaped;
-pub use self::pins::Pin;
-use self::shared::Shared;
+pub use self::pins::Place;
+use self::quota::Bounds;
+pub use self::shared::Shared;
 use crate::digest::{Digest, Digests};
-use crate::dir_fd;
-use crate::in_flight::InFlight;
+use crate::dir_fd::DirFd;
 use crate::index::record::Record;
-use crate::metadata::{KnownAttr, KnownFile, KnownLink, Listing, SourceId, Validator};
-use crate::object::Object;
+use crate::metadata::{KnownAttr, KnownFile, KnownLink, SourceId, Validator};
 use crate::object::about::Origin;
 use crate::partial::Partial;
 use crate::partial::files::Subject;
@@ -63,9 +63,9 @@ pub struct StoreConfig {
     /// Bytes of memory for the records used last.
     pub memory_bytes: u64,
     /// Whether MD5, SHA-1 and SHA-256 of each content are computed when the store is idle; else,
-    /// and before, they are computed on request ([`Store::compute_digests`]).
+    /// and before, they are computed on request ([`Shared::compute_digests`]).
     pub digests: bool,
-    /// Whether [`Store::content_of`] finds contents by digests other than their names. Each content
+    /// Whether [`Shared::content_of`] finds contents by digests other than their names. Each content
     /// takes three inodes more then.
     pub aliases: bool,
 }
@@ -142,18 +142,6 @@ pub struct Status {
     pub keep_free_bytes: u64,
     /// Why writes are off at present, if they are.
     pub off: Option<String>,
-    /// Look-ups that found a record.
-    pub record_hits: u64,
-    /// Look-ups that found none.
-    pub record_misses: u64,
-    /// Requested contents that were in the store.
-    pub object_hits: u64,
-    /// Requested contents that were not.
-    pub object_misses: u64,
-    /// Bytes read from whole contents.
-    pub read_bytes: u64,
-    /// Bytes of contents written.
-    pub written_bytes: u64,
     /// Damaged pieces that were found and removed.
     pub damaged: u64,
     /// Bytes evicted.
@@ -164,9 +152,9 @@ pub struct Status {
     pub too_large: u64,
 }
 
-/// An open store. Cheap to clone; clones share one state.
+/// An open store. Cheap to clone; clones share one state, to which it dereferences.
 #[derive(Clone)]
-pub struct Store(Arc<Shared>, #[expect(dead_code, reason = "dropped last")] Arc<FlushOnDrop>);
+pub struct Store(Arc<FlushOnDrop>);
 
 /// Writes the deferred records when the last clone of a [`Store`] is dropped, also if objects of it
 /// live on.
@@ -175,6 +163,14 @@ struct FlushOnDrop(Arc<Shared>);
 impl Drop for FlushOnDrop {
     fn drop(&mut self) {
         self.0.write_notes();
+    }
+}
+
+impl Deref for Store {
+    type Target = Arc<Shared>;
+
+    fn deref(&self) -> &Arc<Shared> {
+        &self.0.0
     }
 }
 
@@ -191,18 +187,15 @@ impl Store {
         if shared.aliases {
             shared.defer_scan();
         }
-        let flush = Arc::new(FlushOnDrop(shared.clone()));
-        Ok(Store(shared, flush))
+        Ok(Store(Arc::new(FlushOnDrop(shared))))
     }
 
     /// Makes later commands keep this store within the bounds that it was opened with
     /// ([`Store::bounds`]). To be called by processes that fill it.
     pub fn remember_bounds(&self) {
-        let layout = self.0.layout();
-        let encoded = self.0.bounds.encode();
-        let known = layout.root.read_only(b"bounds").ok().and_then(|(file, stat)| {
-            dir_fd::read_exact_at(&file, 0, stat.st_size.clamp(0, 64) as usize).ok()?
-        });
+        let layout = self.layout();
+        let encoded = self.bounds.encode();
+        let known = layout.root.read_whole(b"bounds", quota::BOUNDS_BYTES).ok().flatten();
         if known.as_ref() != Some(&encoded)
             && let Err(error) = layout.put(&layout.root, b"bounds", &encoded)
         {
@@ -215,274 +208,114 @@ impl Store {
     #[must_use]
     pub fn bounds(dir: &Path) -> (Option<u64>, Option<u64>) {
         let read = || {
-            let root = dir_fd::DirFd::at(dir).ok()?.sub(layout::VERSION).ok()?;
-            quota::Bounds::read(&root.read_only(b"bounds").ok()?.0).ok()?
+            let root = DirFd::at(dir).ok()?.sub(layout::VERSION).ok()?;
+            Bounds::decode(&root.read_whole(b"bounds", quota::BOUNDS_BYTES).ok()??)
         };
-        read().unwrap_or_default()
+        read().map_or((None, None), |bounds| (bounds.size, bounds.free))
     }
+}
 
+impl Shared {
     /// The directory.
-    #[must_use]
     pub fn dir(&self) -> &Path {
-        &self.0.dir
-    }
-
-    /// The record of the content of the file `path`.
-    #[must_use]
-    pub fn file(&self, source: &SourceId, path: &RemotePath) -> Option<KnownFile> {
-        self.0.known_file(source, path)
+        &self.dir
     }
 
     /// Records that the file `path` has this content, which the store may hold or not.
     /// [`Partial::finish`] does this itself.
-    pub fn record_file(&self, source: &SourceId, path: &RemotePath, known: &KnownFile) {
+    pub fn record_file(
+        self: &Arc<Shared>,
+        source: &SourceId,
+        path: &RemotePath,
+        known: &KnownFile,
+    ) {
         if !known.racy {
             let KnownFile { attr, fetched_at, .. } = *known;
             let origin = Origin { source: *source, path: path.clone(), attr, fetched_at };
-            self.0.add_to_about(&known.digest, Some(origin), None);
+            self.add_to_about(&known.digest, Some(origin), None);
         }
-        self.0.record_name(source, path, |name| Record::File(name, *known));
-    }
-
-    /// The complete listing of the directory `path`.
-    #[must_use]
-    pub fn directory(&self, source: &SourceId, path: &RemotePath) -> Option<Listing> {
-        self.0.known_listing(source, path)
-    }
-
-    /// Whether the listing of its directory has the name of `path`; `None` without a listing. A
-    /// look-up by name, where [`Store::directory`] would make the caller search.
-    #[must_use]
-    pub fn is_listed(&self, source: &SourceId, path: &RemotePath) -> Option<bool> {
-        self.0.is_listed(source, path)
-    }
-
-    /// Records a listing, which must be complete: names that are not in it are taken for absent.
-    pub fn record_directory(&self, source: &SourceId, path: &RemotePath, listing: &Listing) {
-        self.0.record_listing(source, path, listing);
-    }
-
-    /// The target of the symbolic link `path`.
-    #[must_use]
-    pub fn link(&self, source: &SourceId, path: &RemotePath) -> Option<KnownLink> {
-        self.0.known_link(source, path)
+        self.record_name(source, path, |name| Record::File(name, *known));
     }
 
     /// Records the target of a symbolic link.
-    pub fn record_link(&self, source: &SourceId, path: &RemotePath, link: &KnownLink) {
-        self.0.record_name(source, path, |name| Record::Link(name, link.clone()));
-    }
-
-    /// The attributes of `path` that were recorded last: by themselves, with a content, or in the
-    /// listing of its directory. `None` also if a later listing lacks the name.
-    #[must_use]
-    pub fn attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
-        self.0.known_attr(source, path)
+    pub fn record_link(self: &Arc<Shared>, source: &SourceId, path: &RemotePath, link: &KnownLink) {
+        self.record_name(source, path, |name| Record::Link(name, link.clone()));
     }
 
     /// Records attributes.
-    pub fn record_attr(&self, source: &SourceId, path: &RemotePath, known: &KnownAttr) {
-        self.0.record_name(source, path, |name| Record::Attr(name, *known));
-    }
-
-    /// Forgets `path`, all below it, and the listing of its directory. When this returns, no
-    /// process finds their records; after a power loss the latest forgetting may be undone. Records
-    /// that other processes write at the same time, or have read and not recorded yet, may stay.
-    pub fn forget(&self, source: &SourceId, path: &RemotePath) {
-        self.0.forget_path(source, path);
-    }
-
-    /// Forgets the listing of the directory `path`, not the records of its names.
-    pub fn forget_listing(&self, source: &SourceId, path: &RemotePath) {
-        self.0.forget_names(source, path);
-    }
-
-    /// Forgets the attributes of the directory `path`, not those of its entries.
-    pub fn forget_attr(&self, source: &SourceId, path: &RemotePath) {
-        self.0.forget_attr(source, path);
-    }
-
-    /// A whole content. It stays readable while the value lives, also if it is evicted. A content
-    /// of one chunk is read at once.
-    #[must_use]
-    pub fn object(&self, digest: &Digest) -> Option<Object> {
-        let object = self.0.open_object(digest);
-        let counters = &self.0.counters;
-        let counter =
-            if object.is_some() { &counters.object_hits } else { &counters.object_misses };
-        shared::Counters::add(counter, 1);
-        object
-    }
-
-    /// The length of a content, if it is in the store. The content is not read, so it may be
-    /// damaged.
-    #[must_use]
-    pub fn object_bytes(&self, digest: &Digest) -> Option<u64> {
-        self.0.object_bytes(digest)
+    pub fn record_attr(
+        self: &Arc<Shared>,
+        source: &SourceId,
+        path: &RemotePath,
+        known: &KnownAttr,
+    ) {
+        self.record_name(source, path, |name| Record::Attr(name, *known));
     }
 
     /// The partial content for one state of a file, with the bytes of earlier fetches of that
     /// state. All callers in this process share it; another process keeps nothing of the same state
     /// as long as this one is in use.
-    #[must_use]
-    pub fn fetch(&self, source: &SourceId, path: &RemotePath, validator: Validator) -> Partial {
-        self.0.partial(Subject { source: *source, path: path.clone(), validator })
+    pub fn fetch(
+        self: &Arc<Shared>,
+        source: &SourceId,
+        path: &RemotePath,
+        validator: Validator,
+    ) -> Partial {
+        self.partial(Subject::new(source, path, validator))
     }
 
     /// The partial content for one state of a file, without the bytes of other processes: size and
     /// mtime do not prove that those are of the same content, and parts of two contents must not be
     /// put together.
-    #[must_use]
-    pub fn fetch_own(&self, source: &SourceId, path: &RemotePath, validator: Validator) -> Partial {
-        let subject = Subject { source: *source, path: path.clone(), validator };
-        if self.0.begins(&subject) && self.0.partial_bytes(&subject) > 0 {
-            self.0.partial(subject.clone()).abandon();
-        }
-        self.0.partial(subject)
-    }
-
-    /// Whether [`Store::fetch_own`] has begun this state of a file in this process.
-    pub(crate) fn is_own(
-        &self,
+    pub fn fetch_own(
+        self: &Arc<Shared>,
         source: &SourceId,
         path: &RemotePath,
         validator: Validator,
-    ) -> bool {
-        self.0.has_begun(&Subject { source: *source, path: path.clone(), validator })
-    }
-
-    /// The operations of this state of a file in flight to the store, in this process.
-    pub(crate) fn in_flight(
-        &self,
-        source: &SourceId,
-        path: &RemotePath,
-        validator: Validator,
-    ) -> Option<InFlight> {
-        self.0.in_flight(&Subject { source: *source, path: path.clone(), validator })
-    }
-
-    /// Discards the partial contents of files below these directories. Long where there are very
-    /// many.
-    pub fn abandon_below(&self, directories: &[(&SourceId, &RemotePath)]) {
-        if !directories.is_empty() {
-            self.0.abandon_below(directories);
+    ) -> Partial {
+        let subject = Subject::new(source, path, validator);
+        if self.begins(&subject) && self.partial_bytes(&subject) > 0 {
+            self.partial(subject.clone()).abandon();
         }
+        self.partial(subject)
     }
 
     /// The number of bytes of this state of a file in the store, in a whole or a partial content.
-    #[must_use]
     pub fn present_bytes(&self, source: &SourceId, path: &RemotePath, validator: Validator) -> u64 {
         let known = self.file(source, path).filter(|known| known.validator() == validator);
-        if let Some(bytes) = known.and_then(|known| self.object_bytes(&known.digest)) {
-            return bytes;
-        }
-        self.0.partial_bytes(&Subject { source: *source, path: path.clone(), validator })
-    }
-
-    /// All digests of a content, if they were computed before. Reads memory, or one file.
-    #[must_use]
-    pub fn digests(&self, digest: &Digest) -> Option<Digests> {
-        self.0.digests_of(digest)
+        let whole = known.and_then(|known| self.object_bytes(&known.digest));
+        whole.unwrap_or_else(|| self.partial_bytes(&Subject::new(source, path, validator)))
     }
 
     /// All digests of a content in the store; long if they were not computed before.
-    #[must_use]
-    pub fn compute_digests(&self, digest: &Digest) -> Option<Digests> {
-        self.0.make_digests(digest, &|| true)
-    }
-
-    /// Computes the digests that are due, as long as `may_continue` returns true. Long.
-    pub fn catch_up(&self, may_continue: impl Fn() -> bool) {
-        self.0.make_waiting_digests(&may_continue);
+    pub fn compute_digests(self: &Arc<Shared>, digest: &Digest) -> Option<Digests> {
+        self.make_digests(digest, &|| true)
     }
 
     /// Writes the deferred records (where contents were found; not digests), and releases unused
     /// disk space. Dropping the last clone does this too, but a process may end before that. Long.
     pub fn flush(&self) {
-        self.0.write_notes();
-        self.0.release_reservation();
-    }
-
-    /// Records the contents of files, which were kept or found here before.
-    pub(crate) fn record_files(&self, files: &[(SourceId, RemotePath, KnownFile)]) {
-        self.0.record_files(files);
-    }
-
-    /// The content with this digest of any kind, if it is in the store. By digests of other kinds
-    /// than BLAKE3 it is found after they were computed, in a store with [`StoreConfig::aliases`].
-    #[must_use]
-    pub fn content_of(&self, kind: DigestKind, value: &[u8]) -> Option<Digest> {
-        self.0.find_by_digest(kind, value)
-    }
-
-    /// Protects a sub-tree from eviction: its present contents, and later ones.
-    pub fn pin(&self, source: &SourceId, path: &RemotePath) -> Result<(), StoreError> {
-        let pin = Pin { source: *source, path: path.clone() };
-        pins::add(&self.0.layout(), &pin)
-            .map_err(|error| StoreError::io(self.dir(), "writing a pin", error))
-    }
-
-    /// Removes a pin; returns whether it existed.
-    pub fn unpin(&self, source: &SourceId, path: &RemotePath) -> Result<bool, StoreError> {
-        let pin = Pin { source: *source, path: path.clone() };
-        pins::remove(&self.0.layout(), &pin)
-            .map_err(|error| StoreError::io(self.dir(), "removing a pin", error))
-    }
-
-    /// All pins, in order.
-    #[must_use]
-    pub fn pins(&self) -> Vec<Pin> {
-        pins::all(&self.0.layout())
+        self.write_notes();
+        self.release_reservation();
     }
 
     /// Figures. Cheap.
-    #[must_use]
     pub fn status(&self) -> Status {
-        let shared = &self.0;
-        let counted = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &shared.counters;
-        let disk = shared.layout().disk().ok();
+        let counted = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        let disk = self.layout().disk().ok();
+        let of_disk = |get: &dyn Fn(&StatVfs) -> u64| disk.as_ref().map_or(0, get);
         Status {
-            dir: shared.dir.clone(),
-            used_bytes: shared.usage().bytes.saturating_sub(shared.unused_bytes()),
-            limit_bytes: disk.as_ref().map_or(0, |disk| shared.bounds.size_bytes(disk)),
-            disk_free_bytes: disk.as_ref().map_or(0, |disk| disk.f_bavail * disk.f_frsize),
-            keep_free_bytes: disk.as_ref().map_or(0, |disk| shared.bounds.free_bytes(disk)),
-            off: shared.health.why_off(),
-            record_hits: counted(&counters.record_hits),
-            record_misses: counted(&counters.record_misses),
-            object_hits: counted(&counters.object_hits),
-            object_misses: counted(&counters.object_misses),
-            read_bytes: counted(&counters.read_bytes),
-            written_bytes: counted(&counters.written_bytes),
+            dir: self.dir.clone(),
+            used_bytes: self.usage().bytes.saturating_sub(self.unused_bytes()),
+            limit_bytes: of_disk(&|disk| self.bounds.size_bytes(disk)),
+            disk_free_bytes: of_disk(&|disk| disk.f_bavail * disk.f_frsize),
+            keep_free_bytes: of_disk(&|disk| self.bounds.free_bytes(disk)),
+            off: self.health.why_off(),
             damaged: counted(&counters.damaged),
             evicted_bytes: counted(&counters.evicted_bytes),
-            largest_content_bytes: shared.largest_content_bytes(),
+            largest_content_bytes: self.largest_content_bytes(),
             too_large: counted(&counters.too_large),
         }
-    }
-
-    /// All contents, whole and partial. Long.
-    #[must_use]
-    pub fn list(&self) -> Vec<ContentInfo> {
-        self.0.contents()
-    }
-
-    /// Reads and verifies everything; removes what is damaged. `progress` is called with the size
-    /// of each item. Long.
-    pub fn verify(&self, progress: impl FnMut(u64)) -> VerifyReport {
-        self.0.verify_all(progress)
-    }
-
-    /// Evicts down to the bounds, and removes stale files. Long.
-    pub fn gc(&self) -> GcReport {
-        self.0.clean()
-    }
-
-    /// Removes everything but the pins, also while mounts use it: they fetch again. Long.
-    pub fn clear(&self) -> Result<(), StoreError> {
-        self.0
-            .remove_all()
-            .map_err(|error| StoreError::io(self.dir(), "removing its contents", error))
     }
 }

@@ -4,10 +4,10 @@
 //! The table is bounded by the gateways, which bound their handles. Of a file's locks the one on
 //! its unsynced changes is taken before the one on its primary.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{Access, Attr, Fh, OpenFlags, OwnedFh, Result};
+use base::{Access, Attr, Fh, Mutex, OpenFlags, OwnedFh, Result};
 
 use crate::member::Member;
 use crate::open_paths::{PathGuard, Version};
@@ -91,17 +91,9 @@ impl File {
         }
     }
 
-    fn lock_primary(&self) -> MutexGuard<'_, Primary> {
-        self.primary.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_unsynced(&self) -> MutexGuard<'_, Unsynced> {
-        self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The handle for all requests that may not go through a stripe.
     pub(crate) fn primary(&self) -> Arc<Handle> {
-        self.lock_primary().handle.clone()
+        self.primary.lock().handle.clone()
     }
 
     /// Whether the path's primary gateway is that of this handle.
@@ -110,13 +102,13 @@ impl File {
     }
 
     pub(crate) fn version(&self) -> Version {
-        self.lock_primary().version
+        self.primary.lock().version
     }
 
     /// Records that `handle`, if it is still the primary, showed these attributes, requested when
     /// `changes` changes had begun.
     pub(crate) fn note_attr(&self, handle: &Arc<Handle>, attr: &Attr, changes: u64) {
-        let mut primary = self.lock_primary();
+        let mut primary = self.primary.lock();
         if Arc::ptr_eq(&primary.handle, handle) {
             (primary.version, primary.changes) = (Version::of(attr), changes);
         }
@@ -127,7 +119,7 @@ impl File {
     /// Makes another handle the primary.
     pub(crate) fn move_to(&self, handle: Arc<Handle>) {
         self.open_path.set_primary(handle.member.index);
-        let left = std::mem::replace(&mut self.lock_primary().handle, handle);
+        let left = std::mem::replace(&mut self.primary.lock().handle, handle);
         // Closed without the lock.
         drop(left);
     }
@@ -145,7 +137,7 @@ impl File {
     /// Records a change through it that is about to be sent.
     pub(crate) fn begin_change(&self) {
         self.changed.store(true, Ordering::SeqCst);
-        let mut unsynced = self.lock_unsynced();
+        let mut unsynced = self.unsynced.lock();
         let primary = self.primary();
         self.open_path.note_change_through(primary.member.index);
         unsynced.begun += 1;
@@ -156,12 +148,12 @@ impl File {
 
     /// The number of changes begun so far, for [`File::synced`].
     pub(crate) fn changes_begun(&self) -> u64 {
-        self.lock_unsynced().begun
+        self.unsynced.lock().begun
     }
 
     /// The first `changes` changes are on the server's disk.
     pub(crate) fn synced(&self, changes: u64) {
-        let mut unsynced = self.lock_unsynced();
+        let mut unsynced = self.unsynced.lock();
         unsynced.synced = unsynced.synced.max(changes);
         if unsynced.synced == unsynced.begun {
             self.clear_unsynced(&mut unsynced);
@@ -178,7 +170,7 @@ impl File {
 
     /// Its handle is lost.
     pub(crate) fn handle_lost(&self) {
-        let in_doubt = self.clear_unsynced(&mut self.lock_unsynced());
+        let in_doubt = self.clear_unsynced(&mut self.unsynced.lock());
         if in_doubt {
             self.primary().member.epoch.mark_in_doubt();
         }
@@ -187,12 +179,12 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        self.clear_unsynced(&mut self.lock_unsynced());
+        self.clear_unsynced(&mut self.unsynced.lock());
         if self.changed.load(Ordering::SeqCst)
             && let Some(name) = self.open_path.name()
         {
-            let begun = self.lock_unsynced().begun;
-            let primary = self.lock_primary();
+            let begun = self.unsynced.lock().begun;
+            let primary = self.primary.lock();
             let gateway = primary.handle.member.index;
             match self.open_path.primary().filter(|primary| *primary != gateway) {
                 // The file was reopened there after this handle was lost.

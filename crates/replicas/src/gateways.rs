@@ -171,7 +171,7 @@ impl Gateways {
                 if self.members[index].left_out_within(RECONNECT_GRACE) =>
             {
                 let member = &self.members[index];
-                self.wait(RECONNECT_GRACE, |_| member.is_usable()).await;
+                self.wait_until(Instant::now() + RECONNECT_GRACE, |_| member.is_usable()).await;
             }
             Target::Any | Target::Prefer(_) | Target::PreferWaiting(_) => {}
         }
@@ -182,14 +182,9 @@ impl Gateways {
             return Some(&self.members[index]);
         }
         if self.usable() == 0 && tried.is_empty() {
-            self.wait(WAIT_LIMIT, |usable| usable > 0).await;
+            self.wait_until(Instant::now() + WAIT_LIMIT, |usable| usable > 0).await;
         }
         self.choose(path, tried)
-    }
-
-    /// Waits for gateways that are left out, and requests probes of them.
-    async fn wait(&self, time: Duration, enough: impl Fn(usize) -> bool) {
-        self.wait_until(Instant::now() + time, enough).await;
     }
 
     /// Waits until the deadline for gateways that are left out, and requests probes of them.
@@ -322,7 +317,7 @@ impl Gateways {
     /// Fails when `member` is lost. If all gateways are left out, waits for it up to a limit.
     pub(crate) async fn ensure_up(&self, member: &Member) -> Result<()> {
         if member.health() == Health::Lost && self.usable() == 0 {
-            self.wait(WAIT_LIMIT, |usable| usable > 0).await;
+            self.wait_until(Instant::now() + WAIT_LIMIT, |usable| usable > 0).await;
         }
         match member.health() {
             Health::Lost => Err(Errno::EHOSTDOWN),

@@ -6,11 +6,7 @@
 
 use std::sync::Arc;
 
-use base::{
-    Access, Attr, AttrChange, Create, Data, Errno, Fh, FileKind, OpenFlags, Opened, RemotePath,
-    Result,
-};
-use bytes::Bytes;
+use base::{Access, Create, Errno, Fh, FileKind, OpenFlags, Opened, RemotePath, Result};
 
 use crate::files::{File, Handle};
 use crate::gateways::{GatewaySet, RemoteFuture, is_loss};
@@ -74,40 +70,9 @@ impl Replicas {
         Err(failed)
     }
 
-    pub(crate) async fn read_file(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
-        let file = self.files.get(fh.0)?;
-        if self.gateways.is_striped(len)
-            && let Some(stripe) = file.stripe(&self.context, len)
-        {
-            let call = stripe.member.remote.read(stripe.fh(), offset, len);
-            let weight = Weight::Read(len);
-            match self.gateways.call_while_usable(&stripe.member, weight, call).await {
-                Ok(data) if data.len() == len as usize => return Ok(data),
-                // The primary decides where the file ends.
-                Ok(_) => {}
-                Err(errno) => file.stripes.remove(&stripe, !is_loss(errno)),
-            }
-        }
-        self.through_primary(&file, Weight::Read(len), |member, fh| {
-            member.remote.read(fh, offset, len)
-        })
-        .await
-        .map(|(_, data)| data)
-    }
-
-    pub(crate) async fn stat_file(&self, fh: Fh) -> Result<Attr> {
-        let file = self.files.get(fh.0)?;
-        let changes = file.changes_begun();
-        let answer =
-            self.through_primary(&file, Weight::Small, |member, fh| member.remote.fstat(fh));
-        let (handle, attr) = answer.await?;
-        file.note_attr(&handle, &attr, changes);
-        Ok(attr)
-    }
-
     /// Runs a query through the primary, and through another gateway when that is left out. Returns
     /// the handle that has answered too.
-    async fn through_primary<T>(
+    pub(crate) async fn through_primary<T>(
         &self,
         file: &Arc<File>,
         weight: Weight,
@@ -150,7 +115,7 @@ impl Replicas {
 
     /// Runs a call through one handle; if it `may_move`, the call is given up when the gateway is
     /// left out.
-    async fn call_primary<T>(
+    pub(crate) async fn call_primary<T>(
         &self,
         file: &File,
         handle: &Handle,
@@ -220,7 +185,7 @@ impl Replicas {
     }
 
     /// Makes a change through the primary, and no other gateway.
-    async fn change_file<T>(
+    pub(crate) async fn change_file<T>(
         &self,
         file: &File,
         weight: Weight,
@@ -228,68 +193,5 @@ impl Replicas {
     ) -> Result<T> {
         file.begin_change();
         self.call_primary(file, &file.primary(), weight, call, false).await
-    }
-
-    pub(crate) async fn write_file(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
-        let file = self.files.get(fh.0)?;
-        let weight = Weight::Write(u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?);
-        self.change_file(&file, weight, |member, fh| member.remote.write(fh, offset, data.clone()))
-            .await
-    }
-
-    pub(crate) async fn fsetattr_file(&self, fh: Fh, change: AttrChange) -> Result<()> {
-        let file = self.files.get(fh.0)?;
-        file.open_path.note_change();
-        self.change_file(&file, Weight::Small, |member, fh| member.remote.fsetattr(fh, change))
-            .await
-    }
-
-    pub(crate) async fn fsync_file(&self, fh: Fh) -> Result<()> {
-        let file = self.files.get(fh.0)?;
-        let (handle, changes) = (file.primary(), file.changes_begun());
-        self.call_primary(
-            &file,
-            &handle,
-            Weight::Slow,
-            |member, fh| member.remote.fsync(fh),
-            false,
-        )
-        .await?;
-        file.synced(changes);
-        Ok(())
-    }
-
-    /// Closes the file, and returns the answer of its primary.
-    pub(crate) async fn finish_file(&self, fh: Fh) -> Result<()> {
-        let file = self.files.remove(fh.0).ok_or(Errno::EBADF)?;
-        let handle = file.primary();
-        self.call_primary(
-            &file,
-            &handle,
-            Weight::Slow,
-            |_, _| {
-                let handle = handle.clone();
-                Box::pin(async move { handle.finish().await })
-            },
-            false,
-        )
-        .await
-    }
-
-    pub(crate) async fn copy_between(
-        &self,
-        (from, from_offset): (Fh, u64),
-        (to, to_offset): (Fh, u64),
-        len: u64,
-    ) -> Result<u64> {
-        let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);
-        let from = source.primary();
-        if from.member.index != target.primary().member.index {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let copied = self.change_file(&target, Weight::Slow, |member, to| {
-            member.remote.copy(from.fh(), from_offset, to, to_offset, len)
-        });
-        copied.await
     }
 }

@@ -9,28 +9,21 @@
 //! one is back.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{Dh, DirEntry, Errno, Name, RemotePath, Result};
+use base::{Dh, DirEntry, Errno, Mutex, Name, RemotePath, Result};
 
 use crate::gateways::{GatewaySet, Target, is_loss};
 use crate::member::{Member, Weight};
-use crate::recent_changes::CreatedNames;
 use crate::replicas::Replicas;
 
 /// A handle at a gateway; closed there when this is dropped.
-struct Handle {
+pub(crate) struct Handle {
     member: Arc<Member>,
     dh: Dh,
     /// Names created through another gateway that were not listed so far.
     missing: Mutex<HashSet<Name>>,
-}
-
-impl Handle {
-    fn missing(&self) -> MutexGuard<'_, HashSet<Name>> {
-        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Handle {
@@ -48,12 +41,13 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    fn lock(&self) -> MutexGuard<'_, Arc<Handle>> {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn new(path: &RemotePath, handle: Handle) -> Listing {
+        let handle = Mutex::new(Arc::new(handle));
+        Listing { path: path.clone(), handle, begun: AtomicBool::new(false) }
     }
 
     fn handle(&self) -> Arc<Handle> {
-        self.lock().clone()
+        self.handle.lock().clone()
     }
 
     fn has_begun(&self) -> bool {
@@ -62,14 +56,11 @@ impl Listing {
 }
 
 impl Replicas {
-    pub(crate) async fn open_dir(&self, path: &RemotePath) -> Result<Dh> {
-        let handle = self.open_dir_at(path, GatewaySet::default()).await?;
-        let handle = Mutex::new(Arc::new(handle));
-        let listing = Listing { path: path.clone(), handle, begun: AtomicBool::new(false) };
-        Ok(Dh(self.listings.add(listing)))
-    }
-
-    async fn open_dir_at(&self, path: &RemotePath, mut tried: GatewaySet) -> Result<Handle> {
+    pub(crate) async fn open_dir_at(
+        &self,
+        path: &RemotePath,
+        mut tried: GatewaySet,
+    ) -> Result<Handle> {
         let list_gateway = self.recent.list_gateway(path).map(Target::Prefer);
         let target = list_gateway.unwrap_or_else(|| self.query_target(path));
         let mut failed = Errno::EHOSTDOWN;
@@ -80,20 +71,12 @@ impl Replicas {
             match self.gateways.call_while_usable(member, Weight::Small, call).await {
                 Err(errno) if is_loss(errno) => failed = errno,
                 answer => {
-                    let handle = |dh, missing| {
-                        let missing = Mutex::new(missing);
-                        Handle { member: member.clone(), dh, missing }
-                    };
-                    let handle = answer.map(|dh| match made {
-                        CreatedNames::Names(names) => Some(handle(dh, names)),
-                        CreatedNames::Unknown => {
-                            // Closes it.
-                            drop(handle(dh, HashSet::new()));
-                            None
-                        }
-                    });
+                    // Closed if the answer is rejected.
+                    let is_known = made.is_some();
+                    let missing = Mutex::new(made.unwrap_or_default());
+                    let handle = answer.map(|dh| Handle { member: member.clone(), dh, missing });
                     let handle = self.reject_stale(path, member.index, handle)?;
-                    return handle.ok_or(Errno::EHOSTDOWN);
+                    return if is_known { Ok(handle) } else { Err(Errno::EHOSTDOWN) };
                 }
             }
         }
@@ -114,7 +97,7 @@ impl Replicas {
                 Err(errno) if is_loss(errno) && !listing.has_begun() => {
                     tried = tried.with(member.index);
                     let again = self.open_dir_at(&listing.path, tried).await;
-                    *listing.lock() = Arc::new(again.map_err(|_| errno)?);
+                    *listing.handle.lock() = Arc::new(again.map_err(|_| errno)?);
                 }
                 Err(errno) => return Err(errno),
                 Ok(None) => {
@@ -122,7 +105,7 @@ impl Replicas {
                     let lacks = |name: &Name| {
                         self.was_created_elsewhere(&listing.path.join(name), member.index)
                     };
-                    let is_whole = !handle.missing().iter().any(lacks);
+                    let is_whole = !handle.missing.lock().iter().any(lacks);
                     return if is_whole { Ok(None) } else { Err(Errno::EHOSTDOWN) };
                 }
                 Ok(Some(mut entries)) => {
@@ -156,7 +139,7 @@ impl Replicas {
             changed.is_none_or(|changed| changed.exists != Some(false))
         });
         {
-            let mut missing = handle.missing();
+            let mut missing = handle.missing.lock();
             for entry in entries.iter() {
                 missing.remove(&entry.name);
             }
@@ -178,9 +161,5 @@ impl Replicas {
                 open_path.note_shown(attr);
             }
         }
-    }
-
-    pub(crate) fn close_dir(&self, dh: Dh) {
-        self.listings.remove(dh.0);
     }
 }

@@ -9,11 +9,11 @@
 //! - `Silent` and `Lost` → `Returning` when probes are answered.
 //! - `Returning` → `Healthy` after some good answers; until then it takes few requests at once.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use base::Remote;
+use base::{Mutex, Remote};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -148,10 +148,6 @@ impl Member {
         }
     }
 
-    fn record(&self) -> MutexGuard<'_, HealthRecord> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn health(&self) -> Health {
         Health::from_number(self.health.load(Ordering::SeqCst))
     }
@@ -172,7 +168,7 @@ impl Member {
             Reason::Silent(_) => Health::Silent,
             Reason::Failed(_) | Reason::Away => Health::Lost,
         };
-        let mut record = self.record();
+        let mut record = self.record.lock();
         let before = self.health();
         if before == Health::Lost || before == health {
             return false;
@@ -191,7 +187,7 @@ impl Member {
 
     /// Uses it again, with a small allowance. Returns whether that is a change.
     pub(crate) fn readmit(&self) -> bool {
-        let mut record = self.record();
+        let mut record = self.record.lock();
         if self.is_usable() {
             return false;
         }
@@ -207,7 +203,7 @@ impl Member {
         if self.allowance.fetch_add(1, Ordering::Relaxed) + 1 < FULL_ALLOWANCE {
             return;
         }
-        let _record = self.record();
+        let _record = self.record.lock();
         if self.health() == Health::Returning {
             self.health.store(Health::Healthy as u8, Ordering::SeqCst);
         }
@@ -215,7 +211,7 @@ impl Member {
 
     /// Whether it was left out less than `time` ago, and still is.
     pub(crate) fn left_out_within(&self, time: Duration) -> bool {
-        let left_at = self.record().left_at;
+        let left_at = self.record.lock().left_at;
         !self.is_usable() && left_at.is_some_and(|at| at.elapsed() < time)
     }
 
@@ -291,7 +287,7 @@ impl Member {
     }
 
     pub(crate) fn status(&self) -> GatewayStatus {
-        let record = self.record();
+        let record = self.record.lock();
         let state = match (self.health(), record.reason) {
             (Health::Healthy, _) => GatewayState::Healthy,
             (Health::Returning, _) => GatewayState::Returning,

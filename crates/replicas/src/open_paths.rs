@@ -5,10 +5,10 @@
 //! flight. The table's lock is held while one entry's is taken, never the other way round.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{Attr, RemotePath, Timestamp};
+use base::{Attr, Mutex, RemotePath, Timestamp};
 use tokio::time::Instant;
 
 /// Distinguishes the versions of a file's content.
@@ -63,25 +63,21 @@ impl OpenPath {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, PathState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn name(&self) -> Option<RemotePath> {
-        self.lock().name.clone()
+        self.state.lock().name.clone()
     }
 
     pub(crate) fn primary(&self) -> Option<usize> {
-        self.lock().primary
+        self.state.lock().primary
     }
 
     pub(crate) fn set_primary(&self, gateway: usize) {
-        self.lock().primary = Some(gateway);
+        self.state.lock().primary = Some(gateway);
     }
 
     /// Makes `gateway` the primary, unless the present one `stays`. Returns the primary.
     pub(crate) fn claim_primary(&self, gateway: usize, stays: impl Fn(usize) -> bool) -> usize {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match state.primary.filter(|primary| stays(*primary)) {
             Some(primary) => primary,
             None => *state.primary.insert(gateway),
@@ -100,27 +96,27 @@ impl OpenPath {
     /// Records a change of its content.
     pub(crate) fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
-        self.lock().agreed = None;
+        self.state.lock().agreed = None;
     }
 
     /// Records that a change of its content is about to be sent through `gateway`.
     pub(crate) fn note_change_through(&self, gateway: usize) {
-        self.lock().changed = Some((gateway, Instant::now()));
+        self.state.lock().changed = Some((gateway, Instant::now()));
     }
 
     /// When its content was last changed, if that was through another gateway than this.
     pub(crate) fn changed_elsewhere(&self, gateway: usize) -> Option<Instant> {
-        self.lock().changed.filter(|(other, _)| *other != gateway).map(|(_, at)| at)
+        self.state.lock().changed.filter(|(other, _)| *other != gateway).map(|(_, at)| at)
     }
 
     /// Attributes returned from now on are later than all changes.
     pub(crate) fn clear_change(&self) {
-        self.lock().changed = None;
+        self.state.lock().changed = None;
     }
 
     /// Sets the version that all gateways in use show, unless there was a change since `changes`.
     pub(crate) fn agree(&self, version: Version, changes: u64) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let good = self.changes() == changes && state.agreed.is_none_or(|it| it == version);
         if good {
             state.agreed = Some(version);
@@ -131,7 +127,7 @@ impl OpenPath {
     /// Records that these attributes are about to be returned. If they differ from the agreed
     /// version, that is void.
     pub(crate) fn note_shown(&self, attr: &Attr) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.agreed.is_some_and(|agreed| agreed != Version::of(attr)) {
             state.agreed = None;
             self.changes.fetch_add(1, Ordering::SeqCst);
@@ -143,73 +139,50 @@ impl OpenPath {
 #[derive(Default)]
 pub(crate) struct OpenPaths {
     table: Mutex<HashMap<RemotePath, Arc<OpenPath>>>,
-    /// Number of entries: if there are none, no lock is taken.
-    count: AtomicUsize,
 }
 
 impl OpenPaths {
-    fn lock(&self) -> MutexGuard<'_, HashMap<RemotePath, Arc<OpenPath>>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
-        self.count.load(Ordering::SeqCst) == 0
+        self.table.lock().is_empty()
     }
 
     /// A guard of the entry of `path`, which is created if there is none.
     pub(crate) fn hold(self: &Arc<OpenPaths>, path: &RemotePath) -> PathGuard {
-        let mut table = self.lock();
-        let open_path = match table.get(path) {
-            Some(open_path) => open_path.clone(),
-            None => {
-                let open_path = Arc::new(OpenPath::new(path));
-                table.insert(path.clone(), open_path.clone());
-                open_path
-            }
-        };
+        let mut table = self.table.lock();
+        let open_path = table.entry(path.clone()).or_insert_with(|| Arc::new(OpenPath::new(path)));
+        let open_path = open_path.clone();
         open_path.holders.fetch_add(1, Ordering::SeqCst);
-        self.count.store(table.len(), Ordering::SeqCst);
         PathGuard { table: self.clone(), open_path, writes: false }
     }
 
     /// The entry of `path`, if it is open.
     pub(crate) fn get(&self, path: &RemotePath) -> Option<Arc<OpenPath>> {
-        if self.is_empty() {
-            return None;
-        }
-        self.lock().get(path).cloned()
+        self.table.lock().get(path).cloned()
     }
 
     /// The path was removed or replaced.
     pub(crate) fn removed(&self, path: &RemotePath) {
-        if self.is_empty() {
-            return;
-        }
-        let mut table = self.lock();
-        let open_path = table.remove(path);
-        self.count.store(table.len(), Ordering::SeqCst);
-        drop(table);
+        let open_path = self.table.lock().remove(path);
         if let Some(open_path) = open_path {
-            open_path.lock().name = None;
+            open_path.state.lock().name = None;
         }
     }
 
     /// The path, with all below it, was renamed.
     pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
-        if self.is_empty() || from == to {
+        if from == to {
             return;
         }
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let moved: Vec<_> = table
             .extract_if(|path, _| path.is_within(from) || path.is_within(to))
             .filter_map(|(path, open_path)| {
                 let path = path.moved(from, to);
-                open_path.lock().name.clone_from(&path);
+                open_path.state.lock().name.clone_from(&path);
                 Some((path?, open_path))
             })
             .collect();
         table.extend(moved);
-        self.count.store(table.len(), Ordering::SeqCst);
     }
 }
 
@@ -243,16 +216,15 @@ impl Drop for PathGuard {
         if self.writes {
             self.open_path.writers.fetch_sub(1, Ordering::SeqCst);
         }
-        let mut table = self.table.lock();
+        let mut table = self.table.table.lock();
         if self.open_path.holders.fetch_sub(1, Ordering::SeqCst) > 1 {
             return;
         }
-        let name = self.open_path.lock().name.clone();
+        let name = self.open_path.state.lock().name.clone();
         if let Some(name) = name
             && table.get(&name).is_some_and(|open_path| Arc::ptr_eq(open_path, &self.open_path))
         {
             table.remove(&name);
-            self.table.count.store(table.len(), Ordering::SeqCst);
         }
     }
 }

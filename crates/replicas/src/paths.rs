@@ -1,7 +1,7 @@
 //! Operations by path: queries, which continue at another gateway when one is lost, and changes,
 //! which are made once, through one gateway, and recorded.
 
-use base::{Attr, AttrChange, Errno, Location, Remote, RemotePath, RenameMode, Result, StatVfs};
+use base::{Attr, Errno, Remote, RemotePath, Result};
 
 use crate::gateways::{GatewaySet, RemoteFuture, Target, is_loss};
 use crate::member::Weight;
@@ -97,29 +97,8 @@ impl Replicas {
         Err(Errno::EHOSTDOWN)
     }
 
-    pub(crate) async fn read_link(&self, path: &RemotePath) -> Result<Vec<u8>> {
-        self.query(path, |remote| remote.readlink(path)).await
-    }
-
-    pub(crate) async fn statvfs_path(&self, path: &RemotePath) -> Result<StatVfs> {
-        self.query(path, |remote| remote.statvfs(path)).await
-    }
-
-    pub(crate) async fn locate_path(&self, path: &RemotePath) -> Result<Vec<Location>> {
-        self.query(path, |remote| remote.locate(path)).await
-    }
-
-    pub(crate) async fn fsync_dir(&self, path: &RemotePath) -> Result<()> {
-        // Only the gateway that has changed the entries can sync them.
-        let changed = self.recent.get(path).map(|changed| changed.gateway);
-        let changed = changed.filter(|gateway| self.must_stay(*gateway, true));
-        let target = changed.map_or_else(|| self.query_target(path), Target::Only);
-        let (_, answer) = self.gateways.query(path, target, |remote| remote.fsyncdir(path)).await?;
-        answer
-    }
-
     /// Makes a change of these paths, each of the kind beside it.
-    async fn change<'a>(
+    pub(crate) async fn change<'a>(
         &'a self,
         target: Target,
         paths: &[(&RemotePath, ChangeKind)],
@@ -144,7 +123,7 @@ impl Replicas {
     }
 
     /// Makes a change of one path.
-    async fn change_one<'a>(
+    pub(crate) async fn change_one<'a>(
         &'a self,
         path: &RemotePath,
         kind: ChangeKind,
@@ -152,62 +131,9 @@ impl Replicas {
     ) -> Result<()> {
         self.change(self.change_target(path), &[(path, kind)], call).await
     }
-
-    pub(crate) async fn change_path(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
-        if let Some(open_path) = self.open_paths.get(path) {
-            open_path.note_change();
-        }
-        self.change_one(path, ChangeKind::Content, |remote| remote.setattr(path, change)).await
-    }
-
-    pub(crate) async fn make_dir(&self, path: &RemotePath, perm: u32) -> Result<()> {
-        self.change_one(path, ChangeKind::Created, |remote| remote.mkdir(path, perm)).await
-    }
-
-    pub(crate) async fn remove_dir(&self, path: &RemotePath) -> Result<()> {
-        self.change_one(path, ChangeKind::Removed, |remote| remote.rmdir(path)).await
-    }
-
-    /// Removes a name through the primary of an open file, which knows that the file is open.
-    pub(crate) async fn remove_name(&self, path: &RemotePath) -> Result<()> {
-        self.change_one(path, ChangeKind::Removed, |remote| remote.unlink(path)).await?;
-        self.open_paths.removed(path);
-        Ok(())
-    }
-
-    pub(crate) async fn make_symlink(&self, target: &[u8], path: &RemotePath) -> Result<()> {
-        self.change_one(path, ChangeKind::Created, |remote| remote.symlink(target, path)).await
-    }
-
-    pub(crate) async fn make_link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
-        let paths = [(existing, ChangeKind::Content), (new, ChangeKind::Created)];
-        let target = first_specific(self.change_target(existing), self.change_target(new));
-        self.change(target, &paths, |remote| remote.link(existing, new)).await
-    }
-
-    /// The primary of an open file that loses its name comes first, as in
-    /// [`Replicas::remove_name`], then that of the file that gets the name.
-    pub(crate) async fn rename_path(
-        &self,
-        from: &RemotePath,
-        to: &RemotePath,
-        mode: RenameMode,
-    ) -> Result<()> {
-        let target = match self.open_paths.get(to) {
-            Some(_) => first_specific(self.change_target(to), self.change_target(from)),
-            None => first_specific(self.change_target(from), self.change_target(to)),
-        };
-        let paths: &[_] = match from == to {
-            true => &[(from, ChangeKind::Content)],
-            false => &[(from, ChangeKind::Removed), (to, ChangeKind::Created)],
-        };
-        self.change(target, paths, |remote| remote.rename(from, to, mode)).await?;
-        self.open_paths.renamed(from, to);
-        Ok(())
-    }
 }
 
 /// The first target, unless it is any gateway.
-fn first_specific(first: Target, second: Target) -> Target {
+pub(crate) fn first_specific(first: Target, second: Target) -> Target {
     if first == Target::Any { second } else { first }
 }

@@ -22,11 +22,10 @@
 //! and when the table is full, the entries closest to their end are evicted first.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
-use base::{Name, RemotePath};
+use base::{Mutex, Name, RemotePath};
 use tokio::time::Instant;
 
 use crate::open_paths::Version;
@@ -57,67 +56,34 @@ pub(crate) enum ChangeKind {
     Removed,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Entry {
+/// The recorded state of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
     /// The gateway of the last change of it, or of a name in it.
-    gateway: usize,
+    pub(crate) gateway: usize,
     until: Instant,
     /// The gateway of the last change of all below it, and when that expires.
     below: Option<(usize, Instant)>,
     /// Whether the name has to exist; after a lost answer, whether it would if the change happened.
-    exists: Option<bool>,
+    pub(crate) exists: Option<bool>,
     /// Number of changed names in it, if it is a directory.
     names: u32,
     /// The gateway that last created, removed or renamed a name in it, if it is a directory.
     list_gateway: Option<usize>,
-    /// The gateway that last created, removed or renamed it.
-    name_gateway: Option<usize>,
-    /// The version seen after the change.
-    version: Option<Version>,
-    /// It was changed, and has not been seen since.
-    unseen: bool,
-    /// It was, or may have been, created or removed here shortly before.
-    was_changed_before: bool,
-    /// The answer to a change was lost, and another change was made shortly before.
-    is_ambiguous: bool,
-}
-
-/// The recorded state of a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Changed {
-    /// The gateway that changed it.
-    pub(crate) gateway: usize,
-    /// The gateway that created, removed or renamed it; another one may have changed its content
-    /// since.
+    /// The gateway that last created, removed or renamed it. Another one may have changed its
+    /// content since.
     pub(crate) name_gateway: Option<usize>,
-    /// Whether it has to exist, where that is known.
-    pub(crate) exists: Option<bool>,
-    /// The version after the change, where it is known.
+    /// The version seen after the change.
     pub(crate) version: Option<Version>,
-    /// It has not been seen since it was changed, so older attributes cannot be told from newer
+    /// It was changed, and has not been seen since, so older attributes cannot be told from newer
     /// ones.
     pub(crate) unseen: bool,
-    /// No other gateway's answer proves whether it exists.
+    /// It was, or may have been, created or removed here shortly before, by itself or in a
+    /// directory that was created, renamed or changed in many names.
+    pub(crate) was_changed_before: bool,
+    /// The answer to a change was lost, and another change was made shortly before: no other
+    /// gateway's answer proves whether it exists.
     pub(crate) is_ambiguous: bool,
-    /// It may have been created through that gateway, by itself or in a directory that was created,
-    /// renamed or changed in many names.
-    pub(crate) may_be_new: bool,
-}
-
-/// A change whose result was not seen: its gateway, and when its entry expires.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unseen {
-    pub(crate) gateway: usize,
-    until: Instant,
-}
-
-/// The names that a listing of a directory must contain.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum CreatedNames {
-    /// These, beside others.
-    Names(HashSet<Name>),
-    /// Unknown names.
-    Unknown,
 }
 
 impl Entry {
@@ -139,63 +105,40 @@ impl Entry {
     }
 }
 
-impl Changed {
-    /// A state of which only the gateway is known.
-    fn by(gateway: usize) -> Changed {
-        let (name_gateway, exists, version) = (None, None, None);
-        Changed {
-            gateway,
-            name_gateway,
-            exists,
-            version,
-            unseen: false,
-            is_ambiguous: false,
-            may_be_new: false,
-        }
-    }
-}
-
 #[derive(Default)]
 struct Table {
     entries: HashMap<RemotePath, Entry>,
+    /// When the last of them expires.
+    last_until: Option<Instant>,
     sweep_at: usize,
 }
 
 /// The table of recent changes.
 pub(crate) struct RecentChanges {
     lag: Duration,
-    began: Instant,
-    /// Number of entries, including expired ones: if there are none, no lock is taken.
-    count: AtomicUsize,
-    /// When the last of them expires, in milliseconds since `began`.
-    last_until_ms: AtomicU64,
     table: Mutex<Table>,
 }
 
 impl RecentChanges {
     pub(crate) fn new(lag: Duration) -> RecentChanges {
-        RecentChanges {
-            lag,
-            began: Instant::now(),
-            count: AtomicUsize::new(0),
-            last_until_ms: AtomicU64::new(0),
-            table: Mutex::default(),
-        }
+        RecentChanges { lag, table: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The table, unless no entry is valid.
+    fn valid(&self) -> Option<MutexGuard<'_, Table>> {
+        let table = self.table.lock();
+        let is_valid = table.last_until.is_some_and(|until| Instant::now() < until);
+        is_valid.then_some(table)
     }
 
     /// Whether no entry is valid.
     pub(crate) fn is_empty(&self) -> bool {
-        self.count.load(Ordering::SeqCst) == 0
-            || (self.began.elapsed().as_millis() as u64) > self.last_until_ms.load(Ordering::SeqCst)
+        self.valid().is_none()
     }
 
     /// Number of entries, some of which may have expired.
     pub(crate) fn len(&self) -> usize {
-        if self.is_empty() { 0 } else { self.count.load(Ordering::SeqCst) }
+        self.valid().map_or(0, |table| table.entries.len())
     }
 
     /// Whether other gateways may still show the state before a change at this time.
@@ -206,41 +149,31 @@ impl RecentChanges {
     /// Records that `path` is being changed, or has just been, through `gateway`.
     pub(crate) fn note(&self, path: &RemotePath, gateway: usize, kind: ChangeKind) {
         let now = Instant::now();
-        let until = now + self.lag;
-        let mut table = self.lock();
-        table.note(path, gateway, kind, now, until);
-        self.count.store(table.entries.len(), Ordering::SeqCst);
-        let until_ms = (until - self.began).as_millis() as u64 + 1;
-        self.last_until_ms.fetch_max(until_ms, Ordering::SeqCst);
+        self.table.lock().note(path, gateway, kind, now, now + self.lag);
     }
 
     /// Records that `gateway` has changed the content of `path` to this version.
     pub(crate) fn note_version(&self, path: &RemotePath, gateway: usize, version: Version) {
         self.note(path, gateway, ChangeKind::Content);
-        let (mut table, now) = (self.lock(), Instant::now());
+        let (mut table, now) = (self.table.lock(), Instant::now());
         let until = now + self.lag;
         let (exists, version) = (Some(true), Some(version));
         let new = Entry { exists, version, ..Entry::new(gateway, until) };
         // A path covered by a directory above has had no entry of its own so far.
         let entry = table.entries.entry(path.clone()).or_insert(new);
         (entry.exists, entry.version, entry.unseen) = (exists, version, false);
-        self.count.store(table.entries.len(), Ordering::SeqCst);
     }
 
     /// The change of `path` that was not seen since. To be called before the request to its
     /// gateway, for [`RecentChanges::note_seen`].
-    pub(crate) fn unseen(&self, path: &RemotePath) -> Option<Unseen> {
-        if self.is_empty() {
-            return None;
-        }
-        let entry = self.lock().valid_entry(path, Instant::now()).filter(|entry| entry.unseen)?;
-        Some(Unseen { gateway: entry.gateway, until: entry.until })
+    pub(crate) fn unseen(&self, path: &RemotePath) -> Option<Entry> {
+        self.valid()?.valid_entry(path, Instant::now()).filter(|entry| entry.unseen)
     }
 
     /// Records that the gateway of this change of `path` showed this version, unless there was
     /// another change since the request.
-    pub(crate) fn note_seen(&self, path: &RemotePath, change: Unseen, version: Version) {
-        if let Some(entry) = self.lock().entries.get_mut(path)
+    pub(crate) fn note_seen(&self, path: &RemotePath, change: Entry, version: Version) {
+        if let Some(entry) = self.table.lock().entries.get_mut(path)
             && (entry.gateway, entry.until) == (change.gateway, change.until)
         {
             (entry.exists, entry.version, entry.unseen) = (Some(true), Some(version), false);
@@ -248,54 +181,44 @@ impl RecentChanges {
     }
 
     /// The recent change of `path`, or of a directory above it that covers it.
-    pub(crate) fn get(&self, path: &RemotePath) -> Option<Changed> {
-        if self.is_empty() {
-            return None;
-        }
-        self.lock().find(path, Instant::now())
+    pub(crate) fn get(&self, path: &RemotePath) -> Option<Entry> {
+        self.valid()?.find(path, Instant::now())
     }
 
     /// The gateway that last created, removed or renamed a name in this directory.
     pub(crate) fn list_gateway(&self, directory: &RemotePath) -> Option<usize> {
-        if self.is_empty() {
-            return None;
-        }
-        self.lock().valid_entry(directory, Instant::now())?.list_gateway
+        self.valid()?.valid_entry(directory, Instant::now())?.list_gateway
     }
 
     /// The recent change of `path`, of a directory that covers it, or of its parent directory.
-    pub(crate) fn get_or_parent(&self, path: &RemotePath) -> Option<Changed> {
-        if self.is_empty() {
-            return None;
-        }
-        let (table, now) = (self.lock(), Instant::now());
-        table.find(path, now).or_else(|| {
-            let entry = table.valid_entry(&path.parent()?, now)?;
-            let Entry { gateway, .. } = entry;
-            Some(Changed::by(gateway))
-        })
+    pub(crate) fn get_or_parent(&self, path: &RemotePath) -> Option<Entry> {
+        let (table, now) = (self.valid()?, Instant::now());
+        table.find(path, now).or_else(|| table.valid_entry(&path.parent()?, now))
     }
 
     /// The names in `directory` that were created through other gateways, and that `gateway` may
-    /// not show. None where it was the last to change a name there, since that has updated its
-    /// view.
-    pub(crate) fn created_in(&self, directory: &RemotePath, gateway: usize) -> CreatedNames {
-        if self.is_empty() {
-            return CreatedNames::Names(HashSet::new());
-        }
-        let (table, now) = (self.lock(), Instant::now());
+    /// not show; `None` if they are unknown. There are none where it was the last to change a name
+    /// there, since that has updated its view.
+    pub(crate) fn created_in(
+        &self,
+        directory: &RemotePath,
+        gateway: usize,
+    ) -> Option<HashSet<Name>> {
+        let Some(table) = self.valid() else { return Some(HashSet::new()) };
+        let now = Instant::now();
         let own = table.valid_entry(directory, now);
-        if own.is_some_and(|own| own.list_gateway == Some(gateway)) {
-            return CreatedNames::Names(HashSet::new());
+        let list_gateway = own.and_then(|own| own.list_gateway);
+        if list_gateway == Some(gateway) {
+            return Some(HashSet::new());
         }
         let below = own.and_then(|own| own.below).filter(|(_, until)| *until > now);
         let below = below.map(|(who, _)| who);
         let above = || table.above(directory, now).map(|(_, who, _)| who);
         if below.or_else(above).is_some_and(|who| who != gateway) {
-            return CreatedNames::Unknown;
+            return None;
         }
-        if own.is_none_or(|own| own.list_gateway.is_none()) {
-            return CreatedNames::Names(HashSet::new());
+        if list_gateway.is_none() {
+            return Some(HashSet::new());
         }
         let is_made = |entry: &Entry| {
             let is_others = entry.name_gateway.is_some_and(|name_gateway| name_gateway != gateway);
@@ -303,7 +226,7 @@ impl RecentChanges {
         };
         let made = table.entries.iter().filter(|(_, entry)| is_made(entry));
         let made = made.filter(|(path, _)| path.parent().as_ref() == Some(directory));
-        CreatedNames::Names(made.filter_map(|(path, _)| path.file_name()).collect())
+        Some(made.filter_map(|(path, _)| path.file_name()).collect())
     }
 }
 
@@ -312,18 +235,15 @@ impl Table {
         self.entries.get(path).copied().filter(|entry| entry.until > now)
     }
 
-    fn find(&self, path: &RemotePath, now: Instant) -> Option<Changed> {
-        if let Some(entry) = self.valid_entry(path, now) {
-            let Entry { gateway, name_gateway, exists, version, unseen, is_ambiguous, .. } = entry;
-            let may_be_new = entry.was_changed_before && exists.is_none();
-            let changed = Changed { name_gateway, exists, version, unseen, ..Changed::by(gateway) };
-            return Some(Changed { is_ambiguous, may_be_new, ..changed });
-        }
-        let (_, gateway, exists) = self.above(path, now)?;
-        // Below a removed name nothing can exist, below an existing one anything can.
-        let exists = exists.filter(|exists| !exists);
-        let may_be_new = exists.is_none();
-        Some(Changed { name_gateway: Some(gateway), exists, may_be_new, ..Changed::by(gateway) })
+    fn find(&self, path: &RemotePath, now: Instant) -> Option<Entry> {
+        self.valid_entry(path, now).or_else(|| {
+            let (_, gateway, exists) = self.above(path, now)?;
+            // Below a removed name nothing can exist, below an existing one anything can.
+            let exists = exists.filter(|exists| !exists);
+            let name_gateway = Some(gateway);
+            let covered = Entry::new(gateway, now);
+            Some(Entry { name_gateway, exists, was_changed_before: true, ..covered })
+        })
     }
 
     /// The nearest directory above `path` whose entry covers all below it: its gateway, and whether
@@ -349,6 +269,7 @@ impl Table {
         now: Instant,
         until: Instant,
     ) {
+        self.last_until = Some(until);
         // A change through the same gateway below a covered directory extends that entry, and is
         // covered by it.
         let above = self.above(path, now);
@@ -365,34 +286,23 @@ impl Table {
         {
             return;
         }
-        let (below, exists) = match kind {
-            ChangeKind::Content => (own.and_then(|own| own.below), own.and_then(|own| own.exists)),
-            ChangeKind::InDoubt => (Some((gateway, until)), None),
-            ChangeKind::Lost { exists } => (Some((gateway, until)), Some(exists)),
-            ChangeKind::Created => (Some((gateway, until)), Some(true)),
-            ChangeKind::Removed => (Some((gateway, until)), Some(false)),
+        let new = Entry::new(gateway, until);
+        let old = own.unwrap_or(new);
+        let all_below = Some((gateway, until));
+        let (below, exists, name_gateway) = match kind {
+            ChangeKind::Content => (old.below, old.exists, old.name_gateway),
+            ChangeKind::InDoubt => (all_below, None, Some(gateway)),
+            ChangeKind::Lost { exists } => (all_below, Some(exists), Some(gateway)),
+            ChangeKind::Created => (all_below, Some(true), Some(gateway)),
+            ChangeKind::Removed => (all_below, Some(false), Some(gateway)),
         };
-        let names = own.map_or(0, |own| own.names);
-        let was_changed_before = above.is_some()
-            || own.is_some_and(|own| own.was_changed_before || own.exists.is_some());
+        let was_changed_before = above.is_some() || old.was_changed_before || old.exists.is_some();
         // An answer that shows the change may be older than the change before it.
         let is_ambiguous = was_changed_before && matches!(kind, ChangeKind::Lost { .. });
         let exists = exists.filter(|_| !is_ambiguous);
-        let list_gateway = own.and_then(|own| own.list_gateway);
-        let name_gateway = match kind {
-            ChangeKind::Content => own.and_then(|own| own.name_gateway),
-            _ => Some(gateway),
-        };
-        let new = Entry {
-            below,
-            exists,
-            names,
-            list_gateway,
-            name_gateway,
-            ..Entry::new(gateway, until)
-        };
-        self.entries
-            .insert(path.clone(), Entry { unseen: true, was_changed_before, is_ambiguous, ..new });
+        let new = Entry { below, exists, name_gateway, was_changed_before, is_ambiguous, ..new };
+        let (names, list_gateway) = (old.names, old.list_gateway);
+        self.entries.insert(path.clone(), Entry { names, list_gateway, unseen: true, ..new });
         if let Some(parent) = path.parent() {
             let list_gateway = (kind != ChangeKind::Content).then_some(gateway);
             self.note_listing(parent, gateway, (list_gateway, own.is_none()), now, until);
@@ -410,17 +320,15 @@ impl Table {
         now: Instant,
         until: Instant,
     ) {
-        let own = self.valid_entry(&directory, now);
-        let names = own.map_or(0, |own| own.names) + u32::from(is_new);
+        let old = self.valid_entry(&directory, now).unwrap_or(Entry::new(gateway, until));
+        let names = old.names + u32::from(is_new);
         // An entry that covers the whole tree would be too much.
-        let below = match names >= MANY_NAMES && !directory.is_root() {
-            true => Some((gateway, until)),
-            false => own.and_then(|own| own.below),
-        };
-        let (exists, name_gateway) = own.map_or((None, None), |own| (own.exists, own.name_gateway));
+        let covers = names >= MANY_NAMES && !directory.is_root();
+        let below = if covers { Some((gateway, until)) } else { old.below };
+        let Entry { exists, name_gateway, .. } = old;
         // A change of a file's content does not make the gateway list names created through another
         // one.
-        let list_gateway = list_gateway.or_else(|| own.and_then(|own| own.list_gateway));
+        let list_gateway = list_gateway.or(old.list_gateway);
         // Requests about a directory are for its listing, rather than for its own attributes.
         let new = Entry::new(list_gateway.unwrap_or(gateway), until);
         let entry = Entry { below, exists, names, list_gateway, name_gateway, ..new };
@@ -488,20 +396,12 @@ mod tests {
         for changed in ["d/file", "d", "d/made"] {
             recent.note(&path(changed), 1, ChangeKind::Content);
             assert_eq!(recent.list_gateway(&path("d")), Some(0), "{changed}");
-            assert_eq!(
-                recent.created_in(&path("d"), 1),
-                CreatedNames::Names(names.clone()),
-                "{changed}"
-            );
-            assert_eq!(
-                recent.created_in(&path("d"), 0),
-                CreatedNames::Names(HashSet::new()),
-                "{changed}"
-            );
+            assert_eq!(recent.created_in(&path("d"), 1), Some(names.clone()), "{changed}");
+            assert_eq!(recent.created_in(&path("d"), 0), Some(HashSet::new()), "{changed}");
         }
         recent.note(&path("d/new"), 1, ChangeKind::Created);
         assert_eq!(recent.list_gateway(&path("d")), Some(1));
-        assert_eq!(recent.created_in(&path("d"), 1), CreatedNames::Names(HashSet::new()));
+        assert_eq!(recent.created_in(&path("d"), 1), Some(HashSet::new()));
     }
 
     #[tokio::test(start_paused = true)]

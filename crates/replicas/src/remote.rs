@@ -1,12 +1,17 @@
-//! [`Replicas`] as a [`Remote`]: dispatches every operation to its module.
+//! [`Replicas`] as a [`Remote`].
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DirEntry, Fh, Location, OpenFlags, Opened, Remote, RemotePath,
-    RenameMode, Result, StatVfs, Window,
+    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, OpenFlags, Opened, Remote,
+    RemotePath, RenameMode, Result, StatVfs, Window,
 };
 use bytes::Bytes;
 
+use crate::gateways::{GatewaySet, Target, is_loss};
+use crate::listing::Listing;
+use crate::member::Weight;
+use crate::paths::first_specific;
+use crate::recent_changes::ChangeKind;
 use crate::replicas::Replicas;
 
 #[async_trait]
@@ -16,11 +21,12 @@ impl Remote for Replicas {
     }
 
     async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
-        self.read_link(path).await
+        self.query(path, |remote| remote.readlink(path)).await
     }
 
     async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
-        self.open_dir(path).await
+        let handle = self.open_dir_at(path, GatewaySet::default()).await?;
+        Ok(Dh(self.listings.add(Listing::new(path, handle))))
     }
 
     async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
@@ -28,7 +34,7 @@ impl Remote for Replicas {
     }
 
     fn closedir(&self, dh: Dh) {
-        self.close_dir(dh);
+        self.listings.remove(dh.0);
     }
 
     async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
@@ -36,67 +42,145 @@ impl Remote for Replicas {
     }
 
     async fn fstat(&self, fh: Fh) -> Result<Attr> {
-        self.stat_file(fh).await
+        let file = self.files.get(fh.0)?;
+        let changes = file.changes_begun();
+        let answer =
+            self.through_primary(&file, Weight::Small, |member, fh| member.remote.fstat(fh));
+        let (handle, attr) = answer.await?;
+        file.note_attr(&handle, &attr, changes);
+        Ok(attr)
     }
 
     async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
-        self.read_file(fh, offset, len).await
+        let file = self.files.get(fh.0)?;
+        if self.gateways.is_striped(len)
+            && let Some(stripe) = file.stripe(&self.context, len)
+        {
+            let call = stripe.member.remote.read(stripe.fh(), offset, len);
+            let weight = Weight::Read(len);
+            match self.gateways.call_while_usable(&stripe.member, weight, call).await {
+                Ok(data) if data.len() == len as usize => return Ok(data),
+                // The primary decides where the file ends.
+                Ok(_) => {}
+                Err(errno) => file.stripes.remove(&stripe, !is_loss(errno)),
+            }
+        }
+        self.through_primary(&file, Weight::Read(len), |member, fh| {
+            member.remote.read(fh, offset, len)
+        })
+        .await
+        .map(|(_, data)| data)
     }
 
     async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
-        self.write_file(fh, offset, data).await
+        let file = self.files.get(fh.0)?;
+        let weight = Weight::Write(u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?);
+        self.change_file(&file, weight, |member, fh| member.remote.write(fh, offset, data.clone()))
+            .await
     }
 
     async fn fsync(&self, fh: Fh) -> Result<()> {
-        self.fsync_file(fh).await
+        let file = self.files.get(fh.0)?;
+        let (handle, changes) = (file.primary(), file.changes_begun());
+        let fsync = self.call_primary(
+            &file,
+            &handle,
+            Weight::Slow,
+            |member, fh| member.remote.fsync(fh),
+            false,
+        );
+        fsync.await?;
+        file.synced(changes);
+        Ok(())
     }
 
     async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
-        self.fsync_dir(path).await
+        // Only the gateway that has changed the entries can sync them.
+        let changed = self.recent.get(path).map(|changed| changed.gateway);
+        let changed = changed.filter(|gateway| self.must_stay(*gateway, true));
+        let target = changed.map_or_else(|| self.query_target(path), Target::Only);
+        let (_, answer) = self.gateways.query(path, target, |remote| remote.fsyncdir(path)).await?;
+        answer
     }
 
     fn close(&self, fh: Fh) {
         self.files.remove(fh.0);
     }
 
+    /// Closes the file, and returns the answer of its primary.
     async fn finish(&self, fh: Fh) -> Result<()> {
-        self.finish_file(fh).await
+        let file = self.files.remove(fh.0).ok_or(Errno::EBADF)?;
+        let handle = file.primary();
+        self.call_primary(
+            &file,
+            &handle,
+            Weight::Slow,
+            |_, _| {
+                let handle = handle.clone();
+                Box::pin(async move { handle.finish().await })
+            },
+            false,
+        )
+        .await
     }
 
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
-        self.change_path(path, change).await
+        if let Some(open_path) = self.open_paths.get(path) {
+            open_path.note_change();
+        }
+        self.change_one(path, ChangeKind::Content, |remote| remote.setattr(path, change)).await
     }
 
     async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
-        self.fsetattr_file(fh, change).await
+        let file = self.files.get(fh.0)?;
+        file.open_path.note_change();
+        self.change_file(&file, Weight::Small, |member, fh| member.remote.fsetattr(fh, change))
+            .await
     }
 
     async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
-        self.make_dir(path, perm).await
+        self.change_one(path, ChangeKind::Created, |remote| remote.mkdir(path, perm)).await
     }
 
     async fn rmdir(&self, path: &RemotePath) -> Result<()> {
-        self.remove_dir(path).await
+        self.change_one(path, ChangeKind::Removed, |remote| remote.rmdir(path)).await
     }
 
+    /// Removes a name through the primary of an open file, which knows that the file is open.
     async fn unlink(&self, path: &RemotePath) -> Result<()> {
-        self.remove_name(path).await
+        self.change_one(path, ChangeKind::Removed, |remote| remote.unlink(path)).await?;
+        self.open_paths.removed(path);
+        Ok(())
     }
 
     async fn symlink(&self, target: &[u8], path: &RemotePath) -> Result<()> {
-        self.make_symlink(target, path).await
+        self.change_one(path, ChangeKind::Created, |remote| remote.symlink(target, path)).await
     }
 
     async fn link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
-        self.make_link(existing, new).await
+        let paths = [(existing, ChangeKind::Content), (new, ChangeKind::Created)];
+        let target = first_specific(self.change_target(existing), self.change_target(new));
+        self.change(target, &paths, |remote| remote.link(existing, new)).await
     }
 
+    /// The primary of an open file that loses its name comes first, as for `unlink`, then that of
+    /// the file that gets the name.
     async fn rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()> {
-        self.rename_path(from, to, mode).await
+        let target = match self.open_paths.get(to) {
+            Some(_) => first_specific(self.change_target(to), self.change_target(from)),
+            None => first_specific(self.change_target(from), self.change_target(to)),
+        };
+        let paths: &[_] = match from == to {
+            true => &[(from, ChangeKind::Content)],
+            false => &[(from, ChangeKind::Removed), (to, ChangeKind::Created)],
+        };
+        self.change(target, paths, |remote| remote.rename(from, to, mode)).await?;
+        self.open_paths.renamed(from, to);
+        Ok(())
     }
 
     async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
-        self.statvfs_path(path).await
+        self.query(path, |remote| remote.statvfs(path)).await
     }
 
     async fn copy(
@@ -107,7 +191,15 @@ impl Remote for Replicas {
         to_offset: u64,
         len: u64,
     ) -> Result<u64> {
-        self.copy_between((from, from_offset), (to, to_offset), len).await
+        let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);
+        let from = source.primary();
+        if from.member.index != target.primary().member.index {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.change_file(&target, Weight::Slow, |member, to| {
+            member.remote.copy(from.fh(), from_offset, to, to_offset, len)
+        })
+        .await
     }
 
     fn suggested_window(&self) -> Window {
@@ -115,7 +207,7 @@ impl Remote for Replicas {
     }
 
     async fn locate(&self, path: &RemotePath) -> Result<Vec<Location>> {
-        self.locate_path(path).await
+        self.query(path, |remote| remote.locate(path)).await
     }
 
     /// When all gateways are left out.

@@ -139,7 +139,7 @@ impl Replicas {
         };
         match (changed.exists, &answer) {
             (Some(true), Err(Errno::ENOENT)) | (Some(false), Ok(_)) => Err(Errno::EHOSTDOWN),
-            (None, Err(Errno::ENOENT)) if changed.may_be_new => Err(Errno::EHOSTDOWN),
+            (None, Err(Errno::ENOENT)) if changed.was_changed_before => Err(Errno::EHOSTDOWN),
             (_, Ok(_) | Err(Errno::ENOENT)) if changed.is_ambiguous => Err(Errno::EHOSTDOWN),
             _ => answer,
         }

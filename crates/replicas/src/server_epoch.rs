@@ -9,8 +9,9 @@
 //! so soon, was most likely only disconnected.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use base::Mutex;
 
 use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
@@ -40,10 +41,6 @@ pub(crate) struct ServerEpoch {
 }
 
 impl ServerEpoch {
-    fn epoch(&self) -> MutexGuard<'_, Epoch> {
-        self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The gateway was lost with unsynced writes.
     pub(crate) fn mark_in_doubt(&self) {
         self.in_doubt.store(true, Ordering::SeqCst);
@@ -52,12 +49,12 @@ impl ServerEpoch {
     /// The gateway was lost without unsynced writes: any epoch is as good when it is back.
     pub(crate) fn reset(&self) {
         if !self.in_doubt.load(Ordering::SeqCst) {
-            *self.epoch() = Epoch::Unknown;
+            *self.epoch.lock() = Epoch::Unknown;
         }
     }
 
     fn needs_query(&self) -> bool {
-        !self.in_doubt.load(Ordering::SeqCst) && *self.epoch() == Epoch::Unknown
+        !self.in_doubt.load(Ordering::SeqCst) && *self.epoch.lock() == Epoch::Unknown
     }
 }
 
@@ -85,7 +82,7 @@ impl Gateways {
                 }
             } else if member.is_usable() && member.epoch.needs_query() {
                 let run = self.query_epoch(member, deadline).await;
-                *member.epoch.epoch() = run;
+                *member.epoch.epoch.lock() = run;
             }
         }
         self.losses.count.load(Ordering::SeqCst)
@@ -99,7 +96,7 @@ impl Gateways {
         while member.is_usable() && member.epoch.needs_query() {
             let run = self.query_epoch(member, Instant::now() + RECONNECT_WAIT).await;
             // The query that resolves a doubt sets it itself.
-            let mut epoch = member.epoch.epoch();
+            let mut epoch = member.epoch.epoch.lock();
             if *epoch == Epoch::Unknown {
                 *epoch = run;
             }
@@ -109,7 +106,7 @@ impl Gateways {
     /// Whether a gateway that was lost is back, in its former epoch.
     async fn is_same_epoch(&self, member: &Member, deadline: Instant) -> bool {
         // From here on the epoch is that of the gateway after its return.
-        let before = std::mem::take(&mut *member.epoch.epoch());
+        let before = std::mem::take(&mut *member.epoch.epoch.lock());
         let mut now = Epoch::Unknown;
         while now == Epoch::Unknown && Instant::now() < deadline {
             self.wait_until(deadline, |_| member.is_usable()).await;
@@ -118,7 +115,7 @@ impl Gateways {
                 now = self.query_epoch(member, deadline).await;
             }
         }
-        *member.epoch.epoch() = now.clone();
+        *member.epoch.epoch.lock() = now.clone();
         match now {
             Epoch::Unknown | Epoch::Unsupported => false,
             Epoch::Known(_) => before == Epoch::Unknown || before == now,

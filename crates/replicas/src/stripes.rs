@@ -17,10 +17,10 @@
 //! the file ends.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use base::{Access, Attr, FileKind, OpenFlags, Timestamp};
+use base::{Access, Attr, FileKind, Mutex, OpenFlags, Timestamp};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -60,6 +60,7 @@ struct Stripe {
     changes: u64,
 }
 
+#[derive(Default)]
 struct StripeState {
     stripes: Vec<Stripe>,
     /// Gateways at which an attempt is in flight.
@@ -72,24 +73,11 @@ struct StripeState {
 }
 
 /// The further handles of one open file.
+#[derive(Default)]
 pub(crate) struct Stripes {
     state: Mutex<StripeState>,
     /// Bytes of large reads so far.
     bytes_read: AtomicU64,
-}
-
-impl Default for Stripes {
-    fn default() -> Stripes {
-        let state = StripeState {
-            stripes: Vec::new(),
-            attempting: GatewaySet::default(),
-            failures: 0,
-            retry_at: None,
-            checked_at: None,
-            seen: None,
-        };
-        Stripes { state: Mutex::new(state), bytes_read: AtomicU64::new(0) }
-    }
 }
 
 /// Why a stripe was not opened.
@@ -101,13 +89,9 @@ enum Refusal {
 }
 
 impl Stripes {
-    fn lock(&self) -> MutexGuard<'_, StripeState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The usable handles: agreed on since the last change, at usable gateways.
     fn usable(&self, changes: u64) -> Vec<Arc<Handle>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let is_good =
             |stripe: &mut Stripe| stripe.changes == changes && stripe.handle.member.is_usable();
         let left: Vec<Stripe> = state.stripes.extract_if(.., |stripe| !is_good(stripe)).collect();
@@ -120,7 +104,7 @@ impl Stripes {
 
     /// Whether an attempt at this gateway may begin now; if so, records that it did.
     fn begin_attempt(&self, gateway: usize) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let pauses = state.retry_at.is_some_and(|at| Instant::now() < at);
         let is_there = state.stripes.iter().any(|stripe| stripe.handle.member.index == gateway);
         if pauses || is_there || state.failures >= ATTEMPTS || state.attempting.has(gateway) {
@@ -131,7 +115,7 @@ impl Stripes {
     }
 
     fn end_attempt(&self, gateway: usize, stripe: Result<Stripe, Refusal>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.attempting = state.attempting.without(gateway);
         match stripe {
             Ok(stripe) => state.stripes.push(stripe),
@@ -144,7 +128,7 @@ impl Stripes {
     /// first seen.
     fn is_settled(&self, version: Version) -> bool {
         let now = Instant::now();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let (_, since) = *match &mut state.seen {
             Some(seen) if seen.0 == version => seen,
             seen => seen.insert((version, now)),
@@ -154,7 +138,7 @@ impl Stripes {
 
     /// Whether the next check is due; if so, records it as done.
     fn is_check_due(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now = Instant::now();
         let due = state.checked_at.is_none_or(|at| now - at >= CHECK_INTERVAL);
         if due {
@@ -166,7 +150,7 @@ impl Stripes {
     /// Removes a stripe. One that showed something `wrong` counts as a failed attempt; one that was
     /// lost may be opened again when its gateway is back.
     pub(crate) fn remove(&self, handle: &Arc<Handle>, wrong: bool) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let left: Vec<Stripe> =
             state.stripes.extract_if(.., |stripe| Arc::ptr_eq(&stripe.handle, handle)).collect();
         if wrong && !left.is_empty() {

@@ -32,9 +32,9 @@ mod remote;
 mod stepper;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use base::{Dh, Errno, Fh, Remote};
+use base::{Dh, Errno, Fh, Mutex, Remote};
 use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 
@@ -108,35 +108,30 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         &self.inner
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // A test that panicked while it held the lock has failed already.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Makes the `nth` of these calls from now (1 is the next) fail without reaching the remote.
     pub fn fail(&self, which: impl Into<Which>, nth: u64, errno: Errno) {
-        self.state().plan.fail(which.into(), nth, 1, Moment::Before, errno);
+        self.state.lock().plan.fail(which.into(), nth, 1, Moment::Before, errno);
     }
 
     /// Makes the `nth` of these calls from now take effect and then fail, as if its reply was lost.
     /// A call that fails by itself keeps its own errno.
     pub fn fail_after(&self, which: impl Into<Which>, nth: u64, errno: Errno) {
-        self.state().plan.fail(which.into(), nth, 1, Moment::After, errno);
+        self.state.lock().plan.fail(which.into(), nth, 1, Moment::After, errno);
     }
 
     /// Makes all of these calls fail from now on, until [`FaultyRemote::clear`].
     pub fn fail_always(&self, which: impl Into<Which>, errno: Errno) {
-        self.state().plan.fail(which.into(), 1, u64::MAX, Moment::Before, errno);
+        self.state.lock().plan.fail(which.into(), 1, u64::MAX, Moment::Before, errno);
     }
 
     /// Stops the `nth` of these calls from now before it reaches the remote.
     pub fn hold(&self, which: impl Into<Which>, nth: u64) -> Gate {
-        self.state().plan.hold(which.into(), nth, Moment::Before)
+        self.state.lock().plan.hold(which.into(), nth, Moment::Before)
     }
 
     /// Stops the `nth` of these calls from now after it took effect, with its reply received.
     pub fn hold_answer(&self, which: impl Into<Which>, nth: u64) -> Gate {
-        self.state().plan.hold(which.into(), nth, Moment::After)
+        self.state.lock().plan.hold(which.into(), nth, Moment::After)
     }
 
     /// Stops every call from now on that costs a round trip, before it reaches the remote and again
@@ -148,7 +143,7 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
     /// Like [`FaultyRemote::hold_each`]; `arrivals` is notified when a call stops.
     pub(crate) fn hold_each_with(&self, arrivals: Arc<Notify>) -> Stepper {
         let stepper = Stepper::new(arrivals);
-        let before = self.state().stepper.replace(stepper.clone());
+        let before = self.state.lock().stepper.replace(stepper.clone());
         if let Some(before) = before {
             before.open();
         }
@@ -157,14 +152,14 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
 
     /// Removes all faults and gates that no call has reached.
     pub fn clear(&self) {
-        self.state().plan = Plan::default();
+        self.state.lock().plan = Plan::default();
     }
 
     /// Number of faults and gates that no call has reached yet. A loop over N ends when the Nth
     /// fault is still here afterwards; a single test asserts 0 to prove that its fault was hit.
     #[must_use]
     pub fn not_reached(&self) -> usize {
-        self.state().plan.not_reached()
+        self.state.lock().plan.not_reached()
     }
 
     /// Cuts the link: every call in flight fails with `EHOSTDOWN`, whether or not it took effect,
@@ -180,7 +175,7 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
     /// does at the end of a session.
     pub fn end_session(&self) {
         self.cut();
-        for handle in self.state().handles.drain().collect::<Vec<_>>() {
+        for handle in self.state.lock().handles.drain().collect::<Vec<_>>() {
             match handle {
                 Handle::File(fh) => self.inner.close(fh),
                 Handle::Directory(dh) => self.inner.closedir(dh),
@@ -206,7 +201,7 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
     /// remote that cannot reopen them.
     pub fn restore_without_handles(&self, errno: Errno) {
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let lost: Vec<Handle> = state.handles.iter().copied().collect();
             state.stale.extend(lost.into_iter().map(|handle| (handle, errno)));
         }
@@ -215,7 +210,7 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
 
     /// Sets the value of [`Remote::write_verifier`], instead of the inner remote's.
     pub fn set_write_verifier(&self, run: impl Into<Bytes>) {
-        self.state().write_verifier = Some(run.into());
+        self.state.lock().write_verifier = Some(run.into());
     }
 
     /// Number of calls of `call`, including failed ones.

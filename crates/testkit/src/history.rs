@@ -6,9 +6,9 @@
 //! effect.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use base::Timestamp;
+use base::{Mutex, Timestamp};
 
 use crate::mem::Options;
 use crate::tree::{Follow, Ino};
@@ -70,10 +70,6 @@ impl History {
         Arc::new(history)
     }
 
-    fn past(&self) -> MutexGuard<'_, Past> {
-        self.past.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The server.
     #[must_use]
     pub fn server(&self) -> &Arc<MemRemote> {
@@ -82,7 +78,7 @@ impl History {
 
     /// Records the present state, and begins the next moment.
     pub fn record(&self) {
-        let mut past = self.past();
+        let mut past = self.past.lock();
         let Past { moment, names, contents, .. } = &mut *past;
         *moment += 1;
         self.server.edit(|tree| {
@@ -118,7 +114,7 @@ impl History {
     /// The current moment.
     #[must_use]
     pub fn moment(&self) -> u64 {
-        self.past().moment
+        self.past.lock().moment
     }
 
     /// All contents that can be read from a file opened as `name` since that moment: those of the
@@ -130,7 +126,7 @@ impl History {
     #[must_use]
     pub fn since(&self, name: &str, moment: u64) -> Vec<Version> {
         self.record();
-        let past = self.past();
+        let past = self.past.lock();
         let files = from(&past.names[name], moment);
         let versions = files.flat_map(|ino| match ino {
             None => vec![None],
@@ -142,7 +138,7 @@ impl History {
     /// A content that differs from all other versions, and whose words depend on their position.
     #[must_use]
     pub fn version(&self, words: u32) -> Vec<u8> {
-        let mut past = self.past();
+        let mut past = self.past.lock();
         past.versions += 1;
         let number = past.versions.to_le_bytes();
         (0..words).flat_map(|at| [number, at.to_le_bytes()].concat()).collect()

@@ -70,22 +70,6 @@ pub fn seeds(few: u64, many: u64) -> std::ops::Range<u64> {
     0..if is_big { many } else { few }
 }
 
-/// A link of a client, over any remote.
-trait Link: Send + Sync {
-    fn hold_each(&self, arrivals: Arc<Notify>) -> Stepper;
-    fn end_session(&self);
-}
-
-impl<R: Remote + ?Sized> Link for FaultyRemote<R> {
-    fn hold_each(&self, arrivals: Arc<Notify>) -> Stepper {
-        self.hold_each_with(arrivals)
-    }
-
-    fn end_session(&self) {
-        FaultyRemote::end_session(self);
-    }
-}
-
 /// A disruption of a client at a random step.
 enum Disruption {
     Kill,
@@ -94,7 +78,8 @@ enum Disruption {
 
 struct Client<T> {
     name: String,
-    links: Vec<(Arc<dyn Link>, Stepper)>,
+    /// Each ends the session of a link.
+    links: Vec<(Box<dyn Fn() + Send + Sync>, Stepper)>,
     work: State<T>,
     disruption: Option<(usize, Disruption)>,
     /// Number of released calls.
@@ -187,8 +172,9 @@ impl<T: Send + 'static> Interleave<T> {
         work: impl Future<Output = T> + Send + 'static,
     ) -> &mut Self {
         let links = links.into_iter().map(|link: Arc<FaultyRemote<R>>| {
-            let stepper = Link::hold_each(&*link, self.arrivals.clone());
-            (link as Arc<dyn Link>, stepper)
+            let stepper = link.hold_each_with(self.arrivals.clone());
+            let end_session: Box<dyn Fn() + Send + Sync> = Box::new(move || link.end_session());
+            (end_session, stepper)
         });
         let links = links.collect();
         let (name, work) = (name.to_owned(), State::Ready(Box::pin(work)));
@@ -348,8 +334,8 @@ impl<T: Send + 'static> Client<T> {
             let _ = running.await;
         }
         self.work = State::Over(None);
-        for (link, stepper) in &self.links {
-            link.end_session();
+        for (end_session, stepper) in &self.links {
+            end_session();
             stepper.open();
         }
     }

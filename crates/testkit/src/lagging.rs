@@ -4,29 +4,28 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::MemRemote;
 use crate::tree::{Follow, Ino};
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, OpenFlags, Opened, Remote, RemotePath,
+    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Mutex, OpenFlags, Opened, Remote, RemotePath,
     RenameMode, Result, StatVfs,
 };
 use bytes::Bytes;
 use tokio::time::Instant;
 
 /// Cached values with their expiry times.
-struct Seen<K, V>(HashMap<K, (Instant, V)>);
+type Seen<K, V> = HashMap<K, (Instant, V)>;
 
-impl<K: Hash + Eq, V: Clone> Seen<K, V> {
-    fn get(&self, key: &K) -> Option<V> {
-        let (until, value) = self.0.get(key)?;
-        (*until > Instant::now()).then(|| value.clone())
-    }
+fn get<K: Hash + Eq, V: Clone>(seen: &Seen<K, V>, key: &K) -> Option<V> {
+    let (until, value) = seen.get(key)?;
+    (*until > Instant::now()).then(|| value.clone())
 }
 
+#[derive(Default)]
 struct Caches {
     /// The inode of a name, `None` for a negative entry.
     names: Seen<RemotePath, Option<Ino>>,
@@ -48,19 +47,7 @@ impl Lagging {
     /// A gateway to `server` that caches for `lag`.
     #[must_use]
     pub fn new(server: Arc<MemRemote>, lag: Duration) -> Lagging {
-        let caches = Caches {
-            names: Seen(HashMap::new()),
-            attrs: Seen(HashMap::new()),
-            listings: Seen(HashMap::new()),
-            pages: Seen(HashMap::new()),
-            files: HashMap::new(),
-            open_listings: HashMap::new(),
-        };
-        Lagging { server, lag, caches: Mutex::new(caches) }
-    }
-
-    fn caches(&self) -> MutexGuard<'_, Caches> {
-        self.caches.lock().unwrap()
+        Lagging { server, lag, caches: Mutex::default() }
     }
 
     fn until(&self) -> Instant {
@@ -73,7 +60,7 @@ impl Lagging {
 
     /// The inode of the name, by the cache.
     fn resolve(&self, path: &RemotePath) -> Option<Ino> {
-        if let Some(seen) = self.caches().names.get(path) {
+        if let Some(seen) = get(&self.caches.lock().names, path) {
             return seen;
         }
         // A removed target is shown too, by the cache.
@@ -83,34 +70,34 @@ impl Lagging {
             Ok(ino)
         });
         if matches!(found, Ok(_) | Err(Errno::ENOENT)) {
-            self.caches().names.0.insert(path.clone(), (self.until(), found.ok()));
+            self.caches.lock().names.insert(path.clone(), (self.until(), found.ok()));
         }
         found.ok()
     }
 
     fn attr(&self, ino: Ino) -> Attr {
-        if let Some(attr) = self.caches().attrs.get(&ino) {
+        if let Some(attr) = get(&self.caches.lock().attrs, &ino) {
             return attr;
         }
         let attr = self.server.edit(|tree| tree.attr(ino));
-        self.caches().attrs.0.insert(ino, (self.until(), attr));
+        self.caches.lock().attrs.insert(ino, (self.until(), attr));
         attr
     }
 
     /// Fails if the name has a negative entry.
     fn check(&self, path: &RemotePath) -> Result<()> {
-        match self.caches().names.get(path) {
+        match get(&self.caches.lock().names, path) {
             Some(None) => Err(Errno::ENOENT),
             _ => Ok(()),
         }
     }
 
     fn forget_ino(&self, ino: Option<Ino>) {
-        let mut caches = self.caches();
+        let mut caches = self.caches.lock();
         if let Some(ino) = ino {
-            caches.attrs.0.remove(&ino);
-            caches.pages.0.remove(&ino);
-            caches.listings.0.remove(&ino);
+            caches.attrs.remove(&ino);
+            caches.pages.remove(&ino);
+            caches.listings.remove(&ino);
         }
     }
 
@@ -123,8 +110,8 @@ impl Lagging {
             self.forget_ino(self.now_at(&parent));
         }
         let below = [path.as_bytes(), b"/"].concat();
-        let mut caches = self.caches();
-        caches.names.0.retain(|name, _| name != path && !name.as_bytes().starts_with(&below));
+        let mut caches = self.caches.lock();
+        caches.names.retain(|name, _| name != path && !name.as_bytes().starts_with(&below));
         drop(caches);
         self.found_above(path);
     }
@@ -133,7 +120,7 @@ impl Lagging {
     fn found_above(&self, path: &RemotePath) {
         let mut above = path.parent();
         while let Some(directory) = above {
-            let names = &mut self.caches().names.0;
+            let names = &mut self.caches.lock().names;
             if names.get(&directory).is_some_and(|(_, found)| found.is_none()) {
                 names.remove(&directory);
             }
@@ -142,17 +129,17 @@ impl Lagging {
     }
 
     fn ino_of(&self, fh: Fh) -> Option<Ino> {
-        self.caches().files.get(&fh).copied()
+        self.caches.lock().files.get(&fh).copied()
     }
 
     /// The content, by the cache.
     fn page(&self, ino: Ino) -> Arc<Vec<u8>> {
-        if let Some(page) = self.caches().pages.get(&ino) {
+        if let Some(page) = get(&self.caches.lock().pages, &ino) {
             return page;
         }
         let page = self.server.edit(|tree| tree.read(ino, 0, u64::MAX)).unwrap();
         let page = Arc::new(page);
-        self.caches().pages.0.insert(ino, (self.until(), page.clone()));
+        self.caches.lock().pages.insert(ino, (self.until(), page.clone()));
         page
     }
 }
@@ -186,7 +173,7 @@ impl Remote for Lagging {
         self.check(path)?;
         let dh = self.server.opendir(path).await?;
         let ino = self.now_at(path).ok_or(Errno::ENOENT)?;
-        let seen = self.caches().listings.get(&ino);
+        let seen = get(&self.caches.lock().listings, &ino);
         let entries = match seen {
             Some(entries) => entries,
             None => {
@@ -194,23 +181,23 @@ impl Remote for Lagging {
                 while let Some(batch) = self.server.readdir(dh).await? {
                     entries.extend(batch);
                 }
-                self.caches().listings.0.insert(ino, (self.until(), entries.clone()));
+                self.caches.lock().listings.insert(ino, (self.until(), entries.clone()));
                 entries
             }
         };
-        self.caches().open_listings.insert(dh, entries.into());
+        self.caches.lock().open_listings.insert(dh, entries.into());
         Ok(dh)
     }
 
     async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
-        let mut caches = self.caches();
+        let mut caches = self.caches.lock();
         let entries = caches.open_listings.get_mut(&dh).ok_or(Errno::EBADF)?;
         let batch = entries.drain(..entries.len().min(100)).collect::<Vec<_>>();
         Ok((!batch.is_empty()).then_some(batch))
     }
 
     fn closedir(&self, dh: Dh) {
-        self.caches().open_listings.remove(&dh);
+        self.caches.lock().open_listings.remove(&dh);
         self.server.closedir(dh);
     }
 
@@ -226,11 +213,11 @@ impl Remote for Lagging {
         }
         // Close-to-open: the open revalidates the file and its name.
         self.forget_ino(Some(ino));
-        self.caches().names.0.remove(path);
+        self.caches.lock().names.remove(path);
         self.resolve(path);
         self.found_above(path);
         let attr = self.attr(ino);
-        self.caches().files.insert(opened.fh, ino);
+        self.caches.lock().files.insert(opened.fh, ino);
         Ok(Opened { attr, ..opened })
     }
 
@@ -266,12 +253,12 @@ impl Remote for Lagging {
     }
 
     fn close(&self, fh: Fh) {
-        self.caches().files.remove(&fh);
+        self.caches.lock().files.remove(&fh);
         self.server.close(fh);
     }
 
     async fn finish(&self, fh: Fh) -> Result<()> {
-        self.caches().files.remove(&fh);
+        self.caches.lock().files.remove(&fh);
         self.server.finish(fh).await
     }
 

@@ -1,4 +1,4 @@
-//! A correct [`Remote`] in memory: the replies of an ideal server.
+//! A correct [`Remote`](base::Remote) in memory: the replies of an ideal server.
 //!
 //! Beside the operations of the trait it offers tests: the number of calls by operation (to assert
 //! round trips), the number of open handles (to detect leaks), out-of-band changes as by another
@@ -14,10 +14,9 @@ mod out_of_band;
 mod remote;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base::{Access, Dh, Errno, Fh, Name, Remote, RemotePath, Result};
+use base::{Access, Dh, Errno, Fh, Mutex, Name, RemotePath, Result};
 use bytes::Bytes;
 
 use crate::call::{Call, Counters};
@@ -130,29 +129,20 @@ impl MemRemote {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // A test that panicked while it held the lock has failed already.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn pace(&self) -> MutexGuard<'_, Pace> {
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Delays each reply from now on by this time, in tokio's time (which a test may pause).
     pub fn set_latency(&self, latency: Option<Duration>) {
-        self.pace().latency = latency;
+        self.pace.lock().latency = latency;
     }
 
     /// Whether each reply from now on comes from another task, so that no call is ready at its
     /// first poll. Needs a tokio runtime.
     pub fn set_pending(&self, pending: bool) {
-        self.pace().pending = pending;
+        self.pace.lock().pending = pending;
     }
 
-    /// Sets the value of [`Remote::write_verifier`]; initially none.
+    /// Sets the value of [`write_verifier`](base::Remote::write_verifier); initially none.
     pub fn set_write_verifier(&self, run: impl Into<Bytes>) {
-        let mut named = self.write_verifier.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut named = self.write_verifier.lock();
         *named = Some(run.into());
     }
 
@@ -176,13 +166,13 @@ impl MemRemote {
     /// Number of open files and directories.
     #[must_use]
     pub fn open_handles(&self) -> usize {
-        let state = self.state();
+        let state = self.state.lock();
         state.files.len() + state.listings.len()
     }
 
     /// Waits for the delay of a reply.
     async fn answer_arrives(&self) {
-        let pace = *self.pace();
+        let pace = *self.pace.lock();
         if pace.pending {
             let (answer, arrival) = tokio::sync::oneshot::channel::<()>();
             tokio::spawn(async move { drop(answer) });
@@ -201,7 +191,7 @@ impl MemRemote {
         effect: impl FnOnce(&mut State, &Options) -> Result<T>,
     ) -> Result<T> {
         self.calls.count(call);
-        let result = effect(&mut self.state(), &self.options);
+        let result = effect(&mut self.state.lock(), &self.options);
         self.answer_arrives().await;
         result
     }
@@ -235,28 +225,6 @@ impl State {
     fn closedir(&mut self, dh: Dh) {
         if let Some(listing) = self.listings.remove(&dh.0) {
             self.tree.release(listing.ino);
-        }
-    }
-}
-
-/// A handle whose reply was not delivered yet; closed if the call is dropped.
-struct Late<'a> {
-    remote: &'a MemRemote,
-    give_back: Option<GiveBack>,
-}
-
-#[derive(Clone, Copy)]
-enum GiveBack {
-    File(Fh),
-    Directory(Dh),
-}
-
-impl Drop for Late<'_> {
-    fn drop(&mut self) {
-        match self.give_back.take() {
-            Some(GiveBack::File(fh)) => self.remote.close(fh),
-            Some(GiveBack::Directory(dh)) => self.remote.closedir(dh),
-            None => {}
         }
     }
 }

@@ -23,7 +23,9 @@ mod pump;
 mod server;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use base::Mutex;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
@@ -127,10 +129,6 @@ impl Proxy {
         Arc::new(Proxy { ledger: Mutex::default(), flow })
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Connects a client to the server with these halves; returns the client's halves. Needs a
     /// tokio runtime.
     ///
@@ -156,7 +154,7 @@ impl Proxy {
         let (fired, fired_receiver) = watch::channel(false);
         let instruction = Instruction { moment, then, fired };
         let let_through = nth.checked_sub(1).expect("requests are counted from 1");
-        self.ledger().armed.push(Armed { message, let_through, instruction });
+        self.ledger.lock().armed.push(Armed { message, let_through, instruction });
         Trigger(fired_receiver)
     }
 
@@ -178,7 +176,7 @@ impl Proxy {
     /// Number of requests of this type from clients so far.
     #[must_use]
     pub fn requests(&self, message: Message) -> u64 {
-        let ledger = self.ledger();
+        let ledger = self.ledger.lock();
         match message {
             Message::Any => ledger.seen.values().sum(),
             message => ledger.seen.get(&message).copied().unwrap_or(0),
@@ -188,12 +186,12 @@ impl Proxy {
     /// All types of requests so far, each with its number, in any order.
     #[must_use]
     pub fn all_requests(&self) -> Vec<(Message, u64)> {
-        self.ledger().seen.iter().map(|(message, count)| (*message, *count)).collect()
+        self.ledger.lock().seen.iter().map(|(message, count)| (*message, *count)).collect()
     }
 
     /// Counts a request; returns the action for it.
     fn seen(&self, message: Message) -> Option<Instruction> {
-        let mut ledger = self.ledger();
+        let mut ledger = self.ledger.lock();
         *ledger.seen.entry(message).or_default() += 1;
         let mut due = None;
         for (index, armed) in ledger.armed.iter_mut().enumerate() {

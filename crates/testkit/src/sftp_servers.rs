@@ -3,7 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Mutex, PoisonError};
+
+use base::Mutex;
 
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -34,10 +35,6 @@ impl SftpServers {
         SftpServers { dir: dir.to_owned(), command, running: Mutex::default() }
     }
 
-    fn running(&self) -> std::sync::MutexGuard<'_, Vec<Child>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Starts another server; returns its output and its input.
     ///
     /// # Panics
@@ -56,14 +53,22 @@ impl SftpServers {
             .kill_on_drop(true)
             .spawn()
             .expect("openssh-sftp-server has to be installed");
-        self.running().push(server);
+        self.running.lock().push(server);
         UnixStream::from_std(ours).expect("a socket of the runtime").into_split()
+    }
+
+    /// The number of those that run.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        let mut running = self.running.lock();
+        running.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        running.len()
     }
 
     /// The numbers of those that run.
     #[must_use]
     pub fn pids(&self) -> Vec<u32> {
-        self.running().iter().filter_map(Child::id).collect()
+        self.running.lock().iter().filter_map(Child::id).collect()
     }
 
     /// How many files and directories below `dir`, or that itself, they have open.
@@ -84,7 +89,7 @@ impl SftpServers {
     ///
     /// When one of them cannot be killed.
     pub async fn kill(&self) {
-        let running = std::mem::take(&mut *self.running());
+        let running = std::mem::take(&mut *self.running.lock());
         for mut server in running {
             server.kill().await.expect("a server that can be killed");
         }

@@ -7,9 +7,9 @@ use std::fmt;
 use std::future::Future;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use base::{Errno, Name, Remote, RemotePath, Result};
+use base::{Errno, Mutex, Name, Remote, RemotePath, Result};
 
 use crate::components::Components;
 
@@ -51,19 +51,6 @@ pub struct Branch {
     pub mode: Mode,
     /// What happens when it cannot be reached.
     pub presence: Presence,
-}
-
-impl fmt::Debug for Branch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Branch { name, host, place, mode, presence, .. } = self;
-        f.debug_struct("Branch")
-            .field("name", name)
-            .field("host", host)
-            .field("place", place)
-            .field("mode", mode)
-            .field("presence", presence)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Implements the words of an enum's values on the command line and in the configuration.
@@ -109,16 +96,9 @@ pub(crate) struct TreeBranch {
     pub(crate) place: RemotePath,
     /// The number of names in `place`.
     pub(crate) depth: usize,
-    mode: AtomicU8,
+    mode: Mutex<Mode>,
     optional: AtomicBool,
     left_out: AtomicBool,
-}
-
-/// The result of a call to a branch.
-pub(crate) enum CallResult<T> {
-    Answered(Result<T>),
-    /// The branch is optional and unreachable.
-    LeftOut,
 }
 
 impl TreeBranch {
@@ -130,7 +110,7 @@ impl TreeBranch {
             remote,
             depth: place.len(),
             place: RemotePath::from_names(&place),
-            mode: AtomicU8::new(mode as u8),
+            mode: Mutex::new(mode),
             optional: AtomicBool::new(presence == Presence::Optional),
             left_out: AtomicBool::new(false),
         }
@@ -143,15 +123,11 @@ impl TreeBranch {
     }
 
     pub(crate) fn mode(&self) -> Mode {
-        match self.mode.load(Ordering::Relaxed) {
-            mode if mode == Mode::Ro as u8 => Mode::Ro,
-            mode if mode == Mode::NoCreate as u8 => Mode::NoCreate,
-            _ => Mode::Rw,
-        }
+        *self.mode.lock()
     }
 
     pub(crate) fn set_mode(&self, mode: Mode) {
-        self.mode.store(mode as u8, Ordering::Relaxed);
+        *self.mode.lock() = mode;
     }
 
     /// Whether its entries may be changed.
@@ -182,10 +158,13 @@ impl TreeBranch {
             && (self.left_out.load(Ordering::Relaxed) || self.remote.is_disconnected())
     }
 
-    /// Runs `call` to this branch; if the branch is optional, only while it is reachable.
-    pub(crate) async fn attempt<T>(&self, call: impl Future<Output = Result<T>>) -> CallResult<T> {
+    /// Runs `call` to this branch. `None` if the branch is optional and unreachable.
+    pub(crate) async fn attempt<T>(
+        &self,
+        call: impl Future<Output = Result<T>>,
+    ) -> Option<Result<T>> {
         if !self.is_optional() {
-            return CallResult::Answered(call.await);
+            return Some(call.await);
         }
         if self.remote.is_disconnected() {
             return self.leave_out();
@@ -201,21 +180,18 @@ impl TreeBranch {
         if self.left_out.swap(false, Ordering::Relaxed) {
             tracing::info!("{} can be reached again: back in the tree", self.name);
         }
-        CallResult::Answered(result)
+        Some(result)
     }
 
-    fn leave_out<T>(&self) -> CallResult<T> {
+    fn leave_out<T>(&self) -> Option<Result<T>> {
         if !self.left_out.swap(true, Ordering::Relaxed) {
             tracing::warn!("{} cannot be reached: left out of the tree", self.name);
         }
-        CallResult::LeftOut
+        None
     }
 
     /// Runs `call`, which no other branch can serve: `EHOSTDOWN` where the branch is left out.
     pub(crate) async fn call<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        match self.attempt(call).await {
-            CallResult::Answered(result) => result,
-            CallResult::LeftOut => Err(Errno::EHOSTDOWN),
-        }
+        self.attempt(call).await.unwrap_or(Err(Errno::EHOSTDOWN))
     }
 }

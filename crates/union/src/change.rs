@@ -2,7 +2,7 @@
 
 use base::{Attr, AttrChange, Errno, RemotePath, Result};
 
-use crate::fan_out::{Call, FanOut};
+use crate::fan_out::FanOut;
 use crate::policy::ActionPolicy;
 use crate::tree::Tree;
 use crate::view::{Holder, View};
@@ -80,10 +80,9 @@ pub(crate) async fn fsyncdir(tree: &Tree, path: &RemotePath) -> Result<()> {
     let directories = view.holders.iter().filter(|holder| holder.attr.is_dir());
     let written =
         directories.map(|holder| tree.branch(holder.slot)).filter(|branch| branch.writable());
-    let synced = written.map(|branch| -> Call<'_, Result<()>> {
+    let synced = written.map(async |branch| {
         let at = branch.subpath(path);
-        Box::pin(async move { branch.call(branch.remote.fsyncdir(&at)).await })
+        branch.call(branch.remote.fsyncdir(&at)).await
     });
-    let synced: FanOut<'_, Result<()>> = synced.collect();
-    synced.all().await.into_iter().collect()
+    FanOut::of(synced).all().await.into_iter().collect()
 }

@@ -11,7 +11,7 @@ use base::{Attr, AttrChange, Create, Errno, OpenFlags, RemotePath, Result};
 
 use crate::branch::{Mode, TreeBranch};
 use crate::components::Components;
-use crate::fan_out::{Call, FanOut};
+use crate::fan_out::FanOut;
 use crate::handles::BranchFile;
 use crate::lookup;
 use crate::policy::CreatePolicy;
@@ -58,11 +58,7 @@ async fn open_on_sole_branch(
         return BranchFile::open(branch, at, flags).await;
     }
     if let Create::Exclusive(_) = flags.create {
-        return match branch.remote.lstat(at).await {
-            Ok(_) => Err(Errno::EEXIST),
-            Err(Errno::ENOENT) => Err(Errno::EROFS),
-            Err(errno) => Err(errno),
-        };
+        return Err(creation_error(branch, at).await);
     }
     if (flags.access.writes() || flags.truncate) && !branch.writable() {
         return Err(match branch.remote.lstat(at).await {
@@ -74,6 +70,15 @@ async fn open_on_sole_branch(
     match BranchFile::open(branch, at, OpenFlags { create: Create::Never, ..flags }).await {
         Err(Errno::ENOENT) if flags.create != Create::Never => Err(Errno::EROFS),
         result => result,
+    }
+}
+
+/// The error of creating an entry on a branch that takes no new ones.
+async fn creation_error(branch: &TreeBranch, at: &RemotePath) -> Errno {
+    match branch.call(branch.remote.lstat(at)).await {
+        Ok(_) => Errno::EEXIST,
+        Err(Errno::ENOENT) => Errno::EROFS,
+        Err(errno) => errno,
     }
 }
 
@@ -112,7 +117,7 @@ pub(crate) async fn mkdir(
     perm: u32,
     policy: CreatePolicy,
 ) -> Result<()> {
-    let _change = tree.dir_cache.begin_change(path);
+    let _change = tree.dir_cache.begin_change(Some(path));
     let (branch, at) = target_for_new(tree, path, policy).await?;
     branch.call(branch.remote.mkdir(&at, perm)).await
 }
@@ -141,11 +146,7 @@ async fn target_for_new<'t>(
         if branch.mode() == Mode::Rw {
             return Ok((branch, at));
         }
-        return match branch.call(branch.remote.lstat(&at)).await {
-            Ok(_) => Err(Errno::EEXIST),
-            Err(Errno::ENOENT) => Err(Errno::EROFS),
-            Err(errno) => Err(errno),
-        };
+        return Err(creation_error(branch, &at).await);
     }
     let view = View::of(tree, path).await?;
     if view.shown().is_some() {
@@ -208,21 +209,18 @@ async fn most_free(
     view: &View,
     eligible: &[usize],
 ) -> Result<usize> {
-    let calls = eligible.iter().map(|slot| -> Call<'_, Result<u64>> {
+    let calls = eligible.iter().map(async |slot| {
         let branch = tree.branch(*slot);
-        let has_parent = in_set(view.parents, *slot);
-        let at = if has_parent {
+        let at = if in_set(view.parents, *slot) {
             components.subpath(branch.depth, components.parent_depth())
         } else {
             RemotePath::root()
         };
-        Box::pin(async move {
-            let space = branch.call(branch.remote.statvfs(&at)).await?;
-            let free = space.blocks_available.saturating_mul(space.fragment_size);
-            Ok(if space.read_only { 0 } else { free })
-        })
+        let space = branch.call(branch.remote.statvfs(&at)).await?;
+        let free = space.blocks_available.saturating_mul(space.fragment_size);
+        Ok(if space.read_only { 0 } else { free })
     });
-    let calls: FanOut<'_, Result<u64>> = calls.collect();
+    let calls = FanOut::of(calls);
     let mut most = (0, None);
     for (slot, free) in eligible.iter().zip(calls.all().await) {
         match free {
@@ -254,7 +252,7 @@ async fn create_parents(
             Err(errno) => return Err(errno),
         }
         let path = components.subpath(0, count);
-        let _change = tree.dir_cache.begin_change(&path);
+        let _change = tree.dir_cache.begin_change(Some(&path));
         let shown = lookup::lstat(tree, &path).await?;
         match branch.call(branch.remote.mkdir(&at, shown.perm)).await {
             // Created by another client at the same moment.

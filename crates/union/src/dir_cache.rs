@@ -13,9 +13,8 @@
 //! look-ups in a map.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use base::{Name, RemotePath};
+use base::{Mutex, Name, RemotePath};
 
 use crate::components::Components;
 
@@ -87,10 +86,6 @@ impl Generations {
 }
 
 impl DirCache {
-    fn state(&self) -> MutexGuard<'_, Generations> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The routes for the branches, each given by its slot and the length of its place, and the
     /// generation for [`DirCache::record`]. At most `trust` names are taken from the cache.
     pub(crate) fn routes(
@@ -99,7 +94,7 @@ impl DirCache {
         branches: impl Iterator<Item = (usize, usize)>,
         trust: usize,
     ) -> (u64, Vec<Route>) {
-        let state = self.state();
+        let state = self.0.lock();
         let seen: Vec<Option<CachedDir>> =
             (1..=components.depth()).map(|count| state.get(components.prefix(count))).collect();
         let generation = state.generation;
@@ -126,7 +121,7 @@ impl DirCache {
 
     /// Records which names of a path are directories, unless `generation` is out of date.
     pub(crate) fn record(&self, generation: u64, components: &Components<'_>, reports: &[Report]) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if state.generation != generation {
             return;
         }
@@ -161,7 +156,7 @@ impl DirCache {
         queried: SlotSet,
         names: impl Iterator<Item = (&'n Name, SlotSet)>,
     ) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if state.generation != generation {
             return;
         }
@@ -170,16 +165,10 @@ impl DirCache {
         }
     }
 
-    /// The directory at `path` is created or removed until the guard is dropped.
-    pub(crate) fn begin_change<'k>(&'k self, path: &'k RemotePath) -> Change<'k> {
-        let change = Change { cache: self, path: Some(path) };
-        change.forget();
-        change
-    }
-
-    /// Directories are renamed until the guard is dropped.
-    pub(crate) fn begin_rename(&self) -> Change<'_> {
-        let change = Change { cache: self, path: None };
+    /// The directory at `path` is created or removed until the guard is dropped; without a path,
+    /// directories are renamed.
+    pub(crate) fn begin_change<'k>(&'k self, path: Option<&'k RemotePath>) -> Change<'k> {
+        let change = Change { cache: self, path };
         change.forget();
         change
     }
@@ -193,7 +182,7 @@ pub(crate) struct Change<'k> {
 
 impl Change<'_> {
     fn forget(&self) {
-        let mut state = self.cache.state();
+        let mut state = self.cache.0.lock();
         state.generation += 1;
         match self.path {
             Some(path) => {
@@ -256,11 +245,11 @@ mod tests {
         let (generation, _) = routes(&cache, "a/b/c");
         record(&cache, "a/b/c", generation);
         let at = path("a/b");
-        drop(cache.begin_change(&at));
+        drop(cache.begin_change(Some(&at)));
         record(&cache, "a/b/c", generation);
         let (_, now) = routes(&cache, "a/b/c/d");
         assert_eq!(now[0], route(1, false, false));
-        drop(cache.begin_rename());
+        drop(cache.begin_change(None));
         assert_eq!(routes(&cache, "a/b/c/d").1[0], route(0, false, false));
     }
 
@@ -271,7 +260,7 @@ mod tests {
             let name = Name::new(number.to_string().as_bytes()).unwrap();
             cache.record_listing(0, &path("d"), 3, [(&name, 1)].into_iter());
         }
-        let state = cache.state();
+        let state = cache.0.lock();
         assert!(state.young.len() + state.old.len() <= 2 * MAX_DIRECTORIES);
         drop(state);
         let last = 5 * MAX_DIRECTORIES - 1;

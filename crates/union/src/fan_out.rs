@@ -20,13 +20,14 @@ enum CallState<'a, T> {
 /// cheaper than a waker for each.
 pub(crate) struct FanOut<'a, T>(Vec<CallState<'a, T>>);
 
-impl<'a, T> FromIterator<Call<'a, T>> for FanOut<'a, T> {
-    fn from_iter<I: IntoIterator<Item = Call<'a, T>>>(calls: I) -> FanOut<'a, T> {
-        FanOut(calls.into_iter().map(CallState::Pending).collect())
+impl<'a, T> FanOut<'a, T> {
+    /// Runs these calls.
+    pub(crate) fn of<F: Future<Output = T> + Send + 'a>(
+        calls: impl IntoIterator<Item = F>,
+    ) -> FanOut<'a, T> {
+        FanOut(calls.into_iter().map(|call| CallState::Pending(Box::pin(call))).collect())
     }
-}
 
-impl<T> FanOut<'_, T> {
     /// The number of calls, including those whose answers were taken.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
@@ -76,10 +77,8 @@ mod tests {
     /// Calls that answer with the value sent to them.
     fn calls(count: usize) -> (Vec<oneshot::Sender<usize>>, FanOut<'static, usize>) {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| oneshot::channel()).unzip();
-        let call = |receiver: oneshot::Receiver<usize>| -> Call<'static, usize> {
-            Box::pin(async move { receiver.await.unwrap() })
-        };
-        (senders, receivers.into_iter().map(call).collect())
+        let call = async |receiver: oneshot::Receiver<usize>| receiver.await.unwrap();
+        (senders, FanOut::of(receivers.into_iter().map(call)))
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@
 //!
 //! Dropping a call loses nothing: its requests continue with the next call on the same handle.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 use base::{Attr, DirEntry, Errno, Name, RemotePath, Result};
 use tokio::sync::Mutex;
 
-use crate::branch::{CallResult, TreeBranch};
+use crate::branch::TreeBranch;
 use crate::dir_cache::SlotSet;
 use crate::fan_out::Call;
 use crate::handles::BranchDir;
@@ -40,10 +40,9 @@ const MAX_RECORDED: usize = 4_096;
 
 /// An open directory of the tree.
 pub(crate) enum Listing {
-    /// No other branch can have it: the listing is passed through.
-    Unmerged(BranchDir),
-    /// One branch has it, and no place is below it.
-    Single(Single),
+    /// One branch has it, and no place is below it. Without a cache update, no other branch can
+    /// have it.
+    Single(Arc<BranchDir>, Option<(usize, CacheUpdate)>),
     /// Several branches have it, or it contains places.
     Merged(Box<Mutex<Merged>>),
 }
@@ -71,19 +70,20 @@ fn opendir_leaf(
 /// Opens the directory shown at `path`.
 pub(crate) async fn opendir(tree: &Arc<Tree>, path: &RemotePath) -> Result<Listing> {
     if let Some((branch, at)) = tree.sole_branch(path) {
-        return Ok(Listing::Unmerged(branch.call(BranchDir::open(branch, &at)).await?));
+        let dir = branch.call(BranchDir::open(branch, &at)).await?;
+        return Ok(Listing::Single(Arc::new(dir), None));
     }
     let query = Query::new(tree, path, Trust::Cached);
     let mut calls = query.send(&opendir_leaf);
     let mut resolver = query.resolver();
-    let (mut sources, mut answers, mut left_out) = (Vec::new(), Vec::new(), 0);
+    let (mut sources, mut reports, mut left_out) = (Vec::new(), Vec::new(), 0);
     for index in 0..calls.len() {
         let mut answer = calls.take(index).await;
         if query.fixed {
             answer = answer.hide_unless(Option::is_some);
         }
         left_out += usize::from(matches!(answer.outcome, Outcome::LeftOut));
-        answers.push(answer.map(Option::is_some));
+        reports.extend(query.report(index, &answer, Option::is_some));
         match resolver.add(answer) {
             None => {}
             Some(Ok(Some(dir))) => sources.push(BranchListing::new(query.branch(index).0, dir)),
@@ -93,7 +93,7 @@ pub(crate) async fn opendir(tree: &Arc<Tree>, path: &RemotePath) -> Result<Listi
             Some(Err(errno)) => return Err(errno),
         }
     }
-    query.record(&answers, |is_directory| Some(*is_directory));
+    query.record(&reports);
     let fixed_names = tree.fixed_names(path);
     if sources.is_empty() && fixed_names.is_empty() {
         // A place whose branches are all unreachable is not empty.
@@ -107,7 +107,7 @@ pub(crate) async fn opendir(tree: &Arc<Tree>, path: &RemotePath) -> Result<Listi
         CacheUpdate { tree: tree.clone(), path: path.clone(), generation: query.generation() };
     if fixed_names.is_empty() && sources.len() == 1 {
         let BranchListing { slot, dir, .. } = sources.remove(0);
-        return Ok(Listing::Single(Single { slot, dir, cache_update }));
+        return Ok(Listing::Single(dir, Some((slot, cache_update))));
     }
     let merged = Merged::new(cache_update, sources, fixed_names);
     Ok(Listing::Merged(Box::new(Mutex::new(merged))))
@@ -117,8 +117,16 @@ impl Listing {
     /// The next entries; `None` at the end.
     pub(crate) async fn next(&self) -> Result<Option<Vec<DirEntry>>> {
         match self {
-            Listing::Unmerged(dir) => dir.branch.call(dir.branch.remote.readdir(dir.dh)).await,
-            Listing::Single(one) => one.next().await,
+            Listing::Single(dir, cache_update) => {
+                let batch = dir.branch.call(dir.branch.remote.readdir(dir.dh)).await?;
+                if let Some((slot, cache_update)) = cache_update {
+                    let is_dir = |entry: &&DirEntry| entry.attr.is_some_and(|attr| attr.is_dir());
+                    let directories = batch.iter().flatten().filter(is_dir);
+                    let bit = 1 << slot;
+                    cache_update.record(bit, directories.map(|entry| (&entry.name, bit)));
+                }
+                Ok(batch)
+            }
             Listing::Merged(merged) => merged.lock().await.next().await,
         }
     }
@@ -127,7 +135,7 @@ impl Listing {
 type Batch = Vec<DirEntry>;
 
 /// The generation and the path under which a listing is recorded in [`crate::dir_cache`].
-struct CacheUpdate {
+pub(crate) struct CacheUpdate {
     tree: Arc<Tree>,
     path: RemotePath,
     generation: u64,
@@ -141,31 +149,12 @@ impl CacheUpdate {
     }
 }
 
-/// A directory that one branch has, of several that were queried.
-pub(crate) struct Single {
-    slot: usize,
-    dir: Arc<BranchDir>,
-    cache_update: CacheUpdate,
-}
-
-impl Single {
-    async fn next(&self) -> Result<Option<Batch>> {
-        let branch = &self.dir.branch;
-        let batch = branch.call(branch.remote.readdir(self.dir.dh)).await?;
-        let is_dir = |entry: &&DirEntry| entry.attr.is_some_and(|attr| attr.is_dir());
-        let directories = batch.iter().flatten().filter(is_dir);
-        let bit = 1 << self.slot;
-        self.cache_update.record(bit, directories.map(|entry| (&entry.name, bit)));
-        Ok(batch)
-    }
-}
-
 /// The listing of one branch.
 struct BranchListing {
     slot: usize,
     dir: Arc<BranchDir>,
     read_ahead: VecDeque<Batch>,
-    in_flight: Option<Call<'static, CallResult<Option<Batch>>>>,
+    in_flight: Option<Call<'static, Option<Result<Option<Batch>>>>>,
     ended: bool,
 }
 
@@ -190,21 +179,13 @@ impl BranchListing {
             let Poll::Ready(batch) = next.as_mut().poll(context) else { return Ok(()) };
             self.in_flight = None;
             match batch {
-                CallResult::Answered(Ok(Some(batch))) => self.read_ahead.push_back(batch),
-                CallResult::Answered(Ok(None)) | CallResult::LeftOut => self.ended = true,
-                CallResult::Answered(Err(errno)) => return Err(errno),
+                Some(Ok(Some(batch))) => self.read_ahead.push_back(batch),
+                Some(Ok(None)) | None => self.ended = true,
+                Some(Err(errno)) => return Err(errno),
             }
         }
         Ok(())
     }
-}
-
-/// A directory that is returned after the listings of all branches have ended.
-struct PendingDir {
-    name: Name,
-    /// `None` when a branch did not report the attributes.
-    attr: Option<Attr>,
-    branches: SlotSet,
 }
 
 /// A merged listing in progress.
@@ -214,11 +195,12 @@ pub(crate) struct Merged {
     sources: Vec<BranchListing>,
     /// The index of the branch that is returned at present.
     current: usize,
-    /// All names that were returned or are pending.
-    names: HashSet<Name>,
-    directories: Vec<PendingDir>,
-    /// The index of a name in `directories`.
-    dir_index: HashMap<Name, usize>,
+    /// All names that were returned or are pending, those of directories with their index in
+    /// `directories`.
+    names: HashMap<Name, Option<usize>>,
+    /// Directories, with the branches that have them. They are returned after the listings of all
+    /// branches have ended. One has no attributes when a branch did not report them.
+    directories: Vec<(DirEntry, SlotSet)>,
     /// The entries to return next.
     ready: VecDeque<DirEntry>,
     failed: Option<Errno>,
@@ -237,9 +219,8 @@ impl Merged {
             sources,
             current: 0,
             ready: fixed.collect(),
-            names: fixed_names.into_iter().collect(),
+            names: fixed_names.into_iter().map(|name| (name, None)).collect(),
             directories: Vec::new(),
-            dir_index: HashMap::new(),
             failed: None,
             complete: false,
         }
@@ -294,15 +275,13 @@ impl Merged {
         let is_last = self.current + 1 == self.sources.len();
         for entry in batch {
             let is_directory = entry.attr.is_some_and(|attr| attr.is_dir());
-            if self.names.contains(&entry.name) {
-                self.merge(slot, &entry);
+            if let Some(known) = self.names.get(&entry.name) {
+                if let Some(index) = *known {
+                    self.merge(index, slot, entry.attr);
+                }
                 continue;
             }
-            if is_directory {
-                self.dir_index.insert(entry.name.clone(), self.directories.len());
-                let (name, attr) = (entry.name.clone(), entry.attr);
-                self.directories.push(PendingDir { name, attr, branches: 1 << slot });
-            }
+            let index = is_directory.then_some(self.directories.len());
             // After the last branch no other one can have the name.
             if !is_last || is_directory {
                 if self.names.len() >= MAX_NAMES {
@@ -312,51 +291,46 @@ impl Merged {
                     );
                     return Err(Errno::ENOMEM);
                 }
-                self.names.insert(entry.name.clone());
+                self.names.insert(entry.name.clone(), index);
             }
-            if !is_directory {
-                self.ready.push_back(entry);
+            match is_directory {
+                true => self.directories.push((entry, 1 << slot)),
+                false => self.ready.push_back(entry),
             }
         }
         Ok(())
     }
 
-    /// Merges an entry whose name an earlier branch has.
-    fn merge(&mut self, slot: usize, entry: &DirEntry) {
-        let Some(index) = self.dir_index.get(&entry.name) else { return };
-        let pending = &mut self.directories[*index];
-        match entry.attr {
+    /// Merges an entry into the directory of the same name of an earlier branch.
+    fn merge(&mut self, index: usize, slot: usize, other: Option<Attr>) {
+        let (entry, branches) = &mut self.directories[index];
+        match other {
             Some(other) if other.is_dir() => {
-                pending.branches |= 1 << slot;
-                if let Some(attr) = &mut pending.attr {
+                *branches |= 1 << slot;
+                if let Some(attr) = &mut entry.attr {
                     attr.mtime = attr.mtime.max(other.mtime);
                 }
             }
             // Hidden.
             Some(_) => {}
-            None => pending.attr = None,
+            None => entry.attr = None,
         }
     }
 
     fn record(&mut self) {
         let queried = self.sources.iter().fold(0, |queried, source| queried | 1 << source.slot);
         // An entry without attributes may be a directory.
-        let certain = self.directories.iter().filter(|pending| pending.attr.is_some());
-        self.cache_update.record(queried, certain.map(|pending| (&pending.name, pending.branches)));
-        (self.names, self.dir_index) = (HashSet::new(), HashMap::new());
+        let certain = self.directories.iter().filter(|(entry, _)| entry.attr.is_some());
+        self.cache_update
+            .record(queried, certain.map(|(entry, branches)| (&entry.name, *branches)));
+        self.names = HashMap::new();
         // Returned from the end on.
         self.directories.reverse();
     }
 
     fn next_directories(&mut self) -> Option<Batch> {
         let left = self.directories.len().saturating_sub(BATCH);
-        let batch: Batch = self.directories.drain(left..).rev().map(PendingDir::entry).collect();
+        let batch: Batch = self.directories.drain(left..).rev().map(|(entry, _)| entry).collect();
         (!batch.is_empty()).then_some(batch)
-    }
-}
-
-impl PendingDir {
-    fn entry(self) -> DirEntry {
-        DirEntry { name: self.name, attr: self.attr }
     }
 }

@@ -9,6 +9,7 @@ use base::{
 use bytes::Bytes;
 
 use crate::branch::TreeBranch;
+use crate::dir_cache::Report;
 use crate::fan_out::{Call, FanOut};
 use crate::handles::BranchFile;
 use crate::query::{Answer, Outcome, Query, Trust, lstat_leaf};
@@ -28,48 +29,42 @@ pub(crate) async fn lstat(tree: &Tree, path: &RemotePath) -> Result<Attr> {
     let query = Query::new(tree, path, Trust::Cached);
     let mut calls = query.send(&lstat_leaf);
     let mut resolver = query.resolver();
-    let mut answers = Vec::with_capacity(query.len());
-    let mut left_out = 0;
+    let (mut reports, mut left_out) = (Vec::with_capacity(calls.len()), 0);
     for index in 0..calls.len() {
         let mut answer = calls.take(index).await;
         if query.fixed {
             answer = answer.hide_unless(Attr::is_dir);
         }
         left_out += usize::from(matches!(answer.outcome, Outcome::LeftOut));
-        answers.push(answer);
-        match resolver.add(answer) {
-            None => {}
-            Some(Ok(attr)) if attr.is_dir() => {
-                let merged = merge_mtimes(&query, &mut calls, attr, &mut answers).await;
-                query.record(&answers, |attr| Some(attr.is_dir()));
-                return Ok(merged);
+        reports.extend(query.report(index, &answer, Attr::is_dir));
+        if let Some(mut result) = resolver.add(answer) {
+            if let Ok(attr) = &mut result
+                && attr.is_dir()
+            {
+                merge_mtimes(&query, &mut calls, index + 1, attr, &mut reports).await;
             }
-            Some(result) => {
-                query.record(&answers, |attr| Some(attr.is_dir()));
-                return result;
-            }
+            query.record(&reports);
+            return result;
         }
     }
-    query.record(&answers, |attr| Some(attr.is_dir()));
+    query.record(&reports);
     let is_synthetic = tree.placed_below(path).next().is_some() || left_out > 0;
     if query.fixed && is_synthetic { Ok(tree.synthetic_attr()) } else { Err(resolver.not_found()) }
 }
 
-/// The attributes of a directory on the first branch, with the latest mtime of all branches, so
-/// that a new name on any of them changes the mtime.
+/// Adds the latest mtime of the branches from `first` on to the attributes of a directory, so that
+/// a new name on any of them changes the mtime.
 async fn merge_mtimes(
     query: &Query<'_>,
     calls: &mut FanOut<'_, Answer<Attr>>,
-    first: Attr,
-    answers: &mut Vec<Answer<Attr>>,
-) -> Attr {
-    let mut merged = first;
+    first: usize,
+    merged: &mut Attr,
+    reports: &mut Vec<Report>,
+) {
     let rest = async {
-        for index in answers.len()..calls.len() {
-            let (_, branch) = query.branch(index);
+        for index in first..calls.len() {
             // Its call would wait or fail.
-            if branch.remote.is_disconnected() {
-                answers.push(Answer { dirs: 0, outcome: Outcome::LeftOut });
+            if query.branch(index).1.remote.is_disconnected() {
                 continue;
             }
             let answer = calls.take(index).await;
@@ -78,13 +73,12 @@ async fn merge_mtimes(
             {
                 merged.mtime = merged.mtime.max(attr.mtime);
             }
-            answers.push(answer);
+            reports.extend(query.report(index, &answer, Attr::is_dir));
         }
     };
     if tokio::time::timeout(MERGE_LIMIT, rest).await.is_err() {
         tracing::debug!("{}: not every source has answered in time", query.components.path());
     }
-    merged
 }
 
 /// The target of the link shown at `path`.
@@ -95,17 +89,20 @@ pub(crate) async fn readlink(tree: &Tree, path: &RemotePath) -> Result<Vec<u8>> 
     if let Some((branch, at)) = tree.sole_branch(path) {
         return branch.call(branch.remote.readlink(&at)).await;
     }
-    let query = Query::new(tree, path, Trust::Cached);
-    let leaf = |branch: &Arc<TreeBranch>, at: RemotePath, _| -> Call<'static, Result<Vec<u8>>> {
-        let remote = branch.remote.clone();
-        Box::pin(async move { remote.readlink(&at).await })
-    };
-    first_answer(&query, query.send(&leaf)).await
+    first_answer(tree, path, |branch, at| async move { branch.remote.readlink(&at).await }).await
 }
 
-/// The first final answer in the order of search. Later ones are not waited for.
-async fn first_answer<T>(query: &Query<'_>, mut calls: FanOut<'_, Answer<T>>) -> Result<T> {
-    let mut resolver = query.resolver();
+/// The first final answer to `request` in the order of search. Later ones are not waited for.
+async fn first_answer<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
+    tree: &Tree,
+    path: &RemotePath,
+    request: impl Fn(Arc<TreeBranch>, RemotePath) -> F + Sync,
+) -> Result<T> {
+    let query = Query::new(tree, path, Trust::Cached);
+    let leaf = |branch: &Arc<TreeBranch>, at: RemotePath, _: bool| -> Call<'static, Result<T>> {
+        Box::pin(request(branch.clone(), at))
+    };
+    let (mut calls, mut resolver) = (query.send(&leaf), query.resolver());
     for index in 0..calls.len() {
         if let Some(result) = resolver.add(calls.take(index).await) {
             return result;
@@ -121,20 +118,13 @@ pub(crate) async fn open(
     path: &RemotePath,
     flags: OpenFlags,
 ) -> Result<(BranchFile, Attr)> {
-    let query = Query::new(tree, path, Trust::Cached);
-    let leaf = |branch: &Arc<TreeBranch>,
-                at: RemotePath,
-                _|
-     -> Call<'static, Result<(BranchFile, Attr)>> {
-        let branch = branch.clone();
-        Box::pin(async move {
-            if flags.access.writes() && !branch.writable() {
-                return Err(read_only_error(branch.remote.lstat(&at).await?.kind));
-            }
-            BranchFile::open(&branch, &at, flags).await
-        })
-    };
-    first_answer(&query, query.send(&leaf)).await
+    first_answer(tree, path, move |branch, at| async move {
+        if flags.access.writes() && !branch.writable() {
+            return Err(read_only_error(branch.remote.lstat(&at).await?.kind));
+        }
+        BranchFile::open(&branch, &at, flags).await
+    })
+    .await
 }
 
 /// The error of opening an entry for writing on a read-only branch.
@@ -161,18 +151,13 @@ pub(crate) async fn digest(
     if let Some((branch, at)) = tree.sole_branch(path) {
         return branch.call(branch.remote.digest(&at, &attr, kind, effort)).await;
     }
-    let query = Query::new(tree, path, Trust::Cached);
-    let leaf =
-        |branch: &Arc<TreeBranch>, at: RemotePath, _| -> Call<'static, Result<Option<Bytes>>> {
-            let remote = branch.remote.clone();
-            Box::pin(async move {
-                if remote.lstat(&at).await? != attr {
-                    return Ok(None);
-                }
-                remote.digest(&at, &attr, kind, effort).await
-            })
-        };
-    first_answer(&query, query.send(&leaf)).await
+    first_answer(tree, path, move |branch, at| async move {
+        if branch.remote.lstat(&at).await? != attr {
+            return Ok(None);
+        }
+        branch.remote.digest(&at, &attr, kind, effort).await
+    })
+    .await
 }
 
 /// All locations of the entry at `path`, the shown one first. A branch may report its own host
@@ -184,17 +169,13 @@ pub(crate) async fn locate(tree: &Tree, path: &RemotePath) -> Result<Vec<Locatio
     } else {
         view.require_shown()?;
     }
-    let places = view.holders.iter().map(|holder| -> Call<'_, Vec<Location>> {
+    let locations = view.holders.iter().map(async |holder| {
         let branch = tree.branch(holder.slot);
         let at = branch.subpath(path);
-        Box::pin(async move {
-            // A pool reports the host that serves the path; the source's name is the tree's.
-            let locations = branch.call(branch.remote.locate(&at)).await.unwrap_or_default();
-            let host =
-                locations.into_iter().next().map_or_else(|| branch.host.clone(), |it| it.host);
-            vec![Location { source: branch.name.clone(), host }]
-        })
+        // A pool reports the host that serves the path; the source's name is the tree's.
+        let locations = branch.call(branch.remote.locate(&at)).await.unwrap_or_default();
+        let host = locations.into_iter().next().map_or_else(|| branch.host.clone(), |it| it.host);
+        Location { source: branch.name.clone(), host }
     });
-    let places: FanOut<'_, Vec<Location>> = places.collect();
-    Ok(places.all().await.concat())
+    Ok(FanOut::of(locations).all().await)
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use base::{Attr, Errno, RemotePath, Result};
 
-use crate::branch::{CallResult, TreeBranch};
+use crate::branch::TreeBranch;
 use crate::components::Components;
 use crate::dir_cache::{Report, Route};
 use crate::fan_out::{Call, FanOut};
@@ -77,22 +77,6 @@ pub(crate) enum Outcome<T> {
 }
 
 impl<T> Answer<T> {
-    fn failed(errno: Errno) -> Answer<T> {
-        Answer { dirs: 0, outcome: Outcome::Failed(errno) }
-    }
-
-    /// The answer with the found value replaced by `map` of it.
-    pub(crate) fn map<O>(&self, map: impl FnOnce(&T) -> O) -> Answer<O> {
-        let outcome = match &self.outcome {
-            Outcome::Found(found) => Outcome::Found(map(found)),
-            Outcome::Absent => Outcome::Absent,
-            Outcome::NoDirectory => Outcome::NoDirectory,
-            Outcome::Failed(errno) => Outcome::Failed(*errno),
-            Outcome::LeftOut => Outcome::LeftOut,
-        };
-        Answer { dirs: self.dirs, outcome }
-    }
-
     /// At a fixed path, an entry that is not a directory is hidden.
     pub(crate) fn hide_unless(mut self, is_directory: impl FnOnce(&T) -> bool) -> Answer<T> {
         if let Outcome::Found(found) = &self.outcome
@@ -116,6 +100,7 @@ pub(crate) struct Query<'t> {
 }
 
 /// A branch and its route.
+#[derive(Clone, Copy)]
 struct Target<'t> {
     slot: usize,
     branch: &'t Arc<TreeBranch>,
@@ -139,11 +124,6 @@ impl<'t> Query<'t> {
         Query { tree, fixed: tree.is_fixed(path), components, fixed_above, targets, generation }
     }
 
-    /// The number of branches queried.
-    pub(crate) fn len(&self) -> usize {
-        self.targets.len()
-    }
-
     /// The branch of the `index`th answer.
     pub(crate) fn branch(&self, index: usize) -> (usize, &'t Arc<TreeBranch>) {
         let Target { slot, branch, .. } = &self.targets[index];
@@ -156,33 +136,25 @@ impl<'t> Query<'t> {
     }
 
     /// Queries all branches.
-    pub(crate) fn send<'q, T, L>(&'q self, leaf: &'q L) -> FanOut<'q, Answer<T>>
-    where
-        T: Send + 'static,
-        L: Leaf<T>,
-    {
-        let call = |target: &'q Target<'t>| -> Call<'q, Answer<T>> {
-            Box::pin(async move {
-                match target.branch.attempt(self.walk(target.branch, target.route, leaf)).await {
-                    CallResult::Answered(Ok(answer)) => answer,
-                    CallResult::Answered(Err(errno)) => Answer::failed(errno),
-                    CallResult::LeftOut => Answer { dirs: 0, outcome: Outcome::LeftOut },
-                }
-            })
-        };
-        self.targets.iter().map(call).collect()
+    pub(crate) fn send<'q, T: Send + 'static>(
+        &'q self,
+        leaf: &'q impl Leaf<T>,
+    ) -> FanOut<'q, Answer<T>> {
+        FanOut::of(self.targets.iter().map(async |Target { branch, route, .. }| {
+            match branch.attempt(self.walk(branch, *route, leaf)).await {
+                Some(Ok(answer)) => answer,
+                Some(Err(errno)) => Answer { dirs: 0, outcome: Outcome::Failed(errno) },
+                None => Answer { dirs: 0, outcome: Outcome::LeftOut },
+            }
+        }))
     }
 
-    async fn walk<'q, T, L>(
-        &'q self,
-        branch: &'q Arc<TreeBranch>,
+    async fn walk<T: Send + 'static>(
+        &self,
+        branch: &Arc<TreeBranch>,
         route: Route,
-        leaf: &'q L,
-    ) -> Result<Answer<T>>
-    where
-        T: Send + 'static,
-        L: Leaf<T>,
-    {
+        leaf: &impl Leaf<T>,
+    ) -> Result<Answer<T>> {
         let Route { mut trusted, missing, mut directory } = route;
         let from_place = branch.depth.min(self.components.parent_depth());
         if missing {
@@ -213,24 +185,19 @@ impl<'t> Query<'t> {
     }
 
     /// `None` if an entry that was taken for a directory is not one.
-    async fn walk_from<'q, T, L>(
-        &'q self,
-        branch: &'q Arc<TreeBranch>,
+    async fn walk_from<T: Send + 'static>(
+        &self,
+        branch: &Arc<TreeBranch>,
         trusted: usize,
         directory: bool,
-        leaf: &'q L,
-    ) -> Result<Option<Answer<T>>>
-    where
-        T: Send + 'static,
-        L: Leaf<T>,
-    {
+        leaf: &impl Leaf<T>,
+    ) -> Result<Option<Answer<T>>> {
         let (skip, above) = (branch.depth, self.components.parent_depth());
         let leaf = leaf(branch, self.components.subpath(skip, self.components.depth()), directory);
-        let parents = (trusted + 1..=above).map(|count| -> Call<'q, Result<Attr>> {
+        let parents = FanOut::of((trusted + 1..=above).map(async |count| {
             let at = self.components.subpath(skip, count);
-            Box::pin(async move { branch.remote.lstat(&at).await })
-        });
-        let parents: FanOut<'_, Result<Attr>> = parents.collect();
+            branch.remote.lstat(&at).await
+        }));
         // All requests are sent at once, and those that turn out not to be needed are not waited
         // for.
         let (parents, outcome) = if trusted < above {
@@ -265,31 +232,33 @@ impl<'t> Query<'t> {
         }
     }
 
-    /// Records the directories in the answers. `is_directory` classifies a found value.
-    pub(crate) fn record<T>(
+    /// Which names of the path are directories by the answer at `index`, if it was given.
+    /// `is_directory` classifies a found value.
+    pub(crate) fn report<T>(
         &self,
-        answers: &[Answer<T>],
-        is_directory: impl Fn(&T) -> Option<bool>,
-    ) {
-        let leaf = |answer: &Answer<T>| match &answer.outcome {
-            Outcome::Found(found) => is_directory(found),
+        index: usize,
+        answer: &Answer<T>,
+        is_directory: impl Fn(&T) -> bool,
+    ) -> Option<Report> {
+        let Target { slot, branch, .. } = self.targets[index];
+        let leaf = match &answer.outcome {
+            Outcome::Found(found) => Some(is_directory(found)),
             Outcome::Absent => Some(false),
-            _ => None,
+            Outcome::NoDirectory => None,
+            Outcome::Failed(_) | Outcome::LeftOut => return None,
         };
+        Some(Report { slot, place_depth: branch.depth, dirs: answer.dirs, leaf })
+    }
+
+    /// Records the directories in the answers.
+    pub(crate) fn record(&self, reports: &[Report]) {
         let all_known = self
             .targets
             .iter()
             .all(|target| target.route.trusted == self.components.parent_depth());
-        if all_known && !answers.iter().any(|answer| leaf(answer) == Some(true)) {
-            return;
+        if !all_known || reports.iter().any(|report| report.leaf == Some(true)) {
+            self.tree.dir_cache.record(self.generation, &self.components, reports);
         }
-        let report = |(target, answer): (&Target<'_>, &Answer<T>)| {
-            let (slot, place_depth) = (target.slot, target.branch.depth);
-            let useful = !matches!(answer.outcome, Outcome::Failed(_) | Outcome::LeftOut);
-            useful.then(|| Report { slot, place_depth, dirs: answer.dirs, leaf: leaf(answer) })
-        };
-        let reports: Vec<Report> = self.targets.iter().zip(answers).filter_map(report).collect();
-        self.tree.dir_cache.record(self.generation, &self.components, &reports);
     }
 }
 

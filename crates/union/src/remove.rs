@@ -35,7 +35,7 @@ pub(crate) async fn unlink(tree: &Tree, path: &RemotePath, policy: ActionPolicy)
         return Err(would_reappear(tree, path, &view));
     }
     check_all_writable(tree, &view.holders)?;
-    remove_all(tree, path, &view.holders, Kind::NonDirectory).await
+    remove_all(tree, path, &view.holders).await
 }
 
 /// Removes the directory `path`, which must be empty on all branches, from all of them.
@@ -46,7 +46,7 @@ pub(crate) async fn rmdir(tree: &Tree, path: &RemotePath) -> Result<()> {
     if tree.is_fixed(path) {
         return Err(Errno::EBUSY);
     }
-    let _change = tree.dir_cache.begin_change(path);
+    let _change = tree.dir_cache.begin_change(Some(path));
     if let Some((branch, at)) = tree.sole_branch(path) {
         branch.check_writable()?;
         return branch.call(branch.remote.rmdir(&at)).await;
@@ -66,7 +66,7 @@ pub(crate) async fn rmdir(tree: &Tree, path: &RemotePath) -> Result<()> {
     if directories.len() < view.holders.len() {
         return Err(would_reappear(tree, path, &view));
     }
-    remove_all(tree, path, &directories, Kind::Directory).await
+    remove_all(tree, path, &directories).await
 }
 
 /// `EBUSY`, with the reason in the log, since an application shows only the errno.
@@ -83,22 +83,15 @@ pub(crate) fn check_all_writable(tree: &Tree, holders: &[Holder]) -> Result<()> 
     holders.iter().try_for_each(|holder| tree.branch(holder.slot).check_writable())
 }
 
-/// The type of the entries to remove.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    NonDirectory,
-    Directory,
-}
-
 /// Removes it from the last branch first, so that no other entry is shown in between. After an
 /// error the shown entry is still there.
-async fn remove_all(tree: &Tree, path: &RemotePath, holders: &[Holder], kind: Kind) -> Result<()> {
+async fn remove_all(tree: &Tree, path: &RemotePath, holders: &[Holder]) -> Result<()> {
     for (index, holder) in holders.iter().enumerate().rev() {
         let branch = tree.branch(holder.slot);
         let at = branch.subpath(path);
-        let removed = match kind {
-            Kind::NonDirectory => branch.call(branch.remote.unlink(&at)).await,
-            Kind::Directory => branch.call(branch.remote.rmdir(&at)).await,
+        let removed = match holder.attr.is_dir() {
+            false => branch.call(branch.remote.unlink(&at)).await,
+            true => branch.call(branch.remote.rmdir(&at)).await,
         };
         match removed {
             // A hidden copy was removed by another client.

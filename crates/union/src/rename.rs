@@ -63,7 +63,7 @@ pub(crate) async fn rename(
     check_all_writable(tree, &plan.renamed)?;
     check_all_writable(tree, &plan.replaced)?;
     let is_directory = plan.renamed.iter().any(|holder| holder.attr.is_dir());
-    let _change = is_directory.then(|| tree.dir_cache.begin_rename());
+    let _change = is_directory.then(|| tree.dir_cache.begin_change(None));
     execute(tree, &paths, &plan).await
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use base::{Errno, RemotePath, Result, StatVfs};
 
 use crate::branch::TreeBranch;
-use crate::fan_out::{Call, FanOut};
+use crate::fan_out::FanOut;
 use crate::tree::Tree;
 use crate::view::View;
 
@@ -32,25 +32,17 @@ pub(crate) async fn statvfs(tree: &Tree, path: &RemotePath) -> Result<StatVfs> {
     });
     let below = tree.placed_below(path).filter(|branch| !branch.remote.is_disconnected());
     let queried = at_path.chain(below.map(|branch| (branch, RemotePath::root(), false)));
-    let calls =
-        queried.map(|(branch, at, required)| -> Call<'_, Result<Option<BranchSpace<'_>>>> {
-            Box::pin(async move {
-                match branch.call(branch.remote.statvfs(&at)).await {
-                    Ok(space) => Ok(Some(BranchSpace { branch, space })),
-                    Err(Errno::EHOSTDOWN | Errno::ETIMEDOUT)
-                        if !required || branch.is_optional() =>
-                    {
-                        Ok(None)
-                    }
-                    // A branch without `statvfs` is not counted.
-                    Err(Errno::EOPNOTSUPP) => Ok(None),
-                    Err(_) if !required => Ok(None),
-                    Err(errno) => Err(errno),
-                }
-            })
-        });
-    let calls: FanOut<'_, Result<Option<BranchSpace<'_>>>> = calls.collect();
-    let spaces: Result<Vec<Option<BranchSpace<'_>>>> = calls.all().await.into_iter().collect();
+    let calls = queried.map(async |(branch, at, required)| {
+        match branch.call(branch.remote.statvfs(&at)).await {
+            Ok(space) => Ok(Some(BranchSpace { branch, space })),
+            Err(Errno::EHOSTDOWN | Errno::ETIMEDOUT) if branch.is_optional() => Ok(None),
+            // A branch without `statvfs` is not counted.
+            Err(Errno::EOPNOTSUPP) => Ok(None),
+            Err(_) if !required => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    });
+    let spaces: Result<Vec<_>> = FanOut::of(calls).all().await.into_iter().collect();
     let spaces: Vec<BranchSpace<'_>> = spaces?.into_iter().flatten().collect();
     let sum = sum(&spaces).ok_or(Errno::EOPNOTSUPP)?;
     Ok(StatVfs { fsid: fsid(tree), ..sum })

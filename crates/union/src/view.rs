@@ -3,7 +3,7 @@
 use base::{Attr, Errno, RemotePath, Result};
 
 use crate::dir_cache::SlotSet;
-use crate::query::{Answer, Outcome, Query, Resolver, Trust, lstat_leaf};
+use crate::query::{Outcome, Query, Trust, lstat_leaf};
 use crate::tree::Tree;
 
 /// An entry of one branch that is not hidden from above.
@@ -38,19 +38,11 @@ impl View {
     pub(crate) async fn of(tree: &Tree, path: &RemotePath) -> Result<View> {
         let query = Query::new(tree, path, Trust::ExceptParent);
         let answers = query.send(&lstat_leaf).all().await;
-        query.record(&answers, |attr| Some(attr.is_dir()));
-        let slots: Vec<usize> = (0..query.len()).map(|index| query.branch(index).0).collect();
-        View::from_answers(query.components.parent_depth(), query.resolver(), &slots, answers)
-    }
-
-    fn from_answers(
-        above: usize,
-        mut resolver: Resolver,
-        slots: &[usize],
-        answers: Vec<Answer<Attr>>,
-    ) -> Result<View> {
-        let mut view = View::default();
-        for (&slot, answer) in slots.iter().zip(answers) {
+        let (mut view, mut resolver) = (View::default(), query.resolver());
+        let (mut reports, mut failed) = (Vec::new(), None);
+        for (index, answer) in answers.into_iter().enumerate() {
+            reports.extend(query.report(index, &answer, Attr::is_dir));
+            let (slot, _) = query.branch(index);
             let bit = 1 << slot;
             view.queried |= bit;
             match answer.outcome {
@@ -58,16 +50,22 @@ impl View {
                 Outcome::NoDirectory => {}
                 _ => {
                     view.possible |= bit;
-                    view.parents |= if answer.dirs == above { bit } else { 0 };
+                    let has_parent = answer.dirs == query.components.parent_depth();
+                    view.parents |= if has_parent { bit } else { 0 };
                 }
             }
             match resolver.add(answer) {
                 None => {}
                 Some(Ok(attr)) => view.holders.push(Holder { slot, attr }),
-                Some(Err(errno)) => return Err(errno),
+                Some(Err(errno)) => failed = failed.or(Some(errno)),
             }
         }
-        if resolver.has_parent() { Ok(view) } else { Err(resolver.not_found()) }
+        query.record(&reports);
+        match failed {
+            Some(errno) => Err(errno),
+            None if resolver.has_parent() => Ok(view),
+            None => Err(resolver.not_found()),
+        }
     }
 
     /// The entry that is shown.

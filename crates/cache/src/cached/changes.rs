@@ -7,12 +7,16 @@
 //!
 //! A change whose future was dropped may still happen at the server. Its scope is in doubt until no
 //! request can be in flight any more.
+//!
+//! The times of the changes are kept to judge the records of other mounts: one of them may have
+//! sent a request before a change made here, and recorded the answer after it. The record says when
+//! the request was sent, and is not used here if that was before the change.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
-use base::RemotePath;
+use base::{Mutex, RemotePath, Timestamp};
 use tokio::time::Instant;
 
 /// How long a cancelled change may still happen: `host` gives up a silent server after a minute.
@@ -49,6 +53,19 @@ impl Scope {
     }
 }
 
+/// Bound on the paths of either kind: some megabytes. Beyond it, all requests sent until then are
+/// taken for older than a change.
+const MAX_PATHS: usize = 16 << 10;
+
+#[derive(Default)]
+struct Times {
+    /// Changes of the entry at a path, and of all below it.
+    trees: HashMap<RemotePath, Timestamp>,
+    /// Changes of a directory's list of names, or of the attributes in it.
+    listings: HashMap<RemotePath, Timestamp>,
+    all: Option<Timestamp>,
+}
+
 /// When a request was sent, in the order of the changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Generation(u64);
@@ -63,6 +80,7 @@ struct ChangeLog {
     /// The generation of the newest change that was dropped from `recent`.
     forgotten: u64,
     in_doubt: VecDeque<(Instant, Arc<[Scope]>)>,
+    times: Times,
 }
 
 /// See the [module](self). Bounded by the calls in flight. Clones share one state.
@@ -77,23 +95,20 @@ pub(crate) struct Change {
     done: bool,
 }
 
-fn lock(state: &Mutex<ChangeLog>) -> MutexGuard<'_, ChangeLog> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Changes {
     /// The present generation, to be taken before a request is sent.
     pub(crate) fn generation(&self) -> Generation {
-        Generation(lock(&self.0).generation)
+        Generation(self.0.lock().generation)
     }
 
     /// Begins a change of `scopes`.
     pub(crate) fn begin(&self, scopes: Vec<Scope>) -> Change {
         let scopes: Arc<[Scope]> = scopes.into();
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         state.next += 1;
         let number = state.next;
         state.in_flight.push((number, scopes.clone()));
+        state.times.note(&scopes);
         Change { number, scopes, changes: self.0.clone(), done: false }
     }
 
@@ -113,8 +128,19 @@ impl Changes {
         self.is_unchanged(path, now)
     }
 
+    /// Whether an answer about `path`, or the names in it, that any mount has requested at
+    /// `seen_at`, is not older than a change made here.
+    pub(crate) fn is_current(&self, path: &RemotePath, seen_at: Timestamp) -> bool {
+        self.0.lock().times.are_before(path, seen_at)
+    }
+
+    /// Whether nothing was ever changed here.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().next == 0
+    }
+
     fn any(&self, since: Generation, touches: impl Fn(&Scope) -> bool) -> bool {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         if state.forgotten > since.0 {
             return true;
         }
@@ -149,10 +175,44 @@ impl Change {
     }
 }
 
+fn changed_since(changed: Option<&Timestamp>, seen_at: Timestamp) -> bool {
+    changed.is_some_and(|changed| *changed >= seen_at)
+}
+
+impl Times {
+    /// Notes that `scopes` are being changed, or were until now.
+    fn note(&mut self, scopes: &[Scope]) {
+        let now = Timestamp::now();
+        for item in scopes {
+            let (Scope::Subtree(path) | Scope::Names(path)) = item;
+            match item {
+                Scope::Subtree(_) => self.trees.insert(path.clone(), now),
+                Scope::Names(_) => self.listings.insert(path.clone(), now),
+            };
+            // The listing of the parent has the attributes of the entry.
+            path.parent().map(|dir| self.listings.insert(dir, now));
+        }
+        if self.trees.len() + self.listings.len() > MAX_PATHS {
+            *self = Times { all: Some(now), ..Times::default() };
+        }
+    }
+
+    fn are_before(&self, path: &RemotePath, seen_at: Timestamp) -> bool {
+        // The attributes of a directory change with its names.
+        let own = [self.all.as_ref(), self.listings.get(path)];
+        if own.into_iter().any(|changed| changed_since(changed, seen_at)) {
+            return false;
+        }
+        let mut above = std::iter::successors(Some(path.clone()), RemotePath::parent);
+        self.trees.is_empty() || above.all(|at| !changed_since(self.trees.get(&at), seen_at))
+    }
+}
+
 impl Drop for Change {
     fn drop(&mut self) {
-        let mut state = lock(&self.changes);
+        let mut state = self.changes.lock();
         state.in_flight.retain(|(number, _)| *number != self.number);
+        state.times.note(&self.scopes);
         state.generation += 1;
         let generation = state.generation;
         state.recent.push_back((generation, self.scopes.clone()));
@@ -214,5 +274,33 @@ mod tests {
         }
         assert!(!changes.is_unchanged(&path("never"), before));
         assert!(changes.is_unchanged(&path("never"), changes.generation()));
+    }
+
+    #[test]
+    fn what_was_asked_before_a_change_does_not_count() {
+        let changes = Changes::default();
+        let before = Timestamp::now();
+        assert!(changes.is_empty() && changes.is_current(&path("d/f"), before));
+        changes.begin(vec![Scope::Subtree(path("d/f")), Scope::Names(path("d"))]).done();
+        let after = Timestamp { secs: Timestamp::now().secs + 1, nanos: 0 };
+        for at in ["d/f", "d/f/below", "d", ""] {
+            assert!(!changes.is_current(&path(at), before), "{at}");
+            assert!(changes.is_current(&path(at), after), "{at}");
+        }
+        assert!(changes.is_current(&path("d/g"), before));
+        assert!(!changes.is_empty());
+    }
+
+    #[test]
+    fn with_too_many_changes_nothing_from_before_counts() {
+        let changes = Changes::default();
+        let before = Timestamp::now();
+        for number in 0..=MAX_PATHS {
+            changes.begin(vec![Scope::Subtree(path(&format!("d/f{number}")))]).done();
+        }
+        assert!(!changes.is_current(&path("never"), before));
+        let after = Timestamp { secs: Timestamp::now().secs + 1, nanos: 0 };
+        assert!(changes.is_current(&path("never"), after));
+        assert!(changes.0.lock().times.trees.len() < MAX_PATHS);
     }
 }

@@ -1,6 +1,5 @@
 //! The settings of a [`Cached`](crate::Cached).
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,18 +120,6 @@ impl CachedConfig {
             backing: false,
             digest_source: None,
         }
-    }
-}
-
-impl fmt::Debug for CachedConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CachedConfig")
-            .field("source", &self.source)
-            .field("mode", &self.mode)
-            .field("immutable", &self.immutable)
-            .field("offline", &self.offline)
-            .field("stale_ok", &self.stale_ok)
-            .finish_non_exhaustive()
     }
 }
 

@@ -9,28 +9,28 @@
 //! validator only if the remote returned this validator before and after it.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base::{Attr, Dh, DigestEffort, DigestKind, FileKind, RemotePath, Result, Timestamp};
+use base::{Attr, Dh, DigestEffort, DigestKind, FileKind, Mutex, RemotePath, Result, Timestamp};
 use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::opening::not_regular;
 use super::{Core, ReadPolicy};
+use crate::partial::files::Subject;
 use crate::{Digest, Digests, KnownFile, Object, Validator};
 
-/// The kind of its digests.
+/// Computes digests at the remote.
 #[async_trait]
 pub trait DigestSource: Send + Sync + 'static {
-    /// The digests of the present contents of these regular files, in the same order; `None` for
-    /// each that it cannot compute. Dropping the future cancels it.
+    /// The kind of its digests.
     fn kind(&self) -> DigestKind;
 
     /// The digests of the contents that these regular files have now, in the same order; `None`
-    /// for each that it cannot tell. Dropping the future gives it up.
+    /// for each that it cannot compute. Dropping the future cancels it.
     async fn digests(&self, paths: &[RemotePath]) -> Result<Vec<Option<Bytes>>>;
 }
 
@@ -70,13 +70,9 @@ struct Queries {
 pub(crate) struct ServerDigests(Mutex<Queries>);
 
 impl ServerDigests {
-    fn lock(&self) -> MutexGuard<'_, Queries> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Drops the answers about `path` and all below it.
     pub(crate) fn forget(&self, path: &RemotePath) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if !state.answers.is_empty() {
             state.answers.retain(|at, _| !at.is_within(path));
         }
@@ -84,13 +80,13 @@ impl ServerDigests {
     }
 
     fn get(&self, path: &RemotePath, attr: &Attr) -> Option<Bytes> {
-        let state = self.lock();
+        let state = self.0.lock();
         let (validator, digest) = state.answers.get(path)?;
         (*validator == Validator::of(attr)).then(|| digest.clone())
     }
 
     fn insert(&self, path: RemotePath, validator: Validator, digest: Bytes) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if state.answers.insert(path.clone(), (validator, digest)).is_none() {
             state.order.push_back(path);
         }
@@ -104,7 +100,7 @@ impl ServerDigests {
     /// Begins a query for the digests of the files in `dir`: the sender ends it. `Err` is the query
     /// in flight, or a recent one.
     fn begin_query(&self, dir: &RemotePath) -> std::result::Result<watch::Sender<bool>, QueryDone> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let now = Instant::now();
         if let Some((at, answered)) = state.queried.get(dir)
             && now.duration_since(*at) < PAUSE
@@ -128,7 +124,7 @@ struct CloseGuard<'a>(&'a Core, Dh);
 
 impl Drop for CloseGuard<'_> {
     fn drop(&mut self) {
-        self.0.listings.close(self.1);
+        self.0.listings.remove(self.1.0);
     }
 }
 
@@ -250,11 +246,7 @@ impl Core {
     /// The content that the file has, given that `attr` are its attributes now.
     pub(crate) fn known_content(&self, path: &RemotePath, attr: &Attr) -> Option<Digest> {
         let policy = self.read_policy(path);
-        self.content_sources(path, policy).into_iter().find_map(|source| {
-            let known = self.store.file(source, path)?;
-            let trusted = !known.racy || policy != ReadPolicy::Server;
-            (trusted && known.validator() == Validator::of(attr)).then_some(known.digest)
-        })
+        self.valid_contents(path, attr, policy).next().map(|known| known.digest)
     }
 
     pub(crate) async fn digest(
@@ -282,9 +274,9 @@ impl Core {
             }
             // A caller that has just read the file need not fetch it again.
             let validator = Validator::of(attr);
-            let in_flight = |source| self.store.in_flight(source, path, validator);
+            let in_flight = |source| self.store.in_flight(&Subject::new(source, path, validator));
             let mut contents = self.both_sources().into_iter().filter_map(in_flight);
-            let Some(content) = contents.find(|content| content.count() > 0) else {
+            let Some(content) = contents.find(|content| *content.borrow() > 0) else {
                 return Ok(None);
             };
             let _ = tokio::time::timeout(CATCH_UP_LIMIT, self.write_behind.wait_written(&content))

@@ -12,9 +12,9 @@
 //!    result is `ESTALE`.
 //! 3. A handle at the server is closed when the last reference to its [`File`] is dropped.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use base::{Access, Attr, Errno, Fh, OpenFlags, Remote, RemotePath, Result, Table};
+use base::{Access, Attr, Errno, Fh, Mutex, OpenFlags, Remote, RemotePath, Result, Table};
 use tokio::sync::watch;
 
 use super::changes::Change;
@@ -43,8 +43,6 @@ struct FileState {
     attempt: Option<OpenResult>,
     /// For a file open for writing: its change, which lasts as long as it is open.
     change: Option<Change>,
-    /// All of the content was verified before it was opened.
-    verified: bool,
 }
 
 /// An open file. See the [module](self).
@@ -58,22 +56,7 @@ pub(crate) struct File {
     state: Mutex<FileState>,
 }
 
-/// The parts of a new [`File`].
-pub(crate) struct NewFile {
-    pub(crate) path: RemotePath,
-    pub(crate) attr: Attr,
-    pub(crate) access: Access,
-    pub(crate) fh: Option<Fh>,
-    pub(crate) content: Content,
-    pub(crate) change: Option<Change>,
-    pub(crate) offline: bool,
-}
-
 impl File {
-    fn lock(&self) -> MutexGuard<'_, FileState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn inner(&self) -> &Arc<dyn Remote> {
         &self.inner
     }
@@ -84,31 +67,21 @@ impl File {
 
     /// Its present name, as far as this mount has changed it.
     pub(crate) fn path(&self) -> Option<RemotePath> {
-        self.lock().path.clone()
+        self.state.lock().path.clone()
     }
 
     pub(crate) fn content(&self) -> Content {
-        self.lock().content.clone()
-    }
-
-    /// Records that all of its content was verified.
-    pub(crate) fn mark_verified(&self) {
-        self.lock().verified = true;
-    }
-
-    /// Whether all of its content was verified.
-    pub(crate) fn is_verified(&self) -> bool {
-        self.lock().verified
+        self.state.lock().content.clone()
     }
 
     /// Whether it is open for writing.
     pub(crate) fn is_changing(&self) -> bool {
-        self.lock().change.is_some()
+        self.state.lock().change.is_some()
     }
 
     /// The handle at the server, if it is open.
     pub(crate) fn server_handle(&self) -> Option<Fh> {
-        self.lock().fh
+        self.state.lock().fh
     }
 
     /// Reads the file from the server from now on: its content is another one, or unknown.
@@ -118,12 +91,12 @@ impl File {
 
     fn put_content(&self, content: Content) {
         // Dropped without the lock.
-        let _old = std::mem::replace(&mut self.lock().content, content);
+        let _old = std::mem::replace(&mut self.state.lock().content, content);
     }
 
     /// The content of `fetch` is complete.
     pub(crate) fn complete(&self, fetch: &Arc<Fetch>, object: Object) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let same = matches!(&state.content, Content::Part(part) if Arc::ptr_eq(part, fetch));
         if same {
             let _part = std::mem::replace(&mut state.content, Content::Whole(object));
@@ -132,7 +105,7 @@ impl File {
 
     /// The whole content is damaged: it is fetched again, into `fetch`.
     pub(crate) fn refetch(&self, fetch: Option<Arc<Fetch>>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if matches!(state.content, Content::Whole(_)) {
             let repair = fetch.map_or(Content::Server, Content::Part);
             let _object = std::mem::replace(&mut state.content, repair);
@@ -143,7 +116,7 @@ impl File {
     /// the first poll.
     pub(crate) async fn open_server_handle(self: &Arc<Self>) -> Result<Fh> {
         let mut attempt = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             match (state.fh, self.offline, &state.attempt) {
                 (Some(fh), ..) => return Ok(fh),
                 (None, true, _) => return Err(Errno::EIO),
@@ -154,7 +127,7 @@ impl File {
                     let file = self.clone();
                     tokio::spawn(async move {
                         let result = file.open_late().await;
-                        let mut state = file.lock();
+                        let mut state = file.state.lock();
                         state.attempt = None;
                         state.fh = result.ok();
                         drop(state);
@@ -187,7 +160,7 @@ impl File {
 
     /// Closes the handle at the server, if there is one, and returns the server's answer.
     pub(crate) async fn finish(&self) -> Result<()> {
-        let fh = self.lock().fh.take();
+        let fh = self.state.lock().fh.take();
         match fh {
             Some(fh) => self.inner.finish(fh).await,
             None => Ok(()),
@@ -196,7 +169,7 @@ impl File {
 
     /// Flushes the handle at the server, if there is one, and returns the server's answer.
     pub(crate) async fn flush(&self) -> Result<()> {
-        let fh = self.lock().fh.filter(|_| self.access.writes());
+        let fh = self.state.lock().fh.filter(|_| self.access.writes());
         match fh {
             Some(fh) => self.inner.flush(fh).await,
             None => Ok(()),
@@ -205,13 +178,13 @@ impl File {
 
     /// Takes the change that lasts as long as the file is open.
     fn end_change(&self) -> Option<Change> {
-        self.lock().change.take()
+        self.state.lock().change.take()
     }
 }
 
 impl Drop for File {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.get_mut();
         if let Some(fh) = state.fh.take() {
             self.inner.close(fh);
         }
@@ -222,20 +195,29 @@ impl Drop for File {
 pub(crate) struct Files {
     table: Table<File>,
     inner: Arc<dyn Remote>,
+    offline: bool,
 }
 
 impl Files {
-    pub(crate) fn new(inner: Arc<dyn Remote>) -> Files {
-        Files { table: Table::default(), inner }
+    /// With `offline` the server is never queried.
+    pub(crate) fn new(inner: Arc<dyn Remote>, offline: bool) -> Files {
+        Files { table: Table::default(), inner, offline }
     }
 
-    /// Adds a file under a new handle.
-    pub(crate) fn add(&self, new: NewFile) -> (Fh, Arc<File>) {
-        let NewFile { path, attr, access, fh, content, change, offline } = new;
-        let path = Some(path);
-        let state =
-            Mutex::new(FileState { path, fh, content, attempt: None, change, verified: false });
-        let file = Arc::new(File { inner: self.inner.clone(), attr, access, offline, state });
+    /// Adds a file under a new handle. `fh` is its handle at the server.
+    pub(crate) fn add(
+        &self,
+        path: &RemotePath,
+        attr: Attr,
+        access: Access,
+        fh: Option<Fh>,
+        content: Content,
+        change: Option<Change>,
+    ) -> (Fh, Arc<File>) {
+        let (path, attempt) = (Some(path.clone()), None);
+        let state = Mutex::new(FileState { path, fh, content, attempt, change });
+        let (inner, offline) = (self.inner.clone(), self.offline);
+        let file = Arc::new(File { inner, attr, access, offline, state });
         let number = self.table.number();
         self.table.insert(number, file.clone());
         (Fh(number), file)
@@ -252,12 +234,8 @@ impl Files {
         Some((file, change))
     }
 
-    /// All open files.
-    pub(crate) fn all(&self) -> Vec<Arc<File>> {
-        self.matching(|_| true)
-    }
-
-    fn matching(&self, wanted: impl Fn(&File) -> bool) -> Vec<Arc<File>> {
+    /// The open files that are `wanted`.
+    pub(crate) fn matching(&self, wanted: impl Fn(&File) -> bool) -> Vec<Arc<File>> {
         let mut files = Vec::new();
         self.table.each(|file| {
             if wanted(file) {
@@ -271,7 +249,7 @@ impl Files {
     /// To be called before a change that affects the path.
     pub(crate) async fn open_on_server(&self, path: &RemotePath) {
         let is_local = |file: &File| {
-            let state = file.lock();
+            let state = file.state.lock();
             let affected = state.path.as_ref().is_some_and(|at| at.is_within(path));
             affected && state.fh.is_none() && !file.offline
         };
@@ -286,7 +264,7 @@ impl Files {
     pub(crate) async fn switch_to_server(&self, path: &RemotePath) {
         self.open_on_server(path).await;
         let affected = |file: &File| {
-            let state = file.lock();
+            let state = file.state.lock();
             state.fh.is_some() && state.path.as_ref().is_some_and(|at| at.is_within(path))
         };
         for file in self.matching(affected) {
@@ -297,7 +275,7 @@ impl Files {
     /// The name was removed, with all below it.
     pub(crate) fn removed(&self, path: &RemotePath) {
         for file in self.matching(|_| true) {
-            let mut state = file.lock();
+            let mut state = file.state.lock();
             if state.path.as_ref().is_some_and(|at| at.is_within(path)) {
                 state.path = None;
             }
@@ -310,7 +288,7 @@ impl Files {
             return;
         }
         for file in self.matching(|_| true) {
-            let mut state = file.lock();
+            let mut state = file.state.lock();
             let Some(at) = &state.path else { continue };
             if let Some(moved) = at.moved(from, to) {
                 state.path = Some(moved);

@@ -5,8 +5,10 @@
 //! is queued, a job has waited for too long, or a caller waits for it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, PoisonError};
 use std::time::{Duration, Instant};
+
+use base::Mutex;
 
 /// Time without a read after which the gate opens.
 const IDLE_AFTER: Duration = Duration::from_millis(100);
@@ -42,10 +44,6 @@ impl IdleGate {
         }
     }
 
-    fn requests(&self) -> MutexGuard<'_, usize> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -57,7 +55,7 @@ impl IdleGate {
 
     /// Opens the gate for a caller that waits for the writes.
     pub(crate) fn flush_now(&self) -> FlushRequest<'_> {
-        *self.requests() += 1;
+        *self.requests.lock() += 1;
         self.changed.notify_all();
         FlushRequest(self)
     }
@@ -75,7 +73,7 @@ impl IdleGate {
     /// Returns when a job that was queued at `since` is due; `is_over_limit` returns whether too
     /// much is queued.
     pub(crate) fn wait(&self, since: Instant, is_over_limit: impl Fn() -> bool) {
-        let mut requests = self.requests();
+        let mut requests = self.requests.lock();
         let can_wait = |requests| requests == 0 && !self.is_closed() && since.elapsed() < MAX_WAIT;
         while can_wait(*requests) && !self.is_idle() && !is_over_limit() {
             let waited = self.changed.wait_timeout(requests, CHECK_INTERVAL);
@@ -91,7 +89,7 @@ impl IdleGate {
 
 impl Drop for FlushRequest<'_> {
     fn drop(&mut self) {
-        *self.0.requests() -= 1;
+        *self.0.requests.lock() -= 1;
     }
 }
 

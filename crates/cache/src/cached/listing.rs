@@ -4,12 +4,12 @@
 //! it began. Only such a listing proves that a name is absent. It is valid at once, and is written
 //! later ([`pending_listings`](super::pending_listings)).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use base::{Dh, DirEntry, Errno, Remote, RemotePath, Result, Table, Timestamp};
+use base::{Dh, DirEntry, Errno, Mutex, Remote, RemotePath, Result, Timestamp};
 
 use super::names::{RequestStamp, same_but_atime};
-use super::{Core, ReadPolicy};
+use super::{Core, ReadPolicy, RemoteWait};
 use crate::{Listing, SourceId};
 
 /// Entries returned at once from a cached listing.
@@ -19,14 +19,14 @@ const BATCH: usize = 512;
 const MAX_ENTRIES: usize = 200_000;
 
 /// An open directory.
-enum OpenDir {
+pub(crate) enum OpenDir {
     /// Listed by the remote.
     Remote(RemoteListing),
     /// A cached listing, and the index of the next entry to return.
     Cached(Arc<[DirEntry]>, Mutex<usize>),
 }
 
-struct RemoteListing {
+pub(crate) struct RemoteListing {
     dh: Dh,
     path: RemotePath,
     stamp: RequestStamp,
@@ -42,50 +42,11 @@ impl Drop for RemoteListing {
     }
 }
 
-/// All open directories, bounded by the layer above, which closes them.
-pub(crate) struct Listings {
-    table: Table<OpenDir>,
-    inner: Arc<dyn Remote>,
-}
-
-impl Listings {
-    pub(crate) fn new(inner: Arc<dyn Remote>) -> Listings {
-        Listings { table: Table::default(), inner }
-    }
-
-    fn add(&self, open: OpenDir) -> Dh {
-        Dh(self.table.add(open))
-    }
-
-    fn get(&self, dh: Dh) -> Result<Arc<OpenDir>> {
-        self.table.get(dh.0)
-    }
-
-    pub(crate) fn close(&self, dh: Dh) {
-        self.table.remove(dh.0);
-    }
-}
-
 impl Core {
     pub(crate) async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
-        let policy = self.read_policy(path);
-        if policy != ReadPolicy::Server
-            && let Some(listed) = self.known_listing(path, policy)
-        {
-            return listed;
-        }
-        if policy != ReadPolicy::CacheOnly {
-            let answer =
-                self.open_remote(path, self.while_connected(self.inner.opendir(path))).await;
-            if !self.falls_back(&answer) {
-                return answer;
-            }
-            if let Some(listed) = self.known_listing(path, ReadPolicy::CacheOnly) {
-                return listed;
-            }
-        }
-        self.unless_offline("the listing is", path)?;
-        self.open_remote(path, self.inner.opendir(path)).await
+        let known = |policy| self.known_listing(path, policy);
+        let request = |wait| self.open_remote(path, self.within(wait, self.inner.opendir(path)));
+        self.answer("the listing is", path, known, request).await
     }
 
     /// A directory that the remote lists; `opening` opens it.
@@ -96,21 +57,20 @@ impl Core {
     ) -> Result<Dh> {
         let (stamp, began) = (self.stamp(), Timestamp::now());
         let dh = opening.await?;
-        let (path, inner) = (path.clone(), self.listings.inner.clone());
+        let (path, inner) = (path.clone(), self.inner.clone());
         let entries = Mutex::new(Some(Vec::new()));
         let remote = RemoteListing { dh, path, stamp, began, entries, inner };
-        Ok(self.listings.add(OpenDir::Remote(remote)))
+        Ok(Dh(self.listings.add(OpenDir::Remote(remote))))
     }
 
     fn known_listing(&self, path: &RemotePath, policy: ReadPolicy) -> Option<Result<Dh>> {
         for source in self.sources(path, policy) {
             if let Some(listing) = self.known_directory(source, path) {
-                return Some(Ok(self
-                    .listings
-                    .add(OpenDir::Cached(listing.entries, Mutex::new(0)))));
+                let open = OpenDir::Cached(listing.entries, Mutex::new(0));
+                return Some(Ok(Dh(self.listings.add(open))));
             }
         }
-        match self.known_name(path, policy)?.into_result() {
+        match self.known_name(path, policy)? {
             Err(error) => Some(Err(error)),
             Ok(attr) if !attr.is_dir() => Some(Err(Errno::ENOTDIR)),
             Ok(_) => None,
@@ -118,22 +78,22 @@ impl Core {
     }
 
     pub(crate) async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
-        let open = self.listings.get(dh)?;
+        let open = self.listings.get(dh.0)?;
         let remote = match &*open {
             OpenDir::Remote(remote) => remote,
             OpenDir::Cached(entries, next) => {
-                let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut next = next.lock();
                 let from = *next;
                 *next = entries.len().min(from + BATCH);
                 return Ok((from < *next).then(|| entries[from..*next].to_vec()));
             }
         };
-        let answer = self.while_connected(self.inner.readdir(remote.dh)).await;
+        let answer = self.within(RemoteWait::WhileConnected, self.inner.readdir(remote.dh)).await;
         match &answer {
             Ok(Some(batch)) => self.note_batch(remote, batch),
             Ok(None) => self.note_end(remote),
             // The rest of the listing is unknown.
-            Err(_) => drop(remote.take()),
+            Err(_) => drop(remote.entries.lock().take()),
         }
         answer
     }
@@ -147,7 +107,7 @@ impl Core {
                 }
             }
         }
-        let mut entries = remote.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = remote.entries.lock();
         if entries.as_ref().is_some_and(|entries| entries.len() + batch.len() > MAX_ENTRIES) {
             *entries = None;
         }
@@ -159,7 +119,7 @@ impl Core {
     fn note_end(&self, remote: &RemoteListing) {
         let (path, generation) = (&remote.path, remote.stamp.generation);
         let untouched = || self.changes.is_listing_unchanged(path, generation);
-        let Some(entries) = remote.take().filter(|_| untouched()) else { return };
+        let Some(entries) = remote.entries.lock().take().filter(|_| untouched()) else { return };
         let source = self.source(path);
         let listing = Listing { attr: None, entries: entries.into(), seen_at: remote.began };
         match self.pending_listings.add(*source, path.clone(), generation, listing) {
@@ -178,14 +138,7 @@ impl Core {
             .pending_listings
             .listing(source, path)
             .or_else(|| self.store.directory(source, path));
-        known.filter(|listing| self.change_times.is_valid(path, listing.seen_at))
-    }
-}
-
-impl RemoteListing {
-    /// The entries, if they are to be recorded; afterwards they are not.
-    fn take(&self) -> Option<Vec<DirEntry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).take()
+        known.filter(|listing| self.changes.is_current(path, listing.seen_at))
     }
 }
 

@@ -1,19 +1,11 @@
 //! Attributes, names and link targets: requests for them, and their records.
 
-use base::{Attr, Errno, RemotePath, Result, Timestamp};
+use base::{Attr, Errno, FileKind, RemotePath, Result, Timestamp};
 use tokio::time::Instant;
 
 use super::changes::Generation;
-use super::{Core, ReadPolicy};
+use super::{Core, ReadPolicy, RemoteWait};
 use crate::{KnownAttr, KnownLink, SourceId};
-
-/// The recorded state of a name.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum KnownName {
-    Present(Attr),
-    /// A complete listing lacks it.
-    Absent,
-}
 
 /// When a request was sent.
 #[derive(Clone, Copy)]
@@ -28,28 +20,15 @@ impl Core {
     }
 
     pub(crate) async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
-        let policy = self.read_policy(path);
-        if policy != ReadPolicy::Server
-            && let Some(known) = self.known_name(path, policy)
-        {
-            return known.into_result();
-        }
-        if policy != ReadPolicy::CacheOnly {
-            let answer = self.request_attr(path).await;
-            if !self.falls_back(&answer) {
-                return answer;
-            }
-            if let Some(known) = self.known_name(path, ReadPolicy::CacheOnly) {
-                return known.into_result();
-            }
-        }
-        self.unless_offline("the attributes are", path)?;
-        self.noting_attr(path, self.inner.lstat(path)).await
+        let known = |policy| self.known_name(path, policy);
+        let request = |wait| self.noting_attr(path, self.within(wait, self.inner.lstat(path)));
+        self.answer("the attributes are", path, known, request).await
     }
 
     /// Requests the attributes from the remote, and records them.
     pub(crate) async fn request_attr(&self, path: &RemotePath) -> Result<Attr> {
-        self.noting_attr(path, self.while_connected(self.inner.lstat(path))).await
+        let request = self.within(RemoteWait::WhileConnected, self.inner.lstat(path));
+        self.noting_attr(path, request).await
     }
 
     /// Records the attributes of `path` that `request` returns.
@@ -68,18 +47,15 @@ impl Core {
         answer
     }
 
-    /// The recorded state of `path`.
-    pub(crate) fn known_name(&self, path: &RemotePath, policy: ReadPolicy) -> Option<KnownName> {
-        let doubtful = policy == ReadPolicy::CacheFirst && self.is_attr_invalid(path);
+    /// The recorded attributes of `path`; `ENOENT` if a complete listing lacks it.
+    pub(crate) fn known_name(&self, path: &RemotePath, policy: ReadPolicy) -> Option<Result<Attr>> {
+        let doubtful = policy == ReadPolicy::CacheFirst && self.invalid_dirs.contains(path);
         for source in self.sources(path, policy) {
             if let Some(known) = self.known_attr(source, path) {
-                if doubtful {
-                    return None;
-                }
-                return Some(KnownName::Present(known.attr));
+                return (!doubtful).then_some(Ok(known.attr));
             }
             if !path.is_root() && self.is_left_out(source, path) {
-                return Some(KnownName::Absent);
+                return Some(Err(Errno::ENOENT));
             }
         }
         None
@@ -93,7 +69,7 @@ impl Core {
     /// The recorded attributes, unless they were requested before a change made here.
     fn known_attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
         let known = self.recorded_attr(source, path)?;
-        self.change_times.is_valid(path, known.seen_at).then_some(known)
+        self.changes.is_current(path, known.seen_at).then_some(known)
     }
 
     /// Whether the listing of its directory lacks the name.
@@ -103,8 +79,7 @@ impl Core {
         }
         let counts =
             || path.parent().is_some_and(|dir| self.known_directory(source, &dir).is_some());
-        self.store.is_listed(source, path) == Some(false)
-            && (self.change_times.is_empty() || counts())
+        self.store.is_listed(source, path) == Some(false) && (self.changes.is_empty() || counts())
     }
 
     /// Notes that the remote returned `attr`, which are recorded elsewhere, for the request of
@@ -121,7 +96,7 @@ impl Core {
             return;
         }
         self.validators.note(path, attr, stamp.at);
-        self.revalidate_attr(path);
+        self.invalid_dirs.remove(path);
         let source = self.source(path);
         let known = self.known_attr(source, path).map(|known| known.attr);
         if known.is_some_and(|known| same_but_atime(&known, attr)) {
@@ -156,24 +131,9 @@ impl Core {
     }
 
     pub(crate) async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
-        let policy = self.read_policy(path);
-        if policy != ReadPolicy::Server
-            && let Some(target) = self.known_target(path, policy)
-        {
-            return target;
-        }
-        if policy != ReadPolicy::CacheOnly {
-            let answer =
-                self.noting_target(path, self.while_connected(self.inner.readlink(path))).await;
-            if !self.falls_back(&answer) {
-                return answer;
-            }
-            if let Some(target) = self.known_target(path, ReadPolicy::CacheOnly) {
-                return target;
-            }
-        }
-        self.unless_offline("the link's target is", path)?;
-        self.noting_target(path, self.inner.readlink(path)).await
+        let known = |policy| self.known_target(path, policy);
+        let request = |wait| self.noting_target(path, self.within(wait, self.inner.readlink(path)));
+        self.answer("the link's target is", path, known, request).await
     }
 
     /// Records the target of `path` that `request` returns.
@@ -183,52 +143,34 @@ impl Core {
         request: impl Future<Output = Result<Vec<u8>>> + Send,
     ) -> Result<Vec<u8>> {
         let stamp = self.stamp();
-        let answer = request.await;
-        if let Ok(target) = &answer {
-            self.note_target(path, target, stamp);
+        let target = request.await?;
+        let source = self.source(path);
+        let says_the_same = |known: KnownLink| {
+            *known.target == *target && self.changes.is_current(path, known.seen_at)
+        };
+        if self.changes.is_unchanged(path, stamp.generation)
+            && !self.store.link(source, path).is_some_and(says_the_same)
+        {
+            let (attr, seen_at) = (None, Timestamp::now());
+            let link = KnownLink { attr, target: target[..].into(), seen_at };
+            self.store.record_link(source, path, &link);
+            self.undo_if_changed(path, stamp);
         }
-        answer
+        Ok(target)
     }
 
     fn known_target(&self, path: &RemotePath, policy: ReadPolicy) -> Option<Result<Vec<u8>>> {
         for source in self.sources(path, policy) {
             if let Some(link) = self.store.link(source, path)
-                && self.change_times.is_valid(path, link.seen_at)
+                && self.changes.is_current(path, link.seen_at)
             {
                 return Some(Ok(link.target.to_vec()));
             }
         }
         match self.known_name(path, policy)? {
-            KnownName::Absent => Some(Err(Errno::ENOENT)),
-            KnownName::Present(attr) if attr.kind != base::FileKind::Symlink => {
-                Some(Err(Errno::EINVAL))
-            }
-            KnownName::Present(_) => None,
-        }
-    }
-
-    fn note_target(&self, path: &RemotePath, target: &[u8], stamp: RequestStamp) {
-        if !self.changes.is_unchanged(path, stamp.generation) {
-            return;
-        }
-        let source = self.source(path);
-        let says_the_same = |known: KnownLink| {
-            *known.target == *target && self.change_times.is_valid(path, known.seen_at)
-        };
-        if self.store.link(source, path).is_some_and(says_the_same) {
-            return;
-        }
-        let link = KnownLink { attr: None, target: target.into(), seen_at: Timestamp::now() };
-        self.store.record_link(source, path, &link);
-        self.undo_if_changed(path, stamp);
-    }
-}
-
-impl KnownName {
-    pub(crate) fn into_result(self) -> Result<Attr> {
-        match self {
-            KnownName::Present(attr) => Ok(attr),
-            KnownName::Absent => Err(Errno::ENOENT),
+            Ok(attr) if attr.kind == FileKind::Symlink => None,
+            Ok(_) => Some(Err(Errno::EINVAL)),
+            Err(error) => Some(Err(error)),
         }
     }
 }

@@ -9,20 +9,13 @@ use std::sync::Arc;
 use base::{Access, Attr, Errno, Fh, FileKind, OpenFlags, Opened, RemotePath, Result};
 use tokio::time::Instant;
 
-use super::changes::{Change, Generation, Scope};
-use super::files::{Content, NewFile};
-use super::names::{KnownName, RequestStamp, same_but_atime};
-use super::write_behind::{Fetch, FetchTarget, Leftovers};
-use super::{Core, ReadPolicy, count};
-use crate::{Object, SourceId, Validator};
-
-/// How long an open waits for the remote.
-enum RemoteWait {
-    /// While it is reachable, where the cache may be used instead.
-    WhileConnected,
-    /// Without a limit.
-    Unbounded,
-}
+use super::changes::{Generation, Scope};
+use super::files::Content;
+use super::names::{RequestStamp, same_but_atime};
+use super::write_behind::{Fetch, FetchTarget};
+use super::{Core, ReadPolicy, RemoteWait, count};
+use crate::partial::files::Subject;
+use crate::{KnownFile, Object, SourceId, Validator};
 
 impl Core {
     pub(crate) async fn open(
@@ -63,7 +56,7 @@ impl Core {
     }
 
     /// The recorded state of `path`, unless a change of it is in flight.
-    fn known_if_unchanged(&self, path: &RemotePath, policy: ReadPolicy) -> Option<KnownName> {
+    fn known_if_unchanged(&self, path: &RemotePath, policy: ReadPolicy) -> Option<Result<Attr>> {
         self.changes.is_stable(path).then(|| self.known_name(path, policy)).flatten()
     }
 
@@ -72,11 +65,11 @@ impl Core {
         self: &Arc<Self>,
         path: &RemotePath,
         policy: ReadPolicy,
-        known: KnownName,
+        known: Result<Attr>,
     ) -> Option<Result<Opened>> {
         let attr = match known {
-            KnownName::Present(attr) => attr,
-            KnownName::Absent => return Some(Err(Errno::ENOENT)),
+            Ok(attr) => attr,
+            Err(error) => return Some(Err(error)),
         };
         if let Some(error) = not_regular(&attr) {
             return Some(Err(error));
@@ -100,19 +93,27 @@ impl Core {
         attr: &Attr,
         policy: ReadPolicy,
     ) -> Option<Object> {
-        if self.is_linked(path) {
+        if self.linked.contains(path) {
             return None;
         }
-        self.content_sources(path, policy).into_iter().find_map(|source| {
-            let known = self.store.file(source, path)?;
+        self.valid_contents(path, attr, policy)
+            .filter(|known| same_rights(&known.attr, attr))
+            .find_map(|known| self.store.object(&known.digest))
+    }
+
+    /// The recorded contents of the file that are valid for its attributes `attr`, the best first.
+    pub(crate) fn valid_contents(
+        &self,
+        path: &RemotePath,
+        attr: &Attr,
+        policy: ReadPolicy,
+    ) -> impl Iterator<Item = KnownFile> {
+        let sources = self.content_sources(path, policy).into_iter();
+        sources.filter_map(|source| self.store.file(source, path)).filter(move |known| {
             // A racy content was fetched from a tree that never changes, or there is nothing
             // better.
             let trusted = !known.racy || policy != ReadPolicy::Server;
-            let same = known.validator() == Validator::of(attr) && same_rights(&known.attr, attr);
-            if !trusted || !same {
-                return None;
-            }
-            self.store.object(&known.digest)
+            trusted && known.validator() == Validator::of(attr)
         })
     }
 
@@ -120,7 +121,7 @@ impl Core {
     async fn open_cached(&self, path: &RemotePath, attr: Attr, object: Object) -> Option<Opened> {
         let content = self.verified_content(object).await?;
         count(&self.counters.hits, 1);
-        Some(self.add(path, attr, None, content))
+        Some(self.add(path, attr, content))
     }
 
     /// Verifies all of the content if it may be used as a backing file.
@@ -139,14 +140,8 @@ impl Core {
         }
     }
 
-    fn add(&self, path: &RemotePath, attr: Attr, fh: Option<Fh>, content: Content) -> Opened {
-        let (path, access) = (path.clone(), Access::Read);
-        let (change, offline) = (None, self.config.offline);
-        let new = NewFile { path, attr, access, fh, content, change, offline };
-        let (fh, file) = self.files.add(new);
-        if self.config.backing && matches!(file.content(), Content::Whole(_)) {
-            file.mark_verified();
-        }
+    fn add(&self, path: &RemotePath, attr: Attr, content: Content) -> Opened {
+        let (fh, _) = self.files.add(path, attr, Access::Read, None, content, None);
         Opened { fh, attr }
     }
 
@@ -155,14 +150,14 @@ impl Core {
         let validator = Validator::of(&attr);
         let is_usable = |source: &SourceId| {
             let never_changes = self.config.offline || self.is_immutable(path);
-            never_changes || self.store.is_own(source, path, validator)
+            never_changes || self.store.has_begun(&Subject::new(source, path, validator))
         };
         let has_some = |source: &&SourceId| {
             is_usable(source) && self.store.present_bytes(source, path, validator) > 0
         };
         let source = self.sources(path, ReadPolicy::CacheOnly).into_iter().find(has_some)?;
         let fetch = self.fetch_under(source, path, validator, self.changes.generation(), true);
-        Some(Ok(self.add(path, attr, None, Content::Part(fetch))))
+        Some(Ok(self.add(path, attr, Content::Part(fetch))))
     }
 
     async fn open_at_server(
@@ -170,7 +165,7 @@ impl Core {
         path: &RemotePath,
         policy: ReadPolicy,
         stamp: RequestStamp,
-        known: Option<KnownName>,
+        known: Option<Result<Attr>>,
         wait: RemoteWait,
     ) -> Result<Opened> {
         // A look-up in the store costs as much as one to ten system calls. A recorded state has
@@ -185,30 +180,19 @@ impl Core {
         }
         count(&self.counters.misses, 1);
         let flags = OpenFlags::existing(Access::Read);
-        let opening = self.inner.open(path, flags);
-        let opened = match wait {
-            RemoteWait::WhileConnected => self.while_connected(opening).await?,
-            RemoteWait::Unbounded => opening.await?,
-        };
+        let opened = self.within(wait, self.inner.open(path, flags)).await?;
         // In the table at once, so that it is closed in any case.
-        let known = self.known_before(
-            path,
-            policy,
-            known.filter(|_| self.changes.is_unchanged(path, stamp.generation)),
-        );
+        // The attributes recorded for an immutable tree.
+        let known = match known.filter(|_| self.changes.is_unchanged(path, stamp.generation)) {
+            None if policy == ReadPolicy::CacheFirst => self.known_name(path, policy),
+            known => known,
+        };
+        let known = known.and_then(Result::ok);
         let recorded_with_content = policy == ReadPolicy::Server;
         let policy = Some(policy).filter(|_| may_be_cached);
         let content = self.content_of_opened(path, &opened.attr, stamp, policy);
-        let new = NewFile {
-            path: path.clone(),
-            attr: opened.attr,
-            access: Access::Read,
-            fh: Some(opened.fh),
-            content,
-            change: None,
-            offline: false,
-        };
-        let (fh, file) = self.files.add(new);
+        let (fh, attr) = (Some(opened.fh), opened.attr);
+        let (fh, file) = self.files.add(path, attr, Access::Read, fh, content, None);
         if known.is_some_and(|known| Validator::of(&known) != Validator::of(&opened.attr)) {
             drop(self.files.remove(fh));
             tracing::warn!(
@@ -227,29 +211,12 @@ impl Core {
         if let Content::Part(fetch) = file.content() {
             match opened.attr.size {
                 0 => self.write_behind.complete_empty(&file, &fetch),
-                _ => self.unless_changed(&file, path, stamp),
+                // A change may have begun before the file was in the table.
+                _ if !self.changes.is_unchanged(path, stamp.generation) => file.read_from_server(),
+                _ => {}
             }
         }
         Ok(Opened { fh, attr: opened.attr })
-    }
-
-    /// The attributes recorded for an immutable tree; `before` if they are known already.
-    fn known_before(
-        &self,
-        path: &RemotePath,
-        policy: ReadPolicy,
-        before: Option<KnownName>,
-    ) -> Option<Attr> {
-        let look =
-            || (policy == ReadPolicy::CacheFirst).then(|| self.known_name(path, policy)).flatten();
-        before.or_else(look)?.into_result().ok()
-    }
-
-    /// A change may have begun during the open, before the file was in the table.
-    fn unless_changed(&self, file: &super::files::File, path: &RemotePath, stamp: RequestStamp) {
-        if !self.changes.is_unchanged(path, stamp.generation) {
-            file.read_from_server();
-        }
     }
 
     /// Opens the cached content once the remote has confirmed that the file has it.
@@ -267,7 +234,7 @@ impl Core {
             object = self.named_by_digest(path, &attr, ReadPolicy::Server).await;
         }
         let content = self.verified_content(object?).await?;
-        let opened = self.add(path, attr, None, content);
+        let opened = self.add(path, attr, content);
         if !self.changes.is_unchanged(path, stamp.generation) {
             // A change that began meanwhile has not seen the file in the table.
             drop(self.files.remove(opened.fh));
@@ -287,7 +254,7 @@ impl Core {
             self.prepare_digests(path).await;
         }
         let cached = known.is_some_and(|known| self.store.object_bytes(&known.digest).is_some());
-        if self.is_linked(path) || (!cached && !by_digest) {
+        if self.linked.contains(path) || (!cached && !by_digest) {
             return None;
         }
         // A digest has to be returned between two requests for the attributes.
@@ -338,7 +305,7 @@ impl Core {
             false if self.is_immutable(path) => self.source(path),
             false => return None,
         };
-        if self.is_linked(path) {
+        if self.linked.contains(path) {
             return None;
         }
         let racy = source != self.both_sources()[0];
@@ -353,11 +320,13 @@ impl Core {
         generation: Generation,
         racy: bool,
     ) -> Arc<Fetch> {
-        let changes = self.changes.clone();
-        let never_changes = self.config.offline || self.is_immutable(path);
-        let leftovers = if never_changes { Leftovers::Keep } else { Leftovers::Discard };
-        let target = FetchTarget { source: *source, path: path.clone(), generation, changes };
-        Fetch::new(&self.store, target, validator, racy, leftovers)
+        // Size and mtime do not prove that an earlier mount has fetched a part of the same content.
+        let partial = match self.config.offline || self.is_immutable(path) {
+            true => self.store.fetch(source, path, validator),
+            false => self.store.fetch_own(source, path, validator),
+        };
+        let (source, path, changes) = (*source, path.clone(), self.changes.clone());
+        Fetch::new(partial, FetchTarget { source, path, generation, changes }, racy)
     }
 
     /// Opens for writing, creating or truncating.
@@ -378,26 +347,16 @@ impl Core {
                 return Err(error);
             }
         };
-        let change = self.kept_if(flags.access.writes(), change);
-        let new = NewFile {
-            path: path.clone(),
-            attr: opened.attr,
-            access: flags.access,
-            fh: Some(opened.fh),
-            content: Content::Server,
-            change,
-            offline: false,
+        let change = match flags.access.writes() {
+            true => Some(change),
+            false => {
+                self.end(change);
+                None
+            }
         };
-        let (fh, _) = self.files.add(new);
+        let (access, fh, attr) = (flags.access, Some(opened.fh), opened.attr);
+        let (fh, _) = self.files.add(path, attr, access, fh, Content::Server, change);
         Ok(Opened { fh, attr: opened.attr })
-    }
-
-    fn kept_if(&self, kept: bool, change: Change) -> Option<Change> {
-        if kept {
-            return Some(change);
-        }
-        self.end(change);
-        None
     }
 
     pub(crate) async fn finish(&self, fh: Fh) -> Result<()> {

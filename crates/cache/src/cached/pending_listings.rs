@@ -6,19 +6,19 @@
 //! applies here, too: a listing that is no longer in the table is not written.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use base::RemotePath;
+use base::{Mutex, RemotePath};
 
 use super::changes::Generation;
 use crate::index::directory::Directory;
 use crate::index::record::Record;
+use crate::store::shared::Budget;
 use crate::{KnownAttr, Listing, SourceId};
 
 /// Bound on the entries of all pending listings, including those that were forgotten meanwhile:
 /// some 60 MiB. A listing beyond it is written at once.
-const MAX_ENTRIES: usize = 200_000;
+const MAX_ENTRIES: u64 = 200_000;
 
 /// A listing of a directory.
 pub(crate) struct PendingListing {
@@ -30,17 +30,17 @@ pub(crate) struct PendingListing {
     /// The listing as a look-up table by name.
     directory: Directory,
     /// The entries of all pending listings, of which this one has its share until it is dropped.
-    entry_count: Arc<AtomicUsize>,
+    entry_count: Arc<Budget>,
 }
 
 /// The share of the bound that a listing takes: that of some entries if it is empty.
-fn weight(listing: &Listing) -> usize {
-    8 + listing.entries.len()
+fn weight(listing: &Listing) -> u64 {
+    8 + listing.entries.len() as u64
 }
 
 impl Drop for PendingListing {
     fn drop(&mut self) {
-        self.entry_count.fetch_sub(weight(&self.listing), Ordering::Relaxed);
+        self.entry_count.give_back(weight(&self.listing));
     }
 }
 
@@ -50,14 +50,10 @@ type ListingMap = HashMap<RemotePath, Arc<PendingListing>>;
 #[derive(Clone, Default)]
 pub(crate) struct PendingListings {
     listings: Arc<Mutex<ListingMap>>,
-    entry_count: Arc<AtomicUsize>,
+    entry_count: Arc<Budget>,
 }
 
 impl PendingListings {
-    fn lock(&self) -> MutexGuard<'_, ListingMap> {
-        self.listings.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a listing, which replaces an older one. Beyond the bound it is returned, and the
     /// directory has no pending listing.
     pub(crate) fn add(
@@ -67,10 +63,8 @@ impl PendingListings {
         generation: Generation,
         listing: Listing,
     ) -> Result<Arc<PendingListing>, Listing> {
-        let weight = weight(&listing);
-        if self.entry_count.fetch_add(weight, Ordering::Relaxed) + weight > MAX_ENTRIES {
-            self.entry_count.fetch_sub(weight, Ordering::Relaxed);
-            self.lock().remove(&path);
+        if !self.entry_count.take(weight(&listing), MAX_ENTRIES) {
+            self.listings.lock().remove(&path);
             return Err(listing);
         }
         let mut directory = Directory::default();
@@ -78,18 +72,18 @@ impl PendingListings {
         let entry_count = self.entry_count.clone();
         let pending =
             Arc::new(PendingListing { source, path, generation, listing, directory, entry_count });
-        self.lock().insert(pending.path.clone(), pending.clone());
+        self.listings.lock().insert(pending.path.clone(), pending.clone());
         Ok(pending)
     }
 
     /// Whether it is still in the table.
     pub(crate) fn is_valid(&self, pending: &Arc<PendingListing>) -> bool {
-        self.lock().get(&pending.path).is_some_and(|current| Arc::ptr_eq(current, pending))
+        self.listings.lock().get(&pending.path).is_some_and(|current| Arc::ptr_eq(current, pending))
     }
 
     /// Removes a listing that was written to the store.
     pub(crate) fn remove_written(&self, pending: &Arc<PendingListing>) {
-        let mut listings = self.lock();
+        let mut listings = self.listings.lock();
         if listings.get(&pending.path).is_some_and(|current| Arc::ptr_eq(current, pending)) {
             listings.remove(&pending.path);
         }
@@ -113,7 +107,7 @@ impl PendingListings {
 
     /// The pending listing of the directory `path`, to be written.
     pub(crate) fn get(&self, source: &SourceId, path: &RemotePath) -> Option<Arc<PendingListing>> {
-        self.lock().get(path).filter(|pending| pending.source == *source).cloned()
+        self.listings.lock().get(path).filter(|pending| pending.source == *source).cloned()
     }
 
     fn above<T>(
@@ -130,12 +124,12 @@ impl PendingListings {
     /// Forgets `path` and all below it, and the listing of its directory.
     pub(crate) fn forget(&self, path: &RemotePath) {
         let parent = path.parent();
-        self.lock().retain(|at, _| !at.is_within(path) && Some(at) != parent.as_ref());
+        self.listings.lock().retain(|at, _| !at.is_within(path) && Some(at) != parent.as_ref());
     }
 
     /// Forgets the listing of the directory `path`, and its own attributes.
     pub(crate) fn forget_listing(&self, path: &RemotePath) {
-        let mut listings = self.lock();
+        let mut listings = self.listings.lock();
         listings.remove(path);
         if let Some(parent) = path.parent() {
             listings.remove(&parent);

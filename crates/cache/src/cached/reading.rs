@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::files::{Content, File};
-use super::write_behind::{Fetch, Read};
+use super::write_behind::Fetch;
 use super::{Core, count};
 use crate::{CHUNK_BYTES, Damaged, Object, Validator};
 
@@ -46,13 +46,13 @@ impl Core {
     async fn read_remote(&self, file: &Arc<File>, offset: u64, len: u32) -> Result<Data> {
         if file.offline {
             let path = file.path().unwrap_or_default();
-            return Err(self.misses.report("a part of the content is", &path));
+            return Err(self.missed_offline("a part of the content is", &path));
         }
         let fh = file.open_server_handle().await?;
         let data = self.inner.read(fh, offset, len).await?;
         count(&self.counters.read_there_bytes, data.len() as u64);
         if let Content::Part(fetch) = file.content() {
-            self.write_behind.add_read(file, &fetch, Read { offset, requested: len, data: &data });
+            self.write_behind.add_read(file, &fetch, offset, len, &data);
         }
         Ok(data)
     }
@@ -99,10 +99,7 @@ impl Core {
         }
         let file = self.files.get(fh).ok()?;
         match file.content() {
-            // Verified when it was opened; not verified a second time.
-            Content::Whole(object) if file.is_verified() && object.verify().is_ok() => {
-                Some(object.file())
-            }
+            Content::Whole(object) if object.is_verified() => Some(object.file()),
             _ => None,
         }
     }

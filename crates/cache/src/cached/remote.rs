@@ -1,4 +1,5 @@
-//! [`Cached`] as a [`Remote`]: dispatches every operation to its module.
+//! [`Cached`] as a [`Remote`]. Changes are passed on; the open files that they affect are opened at
+//! the server before.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use base::{
 };
 use bytes::Bytes;
 
-use super::{Cached, ReadPolicy};
+use super::changes::Scope;
+use super::{Cached, Core, ReadPolicy};
 
 /// File system statistics without a query of the server: none.
 const UNKNOWN_FIGURES: StatVfs = StatVfs {
@@ -46,7 +48,7 @@ impl Remote for Cached {
     }
 
     fn closedir(&self, dh: Dh) {
-        self.core.listings.close(dh);
+        self.core.listings.remove(dh.0);
     }
 
     async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
@@ -62,11 +64,14 @@ impl Remote for Cached {
     }
 
     async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
-        self.core.write(fh, offset, data).await
+        // A file open for writing is open at the server.
+        let fh = self.core.files.get(fh)?.open_server_handle().await?;
+        self.core.inner.write(fh, offset, data).await
     }
 
     async fn fsync(&self, fh: Fh) -> Result<()> {
-        self.core.fsync(fh).await
+        let fh = self.core.files.get(fh)?.open_server_handle().await?;
+        self.core.inner.fsync(fh).await
     }
 
     async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
@@ -87,35 +92,90 @@ impl Remote for Cached {
     }
 
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
-        self.core.setattr(path, change).await
+        let core = &self.core;
+        let setattr = async {
+            match change.size {
+                Some(_) => core.files.switch_to_server(path).await,
+                None => core.files.open_on_server(path).await,
+            }
+            core.inner.setattr(path, change).await
+        };
+        core.changing(vec![Scope::Subtree(path.clone())], setattr).await
     }
 
     async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
-        self.core.fsetattr(fh, change).await
+        let core = &self.core;
+        let file = core.files.get(fh)?;
+        let path = file.path();
+        let fsetattr = async {
+            // Other files open under its name. For a file open for writing that was done at its
+            // open.
+            if let Some(path) = path.as_ref().filter(|_| !file.is_changing()) {
+                core.files.open_on_server(path).await;
+            }
+            core.inner.fsetattr(file.open_server_handle().await?, change).await
+        };
+        core.changing(path.iter().cloned().map(Scope::Subtree).collect(), fsetattr).await
     }
 
     async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
-        self.core.mkdir(path, perm).await
+        self.core.changing(Core::of_name(path), self.core.inner.mkdir(path, perm)).await
     }
 
     async fn rmdir(&self, path: &RemotePath) -> Result<()> {
-        self.core.rmdir(path).await
+        let core = &self.core;
+        let directories = core.possible_directories(&[path]);
+        let rmdir = async {
+            core.store.abandon_below(&directories);
+            core.inner.rmdir(path).await
+        };
+        core.changing(Core::of_name(path), rmdir).await
     }
 
     async fn unlink(&self, path: &RemotePath) -> Result<()> {
-        self.core.unlink(path).await
+        let core = &self.core;
+        let unlink = async {
+            core.files.open_on_server(path).await;
+            core.inner.unlink(path).await?;
+            core.files.removed(path);
+            Ok(())
+        };
+        core.changing(Core::of_name(path), unlink).await
     }
 
     async fn symlink(&self, target: &[u8], path: &RemotePath) -> Result<()> {
-        self.core.symlink(target, path).await
+        self.core.changing(Core::of_name(path), self.core.inner.symlink(target, path)).await
     }
 
     async fn link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
-        self.core.link(existing, new).await
+        let core = &self.core;
+        let mut scopes = Core::of_name(new);
+        scopes.push(Scope::Subtree(existing.clone()));
+        let link = async {
+            core.files.switch_to_server(existing).await;
+            core.inner.link(existing, new).await?;
+            core.linked.insert(existing);
+            core.linked.insert(new);
+            Ok(())
+        };
+        core.changing(scopes, link).await
     }
 
     async fn rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()> {
-        self.core.rename(from, to, mode).await
+        let core = &self.core;
+        let mut scopes = Core::of_name(from);
+        scopes.extend(Core::of_name(to));
+        let directories = core.possible_directories(&[from, to]);
+        let rename = async {
+            core.store.abandon_below(&directories);
+            core.files.open_on_server(from).await;
+            core.files.open_on_server(to).await;
+            core.inner.rename(from, to, mode).await?;
+            core.files.renamed(from, to);
+            core.linked.renamed(from, to);
+            Ok(())
+        };
+        core.changing(scopes, rename).await
     }
 
     async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
@@ -134,7 +194,9 @@ impl Remote for Cached {
         to_offset: u64,
         len: u64,
     ) -> Result<u64> {
-        self.core.copy((from, from_offset), (to, to_offset), len).await
+        let (from, to) = (self.core.files.get(from)?, self.core.files.get(to)?);
+        let (from, to) = (from.open_server_handle().await?, to.open_server_handle().await?);
+        self.core.inner.copy(from, from_offset, to, to_offset, len).await
     }
 
     fn suggested_window(&self) -> Window {

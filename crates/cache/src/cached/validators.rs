@@ -5,10 +5,9 @@
 //! clock, than both clocks may differ; or when two seconds have passed since it was first seen.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base::{Attr, FileKind, RemotePath, Timestamp};
+use base::{Attr, FileKind, Mutex, RemotePath, Timestamp};
 use tokio::time::Instant;
 
 use crate::Validator;
@@ -46,17 +45,13 @@ impl Validators {
         Validators { generations: Mutex::default(), clock_skew, window }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Generations> {
-        self.generations.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes that the remote returned `attr`, requested at `requested_at`.
     pub(crate) fn note(&self, path: &RemotePath, attr: &Attr, requested_at: Instant) {
         let regular = attr.kind == FileKind::Regular;
         if !regular || (self.window.is_zero() && self.is_old(attr)) {
             return;
         }
-        let mut generations = self.lock();
+        let mut generations = self.generations.lock();
         let last = generations.newer.get(path).or_else(|| generations.older.get(path));
         let same = last.filter(|last| Validator::of(&last.attr) == Validator::of(attr));
         // The answer, not the request, proves that the server's clock was that far.
@@ -69,14 +64,14 @@ impl Validators {
 
     /// Forgets `path`, which was changed here.
     pub(crate) fn forget(&self, path: &RemotePath) {
-        let mut generations = self.lock();
+        let mut generations = self.generations.lock();
         generations.newer.remove(path);
         generations.older.remove(path);
     }
 
     /// The attributes of the file that the remote returned within the window.
     pub(crate) fn within_window(&self, path: &RemotePath, now: Instant) -> Option<Attr> {
-        let generations = self.lock();
+        let generations = self.generations.lock();
         let observation = generations.newer.get(path).or_else(|| generations.older.get(path))?;
         (now.saturating_duration_since(observation.requested_at) < self.window)
             .then_some(observation.attr)
@@ -93,7 +88,7 @@ impl Validators {
             // Set into the future by a user: that time will come.
             return false;
         }
-        let generations = self.lock();
+        let generations = self.generations.lock();
         let observation = generations.newer.get(path).or_else(|| generations.older.get(path));
         observation.is_some_and(|observation| {
             let waited = observation.first_at.elapsed() >= Duration::from_secs(RACY_SECS as u64);
@@ -171,7 +166,7 @@ mod tests {
         for number in 0..3 * MAX_PER_GENERATION {
             validators.note(&path(&format!("f{number}")), &attr(1), Instant::now());
         }
-        let generations = validators.lock();
+        let generations = validators.generations.lock();
         assert!(generations.newer.len() + generations.older.len() <= 2 * MAX_PER_GENERATION);
         assert!(generations.newer.contains_key(&path(&format!("f{}", 3 * MAX_PER_GENERATION - 1))));
     }

@@ -16,11 +16,10 @@
 //! listings ([`pending_listings`](super::pending_listings)) in the order of their reads. The queued
 //! bytes are bounded; data beyond the bound is dropped, and fetched by the next reader.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 
 use base::task::Task;
-use base::{Data, Errno, RemotePath, Result, Timestamp};
+use base::{Data, Errno, Mutex, RemotePath, Result, Timestamp};
 use bytes::Bytes;
 use tokio::sync::{Semaphore, watch};
 
@@ -28,9 +27,10 @@ use super::changes::{Changes, Generation};
 use super::files::{Content, File};
 use super::idle_gate::IdleGate;
 use super::pending_listings::PendingListing;
-use super::writer::{Fetched, Job, PendingWork, Piece, Recorder, WriteGate, Writer};
-use crate::in_flight::InFlight;
-use crate::{Partial, SourceId, Store, Validator};
+use super::writer::{Fetched, Job, PendingWork, Piece, Recorder, Writer};
+use super::{Counters, count};
+use crate::partial::InFlight;
+use crate::{Partial, SourceId, Validator};
 
 /// Bound on the bytes that were read and are not on the disk yet, of all files together: this share
 /// of the machine's memory, within the limits below. Enough for what arrives while a large content
@@ -88,41 +88,18 @@ impl FetchTarget {
     }
 }
 
-/// What happens to the part of a content that an earlier mount has left.
-#[derive(Clone, Copy)]
-pub(crate) enum Leftovers {
-    /// It is completed: the tree never changes, or nothing is fetched.
-    Keep,
-    /// It is discarded: the file may have another content with the same size and mtime.
-    Discard,
-}
-
 impl Fetch {
-    /// For the content of a file that has just been opened, of which `store` may have a part.
-    pub(crate) fn new(
-        store: &Store,
-        target: FetchTarget,
-        validator: Validator,
-        racy: bool,
-        leftovers: Leftovers,
-    ) -> Arc<Fetch> {
-        let partial = match leftovers {
-            Leftovers::Keep => store.fetch(&target.source, &target.path, validator),
-            Leftovers::Discard => store.fetch_own(&target.source, &target.path, validator),
-        };
+    /// For the content of a file that has just been opened.
+    pub(crate) fn new(partial: Partial, target: FetchTarget, racy: bool) -> Arc<Fetch> {
         Arc::new(Fetch { partial, target, racy, pending: Mutex::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The file has changed: none of the data read from it is kept.
-    fn mark_changed(&self, file: &File, stats: &WriteStats) {
+    fn mark_changed(&self, file: &File, counters: &Counters) {
         let pieces = {
-            let mut pending = self.lock();
+            let mut pending = self.pending.lock();
             if !std::mem::replace(&mut pending.changed, true) {
-                stats.changed.fetch_add(1, Ordering::Relaxed);
+                count(&counters.changed_meanwhile, 1);
             }
             pending.bytes = 0;
             std::mem::take(&mut pending.pieces)
@@ -132,36 +109,40 @@ impl Fetch {
     }
 
     /// Drops the data read so far.
-    fn discard(&self, stats: &WriteStats) {
+    fn discard(&self, counters: &Counters) {
         let (pieces, bytes) = {
-            let mut pending = self.lock();
+            let mut pending = self.pending.lock();
             (pending.revalidating, pending.due) = (false, false);
             (std::mem::take(&mut pending.pieces), std::mem::take(&mut pending.bytes))
         };
         drop(pieces);
-        stats.left_out_bytes.fetch_add(bytes, Ordering::Relaxed);
+        count(&counters.left_out_bytes, bytes);
     }
 }
 
-/// Counters of the write-behind.
-#[derive(Debug, Default)]
-pub(crate) struct WriteStats {
-    /// Contents that were completed.
-    pub(crate) completed: AtomicU64,
-    /// Files that changed while they were fetched.
-    pub(crate) changed: AtomicU64,
-    /// Bytes beyond the bound.
-    pub(crate) left_out_bytes: AtomicU64,
+/// The state of the queue, which its threads share.
+pub(crate) struct Queue {
+    pub(crate) idle_gate: IdleGate,
+    /// The space for data to come.
+    space: Arc<Semaphore>,
+    units: u32,
+    /// All jobs in flight.
+    in_flight: InFlight,
+    pub(crate) counters: Arc<Counters>,
+}
+
+impl Queue {
+    /// Whether too much is queued to wait for a pause in the reads.
+    pub(crate) fn is_over_limit(&self) -> bool {
+        self.space.available_permits() < self.units as usize / 2
+            || *self.in_flight.borrow() > MAX_IN_FLIGHT / 2
+    }
 }
 
 /// The write-behind queue. See the [module](self).
 pub(crate) struct WriteBehind {
     jobs: mpsc::Sender<Job>,
-    space: Arc<Semaphore>,
-    units: u32,
-    idle_gate: Arc<IdleGate>,
-    in_flight: InFlight,
-    pub(crate) stats: Arc<WriteStats>,
+    queue: Arc<Queue>,
     /// Changes when the mount ends.
     shutdown: watch::Receiver<()>,
 }
@@ -170,64 +151,63 @@ impl WriteBehind {
     /// `shutdown` changes when the mount ends.
     pub(crate) fn new(
         recorder: Recorder,
+        counters: Arc<Counters>,
         shutdown: watch::Receiver<()>,
     ) -> std::io::Result<WriteBehind> {
-        let stats = Arc::<WriteStats>::default();
         let units = queue_units();
+        let (idle_gate, in_flight) = (IdleGate::new(), InFlight::default());
         let space = Arc::new(Semaphore::new(units as usize));
-        let idle_gate = Arc::new(IdleGate::new());
-        let in_flight = InFlight::default();
-        let gate = WriteGate {
-            idle_gate: idle_gate.clone(),
-            space: space.clone(),
-            min_space: units as usize / 2,
-            in_flight: in_flight.clone(),
-            max_in_flight: MAX_IN_FLIGHT / 2,
-        };
-        let jobs = Writer::new(recorder, stats.clone()).start(gate)?;
-        Ok(WriteBehind { jobs, space, units, idle_gate, in_flight, stats, shutdown })
+        let queue = Arc::new(Queue { idle_gate, space, units, in_flight, counters });
+        let jobs = Writer::new(recorder, queue.clone()).start()?;
+        Ok(WriteBehind { jobs, queue, shutdown })
     }
 
     /// Returns when nothing is in flight to the store.
     pub(crate) async fn wait_idle(&self) {
-        let _request = self.idle_gate.flush_now();
-        self.in_flight.wait_until_none().await;
+        self.wait_written(&self.queue.in_flight).await;
     }
 
     /// Returns when nothing of this content is in flight to the store.
     pub(crate) async fn wait_written(&self, content: &InFlight) {
-        let _request = self.idle_gate.flush_now();
-        content.wait_until_none().await;
+        let _request = self.queue.idle_gate.flush_now();
+        // The sender is in `content`, so the channel does not end.
+        let _ = content.subscribe().wait_for(|count| *count == 0).await;
     }
 
     /// Queues a listing, which is valid already.
     pub(crate) fn listed(&self, pending: Arc<PendingListing>) {
-        self.idle_gate.note_read();
-        let work = PendingWork::begin(&self.in_flight, None);
+        self.queue.idle_gate.note_read();
+        let work = PendingWork::begin(&self.queue.in_flight, None);
         // The threads live as long as a sender.
         let _ = self.jobs.send(Job::List(pending, work));
     }
 
     /// Returns when there is space for more, for a reader that can wait.
     pub(crate) async fn wait_for_space(&self, bytes: u64) {
-        let units = units(bytes).min(self.units / 2);
+        let units = units(bytes).min(self.queue.units / 2);
         // Released at once: the read itself takes it. The semaphore is never closed.
-        let _ = self.space.acquire_many(units).await;
+        let _ = self.queue.space.acquire_many(units).await;
     }
 
     /// Takes the result of a read from the server.
-    pub(crate) fn add_read(&self, file: &Arc<File>, fetch: &Arc<Fetch>, read: Read<'_>) {
-        self.idle_gate.note_read();
+    pub(crate) fn add_read(
+        &self,
+        file: &Arc<File>,
+        fetch: &Arc<Fetch>,
+        offset: u64,
+        requested: u32,
+        data: &Data,
+    ) {
+        self.queue.idle_gate.note_read();
         let Validator { size, .. } = file.validator();
-        let Read { offset, requested, data } = read;
         let end = offset.saturating_add(data.len() as u64);
         let expected = u64::from(requested).min(size.saturating_sub(offset));
         if end > size.max(offset) || (data.len() as u64) < expected {
-            return fetch.mark_changed(file, &self.stats);
+            return fetch.mark_changed(file, &self.queue.counters);
         }
-        let space = self.space.clone().try_acquire_many_owned(units(data.len() as u64));
+        let space = self.queue.space.clone().try_acquire_many_owned(units(data.len() as u64));
         let begin = {
-            let mut pending = fetch.lock();
+            let mut pending = fetch.pending.lock();
             if pending.changed {
                 return;
             }
@@ -238,7 +218,7 @@ impl WriteBehind {
                 }
                 Ok(_) => {}
                 Err(_) => {
-                    self.stats.left_out_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+                    count(&self.queue.counters.left_out_bytes, data.len() as u64);
                 }
             }
             pending.due |= end == size;
@@ -254,7 +234,7 @@ impl WriteBehind {
     pub(crate) fn reader_closed(&self, file: &Arc<File>) {
         let Content::Part(fetch) = file.content() else { return };
         let begin = {
-            let mut pending = fetch.lock();
+            let mut pending = fetch.pending.lock();
             pending.due |= !pending.pieces.is_empty();
             pending.due && !std::mem::replace(&mut pending.revalidating, true)
         };
@@ -265,29 +245,24 @@ impl WriteBehind {
 
     /// An empty content is complete.
     pub(crate) fn complete_empty(&self, file: &Arc<File>, fetch: &Arc<Fetch>) {
-        self.add_read(file, fetch, Read { offset: 0, requested: 0, data: &Data::new() });
+        self.add_read(file, fetch, 0, 0, &Data::new());
     }
 
     /// Queries the server, in the background, whether the file is still the same, and queues the
     /// data read before that.
     fn revalidate(&self, file: Arc<File>, fetch: Arc<Fetch>) {
-        if self.in_flight.count() >= MAX_IN_FLIGHT {
-            return fetch.discard(&self.stats);
+        if *self.queue.in_flight.borrow() >= MAX_IN_FLIGHT {
+            return fetch.discard(&self.queue.counters);
         }
-        let work = PendingWork::begin(&self.in_flight, Some(&fetch));
-        let revalidating = Revalidation {
-            jobs: self.jobs.clone(),
-            in_flight: self.in_flight.clone(),
-            stats: self.stats.clone(),
-            file,
-            fetch,
-        };
+        let work = PendingWork::begin(&self.queue.in_flight, Some(&fetch));
+        let (jobs, queue) = (self.jobs.clone(), self.queue.clone());
+        let revalidation = Revalidation { jobs, queue, file, fetch };
         let mut shutdown = self.shutdown.clone();
         // Not awaited. The queries of one batch of answers leave together.
         let _ = Task::start(async move {
             let _work = work;
             tokio::select! {
-                () = revalidating.run() => {}
+                () = revalidation.run() => {}
                 // No value is ever sent: this is the end of the channel.
                 _ = shutdown.changed() => {}
             }
@@ -295,16 +270,9 @@ impl WriteBehind {
     }
 }
 
-/// The result of a read.
-pub(crate) struct Read<'a> {
-    pub(crate) offset: u64,
-    pub(crate) requested: u32,
-    pub(crate) data: &'a Data,
-}
-
 impl Drop for WriteBehind {
     fn drop(&mut self) {
-        self.idle_gate.close();
+        self.queue.idle_gate.close();
     }
 }
 
@@ -328,8 +296,7 @@ fn queue_units() -> u32 {
 /// A query whether a file is still the same.
 struct Revalidation {
     jobs: mpsc::Sender<Job>,
-    in_flight: InFlight,
-    stats: Arc<WriteStats>,
+    queue: Arc<Queue>,
     file: Arc<File>,
     fetch: Arc<Fetch>,
 }
@@ -338,7 +305,7 @@ impl Revalidation {
     async fn run(&self) {
         loop {
             let pieces = {
-                let mut pending = self.fetch.lock();
+                let mut pending = self.fetch.pending.lock();
                 if !std::mem::take(&mut pending.due) || pending.changed {
                     pending.revalidating = false;
                     return;
@@ -349,7 +316,7 @@ impl Revalidation {
             let requested_at = Timestamp::now();
             match self.unchanged_attr().await {
                 Ok(Some(attr)) => self.pass_on(pieces, attr, requested_at),
-                Ok(None) => self.fetch.mark_changed(&self.file, &self.stats),
+                Ok(None) => self.fetch.mark_changed(&self.file, &self.queue.counters),
                 // The data cannot be verified.
                 Err(_) => drop(pieces),
             }
@@ -365,7 +332,7 @@ impl Revalidation {
 
     fn pass_on(&self, pieces: Vec<Piece>, attr: base::Attr, seen_at: Timestamp) {
         let fetch = self.fetch.clone();
-        let work = PendingWork::begin(&self.in_flight, Some(&fetch));
+        let work = PendingWork::begin(&self.queue.in_flight, Some(&fetch));
         let file = Arc::downgrade(&self.file);
         let fetched = Fetched { fetch, attr, seen_at, file, work };
         // The threads live as long as a sender.

@@ -4,21 +4,19 @@
 //! ([`idle_gate`](super::idle_gate)); a second one completes large contents, which means to read
 //! and hash all of them. Both have a lower priority than readers.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Instant;
 
 use base::{Data, RemotePath, Timestamp};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 
-use super::change_times::ChangeTimes;
 use super::changes::{Changes, Generation};
+use super::count;
 use super::files::File;
-use super::idle_gate::IdleGate;
 use super::listing::same_entries;
 use super::pending_listings::{PendingListing, PendingListings};
-use super::write_behind::{Fetch, WriteStats};
-use crate::in_flight::InFlight;
+use super::write_behind::{Fetch, Queue};
+use crate::partial::InFlight;
 use crate::store::deferred::lower_priority;
 use crate::{KnownFile, Listing, SourceId, Store, Validator};
 
@@ -50,7 +48,8 @@ pub(crate) enum Job {
     List(Arc<PendingListing>, PendingWork),
 }
 
-/// A content of which bytes were fetched.
+/// A content of which bytes were fetched. Its parts are dropped in their order, so that a caller that
+/// waits for the end of the job finds the content released.
 pub(crate) struct Fetched {
     pub(crate) fetch: Arc<Fetch>,
     /// The server's last attributes of the file, and when they were requested.
@@ -68,14 +67,6 @@ impl Job {
     }
 }
 
-impl Fetched {
-    /// Releases the content before the job ends: a caller that waits for the end finds it released.
-    fn release(self) {
-        drop(self.fetch);
-        drop(self.work);
-    }
-}
-
 /// A job in flight to the store, counted in all jobs and, if it has one, for its content.
 pub(crate) struct PendingWork {
     counts: [Option<InFlight>; 2],
@@ -85,45 +76,21 @@ pub(crate) struct PendingWork {
 impl PendingWork {
     pub(crate) fn begin(all: &InFlight, fetch: Option<&Fetch>) -> PendingWork {
         let counts = [Some(all.clone()), fetch.map(|fetch| fetch.partial.in_flight().clone())];
-        counts.iter().flatten().for_each(InFlight::begin);
+        counts.iter().flatten().for_each(|count| count.send_modify(|count| *count += 1));
         PendingWork { counts, since: Instant::now() }
     }
 }
 
 impl Drop for PendingWork {
     fn drop(&mut self) {
-        self.counts.iter().flatten().for_each(InFlight::end);
-    }
-}
-
-/// Decides when the writing thread runs.
-pub(crate) struct WriteGate {
-    pub(crate) idle_gate: Arc<IdleGate>,
-    /// The space for data to come.
-    pub(crate) space: Arc<Semaphore>,
-    /// With less space than this, too much is queued.
-    pub(crate) min_space: usize,
-    /// All jobs in flight.
-    pub(crate) in_flight: InFlight,
-    /// With more jobs than this, too much is queued.
-    pub(crate) max_in_flight: u64,
-}
-
-impl WriteGate {
-    /// Returns when the job is due.
-    fn wait(&self, job: &Job) {
-        let is_over_limit = || {
-            self.space.available_permits() < self.min_space
-                || self.in_flight.count() > self.max_in_flight
-        };
-        self.idle_gate.wait(job.since(), is_over_limit);
+        self.counts.iter().flatten().for_each(|count| count.send_modify(|count| *count -= 1));
     }
 }
 
 /// The state of a thread.
 pub(crate) struct Writer {
     recorder: Recorder,
-    stats: Arc<WriteStats>,
+    queue: Arc<Queue>,
     /// Contents in the store that are not recorded yet.
     completed: Vec<Completed>,
 }
@@ -136,42 +103,36 @@ struct Completed {
 }
 
 impl Writer {
-    pub(crate) fn new(recorder: Recorder, stats: Arc<WriteStats>) -> Writer {
-        Writer { recorder, stats, completed: Vec::new() }
+    pub(crate) fn new(recorder: Recorder, queue: Arc<Queue>) -> Writer {
+        Writer { recorder, queue, completed: Vec::new() }
     }
 
     /// Starts the threads, which end when all senders are dropped.
-    pub(crate) fn start(self, gate: WriteGate) -> std::io::Result<mpsc::Sender<Job>> {
+    pub(crate) fn start(self) -> std::io::Result<mpsc::Sender<Job>> {
         let (jobs, work) = mpsc::channel();
         let (large, waiting) = mpsc::sync_channel(MAX_QUEUED);
-        let other = Writer::new(self.recorder.clone(), self.stats.clone());
-        let idle_gate = gate.idle_gate.clone();
+        let other = Writer::new(self.recorder.clone(), self.queue.clone());
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         thread("cache-finish").spawn(move || {
             lower_priority(NICE_INCREMENT);
-            other.run_large(&waiting, &idle_gate);
+            other.run_large(&waiting);
         })?;
         thread("cache-write").spawn(move || {
             lower_priority(NICE_INCREMENT);
-            self.run(&work, &large, &gate);
+            self.run(&work, &large);
         })?;
         Ok(jobs)
     }
 
     /// Runs the jobs. Completed contents are recorded when the queue is empty: files that are read
     /// one after the other are mostly in one directory, whose records are appended by one write.
-    fn run(
-        mut self,
-        work: &mpsc::Receiver<Job>,
-        large: &mpsc::SyncSender<Fetched>,
-        gate: &WriteGate,
-    ) {
+    fn run(mut self, work: &mpsc::Receiver<Job>, large: &mpsc::SyncSender<Fetched>) {
         while let Ok(job) = work.recv() {
-            gate.wait(&job);
+            self.queue.idle_gate.wait(job.since(), || self.queue.is_over_limit());
             // Bounded also while reads go on, since callers wait for completed contents.
             for job in std::iter::once(job).chain(work.try_iter().take(MAX_UNRECORDED)) {
                 // After the end of this mount another one may change what it has read.
-                if !gate.idle_gate.is_closed() {
+                if !self.queue.idle_gate.is_closed() {
                     self.take(job, large);
                 }
             }
@@ -180,9 +141,9 @@ impl Writer {
     }
 
     /// Completes large contents.
-    fn run_large(mut self, waiting: &mpsc::Receiver<Fetched>, idle_gate: &IdleGate) {
+    fn run_large(mut self, waiting: &mpsc::Receiver<Fetched>) {
         while let Ok(fetched) = waiting.recv() {
-            if !idle_gate.is_closed() {
+            if !self.queue.idle_gate.is_closed() {
                 self.finish(fetched);
                 self.record();
             }
@@ -199,7 +160,6 @@ impl Writer {
             }
             Job::Write(_, fetched) if fetched.fetch.target.is_changed() => {
                 fetched.fetch.partial.abandon();
-                fetched.release();
             }
             Job::Write(pieces, fetched) => {
                 let partial = &fetched.fetch.partial;
@@ -212,7 +172,7 @@ impl Writer {
                     drop(space);
                 }
                 if !partial.is_whole() {
-                    return fetched.release();
+                    return;
                 }
                 if fetched.attr.size <= SMALL_CONTENT_BYTES {
                     return self.finish(fetched);
@@ -229,15 +189,11 @@ impl Writer {
     fn finish(&mut self, fetched: Fetched) {
         let Fetched { fetch, attr, seen_at, .. } = &fetched;
         if fetch.target.is_changed() {
-            fetch.partial.abandon();
-            return fetched.release();
+            return fetch.partial.abandon();
         }
         match fetch.partial.finish_unrecorded(attr, fetch.racy, *seen_at) {
             Ok((known, is_new)) => self.completed.push(Completed { fetched, known, is_new }),
-            Err(error) => {
-                tracing::debug!(%error, "a fetched content was not completed");
-                fetched.release();
-            }
+            Err(error) => tracing::debug!(%error, "a fetched content was not completed"),
         }
     }
 
@@ -256,7 +212,11 @@ impl Writer {
             let target = &completed.fetched.fetch.target;
             completed.is_new && !target.is_changed() && !self.is_superseded(completed)
         };
-        let files: Vec<_> = self.completed.iter().filter(counts).map(Completed::named).collect();
+        let named = |completed: &Completed| {
+            let target = &completed.fetched.fetch.target;
+            (target.source, target.path.clone(), completed.known)
+        };
+        let files: Vec<_> = self.completed.iter().filter(counts).map(named).collect();
         self.recorder.store.record_files(&files);
         for Completed { fetched, known, .. } in self.completed.drain(..) {
             let fetch = &fetched.fetch;
@@ -265,7 +225,7 @@ impl Writer {
                 fetch.partial.abandon();
                 self.recorder.store.forget(&fetch.target.source, &fetch.target.path);
             } else {
-                self.stats.completed.fetch_add(1, Ordering::Relaxed);
+                count(&self.queue.counters.completed, 1);
                 let file = fetched.file.upgrade();
                 if let Some((file, object)) =
                     file.and_then(|file| Some((file, self.recorder.store.object(&known.digest)?)))
@@ -273,16 +233,7 @@ impl Writer {
                     file.complete(fetch, object);
                 }
             }
-            fetched.release();
         }
-    }
-}
-
-impl Completed {
-    /// The file, and its content.
-    fn named(&self) -> (SourceId, RemotePath, KnownFile) {
-        let target = &self.fetched.fetch.target;
-        (target.source, target.path.clone(), self.known)
     }
 }
 
@@ -292,7 +243,6 @@ pub(crate) struct Recorder {
     pub(crate) store: Store,
     pub(crate) pending_listings: PendingListings,
     pub(crate) changes: Changes,
-    pub(crate) change_times: ChangeTimes,
 }
 
 impl Recorder {
@@ -319,7 +269,7 @@ impl Recorder {
         listing: &Listing,
     ) {
         let says_the_same = |known: Listing| {
-            self.change_times.is_valid(path, known.seen_at)
+            self.changes.is_current(path, known.seen_at)
                 && same_entries(&known.entries, &listing.entries)
         };
         if self.store.directory(source, path).is_some_and(says_the_same) {

@@ -149,19 +149,17 @@ impl Loaded {
             Ok(opened) => opened,
         };
         note_use(&file, &stat);
-        match self.read(&file, target) {
-            Ok(true) => return Ok(()),
-            Ok(false) => {}
-            Err(_) => return Err(NoRecords::Unreadable),
+        let unreadable = |_| NoRecords::Unreadable;
+        if self.read(&file, target).map_err(unreadable)? {
+            return Ok(());
         }
         // A long record may be in the middle of being written: its writer holds the lock.
         if !dir_fd::lock(&file).unwrap_or(false) {
             return Err(NoRecords::Unreadable);
         }
-        match self.read(&file, target) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(NoRecords::Damaged),
-            Err(_) => Err(NoRecords::Unreadable),
+        match self.read(&file, target).map_err(unreadable)? {
+            true => Ok(()),
+            false => Err(NoRecords::Damaged),
         }
     }
 

@@ -11,7 +11,7 @@ use base::{Attr, RemotePath, Timestamp};
 use super::{CHUNK_BYTES, chunk_count};
 use crate::codec::{CHECKSUM_BYTES, Reader, Writer};
 use crate::digest::{Digest, Digests};
-use crate::dir_fd::{DirFd, read_exact_at};
+use crate::dir_fd::DirFd;
 use crate::metadata::SourceId;
 
 const MAGIC: &[u8; 8] = b"sshoalA1";
@@ -114,12 +114,7 @@ impl About {
 
     /// Reads it from `dir_fd`; `Ok(None)` if it is damaged.
     pub(crate) fn load(dir_fd: &DirFd, name: &[u8], digest: &Digest) -> io::Result<Option<About>> {
-        let (file, stat) = dir_fd.read_only(name)?;
-        let len = stat.st_size as u64;
-        if len > MAX_BYTES {
-            return Ok(None);
-        }
-        let bytes = read_exact_at(&file, 0, len as usize)?;
+        let bytes = dir_fd.read_whole(name, MAX_BYTES)?;
         Ok(bytes.and_then(|bytes| About::decode(&bytes, digest)))
     }
 }

@@ -7,8 +7,9 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use base::Mutex;
 
 use super::blocks::{BlockSums, ENTRY_BYTES, TABLE_FROM_BYTES};
 use super::reading::{ReadError, Wait, pread};
@@ -34,25 +35,14 @@ pub(super) struct BlockSumCache(Mutex<Loaded>);
 #[derive(Default)]
 struct Loaded {
     groups: HashMap<u64, Vec<Option<BlockSums>>>,
-    table: Table,
-}
-
-#[derive(Clone, Default)]
-enum Table {
-    #[default]
-    Unopened,
-    Open(Arc<File>),
-    Missing,
+    /// `None` until it is opened, `Some(None)` if it is missing.
+    table: Option<Option<Arc<File>>>,
 }
 
 impl BlockSumCache {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Loaded> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Releases the memory.
     pub(super) fn release(&self, shared: &Shared) {
-        let groups = std::mem::take(&mut self.lock().groups);
+        let groups = std::mem::take(&mut self.0.lock().groups);
         shared.release_sums(groups.values().map(Vec::len).sum());
     }
 }
@@ -61,18 +51,12 @@ impl Shared {
     /// Reserves memory for the checksums of this many chunks, if there is some.
     pub(crate) fn reserve_sums(&self, chunks: usize) -> bool {
         let bytes = (chunks * size_of::<BlockSums>()) as u64;
-        let had = self.counters.sums_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if had + bytes > MAX_BYTES {
-            self.release_sums(chunks);
-            return false;
-        }
-        true
+        self.counters.sums_bytes.take(bytes, MAX_BYTES)
     }
 
     /// Releases the memory for the checksums of this many chunks.
     pub(crate) fn release_sums(&self, chunks: usize) {
-        let bytes = (chunks * size_of::<BlockSums>()) as u64;
-        self.counters.sums_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.counters.sums_bytes.give_back((chunks * size_of::<BlockSums>()) as u64);
     }
 }
 
@@ -85,7 +69,7 @@ impl Inner {
     ) -> Result<Option<BlockSums>, ReadError> {
         let Some(cache) = self.block_sum_cache() else { return Ok(None) };
         let (group, at) = (chunk / GROUP, (chunk % GROUP) as usize);
-        if let Some(known) = cache.lock().groups.get(&group) {
+        if let Some(known) = cache.0.lock().groups.get(&group) {
             return Ok(known.get(at).copied().flatten());
         }
         let read = self.read_group(group, wait)?;
@@ -98,7 +82,7 @@ impl Inner {
     pub(super) fn note_block_sums(&self, chunk: u64, sums: BlockSums) {
         let Some(cache) = self.block_sum_cache() else { return };
         let (group, at) = (chunk / GROUP, (chunk % GROUP) as usize);
-        if let Some(known) = cache.lock().groups.get_mut(&group).and_then(|it| it.get_mut(at)) {
+        if let Some(known) = cache.0.lock().groups.get_mut(&group).and_then(|it| it.get_mut(at)) {
             *known = Some(sums);
         }
         let entry = sums.encode(&self.digest, chunk);
@@ -155,7 +139,7 @@ impl Inner {
                 return;
             }
         }
-        let old = cache.lock().groups.insert(group, read);
+        let old = cache.0.lock().groups.insert(group, read);
         self.shared.release_sums(old.map_or(0, |old| old.len()));
     }
 
@@ -165,16 +149,14 @@ impl Inner {
         if self.size < TABLE_FROM_BYTES {
             return None;
         }
-        match cache.lock().table.clone() {
-            Table::Open(table) => return Some(table),
-            Table::Missing => return None,
-            Table::Unopened => {}
+        if let Some(table) = cache.0.lock().table.clone() {
+            return table;
         }
         let names = Names::of(&self.digest);
         let opened = self.shared.layout().objects.sub(&names.dir);
         let opened = opened.and_then(|dir_fd| dir_fd.read_write(&names.blocks));
         let table = opened.ok().map(|(table, _)| Arc::new(table));
-        cache.lock().table = table.clone().map_or(Table::Missing, Table::Open);
+        cache.0.lock().table = Some(table.clone());
         table
     }
 
@@ -194,7 +176,7 @@ impl Inner {
             return None;
         }
         let table = Arc::new(dir_fd.ensure(&names.blocks).ok()?.0);
-        self.block_sum_cache()?.lock().table = Table::Open(table.clone());
+        self.block_sum_cache()?.0.lock().table = Some(Some(table.clone()));
         Some(table)
     }
 }

@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use base::DigestKind;
+use base::{DigestKind, Mutex};
 
 use super::CHUNK_BYTES;
 use crate::digest::{Digest, Digests, UserHashers, hex};
@@ -16,8 +16,8 @@ use crate::store::shared::Shared;
 const KNOWN_DIGESTS: usize = 16_384;
 
 impl Shared {
-    /// All digests of a content, if they were computed.
-    pub(crate) fn digests_of(&self, digest: &Digest) -> Option<Digests> {
+    /// All digests of a content, if they were computed before. Reads memory, or one file.
+    pub fn digests(&self, digest: &Digest) -> Option<Digests> {
         if let Some(digests) = self.known_digests.get(digest) {
             return Some(digests);
         }
@@ -33,9 +33,9 @@ impl Shared {
         digest: &Digest,
         may_continue: &dyn Fn() -> bool,
     ) -> Option<Digests> {
-        let digests = match self.digests_of(digest) {
+        let digests = match self.digests(digest) {
             Some(digests) => digests,
-            None => self.compute_digests(digest, may_continue)?,
+            None => self.read_digests(digest, may_continue)?,
         };
         if self.aliases {
             add_aliases(&self.layout(), &digests);
@@ -43,12 +43,12 @@ impl Shared {
         Some(digests)
     }
 
-    fn compute_digests(
+    fn read_digests(
         self: &Arc<Shared>,
         digest: &Digest,
         may_continue: &dyn Fn() -> bool,
     ) -> Option<Digests> {
-        let object = self.open_object(digest)?;
+        let object = self.object(digest)?;
         let mut hashers = UserHashers::default();
         let mut offset = 0;
         while offset < object.len() {
@@ -65,8 +65,9 @@ impl Shared {
         Some(digests)
     }
 
-    /// The content with this digest of another kind.
-    pub(crate) fn find_by_digest(&self, kind: DigestKind, value: &[u8]) -> Option<Digest> {
+    /// The content with this digest of any kind, if it is in the store. By digests of other kinds
+    /// than BLAKE3 it is found after they were computed, in a store with [`StoreConfig::aliases`].
+    pub fn content_of(&self, kind: DigestKind, value: &[u8]) -> Option<Digest> {
         let digest = if kind == DigestKind::Blake3 {
             Digest::from_bytes(value.try_into().ok()?)
         } else {
@@ -76,7 +77,7 @@ impl Shared {
             decode_text(&dir_fd.readlink(&name.as_bytes()[2..]).ok()?)?
         };
         // The alias has no checksum; the content's metadata has one.
-        let same = kind == DigestKind::Blake3 || self.digests_of(&digest)?.get(kind) == value;
+        let same = kind == DigestKind::Blake3 || self.digests(&digest)?.get(kind) == value;
         (same && self.object_bytes(&digest).is_some()).then_some(digest)
     }
 }
@@ -151,11 +152,11 @@ pub(crate) struct KnownDigests(Mutex<HashMap<Digest, Digests>>);
 
 impl KnownDigests {
     fn get(&self, digest: &Digest) -> Option<Digests> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(digest).copied()
+        self.0.lock().get(digest).copied()
     }
 
     pub(super) fn insert(&self, digests: Digests) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if known.len() >= KNOWN_DIGESTS {
             known.clear();
         }
@@ -163,7 +164,7 @@ impl KnownDigests {
     }
 
     pub(super) fn remove(&self, digest: &Digest) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(digest);
+        self.0.lock().remove(digest);
     }
 }
 

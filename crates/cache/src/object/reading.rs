@@ -70,13 +70,8 @@ impl Inner {
             let whole = chunk_range(chunk, self.size);
             let (from, to) = (whole.start.max(start), whole.end.min(stop));
             let part = &bytes[(from - start) as usize..(to - start) as usize];
-            match if chunk == first {
-                &ends[0]
-            } else if chunk == last {
-                &ends[1]
-            } else {
-                &None
-            } {
+            let end = [first, last].iter().position(|end| *end == chunk);
+            match end.and_then(|end| ends[end].as_ref()) {
                 Some(sums) => sums.fit(((from - whole.start) / BLOCK_BYTES) as usize, part),
                 None => self.is_chunk(chunk, part),
             }

@@ -1,41 +1,44 @@
-//! The set of chunks that are present, and the pieces of incomplete ones.
+//! The chunks that are present, and the pieces of incomplete ones.
 
 use std::ops::Range;
 
+use crate::codec::CHECKSUM_BYTES;
 use crate::object::CHUNK_BYTES;
 
-/// A set of chunk numbers below a bound.
+/// The checksums of the chunks that are present.
 #[derive(Debug, Default)]
-pub(super) struct ChunkSet {
-    words: Vec<u64>,
+pub(super) struct ChunkSums {
+    sums: Vec<Option<[u8; CHECKSUM_BYTES]>>,
     count: u64,
 }
 
-impl ChunkSet {
-    pub(super) fn new(chunks: u64) -> ChunkSet {
-        ChunkSet { words: vec![0; chunks.div_ceil(64) as usize], count: 0 }
+impl ChunkSums {
+    pub(super) fn new(chunks: u64) -> ChunkSums {
+        ChunkSums { sums: vec![None; chunks as usize], count: 0 }
     }
 
-    pub(super) fn has(&self, chunk: u64) -> bool {
-        self.words.get(chunk as usize / 64).is_some_and(|word| word & 1 << (chunk % 64) != 0)
+    pub(super) fn get(&self, chunk: u64) -> Option<[u8; CHECKSUM_BYTES]> {
+        self.sums.get(chunk as usize).copied().flatten()
     }
 
-    pub(super) fn insert(&mut self, chunk: u64) {
-        if !self.has(chunk) {
-            self.words[chunk as usize / 64] |= 1 << (chunk % 64);
-            self.count += 1;
-        }
+    pub(super) fn insert(&mut self, chunk: u64, sum: [u8; CHECKSUM_BYTES]) {
+        let before = self.sums[chunk as usize].replace(sum);
+        self.count += u64::from(before.is_none());
     }
 
     pub(super) fn remove(&mut self, chunk: u64) {
-        if self.has(chunk) {
-            self.words[chunk as usize / 64] &= !(1 << (chunk % 64));
-            self.count -= 1;
-        }
+        let before = self.sums.get_mut(chunk as usize).and_then(Option::take);
+        self.count -= u64::from(before.is_some());
     }
 
+    /// The number of chunks present.
     pub(super) fn len(&self) -> u64 {
         self.count
+    }
+
+    /// The checksums, in order.
+    pub(super) fn all(&self) -> Vec<[u8; CHECKSUM_BYTES]> {
+        self.sums.iter().flatten().copied().collect()
     }
 }
 
@@ -109,11 +112,12 @@ mod tests {
 
     #[test]
     fn a_set_counts_what_is_in_it() {
-        let mut set = ChunkSet::new(70);
-        set.insert(69);
-        set.insert(69);
-        assert!(set.has(69) && !set.has(5) && !set.has(1000));
-        assert_eq!(set.len(), 1);
+        let mut set = ChunkSums::new(70);
+        set.insert(69, [1; CHECKSUM_BYTES]);
+        set.insert(69, [2; CHECKSUM_BYTES]);
+        assert!(set.get(69) == Some([2; CHECKSUM_BYTES]));
+        assert!(set.get(5).is_none() && set.get(1000).is_none());
+        assert_eq!((set.len(), set.all().len()), (1, 1));
         set.remove(69);
         set.remove(5);
         assert_eq!(set.len(), 0);

@@ -40,6 +40,10 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
+    pub(crate) fn new(source: &SourceId, path: &RemotePath, validator: Validator) -> Subject {
+        Subject { source: *source, path: path.clone(), validator }
+    }
+
     pub(crate) fn key(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_derive_key("sshoal cache 1 partial content");
         hasher.update(&self.header());

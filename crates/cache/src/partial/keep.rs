@@ -15,7 +15,6 @@ use crate::object::block_sums::{table_bytes, write_table};
 use crate::object::blocks::TABLE_FROM_BYTES;
 use crate::store::layout::Layout;
 use crate::store::quota::on_disk;
-use crate::store::shared::Counters;
 
 impl Inner {
     /// Makes it an object, and records that the file had this content at `fetched_at`.
@@ -29,7 +28,7 @@ impl Inner {
         let known = KnownFile { attr: *attr, digest, racy, fetched_at };
         let Subject { source, path, .. } = &self.subject;
         let origin = Origin { source: *source, path: path.clone(), attr: *attr, fetched_at };
-        let small = self.lock().small.clone();
+        let small = self.state.lock().small.clone();
         match small {
             Some(content) => self.keep_small(&digest, &content)?,
             None => self.keep_large(&digest)?,
@@ -48,7 +47,7 @@ impl Inner {
         })?;
         let known =
             dir_fd.stat(&names.content).is_ok_and(|stat| stat.st_size as u64 == self.size());
-        if known && shared.open_object(digest).is_some() {
+        if known && shared.object(digest).is_some() {
             // Another file has the same content.
             return Ok(());
         }
@@ -56,7 +55,6 @@ impl Inner {
         if !shared.reserve(space) {
             return Err(Unfinished::NotKept);
         }
-        Counters::add(&shared.counters.written_bytes, content.len() as u64);
         layout.put(&dir_fd, &names.content, content).map_err(|error| {
             shared.release(space);
             shared.write_failed(&layout, "naming a content", &error);
@@ -68,16 +66,15 @@ impl Inner {
     /// name.
     fn keep_large(&self, digest: &Digest) -> Result<(), Unfinished> {
         let shared = &self.shared;
-        if shared.object_bytes(digest) == Some(self.size()) && shared.open_object(digest).is_some()
-        {
-            self.remove_files(&self.lock());
+        if shared.object_bytes(digest) == Some(self.size()) && shared.object(digest).is_some() {
+            self.remove_files(&self.state.lock());
             return Ok(());
         }
         // If its files were removed, another process may have created new ones of the same name.
         if self.lost_its_files() {
             return Err(Unfinished::NotKept);
         }
-        let about = About::new(*digest, self.size(), self.lock().sums.clone());
+        let about = About::new(*digest, self.size(), self.state.lock().present.all());
         // A little more than the chunks have reserved; not worth failing for.
         shared.reserve(on_disk(about.encode().len() as u64));
         let has_room = shared.reserve(table_bytes(self.size()));
@@ -107,7 +104,7 @@ impl Inner {
         if self.size() < TABLE_FROM_BYTES {
             return;
         }
-        let blocks = std::mem::take(&mut self.lock().blocks);
+        let blocks = std::mem::take(&mut self.state.lock().blocks);
         self.shared.release_sums(blocks.len());
         if let Err(error) = write_table(layout, dir_fd, digest, self.size(), &blocks) {
             tracing::debug!("checksums of a content are not kept: {error}");

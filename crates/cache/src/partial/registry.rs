@@ -1,14 +1,13 @@
 //! The partial contents of this process, by subject: all callers share one.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
-use base::RemotePath;
+use base::{Mutex, RemotePath};
 
 use super::chunks::chunk_range;
 use super::files::{self, Names, Subject};
-use super::{Inner, Partial};
-use crate::in_flight::InFlight;
+use super::{InFlight, Inner, Partial};
 use crate::metadata::SourceId;
 use crate::object::chunk_count;
 use crate::store::shared::Shared;
@@ -25,17 +24,9 @@ pub(crate) struct Registry {
 const MAX_BEGUN: usize = 64 << 10;
 
 impl Registry {
-    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 32], Weak<Inner>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begun(&self) -> MutexGuard<'_, HashSet<[u8; 32]>> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Removes a content, if it is the registered one.
     pub(super) fn remove(&self, inner: &Inner) {
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         if open.get(&inner.key).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), inner)) {
             open.remove(&inner.key);
         }
@@ -45,7 +36,7 @@ impl Registry {
 impl Shared {
     /// The operations of this subject's content in flight to the store.
     pub(crate) fn in_flight(&self, subject: &Subject) -> Option<InFlight> {
-        let known = self.partials.lock().get(&subject.key()).and_then(Weak::upgrade)?;
+        let known = self.partials.open.lock().get(&subject.key()).and_then(Weak::upgrade)?;
         Some(known.in_flight.clone())
     }
 
@@ -55,7 +46,7 @@ impl Shared {
         if chunk_count(subject.validator.size) <= 1 {
             return false;
         }
-        let mut begun = self.partials.begun();
+        let mut begun = self.partials.begun.lock();
         if begun.len() >= MAX_BEGUN {
             begun.clear();
         }
@@ -64,29 +55,33 @@ impl Shared {
 
     /// Whether this process has begun the content.
     pub(crate) fn has_begun(&self, subject: &Subject) -> bool {
-        self.partials.begun().contains(&subject.key())
+        self.partials.begun.lock().contains(&subject.key())
     }
 
     /// The partial content of this subject: the one in use in this process, or one that an earlier
     /// process left, or an empty one.
     pub(crate) fn partial(self: &Arc<Shared>, subject: Subject) -> Partial {
         let key = subject.key();
-        let mut registry = self.partials.lock();
+        let mut registry = self.partials.open.lock();
         if let Some(known) = registry.get(&key).and_then(Weak::upgrade) {
             return Partial(known);
         }
         let inner = Arc::new(Inner::new(self.clone(), subject, key));
         registry.insert(key, Arc::downgrade(&inner));
         // Locked before other callers can have it: they wait until it has been resumed.
-        let mut state = inner.lock();
+        let mut state = inner.state.lock();
         drop(registry);
         inner.resume(&mut state);
         drop(state);
         Partial(inner)
     }
 
-    /// Abandons the partial contents of files below these directories.
-    pub(crate) fn abandon_below(self: &Arc<Shared>, directories: &[(&SourceId, &RemotePath)]) {
+    /// Discards the partial contents of files below these directories. Long where there are very
+    /// many.
+    pub fn abandon_below(self: &Arc<Shared>, directories: &[(&SourceId, &RemotePath)]) {
+        if directories.is_empty() {
+            return;
+        }
         let is_below = |subject: &Subject| {
             let holds = |(source, dir): &(&SourceId, &RemotePath)| {
                 subject.source == **source && subject.path.is_below(dir)
@@ -95,7 +90,7 @@ impl Shared {
         };
         // Dropped without the lock: dropping the last reference takes it.
         let known: Vec<Arc<Inner>> =
-            self.partials.lock().values().filter_map(Weak::upgrade).collect();
+            self.partials.open.lock().values().filter_map(Weak::upgrade).collect();
         let mut found: Vec<Subject> = known.iter().map(|it| it.subject.clone()).collect();
         drop(known);
         let layout = self.layout();

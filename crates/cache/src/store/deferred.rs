@@ -11,8 +11,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::{Duration, Instant};
+
+use base::Mutex;
 
 use super::scan::{self, What};
 use super::shared::Shared;
@@ -31,29 +33,23 @@ const MAX_UNDIGESTED: usize = 64 << 10;
 /// The nice value of the thread: the lowest priority.
 const NICE_INCREMENT: i32 = 19;
 
-/// A record of where a content was found.
-struct Note {
-    digest: Digest,
-    origin: Origin,
-}
-
 #[derive(Default)]
 struct Queue {
-    notes: VecDeque<Note>,
+    /// The files where contents were found.
+    notes: VecDeque<(Digest, Origin)>,
     undigested: VecDeque<Digest>,
     /// The contents of earlier processes have to be scanned.
     scan_due: bool,
-    /// Workers that scan, or compute the digests of a content that is no longer in `undigested`.
-    workers: usize,
     last_kept: Option<Instant>,
 }
 
 /// The deferred work. See the [module](self).
 #[derive(Default)]
 pub(crate) struct DeferredWork {
-    state: Mutex<Queue>,
-    /// Notified when a worker ends.
-    done: Condvar,
+    queue: Mutex<Queue>,
+    /// Shared by the workers that scan, or compute the digests of a content that is no longer in
+    /// the queue.
+    working: RwLock<()>,
     /// Held while records are written.
     writing: Mutex<()>,
     /// The thread is running.
@@ -61,60 +57,30 @@ pub(crate) struct DeferredWork {
 }
 
 impl DeferredWork {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn is_idle(&self) -> bool {
-        self.lock().last_kept.is_none_or(|at| at.elapsed() >= IDLE_AFTER)
+        self.queue.lock().last_kept.is_none_or(|at| at.elapsed() >= IDLE_AFTER)
     }
 
     fn is_empty(&self) -> bool {
-        let state = self.lock();
-        state.notes.is_empty() && state.undigested.is_empty() && !state.scan_due
+        let queue = self.queue.lock();
+        queue.notes.is_empty() && queue.undigested.is_empty() && !queue.scan_due
     }
 
-    fn next_note(&self) -> Option<Note> {
-        self.lock().notes.pop_front()
-    }
-
-    /// The next content, with a guard that counts the worker.
-    fn next_undigested(&self) -> Option<(Digest, Worker<'_>)> {
-        let mut state = self.lock();
-        let digest = state.undigested.pop_front()?;
-        state.workers += 1;
-        Some((digest, Worker(self)))
-    }
-
-    /// A guard that counts the worker, if a scan is due.
-    fn take_scan(&self) -> Option<Worker<'_>> {
-        let mut state = self.lock();
-        std::mem::take(&mut state.scan_due).then(|| {
-            state.workers += 1;
-            Worker(self)
-        })
+    /// The next content, or `None` for a scan, with a guard that is held until its end.
+    fn next(&self) -> Option<(Option<Digest>, RwLockReadGuard<'_, ()>)> {
+        let mut queue = self.queue.lock();
+        let digest = match std::mem::take(&mut queue.scan_due) {
+            true => None,
+            false => Some(queue.undigested.pop_front()?),
+        };
+        Some((digest, self.working.read().unwrap_or_else(PoisonError::into_inner)))
     }
 
     /// Returns when no worker is left, or `may_continue` returns false.
     fn until_done(&self, may_continue: &dyn Fn() -> bool) {
-        // Called without the lock, which it may take.
-        while may_continue() {
-            let state = self.lock();
-            if state.workers == 0 {
-                return;
-            }
-            drop(self.done.wait_timeout(state, IDLE_AFTER / 10));
+        while may_continue() && self.working.try_write().is_err() {
+            std::thread::sleep(IDLE_AFTER / 10);
         }
-    }
-}
-
-/// Counts a worker until it is dropped.
-struct Worker<'a>(&'a DeferredWork);
-
-impl Drop for Worker<'_> {
-    fn drop(&mut self) {
-        self.0.lock().workers -= 1;
-        self.0.done.notify_all();
     }
 }
 
@@ -122,58 +88,59 @@ impl Shared {
     /// Defers the work for a content that was kept, or found in the store, for the file `origin`.
     pub(crate) fn defer_work(self: &Arc<Shared>, digest: Digest, origin: Option<Origin>) {
         let excess = {
-            let mut state = self.deferred.lock();
-            state.last_kept = Some(Instant::now());
-            if self.digests && state.undigested.len() < MAX_UNDIGESTED {
-                state.undigested.push_back(digest);
+            let mut queue = self.deferred.queue.lock();
+            queue.last_kept = Some(Instant::now());
+            if self.digests && queue.undigested.len() < MAX_UNDIGESTED {
+                queue.undigested.push_back(digest);
             }
-            state.notes.extend(origin.map(|origin| Note { digest, origin }));
-            let excess = if state.notes.len() > MAX_NOTES { MAX_NOTES / 2 } else { 0 };
-            state.notes.drain(..excess).collect::<Vec<_>>()
+            queue.notes.extend(origin.map(|origin| (digest, origin)));
+            let excess = if queue.notes.len() > MAX_NOTES { MAX_NOTES / 2 } else { 0 };
+            queue.notes.drain(..excess).collect::<Vec<_>>()
         };
-        excess.into_iter().for_each(|note| self.write_note(note));
+        self.write(excess);
         self.start_deferred();
     }
 
     /// Defers a scan for contents whose digests an earlier process has not computed.
     pub(crate) fn defer_scan(self: &Arc<Shared>) {
-        self.deferred.lock().scan_due = true;
+        self.deferred.queue.lock().scan_due = true;
         self.start_deferred();
     }
 
     /// Writes the deferred records.
     pub(crate) fn write_notes(&self) {
         // Under the lock, so that all of them are written when a second caller returns.
-        let _writing = self.deferred.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(note) = self.deferred.next_note() {
-            self.write_note(note);
+        let _writing = self.deferred.writing.lock();
+        let notes = std::mem::take(&mut self.deferred.queue.lock().notes);
+        self.write(notes);
+    }
+
+    fn write(&self, notes: impl IntoIterator<Item = (Digest, Origin)>) {
+        for (digest, origin) in notes {
+            self.add_to_about(&digest, Some(origin), None);
         }
     }
 
-    fn write_note(&self, note: Note) {
-        self.add_to_about(&note.digest, Some(note.origin), None);
-    }
-
-    /// Computes the digests that are due, as long as `may_continue` returns true, and waits for
-    /// those that other workers compute.
-    pub(crate) fn make_waiting_digests(self: &Arc<Shared>, may_continue: &dyn Fn() -> bool) {
+    /// Computes the digests that are due, as long as `may_continue` returns true. Long.
+    pub fn catch_up(self: &Arc<Shared>, may_continue: impl Fn() -> bool) {
+        let deferred = &self.deferred;
         loop {
-            if let Some(worker) = self.deferred.take_scan() {
-                let found = self.undigested();
-                self.deferred.lock().undigested.extend(found);
-                drop(worker);
-            }
             while may_continue()
-                && let Some((digest, _worker)) = self.deferred.next_undigested()
+                && let Some((digest, _working)) = deferred.next()
             {
-                if self.make_digests(&digest, may_continue).is_none() && !may_continue() {
+                let Some(digest) = digest else {
+                    let found = self.undigested();
+                    deferred.queue.lock().undigested.extend(found);
+                    continue;
+                };
+                if self.make_digests(&digest, &may_continue).is_none() && !may_continue() {
                     // It may have been given up in the middle.
-                    self.deferred.lock().undigested.push_front(digest);
+                    deferred.queue.lock().undigested.push_front(digest);
                 }
             }
-            self.deferred.until_done(may_continue);
+            deferred.until_done(&may_continue);
             // Other workers may have added contents, or given up.
-            if !may_continue() || self.deferred.lock().undigested.is_empty() {
+            if !may_continue() || deferred.queue.lock().undigested.is_empty() {
                 return;
             }
         }
@@ -214,7 +181,7 @@ fn run(shared: &Weak<Shared>) {
         shared.write_notes();
         // Ends when this thread holds the last reference to the store.
         let may_continue = || shared.deferred.is_idle() && Arc::strong_count(&shared) > 1;
-        shared.make_waiting_digests(&may_continue);
+        shared.catch_up(may_continue);
         if !shared.deferred.is_empty() {
             continue;
         }
@@ -241,8 +208,8 @@ mod tests {
     fn others_who_are_worker_are_waited_for_as_long_as_one_goes_on() {
         let deferred = DeferredWork::default();
         deferred.until_done(&|| true);
-        deferred.lock().undigested.push_back(Digest::of(b"content"));
-        let (_, worker) = deferred.next_undigested().unwrap();
+        deferred.queue.lock().undigested.push_back(Digest::of(b"content"));
+        let (_, worker) = deferred.next().unwrap();
         let looks = Cell::new(0);
         deferred.until_done(&|| {
             looks.set(looks.get() + 1);
@@ -253,9 +220,9 @@ mod tests {
             scope.spawn(|| deferred.until_done(&|| true));
             drop(worker);
         });
-        deferred.lock().scan_due = true;
-        let worker = deferred.take_scan().unwrap();
-        assert!(deferred.take_scan().is_none());
+        deferred.queue.lock().scan_due = true;
+        let (digest, worker) = deferred.next().unwrap();
+        assert!(digest.is_none() && deferred.next().is_none());
         deferred.until_done(&|| false);
         drop(worker);
         deferred.until_done(&|| true);

@@ -8,18 +8,20 @@
 //! An open content is evicted like any other: its readers keep it until they close it.
 
 use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::RemotePath;
 use rustix::fs::FileType;
 
+use super::StoreError;
 use super::layout::{Layout, unique_name};
-use super::pins::{self, Pin};
+use super::pins::Place;
 use super::quota::{FreeSpace, Usage};
 use super::scan::{self, Item, What};
-use super::shared::{Counters, Shared};
+use super::shared::Shared;
 use crate::digest::Digest;
 use crate::dir_fd::{DirFd, try_lock};
 use crate::index::log::{FILE_NAME, Target};
@@ -51,7 +53,7 @@ pub struct GcReport {
 impl Shared {
     /// Starts the housekeeping on a thread of its own, unless it is running.
     pub(crate) fn start_housekeeping(self: &Arc<Shared>) {
-        let paused_until = *self.paused_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let paused_until = *self.paused_until.lock();
         let rests = paused_until.is_some_and(|until| Instant::now() < until);
         if rests || self.housekeeping.swap(true, Ordering::AcqRel) {
             return;
@@ -73,9 +75,9 @@ impl Shared {
         let usage = self.usage();
         let age = base::Timestamp::now().secs - usage.scanned_secs;
         let over = self.excess(&layout, usage.bytes) > 0;
-        if (over || age.abs() > SCAN_SECS) && self.clean().removed == 0 {
+        if (over || age.abs() > SCAN_SECS) && self.gc().removed == 0 {
             let until = Instant::now() + PAUSE;
-            *self.paused_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+            *self.paused_until.lock() = Some(until);
         }
     }
 
@@ -102,8 +104,8 @@ impl Shared {
         }
     }
 
-    /// Scans the store, and evicts the excess.
-    pub(crate) fn clean(&self) -> GcReport {
+    /// Evicts down to the bounds, and removes stale files. Long.
+    pub fn gc(&self) -> GcReport {
         let layout = self.layout();
         let lock = layout.root.ensure(b"gc.lock").map(|(file, _)| file);
         let Ok(lock) = lock else { return GcReport::default() };
@@ -149,7 +151,7 @@ impl Shared {
         if excess == 0 {
             return report;
         }
-        let pins = pins::all(layout);
+        let pins = self.pins();
         let pinned = self.pinned_contents(layout, &pins);
         for item in items {
             if report.removed_bytes >= excess {
@@ -161,13 +163,13 @@ impl Shared {
                 report.removed_bytes += item.bytes;
             }
         }
-        Counters::add(&self.counters.evicted_bytes, report.removed_bytes);
+        self.counters.evicted_bytes.fetch_add(report.removed_bytes, Ordering::Relaxed);
         report
     }
 
     /// The contents of pinned files, from the index. In the metadata of a content another process
     /// may not have written its files yet.
-    fn pinned_contents(&self, layout: &Layout, pins: &[Pin]) -> HashSet<Digest> {
+    fn pinned_contents(&self, layout: &Layout, pins: &[Place]) -> HashSet<Digest> {
         let mut directories = Vec::new();
         if !pins.is_empty() {
             scan::records(layout, &mut directories);
@@ -184,13 +186,13 @@ impl Shared {
         pinned
     }
 
-    fn is_pinned(&self, pins: &[Pin], what: &What) -> bool {
+    fn is_pinned(&self, pins: &[Place], what: &What) -> bool {
         if pins.is_empty() {
             return false;
         }
         match what {
             What::Object(digest, _) => self.about(digest).is_some_and(|about| {
-                let covered = |pin: &Pin| {
+                let covered = |pin: &Place| {
                     about.origins.iter().any(|origin| pin.covers(&origin.source, &origin.path))
                 };
                 pins.iter().any(covered)
@@ -235,17 +237,18 @@ impl Shared {
         removed
     }
 
-    /// Removes everything.
-    pub(crate) fn remove_all(&self) -> std::io::Result<()> {
+    /// Removes everything but the pins, also while mounts use it: they fetch again. Long.
+    pub fn clear(&self) -> Result<(), StoreError> {
         let layout = self.layout();
-        for dir_fd in [&layout.objects, &layout.index, &layout.alias] {
-            for (name, _) in dir_fd.names()? {
-                layout.move_to_trash(dir_fd, &name)?;
+        let removed = || -> io::Result<()> {
+            for dir_fd in [&layout.objects, &layout.index, &layout.alias, &layout.partial] {
+                for (name, _) in dir_fd.names()? {
+                    layout.move_to_trash(dir_fd, &name)?;
+                }
             }
-        }
-        for (name, _) in layout.partial.names()? {
-            layout.move_to_trash(&layout.partial, &name)?;
-        }
+            Ok(())
+        };
+        removed().map_err(|error| StoreError::io(&self.dir, "removing its contents", error))?;
         let scanned_secs = base::Timestamp::now().secs;
         self.change_usage(|_| Usage { bytes: 0, scanned_secs });
         empty_trash(&layout);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use base::RemotePath;
 
 use super::layout::Layout;
+use super::pins::Place;
 use super::scan::{self, What};
 use super::shared::Shared;
 use crate::digest::Digest;
@@ -14,15 +15,6 @@ use crate::metadata::{KnownFile, SourceId};
 use crate::object::about::Origin;
 use crate::partial::chunks::chunk_range;
 use crate::partial::files;
-
-/// A file that had a content.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileLocation {
-    /// The source.
-    pub source: SourceId,
-    /// The path in it.
-    pub path: RemotePath,
-}
 
 /// A content in the store.
 #[derive(Clone, Debug)]
@@ -34,7 +26,7 @@ pub struct ContentInfo {
     /// Bytes of it in the store.
     pub present_bytes: u64,
     /// Files that have or had it; if there are many, not all of the former ones.
-    pub files: Vec<FileLocation>,
+    pub files: Vec<Place>,
     /// When it was last used, with a resolution of an hour; seconds since 1970.
     pub used_secs: i64,
 }
@@ -67,16 +59,16 @@ impl VerifyReport {
 }
 
 impl Shared {
-    /// All contents.
-    pub(super) fn contents(&self) -> Vec<ContentInfo> {
+    /// All contents, whole and partial. Long.
+    pub fn list(&self) -> Vec<ContentInfo> {
         let layout = self.layout();
         let items = scan::all(&layout);
         let mut recorded = self.recorded(&items);
         let mut listed = |item: scan::Item| match item.what {
             What::Object(digest, size) => {
                 let origins = self.about(&digest).map_or(Vec::new(), |about| about.origins);
-                let mut all: Vec<FileLocation> =
-                    origins.into_iter().map(FileLocation::from).collect();
+                let place = |Origin { source, path, .. }| Place { source, path };
+                let mut all: Vec<Place> = origins.into_iter().map(place).collect();
                 // In the metadata of a content another process may not have written its files yet.
                 for place in recorded.remove(&digest).unwrap_or_default() {
                     if !all.contains(&place) {
@@ -98,7 +90,7 @@ impl Shared {
                     digest: None,
                     size_bytes: subject.validator.size,
                     present_bytes: self.partial_bytes(&subject),
-                    files: vec![FileLocation { source: subject.source, path: subject.path }],
+                    files: vec![Place { source: subject.source, path: subject.path }],
                     used_secs: item.used_secs,
                 })
             }
@@ -108,19 +100,20 @@ impl Shared {
     }
 
     /// The files of each content, from the index.
-    fn recorded(&self, items: &[scan::Item]) -> HashMap<Digest, Vec<FileLocation>> {
-        let mut recorded: HashMap<Digest, Vec<FileLocation>> = HashMap::new();
+    fn recorded(&self, items: &[scan::Item]) -> HashMap<Digest, Vec<Place>> {
+        let mut recorded: HashMap<Digest, Vec<Place>> = HashMap::new();
         for item in items {
             let What::Records(source, dir) = &item.what else { continue };
             for (path, digest) in self.contents_in(source, dir, |_| true) {
-                recorded.entry(digest).or_default().push(FileLocation { source: *source, path });
+                recorded.entry(digest).or_default().push(Place { source: *source, path });
             }
         }
         recorded
     }
 
-    /// Reads and verifies everything; `progress` is called with the size of each item.
-    pub(super) fn verify_all(self: &Arc<Shared>, mut progress: impl FnMut(u64)) -> VerifyReport {
+    /// Reads and verifies everything; removes what is damaged. `progress` is called with the size
+    /// of each item. Long.
+    pub fn verify(self: &Arc<Shared>, mut progress: impl FnMut(u64)) -> VerifyReport {
         let layout = self.layout();
         let mut report = VerifyReport::default();
         for item in scan::all(&layout) {
@@ -148,7 +141,7 @@ impl Shared {
     /// removed meanwhile.
     fn verify_object(self: &Arc<Shared>, digest: &Digest) -> Option<bool> {
         self.object_bytes(digest)?;
-        let Some(object) = self.open_object(digest) else {
+        let Some(object) = self.object(digest) else {
             return self.object_bytes(digest).is_none().then_some(false);
         };
         let mut hasher = blake3::Hasher::new();
@@ -169,7 +162,7 @@ impl Shared {
     fn verify_records(&self, source: &SourceId, path: &RemotePath) -> bool {
         let before = self.counters.damaged.load(std::sync::atomic::Ordering::Relaxed);
         // A look-up reads the whole file, unless it is in memory and unchanged.
-        let _ = self.known_listing(source, path);
+        let _ = self.directory(source, path);
         self.counters.damaged.load(std::sync::atomic::Ordering::Relaxed) == before
     }
 
@@ -194,12 +187,6 @@ impl Shared {
             self.record_name(source, path, |name| Record::File(name, *known));
         }
         latest.len() as u64
-    }
-}
-
-impl From<Origin> for FileLocation {
-    fn from(origin: Origin) -> FileLocation {
-        FileLocation { source: origin.source, path: origin.path }
     }
 }
 

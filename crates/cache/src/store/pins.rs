@@ -7,10 +7,10 @@ use std::io;
 
 use base::RemotePath;
 
-use super::layout::Layout;
+use super::StoreError;
+use super::shared::Shared;
 use crate::codec::{Reader, Writer};
 use crate::digest::Digest;
-use crate::dir_fd::read_exact_at;
 use crate::metadata::SourceId;
 
 const MAGIC: &[u8; 8] = b"sshoalN1";
@@ -18,30 +18,30 @@ const MAGIC: &[u8; 8] = b"sshoalN1";
 /// Longest pin file that is read.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// A sub-tree of a source.
+/// A file of a source, or a sub-tree.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Pin {
+pub struct Place {
     /// The source.
     pub source: SourceId,
-    /// The root of the sub-tree, or a single file.
+    /// The path in it.
     pub path: RemotePath,
 }
 
-impl Pin {
+impl Place {
     fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.raw(MAGIC).raw(self.source.as_bytes()).string(self.path.as_bytes());
         writer.seal()
     }
 
-    fn decode(bytes: &[u8]) -> Option<Pin> {
+    fn decode(bytes: &[u8]) -> Option<Place> {
         let mut reader = Reader::sealed(bytes)?;
         if reader.array()? != *MAGIC {
             return None;
         }
         let source = SourceId::from_bytes(reader.array()?);
         let path = RemotePath::parse(reader.string()?).ok()?;
-        reader.end(Pin { source, path })
+        reader.end(Place { source, path })
     }
 
     fn name(&self) -> String {
@@ -65,34 +65,34 @@ impl Pin {
     }
 }
 
-pub(super) fn add(layout: &Layout, pin: &Pin) -> io::Result<()> {
-    layout.put(&layout.pins, pin.name().as_bytes(), &pin.encode())
-}
-
-/// Removes a pin; returns whether it existed.
-pub(super) fn remove(layout: &Layout, pin: &Pin) -> io::Result<bool> {
-    match layout.pins.unlink(pin.name().as_bytes()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
+impl Shared {
+    /// Protects a sub-tree from eviction: its present contents, and later ones.
+    pub fn pin(&self, source: &SourceId, path: &RemotePath) -> Result<(), StoreError> {
+        let pin = Place { source: *source, path: path.clone() };
+        let layout = self.layout();
+        let written = layout.put(&layout.pins, pin.name().as_bytes(), &pin.encode());
+        written.map_err(|error| StoreError::io(&self.dir, "writing a pin", error))
     }
-}
 
-pub(super) fn all(layout: &Layout) -> Vec<Pin> {
-    let names = layout.pins.names().unwrap_or_default();
-    let mut pins: Vec<Pin> =
-        names.into_iter().filter_map(|(name, _)| read(layout, &name)).collect();
-    pins.sort();
-    pins
-}
-
-fn read(layout: &Layout, name: &[u8]) -> Option<Pin> {
-    let (file, stat) = layout.pins.read_only(name).ok()?;
-    let len = stat.st_size as u64;
-    if len > MAX_BYTES {
-        return None;
+    /// Removes a pin; returns whether it existed.
+    pub fn unpin(&self, source: &SourceId, path: &RemotePath) -> Result<bool, StoreError> {
+        let pin = Place { source: *source, path: path.clone() };
+        match self.layout().pins.unlink(pin.name().as_bytes()) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(StoreError::io(&self.dir, "removing a pin", error)),
+        }
     }
-    Pin::decode(&read_exact_at(&file, 0, len as usize).ok()??)
+
+    /// All pins, in order.
+    pub fn pins(&self) -> Vec<Place> {
+        let layout = self.layout();
+        let names = layout.pins.names().unwrap_or_default();
+        let read = |name: &[u8]| Place::decode(&layout.pins.read_whole(name, MAX_BYTES).ok()??);
+        let mut pins: Vec<Place> = names.into_iter().filter_map(|(name, _)| read(&name)).collect();
+        pins.sort();
+        pins
+    }
 }
 
 #[cfg(test)]
@@ -103,13 +103,13 @@ mod tests {
     fn a_pin_covers_its_sub_tree_and_no_name_that_begins_alike() {
         let source = SourceId::new(b"a");
         let path = |text: &str| RemotePath::parse(text.as_bytes()).unwrap();
-        let pin = Pin { source, path: path("src/lib") };
+        let pin = Place { source, path: path("src/lib") };
         assert!(pin.covers(&source, &path("src/lib")));
         assert!(pin.covers(&source, &path("src/lib/a")));
         assert!(!pin.covers(&source, &path("src/library")));
         assert!(!pin.covers(&source, &path("src")));
         assert!(!pin.covers(&SourceId::new(b"b"), &path("src/lib")));
-        assert!(Pin { source, path: path("") }.covers(&source, &path("any")));
-        assert_eq!(Pin::decode(&pin.encode()), Some(pin));
+        assert!(Place { source, path: path("") }.covers(&source, &path("any")));
+        assert_eq!(Place::decode(&pin.encode()), Some(pin));
     }
 }

@@ -9,8 +9,9 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use base::Mutex;
 
 use rustix::fs::StatVfs;
 
@@ -37,17 +38,18 @@ pub(crate) fn on_disk(bytes: u64) -> u64 {
 }
 
 /// The bounds of a store.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    size: Option<u64>,
-    free: Option<u64>,
+    /// Bytes that the store takes; `None` for the default.
+    pub(crate) size: Option<u64>,
+    /// Bytes of the disk that stay free; `None` for the default.
+    pub(crate) free: Option<u64>,
 }
 
-impl Bounds {
-    pub(crate) fn new(size_bytes: Option<u64>, free_bytes: Option<u64>) -> Bounds {
-        Bounds { size: size_bytes, free: free_bytes }
-    }
+/// Length of the bounds as a file.
+pub(super) const BOUNDS_BYTES: u64 = 2 * 9 + 16;
 
+impl Bounds {
     /// The bound on the bytes that the store takes on this disk.
     pub(crate) fn size_bytes(&self, disk: &StatVfs) -> u64 {
         self.size.unwrap_or_else(|| DEFAULT_SIZE_BYTES.min(disk.f_blocks * disk.f_frsize / 10))
@@ -57,12 +59,7 @@ impl Bounds {
     pub(crate) fn free_bytes(&self, disk: &StatVfs) -> u64 {
         self.free.unwrap_or(disk.f_blocks * disk.f_frsize / 20)
     }
-}
 
-/// The bounds given by mounts, as a file; see docs/cache-format.md.
-const BOUNDS_BYTES: u64 = 2 * 9 + 16;
-
-impl Bounds {
     /// The encoded bounds.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
@@ -73,18 +70,14 @@ impl Bounds {
     }
 
     /// The decoded bounds; `None` for anything else.
-    pub(crate) fn read(file: &File) -> io::Result<Option<(Option<u64>, Option<u64>)>> {
-        let bytes = read_exact_at(file, 0, BOUNDS_BYTES as usize)?;
-        let decode = |bytes: Vec<u8>| {
-            let mut reader = Reader::sealed(&bytes)?;
-            let mut bound = || {
-                let is_there = reader.flag()?;
-                let bytes = reader.u64()?;
-                Some(is_there.then_some(bytes))
-            };
-            Some((bound()?, bound()?))
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Bounds> {
+        let mut reader = Reader::sealed(bytes)?;
+        let mut bound = || {
+            let is_there = reader.flag()?;
+            let bytes = reader.u64()?;
+            Some(is_there.then_some(bytes))
         };
-        Ok(bytes.and_then(decode))
+        Some(Bounds { size: bound()?, free: bound()? })
     }
 }
 
@@ -181,18 +174,14 @@ struct Off {
 }
 
 impl Health {
-    fn lock(&self) -> MutexGuard<'_, Off> {
-        self.off.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether writes may be tried.
     pub(crate) fn is_on(&self) -> bool {
-        self.lock().until.is_none_or(|until| Instant::now() >= until)
+        self.off.lock().until.is_none_or(|until| Instant::now() >= until)
     }
 
     /// Whether writes were off and are to be tried again; true once.
     pub(crate) fn resumes(&self) -> bool {
-        let mut off = self.lock();
+        let mut off = self.off.lock();
         let over = off.until.is_some_and(|until| Instant::now() >= until);
         if over {
             off.until = None;
@@ -202,14 +191,14 @@ impl Health {
 
     /// Why writes are off, if they are.
     pub(crate) fn why_off(&self) -> Option<String> {
-        let off = self.lock();
+        let off = self.off.lock();
         off.until.is_some_and(|until| Instant::now() < until).then(|| off.why.clone())
     }
 
     /// Turns writes off after a failed one. The user is told the first time.
     pub(crate) fn failed(&self, doing: &str, error: &io::Error) {
         let why = format!("{doing}: {error}");
-        let mut off = self.lock();
+        let mut off = self.off.lock();
         off.until = Some(Instant::now() + RETRY);
         off.why.clone_from(&why);
         let first = !std::mem::replace(&mut off.told, true);
@@ -243,12 +232,15 @@ mod tests {
 
     #[test]
     fn bounds_are_read_back() {
-        for bounds in [(None, None), (Some(7), None), (None, Some(u64::MAX)), (Some(0), Some(1))] {
-            let file = tempfile::tempfile().unwrap();
-            file.write_all_at(&Bounds::new(bounds.0, bounds.1).encode(), 0).unwrap();
-            assert_eq!(Bounds::read(&file).unwrap(), Some(bounds));
-            file.write_all_at(&[9], 1).unwrap();
-            assert_eq!(Bounds::read(&file).unwrap(), None);
+        for (size, free) in
+            [(None, None), (Some(7), None), (None, Some(u64::MAX)), (Some(0), Some(1))]
+        {
+            let bounds = Bounds { size, free };
+            let mut bytes = bounds.encode();
+            assert_eq!(bytes.len() as u64, BOUNDS_BYTES);
+            assert_eq!(Bounds::decode(&bytes), Some(bounds));
+            bytes[1] ^= 9;
+            assert_eq!(Bounds::decode(&bytes), None);
         }
     }
 

@@ -5,9 +5,11 @@
 
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+
+use base::Mutex;
 
 use rustix::fs::StatVfs;
 
@@ -24,31 +26,38 @@ use crate::partial::Registry;
 /// the next scan.
 const RESERVE_AHEAD_BYTES: u64 = 1 << 20;
 
+/// Memory that is taken, of a bound that several users share.
+#[derive(Debug, Default)]
+pub(crate) struct Budget(AtomicU64);
+
+impl Budget {
+    /// Takes `amount`, unless more than `bound` is taken then. Returns whether it did.
+    pub(crate) fn take(&self, amount: u64, bound: u64) -> bool {
+        let fits = self.0.fetch_add(amount, Ordering::Relaxed) + amount <= bound;
+        if !fits {
+            self.give_back(amount);
+        }
+        fits
+    }
+
+    pub(crate) fn give_back(&self, amount: u64) {
+        self.0.fetch_sub(amount, Ordering::Relaxed);
+    }
+}
+
 /// Counters of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) record_hits: AtomicU64,
-    pub(crate) record_misses: AtomicU64,
-    pub(crate) object_hits: AtomicU64,
-    pub(crate) object_misses: AtomicU64,
-    pub(crate) read_bytes: AtomicU64,
-    pub(crate) written_bytes: AtomicU64,
     pub(crate) damaged: AtomicU64,
     pub(crate) evicted_bytes: AtomicU64,
     /// Fetches of contents that are larger than the bound.
     pub(crate) too_large: AtomicU64,
     /// Bytes of incomplete chunks in memory, of all partial contents.
-    pub(crate) fragment_bytes: AtomicU64,
+    pub(crate) fragment_bytes: Budget,
     /// Bytes of small contents that open objects keep in memory.
-    pub(crate) held_bytes: AtomicU64,
+    pub(crate) held_bytes: Budget,
     /// Bytes of block checksums in memory.
-    pub(crate) sums_bytes: AtomicU64,
-}
-
-impl Counters {
-    pub(crate) fn add(counter: &AtomicU64, number: u64) {
-        counter.fetch_add(number, Ordering::Relaxed);
-    }
+    pub(crate) sums_bytes: Budget,
 }
 
 /// How often space is taken from the reservation before the disk is checked again: other processes
@@ -62,8 +71,8 @@ struct Reservation {
     uses: u32,
 }
 
-/// The state of an open store.
-pub(crate) struct Shared {
+/// The state of an open store. Its public functions are those of a [`Store`](super::Store).
+pub struct Shared {
     pub(crate) dir: PathBuf,
     pub(crate) digests: bool,
     pub(crate) aliases: bool,
@@ -89,7 +98,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn open(config: StoreConfig) -> Result<Shared, StoreError> {
         let layout = Layout::open(&config.dir)?;
-        let bounds = Bounds::new(config.size_bytes, config.free_bytes);
+        let bounds = Bounds { size: config.size_bytes, free: config.free_bytes };
         let limit_bytes = layout.disk().map_or(0, |disk| bounds.size_bytes(&disk));
         Ok(Shared {
             digests: config.digests || config.aliases,
@@ -114,7 +123,7 @@ impl Shared {
 
     /// The open directories.
     pub(crate) fn layout(&self) -> Arc<Layout> {
-        self.layout.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.layout.lock().clone()
     }
 
     /// Whether records may be written, for which no space is reserved. After the pause that follows
@@ -135,20 +144,16 @@ impl Shared {
         }
         match Layout::open(&self.dir) {
             Ok(layout) => {
-                *self.layout.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(layout);
-                *self.usage_file() = None;
+                *self.layout.lock() = Arc::new(layout);
+                *self.usage.lock() = None;
             }
             Err(error) => self.health.failed("opening it", &std::io::Error::other(error)),
         }
     }
 
-    fn usage_file(&self) -> MutexGuard<'_, Option<File>> {
-        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes the number of bytes that the store takes; `None` if that failed.
     pub(crate) fn change_usage(&self, change: impl FnOnce(Usage) -> Usage) -> Option<Usage> {
-        let mut file = self.usage_file();
+        let mut file = self.usage.lock();
         if file.is_none() {
             match self.layout().root.ensure(b"usage") {
                 Ok((opened, _)) => *file = Some(opened),
@@ -180,7 +185,7 @@ impl Shared {
         if !self.may_write() {
             return false;
         }
-        let mut reservation = self.reservation();
+        let mut reservation = self.reservation.lock();
         if reservation.bytes >= bytes && reservation.uses < RESERVATION_USES {
             // The disk had space for all of it a moment ago.
             reservation.bytes -= bytes;
@@ -216,7 +221,7 @@ impl Shared {
         if !FreeSpace::on(&disk).fits(bytes, self.bounds.free_bytes(&disk)) {
             return false;
         }
-        let mut reservation = self.reservation();
+        let mut reservation = self.reservation.lock();
         if reservation.bytes >= bytes {
             reservation.bytes -= bytes;
             return true;
@@ -241,18 +246,14 @@ impl Shared {
         (fits_limit && fits_disk, near || !fits_disk)
     }
 
-    fn reservation(&self) -> MutexGuard<'_, Reservation> {
-        self.reservation.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Bytes that are reserved and not used.
     pub(crate) fn unused_bytes(&self) -> u64 {
-        self.reservation().bytes
+        self.reservation.lock().bytes
     }
 
     /// Gives back the unused reservation.
     pub(crate) fn release_reservation(&self) {
-        let bytes = std::mem::take(&mut *self.reservation()).bytes;
+        let bytes = std::mem::take(&mut *self.reservation.lock()).bytes;
         if bytes > 0 {
             self.release(bytes);
         }
@@ -289,7 +290,7 @@ impl Shared {
 
     /// Counts and logs damage.
     pub(crate) fn damaged(&self, what: &str) {
-        Counters::add(&self.counters.damaged, 1);
+        self.counters.damaged.fetch_add(1, Ordering::Relaxed);
         tracing::info!("the cache has removed a damaged {what}");
     }
 }

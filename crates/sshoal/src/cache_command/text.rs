@@ -81,7 +81,7 @@ impl Told {
     /// The status of this store.
     pub fn of(store: &Store) -> Told {
         let status = store.status();
-        let pin = |pin: store::Pin| Pin { source: source(&pin.source), path: path(&pin.path) };
+        let pin = |pin: store::Place| Pin { source: source(&pin.source), path: path(&pin.path) };
         let mut pins: Vec<Pin> = store.pins().into_iter().map(pin).collect();
         // Each pin is stored under both identities of a source.
         pins.sort_by(|one, other| one.path.cmp(&other.path));
@@ -101,7 +101,7 @@ impl Told {
 
 impl From<store::ContentInfo> for Content {
     fn from(listed: store::ContentInfo) -> Content {
-        let place = |place: store::FileLocation| Pin {
+        let place = |place: store::Place| Pin {
             source: source(&place.source),
             path: path(&place.path),
         };

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::fmt::Debug;
-use std::future::{Future, poll_fn};
+use std::future::{Future, poll_fn, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -258,6 +258,14 @@ pub(super) type Started<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// Polls `call` once, which determines its place in the order; returns whether it is complete.
 pub(super) fn poll_once<T>(call: &mut Started<'_, T>) -> Poll<T> {
     call.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Polls `call` once; returns the rest of it.
+pub(super) fn started<'a, T: Send + 'a>(mut call: Started<'a, T>) -> Started<'a, T> {
+    match poll_once(&mut call) {
+        Poll::Ready(result) => Box::pin(ready(result)),
+        Poll::Pending => call,
+    }
 }
 
 /// Polls all of `calls` in order, then until all are complete.

@@ -1,10 +1,8 @@
 //! Rules for handles: a handle belongs to a file, not to a name.
 
-use std::task::Poll;
-
 use base::{Access, Errno, OpenFlags, RenameMode};
 
-use super::fixture::{Fixture, ok, pattern, poll_once, size_change};
+use super::fixture::{Fixture, ok, pattern, poll_once, size_change, started};
 use crate::path;
 
 /// Reads, writes and changes work after the last name was removed.
@@ -82,14 +80,7 @@ pub async fn a_handle_is_finished_behind_its_writes(fixture: &Fixture) {
     for (round, len) in [1, 70_000, 700_000].into_iter().enumerate() {
         let content = pattern(round as u8, len);
         let fh = fixture.open_rw("a").await;
-        let mut write = fixture.write(fh, 0, content.clone().into());
-        let written_at_once = poll_once(&mut write);
-        let write = async move {
-            match written_at_once {
-                Poll::Ready(result) => result,
-                Poll::Pending => write.await,
-            }
-        };
+        let write = started(fixture.write(fh, 0, content.clone().into()));
         let (written, finished) = tokio::join!(write, fixture.finish(fh));
         ok("write", len, written);
         ok("finish", len, finished);

@@ -4,7 +4,7 @@
 use base::{Access, Create, OpenFlags};
 use bytes::Bytes;
 
-use super::fixture::{Fixture, Started, all, ok, pattern, poll_once, read_write, size_change};
+use super::fixture::{Fixture, Started, all, ok, pattern, read_write, size_change, started};
 use crate::path;
 
 /// Long and short writes to one range, all in flight: the last one wins for every byte.
@@ -32,22 +32,8 @@ pub async fn a_read_sees_the_writes_before_it(fixture: &Fixture) {
     let fh = fixture.open_rw("a").await;
     for round in 0..50u8 {
         let data = pattern(round, 200_000);
-        let mut write = fixture.write(fh, 0, Bytes::from(data.clone()));
-        let written_at_once = poll_once(&mut write);
-        let mut read = fixture.read(fh, 0, 200_000);
-        let read_at_once = poll_once(&mut read);
-        let write = async move {
-            match written_at_once {
-                std::task::Poll::Ready(result) => result,
-                std::task::Poll::Pending => write.await,
-            }
-        };
-        let read = async move {
-            match read_at_once {
-                std::task::Poll::Ready(result) => result,
-                std::task::Poll::Pending => read.await,
-            }
-        };
+        let write = started(fixture.write(fh, 0, Bytes::from(data.clone())));
+        let read = started(fixture.read(fh, 0, 200_000));
         let (written, seen) = tokio::join!(write, read);
         ok("write", round, written);
         assert!(ok("read", round, seen).to_vec() == data, "round {round}");

@@ -31,17 +31,11 @@ pub(super) struct Barrier {
     arrivals: Option<Arc<Notify>>,
 }
 
-pub(super) fn gate() -> (Gate, Barrier) {
+/// A gate; `arrivals` is notified when the call arrives.
+pub(super) fn gate(arrivals: Option<Arc<Notify>>) -> (Gate, Barrier) {
     let (phase, seen_phase) = watch::channel(Phase::Expected);
     let (release, seen_release) = watch::channel(false);
-    (Gate { phase: seen_phase, release }, Barrier { phase, release: seen_release, arrivals: None })
-}
-
-/// Like [`gate`]; `arrivals` is notified when the call arrives.
-pub(super) fn gate_with(arrivals: Arc<Notify>) -> (Gate, Barrier) {
-    let (gate, mut barrier) = gate();
-    barrier.arrivals = Some(arrivals);
-    (gate, barrier)
+    (Gate { phase: seen_phase, release }, Barrier { phase, release: seen_release, arrivals })
 }
 
 impl Gate {

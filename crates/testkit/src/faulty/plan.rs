@@ -80,7 +80,7 @@ impl Plan {
     }
 
     pub(super) fn hold(&mut self, which: Which, nth: u64, moment: Moment) -> Gate {
-        let (gate, barrier) = gate();
+        let (gate, barrier) = gate(None);
         self.add(which, nth, 1, moment, Action::Hold(Some(barrier)));
         gate
     }

@@ -46,19 +46,19 @@ impl State {
     }
 }
 
-/// A reply of the inner remote that was not delivered yet; undone if it never is.
-struct Answer<T, U: FnMut(T)> {
+/// A value that was not delivered yet; undone if it never is.
+struct Undelivered<T, U: FnMut(T)> {
     value: Option<T>,
     undo: U,
 }
 
-impl<T, U: FnMut(T)> Answer<T, U> {
+impl<T, U: FnMut(T)> Undelivered<T, U> {
     fn deliver(mut self) -> Option<T> {
         self.value.take()
     }
 }
 
-impl<T, U: FnMut(T)> Drop for Answer<T, U> {
+impl<T, U: FnMut(T)> Drop for Undelivered<T, U> {
     fn drop(&mut self) {
         if let Some(value) = self.value.take() {
             (self.undo)(value);
@@ -91,7 +91,7 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         let _ = link.wait_for(|link| !link.stalled).await;
         let at_start = *link.borrow_and_update();
         let (orders, turn) = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let mut orders = state.plan.orders(call);
             if let Some(stepper) = &state.stepper {
                 stepper.stop(call, &mut orders);
@@ -141,7 +141,7 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
     }
 
     fn forget(&self, handle: Handle) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.handles.remove(&handle);
         state.stale.remove(&handle);
         state.queues.remove(&handle);
@@ -150,7 +150,7 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
     /// Runs `close` after the calls queued on `handle`.
     fn pass_close(&self, handle: Handle, close: impl FnOnce(&R) + Send + 'static) {
         let behind = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.handles.remove(&handle);
             state.stale.remove(&handle);
             state.waiting(handle)
@@ -163,28 +163,6 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
             all_gone(behind).await;
             close(&inner);
         });
-    }
-}
-
-/// A handle that is being finished; closed if the inner remote never gets the call.
-struct Finished<'a, R: Remote + ?Sized> {
-    remote: &'a FaultyRemote<R>,
-    fh: Option<Fh>,
-}
-
-impl<R: Remote + ?Sized> Finished<'_, R> {
-    fn over(mut self) {
-        if let Some(fh) = self.fh.take() {
-            self.remote.forget(Handle::File(fh));
-        }
-    }
-}
-
-impl<R: Remote + ?Sized> Drop for Finished<'_, R> {
-    fn drop(&mut self) {
-        if let Some(fh) = self.fh {
-            self.remote.pass_close(Handle::File(fh), move |inner| inner.close(fh));
-        }
     }
 }
 
@@ -218,7 +196,7 @@ async fn follow<T>(
         Ok(value) => (Some(value), None),
         Err(errno) => (None, Some(errno)),
     };
-    let answer = Answer { value, undo };
+    let answer = Undelivered { value, undo };
     let ordered = orders.after.carry_out().await;
     if let Some(errno) = own_errno {
         return Err(errno);
@@ -240,7 +218,7 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
     async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
         let undo = |dh| self.inner.closedir(dh);
         let dh = self.pass(Call::Opendir, &[], self.inner.opendir(path), undo).await?;
-        self.state().handles.insert(Handle::Directory(dh));
+        self.state.lock().handles.insert(Handle::Directory(dh));
         Ok(dh)
     }
 
@@ -257,7 +235,7 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
     async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
         let undo = |opened: Opened| self.inner.close(opened.fh);
         let opened = self.pass(Call::Open, &[], self.inner.open(path, flags), undo).await?;
-        self.state().handles.insert(Handle::File(opened.fh));
+        self.state.lock().handles.insert(Handle::File(opened.fh));
         Ok(opened)
     }
 
@@ -290,10 +268,13 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
 
     async fn finish(&self, fh: Fh) -> Result<()> {
         let handle = Handle::File(fh);
-        let finished = Finished { remote: self, fh: Some(fh) };
+        // Closed if the inner remote never gets the call.
+        let undo = |fh| self.pass_close(handle, move |inner| inner.close(fh));
+        let unsent = Undelivered { value: Some(fh), undo };
         let operation = async move {
             let call = self.inner.finish(fh);
-            finished.over();
+            unsent.deliver();
+            self.forget(handle);
             call.await
         };
         self.pass_plain(Call::Finish, &[handle], operation).await
@@ -374,7 +355,7 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
     }
 
     async fn write_verifier(&self) -> Result<Option<Bytes>> {
-        let run = self.state().write_verifier.clone();
+        let run = self.state.lock().write_verifier.clone();
         let answer = async {
             match run {
                 Some(run) => Ok(Some(run)),

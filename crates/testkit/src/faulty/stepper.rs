@@ -1,10 +1,12 @@
 //! Stops at which every call waits until the test releases it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use base::Mutex;
 
 use tokio::sync::Notify;
 
-use super::gate::{Gate, gate_with};
+use super::gate::{Gate, gate};
 use super::plan::Orders;
 use crate::call::Call;
 
@@ -30,19 +32,15 @@ impl Stepper {
         Stepper(Arc::new(Inner { line: Mutex::default(), arrivals }))
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.0.line.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Gives a new call its two stops.
     pub(super) fn stop(&self, call: Call, orders: &mut Orders) {
-        let mut line = self.line();
+        let mut line = self.0.line.lock();
         if line.is_open || !call.is_round_trip() {
             return;
         }
         line.calls.retain(|(_, gate)| !gate.is_over());
         for order in [&mut orders.before, &mut orders.after] {
-            let (gate, barrier) = gate_with(self.0.arrivals.clone());
+            let (gate, barrier) = gate(Some(self.0.arrivals.clone()));
             order.barriers.push(barrier);
             line.calls.push((call, gate));
         }
@@ -51,13 +49,13 @@ impl Stepper {
     /// Number of calls at a stop.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.line().calls.iter().filter(|(_, gate)| gate.is_waiting()).count()
+        self.0.line.lock().calls.iter().filter(|(_, gate)| gate.is_waiting()).count()
     }
 
     /// Releases one of the stopped calls: the one with this index, in the order in which the calls
     /// were made. `None` if there are fewer.
     pub fn release(&self, number: usize) -> Option<Call> {
-        let line = self.line();
+        let line = self.0.line.lock();
         let mut waiting = line.calls.iter().filter(|(_, gate)| gate.is_waiting());
         let (call, gate) = waiting.nth(number)?;
         gate.release();
@@ -71,7 +69,7 @@ impl Stepper {
 
     /// Releases all calls, stopped and future ones.
     pub fn open(&self) {
-        let mut line = self.line();
+        let mut line = self.0.line.lock();
         line.is_open = true;
         // Dropping a gate releases its call.
         line.calls.clear();

@@ -22,7 +22,7 @@ fn done<T>(what: &str, at: &str, result: base::Result<T>) -> T {
 impl MemRemote {
     /// Runs `change` on the tree, atomically.
     pub fn edit<T>(&self, change: impl FnOnce(&mut Tree) -> T) -> T {
-        change(&mut self.state().tree)
+        change(&mut self.state.lock().tree)
     }
 
     /// Creates or replaces the file `at` with this content; creates missing parent directories.
@@ -94,7 +94,7 @@ impl MemRemote {
     #[track_caller]
     pub fn set_unseen(&self, at: &str, errno: Errno) {
         let ino = done("set_unseen", at, self.edit(|tree| tree.lookup(&path(at), Follow::No)));
-        self.state().unseen.insert(ino, errno);
+        self.state.lock().unseen.insert(ino, errno);
     }
 
     #[track_caller]

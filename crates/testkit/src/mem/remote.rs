@@ -2,12 +2,12 @@
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Create, Data, Dh, DirEntry, Errno, Fh, OpenFlags, Opened, Remote, RemotePath,
-    RenameMode, Result, StatVfs,
+    Attr, AttrChange, Create, Data, Dh, DirEntry, DirGuard, Errno, Fh, OpenFlags, OpenGuard,
+    Opened, Remote, RemotePath, RenameMode, Result, StatVfs,
 };
 use bytes::Bytes;
 
-use super::{GiveBack, Late, Listing, MemRemote, OpenFile, Options, State};
+use super::{Listing, MemRemote, OpenFile, Options, State};
 use crate::call::Call;
 use crate::tree::Follow;
 
@@ -31,11 +31,11 @@ impl Remote for MemRemote {
 
     async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
         self.calls.count(Call::Opendir);
-        let dh = self.state().opendir(path, &self.options);
-        let give_back = dh.ok().map(GiveBack::Directory);
-        let mut late = Late { remote: self, give_back };
+        let dh = self.state.lock().opendir(path, &self.options);
+        // Closed if the call is dropped before its reply is delivered.
+        let late = dh.ok().map(|dh| DirGuard::new(self, dh));
         self.answer_arrives().await;
-        late.give_back = None;
+        late.map(DirGuard::take);
         dh
     }
 
@@ -45,16 +45,15 @@ impl Remote for MemRemote {
 
     fn closedir(&self, dh: Dh) {
         self.calls.count(Call::Closedir);
-        self.state().closedir(dh);
+        self.state.lock().closedir(dh);
     }
 
     async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
         self.calls.count(Call::Open);
-        let opened = self.state().open(path, flags, &self.options);
-        let give_back = opened.as_ref().ok().map(|opened| GiveBack::File(opened.fh));
-        let mut late = Late { remote: self, give_back };
+        let opened = self.state.lock().open(path, flags, &self.options);
+        let late = opened.as_ref().ok().map(|opened| OpenGuard::new(self, opened.fh));
         self.answer_arrives().await;
-        late.give_back = None;
+        late.map(OpenGuard::take);
         opened
     }
 
@@ -105,7 +104,7 @@ impl Remote for MemRemote {
 
     fn close(&self, fh: Fh) {
         self.calls.count(Call::Close);
-        self.state().close(fh);
+        self.state.lock().close(fh);
     }
 
     async fn finish(&self, fh: Fh) -> Result<()> {
@@ -173,7 +172,7 @@ impl Remote for MemRemote {
     }
 
     async fn write_verifier(&self) -> Result<Option<Bytes>> {
-        Ok(self.write_verifier.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone())
+        Ok(self.write_verifier.lock().clone())
     }
 
     async fn copy(

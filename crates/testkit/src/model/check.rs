@@ -5,11 +5,14 @@ use std::fmt;
 use base::{FileKind, Result, Timestamp};
 
 use super::journal::Journal;
-use super::killed::{Aftermath, check_until_killed, is_of_killed, is_part};
+use super::killed::{
+    Aftermath, Loss, State, check_until_killed, is_of_killed, is_part, loss, state, unreadable,
+};
 use super::op::Answer;
 use super::reference::{RECENT, Reference, UNKNOWN};
-use super::snapshot::snapshot;
+use super::snapshot::{Node, Nodes, snapshot};
 use super::{FDS, Features, Op, Stat, Subject};
+use crate::tree::Ino;
 
 /// Maximum difference between the subject's clock and this machine's, in seconds: the kernel uses
 /// the time of its last tick, and a server truncates to whole seconds.
@@ -88,33 +91,29 @@ impl Trial {
                 if op.needs().all(|fd| self.reference.is_open(fd))
                     && let Step::Killed(op) = self.step(Some(index), op, subject, is_killed)?
                 {
-                    return Ok(self.killed(op));
+                    return Ok(self.aftermath(true, op));
                 }
             }
         }
-        let compared = self.compare_trees("with files open", subject);
-        if compared.is_err() && is_killed() {
-            return Ok(self.killed(None));
+        match self.compare_trees("with files open", subject) {
+            Err(_) if is_killed() => return Ok(self.aftermath(true, None)),
+            compared => compared?,
         }
-        compared?;
         for fd in (0..FDS).filter(|fd| self.reference.is_open(*fd)).collect::<Vec<_>>() {
             let step = self.step(None, &Op::Close { fd }, subject, is_killed)?;
             if let Step::Killed(op) = step {
-                return Ok(self.killed(op));
+                return Ok(self.aftermath(true, op));
             }
         }
-        let compared = self.compare_trees("after all is closed", subject);
-        if compared.is_err() && is_killed() {
-            return Ok(self.killed(None));
+        match self.compare_trees("after all is closed", subject) {
+            Err(_) if is_killed() => Ok(self.aftermath(true, None)),
+            compared => compared.map(|()| self.aftermath(false, None)),
         }
-        compared?;
-        let Trial { mut reference, journal, rules, operations } = self;
-        Ok(Aftermath::finished(&mut reference, journal, rules, operations))
     }
 
-    fn killed(self, in_flight: Option<Op>) -> Aftermath {
+    fn aftermath(self, killed: bool, in_flight: Option<Op>) -> Aftermath {
         let Trial { reference, journal, rules, operations } = self;
-        Aftermath::killed(reference, journal, rules, operations, in_flight)
+        Aftermath::new(reference, journal, rules, operations, killed, in_flight)
     }
 
     fn step(
@@ -160,7 +159,10 @@ impl Trial {
         when: &str,
         subject: &mut impl Subject,
     ) -> std::result::Result<(), Divergence> {
-        self.rules.compare_trees(when, &mut self.reference, subject)
+        let found = snapshot(subject).map_err(|errno| unreadable(when, errno).divergence)?;
+        let expected = state(&mut self.reference);
+        let compared = self.rules.compare(when, &expected, &found, |_, _, _, _| None);
+        compared.map_err(|loss| loss.divergence)
     }
 }
 
@@ -171,7 +173,7 @@ fn diverged(
     got: &Result<Answer>,
 ) -> Divergence {
     let first_difference = match (expected, got) {
-        (Ok(Answer::Bytes(expected)), Ok(Answer::Bytes(got))) => difference(expected, got),
+        (Ok(expected), Ok(got)) => expected.first_difference(got),
         _ => String::new(),
     };
     Divergence {
@@ -190,39 +192,36 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    fn compare_trees(
+    /// Compares a whole tree. For each entry `allowance` adapts the expected attributes to what it
+    /// may have lost, and returns the number of unexplained bytes; `None` if its content must be
+    /// the expected one.
+    pub(super) fn compare(
         &self,
         when: &str,
-        reference: &mut Reference,
-        subject: &mut impl Subject,
-    ) -> std::result::Result<(), Divergence> {
-        let diverged = |what: String, expected: String, got: String| Divergence {
-            index: None,
-            what: format!("{when}, {what}"),
-            expected,
-            got,
-        };
-        let expected = snapshot(reference).expect("the reference can be read");
-        let got = snapshot(subject).map_err(|errno| {
-            diverged("reading the tree".into(), "no error".into(), format!("{errno:?}"))
-        })?;
-        let (names, seen): (Vec<_>, Vec<_>) = (expected.keys().collect(), got.keys().collect());
+        expected: &State,
+        found: &Nodes,
+        allowance: impl Fn(&str, Ino, &mut Stat, &Node) -> Option<u64>,
+    ) -> std::result::Result<(), Loss> {
+        let (names, seen): (Vec<_>, Vec<_>) = (expected.keys().collect(), found.keys().collect());
         if names != seen {
-            return Err(diverged("all names".into(), format!("{names:?}"), format!("{seen:?}")));
+            return Err(loss(format!("{when}, all names"), &names, &seen));
         }
-        for ((path, (stat, answer)), (seen_stat, seen_answer)) in expected.iter().zip(got.values())
-        {
-            if !self.same_stat(stat, seen_stat) {
-                let what = format!("attributes of {path:?}");
-                return Err(diverged(what, format!("{stat:?}"), format!("{seen_stat:?}")));
+        for ((path, (ino, (stat, answer))), seen) in expected.iter().zip(found.values()) {
+            let mut stat = *stat;
+            let unexplained = allowance(path, *ino, &mut stat, seen);
+            let (seen_stat, seen_answer) = seen;
+            if !self.same_stat(&stat, seen_stat) {
+                return Err(loss(format!("{when}, attributes of {path:?}"), &stat, seen_stat));
             }
-            if answer != seen_answer {
-                let at = match (answer, seen_answer) {
-                    (Answer::Bytes(expected), Answer::Bytes(got)) => difference(expected, got),
-                    _ => String::new(),
-                };
-                let what = format!("content of {path:?}");
-                return Err(diverged(what, format!("{answer:?}"), format!("{seen_answer:?}{at}")));
+            let bytes = match unexplained {
+                Some(bytes) => bytes,
+                None if answer == seen_answer => 0,
+                None => answer.differing_bytes(seen_answer),
+            };
+            if bytes > 0 {
+                let mut loss = loss(format!("{when}, content of {path:?}"), answer, seen_answer);
+                loss.divergence.got += &answer.first_difference(seen_answer);
+                return Err(Loss { bytes, ..loss });
             }
         }
         Ok(())
@@ -235,7 +234,7 @@ impl Rules {
         }
     }
 
-    pub(super) fn same_stat(&self, expected: &Stat, got: &Stat) -> bool {
+    fn same_stat(&self, expected: &Stat, got: &Stat) -> bool {
         let recent = || {
             let now = Timestamp::now().secs;
             let since = self.started_secs - CLOCK_SLACK_SECS;
@@ -252,12 +251,4 @@ impl Rules {
             && (directory || expected.size == got.size)
             && (directory || !self.features.link_counts || expected.links == got.links)
     }
-}
-
-/// The first difference of two contents.
-fn difference(expected: &[u8], got: &[u8]) -> String {
-    let at = expected.iter().zip(got).position(|(one, other)| one != other);
-    let at = at.unwrap_or_else(|| expected.len().min(got.len()));
-    let byte = |bytes: &[u8]| bytes.get(at).map_or("end".into(), |byte| format!("{byte:#04x}"));
-    format!(" (first difference at {at}: expected {}, got {})", byte(expected), byte(got))
 }

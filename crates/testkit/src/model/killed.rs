@@ -13,7 +13,7 @@ use super::check::{Rules, Trial};
 use super::journal::Journal;
 use super::op::Answer;
 use super::reference::Reference;
-use super::snapshot::{Node, snapshot};
+use super::snapshot::{Node, Nodes, snapshot};
 use super::{Divergence, Op, Subject};
 use crate::tree::Ino;
 
@@ -45,7 +45,7 @@ pub(super) fn is_part(expected: &Result<Answer>, got: &Result<Answer>) -> bool {
 }
 
 /// The entry at each path, and its inode.
-type State = BTreeMap<String, (Ino, Node)>;
+pub(super) type State = BTreeMap<String, (Ino, Node)>;
 
 /// The required state after a list of operations.
 #[derive(Debug)]
@@ -78,21 +78,13 @@ impl fmt::Display for Loss {
 }
 
 impl Aftermath {
-    pub(super) fn finished(
-        reference: &mut Reference,
-        journal: Journal,
-        rules: Rules,
-        operations: u64,
-    ) -> Aftermath {
-        let states = vec![state(reference)];
-        Aftermath { states, in_flight: None, killed: false, journal, rules, operations }
-    }
-
-    pub(super) fn killed(
+    /// After these operations, and perhaps the one `in_flight`.
+    pub(super) fn new(
         mut reference: Reference,
         mut journal: Journal,
         rules: Rules,
         operations: u64,
+        killed: bool,
         in_flight: Option<Op>,
     ) -> Aftermath {
         let mut states = vec![state(&mut reference)];
@@ -107,7 +99,7 @@ impl Aftermath {
             }
             states.push(state(&mut reference));
         }
-        Aftermath { states, in_flight, killed: true, journal, rules, operations }
+        Aftermath { states, in_flight, killed, journal, rules, operations }
     }
 
     /// Whether the list ended with a kill.
@@ -125,8 +117,7 @@ impl Aftermath {
     /// Compares with a subject that has the same files, such as the next mount, or the directory
     /// behind the mount.
     pub fn inspect(&self, when: &str, subject: &mut impl Subject) -> std::result::Result<(), Loss> {
-        let found = snapshot(subject)
-            .map_err(|errno| loss(format!("{when}, reading the tree"), &"no error", &errno))?;
+        let found = snapshot(subject).map_err(|errno| unreadable(when, errno))?;
         let mut first = None;
         for state in &self.states {
             match self.compare(when, state, &found) {
@@ -146,7 +137,7 @@ impl Aftermath {
 
     /// Whether a rename that must not replace is half done: servers create the second name and then
     /// remove the first.
-    fn is_half_renamed(&self, when: &str, found: &BTreeMap<String, Node>) -> bool {
+    fn is_half_renamed(&self, when: &str, found: &Nodes) -> bool {
         let Some(Op::Rename { mode: RenameMode::NoReplace, .. }) = self.in_flight else {
             return false;
         };
@@ -156,47 +147,23 @@ impl Aftermath {
         self.compare(when, &both, found).is_ok()
     }
 
-    fn compare(
-        &self,
-        when: &str,
-        state: &State,
-        found: &BTreeMap<String, Node>,
-    ) -> std::result::Result<(), Loss> {
-        let (names, seen): (Vec<_>, Vec<_>) = (state.keys().collect(), found.keys().collect());
-        if names != seen {
-            return Err(loss(format!("{when}, all names"), &names, &seen));
-        }
+    fn compare(&self, when: &str, state: &State, found: &Nodes) -> std::result::Result<(), Loss> {
         let loose = self.loose_paths();
-        for ((path, (ino, (stat, answer))), (seen_stat, seen_answer)) in
-            state.iter().zip(found.values())
-        {
-            let mut stat = *stat;
-            if loose.contains(path.as_str()) || self.journal.is_changed(*ino) {
+        self.rules.compare(when, state, found, |path, ino, stat, (seen_stat, seen_answer)| {
+            if loose.contains(path) || self.journal.is_changed(ino) {
                 (stat.mtime, stat.perm) = (seen_stat.mtime, seen_stat.perm);
             }
             let unexplained = match seen_answer {
                 Answer::Bytes(bytes) if seen_stat.kind == FileKind::Regular => {
-                    self.journal.unexplained(*ino, bytes)
+                    self.journal.unexplained(ino, bytes)
                 }
                 _ => None,
             };
             if unexplained.is_some() {
                 stat.size = seen_stat.size;
             }
-            if !self.rules.same_stat(&stat, seen_stat) {
-                return Err(loss(format!("{when}, attributes of {path:?}"), &stat, seen_stat));
-            }
-            let bytes = match unexplained {
-                Some(bytes) => bytes,
-                None if answer == seen_answer => 0,
-                None => answer.differing_bytes(seen_answer),
-            };
-            if bytes > 0 {
-                let what = format!("{when}, content of {path:?}");
-                return Err(Loss { bytes, ..loss(what, answer, seen_answer) });
-            }
-        }
-        Ok(())
+            unexplained
+        })
     }
 
     /// Paths changed by the operation in flight, and their parent directories.
@@ -210,13 +177,18 @@ impl Aftermath {
     }
 }
 
-fn loss(what: String, expected: &dyn fmt::Debug, got: &dyn fmt::Debug) -> Loss {
+pub(super) fn loss(what: String, expected: &dyn fmt::Debug, got: &dyn fmt::Debug) -> Loss {
     let (expected, got) = (format!("{expected:?}"), format!("{got:?}"));
     Loss { divergence: Divergence { index: None, what, expected, got }, bytes: 0 }
 }
 
+/// The tree cannot be read.
+pub(super) fn unreadable(when: &str, errno: Errno) -> Loss {
+    loss(format!("{when}, reading the tree"), &"no error", &errno)
+}
+
 /// The whole state of the reference.
-fn state(reference: &mut Reference) -> State {
+pub(super) fn state(reference: &mut Reference) -> State {
     let nodes = snapshot(reference).expect("the reference can be read");
     let with_ino = |(path, node): (String, Node)| {
         let ino = reference.ino(&path);

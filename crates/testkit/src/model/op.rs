@@ -6,109 +6,64 @@ use base::{OpenFlags, RenameMode, Result};
 
 use super::{Entry, Stat, Subject};
 
-/// An operation on a [`Subject`]. Fields are as in its methods.
-///
-/// Paths are literals, so that a printed list can be pasted into a test.
-#[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "each is a method of Subject, with its parameters as fields")]
-pub enum Op {
-    Open {
-        fd: usize,
-        path: &'static str,
-        flags: OpenFlags,
-    },
-    Close {
-        fd: usize,
-    },
-    Pread {
-        fd: usize,
-        offset: u64,
-        len: usize,
-    },
+macro_rules! operations {
+    ($($(#[$doc:meta])* $op:ident { $($field:ident: $kind:ty),* }
+        => $method:ident($($arg:expr),*), $answer:expr;)*) => {
+        /// An operation on a [`Subject`]. Fields are as in its methods.
+        ///
+        /// Paths are literals, so that a printed list can be pasted into a test.
+        #[derive(Clone, Debug, PartialEq)]
+        #[expect(missing_docs, reason = "each is a method of Subject, with its parameters as fields")]
+        pub enum Op {
+            $($(#[$doc])* $op { $($field: $kind),* },)*
+        }
+
+        impl Op {
+            /// Executes the operation.
+            pub(super) fn apply(&self, subject: &mut impl Subject) -> Result<Answer> {
+                match *self {
+                    $(Op::$op { $($field),* } => subject.$method($($arg),*).map($answer),)*
+                }
+            }
+        }
+    };
+}
+
+operations! {
+    Open { fd: usize, path: &'static str, flags: OpenFlags }
+        => open(fd, path, flags), Answer::Done;
+    Close { fd: usize } => close(fd), Answer::Done;
+    Pread { fd: usize, offset: u64, len: usize } => pread(fd, offset, len), Answer::Bytes;
     /// Writes `len` bytes that are derived from `fill`.
-    Pwrite {
-        fd: usize,
-        offset: u64,
-        len: usize,
-        fill: u8,
-    },
-    Ftruncate {
-        fd: usize,
-        size: u64,
-    },
-    Fstat {
-        fd: usize,
-    },
-    Fsync {
-        fd: usize,
-    },
-    Fchmod {
-        fd: usize,
-        perm: u32,
-    },
-    Futimens {
-        fd: usize,
-        secs: i64,
-    },
-    CopyRange {
-        from: usize,
-        from_offset: u64,
-        to: usize,
-        to_offset: u64,
-        len: usize,
-    },
-    Truncate {
-        path: &'static str,
-        size: u64,
-    },
-    Mkdir {
-        path: &'static str,
-        perm: u32,
-    },
-    Rmdir {
-        path: &'static str,
-    },
-    Unlink {
-        path: &'static str,
-    },
-    Symlink {
-        target: &'static str,
-        path: &'static str,
-    },
-    Readlink {
-        path: &'static str,
-    },
-    Link {
-        existing: &'static str,
-        new: &'static str,
-    },
-    Rename {
-        from: &'static str,
-        to: &'static str,
-        mode: RenameMode,
-    },
-    Chmod {
-        path: &'static str,
-        perm: u32,
-    },
-    Utimens {
-        path: &'static str,
-        secs: i64,
-        follow: bool,
-    },
-    Stat {
-        path: &'static str,
-        follow: bool,
-    },
-    Readdir {
-        path: &'static str,
-    },
+    Pwrite { fd: usize, offset: u64, len: usize, fill: u8 }
+        => pwrite(fd, offset, &pattern(fill, len)), Answer::Count;
+    Ftruncate { fd: usize, size: u64 } => ftruncate(fd, size), Answer::Done;
+    Fstat { fd: usize } => fstat(fd), Answer::Stat;
+    Fsync { fd: usize } => fsync(fd), Answer::Done;
+    Fchmod { fd: usize, perm: u32 } => fchmod(fd, perm), Answer::Done;
+    Futimens { fd: usize, secs: i64 } => futimens(fd, secs), Answer::Done;
+    CopyRange { from: usize, from_offset: u64, to: usize, to_offset: u64, len: usize }
+        => copy_range(from, from_offset, to, to_offset, len), Answer::Count;
+    Truncate { path: &'static str, size: u64 } => truncate(path, size), Answer::Done;
+    Mkdir { path: &'static str, perm: u32 } => mkdir(path, perm), Answer::Done;
+    Rmdir { path: &'static str } => rmdir(path), Answer::Done;
+    Unlink { path: &'static str } => unlink(path), Answer::Done;
+    Symlink { target: &'static str, path: &'static str } => symlink(target, path), Answer::Done;
+    Readlink { path: &'static str } => readlink(path), Answer::Bytes;
+    Link { existing: &'static str, new: &'static str } => link(existing, new), Answer::Done;
+    Rename { from: &'static str, to: &'static str, mode: RenameMode }
+        => rename(from, to, mode), Answer::Done;
+    Chmod { path: &'static str, perm: u32 } => chmod(path, perm), Answer::Done;
+    Utimens { path: &'static str, secs: i64, follow: bool }
+        => utimens(path, secs, follow), Answer::Done;
+    Stat { path: &'static str, follow: bool } => stat(path, follow), Answer::Stat;
+    Readdir { path: &'static str } => readdir(path), Answer::sorted;
 }
 
 /// The result of an operation.
 #[derive(Clone, PartialEq)]
 pub(super) enum Answer {
-    Done,
+    Done(()),
     Count(usize),
     Bytes(Vec<u8>),
     Stat(Stat),
@@ -119,7 +74,7 @@ pub(super) enum Answer {
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Answer::Done => f.write_str("done"),
+            Answer::Done(()) => f.write_str("done"),
             Answer::Count(count) => write!(f, "{count}"),
             Answer::Bytes(bytes) => {
                 let shown = &bytes[..bytes.len().min(32)];
@@ -136,6 +91,23 @@ impl fmt::Debug for Answer {
 }
 
 impl Answer {
+    /// A listing, in the order of the names.
+    fn sorted(mut entries: Vec<Entry>) -> Answer {
+        entries.sort_by(|one, other| one.0.cmp(&other.0));
+        Answer::Entries(entries)
+    }
+
+    /// The first difference of two contents, for a failure message; empty for other results.
+    pub(super) fn first_difference(&self, got: &Answer) -> String {
+        let (Answer::Bytes(expected), Answer::Bytes(got)) = (self, got) else {
+            return String::new();
+        };
+        let at = expected.iter().zip(got).position(|(one, other)| one != other);
+        let at = at.unwrap_or_else(|| expected.len().min(got.len()));
+        let byte = |bytes: &[u8]| bytes.get(at).map_or("end".into(), |byte| format!("{byte:#04x}"));
+        format!(" (first difference at {at}: expected {}, got {})", byte(expected), byte(got))
+    }
+
     /// Number of bytes in which two contents differ, one of which may be longer; 1 for other
     /// results.
     pub(super) fn differing_bytes(&self, other: &Answer) -> u64 {
@@ -161,42 +133,6 @@ impl Op {
             _ => (None, None),
         };
         one.into_iter().chain(other)
-    }
-
-    /// Executes the operation.
-    pub(super) fn apply(&self, subject: &mut impl Subject) -> Result<Answer> {
-        let done = |()| Answer::Done;
-        match *self {
-            Op::Open { fd, path, flags } => subject.open(fd, path, flags).map(done),
-            Op::Close { fd } => subject.close(fd).map(done),
-            Op::Pread { fd, offset, len } => subject.pread(fd, offset, len).map(Answer::Bytes),
-            Op::Pwrite { fd, offset, len, fill } => {
-                subject.pwrite(fd, offset, &pattern(fill, len)).map(Answer::Count)
-            }
-            Op::Ftruncate { fd, size } => subject.ftruncate(fd, size).map(done),
-            Op::Fstat { fd } => subject.fstat(fd).map(Answer::Stat),
-            Op::Fsync { fd } => subject.fsync(fd).map(done),
-            Op::Fchmod { fd, perm } => subject.fchmod(fd, perm).map(done),
-            Op::Futimens { fd, secs } => subject.futimens(fd, secs).map(done),
-            Op::CopyRange { from, from_offset, to, to_offset, len } => {
-                subject.copy_range(from, from_offset, to, to_offset, len).map(Answer::Count)
-            }
-            Op::Truncate { path, size } => subject.truncate(path, size).map(done),
-            Op::Mkdir { path, perm } => subject.mkdir(path, perm).map(done),
-            Op::Rmdir { path } => subject.rmdir(path).map(done),
-            Op::Unlink { path } => subject.unlink(path).map(done),
-            Op::Symlink { target, path } => subject.symlink(target, path).map(done),
-            Op::Readlink { path } => subject.readlink(path).map(Answer::Bytes),
-            Op::Link { existing, new } => subject.link(existing, new).map(done),
-            Op::Rename { from, to, mode } => subject.rename(from, to, mode).map(done),
-            Op::Chmod { path, perm } => subject.chmod(path, perm).map(done),
-            Op::Utimens { path, secs, follow } => subject.utimens(path, secs, follow).map(done),
-            Op::Stat { path, follow } => subject.stat(path, follow).map(Answer::Stat),
-            Op::Readdir { path } => subject.readdir(path).map(|mut entries| {
-                entries.sort_by(|one, other| one.0.cmp(&other.0));
-                Answer::Entries(entries)
-            }),
-        }
     }
 }
 

@@ -13,8 +13,11 @@ const WHOLE_FILE: usize = 1 << 20;
 /// The entry at a path: its attributes, and its bytes or its target.
 pub(super) type Node = (Stat, Answer);
 
+/// All entries, by path.
+pub(super) type Nodes = BTreeMap<String, Node>;
+
 /// Everything in `subject`, by path.
-pub(super) fn snapshot(subject: &mut impl Subject) -> Result<BTreeMap<String, Node>> {
+pub(super) fn snapshot(subject: &mut impl Subject) -> Result<Nodes> {
     let mut nodes = BTreeMap::new();
     let mut directories = vec![String::new()];
     while let Some(directory) = directories.pop() {
@@ -24,7 +27,7 @@ pub(super) fn snapshot(subject: &mut impl Subject) -> Result<BTreeMap<String, No
                 if directory.is_empty() { name.into() } else { format!("{directory}/{name}") };
             let stat = subject.stat(&path, false)?;
             let answer = match kind {
-                FileKind::Directory => Answer::Done,
+                FileKind::Directory => Answer::Done(()),
                 FileKind::Symlink => Answer::Bytes(subject.readlink(&path)?),
                 _ => Answer::Bytes(whole_file(subject, &path)?),
             };

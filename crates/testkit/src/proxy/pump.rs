@@ -5,7 +5,9 @@
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use base::Mutex;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
@@ -113,7 +115,7 @@ impl Connection {
             }
             Some(instruction) => {
                 let id = message::id(&packet[4..]).ok_or(Ended)?;
-                self.reply_instructions().insert(id, instruction);
+                self.reply_instructions.lock().insert(id, instruction);
             }
             None => {}
         }
@@ -130,7 +132,7 @@ impl Connection {
     ) -> Result<(), Ended> {
         while let Some(packet) = receive(&mut from).await? {
             let id = message::id(&packet[4..]).filter(|_| packet[4] != VERSION);
-            let instruction = id.and_then(|id| self.reply_instructions().remove(&id));
+            let instruction = id.and_then(|id| self.reply_instructions.lock().remove(&id));
             if let Some(instruction) =
                 instruction.as_ref().filter(|it| it.moment == Moment::BeforeReply)
             {
@@ -144,10 +146,6 @@ impl Connection {
             }
         }
         Ok(())
-    }
-
-    fn reply_instructions(&self) -> std::sync::MutexGuard<'_, HashMap<u32, Instruction>> {
-        self.reply_instructions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
