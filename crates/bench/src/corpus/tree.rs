@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 use super::last_changed;
 
+pub(crate) use listing::at;
 pub use listing::{Kind, Links, Listing, Tally, bytes_below, digest, files, line, survey};
 
 /// Makes `dir` with a tree of `files` files.

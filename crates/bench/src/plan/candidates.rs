@@ -69,8 +69,7 @@ pub(super) fn make(
             word if word == OURS => request.program.clone(),
             word => PathBuf::from(word),
         };
-        let subject = Mounted::new(name, program, words, Arc::clone(server))
-            .with_start_limit(setting.start_limit);
+        let subject = Mounted::new(name, program, words, Arc::clone(server), setting.start_limit);
         candidates.push(Candidate { subject: Arc::new(subject), described: true });
     }
     // With a host there is no page cache of a server on this machine that could be dropped.

@@ -30,7 +30,7 @@ pub(super) const TAR: Program = program("tar", "tar", Some("--version"));
 pub(super) const LFTP: Program = program("lftp", "lftp", Some("--version"));
 pub(super) const VSFTPD: Program = program("vsftpd", "vsftpd", None);
 /// It unmounts for users who are not root; sshfs and rclone need it anyway.
-pub(super) const FUSERMOUNT: Program = program("fusermount3", "fuse3", Some("-V"));
+pub(super) const FUSERMOUNT: Program = program("fusermount3", "fuse3", None);
 
 const fn program(
     name: &'static str,
