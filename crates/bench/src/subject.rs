@@ -24,6 +24,7 @@ use crate::results::{LeftOut, SubjectInfo};
 use crate::storage::Storage;
 
 pub use mount::START_LIMIT;
+pub(crate) use programs::version;
 pub use target::{Target, target};
 
 /// A program, mount or transport that can be measured.

@@ -230,13 +230,18 @@ pub fn parse(list: &str) -> Result<Vec<Spec>, Unknown> {
 
 fn unknown(name: &str) -> Unknown {
     let names = ENTRIES.iter().map(|entry| entry.name).chain(GROUPS.iter().map(|group| group.0));
-    let nearest = names
-        .map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate))
-        // One slip in every three letters; a shorter word is like too many others.
-        .filter(|(slips, _)| *slips <= name.chars().count() / 3)
-        .min_by_key(|(slips, _)| *slips);
-    let hint = nearest.map(|(_, name)| format!(" (did you mean '{name}'?)")).unwrap_or_default();
+    let hint =
+        nearest(name, names).map(|name| format!(" (did you mean '{name}'?)")).unwrap_or_default();
     Unknown { name: name.to_owned(), hint }
+}
+
+/// The name that a misspelled word most likely stands for: one slip in every three letters.
+pub(crate) fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    names
+        .map(|name| (strsim::damerau_levenshtein(word, name), name))
+        .filter(|(slips, name)| *slips <= name.len().div_ceil(3))
+        .min_by_key(|(slips, _)| *slips)
+        .map(|(_, name)| name)
 }
 
 impl Spec {
@@ -290,11 +295,6 @@ impl Spec {
     }
 }
 
-/// The first program of an entry that is not installed.
-fn missing(entry: &Entry) -> Option<&'static Program> {
-    entry.making.programs().iter().copied().find(|program| program.find().is_none())
-}
-
 /// One line of `--list`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
@@ -302,35 +302,26 @@ pub struct Listed {
     pub name: &'static str,
     /// One line.
     pub about: &'static str,
-    /// Version of what is installed, or the package to install. Groups and the disk have none.
-    pub state: State,
-}
-
-/// Whether a subject can be measured here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
-    /// It can; the version, where it is known.
-    Ready(String),
-    /// This package is wanted.
-    Missing(&'static str),
-    /// A name for several.
-    Group,
+    /// Version of what is installed, as far as it is known, or the package to install. Groups and the
+    /// disk have no version.
+    pub state: Result<String, &'static str>,
 }
 
 /// All subjects and groups, in the order of reports.
 #[must_use]
 pub fn list(executor: &Executor) -> Vec<Listed> {
     let entries = ENTRIES.iter().map(|entry| {
-        let state = match missing(entry) {
-            Some(program) => State::Missing(program.package),
-            None => State::Ready(match (entry.making, entry.making.programs().first()) {
-                (Making::Sshoal, _) | (_, None) => String::new(),
-                (_, Some(program)) => program.version(executor),
-            }),
+        let programs = entry.making.programs();
+        let missing = programs.iter().find(|program| program.find().is_none());
+        let state = match (missing, entry.making, programs.first()) {
+            (Some(program), ..) => Err(program.package),
+            (None, Making::Sshoal, _) | (None, _, None) => Ok(String::new()),
+            (None, _, Some(program)) => Ok(program.version(executor)),
         };
         Listed { name: entry.name, about: entry.about, state }
     });
-    let groups = GROUPS.iter().map(|&(name, about)| Listed { name, about, state: State::Group });
+    let groups =
+        GROUPS.iter().map(|&(name, about)| Listed { name, about, state: Ok(String::new()) });
     entries.chain(groups).collect()
 }
 

@@ -156,9 +156,8 @@ impl Mount {
         self.connection = None;
         match ended {
             // What could not be written is said so late by some.
-            Some(ended) if !ended.status.success() => Err(Failure::failed(format!(
-                "its daemon was unmounted and ended with {}: {words}",
-                ended.status
+            Some(status) if !status.success() => Err(Failure::failed(format!(
+                "its daemon was unmounted and ended with {status}: {words}"
             ))),
             Some(_) => Ok(()),
             None => Err(Failure::failed(format!(
@@ -220,7 +219,7 @@ impl Drop for Mount {
 }
 
 fn ended(daemon: &Background, before: &str) -> String {
-    let status = daemon.ended().map(|ended| format!(" ({})", ended.status)).unwrap_or_default();
+    let status = daemon.ended().map(|status| format!(" ({status})")).unwrap_or_default();
     match daemon.words().trim() {
         "" => format!("it ended{status} before {before}, and said nothing"),
         words => format!("it ended{status} before {before}: {words}"),

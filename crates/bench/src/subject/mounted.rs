@@ -1,6 +1,6 @@
 //! File systems with sshfs's command line: sshfs, sshoal, and programs that a user names.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::subject::{Session, Subject, Tuning};
 use super::identity::Identity;
 use super::mount::{Cache, MountSession};
 use super::{identity, programs};
-use crate::quoting::{joined, shell_quoted};
+use crate::quoting::{joined, shown_command};
 
 /// A program that mounts as `PROGRAM [options] host:dir mountpoint`, and with `-f` stays in the
 /// foreground.
@@ -142,11 +142,4 @@ pub(super) fn device_of_fuse(subject: &str) -> Result<(), LeftOut> {
             remedy: Some("load the module fuse; in a container, give it the device".to_owned()),
         }),
     }
-}
-
-/// A command line as a user would type it.
-pub(super) fn shown_command<Word: AsRef<OsStr>>(words: &[Word]) -> String {
-    let quoted =
-        words.iter().map(|word| shell_quoted(word.as_ref()).to_string_lossy().into_owned());
-    quoted.collect::<Vec<_>>().join(" ")
 }

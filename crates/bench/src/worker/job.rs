@@ -256,8 +256,6 @@ pub struct Done {
     pub latency: Option<Latency>,
     /// All that was read was compared.
     pub verified: bool,
-    /// It was done with `O_DIRECT`.
-    pub direct: bool,
     /// What the worker, and what it has started, had used when the timed part began: connecting,
     /// and making names known.
     pub before: Usage,

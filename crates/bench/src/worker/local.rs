@@ -22,16 +22,16 @@ use crate::failure::Failure;
 /// Where `O_DIRECT` wants memory to begin; a page suffices for every file system.
 const ALIGNMENT_BYTES: usize = 4096;
 
-/// Opens with `O_DIRECT` if that is wanted and supported; returns whether it did.
-fn open(path: &Path, options: &OpenOptions, direct: bool) -> io::Result<(File, bool)> {
+/// Opens with `O_DIRECT` if that is wanted and supported.
+fn open(path: &Path, options: &OpenOptions, direct: bool) -> io::Result<File> {
     if direct {
         let flags = OFlags::DIRECT.bits().cast_signed();
         match options.clone().custom_flags(flags).open(path) {
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {}
-            opened => return Ok((opened?, true)),
+            opened => return opened,
         }
     }
-    Ok((options.open(path)?, false))
+    options.open(path)
 }
 
 /// The record of a number: where it begins, and its length.
@@ -70,7 +70,7 @@ pub(super) fn run(path: &Path, transfer: &Transfer, mut action: Action) -> Resul
     };
 
     let mut clock = Clock::start();
-    let (file, direct) = open(path, &options, transfer.direct).map_err(failed("open"))?;
+    let file = open(path, &options, transfer.direct).map_err(failed("open"))?;
     while !clock.is_over(transfer.until, done.operations, walk.records()) {
         let (offset, len) = record(transfer, transfer.record_bytes, walk.next().unwrap_or(0));
         let bytes = &mut buffer[..len];
@@ -108,7 +108,7 @@ pub(super) fn run(path: &Path, transfer: &Transfer, mut action: Action) -> Resul
     drop(file);
     done.seconds = clock.seconds();
     let latency = latencies.into_latency().filter(|_| transfer.order != Order::Sequential);
-    Ok(Done { latency, verified: action.finish()?, direct, ..done })
+    Ok(Done { latency, verified: action.finish()?, ..done })
 }
 
 /// Reads until the buffer is full or the file ends; gives how much it was.
