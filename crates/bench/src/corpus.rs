@@ -53,6 +53,17 @@ pub fn last_changed() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_700_000_000)
 }
 
+/// SHA-256 in hexadecimal of a file, or of the listing of a tree (see [`tree::digest`]).
+///
+/// # Errors
+/// Those of opening and reading.
+pub fn digest(path: &Path) -> io::Result<String> {
+    match fs::metadata(path).map_err(|error| tree::at(path, &error))?.is_dir() {
+        true => tree::digest(path),
+        false => digest_file(path),
+    }
+}
+
 /// SHA-256 of a file in hexadecimal, as `sha256sum` prints it.
 ///
 /// # Errors

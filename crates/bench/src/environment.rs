@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
+
+use procfs::{Current, Meminfo};
 
 use crate::executor::{Executor, find_program, last_words};
 use crate::mount_table;
 use crate::quoting::shell_quoted;
 use crate::results::Environment;
 use crate::server::{Handshake, Server};
+use crate::subject;
 
 /// Longest time for one query.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -36,24 +38,24 @@ const FLAGS: [&str; 18] = [
     "asimd", // ARM
 ];
 
-/// Programs that a run may use, and the arguments that print their version.
-const PROGRAMS: [(&str, &[&str]); 16] = [
-    ("ssh", &["-V"]),
-    ("sshfs", &["-V"]),
-    ("fusermount3", &["-V"]),
-    ("rclone", &["version"]),
-    ("rsync", &["--version"]),
-    ("lftp", &["--version"]),
-    ("curl", &["--version"]),
-    ("fio", &["--version"]),
-    ("tar", &["--version"]),
-    ("find", &["--version"]),
-    ("grep", &["--version"]),
-    ("git", &["--version"]),
-    ("make", &["--version"]),
-    ("gcc", &["--version"]),
-    ("openssl", &["version"]),
-    ("ip", &["-V"]),
+/// Programs that a run may use, and the argument that prints their version.
+const PROGRAMS: [(&str, &str); 16] = [
+    ("ssh", "-V"),
+    ("sshfs", "-V"),
+    ("fusermount3", "-V"),
+    ("rclone", "version"),
+    ("rsync", "--version"),
+    ("lftp", "--version"),
+    ("curl", "--version"),
+    ("fio", "--version"),
+    ("tar", "--version"),
+    ("find", "--version"),
+    ("grep", "--version"),
+    ("git", "--version"),
+    ("make", "--version"),
+    ("gcc", "--version"),
+    ("openssl", "version"),
+    ("ip", "-V"),
 ];
 
 /// Describes this machine and the server's. What cannot be found out is empty, and fails no run.
@@ -73,19 +75,25 @@ pub fn gather(scratch: &Path, server: &Server, executor: &Executor) -> Environme
         Some(root) => kind(&root),
         None => kind_at_server(server, executor),
     };
-    let processor = read("/proc/cpuinfo");
+    let load = read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned();
+    let (processor, uname) = (read("/proc/cpuinfo"), rustix::system::uname());
     Environment {
-        kernel: first_line("uname", &["-srm"], executor),
+        kernel: format!(
+            "{} {} {}",
+            uname.sysname().to_string_lossy(),
+            uname.release().to_string_lossy(),
+            uname.machine().to_string_lossy()
+        ),
         system: system(&read("/etc/os-release")),
         cpu: cpu_model(&processor),
         cpus: std::thread::available_parallelism()
             .map_or(0, |number| u32::try_from(number.get()).unwrap_or(u32::MAX)),
         cpu_flags: flags_of(&processor),
-        memory_bytes: memory_bytes(&read("/proc/meminfo")),
+        memory_bytes: Meminfo::current().map_or(0, |memory| memory.mem_total),
         scratch: if here == there { here } else { format!("{here}; server: {there}") },
         server: server_version(server, executor),
         versions: versions(executor),
-        load: load(&read("/proc/loadavg")),
+        load: load.parse().unwrap_or(0.0),
     }
 }
 
@@ -117,17 +125,6 @@ fn flags_of(cpuinfo: &str) -> Vec<String> {
     FLAGS.iter().filter(|flag| all.contains(flag)).map(|&flag| flag.to_owned()).collect()
 }
 
-/// All memory of the machine (proc_meminfo(5)).
-fn memory_bytes(meminfo: &str) -> u64 {
-    let kib = field(meminfo, "MemTotal").and_then(|value| value.split(' ').next()?.parse().ok());
-    kib.map_or(0, |kib: u64| kib.saturating_mul(1024))
-}
-
-/// The load average of the last minute.
-fn load(loadavg: &str) -> f64 {
-    loadavg.split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0.0)
-}
-
 /// The value of the first line `key : value`.
 fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));
@@ -136,24 +133,11 @@ fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 
 /// The versions of the installed programs.
 fn versions(executor: &Executor) -> Vec<(String, String)> {
-    let installed = PROGRAMS.iter().filter(|(name, _)| find_program(name).is_some());
-    let asked = installed
-        .map(|(name, arguments)| ((*name).to_owned(), first_line(name, arguments, executor)));
-    asked.filter(|(_, version)| !version.is_empty()).collect()
-}
-
-/// The first line of a program's output with its name in it (sshfs prints the version of another
-/// program first), or else the first line, of both streams. Empty when it cannot be run. The status
-/// is not checked: some programs print their version as part of an error message.
-fn first_line(program: &str, arguments: &[&str], executor: &Executor) -> String {
-    let mut command = Command::new(find_program(program).unwrap_or_else(|| program.into()));
-    command.args(arguments).env("LC_ALL", "C");
-    let Ok(ran) = executor.run(command, LIMIT) else { return String::new() };
-    let streams = [&ran.output.stdout, &ran.output.stderr];
-    let lines = streams.into_iter().flat_map(|stream| stream.split(|&byte| byte == b'\n'));
-    let lines: Vec<String> = lines.map(last_words).filter(|line| !line.is_empty()).collect();
-    let named = lines.iter().find(|line| line.to_ascii_lowercase().contains(program));
-    named.or(lines.first()).cloned().unwrap_or_default()
+    let installed = PROGRAMS.iter().filter_map(|(name, argument)| {
+        let program = find_program(name)?;
+        Some(((*name).to_owned(), subject::version(&program, argument, executor)))
+    });
+    installed.filter(|(_, version)| !version.is_empty()).collect()
 }
 
 /// The version of the server's sshd, and its kernel: `OpenSSH_9.2p1 …; Linux …`.
@@ -197,9 +181,6 @@ mod tests {
         assert_eq!(cpu_model(arm), "A Board");
         assert_eq!(flags_of(arm), ["aes", "pmull", "sha1", "sha2", "asimd"]);
         assert_eq!((cpu_model(""), flags_of("").len()), (String::new(), 0));
-        assert_eq!(memory_bytes("MemFree: 1 kB\nMemTotal:       1024 kB\n"), 1 << 20);
-        assert_eq!(memory_bytes("nonsense"), 0);
-        assert_eq!(load("0.62 0.41 0.31 1/90 123\n"), 0.62);
         let release = "NAME=\"Debian GNU/Linux\"\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n";
         assert_eq!(system(release), "Debian GNU/Linux 12 (bookworm)");
         assert_eq!(system("NAME=Void\n"), "Void");

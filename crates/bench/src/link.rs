@@ -6,7 +6,6 @@
 
 mod measured;
 
-use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -28,52 +27,26 @@ pub struct LinkSpec {
     pub rate_bytes_per_s: Option<u64>,
 }
 
-/// A link with a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Preset {
-    /// As on the command line.
-    pub name: &'static str,
-    /// Added to each round trip.
-    pub rtt: Option<Duration>,
-    /// Each way, bits a second as links are sold.
-    pub rate_bits_per_s: Option<u64>,
-    /// What it stands for.
-    pub about: &'static str,
-}
-
-/// The links with names.
-pub const PRESETS: [Preset; 4] = [
-    Preset {
-        name: "loopback",
-        rtt: None,
-        rate_bits_per_s: None,
-        about: "nothing added: what this machine itself does",
-    },
-    Preset {
-        name: "lan",
-        rtt: Some(Duration::from_micros(500)),
-        rate_bits_per_s: Some(1_000_000_000),
-        about: "the same building: 0.5 ms, 1 Gbit/s",
-    },
-    Preset {
-        name: "wan",
-        rtt: Some(Duration::from_millis(40)),
-        rate_bits_per_s: Some(200_000_000),
-        about: "the same continent: 40 ms, 200 Mbit/s",
-    },
-    Preset {
-        name: "intercontinental",
-        rtt: Some(Duration::from_millis(200)),
-        rate_bits_per_s: Some(100_000_000),
-        about: "the other side of the world: 200 ms, 100 Mbit/s",
-    },
+/// The links with names: the added round trip in microseconds, and bits a second each way, as links
+/// are sold.
+const PRESETS: [(&str, Option<u64>, Option<u64>); 4] = [
+    ("loopback", None, None),
+    ("lan", Some(500), Some(1_000_000_000)),
+    ("wan", Some(40_000), Some(200_000_000)),
+    ("intercontinental", Some(200_000), Some(100_000_000)),
 ];
+
+impl Default for LinkSpec {
+    fn default() -> LinkSpec {
+        LinkSpec::loopback()
+    }
+}
 
 impl LinkSpec {
     /// Nothing added.
     #[must_use]
     pub fn loopback() -> LinkSpec {
-        LinkSpec::from(PRESETS[0])
+        LinkSpec { name: "loopback".to_owned(), rtt: None, rate_bytes_per_s: None }
     }
 
     /// For the forwarder; `None` when nothing is added, and none is needed.
@@ -96,37 +69,18 @@ impl LinkSpec {
     }
 }
 
-impl From<Preset> for LinkSpec {
-    fn from(preset: Preset) -> LinkSpec {
-        LinkSpec {
-            name: preset.name.to_owned(),
-            rtt: preset.rtt,
-            rate_bytes_per_s: preset.rate_bits_per_s.map(|bits| bits / 8),
-        }
-    }
-}
-
 impl FromStr for LinkSpec {
     type Err = Failure;
 
     /// The failure says what is wrong and what is right.
     fn from_str(text: &str) -> Result<LinkSpec, Failure> {
-        match PRESETS.into_iter().find(|preset| preset.name == text) {
-            Some(preset) => Ok(preset.into()),
+        match PRESETS.into_iter().find(|(name, ..)| *name == text) {
+            Some((_, rtt_us, bits_per_s)) => Ok(LinkSpec {
+                name: text.to_owned(),
+                rtt: rtt_us.map(Duration::from_micros),
+                rate_bytes_per_s: bits_per_s.map(|bits| bits / 8),
+            }),
             None => parse(text).map_err(Failure::failed),
-        }
-    }
-}
-
-impl fmt::Display for LinkSpec {
-    /// The name and what is added: `lan (0.5 ms, 125 MB/s)`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rtt = self.rtt.map(|rtt| format!("{} ms", rtt.as_secs_f64() * 1e3));
-        let rate = self.rate_bytes_per_s.map(|rate| format!("{} MB/s", rate as f64 / 1e6));
-        let added: Vec<String> = rtt.into_iter().chain(rate).collect();
-        match &added[..] {
-            [] => write!(f, "{}", self.name),
-            added => write!(f, "{} ({})", self.name, added.join(", ")),
         }
     }
 }
@@ -169,55 +123,47 @@ fn parse(text: &str) -> Result<LinkSpec, String> {
             _ => return Err(unknown(text)),
         };
         if twice {
-            return Err(format!("link '{}' has {} twice", shown(text), key.trim()));
+            return Err(format!("link '{}' has {} twice", text.escape_debug(), key.trim()));
         }
     }
     Ok(spec)
 }
 
 fn unknown(text: &str) -> String {
-    let names = PRESETS.map(|preset| preset.name).join(", ");
+    let names = PRESETS.map(|(name, ..)| name).join(", ");
     format!(
         "'{}' is no link; there are {names}, and the form rtt=0.5ms,rate=1gbit of which one may \
          be left out",
-        shown(text)
+        text.escape_debug()
     )
 }
 
 fn rtt(text: &str) -> Result<Duration, String> {
-    let why = || {
-        format!(
-            "'{}' is no round trip; it is a number up to 10 s with ns, us, ms or s",
-            shown(text)
-        )
-    };
-    let (number, unit) = number(text).ok_or_else(why)?;
-    let (_, unit_s) = TIMES.into_iter().find(|(name, _)| *name == unit).ok_or_else(why)?;
-    let seconds = number * unit_s;
-    if seconds > RTT_MOST_S {
-        return Err(why());
-    }
-    Ok(Duration::from_secs_f64(seconds))
+    let seconds = number(text).and_then(|(number, unit)| {
+        let (_, unit_s) = TIMES.into_iter().find(|(name, _)| *name == unit)?;
+        Some(number * unit_s).filter(|&seconds| seconds <= RTT_MOST_S)
+    });
+    let shown = text.escape_debug();
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| {
+        format!("'{shown}' is no round trip; it is a number up to 10 s with ns, us, ms or s")
+    })
 }
 
 fn rate(text: &str) -> Result<u64, String> {
-    let why = || {
+    let bytes_per_s = number(text).and_then(|(number, unit)| {
+        let unit = unit.strip_suffix("/s").unwrap_or(unit);
+        let bits = BITS.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
+        let (_, one) = bits.or_else(|| BYTES.into_iter().find(|(name, _)| *name == unit))?;
+        let known = RATE_LEAST_BYTES_PER_S..=RATE_MOST_BYTES_PER_S;
+        Some(number * one).filter(|rate| known.contains(rate))
+    });
+    let shown = text.escape_debug();
+    bytes_per_s.map(|rate| rate.round() as u64).ok_or_else(|| {
         format!(
-            "'{}' is no rate; it is a number with kbit, mbit or gbit, or kB, MB or GB, of at \
-             least 16 kB a second",
-            shown(text)
+            "'{shown}' is no rate; it is a number with kbit, mbit or gbit, or kB, MB or GB, of at \
+             least 16 kB a second"
         )
-    };
-    let (number, unit) = number(text).ok_or_else(why)?;
-    let unit = unit.strip_suffix("/s").unwrap_or(unit);
-    let small = unit.to_ascii_lowercase();
-    let bits = BITS.into_iter().find(|(name, _)| *name == small);
-    let unit = bits.or_else(|| BYTES.into_iter().find(|(name, _)| *name == unit));
-    let bytes_per_s = number * unit.ok_or_else(why)?.1;
-    if !(RATE_LEAST_BYTES_PER_S..=RATE_MOST_BYTES_PER_S).contains(&bytes_per_s) {
-        return Err(why());
-    }
-    Ok(bytes_per_s.round() as u64)
+    })
 }
 
 /// A decimal number without sign or exponent, and what follows.
@@ -225,10 +171,6 @@ fn number(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     Some((number.parse().ok()?, unit.trim_start()))
-}
-
-fn shown(text: &str) -> String {
-    text.escape_debug().to_string()
 }
 
 #[cfg(test)]

@@ -14,6 +14,13 @@ pub(crate) fn shell_quoted(word: &OsStr) -> OsString {
     })
 }
 
+/// A command line as a user would type it.
+pub(crate) fn shown_command<Word: AsRef<OsStr>>(words: &[Word]) -> String {
+    let quoted =
+        words.iter().map(|word| shell_quoted(word.as_ref()).to_string_lossy().into_owned());
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
 /// One word for `rsync -e`, which knows quotes, and in them the quote doubled, but no backslash.
 pub(crate) fn rsync_word(word: &OsStr) -> OsString {
     if is_plain(word) {

@@ -127,7 +127,7 @@ impl<'a> Run<'a> {
                     interrupted(self.executor)?;
                     let given_up = (refusals[subject] >= REFUSALS)
                         .then(|| format!("it could not be started in {REFUSALS} works in a row"));
-                    let trial = self.trial(ready, subject, round);
+                    let trial = Trial { run: self, ready, subject, round };
                     match trial.run(log, progress, given_up)? {
                         Ending::Started => refusals[subject] = 0,
                         Ending::Refused => refusals[subject] += 1,
@@ -142,18 +142,6 @@ impl<'a> Run<'a> {
             }
         }
         Ok(())
-    }
-
-    fn trial<'b>(&'b self, ready: &'b Ready<'_>, subject: usize, round: u32) -> Trial<'b> {
-        Trial {
-            plan: self.plan,
-            workload: ready.workload,
-            steps: &ready.steps,
-            subject,
-            round,
-            executor: self.executor,
-            corpus: &self.corpus,
-        }
     }
 
     /// Warms the server's page cache for each subject, since the previous one has changed it. The

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use sandbox::link::Link;
+use sandbox::link::{Link, LinkOptions};
 use sandbox::sshd::{Options, SftpServer, Sshd};
 
 use crate::account;
@@ -57,6 +57,7 @@ pub struct Server {
     destination: String,
     options: Vec<OsString>,
     storage: Directory,
+    link: Option<LinkOptions>,
     link_report: LinkReport,
 }
 
@@ -89,10 +90,8 @@ impl Server {
         if let Some(forwarder) = &forwarder {
             forwarder.set_target(([127, 0, 0, 1], sshd.port()).into());
         }
-        let second = match link.options() {
-            Some(options) => Some(Link::start(([127, 0, 0, 1], sshd.port()).into(), options)?),
-            None => None,
-        };
+        let target = ([127, 0, 0, 1], sshd.port()).into();
+        let second = link.options().map(|options| Link::start(target, options)).transpose()?;
         let links = [forwarder, second];
         let ports = links.each_ref().map(|it| it.as_ref().map_or(sshd.port(), Link::port));
         let config = scratch.join("ssh_config");
@@ -102,6 +101,7 @@ impl Server {
             destination: ALIAS.to_owned(),
             options: options_with(Some(&config)),
             storage: Directory::new("server", root),
+            link: link.options(),
             link_report: link.report(figures),
         })
     }
@@ -140,6 +140,7 @@ impl Server {
             destination: destination.to_owned(),
             options,
             storage,
+            link: None,
             link_report: LinkReport { name: format!("host {destination}"), ..Default::default() },
         };
         let figures = link::through_ssh(|| server.ssh(None))?;
@@ -202,6 +203,11 @@ impl Server {
     #[must_use]
     pub fn link_report(&self) -> LinkReport {
         self.link_report.clone()
+    }
+
+    /// The simulated link, for another program beside the server.
+    pub(crate) fn link_options(&self) -> Option<LinkOptions> {
+        self.link
     }
 
     /// Whether it is a private one, on this machine.

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 /// Scales of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scale {
     /// Under two minutes for one peer.
     Quick,
     /// Enough to trust: some minutes a subject.
+    #[default]
     Normal,
     /// As published.
     Full,
@@ -54,50 +55,39 @@ impl Size {
     /// The usual quantities of a scale.
     #[must_use]
     pub fn of(scale: Scale) -> Size {
-        let ciphers = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-        match scale {
-            Scale::Quick => Size {
-                scale,
-                file_bytes: 24 << 20,
-                random_file_bytes: 24 << 20,
-                random_seconds: 0.2,
-                tree_files: 150,
-                metadata_files: 100,
-                latency_operations: 150,
-                ciphers: ciphers(&["aes128-gcm@openssh.com"]),
-                tree_source: None,
-                build_source: None,
-            },
-            Scale::Normal => Size {
-                scale,
-                file_bytes: 512 << 20,
-                random_file_bytes: 512 << 20,
-                random_seconds: 5.0,
-                tree_files: 4_000,
-                metadata_files: 2_000,
-                latency_operations: 5_000,
-                ciphers: ciphers(&["chacha20-poly1305@openssh.com", "aes128-gcm@openssh.com"]),
-                tree_source: None,
-                build_source: None,
-            },
-            Scale::Full => Size {
-                scale,
-                file_bytes: 4 << 30,
-                random_file_bytes: 4 << 30,
-                random_seconds: 30.0,
-                tree_files: 10_000,
-                metadata_files: 10_000,
-                latency_operations: 20_000,
-                ciphers: ciphers(&[
+        let (file_bytes, random_seconds, ciphers): (_, _, &[&str]) = match scale {
+            Scale::Quick => (24 << 20, 0.2, &["aes128-gcm@openssh.com"]),
+            Scale::Normal => {
+                (512 << 20, 5.0, &["chacha20-poly1305@openssh.com", "aes128-gcm@openssh.com"])
+            }
+            Scale::Full => (
+                4 << 30,
+                30.0,
+                &[
                     "chacha20-poly1305@openssh.com",
                     "aes128-gcm@openssh.com",
                     "aes256-gcm@openssh.com",
                     "aes128-ctr",
                     "aes256-ctr",
-                ]),
-                tree_source: None,
-                build_source: None,
-            },
+                ],
+            ),
+        };
+        let (tree_files, metadata_files, latency_operations) = match scale {
+            Scale::Quick => (150, 100, 150),
+            Scale::Normal => (4_000, 2_000, 5_000),
+            Scale::Full => (10_000, 10_000, 20_000),
+        };
+        Size {
+            scale,
+            file_bytes,
+            random_file_bytes: file_bytes,
+            random_seconds,
+            tree_files,
+            metadata_files,
+            latency_operations,
+            ciphers: ciphers.iter().map(|&name| name.to_owned()).collect(),
+            tree_source: None,
+            build_source: None,
         }
     }
 }

@@ -55,9 +55,10 @@ fn summary(
         .then(|| compare_in_rounds(index, noise, measure, subject, reference))
         .flatten();
     let taken: Vec<&Measured> = cell.measured().collect();
-    let cost = |of: fn(&Measured) -> Option<Usage>, per: fn(&Measured) -> f64| {
-        median_cost(&taken, of, per)
-    };
+    let client = |sample: &Measured| Some(sample.client);
+    let server = |sample: &Measured| sample.server;
+    let gigabytes = |sample: &Measured| sample.bytes as f64 / 1e9;
+    let thousands = |sample: &Measured| sample.operations as f64 / 1e3;
     Some(Summary {
         measure: measure.id.clone(),
         subject: subject.to_owned(),
@@ -69,32 +70,16 @@ fn summary(
         min: spread.min,
         max: spread.max,
         ratio,
-        client_cpu_s_per_gb: cost(client, gigabytes),
-        server_cpu_s_per_gb: cost(server, gigabytes),
-        client_cpu_s_per_kop: cost(client, thousands),
-        server_cpu_s_per_kop: cost(server, thousands),
+        client_cpu_s_per_gb: median_cost(&taken, client, gigabytes),
+        server_cpu_s_per_gb: median_cost(&taken, server, gigabytes),
+        client_cpu_s_per_kop: median_cost(&taken, client, thousands),
+        server_cpu_s_per_kop: median_cost(&taken, server, thousands),
         peak_memory_bytes: taken
             .iter()
             .map(|sample| sample.client.peak_memory_bytes)
             .max()
             .filter(|&bytes| bytes > 0),
     })
-}
-
-fn client(sample: &Measured) -> Option<Usage> {
-    Some(sample.client)
-}
-
-fn server(sample: &Measured) -> Option<Usage> {
-    sample.server
-}
-
-fn gigabytes(sample: &Measured) -> f64 {
-    sample.bytes as f64 / 1e9
-}
-
-fn thousands(sample: &Measured) -> f64 {
-    sample.operations as f64 / 1e3
 }
 
 /// Median of CPU seconds for one of `per`, over the samples where that means something.

@@ -194,10 +194,7 @@ impl Storage for Directory {
     fn digest(&self, path: &Path) -> Result<String, Failure> {
         let path = self.at(path)?;
         if matches!(self.reach, Reach::Here) {
-            return Ok(match fs::metadata(&path).map_err(|error| cannot_read(&path, &error))? {
-                found if found.is_dir() => corpus::tree::digest(&path)?,
-                _ => corpus::digest_file(&path)?,
-            });
+            return Ok(corpus::digest(&path)?);
         }
         listing::digest(&self.run_script(script::DIGEST, &path)?.output.stdout)
     }

@@ -5,17 +5,14 @@
 
 pub mod catalog;
 mod copiers;
-mod floor;
-mod ftp;
+mod daemons;
 mod identity;
 mod local;
 mod mount;
 pub mod mounted;
-mod network;
+mod peer;
 mod programs;
 mod rclone;
-mod route;
-mod rsyncd;
 mod target;
 
 use std::path::Path;
@@ -27,6 +24,7 @@ use crate::results::{LeftOut, SubjectInfo};
 use crate::storage::Storage;
 
 pub use mount::START_LIMIT;
+pub(crate) use programs::version;
 pub use target::{Target, target};
 
 /// A program, mount or transport that can be measured.
@@ -84,8 +82,12 @@ pub trait Session {
 
     /// Forgets all that the client has cached (mounts anew, or drops caches); the server's page
     /// cache stays. `Ok(false)` where that cannot be done: the sample is then not called cold.
-    /// After a failure the session can only be abandoned.
-    fn forget(&mut self, executor: &Executor) -> Result<bool, Failure>;
+    /// After a failure the session can only be abandoned. Programs that are started for each step
+    /// have nothing to forget.
+    fn forget(&mut self, executor: &Executor) -> Result<bool, Failure> {
+        let _ = executor;
+        Ok(true)
+    }
 
     /// Ends it in order: unmounts, waits for its processes.
     fn stop(&mut self, executor: &Executor) -> Result<(), Failure> {
@@ -136,14 +138,31 @@ impl Access<'_> {
     }
 }
 
+/// From or to the storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the storage to this machine.
+    Out,
+    /// The other way.
+    In,
+}
+
+impl Direction {
+    /// Source and target.
+    pub(crate) fn sorted<T>(self, storage: T, local: T) -> [T; 2] {
+        match self {
+            Direction::Out => [storage, local],
+            Direction::In => [local, storage],
+        }
+    }
+}
+
 /// A program that copies.
 pub trait Copier {
-    /// Copies a file or tree of the storage to a local path, which does not exist; its parent does.
-    /// `None` when it cannot (a stream copies files only).
-    fn pull(&self, from: &Path, to: &Path) -> Option<Command>;
-
-    /// The other way. The target does not exist, or is an older state of the same.
-    fn push(&self, from: &Path, to: &Path) -> Option<Command>;
+    /// Copies a file or tree between a path of the storage and a local path. A local target does
+    /// not exist; its parent does. A target in the storage does not exist, or is an older state of
+    /// the same. `None` when it cannot (a stream copies files only).
+    fn copy(&self, direction: Direction, storage: &Path, local: &Path) -> Option<Command>;
 }
 
 #[cfg(test)]

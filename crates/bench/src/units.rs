@@ -41,16 +41,10 @@ pub fn significant(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
-    let digits = (2 - magnitude(value)).clamp(0, 9);
-    // Rounding can add a digit (9.996 becomes 10.00), so the magnitude is taken again.
-    let step = 10f64.powi(2 - magnitude(value));
-    let rounded = (value * step).round() / step;
-    let digits = (2 - magnitude(rounded)).clamp(0, 9).min(digits);
-    grouped(&format!("{rounded:.*}", usize::try_from(digits).unwrap_or(0)))
-}
-
-fn magnitude(value: f64) -> i32 {
-    if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 }
+    // Rounding can add a digit: 9.996 becomes 10.0.
+    let rounded: f64 = format!("{value:.2e}").parse().unwrap_or(value);
+    let digits = (2.0 - rounded.abs().log10().floor()).clamp(0.0, 9.0) as usize;
+    grouped(&format!("{rounded:.digits$}"))
 }
 
 /// Separates thousands by a narrow no-break space, from five digits on.

@@ -1,6 +1,6 @@
 //! Our own generators of work, each run as a process of its own: `sshoal-bench bench-worker`.
 //!
-//! A [`Job`] comes as JSON on standard input, a [`Report`] goes as JSON to standard output. The
+//! A [`Job`] comes as JSON on standard input, a `Result` goes as JSON to standard output. The
 //! subject may hang or die: then this process does, and the run continues without it.
 //!
 //! What is timed: from the first call that touches the file (its `open`) to the last (`fsync`
@@ -10,8 +10,8 @@
 
 mod check;
 mod clock;
-mod distribution;
 mod job;
+mod latencies;
 mod local;
 mod names;
 mod remote;
@@ -26,11 +26,12 @@ use std::process::{Command, ExitCode};
 use crate::executor::Program;
 use crate::failure::Failure;
 
-pub(crate) use distribution::{distribution, histogram};
+use crate::corpus::content::Content;
+use check::Checker;
 pub use job::{
-    Check, Done, Entry, Fill, Invocation, Job, NameJob, Operation, Order, Report, Start, Target,
-    Transfer, Until,
+    Check, Done, Entry, Invocation, Job, NameJob, Operation, Order, Target, Transfer, Until,
 };
+pub(crate) use latencies::Latencies;
 pub use walk::Walk;
 
 /// The hidden subcommand of the program that calls [`main`].
@@ -69,11 +70,9 @@ fn job_file(job: &Job) -> io::Result<File> {
 /// # Errors
 /// The worker's own failure, or that it printed something else.
 pub fn report(output: &[u8]) -> Result<Done, Failure> {
-    match serde_json::from_slice(output) {
-        Ok(Report::Done(done)) => Ok(done),
-        Ok(Report::Failed { failure }) => Err(failure),
-        Err(error) => Err(Failure::failed(format!("the worker's report cannot be read: {error}"))),
-    }
+    serde_json::from_slice(output).unwrap_or_else(|error| {
+        Err(Failure::failed(format!("the worker's report cannot be read: {error}")))
+    })
 }
 
 /// Does the job on standard input. The exit code is 0 also when the job fails: the report says
@@ -81,17 +80,14 @@ pub fn report(output: &[u8]) -> Result<Done, Failure> {
 pub fn main() -> ExitCode {
     let mut input = Vec::new();
     let job = io::stdin().read_to_end(&mut input).and_then(|_| Ok(serde_json::from_slice(&input)?));
-    let report = match job {
-        Ok(job) => match run(&job) {
-            Ok(done) => Report::Done(done),
-            Err(failure) => Report::Failed { failure },
-        },
+    let result = match job {
+        Ok(job) => run(&job),
         Err(error) => {
             eprintln!("{SUBCOMMAND}: no job on standard input: {error}");
             return ExitCode::FAILURE;
         }
     };
-    match serde_json::to_writer(io::stdout().lock(), &report) {
+    match serde_json::to_writer(io::stdout().lock(), &result) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
@@ -103,17 +99,50 @@ pub fn main() -> ExitCode {
 /// What the file or the server answered, or that data are wrong.
 pub fn run(job: &Job) -> Result<Done, Failure> {
     match job {
-        Job::Read { transfer, check } => match &transfer.target {
-            Target::Path(path) => local::read(path, transfer, check),
-            Target::Sftp { ssh, path } => remote::read(ssh, path, transfer, check),
-            Target::Stream { ssh } => stream::read(ssh, transfer, check),
-        },
-        Job::Write { transfer, fill, start, fsync } => match &transfer.target {
-            Target::Path(path) => local::write(path, transfer, fill, *start, *fsync),
-            Target::Sftp { ssh, path } => remote::write(ssh, path, transfer, fill, *start, *fsync),
-            Target::Stream { ssh } => stream::write(ssh, transfer, fill),
-        },
+        Job::Read { transfer, check } => {
+            perform(transfer, Action::Read(Checker::new(check, transfer)?))
+        }
+        Job::Write { transfer, seed, create } => {
+            perform(transfer, Action::Write { content: Content::new(*seed), create: *create })
+        }
         Job::Names(job) => names::run(job),
+    }
+}
+
+/// What is done with each record of a file.
+enum Action {
+    /// It is read and compared.
+    Read(Checker),
+    /// It is written, to a file that is created first or exists.
+    Write { content: Content, create: bool },
+}
+
+impl Action {
+    /// The system call.
+    fn name(&self) -> &'static str {
+        match self {
+            Action::Read(_) => "read",
+            Action::Write { .. } => "write",
+        }
+    }
+
+    /// Returns whether all data were compared.
+    fn finish(&self) -> Result<bool, Failure> {
+        match self {
+            Action::Read(checker) => checker.finish().map(|()| true),
+            Action::Write { .. } => Ok(false),
+        }
+    }
+}
+
+fn perform(transfer: &Transfer, action: Action) -> Result<Done, Failure> {
+    match (&transfer.target, action) {
+        (Target::Path(path), action) => local::run(path, transfer, action),
+        (Target::Sftp { ssh, path }, action) => remote::run(ssh, path, transfer, action),
+        (Target::Stream { ssh }, Action::Read(checker)) => stream::read(ssh, transfer, checker),
+        (Target::Stream { ssh }, Action::Write { content, .. }) => {
+            stream::write(ssh, transfer, &content)
+        }
     }
 }
 

@@ -14,7 +14,7 @@ mod names;
 pub mod tree;
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::executor::{Executor, find_program};
@@ -50,9 +50,14 @@ pub trait Workload: Send + Sync {
     /// One sentence for help and report.
     fn about(&self) -> &'static str;
 
+    /// The programs that it runs, each with its package.
+    fn programs(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
     /// Whether its programs are installed.
     fn check(&self) -> Result<(), LeftOut> {
-        Ok(())
+        check_installed(self.name(), self.programs())
     }
 
     /// Parts that cannot be done here although the rest can. Their steps are not among
@@ -68,8 +73,13 @@ pub trait Workload: Send + Sync {
     /// Makes its data locally, once a run, in `corpus/NAME`.
     fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<(), Failure>;
 
-    /// Puts its data into a storage, once a run for each; below the directory NAME there.
-    fn lay_out(&self, size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure>;
+    /// Its files and trees, by their paths in the corpus and in a storage; below the directory NAME.
+    fn data(&self, size: &Size) -> Vec<PathBuf>;
+
+    /// Puts its data into a storage, once a run for each.
+    fn lay_out(&self, size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure> {
+        self.data(size).iter().try_for_each(|path| storage.put(&corpus.join(path), path))
+    }
 
     /// In the order in which they run. A session is started for each sequence of steps with equal
     /// tuning.

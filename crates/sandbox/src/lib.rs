@@ -16,9 +16,9 @@ pub mod link;
 pub mod namespace;
 pub mod sshd;
 
-use std::fs::Permissions;
-use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use tempfile::TempDir;
@@ -38,4 +38,39 @@ pub fn private_dir(prefix: &str) -> io::Result<TempDir> {
 pub fn private_dir_in(prefix: &str, parent: &Path) -> io::Result<TempDir> {
     let private = Permissions::from_mode(0o700);
     tempfile::Builder::new().prefix(prefix).permissions(private).tempdir_in(parent)
+}
+
+/// Writes a file that only its owner may read.
+///
+/// # Errors
+/// Those of open(2) and write(2).
+pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(bytes)
+}
+
+/// A word of 32 hexadecimal digits that cannot be guessed.
+///
+/// # Errors
+/// Those of reading `/dev/urandom`.
+pub fn random_word() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().fold(String::new(), |word, byte| word + &format!("{byte:02x}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_differ_and_are_kept() {
+        let (one, other) = (random_word().unwrap(), random_word().unwrap());
+        assert_eq!(one.len(), 32);
+        assert_ne!(one, other);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        write_private(&path, one.as_bytes()).unwrap();
+        assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
 }

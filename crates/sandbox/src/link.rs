@@ -29,6 +29,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 
+pub use cost::echo;
 use forwarder::{Command, Forwarder};
 
 /// How the link is.

@@ -33,7 +33,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::{namespace, private_dir};
+use crate::{namespace, private_dir, random_word};
 use keeper::{Keeper, Started};
 
 /// How often a port is tried that was free a moment ago.
@@ -115,7 +115,7 @@ impl Sshd {
         files::write_keys(dir.path(), &options.alias)?;
         let mut password = String::new();
         if options.takes_password {
-            password = files::random_word()?;
+            password = random_word()?;
             files::write_shadow(dir.path(), &user, &password)?;
         }
         let stopped = Mutex::default();

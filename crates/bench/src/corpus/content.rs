@@ -15,7 +15,7 @@ const WORD_BYTES: usize = 8;
 const BLOCK_WORDS: usize = BLOCK_BYTES / WORD_BYTES;
 
 /// The whole range of a word divided by the golden ratio: the usual step of such generators.
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+pub(super) const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Spreads every bit of `x` over all bits of the result; the finalizer of SplitMix64 (Steele, Lea
 /// and Flood, 2014).

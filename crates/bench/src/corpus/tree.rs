@@ -19,8 +19,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use super::content::{STEP, mix};
 use super::last_changed;
 
+pub(crate) use listing::at;
 pub use listing::{Kind, Links, Listing, Tally, bytes_below, digest, files, line, survey};
 
 /// Makes `dir` with a tree of `files` files.
@@ -62,11 +64,8 @@ impl Random {
     }
 
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0 = self.0.wrapping_add(STEP);
+        mix(self.0)
     }
 
     /// Less than `bound`, which is not 0; the bias of a bound far below 2^64 does not matter here.

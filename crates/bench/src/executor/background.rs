@@ -15,7 +15,6 @@ use rustix::process::Signal;
 use super::child::{Child, Kept, Output, signal_group};
 use super::{DEATH, LeftBehind, Program, find_program, last_words};
 use crate::failure::Failure;
-use crate::results::Usage;
 
 /// Kept of the output: its end.
 const WORDS_BYTES: usize = 64 * 1024;
@@ -30,32 +29,23 @@ pub struct Background {
     left_behind: Arc<LeftBehind>,
 }
 
-/// The end of a program.
-#[derive(Clone, Copy, Debug)]
-pub struct Ended {
-    /// Its status.
-    pub status: ExitStatus,
-    /// Of itself and the children that it waited for; the peak of memory is unknown.
-    pub usage: Usage,
-}
-
 /// State of the thread and the owner.
 #[derive(Debug)]
 struct Shared {
     words: Kept,
     /// Set under the same lock under which the thread reaps.
-    ended: Mutex<Option<Ended>>,
+    ended: Mutex<Option<ExitStatus>>,
     changed: Condvar,
 }
 
 impl Shared {
-    fn ended(&self) -> MutexGuard<'_, Option<Ended>> {
+    fn ended(&self) -> MutexGuard<'_, Option<ExitStatus>> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the program has ended or `done`, at most `limit`.
-    fn wait(&self, limit: Duration, done: impl Fn() -> bool) -> Option<Ended> {
-        let waiting = |ended: &mut Option<Ended>| ended.is_none() && !done();
+    fn wait(&self, limit: Duration, done: impl Fn() -> bool) -> Option<ExitStatus> {
+        let waiting = |ended: &mut Option<ExitStatus>| ended.is_none() && !done();
         let waited = self.changed.wait_timeout_while(self.ended(), limit, waiting);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
@@ -105,12 +95,12 @@ impl Background {
 
     /// Its end, if it has ended.
     #[must_use]
-    pub fn ended(&self) -> Option<Ended> {
+    pub fn ended(&self) -> Option<ExitStatus> {
         *self.shared.ended()
     }
 
     /// Waits until it has ended; `None` when it has not within `limit`.
-    pub fn wait(&self, limit: Duration) -> Option<Ended> {
+    pub fn wait(&self, limit: Duration) -> Option<ExitStatus> {
         self.shared.wait(limit, || false)
     }
 
@@ -128,7 +118,7 @@ impl Background {
             return Ok(());
         }
         Err(match ended {
-            Some(Ended { status, .. }) => {
+            Some(status) => {
                 Failure::failed(format!("{} ended ({status}): {}", self.program, self.words()))
             }
             None => Failure::timed_out(limit),
@@ -216,8 +206,8 @@ fn attend(mut child: Child, shared: &Shared) {
     let _ = child.drain();
     child.kill_group();
     let mut ended = shared.ended();
-    if let Ok((status, usage)) = child.reap() {
-        *ended = Some(Ended { status, usage });
+    if let Ok((status, _)) = child.reap() {
+        *ended = Some(status);
     }
     drop(ended);
     shared.changed.notify_all();

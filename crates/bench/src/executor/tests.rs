@@ -129,7 +129,7 @@ fn the_end_counts_though_others_go_on_printing() {
     let ran = executor.succeed(sh("yes & exec true"), LONG).unwrap();
     assert!(ran.output.stdout.is_empty() || ran.output.stdout.starts_with(b"y\n"));
     let background = executor.spawn(sh("yes & exec true")).unwrap();
-    assert!(background.wait(LONG).unwrap().status.success());
+    assert!(background.wait(LONG).unwrap().success());
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn one_in_the_background_ends_when_it_is_asked() {
     assert!(background.is_running());
     assert!(Path::new(&format!("/proc/{}", background.pid())).exists());
     assert!(background.stop(LONG));
-    assert_eq!(background.ended().unwrap().status.code(), Some(7));
+    assert_eq!(background.ended().unwrap().code(), Some(7));
     // The shell may say that its `sleep` was terminated.
     let words = background.words();
     assert!(words.starts_with("up\n") && words.ends_with("bye"), "{words}");
@@ -186,7 +186,7 @@ fn one_in_the_background_dies_with_its_owner_and_by_itself() {
     drop(background);
     assert!(rustix::process::test_kill_process(pid).is_err());
     let background = executor.spawn(sh("echo no >&2; exit 5")).unwrap();
-    assert_eq!(background.wait(LONG).unwrap().status.code(), Some(5));
+    assert_eq!(background.wait(LONG).unwrap().code(), Some(5));
     let failure = background.wait_for("up", LONG).unwrap_err();
     assert_eq!(failure.to_string(), "sh ended (exit status: 5): no");
     let failure = executor.spawn(Command::new("no-such-program")).unwrap_err();

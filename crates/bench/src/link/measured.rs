@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 
-use sandbox::link::{Link, LinkOptions};
+use sandbox::link::{Link, LinkOptions, echo};
 
 use crate::failure::Failure;
 
@@ -85,17 +85,6 @@ fn measure_tcp(options: Option<LinkOptions>) -> io::Result<(Option<Link>, Figure
     drop(client);
     let _ = echo.join();
     Ok((link, Figures { rtt_us: rtt_us?, bytes_per_s: bytes_per_s? }))
-}
-
-/// Sends back what comes, until it ends.
-fn echo(mut stream: TcpStream) -> io::Result<()> {
-    let mut buffer = [0; 64];
-    loop {
-        match stream.read(&mut buffer)? {
-            0 => return Ok(()),
-            read => stream.write_all(&buffer[..read])?,
-        }
-    }
 }
 
 /// Sends until the reader closes the connection.

@@ -30,12 +30,15 @@ fn units_are_what_they_say() {
 fn presets_are_known_by_name() {
     assert_eq!(parse("loopback"), LinkSpec::loopback());
     assert_eq!(LinkSpec::loopback().options(), None);
-    let lan = parse("lan");
-    assert_eq!(lan.options().unwrap().rtt, Duration::from_micros(500));
-    assert_eq!(lan.to_string(), "lan (0.5 ms, 125 MB/s)");
-    assert_eq!(parse("wan").to_string(), "wan (40 ms, 25 MB/s)");
-    assert_eq!(parse("intercontinental").to_string(), "intercontinental (200 ms, 12.5 MB/s)");
-    assert_eq!(LinkSpec::loopback().to_string(), "loopback");
+    for (name, rtt_us, rate) in [
+        ("lan", 500, 125_000_000),
+        ("wan", 40_000, 25_000_000),
+        ("intercontinental", 200_000, 12_500_000),
+    ] {
+        let options = parse(name).options().unwrap();
+        assert_eq!(options.rtt, Duration::from_micros(rtt_us));
+        assert_eq!(options.rate_bytes_per_s, Some(rate));
+    }
 }
 
 #[test]

@@ -2,20 +2,32 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::environment;
 use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::progress::Progress;
-use crate::results::{Environment, Settings};
+use crate::results::{Environment, LeftOut, Settings, SubjectInfo};
 use crate::run::Scratch;
 use crate::server::Server;
-use crate::subject::Subject;
-use crate::workload;
+use crate::size::Size;
+use crate::storage::Storage;
+use crate::subject::catalog::{self, Setting, Spec, nearest};
+use crate::subject::mounted::Mounted;
+use crate::subject::{START_LIMIT, Subject, target};
+use crate::units::binary_size;
+use crate::workload::{self, Workload};
 
-use super::{Plan, Refusal, Request, admission, candidates, check};
+use super::request::{USUAL_PEER, usual_reference};
+use super::{Control, Plan, Refusal, Request};
+
+/// This program, as `--subject NAME=COMMAND` names it.
+const OURS: &str = "sshoal";
+
+/// Free space beside the workloads' own data: for logs, caches of peers, and other programs.
+const MARGIN_BYTES: u64 = 64 << 20;
 
 /// Checks a request, and starts the server.
 ///
@@ -29,19 +41,17 @@ pub fn prepare(
     trees(request)?;
     let size = request.size();
     let mut left_out = Vec::new();
-    let works = admission::works(request.works.as_deref(), workload::all(), &size, &mut left_out)?;
-    let wanted = candidates::understand(request)?;
-    let scratch = Scratch::new(&request.scratch).map_err(|error| Refusal::Directory {
-        path: request.scratch.clone(),
-        why: error.to_string(),
-    })?;
+    let works = works(request.works.as_deref(), workload::all(), &size, &mut left_out)?;
+    let wanted = understand(request)?;
+    let scratch = Scratch::new(&request.scratch)
+        .map_err(|error| Refusal::directory(&request.scratch, error))?;
     let server = Arc::new(start_server(request, scratch.path(), executor, progress)?);
     progress.prepare("looking at the subjects");
-    let candidates = candidates::make(wanted, request, &server, scratch.path(), executor)?;
-    let mut subjects = admission::subjects(candidates, &mut left_out, executor)?;
-    let control = request.control;
-    let reference = admission::reference(&mut subjects, request.reference.as_deref(), control)?;
-    check(&size, &works, subjects.iter().map(|subject| subject.storage()), scratch.path())?;
+    let candidates = make(wanted, request, &server, scratch.path(), executor)?;
+    let mut subjects = admit(candidates, &mut left_out, executor)?;
+    let asked = request.reference.as_deref();
+    let reference = reference(&mut subjects, asked, !request.without_control)?;
+    check_space(&size, &works, subjects.iter().map(|subject| subject.storage()), scratch.path())?;
     Ok(Plan {
         settings: Settings {
             command: request.command.clone(),
@@ -72,7 +82,7 @@ fn trees(request: &Request) -> Result<(), Refusal> {
             true => Ok(()),
             false => Err(io::ErrorKind::NotADirectory.into()),
         });
-        found.map_err(|error| Refusal::Directory { path: path.clone(), why: error.to_string() })?;
+        found.map_err(|error| Refusal::directory(path, error))?;
     }
     Ok(())
 }
@@ -87,24 +97,26 @@ pub fn start_server(
     executor: &Executor,
     progress: &mut Progress,
 ) -> Result<Server, Refusal> {
-    let Some(host) = &request.host else {
-        progress.prepare("starting the server");
-        return Server::private(&request.link, scratch)
-            .map(|server| server.with_executor(executor))
-            .map_err(|failure| refused("private server", &failure));
+    let (what, server) = match &request.host {
+        None => {
+            progress.prepare("starting the server");
+            let server = Server::private(&request.link, scratch);
+            ("private server".to_owned(), server.map(|server| server.with_executor(executor)))
+        }
+        Some(host) => {
+            progress.prepare("connecting to the host");
+            let start = || {
+                let config = host.ssh_config(scratch)?;
+                let directory = host.directory.as_deref();
+                Server::host(&host.destination, directory, config.as_deref(), executor)
+            };
+            (format!("host '{}'", host.destination.escape_debug()), start())
+        }
     };
-    progress.prepare("connecting to the host");
-    let what = format!("host '{}'", host.destination.escape_debug());
-    let config = host.ssh_config(scratch).map_err(|failure| refused(&what, &failure))?;
-    Server::host(&host.destination, host.directory.as_deref(), config.as_deref(), executor)
-        .map_err(|failure| refused(&what, &failure))
-}
-
-fn refused(what: &str, failure: &Failure) -> Refusal {
-    match failure {
-        Failure::Interrupted => Refusal::Interrupted,
-        _ => Refusal::NoServer { what: what.to_owned(), why: failure.to_string() },
-    }
+    server.map_err(|failure| match failure {
+        Failure::Interrupted => failure.into(),
+        failure => Refusal::new(format!("{what}: {failure}")),
+    })
 }
 
 fn environment(
@@ -121,4 +133,219 @@ fn environment(
         }
     }
     environment
+}
+
+/// What was asked for, without a server.
+pub(super) struct Wanted {
+    specs: Vec<Spec>,
+    commands: Vec<(String, Vec<String>)>,
+}
+
+/// Understands the names and command lines.
+pub(super) fn understand(request: &Request) -> Result<Wanted, Refusal> {
+    let ours = if request.without_ours { "" } else { OURS };
+    let peers = request.peers.as_deref().unwrap_or(USUAL_PEER);
+    let specs = catalog::parse(&format!("{ours},{peers}"))
+        .map_err(|unknown| Refusal::new(unknown.to_string()))?;
+    let mut commands = Vec::new();
+    for (name, line) in &request.commands {
+        let words = shlex::split(line).filter(|words| !words.is_empty());
+        let words = words.ok_or_else(|| LeftOut {
+            name: name.clone(),
+            why: format!("not a command line: {}", line.escape_debug()),
+            remedy: Some("a quote has to be closed".to_owned()),
+        })?;
+        commands.push((name.clone(), words));
+    }
+    Ok(Wanted { specs, commands })
+}
+
+/// Makes the subjects.
+fn make(
+    wanted: Wanted,
+    request: &Request,
+    server: &Arc<Server>,
+    scratch: &Path,
+    executor: &Executor,
+) -> Result<Vec<Candidate>, Refusal> {
+    let setting = Setting {
+        server: Arc::clone(server),
+        sshoal: request.program.clone(),
+        scratch: scratch.to_owned(),
+        start_limit: START_LIMIT.min(request.deadline()),
+    };
+    let mut candidates = Vec::new();
+    for spec in wanted.specs {
+        let subject = spec.make(&setting).map_err(|why| Refusal::directory(scratch, why))?;
+        candidates.push(Candidate { subject: subject.into(), described: spec.is_sshoal() });
+    }
+    for (name, mut words) in wanted.commands {
+        let program = match words.remove(0) {
+            word if word == OURS => request.program.clone(),
+            word => PathBuf::from(word),
+        };
+        let subject = Mounted::new(name, program, words, Arc::clone(server), setting.start_limit);
+        candidates.push(Candidate { subject: Arc::new(subject), described: true });
+    }
+    // With a host there is no page cache of a server on this machine that could be dropped.
+    let local_server = request.host.is_none().then(|| Arc::clone(server));
+    for (name, dir) in &request.targets {
+        let target = target(name, dir, local_server.clone(), executor)?;
+        candidates.push(Candidate { subject: Arc::new(target), described: true });
+    }
+    Ok(candidates)
+}
+
+/// A subject that was asked for.
+pub(super) struct Candidate {
+    pub(super) subject: Arc<dyn Subject>,
+    /// Described by the user: if it cannot be measured that is a mistake. A well-known one that is
+    /// not installed is only left out.
+    pub(super) described: bool,
+}
+
+/// Those that can be measured; the others that may be left out are.
+pub(super) fn admit(
+    candidates: Vec<Candidate>,
+    left_out: &mut Vec<LeftOut>,
+    executor: &Executor,
+) -> Result<Vec<Arc<dyn Subject>>, Refusal> {
+    let mut admitted: Vec<Arc<dyn Subject>> = Vec::new();
+    let mut names: Vec<String> = Vec::new();
+    for Candidate { subject, described } in candidates {
+        let name = subject.info().name;
+        if names.contains(&name) {
+            let why = format!("subject '{}': asked for twice", name.escape_debug());
+            return Err(Refusal::new(why).with_hint("give one of them another name"));
+        }
+        names.push(name);
+        match subject.check(executor) {
+            Ok(()) => admitted.push(subject),
+            Err(_) if executor.is_interrupted() => return Err(Failure::Interrupted.into()),
+            Err(reason) if described => return Err(reason.into()),
+            Err(reason) => left_out.push(reason),
+        }
+    }
+    if admitted.is_empty() { Err(no_subject()) } else { Ok(admitted) }
+}
+
+/// The workloads asked for, in the order of `all`; those that cannot be done here are left out, if
+/// that leaves any.
+pub(super) fn works(
+    asked: Option<&[String]>,
+    all: Vec<Box<dyn Workload>>,
+    size: &Size,
+    left_out: &mut Vec<LeftOut>,
+) -> Result<Vec<Box<dyn Workload>>, Refusal> {
+    for name in asked.unwrap_or_default() {
+        if !all.iter().any(|workload| workload.name() == name) {
+            let why = format!("work '{}': there is no such work", name.escape_debug());
+            let near = nearest(name, all.iter().map(|workload| workload.name()));
+            return Err(Refusal::new(why).with_hint(match near {
+                Some(near) => format!("did you mean '{near}'?"),
+                None => "`sshoal bench --list` shows all".to_owned(),
+            }));
+        }
+    }
+    let mut works = Vec::new();
+    let mut missing = Vec::new();
+    for workload in all {
+        if asked.is_some_and(|names| !names.iter().any(|name| name == workload.name())) {
+            continue;
+        }
+        match workload.check() {
+            // All of it is lacking.
+            Ok(()) if workload.steps(size).is_empty() => missing.extend(workload.lacks(size)),
+            Ok(()) => {
+                left_out.extend(workload.lacks(size));
+                works.push(workload);
+            }
+            Err(reason) => missing.push(reason),
+        }
+    }
+    if works.is_empty() {
+        let reasons = missing.iter().map(|reason| format!("{}: {}", reason.name, reason.why));
+        let mut why = reasons.collect::<Vec<_>>().join("; ");
+        if why.is_empty() {
+            "none was named".clone_into(&mut why);
+        }
+        return Err(Refusal::new(format!("no work is left to do: {why}")));
+    }
+    left_out.extend(missing);
+    Ok(works)
+}
+
+/// Chooses the subject to which ratios are given, and adds its control; the reference's name.
+pub(super) fn reference(
+    subjects: &mut Vec<Arc<dyn Subject>>,
+    asked: Option<&str>,
+    with_control: bool,
+) -> Result<String, Refusal> {
+    let infos: Vec<SubjectInfo> = subjects.iter().map(|subject| subject.info()).collect();
+    let name = match asked {
+        Some(name) => name,
+        None => usual_reference(&infos).ok_or_else(no_subject)?,
+    };
+    let Some(number) = infos.iter().position(|info| info.name == name) else {
+        let subjects: Vec<&str> = infos.iter().map(|info| info.name.as_str()).collect();
+        return Err(Refusal::new(format!(
+            "reference '{}': not among the subjects: {}",
+            name.escape_debug(),
+            subjects.join(", ")
+        )));
+    };
+    if with_control {
+        let control = Control(Arc::clone(&subjects[number]));
+        subjects.push(Arc::new(control));
+    }
+    Ok(name.to_owned())
+}
+
+fn no_subject() -> Refusal {
+    Refusal::new("no subject is left to measure")
+}
+
+/// Checks the scratch directory, and each storage once. Places that are in the scratch directory
+/// share its room.
+pub(super) fn check_space<'a>(
+    size: &Size,
+    works: &[Box<dyn Workload>],
+    places: impl Iterator<Item = &'a dyn Storage>,
+    scratch: &Path,
+) -> Result<(), Refusal> {
+    let needs: Vec<(u64, u64)> = works.iter().map(|workload| workload.space(size)).collect();
+    let in_place: u64 = needs.iter().map(|need| need.0).sum();
+    let mut in_scratch: u64 = needs.iter().map(|need| need.1).sum();
+    let mut seen: Vec<&str> = Vec::new();
+    for storage in places {
+        if seen.contains(&storage.name()) {
+            continue;
+        }
+        seen.push(storage.name());
+        if storage.local().is_some_and(|dir| dir.starts_with(scratch)) {
+            in_scratch += in_place;
+            continue;
+        }
+        let free = storage.free_bytes().map_err(|failure| LeftOut {
+            name: storage.name().to_owned(),
+            why: format!("its free space is not known: {failure}"),
+            remedy: None,
+        })?;
+        require(storage.name(), free, in_place)?;
+    }
+    let stat = rustix::fs::statvfs(scratch).map_err(io::Error::from);
+    let stat = stat.map_err(|error| Refusal::directory(scratch, error))?;
+    let parent = scratch.parent().unwrap_or(scratch);
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    require(&format!("scratch directory {parent:?}"), free, in_scratch)
+}
+
+fn require(storage: &str, free: u64, needed: u64) -> Result<(), Refusal> {
+    let needed = needed.saturating_add(MARGIN_BYTES);
+    if free >= needed {
+        return Ok(());
+    }
+    let (free, needed) = (binary_size(free), binary_size(needed));
+    Err(Refusal::new(format!("{storage}: {free} are free, and the works need {needed}"))
+        .with_hint("--scratch DIR on a larger disk, or a smaller --size, or fewer --work"))
 }

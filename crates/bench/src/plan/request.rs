@@ -13,12 +13,12 @@ use super::Host;
 pub(super) const USUAL_PEER: &str = "sshfs";
 
 /// All options of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Request {
     /// How much work.
     pub scale: Scale,
-    /// Measures this program.
-    pub ours: bool,
+    /// Does not measure this program.
+    pub without_ours: bool,
     /// A list of subjects (see [`crate::subject::catalog`]); `None` for the usual peer.
     pub peers: Option<String>,
     /// Names and command lines of programs that mount as sshfs does.
@@ -39,8 +39,8 @@ pub struct Request {
     pub deadline: Option<Duration>,
     /// The subject to which ratios are given.
     pub reference: Option<String>,
-    /// Measures the reference a second time.
-    pub control: bool,
+    /// Does not measure the reference a second time.
+    pub without_control: bool,
     /// Of all that is pseudo-random.
     pub seed: u64,
     /// Where the run makes its directory.
@@ -60,34 +60,6 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request for the usual, in the system's directory for temporary files.
-    #[must_use]
-    pub fn new(scale: Scale, program: PathBuf) -> Request {
-        Request {
-            scale,
-            ours: true,
-            peers: None,
-            commands: Vec::new(),
-            targets: Vec::new(),
-            works: None,
-            link: LinkSpec::loopback(),
-            host: None,
-            rounds: None,
-            file_bytes: None,
-            deadline: None,
-            reference: None,
-            control: true,
-            seed: 1,
-            scratch: std::env::temp_dir(),
-            ciphers: None,
-            tree: None,
-            build_tree: None,
-            program,
-            version: String::new(),
-            command: Vec::new(),
-        }
-    }
-
     /// How much there is to do.
     #[must_use]
     pub fn size(&self) -> Size {
@@ -149,7 +121,7 @@ mod tests {
 
     #[test]
     fn quantities_can_be_asked_for() {
-        let mut request = Request::new(Scale::Quick, PathBuf::new());
+        let mut request = Request { scale: Scale::Quick, ..Request::default() };
         assert_eq!(request.size(), Size::of(Scale::Quick));
         request.file_bytes = Some(1 << 20);
         request.ciphers = Some(vec!["aes256-ctr".to_owned()]);

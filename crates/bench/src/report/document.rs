@@ -1,7 +1,7 @@
 //! The content of a report, before it has a form.
 
 use crate::measure::{Measure, Unit};
-use crate::quoting::shell_quoted;
+use crate::quoting::shown_command;
 use crate::results::{Latency, LeftOut, Ratio, SubjectInfo, Summary};
 use crate::stats::{FailureLine, median};
 use crate::units;
@@ -164,7 +164,7 @@ pub(super) fn document(view: &View<'_>) -> Document {
 fn summary(view: &View<'_>) -> Section {
     let reference = &view.results.settings.reference;
     let header = ["best in", "clearly", "better", "worse", "≈", "typical", "failed"];
-    let rows = ranking::ranks(view).into_iter().map(|rank| row(&rank.subject.name, rank.cells()));
+    let rows = ranking::ranks(view).into_iter().map(|(subject, cells)| row(&subject.name, cells));
     let mut blocks = vec![Block::Table(Table {
         caption: format!("summary (better, worse, ≈, typical: than {reference})"),
         header: header.map(str::to_owned).into(),
@@ -372,9 +372,7 @@ fn about(view: &View<'_>) -> Vec<Block> {
         words("programs", &[""], versions.collect()),
     ];
     if !results.settings.command.is_empty() {
-        let words = results.settings.command.iter();
-        let quoted = words.map(|word| shell_quoted(word.as_ref()).to_string_lossy().into_owned());
-        blocks.push(Block::Command(quoted.collect::<Vec<_>>().join(" ")));
+        blocks.push(Block::Command(shown_command(&results.settings.command)));
     }
     blocks
 }

@@ -11,45 +11,6 @@ use super::view::{View, competes};
 /// Comparisons that are listed in each direction.
 const NAMED: usize = 5;
 
-/// One subject in all measures.
-pub(super) struct Rank<'v> {
-    pub(super) subject: &'v SubjectInfo,
-    /// Measures in which it has a value.
-    pub(super) measured: usize,
-    /// Measures in which no competitor has a better median.
-    pub(super) best: usize,
-    /// Measures in which it is best and the difference to the second is significant.
-    pub(super) clearly_best: usize,
-    /// Measures in which it is significantly better than the reference.
-    pub(super) better: usize,
-    /// Measures in which it is significantly worse.
-    pub(super) worse: usize,
-    /// Measures in which the difference may be chance.
-    pub(super) even: usize,
-    /// Median of its ratios to the reference.
-    pub(super) typical: Option<f64>,
-    /// Samples without a value.
-    pub(super) failed: u32,
-}
-
-impl Rank<'_> {
-    /// For a table: best in, clearly best, better, worse, even, typical, failed.
-    pub(super) fn cells(&self) -> [String; 7] {
-        let none = || "–".to_owned();
-        let of_rivals = |count: String| if competes(self.subject) { count } else { none() };
-        let of_ratios = |count: usize| self.typical.map_or_else(none, |_| count.to_string());
-        [
-            of_rivals(format!("{} of {}", self.best, self.measured)),
-            of_rivals(self.clearly_best.to_string()),
-            of_ratios(self.better),
-            of_ratios(self.worse),
-            of_ratios(self.even),
-            self.typical.map_or_else(none, units::ratio),
-            self.failed.to_string(),
-        ]
-    }
-}
-
 /// A subject against the best of the others in one measure.
 pub(super) struct Comparison<'v> {
     pub(super) measure: &'v Measure,
@@ -57,29 +18,38 @@ pub(super) struct Comparison<'v> {
     pub(super) ratio: Ratio,
 }
 
-/// The ranks of all subjects.
-pub(super) fn ranks<'v>(view: &'v View<'_>) -> Vec<Rank<'v>> {
+/// The subjects, and what a table shows of each over all measures:
+/// in how many of those that it has no competitor is better; in how many of them the difference to
+/// the second is significant; in how many it is significantly better and worse than the reference,
+/// and in how many the difference may be chance; the median of its ratios to the reference; samples
+/// without a value.
+pub(super) fn ranks<'v>(view: &'v View<'_>) -> Vec<(&'v SubjectInfo, [String; 7])> {
     let best: Vec<Best<'_>> =
         view.results.measures.iter().filter_map(|measure| best_of(view, measure)).collect();
-    view.results.subjects.iter().map(|subject| rank(view, subject, &best)).collect()
+    view.results.subjects.iter().map(|subject| (subject, rank(view, subject, &best))).collect()
 }
 
-fn rank<'v>(view: &'v View<'_>, subject: &'v SubjectInfo, best: &[Best<'_>]) -> Rank<'v> {
+fn rank(view: &View<'_>, subject: &SubjectInfo, best: &[Best<'_>]) -> [String; 7] {
     let of_subject = || view.summaries.iter().filter(|s| s.subject == subject.name);
     let ratios: Vec<&Ratio> = of_subject().filter_map(|s| s.ratio.as_ref()).collect();
-    let counts = |wanted: fn(&Ratio) -> bool| ratios.iter().filter(|ratio| wanted(ratio)).count();
+    let typical = median(&ratios.iter().map(|ratio| ratio.value).collect::<Vec<_>>());
     let wins = || best.iter().filter(|best| best.subject == subject.name);
-    Rank {
-        subject,
-        measured: of_subject().filter(|s| s.n > 0).count(),
-        best: wins().count(),
-        clearly_best: wins().filter(|best| best.clearly).count(),
-        better: counts(|ratio| ratio.significant && ratio.value > 1.0),
-        worse: counts(|ratio| ratio.significant && ratio.value < 1.0),
-        even: counts(|ratio| !ratio.significant),
-        typical: median(&ratios.iter().map(|ratio| ratio.value).collect::<Vec<_>>()),
-        failed: of_subject().map(|s| s.failed).sum(),
-    }
+    let measured = of_subject().filter(|s| s.n > 0).count();
+    let none = || "–".to_owned();
+    let of_rivals = |count: String| if competes(subject) { count } else { none() };
+    let of_ratios = |wanted: fn(&Ratio) -> bool| {
+        let count = ratios.iter().filter(|ratio| wanted(ratio)).count();
+        typical.map_or_else(none, |_| count.to_string())
+    };
+    [
+        of_rivals(format!("{} of {measured}", wins().count())),
+        of_rivals(wins().filter(|best| best.clearly).count().to_string()),
+        of_ratios(|ratio| ratio.significant && ratio.value > 1.0),
+        of_ratios(|ratio| ratio.significant && ratio.value < 1.0),
+        of_ratios(|ratio| !ratio.significant),
+        typical.map_or_else(none, units::ratio),
+        of_subject().map(|s| s.failed).sum::<u32>().to_string(),
+    ]
 }
 
 struct Best<'v> {

@@ -12,18 +12,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::measure::{Cache, Measure};
-use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::results::Measured;
 use crate::step::StepContext;
 use crate::subject::{Access, AccessKind, Session, Tuning};
-use crate::workload::{Step, Workload};
+use crate::workload::Step;
 
 use super::result_log::{ResultLog, as_it_was};
-use super::scratch;
+use super::{Ready, Run, scratch};
 
 /// Steps in a row that are not done in time, and starts in a row that fail, before the rest of a
 /// work is given up: each costs a deadline.
@@ -31,15 +29,11 @@ const PATIENCE: u32 = 2;
 
 /// One workload of one subject in one round.
 pub(super) struct Trial<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) workload: &'a dyn Workload,
-    pub(super) steps: &'a [Step],
+    pub(super) run: &'a Run<'a>,
+    pub(super) ready: &'a Ready<'a>,
     /// Its number in the plan.
     pub(super) subject: usize,
     pub(super) round: u32,
-    pub(super) executor: &'a Executor,
-    /// What workloads have prepared.
-    pub(super) corpus: &'a Path,
 }
 
 /// How a trial went for the subject as such.
@@ -90,16 +84,20 @@ impl Trial<'_> {
     ) -> Result<Ending, Failure> {
         let mut state = State { given_up, ..State::default() };
         let mut started = false;
-        for (number, step) in self.steps.iter().enumerate() {
+        for (number, step) in self.ready.steps.iter().enumerate() {
             let mut measure = step.measure.clone();
-            progress.begin(log.subject_name(self.subject), self.workload.name(), &measure.title);
+            progress.begin(
+                log.subject_name(self.subject),
+                self.ready.workload.name(),
+                &measure.title,
+            );
             let outcome = self.one(step, &mut measure, &mut state, log);
             started |= state.live.is_some();
-            if matches!(outcome, Some(Err(_))) && self.executor.is_interrupted() {
+            if matches!(outcome, Some(Err(_))) && self.run.executor.is_interrupted() {
                 self.close(&mut state, log);
                 return Err(Failure::Interrupted);
             }
-            progress.done(self.subject, (self.workload.name(), number), outcome.as_ref());
+            progress.done(self.subject, (self.ready.workload.name(), number), outcome.as_ref());
             let Some(outcome) = outcome else { continue };
             state.stumbled = outcome.is_err();
             if let Err(failure) = &outcome {
@@ -157,8 +155,8 @@ impl Trial<'_> {
             return Ok(());
         }
         self.close(state, log);
-        let dir = self.plan.scratch.subdirectory("session-")?;
-        match self.plan.subjects[self.subject].start(&dir, tuning, self.executor) {
+        let dir = self.run.plan.scratch.subdirectory("session-")?;
+        match self.run.plan.subjects[self.subject].start(&dir, tuning, self.run.executor) {
             Ok(session) => {
                 // What was there before the run may have anything cached.
                 let is_new = !log.subject(self.subject).is_there();
@@ -183,23 +181,23 @@ impl Trial<'_> {
         session: &mut dyn Session,
         forget: bool,
     ) -> Result<Measured, Failure> {
-        if forget && !session.forget(self.executor)? {
+        if forget && !session.forget(self.run.executor)? {
             *measure = as_it_was(measure);
         }
-        let deadline = Instant::now() + self.plan.deadline.mul_f64(step.deadline_factor);
+        let deadline = Instant::now() + self.run.plan.deadline.mul_f64(step.deadline_factor);
         self.await_answer(session, deadline)?;
         let scratch =
-            tempfile::Builder::new().prefix("step-").tempdir_in(self.plan.scratch.path())?;
+            tempfile::Builder::new().prefix("step-").tempdir_in(self.run.plan.scratch.path())?;
         let mut context = StepContext {
-            subject: self.plan.subjects[self.subject].as_ref(),
+            subject: self.run.plan.subjects[self.subject].as_ref(),
             session,
-            size: &self.plan.size,
-            seed: self.plan.settings.seed.wrapping_add(u64::from(self.round)),
+            size: &self.run.plan.size,
+            seed: self.run.plan.settings.seed.wrapping_add(u64::from(self.round)),
             scratch: scratch.path(),
-            corpus: self.corpus,
-            executor: self.executor,
+            corpus: &self.run.corpus,
+            executor: self.run.executor,
             deadline,
-            server_usage: self.plan.server_usage.as_ref(),
+            server_usage: self.run.plan.server_usage.as_ref(),
         };
         step.run(&mut context)
     }
@@ -211,7 +209,7 @@ impl Trial<'_> {
         let mut command = Command::new("stat");
         command.arg("--").arg(dir);
         let limit = deadline.saturating_duration_since(Instant::now());
-        self.executor.succeed(command, limit)?;
+        self.run.executor.succeed(command, limit)?;
         Ok(())
     }
 
@@ -239,7 +237,7 @@ impl Trial<'_> {
     fn close(&self, state: &mut State, log: &mut ResultLog) {
         let Some(live) = &mut state.live else { return };
         // Also after the user has ended the run.
-        if let Err(failure) = live.session.stop(&self.executor.for_cleanup()) {
+        if let Err(failure) = live.session.stop(&self.run.executor.for_cleanup()) {
             let name = log.subject_name(self.subject);
             log.note(format!("{name} did not end in order and was ended by force: {failure}"));
             return self.abandon(state, log);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::size::Scale;
 use crate::storage::{Directory, Storage};
-use crate::subject::{Copier, Tuning};
+use crate::subject::{Copier, Direction, Tuning};
 
 /// A subject that is a directory, or a program that copies, with a shell for its daemon.
 struct Fake {
@@ -19,11 +19,7 @@ struct Fake {
 }
 
 impl Copier for Fake {
-    fn pull(&self, _: &Path, _: &Path) -> Option<Command> {
-        None
-    }
-
-    fn push(&self, _: &Path, _: &Path) -> Option<Command> {
+    fn copy(&self, _: Direction, _: &Path, _: &Path) -> Option<Command> {
         None
     }
 }

@@ -13,15 +13,12 @@ use crate::failure::Failure;
 use crate::server::Server;
 use crate::subject::Subject;
 
-use super::copiers::{Manner, SshCopier, Tool};
-use super::floor::{Floor, Kind};
-use super::ftp::Ftp;
+use super::copiers::{Manner, Tool};
 use super::identity::Identity;
 use super::local::Local;
 use super::mounted::Mounted;
-use super::programs::{FUSERMOUNT, LFTP, Program, RCLONE, RSYNC, SSH, SSHFS, VSFTPD};
-use super::rclone::Rclone;
-use super::rsyncd::Rsyncd;
+use super::peer::{Kind, Peer};
+use super::programs::{FUSERMOUNT, Program, SSH, SSHFS};
 
 /// The fastest cipher where the processor has AES.
 const FASTEST: &str = "Ciphers=aes128-gcm@openssh.com";
@@ -39,28 +36,24 @@ enum Making {
     Sshoal,
     /// With these mount options.
     Sshfs(&'static [&'static str]),
-    /// With this mode of its cache.
-    Rclone(&'static str),
-    Copier(Tool),
-    Rsyncd,
-    Ftp,
     Local,
-    Floor(Kind),
+    Peer(Kind),
 }
 
 impl Making {
     /// Programs that must be installed on this machine, that of the subject first.
     fn programs(self) -> &'static [&'static Program] {
         match self {
-            Making::Sshoal | Making::Floor(_) => &[&SSH],
+            Making::Sshoal => &[&SSH],
             Making::Sshfs(_) => &[&SSHFS, &FUSERMOUNT, &SSH],
-            Making::Rclone(_) => &[&RCLONE, &FUSERMOUNT],
-            Making::Copier(tool) => tool.programs(),
-            Making::Rsyncd => &[&RSYNC],
-            Making::Ftp => &[&VSFTPD, &LFTP],
             Making::Local => &[],
+            Making::Peer(kind) => kind.programs(),
         }
     }
+}
+
+const fn copier(tool: Tool) -> Making {
+    Making::Peer(Kind::Copier(tool))
 }
 
 /// A subject with a name.
@@ -77,26 +70,22 @@ const fn entry(name: &'static str, about: &'static str, making: Making) -> Entry
 
 static ENTRIES: [Entry; 22] = [
     entry("sshoal", "this program; sshoal:OPTION,OPTION with mount options", Making::Sshoal),
-    entry("sshoal-copy", "this program's pull and push", Making::Copier(Tool::Own(Manner::Auto))),
+    entry("sshoal-copy", "this program's pull and push", copier(Tool::Own(Manner::Auto))),
     entry(
         "sshoal-copy:tar",
         "the same, always in one stream by tar",
-        Making::Copier(Tool::Own(Manner::Tar)),
+        copier(Tool::Own(Manner::Tar)),
     ),
-    entry(
-        "sshoal-copy:sftp",
-        "the same, always over SFTP",
-        Making::Copier(Tool::Own(Manner::Sftp)),
-    ),
+    entry("sshoal-copy:sftp", "the same, always over SFTP", copier(Tool::Own(Manner::Sftp))),
     entry(
         "sshoal-copy:plain",
         "the same by its own choice, never compressed",
-        Making::Copier(Tool::Own(Manner::Plain)),
+        copier(Tool::Own(Manner::Plain)),
     ),
     entry(
         "sshoal-copy:two",
         "the same by its own choice, over two links to the server at once",
-        Making::Copier(Tool::Own(Manner::TwoWays)),
+        copier(Tool::Own(Manner::TwoWays)),
     ),
     entry("sshfs", "sshfs as it is", Making::Sshfs(&[])),
     entry("sshfs:aes", "sshfs by aes128-gcm", Making::Sshfs(&[FASTEST])),
@@ -110,22 +99,26 @@ static ENTRIES: [Entry; 22] = [
     entry(
         "rclone",
         "rclone mount, all files cached on disk; acknowledges before it sends",
-        Making::Rclone("full"),
+        Making::Peer(Kind::Rclone("full")),
     ),
-    entry("rclone:writes", "rclone mount, written files cached on disk", Making::Rclone("writes")),
+    entry(
+        "rclone:writes",
+        "rclone mount, written files cached on disk",
+        Making::Peer(Kind::Rclone("writes")),
+    ),
     entry(
         "scp",
         "scp -r; scp:ssh_command=PROGRAM by another ssh, as any that copies",
-        Making::Copier(Tool::Scp),
+        copier(Tool::Scp),
     ),
-    entry("sftp", "sftp's get -r and put -r", Making::Copier(Tool::Sftp)),
-    entry("rsync", "rsync -a over ssh", Making::Copier(Tool::Rsync)),
-    entry("rsyncd", "rsync -a to its daemon, without ssh", Making::Rsyncd),
-    entry("tar", "tar | ssh tar", Making::Copier(Tool::Tar)),
-    entry("ftp", "vsftpd and lftp, without ssh", Making::Ftp),
+    entry("sftp", "sftp's get -r and put -r", copier(Tool::Sftp)),
+    entry("rsync", "rsync -a over ssh", copier(Tool::Rsync)),
+    entry("rsyncd", "rsync -a to its daemon, without ssh", Making::Peer(Kind::Rsyncd)),
+    entry("tar", "tar | ssh tar", copier(Tool::Tar)),
+    entry("ftp", "vsftpd and lftp, without ssh", Making::Peer(Kind::Ftp)),
     entry("local", "the local disk", Making::Local),
-    entry("ssh-cat", "floor: ssh HOST cat", Making::Floor(Kind::Cat)),
-    entry("sftp-raw", "floor: SFTP over ssh, no file system", Making::Floor(Kind::Sftp)),
+    entry("ssh-cat", "floor: ssh HOST cat", copier(Tool::Cat)),
+    entry("sftp-raw", "floor: SFTP over ssh, no file system", Making::Peer(Kind::RawSftp)),
 ];
 
 /// Names that stand for several.
@@ -139,11 +132,11 @@ fn members(group: &str) -> Vec<&'static Entry> {
     let wanted = |entry: &&Entry| match group {
         // What two of its own manners gain is asked on a link that is made for it.
         "all" => {
-            let manner = |it| entry.making == Making::Copier(Tool::Own(it));
-            entry.making != Making::Sshoal && !manner(Manner::Plain) && !manner(Manner::TwoWays)
+            let left_out = [Manner::Plain, Manner::TwoWays].map(|it| copier(Tool::Own(it)));
+            entry.making != Making::Sshoal && !left_out.contains(&entry.making)
         }
         "tuned" => entry.name.starts_with("sshfs:"),
-        "floor" => matches!(entry.making, Making::Floor(_)),
+        "floor" => matches!(entry.making, Making::Peer(kind) if kind.is_floor()),
         _ => false,
     };
     ENTRIES.iter().filter(wanted).collect()
@@ -164,7 +157,11 @@ const SSH_COMMAND: &str = "ssh_command=";
 fn copier_by(word: &str) -> Option<Spec> {
     let (name, option) = word.rsplit_once(':')?;
     let program = option.strip_prefix(SSH_COMMAND)?;
-    let copies = |entry: &&Entry| entry.name == name && matches!(entry.making, Making::Copier(_));
+    let copies = |entry: &&Entry| {
+        let is_copier =
+            matches!(entry.making, Making::Peer(Kind::Copier(tool)) if tool != Tool::Cat);
+        entry.name == name && is_copier
+    };
     let entry = ENTRIES.iter().find(copies).filter(|_| !program.is_empty())?;
     Some(Spec { entry, options: vec![option.to_owned()] })
 }
@@ -233,13 +230,18 @@ pub fn parse(list: &str) -> Result<Vec<Spec>, Unknown> {
 
 fn unknown(name: &str) -> Unknown {
     let names = ENTRIES.iter().map(|entry| entry.name).chain(GROUPS.iter().map(|group| group.0));
-    let nearest = names
-        .map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate))
-        // One slip in every three letters; a shorter word is like too many others.
-        .filter(|(slips, _)| *slips <= name.chars().count() / 3)
-        .min_by_key(|(slips, _)| *slips);
-    let hint = nearest.map(|(_, name)| format!(" (did you mean '{name}'?)")).unwrap_or_default();
+    let hint =
+        nearest(name, names).map(|name| format!(" (did you mean '{name}'?)")).unwrap_or_default();
     Unknown { name: name.to_owned(), hint }
+}
+
+/// The name that a misspelled word most likely stands for: one slip in every three letters.
+pub(crate) fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    names
+        .map(|name| (strsim::damerau_levenshtein(word, name), name))
+        .filter(|(slips, name)| *slips <= name.len().div_ceil(3))
+        .min_by_key(|(slips, _)| *slips)
+        .map(|(_, name)| name)
 }
 
 impl Spec {
@@ -264,44 +266,33 @@ impl Spec {
     /// When its directory in the scratch directory cannot be made.
     pub fn make(&self, setting: &Setting) -> Result<Box<dyn Subject>, Failure> {
         let name = self.name();
-        let server = setting.server.clone();
-        let identity = Identity::default();
-        let start_limit = setting.start_limit;
         let mounted = |program: PathBuf, options: Vec<String>| {
             let words = options.into_iter().flat_map(|option| ["-o".to_owned(), option]).collect();
-            Mounted::new(self.name(), program, words, setting.server.clone())
-                .with_start_limit(start_limit)
+            let Setting { server, start_limit, .. } = setting.clone();
+            Mounted::new(self.name(), program, words, server, start_limit)
         };
         Ok(match self.entry.making {
             Making::Sshoal => {
                 let has = |begin: &str| self.options.iter().any(|it| it.starts_with(begin));
-                let own_cache = has("cache=disk") && !has("cache_dir=");
-                let mounted = mounted(setting.sshoal.clone(), self.options.clone()).typed("sshoal");
                 // The user's own cache would have what an earlier run has read.
-                Box::new(if own_cache { mounted.with_own_cache() } else { mounted })
+                let has_cache = has("cache=disk") && !has("cache_dir=");
+                let mounted = mounted(setting.sshoal.clone(), self.options.clone());
+                Box::new(Mounted { typed: Some("sshoal"), has_cache, ..mounted })
             }
             Making::Sshfs(options) => {
                 let options = options.iter().map(|&option| option.to_owned()).collect();
-                Box::new(mounted("sshfs".into(), options).with_package(SSHFS.package))
+                let package = Some(SSHFS.package);
+                Box::new(Mounted { package, ..mounted("sshfs".into(), options) })
             }
-            Making::Rclone(mode) => Box::new(Rclone { name, mode, server, start_limit, identity }),
-            Making::Copier(tool) => {
-                let sshoal = setting.sshoal.clone();
-                let option = self.options.iter().find_map(|it| it.strip_prefix(SSH_COMMAND));
-                let ssh_command = option.map(PathBuf::from);
-                Box::new(SshCopier { name, tool, server, sshoal, ssh_command, identity })
-            }
-            Making::Rsyncd => Box::new(Rsyncd { name, server, identity }),
-            Making::Ftp => Box::new(Ftp { name, server, identity }),
             Making::Local => Box::new(Local::new(name, setting.scratch.join("local"))?),
-            Making::Floor(kind) => Box::new(Floor { name, kind, server, identity }),
+            Making::Peer(kind) => {
+                let option = self.options.iter().find_map(|it| it.strip_prefix(SSH_COMMAND));
+                let (setting, identity) = (setting.clone(), Identity::default());
+                let ssh_command = option.map(PathBuf::from);
+                Box::new(Peer { name, kind, ssh_command, setting, identity })
+            }
         })
     }
-}
-
-/// The first program of an entry that is not installed.
-fn missing(entry: &Entry) -> Option<&'static Program> {
-    entry.making.programs().iter().copied().find(|program| program.find().is_none())
 }
 
 /// One line of `--list`.
@@ -311,35 +302,26 @@ pub struct Listed {
     pub name: &'static str,
     /// One line.
     pub about: &'static str,
-    /// Version of what is installed, or the package to install. Groups and the disk have none.
-    pub state: State,
-}
-
-/// Whether a subject can be measured here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
-    /// It can; the version, where it is known.
-    Ready(String),
-    /// This package is wanted.
-    Missing(&'static str),
-    /// A name for several.
-    Group,
+    /// Version of what is installed, as far as it is known, or the package to install. Groups and the
+    /// disk have no version.
+    pub state: Result<String, &'static str>,
 }
 
 /// All subjects and groups, in the order of reports.
 #[must_use]
 pub fn list(executor: &Executor) -> Vec<Listed> {
     let entries = ENTRIES.iter().map(|entry| {
-        let state = match missing(entry) {
-            Some(program) => State::Missing(program.package),
-            None => State::Ready(match (entry.making, entry.making.programs().first()) {
-                (Making::Sshoal, _) | (_, None) => String::new(),
-                (_, Some(program)) => program.version(executor),
-            }),
+        let programs = entry.making.programs();
+        let missing = programs.iter().find(|program| program.find().is_none());
+        let state = match (missing, entry.making, programs.first()) {
+            (Some(program), ..) => Err(program.package),
+            (None, Making::Sshoal, _) | (None, _, None) => Ok(String::new()),
+            (None, _, Some(program)) => Ok(program.version(executor)),
         };
         Listed { name: entry.name, about: entry.about, state }
     });
-    let groups = GROUPS.iter().map(|&(name, about)| Listed { name, about, state: State::Group });
+    let groups =
+        GROUPS.iter().map(|&(name, about)| Listed { name, about, state: Ok(String::new()) });
     entries.chain(groups).collect()
 }
 

@@ -1,24 +1,25 @@
-//! Programs that copy over ssh: scp, sftp, rsync, a tar at each end, and this program.
+//! Programs that copy over ssh: scp, sftp, rsync, a tar at each end, this program, and `cat`, which
+//! is the floor.
 //!
 //! They cache nothing between two copies, and no process of theirs lives longer than a copy.
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use crate::executor::{Executor, find_program};
+use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::quoting::{double, joined, no_pattern, rsync_word};
-use crate::results::{LeftOut, SubjectInfo};
+use crate::quoting::{double, joined, no_pattern, rsync_word, shell_quoted};
 use crate::server::Server;
-use crate::storage::Storage;
-use crate::subject::{Access, Copier, Session, Subject, Tuning};
+use crate::subject::{Access, Copier, Direction, Session};
 
-use super::identity::Identity;
-use super::programs::{self, Program, RSYNC, SCP, SFTP, SSH, TAR};
-use super::route::Route;
+/// Longest time to look up whether a name is a directory.
+const LOOK_LIMIT: Duration = Duration::from_secs(30);
 
 /// A program that copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub(super) enum Tool {
     Tar,
     /// `sshoal pull` and `sshoal push`.
     Own(Manner),
+    /// `ssh HOST cat`: files only, as streams.
+    Cat,
 }
 
 /// How this program copies.
@@ -57,165 +60,90 @@ impl Manner {
     }
 }
 
-impl Tool {
-    /// Programs that must be installed on this machine.
-    pub(super) fn programs(self) -> &'static [&'static Program] {
-        match self {
-            Tool::Scp => &[&SCP, &SSH],
-            Tool::Sftp => &[&SFTP, &SSH],
-            Tool::Rsync => &[&RSYNC, &SSH],
-            Tool::Tar => &[&TAR, &SSH],
-            Tool::Own(_) => &[&SSH],
-        }
-    }
-
-    /// The command by which a user copies a tree.
-    fn command(self) -> &'static str {
-        match self {
-            Tool::Scp => "scp -r HOST:FROM TO",
-            Tool::Sftp => "echo 'get -r FROM TO' | sftp -b - HOST",
-            Tool::Rsync => "rsync -a -e ssh HOST:FROM/ TO/",
-            Tool::Tar => "ssh HOST tar -C FROM -cf - . | tar -C TO -xf -",
-            Tool::Own(Manner::Auto) => "sshoal pull HOST:FROM/ TO",
-            Tool::Own(Manner::Tar) => "sshoal pull --engine tar HOST:FROM/ TO",
-            Tool::Own(Manner::Sftp) => "sshoal pull --engine sftp HOST:FROM/ TO",
-            Tool::Own(Manner::Plain) => "sshoal pull --compress never HOST:FROM/ TO",
-            Tool::Own(Manner::TwoWays) => "sshoal pull HOST1,HOST2:FROM/ TO",
-        }
-    }
-}
-
-/// A program that copies, as a subject.
-pub(super) struct SshCopier {
-    pub name: String,
-    pub tool: Tool,
-    pub server: Arc<Server>,
-    /// This program.
-    pub sshoal: PathBuf,
+/// A program that copies, and its route to the server.
+pub(super) struct CopySession {
+    pub(super) tool: Tool,
+    pub(super) server: Arc<Server>,
+    pub(super) cipher: Option<String>,
     /// A program in place of `ssh`.
-    pub ssh_command: Option<PathBuf>,
-    pub identity: Identity,
-}
-
-impl Subject for SshCopier {
-    fn info(&self) -> SubjectInfo {
-        self.identity.info(&self.name, "copy", self.tool.command())
-    }
-
-    fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
-        for program in self.tool.programs() {
-            program.require(&self.name)?;
-        }
-        if let Some(ssh) = self.ssh_command.as_ref().filter(|ssh| find_program(*ssh).is_none()) {
-            return Err(LeftOut {
-                name: self.name.clone(),
-                why: format!("there is no program '{}'", ssh.display()),
-                remedy: Some("give its whole path".to_owned()),
-            });
-        }
-        if self.tool == Tool::Own(Manner::TwoWays) && self.server.second_destination().is_none() {
-            return Err(LeftOut {
-                name: self.name.clone(),
-                why: "only a private server has two links".to_owned(),
-                remedy: Some("leave --host out".to_owned()),
-            });
-        }
-        self.identity.version(|| {
-            let versions = programs::versions(self.tool.programs(), executor);
-            match &self.ssh_command {
-                Some(ssh) => format!("{versions}; {}", programs::version(ssh, "-V", executor)),
-                None => versions,
-            }
-        });
-        Ok(())
-    }
-
-    fn storage(&self) -> &dyn Storage {
-        self.server.storage()
-    }
-
-    fn start(
-        &self,
-        scratch: &Path,
-        tuning: &Tuning,
-        executor: &Executor,
-    ) -> Result<Box<dyn Session>, Failure> {
-        let mut route = Route::new(&self.server, tuning, scratch, executor)?;
-        route.ssh_command.clone_from(&self.ssh_command);
-        self.identity.cipher(tuning, executor, || route.login());
-        Ok(Box::new(CopySession { tool: self.tool, route, sshoal: self.sshoal.clone() }))
-    }
-}
-
-/// A program that copies, with its route.
-struct CopySession {
-    tool: Tool,
-    route: Route,
+    pub(super) ssh_command: Option<PathBuf>,
     /// This program.
-    sshoal: PathBuf,
+    pub(super) sshoal: PathBuf,
+    pub(super) scratch: PathBuf,
+    pub(super) executor: Executor,
+    /// Names in the scratch directory so far.
+    pub(super) files: AtomicU32,
+    /// Whether names of the storage are directories, which copies do not change.
+    pub(super) directories: Mutex<HashMap<PathBuf, bool>>,
 }
 
 impl Session for CopySession {
     fn access(&self) -> Access<'_> {
-        Access::Copier(self)
-    }
-
-    fn forget(&mut self, _: &Executor) -> Result<bool, Failure> {
-        Ok(true)
+        if self.tool == Tool::Cat { Access::Stream(self) } else { Access::Copier(self) }
     }
 }
 
 impl Copier for CopySession {
-    fn pull(&self, from: &Path, to: &Path) -> Option<Command> {
-        let remote = self.route.at(from);
-        if self.tool == Tool::Scp {
-            let remote = self.route.remote(&no_pattern(remote.as_os_str()));
-            return Some(self.scp(remote, to.into()));
-        }
-        if self.tool == Tool::Sftp {
-            // In quotes nothing is a pattern.
-            return self.sftp("get -r", remote.as_os_str(), to.as_os_str());
-        }
-        let is_tree = self.route.is_directory(from).ok()?;
-        match self.tool {
-            Tool::Tar if is_tree => {
-                let ssh = self.route.ssh("tar -C % -cf - .", &remote);
-                Some(self.tar_pipe(PULL_TREE, to, &ssh))
-            }
-            Tool::Tar => {
-                // The name of the archive's member has no effect on standard output.
-                let ssh = self.route.ssh("tar -P -cf - -- %", &remote);
-                Some(self.tar_pipe(PULL_FILE, to, &ssh))
-            }
-            _ => {
-                let from = self.remote(&with_slash(remote.as_os_str(), is_tree));
-                Some(self.by_contents("pull", from, with_slash(to.as_os_str(), is_tree)))
-            }
-        }
-    }
-
-    fn push(&self, from: &Path, to: &Path) -> Option<Command> {
-        let remote = self.route.at(to);
-        // A name with a colon would be a host.
-        let from = std::path::absolute(from).ok()?;
-        let is_tree = from.is_dir();
+    fn copy(&self, direction: Direction, storage: &Path, local: &Path) -> Option<Command> {
+        let remote = self.server.storage().root().join(storage);
+        // A name with a colon would be a host; `-` is a stream.
+        let local = match (direction, self.tool) {
+            (Direction::In, tool) if tool != Tool::Cat => std::path::absolute(local).ok()?,
+            _ => local.to_owned(),
+        };
+        // Of scp and sftp only the source of a push is different for a tree. They are not asked to
+        // look up a name at the server.
+        let is_tree = match (direction, self.tool) {
+            (Direction::In, _) => local.is_dir(),
+            (Direction::Out, Tool::Scp | Tool::Sftp) => false,
+            (Direction::Out, _) => self.is_directory(storage).ok()?,
+        };
         // The contents of a directory, which become the target itself.
-        let source: OsString = if is_tree { from.join(".").into() } else { from.clone().into() };
-        match self.tool {
-            Tool::Scp => Some(self.scp(source, self.route.remote(remote.as_os_str()))),
-            Tool::Sftp => self.sftp("put -r", &source, remote.as_os_str()),
-            Tool::Tar if is_tree => {
-                let ssh = self.route.ssh("mkdir -p % && tar -C % -xf -", &remote);
-                Some(self.tar_pipe(PUSH_TREE, &from, &ssh))
+        let contents = || if is_tree { local.join(".") } else { local.clone() };
+        match (self.tool, direction) {
+            (Tool::Scp, Direction::Out) => {
+                let remote = self.remote(&no_pattern(remote.as_os_str()));
+                Some(self.scp(remote, local.into()))
             }
-            Tool::Tar => {
-                let ssh = self.route.ssh("tar -xOf - >%", &remote);
-                Some(self.tar_pipe(PUSH_FILE, &from, &ssh))
+            (Tool::Scp, Direction::In) => {
+                Some(self.scp(contents().into(), self.remote(remote.as_os_str())))
             }
-            Tool::Rsync | Tool::Own(_) => {
-                let from = with_slash(from.as_os_str(), is_tree);
-                let to = self.remote(&with_slash(remote.as_os_str(), is_tree));
-                Some(self.by_contents("push", from, to))
+            // In quotes nothing is a pattern.
+            (Tool::Sftp, Direction::Out) => {
+                self.sftp("get -r", remote.as_os_str(), local.as_os_str())
+            }
+            (Tool::Sftp, Direction::In) => {
+                self.sftp("put -r", contents().as_os_str(), remote.as_os_str())
+            }
+            (Tool::Tar, _) => {
+                let (script, line) = match (direction, is_tree) {
+                    (Direction::Out, true) => (PULL_TREE, "tar -C % -cf - ."),
+                    // The name of the archive's member has no effect on standard output.
+                    (Direction::Out, false) => (PULL_FILE, "tar -P -cf - -- %"),
+                    (Direction::In, true) => (PUSH_TREE, "mkdir -p % && tar -C % -xf -"),
+                    (Direction::In, false) => (PUSH_FILE, "tar -xOf - >%"),
+                };
+                let failed = self.fresh("failed");
+                Some(with_shell(script, &[&local, &failed], &self.ssh(line, &remote)))
+            }
+            (Tool::Cat, _) if is_tree => None,
+            (Tool::Cat, _) => {
+                let (script, line) = match direction {
+                    Direction::Out => (TO_FILE, "exec cat %"),
+                    Direction::In => (FROM_FILE, "exec cat >%"),
+                };
+                let ssh = self.ssh(line, &remote);
+                let is_stream = local == Path::new("-");
+                Some(if is_stream { ssh } else { with_shell(script, &[&local], &ssh) })
+            }
+            (Tool::Rsync | Tool::Own(_), _) => {
+                let remote = self.remote(&with_slash(remote.as_os_str(), is_tree));
+                let local = with_slash(local.as_os_str(), is_tree);
+                let operands = direction.sorted(remote, local);
+                Some(match self.tool {
+                    Tool::Own(manner) => self.own(manner, direction, operands),
+                    _ => self.rsync(operands),
+                })
             }
         }
     }
@@ -236,63 +164,138 @@ const PUSH_TREE: &str = r#"from=$1 failed=$2; shift 2
 const PUSH_FILE: &str = r#"from=$1 failed=$2; shift 2
 { tar -C "${from%/*}/" -cf - -- "${from##*/}" || : >"$failed"; } | "$@" && [ ! -e "$failed" ]"#;
 
+/// A shell's redirection, since a command's own output is the executor's.
+const TO_FILE: &str = r#"file=$1; shift; exec "$@" >"$file""#;
+const FROM_FILE: &str = r#"file=$1; shift; exec "$@" <"$file""#;
+
+/// A script with these paths and the words of a command.
+fn with_shell(script: &str, paths: &[&Path], ssh: &Command) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh"]).args(paths);
+    command.arg(ssh.get_program()).args(ssh.get_args());
+    command
+}
+
 impl CopySession {
+    /// `host:path`, or `host,host2:path` where two links are used.
+    fn remote(&self, path: &OsStr) -> OsString {
+        let second = match self.tool {
+            Tool::Own(Manner::TwoWays) => self.server.second_destination(),
+            _ => None,
+        };
+        let second = second.map_or(String::new(), |it| format!(",{it}"));
+        joined(&[self.server.destination().as_ref(), second.as_ref(), ":".as_ref(), path])
+    }
+
+    /// Options of ssh, scp and sftp.
+    fn options(&self) -> Vec<OsString> {
+        self.server.ssh_options(self.cipher.as_deref())
+    }
+
+    /// The ssh that is used.
+    fn ssh_command(&self) -> &OsStr {
+        self.ssh_command.as_ref().map_or("ssh".as_ref(), |ssh| ssh.as_os_str())
+    }
+
+    /// The option of scp and sftp for an ssh of another name.
+    fn ssh_program(&self) -> Vec<&OsStr> {
+        self.ssh_command.iter().flat_map(|ssh| ["-S".as_ref(), ssh.as_os_str()]).collect()
+    }
+
+    /// An ssh to the server, without what it is to do.
+    pub(super) fn login(&self) -> Command {
+        let mut command = Command::new(self.ssh_command());
+        command.args(self.options()).arg(self.server.destination());
+        command
+    }
+
+    /// An ssh that runs one line of shell on the server, in which `%` stands for a path there.
+    fn ssh(&self, script: &str, path: &Path) -> Command {
+        let quoted = shell_quoted(path.as_os_str());
+        let mut parts = script.split('%');
+        let mut line = OsString::from(parts.next().unwrap_or_default());
+        for part in parts {
+            line.push(&quoted);
+            line.push(part);
+        }
+        let mut command = self.login();
+        command.arg(line);
+        command
+    }
+
+    /// A new name in the session's scratch directory.
+    fn fresh(&self, name: &str) -> PathBuf {
+        let nth = self.files.fetch_add(1, Ordering::Relaxed);
+        self.scratch.join(format!("{name}-{nth}"))
+    }
+
+    /// Whether a path of the storage is a directory. Queries the server if that is not known.
+    fn is_directory(&self, path: &Path) -> Result<bool, Failure> {
+        if let Some(root) = self.server.storage().local() {
+            return Ok(root.join(path).is_dir());
+        }
+        let mut known = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&known) = known.get(path) {
+            return Ok(known);
+        }
+        let there = self.server.storage().root().join(path);
+        let ran = self.executor.run(self.ssh("test -d %", &there), LOOK_LIMIT)?;
+        let is = match ran.output.status.code() {
+            Some(0) => true,
+            Some(1) => false,
+            _ => {
+                let words = String::from_utf8_lossy(&ran.output.stderr).trim().to_owned();
+                return Err(Failure::failed(words));
+            }
+        };
+        known.insert(path.to_owned(), is);
+        Ok(is)
+    }
+
     fn scp(&self, from: OsString, to: OsString) -> Command {
         let mut command = Command::new("scp");
-        command.arg("-r").args(self.route.ssh_program()).args(self.route.options());
+        command.arg("-r").args(self.ssh_program()).args(self.options());
         command.arg(from).arg(to);
         command
     }
 
     /// Its batch is in a file, since the executor sets standard input.
     fn sftp(&self, verb: &str, from: &OsStr, to: &OsStr) -> Option<Command> {
-        let batch = self.route.fresh("batch");
+        let batch = self.fresh("batch");
         let words = [verb.as_ref(), " ".as_ref(), &*double(from), " ".as_ref(), &*double(to)];
         fs::write(&batch, [joined(&words).as_encoded_bytes(), b"\n"].concat()).ok()?;
         let mut command = Command::new("sftp");
-        command.arg("-b").arg(batch).args(self.route.ssh_program());
-        command.args(self.route.options()).arg(self.route.destination());
+        command.arg("-b").arg(batch).args(self.ssh_program());
+        command.args(self.options()).arg(self.server.destination());
         Some(command)
     }
 
-    fn tar_pipe(&self, script: &str, local: &Path, ssh: &Command) -> Command {
-        let mut command = Command::new("sh");
-        command.args(["-c", script, "sh"]).arg(local).arg(self.route.fresh("failed"));
-        command.arg(ssh.get_program()).args(ssh.get_args());
+    fn rsync(&self, operands: [OsString; 2]) -> Command {
+        let mut shell = rsync_word(self.ssh_command());
+        for option in self.options() {
+            shell.push(" ");
+            shell.push(rsync_word(&option));
+        }
+        let mut command = Command::new("rsync");
+        // `-s`: the server's shell does not expand names.
+        command.args(["-a", "-s", "-e"]).arg(shell).args(operands);
         command
     }
 
-    /// rsync and sshoal, for which a slash behind a directory means its contents.
-    fn by_contents(&self, verb: &str, from: OsString, to: OsString) -> Command {
-        let Tool::Own(manner) = self.tool else {
-            let mut shell = rsync_word(self.route.ssh_command());
-            for option in self.route.options() {
-                shell.push(" ");
-                shell.push(rsync_word(&option));
-            }
-            let mut command = Command::new("rsync");
-            // `-s`: the server's shell does not expand names.
-            command.args(["-a", "-s", "-e"]).arg(shell).arg(from).arg(to);
-            return command;
-        };
+    fn own(&self, manner: Manner, direction: Direction, operands: [OsString; 2]) -> Command {
+        let verb = if direction == Direction::Out { "pull" } else { "push" };
         let mut command = Command::new(&self.sshoal);
-        command.args([verb, "-q"]).args(manner.options()).args(self.route.options());
-        if let Some(ssh) = &self.route.ssh_command {
+        command.args([verb, "-q"]).args(manner.options()).args(self.options());
+        if let Some(ssh) = &self.ssh_command {
             command.args(["-o".as_ref(), &*joined(&["ssh_command=".as_ref(), ssh.as_ref()])]);
         }
-        command.arg("--").arg(from).arg(to);
+        command.arg("--").args(operands);
         command
-    }
-
-    fn remote(&self, path: &OsStr) -> OsString {
-        match self.tool {
-            Tool::Own(Manner::TwoWays) => self.route.remote_by_both(path),
-            _ => self.route.remote(path),
-        }
     }
 }
 
-/// A path, with a slash behind it for the contents of a directory.
+/// A path, with a slash behind it for the contents of a directory: so rsync and sshoal understand
+/// it.
 pub(super) fn with_slash(path: &OsStr, is_directory: bool) -> OsString {
     joined(&[path, if is_directory { "/" } else { "" }.as_ref()])
 }

@@ -7,6 +7,7 @@
 //!    callers of it waiting, the connection is aborted, where that is permitted.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use crate::executor::{Background, Executor};
 use crate::failure::Failure;
 
 use super::programs::FUSERMOUNT;
+use super::{Access, Session, local, rclone};
 use crate::mount_table::{Table, shown};
 
 /// Longest time for a program to be ready, unless the caller says otherwise: four logins through
@@ -37,6 +39,12 @@ const FORCE_LIMIT: Duration = Duration::from_secs(5);
 /// How often is looked whether the run was interrupted, or a mount is no longer busy.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Longest time to upload written data, over any link.
+const SETTLE_LIMIT: Duration = Duration::from_secs(300);
+
+/// Longest time for that when the session is stopped, where nothing is measured any longer.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
 /// How long the daemon of a mount that does not answer is given to say why.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -53,7 +61,7 @@ pub(super) struct Mount {
 impl Mount {
     /// Runs a command that mounts at `point`, an existing directory whose path has no links, and
     /// that stays in the foreground. Returns when it is mounted and answers.
-    pub(super) fn start(
+    fn start(
         command: Command,
         point: &Path,
         limit: Duration,
@@ -122,23 +130,18 @@ impl Mount {
         }
     }
 
-    /// Where it is.
-    pub(super) fn point(&self) -> &Path {
-        &self.point
-    }
-
     /// The daemon's; `None` once it was stopped.
     pub(super) fn pid(&self) -> Option<u32> {
         self.daemon.as_ref().map(Background::pid)
     }
 
     /// The daemon's, and those of all that belong to it: ssh.
-    pub(super) fn processes(&self) -> Vec<u32> {
+    fn processes(&self) -> Vec<u32> {
         self.pid().map(account::family).unwrap_or_default()
     }
 
     /// Unmounts and waits until the daemon has ended.
-    pub(super) fn stop(&mut self) -> Result<(), Failure> {
+    fn stop(&mut self) -> Result<(), Failure> {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         if !daemon.is_running() {
             let failure = Failure::failed(ended(daemon, "it was unmounted"));
@@ -153,9 +156,8 @@ impl Mount {
         self.connection = None;
         match ended {
             // What could not be written is said so late by some.
-            Some(ended) if !ended.status.success() => Err(Failure::failed(format!(
-                "its daemon was unmounted and ended with {}: {words}",
-                ended.status
+            Some(status) if !status.success() => Err(Failure::failed(format!(
+                "its daemon was unmounted and ended with {status}: {words}"
             ))),
             Some(_) => Ok(()),
             None => Err(Failure::failed(format!(
@@ -185,7 +187,7 @@ impl Mount {
     }
 
     /// Ends daemon and mount by force, within a few seconds.
-    pub(super) fn abandon(&mut self) {
+    fn abandon(&mut self) {
         self.abort();
         // Dropping it kills it.
         drop(self.daemon.take());
@@ -217,7 +219,7 @@ impl Drop for Mount {
 }
 
 fn ended(daemon: &Background, before: &str) -> String {
-    let status = daemon.ended().map(|ended| format!(" ({})", ended.status)).unwrap_or_default();
+    let status = daemon.ended().map(|status| format!(" ({status})")).unwrap_or_default();
     match daemon.words().trim() {
         "" => format!("it ended{status} before {before}, and said nothing"),
         words => format!("it ended{status} before {before}: {words}"),
@@ -246,51 +248,93 @@ fn unmount(point: &Path, lazy: bool) -> Command {
     command
 }
 
-/// The command for the mount point, and how many mounts there were before.
+/// Makes the command for the mount point, and the number of mounts before.
 type Making = dyn Fn(&Path, u32) -> Command;
 
-/// A mount that can be made anew: what a session of a file system is.
-pub(super) struct Remounting {
+/// What a file system keeps on the local disk.
+pub(super) enum Cache {
+    /// Nothing, as far as is known.
+    Unknown,
+    /// A directory that outlives its mounts.
+    Kept(PathBuf),
+    /// rclone's: a directory for each mount in this one, with data that are written back late.
+    Rclone(PathBuf),
+}
+
+/// A mount that can be made anew: the session of a file system.
+pub(super) struct MountSession {
     point: PathBuf,
     limit: Duration,
     make: Box<Making>,
     made: u32,
     mount: Mount,
+    cache: Cache,
 }
 
-impl Remounting {
+impl MountSession {
     /// Mounts at `scratch/mnt`.
     pub(super) fn start(
         scratch: &Path,
         limit: Duration,
         executor: &Executor,
+        cache: Cache,
         make: impl Fn(&Path, u32) -> Command + 'static,
-    ) -> Result<Remounting, Failure> {
+    ) -> Result<MountSession, Failure> {
         let point = scratch.canonicalize()?.join("mnt");
         fs::create_dir(&point)?;
         let mount = Mount::start(make(&point, 0), &point, limit, executor)?;
-        Ok(Remounting { point, limit, make: Box::new(make), made: 1, mount })
+        Ok(MountSession { point, limit, make: Box::new(make), made: 1, mount, cache })
     }
 
-    pub(super) fn mount(&self) -> &Mount {
-        &self.mount
+    fn settle_within(&self, executor: &Executor, limit: Duration) -> Result<(), Failure> {
+        match &self.cache {
+            Cache::Rclone(caches) => rclone::settle(caches, &self.mount, executor, limit),
+            Cache::Unknown | Cache::Kept(_) => Ok(()),
+        }
+    }
+}
+
+impl Session for MountSession {
+    fn access(&self) -> Access<'_> {
+        Access::Directory(&self.point)
     }
 
-    pub(super) fn mount_mut(&mut self) -> &mut Mount {
-        &mut self.mount
+    fn client_pids(&self) -> Vec<u32> {
+        self.mount.processes()
+    }
+
+    fn settle(&mut self, executor: &Executor) -> Result<(), Failure> {
+        self.settle_within(executor, SETTLE_LIMIT)
     }
 
     /// Unmounts and mounts again, so that neither kernel nor daemon knows anything.
-    pub(super) fn remount(&mut self, executor: &Executor) -> Result<(), Failure> {
+    fn forget(&mut self, executor: &Executor) -> Result<bool, Failure> {
+        self.settle(executor)?;
         self.mount.stop()?;
-        self.mount_again(executor)
-    }
-
-    /// The second half of that, for a mount that was stopped.
-    pub(super) fn mount_again(&mut self, executor: &Executor) -> Result<(), Failure> {
+        match &self.cache {
+            Cache::Unknown => {}
+            // What it has is then read from the disk, as that of `local` is.
+            Cache::Kept(dir) => local::drop_from_memory(dir, executor)?,
+            // It is of no use to the next mount, and is as long as what was read: a run has room for
+            // it once.
+            Cache::Rclone(caches) => match fs::remove_dir_all(caches) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                _ => {}
+            },
+        }
         let command = (self.make)(&self.point, self.made);
         self.made += 1;
         self.mount = Mount::start(command, &self.point, self.limit, executor)?;
-        Ok(())
+        Ok(true)
+    }
+
+    fn stop(&mut self, executor: &Executor) -> Result<(), Failure> {
+        let settled = self.settle_within(executor, STOP_LIMIT);
+        self.mount.stop()?;
+        settled
+    }
+
+    fn abandon(&mut self) {
+        self.mount.abandon();
     }
 }

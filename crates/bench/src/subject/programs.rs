@@ -30,7 +30,7 @@ pub(super) const TAR: Program = program("tar", "tar", Some("--version"));
 pub(super) const LFTP: Program = program("lftp", "lftp", Some("--version"));
 pub(super) const VSFTPD: Program = program("vsftpd", "vsftpd", None);
 /// It unmounts for users who are not root; sshfs and rclone need it anyway.
-pub(super) const FUSERMOUNT: Program = program("fusermount3", "fuse3", Some("-V"));
+pub(super) const FUSERMOUNT: Program = program("fusermount3", "fuse3", None);
 
 const fn program(
     name: &'static str,
@@ -65,9 +65,9 @@ impl Program {
 }
 
 /// What a program says of its version when it is asked so.
-pub(super) fn version(program: &Path, argument: &str, executor: &Executor) -> String {
+pub(crate) fn version(program: &Path, argument: &str, executor: &Executor) -> String {
     let mut command = Command::new(program);
-    command.arg(argument);
+    command.arg(argument).env("LC_ALL", "C");
     let Ok(ran) = executor.run(command, VERSION_LIMIT) else { return String::new() };
     let words = [ran.output.stdout, ran.output.stderr].concat();
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();

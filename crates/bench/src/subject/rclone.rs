@@ -13,134 +13,89 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::results::{LeftOut, SubjectInfo};
-use crate::server::{Endpoint, Server};
-use crate::storage::Storage;
-use crate::subject::{Access, Session, Subject, Tuning};
-
-use super::identity::Identity;
-use super::mount::Remounting;
-use super::mounted::{device_of_fuse, shown_command};
-use super::programs::{FUSERMOUNT, RCLONE};
 use crate::quoting::joined;
+use crate::server::Endpoint;
+use crate::subject::Session;
+
+use super::catalog::Setting;
+use super::mount::{Cache, Mount, MountSession};
+use super::programs::RCLONE;
 
 /// Longest time for rclone to say which options it knows.
 const HELP_LIMIT: Duration = Duration::from_secs(10);
 
-/// Longest time to upload written data, over any link.
-const SETTLE_LIMIT: Duration = Duration::from_secs(300);
-
-/// The same when it is stopped, where nothing is measured any longer.
-const STOP_LIMIT: Duration = Duration::from_secs(10);
-
 /// Interval of the checks for files to upload; rclone does not report their end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A mount by rclone.
-pub(super) struct Rclone {
-    pub name: String,
-    /// `full` or `writes`.
-    pub mode: &'static str,
-    pub server: Arc<Server>,
-    pub start_limit: Duration,
-    pub identity: Identity,
+/// What a user would choose; all else is its default.
+fn choices(mode: &str) -> [&str; 5] {
+    // Without a type of shell it starts one for some commands at each start.
+    ["--vfs-cache-mode", mode, "--vfs-write-back", "0s", "--sftp-shell-type=unix"]
 }
 
-impl Rclone {
-    /// What a user would choose; all else is its default.
-    fn choices(&self) -> [&str; 5] {
-        // Without a type of shell it starts one for some commands at each start.
-        ["--vfs-cache-mode", self.mode, "--vfs-write-back", "0s", "--sftp-shell-type=unix"]
-    }
-
-    fn words(&self, endpoint: &Endpoint, known_hosts: Option<&Path>) -> Vec<OsString> {
-        let mut words: Vec<OsString> = vec!["mount".into()];
-        words.extend(self.choices().map(OsString::from));
-        // Nothing of the user's own configuration.
-        words.extend(["--config", "/dev/null", "--sftp-host"].map(OsString::from));
-        words.push(endpoint.address.clone().into());
-        words.extend(["--sftp-port".into(), endpoint.port.to_string().into()]);
-        words.extend(["--sftp-user".into(), endpoint.user.clone().into()]);
-        if let Some(key) = endpoint.keys.first() {
-            words.extend(["--sftp-key-file".into(), key.clone().into()]);
-        }
-        if let Some(known_hosts) = known_hosts {
-            words.extend(["--sftp-known-hosts-file".into(), known_hosts.into()]);
-        }
-        words
-    }
-
-    /// `--sftp-ciphers` is there since 1.61; ones before take what their library prefers.
-    fn can_choose_cipher(program: &Path, executor: &Executor) -> bool {
-        let mut command = Command::new(program);
-        command.args(["help", "backend", "sftp"]);
-        let Ok(ran) = executor.run(command, HELP_LIMIT) else { return false };
-        String::from_utf8_lossy(&ran.output.stdout).contains("--sftp-ciphers")
-    }
+/// The command as a user would type it; `mode` of the cache is `full` or `writes`.
+pub(super) fn command(mode: &str) -> String {
+    format!("rclone mount {} :sftp:DIR MOUNTPOINT", choices(mode).join(" "))
 }
 
-impl Subject for Rclone {
-    fn info(&self) -> SubjectInfo {
-        let words = [&["rclone", "mount"], &self.choices()[..], &[":sftp:DIR", "MOUNTPOINT"]];
-        self.identity.info(&self.name, "mount", shown_command(&words.concat()))
+/// Mounts the server's directory.
+pub(super) fn start(
+    mode: &str,
+    setting: &Setting,
+    scratch: &Path,
+    cipher: Option<String>,
+    executor: &Executor,
+) -> Result<Box<dyn Session>, Failure> {
+    let program = RCLONE.find().ok_or_else(|| Failure::failed("rclone is gone"))?;
+    let endpoint = setting.server.endpoint(executor)?;
+    let known_hosts = scratch.join("known_hosts");
+    let known = write_known_hosts(&endpoint, &known_hosts)?;
+    // Nothing of the user's own configuration.
+    let Endpoint { address, port, user, keys, .. } = endpoint;
+    let mut words: Vec<OsString> = vec!["mount".into(), "--config".into(), "/dev/null".into()];
+    words.extend(choices(mode).map(OsString::from));
+    let mut option = |name: &str, value: OsString| words.extend([OsString::from(name), value]);
+    option("--sftp-host", address.into());
+    option("--sftp-port", port.to_string().into());
+    option("--sftp-user", user.into());
+    if let Some(key) = keys.first() {
+        option("--sftp-key-file", key.into());
     }
-
-    fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
-        RCLONE.require(&self.name)?;
-        FUSERMOUNT.require(&self.name)?;
-        device_of_fuse(&self.name)?;
-        self.identity.version(|| RCLONE.version(executor));
-        Ok(())
+    if known {
+        option("--sftp-known-hosts-file", known_hosts.into());
     }
-
-    fn storage(&self) -> &dyn Storage {
-        self.server.storage()
-    }
-
-    fn start(
-        &self,
-        scratch: &Path,
-        tuning: &Tuning,
-        executor: &Executor,
-    ) -> Result<Box<dyn Session>, Failure> {
-        let program = RCLONE.find().ok_or_else(|| Failure::failed("rclone is gone"))?;
-        let endpoint = self.server.endpoint(executor)?;
-        let known_hosts = scratch.join("known_hosts");
-        let known = write_known_hosts(&endpoint, &known_hosts)?;
-        let mut words = self.words(&endpoint, known.then_some(known_hosts.as_path()));
-        if let Some(cipher) = &tuning.cipher {
-            if !Rclone::can_choose_cipher(&program, executor) {
-                let why = "this rclone cannot choose the cipher; 1.61 and later ones can";
-                return Err(Failure::NotTried { why: why.to_owned() });
-            }
-            words.extend(["--sftp-ciphers".into(), cipher.into()]);
+    if let Some(cipher) = cipher {
+        if !can_choose_cipher(&program, executor) {
+            let why = "this rclone cannot choose the cipher; 1.61 and later ones can";
+            return Err(Failure::NotTried { why: why.to_owned() });
         }
-        words.push(joined(&[":sftp:".as_ref(), self.server.storage().root().as_ref()]));
-        let caches = scratch.canonicalize()?.join("cache");
-        let make = {
-            let caches = caches.clone();
-            move |point: &Path, nth: u32| {
-                let mut command = Command::new(&program);
-                command
-                    .args(&words)
-                    .arg(point)
-                    .arg("--cache-dir")
-                    .arg(caches.join(nth.to_string()));
-                command.current_dir("/");
-                command
-            }
-        };
-        let mounting = Remounting::start(scratch, self.start_limit, executor, make)?;
-        Ok(Box::new(RcloneSession { mounting, caches }))
+        option("--sftp-ciphers", cipher.into());
     }
+    words.push(joined(&[":sftp:".as_ref(), setting.server.storage().root().as_ref()]));
+    let caches = scratch.canonicalize()?.join("cache");
+    let cache = Cache::Rclone(caches.clone());
+    let make = move |point: &Path, nth: u32| {
+        let mut command = Command::new(&program);
+        command.args(&words).arg(point).arg("--cache-dir").arg(caches.join(nth.to_string()));
+        command.current_dir("/");
+        command
+    };
+    Ok(Box::new(MountSession::start(scratch, setting.start_limit, executor, cache, make)?))
+}
+
+/// `--sftp-ciphers` is there since 1.61; ones before take what their library prefers.
+fn can_choose_cipher(program: &Path, executor: &Executor) -> bool {
+    let mut command = Command::new(program);
+    command.args(["help", "backend", "sftp"]);
+    let Ok(ran) = executor.run(command, HELP_LIMIT) else { return false };
+    String::from_utf8_lossy(&ran.output.stdout).contains("--sftp-ciphers")
 }
 
 /// Writes the keys that ssh knows the host by for a client that knows nothing of aliases.
@@ -170,73 +125,28 @@ fn renamed(lines: &str, alias: &str, address: &str, port: u16) -> String {
     known
 }
 
-struct RcloneSession {
-    mounting: Remounting,
-    /// Has a directory for each mount.
-    caches: PathBuf,
-}
-
-impl RcloneSession {
-    /// Waits until all is uploaded. A file that was removed while it waited for its upload may be
-    /// noted as such for ever.
-    fn settle_within(&mut self, executor: &Executor, limit: Duration) -> Result<(), Failure> {
-        let deadline = Instant::now() + limit;
-        while has_dirty(&self.caches)? {
-            if self.mounting.mount().pid().is_none() {
-                return Err(Failure::failed("it has ended with files that were not uploaded"));
-            }
-            if executor.is_interrupted() {
-                return Err(Failure::Interrupted);
-            }
-            if Instant::now() >= deadline {
-                return Err(Failure::timed_out(limit));
-            }
-            thread::sleep(LOOK);
+/// Waits until all is uploaded. A file that was removed while it waited for its upload may be
+/// noted as such for ever.
+pub(super) fn settle(
+    caches: &Path,
+    mount: &Mount,
+    executor: &Executor,
+    limit: Duration,
+) -> Result<(), Failure> {
+    let deadline = Instant::now() + limit;
+    while has_dirty(caches)? {
+        if mount.pid().is_none() {
+            return Err(Failure::failed("it has ended with files that were not uploaded"));
         }
-        Ok(())
+        if executor.is_interrupted() {
+            return Err(Failure::Interrupted);
+        }
+        if Instant::now() >= deadline {
+            return Err(Failure::timed_out(limit));
+        }
+        thread::sleep(LOOK);
     }
-}
-
-impl Session for RcloneSession {
-    fn access(&self) -> Access<'_> {
-        Access::Directory(self.mounting.mount().point())
-    }
-
-    fn client_pids(&self) -> Vec<u32> {
-        self.mounting.mount().processes()
-    }
-
-    fn settle(&mut self, executor: &Executor) -> Result<(), Failure> {
-        self.settle_within(executor, SETTLE_LIMIT)
-    }
-
-    fn forget(&mut self, executor: &Executor) -> Result<bool, Failure> {
-        self.settle(executor)?;
-        let old = directories(&self.caches)?;
-        self.mounting.remount(executor)?;
-        // What the mount before has cached is of no use to this one, and is as long as what was
-        // read: a run has room for it once.
-        old.iter().try_for_each(fs::remove_dir_all)?;
-        Ok(true)
-    }
-
-    fn stop(&mut self, executor: &Executor) -> Result<(), Failure> {
-        let settled = self.settle_within(executor, STOP_LIMIT);
-        self.mounting.mount_mut().stop()?;
-        settled
-    }
-
-    fn abandon(&mut self) {
-        self.mounting.mount_mut().abandon();
-    }
-}
-
-/// The caches that there are.
-fn directories(caches: &Path) -> io::Result<Vec<PathBuf>> {
-    match fs::read_dir(caches) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        entries => entries?.map(|entry| Ok(entry?.path())).collect(),
-    }
+    Ok(())
 }
 
 /// Whether a file of the caches is newer than the server's: rclone notes it for each file in

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::catalog::{Setting, parse};
 use super::mounted::Mounted;
-use super::{Access, Copier, Session, Subject, Tuning, target};
+use super::{Access, Copier, Direction, Session, Subject, Tuning, target};
 use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::link::LinkSpec;
@@ -75,7 +75,7 @@ impl World {
     }
 
     fn mounted(&self, program: PathBuf, limit: Duration) -> Mounted {
-        Mounted::new("fake", program, Vec::new(), self.server.clone()).with_start_limit(limit)
+        Mounted::new("fake", program, Vec::new(), self.server.clone(), limit)
     }
 
     fn shell(&self, script: &str, words: &[&Path]) -> Result<Vec<u8>, Failure> {
@@ -222,7 +222,8 @@ fn the_cipher_of_a_connection_is_the_one_that_was_asked_for() {
         let scratch = world.fresh(&format!("none-{name}"));
         let session = subject.start(&scratch, &none, &world.executor).expect(&name);
         fs::write(world.root().join("file"), "x").unwrap();
-        let command = copier(&*session).pull("file".as_ref(), &scratch.join("to")).unwrap();
+        let command =
+            copier(&*session).copy(Direction::Out, "file".as_ref(), &scratch.join("to")).unwrap();
         let ran = world.executor.run(command, LIMIT).unwrap();
         let words = String::from_utf8_lossy(&ran.output.stderr).into_owned();
         assert!(!ran.output.status.success() && words.contains("no matching cipher"), "{words}");
@@ -256,22 +257,22 @@ fn copies(world: &World, subject: &dyn Subject) {
     let odd_file = Path::new("tree").join(ODD);
     let local = world.fresh(&format!("{name}-local"));
 
-    run(copier(&*session).pull(&odd_file, &local.join(ODD)));
+    run(copier(&*session).copy(Direction::Out, &odd_file, &local.join(ODD)));
     assert_eq!(fs::read(local.join(ODD)).unwrap(), b"odd", "{name}");
     let plain = name.replace([':', '/'], "-");
     let pushed = PathBuf::from(format!("{plain} {ODD}"));
-    run(copier(&*session).push(&local.join(ODD), &pushed));
+    run(copier(&*session).copy(Direction::In, &pushed, &local.join(ODD)));
     assert_eq!(fs::read(world.root().join(&pushed)).unwrap(), b"odd", "{name}");
 
     if !matches!(session.access(), Access::Stream(_)) {
-        run(copier(&*session).pull("tree".as_ref(), &local.join("tree")));
+        run(copier(&*session).copy(Direction::Out, "tree".as_ref(), &local.join("tree")));
         assert_eq!(content(&local.join("tree")), content(&source), "{name} out");
         let there = PathBuf::from(format!("{plain}-tree"));
-        run(copier(&*session).push(&local.join("tree"), &there));
+        run(copier(&*session).copy(Direction::In, &there, &local.join("tree")));
         assert_eq!(content(&world.root().join(&there)), content(&source), "{name} in");
         fs::write(local.join("tree/sub/added"), "more").unwrap();
         fs::write(local.join("tree/sub/empty"), "no more").unwrap();
-        run(copier(&*session).push(&local.join("tree"), &there));
+        run(copier(&*session).copy(Direction::In, &there, &local.join("tree")));
         let now = content(&local.join("tree"));
         assert_eq!(content(&world.root().join(&there)), now, "{name} in again");
     }
@@ -309,7 +310,8 @@ fn programs_that_copy_use_the_ssh_that_is_given() {
     let own = &world.subjects(&format!("sshoal-copy:{option}"))[0];
     let scratch = world.fresh("own");
     let session = own.start(&scratch, &Tuning::default(), &world.executor).unwrap();
-    let command = copier(&*session).pull("tree".as_ref(), &scratch.join("to")).unwrap();
+    let command =
+        copier(&*session).copy(Direction::Out, "tree".as_ref(), &scratch.join("to")).unwrap();
     assert!(command.get_args().any(|word| word == &option[..]), "{command:?}");
     let absent = &world.subjects("scp:ssh_command=/no/such/ssh")[0];
     assert!(absent.check(&world.executor).is_err());
@@ -326,7 +328,7 @@ fn a_daemon_beside_the_server_is_behind_the_same_link() {
             subject.start(&scratch, &Tuning::default(), &world.executor).expect(&name);
         assert_eq!(session.server_pids().len(), 1, "{name}");
         let to = scratch.join("to");
-        let command = copier(&*session).pull("tree".as_ref(), &to).unwrap();
+        let command = copier(&*session).copy(Direction::Out, "tree".as_ref(), &to).unwrap();
         let seconds = world.executor.succeed(command, LIMIT).expect(&name).seconds;
         // Greeting, log-in, list and files are more than two round trips.
         assert!(seconds > 0.04, "{name}: {seconds} s through 20 ms");
@@ -459,6 +461,7 @@ fn a_mounted_directory_is_a_target_and_other_directories_are_not() {
         "sshfs".into(),
         vec!["-o".to_owned(), "ro".to_owned()],
         world.server.clone(),
+        LIMIT,
     );
     let mut session =
         read_only.start(&world.fresh("c"), &Tuning::default(), &world.executor).unwrap();
@@ -499,6 +502,7 @@ fn command_lines_are_shown_as_a_user_would_type_them() {
         "/opt/my fs".into(),
         vec!["-o".to_owned(), "a b".to_owned()],
         world.server.clone(),
+        LIMIT,
     );
     assert_eq!(of_user.info().command, "'/opt/my fs' -o 'a b' HOST:DIR MOUNTPOINT");
 }

@@ -1,13 +1,10 @@
-//! What is timed, when it is enough, and how long single operations took.
+//! What is timed, and when it is enough.
 
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
-
-use super::distribution::{distribution, histogram};
 use super::job::Until;
 use crate::account;
-use crate::results::{Latency, Usage};
+use crate::results::Usage;
 
 /// What this process, and those below it, have used so far.
 pub(super) fn used() -> Usage {
@@ -43,33 +40,11 @@ impl Clock {
         match until {
             Until::Pass => operations >= records,
             Until::Operations(wanted) => operations >= wanted.min(records),
-            Until::Seconds(seconds) => self.is_after(seconds, operations),
-            Until::Within { operations: wanted, seconds } => {
-                operations >= wanted.min(records) || self.is_after(seconds, operations)
+            Until::Within { operations: wanted, .. } if operations >= wanted.min(records) => true,
+            // One operation at least is begun, so that there is a figure.
+            Until::Seconds(seconds) | Until::Within { seconds, .. } => {
+                operations > 0 && self.seconds() >= seconds
             }
         }
-    }
-
-    /// One operation at least is begun, so that there is a figure.
-    fn is_after(&self, seconds: f64, operations: u64) -> bool {
-        operations > 0 && self.seconds() >= seconds
-    }
-}
-
-/// Durations of single operations.
-#[derive(Debug)]
-pub(super) struct Latencies(Histogram<u64>);
-
-impl Latencies {
-    pub(super) fn new() -> Latencies {
-        Latencies(histogram())
-    }
-
-    pub(super) fn add(&mut self, took: Duration) {
-        self.0.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
-    }
-
-    pub(super) fn into_latency(self) -> Option<Latency> {
-        (!self.0.is_empty()).then(|| distribution(&self.0))
     }
 }

@@ -1,4 +1,4 @@
-//! Jobs and reports of a worker. Both ends are the same program, so the format is private.
+//! Jobs and results of a worker. Both ends are the same program, so the format is private.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -20,16 +20,15 @@ pub enum Job {
         /// What has to be in it.
         check: Check,
     },
-    /// Writes a file.
+    /// Writes a file, and makes it durable before closing it, within the timed part.
     Write {
         /// Which, and how.
         transfer: Transfer,
-        /// With what.
-        fill: Fill,
-        /// What is there before.
-        start: Start,
-        /// Makes it durable before closing it, within the timed part.
-        fsync: bool,
+        /// Of the [`Content`](crate::corpus::content::Content) that is written.
+        seed: u64,
+        /// There is no such file yet: its being there is a failure. Otherwise there is one of the
+        /// same length, whose blocks stay while they have not been written.
+        create: bool,
     },
     /// Does single operations with names of one directory.
     Names(NameJob),
@@ -63,12 +62,10 @@ pub struct Invocation {
     pub program: String,
     /// Without the name.
     pub args: Vec<String>,
-    /// Variables that are set (or taken away) for it.
-    pub variables: Vec<(String, Option<String>)>,
 }
 
 impl Invocation {
-    /// That of a command, without its streams.
+    /// That of a command, without its streams and variables.
     ///
     /// # Errors
     /// When one of its words is not UTF-8.
@@ -77,13 +74,9 @@ impl Invocation {
             let why = || Failure::failed(format!("{word:?} in a command is not UTF-8"));
             word.to_str().map(str::to_owned).ok_or_else(why)
         };
-        let variable = |(name, value): (&OsStr, Option<&OsStr>)| {
-            Ok::<_, Failure>((text(name)?, value.map(text).transpose()?))
-        };
         Ok(Invocation {
             program: text(command.get_program())?,
             args: command.get_args().map(text).collect::<Result<_, _>>()?,
-            variables: command.get_envs().map(variable).collect::<Result<_, _>>()?,
         })
     }
 
@@ -92,12 +85,6 @@ impl Invocation {
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.args);
-        for (name, value) in &self.variables {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
         command
     }
 }
@@ -151,23 +138,6 @@ pub enum Until {
         /// Time.
         seconds: f64,
     },
-}
-
-/// What is there before a file is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Start {
-    /// Nothing: it is created, and its being there is a failure.
-    Absent,
-    /// A file of the same length, whose blocks stay while they have not been written.
-    Present,
-}
-
-/// What is written: the [`Content`](crate::corpus::content::Content) of a seed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fill {
-    /// Of the content.
-    pub seed: u64,
 }
 
 /// What has to be read.
@@ -273,19 +243,6 @@ pub enum Entry {
     Directory,
 }
 
-/// What came of a job.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "report", rename_all = "kebab-case")]
-pub enum Report {
-    /// It was done.
-    Done(Done),
-    /// It was not.
-    Failed {
-        /// Why.
-        failure: Failure,
-    },
-}
-
 /// What was done.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Done {
@@ -299,8 +256,6 @@ pub struct Done {
     pub latency: Option<Latency>,
     /// All that was read was compared.
     pub verified: bool,
-    /// It was done with `O_DIRECT`.
-    pub direct: bool,
     /// What the worker, and what it has started, had used when the timed part began: connecting,
     /// and making names known.
     pub before: Usage,

@@ -8,13 +8,15 @@ use std::time::Instant;
 
 use sftp::codec::{OpenFlags, RemoteHandle, Reply, Request, StatusCode};
 
-use super::check::{Checker, too_short};
-use super::clock::{Clock, Latencies, used};
-use super::job::{Check, Done, Fill, Invocation, Order, Start, Transfer};
+use super::Action;
+use super::check::too_short;
+use super::clock::{Clock, used};
+use super::job::{Done, Invocation, Order, Transfer};
+use super::latencies::Latencies;
 use super::local::{record, walk};
 use super::sftp::{Sftp, refusal};
 use super::walk::Walk;
-use crate::corpus::content::{BLOCK_BYTES, Content};
+use crate::corpus::content::BLOCK_BYTES;
 use crate::failure::Failure;
 
 /// No more than this is asked for at once: OpenSSH's window for a channel, beyond which a server
@@ -33,177 +35,179 @@ struct Slot {
 struct Run<'a> {
     sftp: Sftp,
     transfer: &'a Transfer,
+    action: Action,
     record_bytes: u32,
     walk: Walk,
     handle: RemoteHandle,
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// Data of the request that is being sent.
+    buffer: Vec<u8>,
     clock: Clock,
     latencies: Latencies,
     done: Done,
     begun: u64,
 }
 
-impl Run<'_> {
-    /// How many requests are to be in flight.
-    fn depth(transfer: &Transfer, record_bytes: u32) -> u32 {
-        let in_sequence = matches!(transfer.order, Order::Sequential) && transfer.record_bytes == 0;
-        let most = if in_sequence { (IN_FLIGHT_BYTES / record_bytes).max(1) } else { u32::MAX };
-        transfer.depth.clamp(1, most)
-    }
-
-    fn new<'a>(
-        mut sftp: Sftp,
-        path: &Path,
-        flags: OpenFlags,
-        transfer: &'a Transfer,
-        record_bytes: u32,
-    ) -> Result<Run<'a>, Failure> {
-        let walk = walk(transfer, record_bytes)?;
-        let depth = Run::depth(transfer, record_bytes);
-        let before = used();
-        let clock = Clock::start();
-        let handle = sftp.open(path.as_os_str().as_bytes(), flags);
-        let handle = handle.map_err(|error| sftp.failure("open", &error))?;
-        let slot = Slot { offset: 0, len: 0, begin: Instant::now() };
-        Ok(Run {
-            sftp,
-            transfer,
-            record_bytes,
-            walk,
-            handle,
-            slots: vec![slot; depth as usize],
-            free: (0..depth).rev().collect(),
-            clock,
-            latencies: Latencies::new(),
-            done: Done { before, ..Done::default() },
-            begun: 0,
-        })
-    }
-
-    fn in_flight(&self) -> bool {
-        self.free.len() < self.slots.len()
-    }
-
-    /// The next record, if there is to be one, and a slot for it is free.
-    fn begin(&mut self) -> Option<(u32, Slot)> {
-        if self.clock.is_over(self.transfer.until, self.begun, self.walk.records()) {
-            return None;
-        }
-        let id = self.free.pop()?;
-        let (offset, len) = record(self.transfer, self.record_bytes, self.walk.next()?);
-        let slot = Slot { offset, len, begin: Instant::now() };
-        self.slots[id as usize] = slot;
-        self.begun += 1;
-        Some((id, slot))
-    }
-
-    fn end(&mut self, id: u32) {
-        let slot = self.slots[id as usize];
-        self.latencies.add(slot.begin.elapsed());
-        self.done.operations += 1;
-        self.done.bytes += slot.len as u64;
-        self.free.push(id);
-    }
-
-    fn finish(mut self, verified: bool) -> Result<Done, Failure> {
-        let closed = self.sftp.close(&self.handle);
-        closed.map_err(|error| self.sftp.failure("close", &error))?;
-        let seconds = self.clock.seconds();
-        let random = matches!(self.transfer.order, Order::Random { .. });
-        let latency = random.then(|| self.latencies.into_latency()).flatten();
-        Ok(Done { seconds, latency, verified, ..self.done })
-    }
-}
-
-/// Reads as the transfer says, and compares.
-pub(super) fn read(
+/// Reads and compares, or writes, as the transfer says.
+pub(super) fn run(
     ssh: &Invocation,
     path: &Path,
     transfer: &Transfer,
-    check: &Check,
+    action: Action,
 ) -> Result<Done, Failure> {
-    let sftp = Sftp::connect(ssh)?;
-    let record_bytes = match transfer.record_bytes {
-        0 => sftp.read_bytes(),
-        bytes => bytes,
+    let mut sftp = Sftp::connect(ssh)?;
+    let create = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
+    let (longest, flags) = match &action {
+        Action::Read(_) => (sftp.read_bytes(), OpenFlags::READ),
+        Action::Write { create: true, .. } => (sftp.write_bytes(), create),
+        Action::Write { create: false, .. } => (sftp.write_bytes(), OpenFlags::WRITE),
     };
-    let mut checker = Checker::new(check, transfer)?;
-    let mut run = Run::new(sftp, path, OpenFlags::READ, transfer, record_bytes)?;
+    let (record_bytes, most) = match (transfer.record_bytes, transfer.order) {
+        (0, Order::Sequential) => (longest, (IN_FLIGHT_BYTES / longest).max(1)),
+        (0, Order::Random { .. }) => (longest, u32::MAX),
+        (bytes, _) => (bytes, u32::MAX),
+    };
+    let depth = transfer.depth.clamp(1, most);
+    let walk = walk(transfer, record_bytes)?;
+    let buffer = vec![0; record_bytes as usize];
+    let done = Done { before: used(), ..Done::default() };
+    let clock = Clock::start();
+    let handle = sftp.open(path.as_os_str().as_bytes(), flags);
+    let handle = handle.map_err(|error| sftp.failure("open", &error))?;
+    let slot = Slot { offset: 0, len: 0, begin: Instant::now() };
+    let mut run = Run {
+        sftp,
+        transfer,
+        action,
+        record_bytes,
+        walk,
+        handle,
+        slots: vec![slot; depth as usize],
+        free: (0..depth).rev().collect(),
+        buffer,
+        clock,
+        latencies: Latencies::new(),
+        done,
+        begun: 0,
+    };
+    let what = run.action.name();
     loop {
-        run.ask().map_err(|error| run.sftp.failure("read", &error))?;
+        run.ask().map_err(|error| run.sftp.failure(what, &error))?;
         if !run.in_flight() {
             break;
         }
         // All that has arrived, before anything is asked for again: so requests are gathered.
-        run.take(&mut checker)?;
+        run.take()?;
         while run.in_flight() && run.sftp.has_answer() {
-            run.take(&mut checker)?;
+            run.take()?;
         }
     }
-    run.check_length()?;
-    checker.finish()?;
-    run.finish(true)
+    run.finish()
 }
 
 impl Run<'_> {
-    /// Asks for records until no slot is free.
+    fn in_flight(&self) -> bool {
+        self.free.len() < self.slots.len()
+    }
+
+    /// With one request at a time the clock stands still while data are made and compared.
+    fn is_alone(&self) -> bool {
+        self.slots.len() == 1
+    }
+
+    /// Sends requests until no slot is free.
     fn ask(&mut self) -> io::Result<()> {
-        while let Some((id, slot)) = self.begin() {
-            self.ask_for(id, slot.offset, slot.len)?;
+        while !self.clock.is_over(self.transfer.until, self.begun, self.walk.records())
+            && let Some(id) = self.free.pop()
+        {
+            let number = self.walk.next().unwrap_or(0);
+            let (offset, len) = record(self.transfer, self.record_bytes, number);
+            let alone = self.is_alone();
+            if let Action::Write { content, .. } = &self.action {
+                let data = &mut self.buffer[..len];
+                let mut fill = || content.fill(offset / BLOCK_BYTES as u64, data);
+                if alone { self.clock.aside(fill) } else { fill() }
+            }
+            self.slots[id as usize] = Slot { offset, len, begin: Instant::now() };
+            self.begun += 1;
+            self.request(id)?;
         }
         self.sftp.flush()
     }
 
-    fn ask_for(&mut self, id: u32, offset: u64, len: usize) -> io::Result<()> {
+    /// Queues the request of a slot.
+    fn request(&mut self, id: u32) -> io::Result<()> {
+        let Slot { offset, len, .. } = self.slots[id as usize];
         let handle = self.handle.as_bytes();
-        self.sftp.queue(id, &Request::Read { handle, offset, len: len as u32 })
+        let request = match &self.action {
+            Action::Read(_) => Request::Read { handle, offset, len: len as u32 },
+            Action::Write { .. } => Request::Write { handle, offset, data: &self.buffer[..len] },
+        };
+        self.sftp.queue(id, &request)
     }
 
     /// Takes one reply.
-    fn take(&mut self, checker: &mut Checker) -> Result<(), Failure> {
-        let alone = self.slots.len() == 1;
-        let Run { sftp, slots, clock, transfer, .. } = self;
+    fn take(&mut self) -> Result<(), Failure> {
+        let (what, alone) = (self.action.name(), self.is_alone());
+        let Run { sftp, slots, clock, action, transfer, .. } = self;
         let answer = sftp.answer();
-        let (id, answer) = answer.map_err(|error| sftp.failure("read", &error))?;
+        let (id, answer) = answer.map_err(|error| sftp.failure(what, &error))?;
         let Some(slot) = slots.get(id as usize).copied() else {
             return Err(Failure::failed(format!("a reply to request {id}, which was not sent")));
         };
-        let got = match answer {
-            Reply::Data(data) if usable(data.len(), slot.len) > 0 => {
-                let data = &data[..usable(data.len(), slot.len)];
-                let mut check = || checker.check(slot.offset, data);
+        let got = match (action, answer) {
+            (Action::Write { .. }, Reply::Status { code: StatusCode::OK, .. }) => slot.len,
+            (Action::Read(checker), Reply::Data(data)) => {
+                let got = usable(data.len(), slot.len);
+                if got == 0 {
+                    let (got, asked) = (data.len(), slot.len);
+                    let why = format!("{got} bytes where {asked} were asked for");
+                    return Err(Failure::wrong(why));
+                }
+                let mut check = || checker.check(slot.offset, &data[..got]);
                 if alone { clock.aside(check) } else { check() }?;
-                data.len()
+                got
             }
-            Reply::Data(data) => {
-                let (got, asked) = (data.len(), slot.len);
-                return Err(Failure::wrong(format!("{got} bytes where {asked} were asked for")));
-            }
-            Reply::Status { code: StatusCode::EOF, .. } => {
+            (Action::Read(_), Reply::Status { code: StatusCode::EOF, .. }) => {
                 return Err(too_short(slot.offset, transfer));
             }
-            reply => return Err(Failure::failed(format!("read: {}", refusal(reply)))),
+            (_, reply) => return Err(Failure::failed(format!("{what}: {}", refusal(reply)))),
         };
+        self.done.bytes += got as u64;
         if got == slot.len {
-            self.end(id);
+            self.latencies.add(slot.begin.elapsed());
+            self.done.operations += 1;
+            self.free.push(id);
             return Ok(());
         }
         // A short read: the rest is asked for, by the same slot.
         let (offset, len) = (slot.offset + got as u64, slot.len - got);
-        self.done.bytes += got as u64;
         self.slots[id as usize] = Slot { offset, len, ..slot };
-        self.ask_for(id, offset, len).map_err(|error| self.sftp.failure("read", &error))
+        self.request(id).map_err(|error| self.sftp.failure(what, &error))
     }
 
-    fn check_length(&mut self) -> Result<(), Failure> {
-        let Run { sftp, handle, clock, .. } = self;
-        let attrs = clock.aside(|| sftp.attrs(&Request::Fstat { handle: handle.as_bytes() }));
-        let attrs = attrs.map_err(|error| sftp.failure("fstat", &error))?;
-        match attrs.size {
-            Some(size) if size != self.transfer.file_bytes => Err(too_short(size, self.transfer)),
-            _ => Ok(()),
+    /// Compares the length of a file that was read, makes a written one durable, and closes it.
+    fn finish(self) -> Result<Done, Failure> {
+        let Run { mut sftp, transfer, action, handle, mut clock, latencies, done, .. } = self;
+        match action {
+            Action::Read(_) => {
+                let fstat = Request::Fstat { handle: handle.as_bytes() };
+                let attrs = clock.aside(|| sftp.attrs(&fstat));
+                let attrs = attrs.map_err(|error| sftp.failure("fstat", &error))?;
+                if let Some(size) = attrs.size.filter(|&size| size != transfer.file_bytes) {
+                    return Err(too_short(size, transfer));
+                }
+            }
+            Action::Write { .. } => {
+                let synced = sftp.status(&Request::Fsync { handle: handle.as_bytes() });
+                synced.map_err(|error| sftp.failure("fsync", &error))?;
+            }
         }
+        sftp.close(&handle).map_err(|error| sftp.failure("close", &error))?;
+        let seconds = clock.seconds();
+        let latency = latencies.into_latency().filter(|_| transfer.order != Order::Sequential);
+        Ok(Done { seconds, latency, verified: action.finish()?, ..done })
     }
 }
 
@@ -214,80 +218,5 @@ fn usable(got: usize, asked: usize) -> usize {
         Ordering::Less => got - got % BLOCK_BYTES,
         Ordering::Equal => got,
         Ordering::Greater => 0,
-    }
-}
-
-/// Writes as the transfer says.
-pub(super) fn write(
-    ssh: &Invocation,
-    path: &Path,
-    transfer: &Transfer,
-    fill: &Fill,
-    start: Start,
-    fsync: bool,
-) -> Result<Done, Failure> {
-    let sftp = Sftp::connect(ssh)?;
-    let record_bytes = match transfer.record_bytes {
-        0 => sftp.write_bytes(),
-        bytes => bytes,
-    };
-    let flags = match start {
-        Start::Absent => OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE,
-        Start::Present => OpenFlags::WRITE,
-    };
-    let content = Content::new(fill.seed);
-    let mut buffer = vec![0; record_bytes as usize];
-    let mut run = Run::new(sftp, path, flags, transfer, record_bytes)?;
-    loop {
-        run.send(&content, &mut buffer).map_err(|error| run.sftp.failure("write", &error))?;
-        if !run.in_flight() {
-            break;
-        }
-        run.take_status()?;
-        while run.in_flight() && run.sftp.has_answer() {
-            run.take_status()?;
-        }
-    }
-    if fsync {
-        let Run { sftp, handle, .. } = &mut run;
-        let synced = sftp.status(&Request::Fsync { handle: handle.as_bytes() });
-        synced.map_err(|error| sftp.failure("fsync", &error))?;
-    }
-    run.finish(false)
-}
-
-impl Run<'_> {
-    /// Sends records until no slot is free.
-    fn send(&mut self, content: &Content, buffer: &mut [u8]) -> io::Result<()> {
-        let alone = self.slots.len() == 1;
-        while let Some((id, slot)) = self.begin() {
-            let first = slot.offset / BLOCK_BYTES as u64;
-            let data = &mut buffer[..slot.len];
-            if alone {
-                self.clock.aside(|| content.fill(first, data));
-                // Filling is no part of the operation either.
-                self.slots[id as usize].begin = Instant::now();
-            } else {
-                content.fill(first, data);
-            }
-            let handle = self.handle.as_bytes();
-            self.sftp.queue(id, &Request::Write { handle, offset: slot.offset, data })?;
-        }
-        self.sftp.flush()
-    }
-
-    fn take_status(&mut self) -> Result<(), Failure> {
-        let answer = self.sftp.answer();
-        let (id, answer) = answer.map_err(|error| self.sftp.failure("write", &error))?;
-        if id as usize >= self.slots.len() {
-            return Err(Failure::failed(format!("a reply to request {id}, which was not sent")));
-        }
-        match answer {
-            Reply::Status { code: StatusCode::OK, .. } => {
-                self.end(id);
-                Ok(())
-            }
-            reply => Err(Failure::failed(format!("write: {}", refusal(reply)))),
-        }
     }
 }

@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 
 use super::check::{Checker, too_short};
 use super::clock::{Clock, used};
-use super::job::{Check, Done, Fill, Invocation, Transfer};
+use super::job::{Done, Invocation, Transfer};
 use super::sftp::Connection;
 use crate::corpus::content::{BLOCK_BYTES, Content};
 use crate::failure::Failure;
@@ -22,8 +22,11 @@ fn await_mark(connection: &mut Connection) -> Result<(), Failure> {
 }
 
 /// Reads all of it, and compares.
-pub(super) fn read(ssh: &Invocation, transfer: &Transfer, check: &Check) -> Result<Done, Failure> {
-    let mut checker = Checker::new(check, transfer)?;
+pub(super) fn read(
+    ssh: &Invocation,
+    transfer: &Transfer,
+    mut checker: Checker,
+) -> Result<Done, Failure> {
     let mut connection = Connection::start(ssh)?;
     let mut buffer = vec![0; READ_BYTES];
     await_mark(&mut connection)?;
@@ -59,8 +62,11 @@ pub(super) fn read(ssh: &Invocation, transfer: &Transfer, check: &Check) -> Resu
 }
 
 /// Writes all of it.
-pub(super) fn write(ssh: &Invocation, transfer: &Transfer, fill: &Fill) -> Result<Done, Failure> {
-    let content = Content::new(fill.seed);
+pub(super) fn write(
+    ssh: &Invocation,
+    transfer: &Transfer,
+    content: &Content,
+) -> Result<Done, Failure> {
     let mut connection = Connection::start(ssh)?;
     let mut buffer = vec![0; READ_BYTES];
     await_mark(&mut connection)?;

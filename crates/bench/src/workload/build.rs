@@ -10,7 +10,7 @@ mod project;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -21,11 +21,11 @@ use crate::measure::{Cache, Unit};
 use crate::results::{LeftOut, Measured};
 use crate::size::{Scale, Size};
 use crate::step::StepContext;
-use crate::storage::{SCRIPT_LIMIT, Storage};
+use crate::storage::SCRIPT_LIMIT;
 use crate::subject::Access;
 
 use super::copying::{load, save};
-use super::{DIRECTORY, Step, Workload, check_installed, measure};
+use super::{DIRECTORY, Step, Workload, measure};
 use project::{Project, check_kernel};
 
 /// The workload.
@@ -61,8 +61,8 @@ impl Workload for Build {
         "C programs compiled with sources on the subject and objects on a local disk, and again"
     }
 
-    fn check(&self) -> Result<(), LeftOut> {
-        check_installed("build", &[("gcc", "gcc"), ("make", "make")])
+    fn programs(&self) -> &'static [(&'static str, &'static str)] {
+        &[("gcc", "gcc"), ("make", "make")]
     }
 
     fn lacks(&self, size: &Size) -> Vec<LeftOut> {
@@ -90,13 +90,11 @@ impl Workload for Build {
         Ok(())
     }
 
-    fn lay_out(&self, size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure> {
-        let mut sources: Vec<&str> = Build::choose(size).0.iter().map(Project::source).collect();
+    fn data(&self, size: &Size) -> Vec<PathBuf> {
+        let projects = Build::choose(size).0;
+        let mut sources: Vec<_> = projects.iter().map(|it| it.source().into()).collect();
         sources.dedup();
-        for source in sources {
-            storage.put(&corpus.join(source), Path::new(source))?;
-        }
-        Ok(())
+        sources
     }
 
     fn steps(&self, size: &Size) -> Vec<Step> {

@@ -15,7 +15,7 @@ use crate::measure::{Cache as State, Unit};
 use crate::results::{LeftOut, Measured};
 use crate::size::Size;
 use crate::step::StepContext;
-use crate::storage::{SCRIPT_LIMIT, Storage};
+use crate::storage::SCRIPT_LIMIT;
 use crate::subject::Access;
 use crate::worker::{Check, Job, Order, Transfer, Until};
 
@@ -57,8 +57,8 @@ impl Workload for Cache {
         "A tree and a large file read, and read again when mounted anew; another revision; digests"
     }
 
-    fn check(&self) -> Result<(), LeftOut> {
-        check_installed("cache", &[("tar", "tar"), ("find", "findutils")])
+    fn programs(&self) -> &'static [(&'static str, &'static str)] {
+        &[("tar", "tar"), ("find", "findutils")]
     }
 
     fn lacks(&self, _size: &Size) -> Vec<LeftOut> {
@@ -80,11 +80,8 @@ impl Workload for Cache {
         corpus::file(corpus, LARGE, size.random_file_bytes, LARGE_SEED).map(drop)
     }
 
-    fn lay_out(&self, _size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure> {
-        for path in [FIRST, SECOND, LARGE].map(Path::new) {
-            storage.put(&corpus.join(path), path)?;
-        }
-        storage.warm(Path::new(LARGE))
+    fn data(&self, _size: &Size) -> Vec<PathBuf> {
+        [FIRST, SECOND, LARGE].map(PathBuf::from).into()
     }
 
     fn steps(&self, _size: &Size) -> Vec<Step> {

@@ -5,21 +5,20 @@
 
 use std::fs::{File, FileTimes};
 use std::io::Write;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::corpus::{self, last_changed};
 use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::measure::{Cache, Unit};
-use crate::results::{LeftOut, SubjectInfo};
+use crate::results::SubjectInfo;
 use crate::size::Size;
-use crate::storage::{SCRIPT_LIMIT, Storage};
+use crate::subject::Direction;
 
-use super::copying::{Direction, Expected, copy_trees};
+use super::copying::{Expected, copy_local, copy_trees};
 use super::tree::{BYTES_PER_FILE, DEADLINE_FACTOR, SEED, rsync};
-use super::{COPY_TREES, Step, Workload, check_installed, measure, program};
+use super::{COPY_TREES, Step, Workload, measure};
 
 /// The workload.
 pub struct Copy;
@@ -45,8 +44,8 @@ impl Workload for Copy {
         "A tree copied out and in, once more, and once more with 1 % of its files changed"
     }
 
-    fn check(&self) -> Result<(), LeftOut> {
-        check_installed("copy", &[("rsync", "rsync")])
+    fn programs(&self) -> &'static [(&'static str, &'static str)] {
+        &[("rsync", "rsync")]
     }
 
     fn space(&self, size: &Size) -> (u64, u64) {
@@ -59,9 +58,8 @@ impl Workload for Copy {
         make_trees(SOURCE, CHANGED, size, corpus, executor)
     }
 
-    fn lay_out(&self, _size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure> {
-        storage.put(&corpus.join(SOURCE), Path::new(SOURCE))?;
-        storage.put(&corpus.join(CHANGED), Path::new(CHANGED))
+    fn data(&self, _size: &Size) -> Vec<PathBuf> {
+        vec![SOURCE.into(), CHANGED.into()]
     }
 
     fn steps(&self, _size: &Size) -> Vec<Step> {
@@ -81,8 +79,7 @@ impl Workload for Copy {
                     measure("copy", &format!("{way}.{turn}"), &title, Unit::Seconds, cache);
                 let step = Step::new(measure, COPY_TREES, move |context| {
                     let last = sources.last().copied().unwrap_or(SOURCE);
-                    let expected = Expected::load(context.corpus, last)?;
-                    copy_trees(context, direction, sources, "copy/in", &expected, rsync)
+                    copy_trees(context, direction, sources, "copy/in", last, rsync)
                 });
                 let step = step.with_deadline(DEADLINE_FACTOR);
                 let copies_all = |subject: &SubjectInfo| {
@@ -104,9 +101,7 @@ pub(super) fn make_trees(
     executor: &Executor,
 ) -> Result<(), Failure> {
     corpus::tree::make(&corpus.join(source), size.tree_files, SEED)?;
-    let mut copy: Command = program("cp");
-    copy.arg("-a").arg("--").arg(corpus.join(source)).arg(corpus.join(changed));
-    executor.succeed(copy, SCRIPT_LIMIT)?;
+    copy_local(&corpus.join(source), &corpus.join(changed), executor)?;
     change(&corpus.join(changed))?;
     Expected::save(corpus, source)?;
     Expected::save(corpus, changed)

@@ -9,11 +9,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::corpus::tree::{Links, Tally, digest, survey};
+use crate::corpus;
+use crate::corpus::tree::{Links, Tally, survey};
+use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::results::Measured;
 use crate::step::StepContext;
-use crate::subject::{Access, AccessKind};
+use crate::storage::SCRIPT_LIMIT;
+use crate::subject::{Access, AccessKind, Direction};
+
+use super::program;
 
 /// What a copy of a tree has to be; kept in a file of the corpus.
 #[derive(Debug, Serialize, Deserialize)]
@@ -52,12 +57,12 @@ impl Expected {
     /// Checks the digest of a copy. Links must be kept on a mount.
     fn check(&self, digest: &str, on_mount: bool) -> Result<(), Failure> {
         let of_copiers = [self.followed.as_ref(), Some(&self.left_out)];
-        let is_right = digest == self.kept.digest
-            || !on_mount && of_copiers.into_iter().flatten().any(|tally| tally.digest == digest);
-        match is_right {
-            true => Ok(()),
-            false => Err(Failure::wrong("the copy of the tree differs from the original")),
+        if digest == self.kept.digest
+            || !on_mount && of_copiers.into_iter().flatten().any(|tally| tally.digest == digest)
+        {
+            return Ok(());
         }
+        Err(Failure::wrong("the copy of the tree differs from the original"))
     }
 
     /// Completes a verified sample in seconds.
@@ -72,6 +77,14 @@ impl Expected {
     }
 }
 
+/// Copies a tree of this machine to a path that does not exist.
+pub(super) fn copy_local(from: &Path, to: &Path, executor: &Executor) -> Result<(), Failure> {
+    fs::create_dir_all(to)?;
+    let mut copy = program("cp");
+    copy.arg("-a").arg("--").arg(from.join(".")).arg(to);
+    executor.succeed(copy, SCRIPT_LIMIT).map(drop)
+}
+
 /// Writes a value to a file of the corpus.
 pub(super) fn save(value: &impl Serialize, file: &Path) -> Result<(), Failure> {
     let text = serde_json::to_vec(value).map_err(|error| Failure::failed(error.to_string()))?;
@@ -83,81 +96,85 @@ pub(super) fn load<T: DeserializeOwned>(file: &Path) -> Result<T, Failure> {
     serde_json::from_slice(&fs::read(file)?).map_err(|error| Failure::failed(error.to_string()))
 }
 
-/// From or to the storage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
-    Out,
-    In,
-}
-
 /// A path in a storage that no client can have cached.
 pub(super) fn fresh(prefix: &str) -> PathBuf {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("{prefix}-{}", NEXT.fetch_add(1, Ordering::Relaxed)).into()
 }
 
-/// Copies `from` of the storage to the local path `to`; `on_mount` makes the command for a mount.
-pub(super) fn pull(
-    context: &mut StepContext<'_>,
-    from: &Path,
-    to: &Path,
-    on_mount: impl Fn(&Path, &Path) -> Command,
-) -> Result<Measured, Failure> {
-    let command = match context.access() {
-        Access::Directory(dir) => Some(on_mount(&dir.join(from), to)),
-        Access::Copier(copier) | Access::Stream(copier) => copier.pull(from, to),
-        Access::Sftp(_) => None,
-    };
-    Ok(context.timed(command.ok_or_else(cannot_copy)?)?.1)
-}
+/// The command by which a mount copies, from and to a path.
+pub(super) type OnMount = fn(&Path, &Path) -> Command;
 
-/// Copies the local path `from` to `to` in the storage. Data that the subject writes back later
+/// Copies between a path of the storage and a local path. Data that the subject writes back later
 /// are waited for, within the measured time.
-pub(super) fn push(
+fn copy(
     context: &mut StepContext<'_>,
-    from: &Path,
-    to: &Path,
-    on_mount: impl Fn(&Path, &Path) -> Command,
+    direction: Direction,
+    stored: &Path,
+    local: &Path,
+    on_mount: OnMount,
 ) -> Result<Measured, Failure> {
     let command = match context.access() {
-        Access::Directory(dir) => Some(on_mount(from, &dir.join(to))),
-        Access::Copier(copier) | Access::Stream(copier) => copier.push(from, to),
+        Access::Directory(dir) => {
+            let shown = dir.join(stored);
+            let [from, to] = direction.sorted(&*shown, local);
+            Some(on_mount(from, to))
+        }
+        Access::Copier(copier) | Access::Stream(copier) => copier.copy(direction, stored, local),
         Access::Sftp(_) => None,
     };
     let mut measured = context.timed(command.ok_or_else(cannot_copy)?)?.1;
-    context.settle(&mut measured)?;
+    if direction == Direction::In {
+        context.settle(&mut measured)?;
+    }
     Ok(measured)
 }
 
-/// Copies `sources`, which are trees or archives, one after the other to one new target, and
-/// compares the last copy, which is the measured one. New targets in the storage begin with
-/// `prefix`.
+/// Copies `sources`, which are trees, archives or files, one after the other to one new target, and
+/// checks the digest of the last copy, which is the measured one. New targets in the storage begin
+/// with `prefix`.
+pub(super) fn copy_all(
+    context: &mut StepContext<'_>,
+    direction: Direction,
+    sources: &[&str],
+    prefix: &str,
+    on_mount: OnMount,
+    check: impl Fn(&str) -> Result<(), Failure>,
+) -> Result<Measured, Failure> {
+    let mut measured = Measured::default();
+    if direction == Direction::Out {
+        let to = context.scratch.join("out");
+        for source in sources {
+            measured = copy(context, direction, Path::new(source), &to, on_mount)?;
+        }
+        check(&corpus::digest(&to)?)?;
+        return Ok(measured);
+    }
+    let to = fresh(prefix);
+    removed_after(context, &to, |context| {
+        for source in sources {
+            let from = context.corpus.join(source);
+            measured = copy(context, direction, &to, &from, on_mount)?;
+        }
+        check(&context.subject.storage().digest(&to)?)?;
+        Ok(measured)
+    })
+}
+
+/// Copies trees or archives; the last copy must be the tree `expected` of the corpus.
 pub(super) fn copy_trees(
     context: &mut StepContext<'_>,
     direction: Direction,
     sources: &[&str],
     prefix: &str,
-    expected: &Expected,
-    on_mount: fn(&Path, &Path) -> Command,
+    expected: &str,
+    on_mount: OnMount,
 ) -> Result<Measured, Failure> {
+    let expected = Expected::load(context.corpus, expected)?;
     let is_mount = context.access().kind() == AccessKind::Directory;
-    let mut measured = Measured::default();
-    if direction == Direction::Out {
-        let to = context.scratch.join("out");
-        for source in sources {
-            measured = pull(context, Path::new(source), &to, on_mount)?;
-        }
-        expected.check(&digest(&to)?, is_mount)?;
-        return Ok(expected.fill(measured));
-    }
-    let to = fresh(prefix);
-    removed_after(context, &to, |context| {
-        for source in sources {
-            measured = push(context, &context.corpus.join(source), &to, on_mount)?;
-        }
-        expected.check(&context.subject.storage().digest(&to)?, is_mount)?;
-        Ok(expected.fill(measured))
-    })
+    let check = |digest: &str| expected.check(digest, is_mount);
+    let measured = copy_all(context, direction, sources, prefix, on_mount, check)?;
+    Ok(expected.fill(measured))
 }
 
 /// Runs `write`, which writes to `path` in the storage, and removes that after any result.

@@ -1,7 +1,7 @@
 //! `files`: one large file copied out and in, with the subject's default cipher and with others.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::corpus;
@@ -11,10 +11,9 @@ use crate::measure::{Cache, Unit};
 use crate::results::{Measured, SubjectInfo};
 use crate::size::Size;
 use crate::step::StepContext;
-use crate::storage::Storage;
-use crate::subject::Tuning;
+use crate::subject::{Direction, Tuning};
 
-use super::copying::{Direction, fresh, pull, push, removed_after};
+use super::copying::copy_all;
 use super::{COPY_FILES, Step, Workload, measure, program};
 
 /// The workload.
@@ -51,8 +50,8 @@ impl Workload for Files {
         Ok(())
     }
 
-    fn lay_out(&self, _size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure> {
-        storage.put(&corpus.join(LARGE), Path::new(LARGE))
+    fn data(&self, _size: &Size) -> Vec<PathBuf> {
+        vec![LARGE.into()]
     }
 
     fn steps(&self, size: &Size) -> Vec<Step> {
@@ -92,34 +91,15 @@ fn step(direction: Direction, cipher: Option<String>) -> Step {
 }
 
 fn copy(context: &mut StepContext<'_>, direction: Direction) -> Result<Measured, Failure> {
-    let digest = fs::read_to_string(context.corpus.join(DIGEST))?;
-    let measured = match direction {
-        Direction::Out => {
-            let copy = context.scratch.join("out");
-            let measured = pull(context, Path::new(LARGE), &copy, copy_file)?;
-            compare(&corpus::digest_file(&copy)?, &digest)?;
-            measured
-        }
-        Direction::In => {
-            let to = fresh("files/in");
-            removed_after(context, &to, |context| {
-                let from = context.corpus.join(LARGE);
-                let measured = push(context, &from, &to, copy_file)?;
-                compare(&context.subject.storage().digest(&to)?, &digest)?;
-                Ok(measured)
-            })?
-        }
+    let expected = fs::read_to_string(context.corpus.join(DIGEST))?;
+    let check = |digest: &str| {
+        let wrong = || Failure::wrong("the copy of the file differs from the original");
+        (digest == expected).then_some(()).ok_or_else(wrong)
     };
+    let measured = copy_all(context, direction, &[LARGE], "files/in", copy_file, check)?;
     let bytes = context.size.file_bytes;
     let value = bytes as f64 / measured.seconds;
     Ok(Measured { bytes, value, verified: true, ..measured })
-}
-
-fn compare(found: &str, expected: &str) -> Result<(), Failure> {
-    match found == expected {
-        true => Ok(()),
-        false => Err(Failure::wrong("the copy of the file differs from the original")),
-    }
 }
 
 fn copy_file(from: &Path, to: &Path) -> Command {

@@ -10,7 +10,8 @@
 
 mod program;
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -19,14 +20,13 @@ use crate::corpus::content::mix;
 use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::measure::{Cache, Unit};
-use crate::results::{LeftOut, Measured};
+use crate::results::Measured;
 use crate::size::Size;
 use crate::step::StepContext;
-use crate::storage::Storage;
-use crate::worker::{Check, Fill, Job, Order, Start, Target, Transfer, Until};
+use crate::worker::{Check, Job, Order, Target, Transfer, Until};
 
 use super::generator::{aside, at_storage, shown, timed, valued};
-use super::{OPEN_FILES, Step, Workload, check_installed, measure};
+use super::{OPEN_FILES, Step, Workload, measure};
 use program::{Direction, job, verified_writes};
 
 /// Content of the file that is read, and of the other one before its first write.
@@ -119,8 +119,8 @@ impl Workload for Fio {
         "The four fio jobs of the NAS comparison: 128 KiB in sequence, 4 KiB at random, direct I/O"
     }
 
-    fn check(&self) -> Result<(), LeftOut> {
-        check_installed("fio", &[("fio", "fio")])
+    fn programs(&self) -> &'static [(&'static str, &'static str)] {
+        &[("fio", "fio")]
     }
 
     fn space(&self, size: &Size) -> (u64, u64) {
@@ -128,15 +128,13 @@ impl Workload for Fio {
     }
 
     fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<(), Failure> {
-        corpus::file(corpus, READ_FILE, size.random_file_bytes, SEED).map(drop)
+        let file = corpus::file(corpus, READ_FILE, size.random_file_bytes, SEED)?;
+        // Each storage has a copy of its own.
+        Ok(fs::hard_link(file, corpus.join(WRITE_FILE))?)
     }
 
-    fn lay_out(&self, _size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure> {
-        for file in [READ_FILE, WRITE_FILE].map(Path::new) {
-            storage.put(&corpus.join(READ_FILE), file)?;
-            storage.warm(file)?;
-        }
-        Ok(())
+    fn data(&self, _size: &Size) -> Vec<PathBuf> {
+        vec![READ_FILE.into(), WRITE_FILE.into()]
     }
 
     fn steps(&self, _size: &Size) -> Vec<Step> {
@@ -196,7 +194,7 @@ fn write(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured, Failur
         let seed = fresh_seed();
         let until = Until::Seconds(context.size.random_seconds);
         let transfer = shape.transfer(context, target, until);
-        let job = Job::Write { transfer, fill: Fill { seed }, start: Start::Present, fsync: true };
+        let job = Job::Write { transfer, seed, create: false };
         (timed(context, &job)?.1, Some(seed))
     };
     context.settle(&mut measured)?;

@@ -21,9 +21,8 @@ use crate::quoting::shell_quoted;
 use crate::results::Measured;
 use crate::size::Size;
 use crate::step::StepContext;
-use crate::storage::Storage;
-use crate::subject::{Access, AccessKind, Copier};
-use crate::worker::{Check, Fill, Invocation, Job, Order, Start, Target, Transfer, Until, Walk};
+use crate::subject::{Access, AccessKind, Copier, Direction};
+use crate::worker::{Check, Invocation, Job, Order, Target, Transfer, Until, Walk};
 
 use super::copying::{cannot_copy, fresh, removed};
 use super::generator::{Relay, shown, timed, valued};
@@ -99,12 +98,8 @@ impl Workload for Iozone {
         Ok(())
     }
 
-    fn lay_out(&self, size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure> {
-        for file in lengths(size).into_iter().map(read_file) {
-            storage.put(&corpus.join(&file), &file)?;
-            storage.warm(&file)?;
-        }
-        Ok(())
+    fn data(&self, size: &Size) -> Vec<PathBuf> {
+        lengths(size).into_iter().map(read_file).collect()
     }
 
     fn steps(&self, _size: &Size) -> Vec<Step> {
@@ -189,14 +184,16 @@ fn with_remote(ssh: &Command, change: impl FnOnce(&str) -> String) -> Result<Tar
 
 /// A stream from the server that begins with a byte of its own.
 fn pulled(copier: &dyn Copier, path: &Path) -> Result<Target, Failure> {
-    let ssh = copier.pull(path, Path::new(STANDARD_STREAM)).ok_or_else(cannot_copy)?;
+    let ssh =
+        copier.copy(Direction::Out, path, Path::new(STANDARD_STREAM)).ok_or_else(cannot_copy)?;
     with_remote(&ssh, |cat| format!("printf R; {cat}"))
 }
 
 /// A stream to the server, which answers with a byte at its start and another one when all data
 /// are on its disk.
 fn pushed(copier: &dyn Copier, path: &Path, root: &Path) -> Result<Target, Failure> {
-    let ssh = copier.push(Path::new(STANDARD_STREAM), path).ok_or_else(cannot_copy)?;
+    let ssh =
+        copier.copy(Direction::In, path, Path::new(STANDARD_STREAM)).ok_or_else(cannot_copy)?;
     let file = shell_quoted(root.join(path).as_os_str()).into_string();
     let file = file.map_err(|path| Failure::failed(format!("{path:?} is not UTF-8")))?;
     with_remote(&ssh, |_| format!("printf R; cat >{file} && sync {file} && printf D"))
@@ -208,18 +205,17 @@ fn write(
     written: &Written,
     again: bool,
 ) -> Result<Measured, Failure> {
-    let (path, start) = if again {
-        (written.need(context)?, Start::Present)
+    let path = if again {
+        written.need(context)?
     } else {
         let storage = context.subject.storage();
         if let Some(left) = written.take(context) {
             storage.remove(&left)?;
         }
         storage.make_dir(Path::new("iozone"))?;
-        (fresh("iozone/new"), Start::Absent)
+        fresh("iozone/new")
     };
-    let seed = WRITE_SEEDS[usize::from(again)];
-    let measured = write_file(context, &path, start, seed);
+    let measured = write_file(context, &path, again);
     // No later step needs the file of a stream.
     if measured.is_err() || context.access().kind() == AccessKind::Stream {
         return removed(context, &path, measured);
@@ -231,15 +227,15 @@ fn write(
 fn write_file(
     context: &mut StepContext<'_>,
     path: &Path,
-    start: Start,
-    seed: u64,
+    again: bool,
 ) -> Result<Measured, Failure> {
     let target = match context.access() {
         Access::Stream(copier) => pushed(copier, path, context.subject.storage().root())?,
         _ => shown(context, path)?,
     };
     let transfer = in_sequence(target, context.size.file_bytes);
-    let job = Job::Write { transfer, fill: Fill { seed }, start, fsync: true };
+    let seed = WRITE_SEEDS[usize::from(again)];
+    let job = Job::Write { transfer, seed, create: !again };
     let (_, mut measured) = timed(context, &job)?;
     context.settle(&mut measured)?;
     compare(context, path, &fs::read_to_string(digest_file(context.corpus, seed))?)?;
@@ -299,8 +295,7 @@ fn random_write_to(context: &mut StepContext<'_>, path: &Path) -> Result<Measure
     let bytes = context.size.file_bytes;
     let transfer = at_random(context, shown(context, path)?, bytes);
     let order = transfer.order;
-    let fill = Fill { seed: WRITE_SEEDS[2] };
-    let job = Job::Write { transfer, fill, start: Start::Present, fsync: true };
+    let job = Job::Write { transfer, seed: WRITE_SEEDS[2], create: false };
     let (done, mut measured) = timed(context, &job)?;
     context.settle(&mut measured)?;
     compare(context, path, &digest_after(bytes, order, done.operations))?;

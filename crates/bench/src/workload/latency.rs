@@ -48,67 +48,13 @@ const KNOWN_NAMES: u32 = 100;
 /// Space for a name: a block of a file system.
 const NAME_BYTES: u64 = 4096;
 
+/// The body of a step.
+type Body = fn(&mut StepContext<'_>, &Chain) -> Result<Measured, Failure>;
+
 /// The workload.
 #[derive(Debug, Default)]
 pub struct Latency {
     chain: Chain,
-}
-
-/// One operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Single {
-    StatUnknown,
-    StatKnown,
-    StatAbsent,
-    Open,
-    Read,
-    List,
-    ListBeside,
-    Create,
-    Rename,
-    Unlink,
-    Mkdir,
-    Rmdir,
-}
-
-/// In the order in which they run: what changes comes from what was made just before.
-const ALL: [Single; 12] = [
-    Single::StatUnknown,
-    Single::StatKnown,
-    Single::StatAbsent,
-    Single::Open,
-    Single::Read,
-    Single::List,
-    Single::ListBeside,
-    Single::Create,
-    Single::Rename,
-    Single::Unlink,
-    Single::Mkdir,
-    Single::Rmdir,
-];
-
-impl Single {
-    /// Its id, title, and what is cached.
-    fn words(self) -> (&'static str, &'static str, Cache) {
-        match self {
-            Single::StatUnknown => {
-                ("stat-unknown", "stat of a name not asked for before", Cache::Cold)
-            }
-            Single::StatKnown => ("stat-known", "stat of a name asked for before", Cache::Hot),
-            Single::StatAbsent => ("stat-absent", "stat of a name that is not there", Cache::Cold),
-            Single::Open => ("open", "open and close of a known file", Cache::Hot),
-            Single::Read => ("read-4k", "read of 4 KiB at a random place of a file", Cache::Cold),
-            Single::List => ("list", "listing of a directory of 100 names", Cache::Cold),
-            Single::ListBeside => {
-                ("list-beside", "the same beside two large copies, out and in", Cache::Cold)
-            }
-            Single::Create => ("create", "creation of an empty file", Cache::None),
-            Single::Rename => ("rename", "rename of a file", Cache::None),
-            Single::Unlink => ("unlink", "removal of a file", Cache::None),
-            Single::Mkdir => ("mkdir", "creation of a directory", Cache::None),
-            Single::Rmdir => ("rmdir", "removal of a directory", Cache::None),
-        }
-    }
 }
 
 fn listed_directories(size: &Size) -> u32 {
@@ -146,76 +92,84 @@ impl Workload for Latency {
         corpus::file(corpus, LARGE, large_bytes(size), SEED).map(drop)
     }
 
-    fn lay_out(&self, _size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure> {
-        for path in [MANY, LISTED, LARGE].map(Path::new) {
-            storage.put(&corpus.join(path), path)?;
-            storage.warm(path)?;
-        }
-        Ok(())
+    fn data(&self, _size: &Size) -> Vec<PathBuf> {
+        [MANY, LISTED, LARGE].map(PathBuf::from).into()
     }
 
+    /// What is changed was made just before.
     fn steps(&self, _size: &Size) -> Vec<Step> {
-        let step = |single: Single| {
-            let (id, title, cache) = single.words();
+        let step = |id, title, cache, body: Body| {
             let measure = measure("latency", id, title, Unit::Microseconds, cache);
-            let accesses = if single == Single::ListBeside { DIRECTORY } else { OPEN_FILES };
+            let accesses = if id == "list-beside" { DIRECTORY } else { OPEN_FILES };
             let chain = self.chain.clone();
             Step::new(measure, accesses, move |context| {
-                valued(single.run(context, &chain)?, Unit::Microseconds)
+                valued(body(context, &chain)?, Unit::Microseconds)
             })
         };
-        ALL.map(step).into()
+        let (cold, hot, none) = (Cache::Cold, Cache::Hot, Cache::None);
+        vec![
+            step("stat-unknown", "stat of a name not asked for before", cold, |context, _| {
+                look(context, Operation::Stat(EMPTY)).run(context)
+            }),
+            step("stat-known", "stat of a name asked for before", hot, |context, _| {
+                known(context, Operation::Stat(EMPTY)).run(context)
+            }),
+            step("stat-absent", "stat of a name that is not there", cold, |context, _| {
+                let look = look(context, Operation::StatAbsent);
+                Look { prefix: "absent-", ..look }.run(context)
+            }),
+            step("open", "open and close of a known file", hot, |context, _| {
+                known(context, Operation::OpenClose).run(context)
+            }),
+            step("read-4k", "read of 4 KiB at a random place of a file", cold, |context, _| {
+                read(context)
+            }),
+            step("list", "listing of a directory of 100 names", cold, |context, _| list(context)),
+            step(
+                "list-beside",
+                "the same beside two large copies, out and in",
+                cold,
+                |context, _| {
+                    let copies = Copies::start(context)?;
+                    let measured = list(context);
+                    let ended = copies.end(context.subject.storage());
+                    measured.and_then(|measured| ended.map(|()| measured))
+                },
+            ),
+            step("create", "creation of an empty file", none, |context, chain| {
+                fill(context, chain, EMPTY, FILE, context.size.latency_operations)
+            }),
+            step("rename", "rename of a file", none, |context, chain| {
+                rename(context, chain, "renamed-")
+            }),
+            step("unlink", "removal of a file", none, empty),
+            step("mkdir", "creation of a directory", none, |context, chain| {
+                let names = context.size.latency_operations;
+                fill(context, chain, Entry::Directory, DIRECTORY_NAME, names)
+            }),
+            step("rmdir", "removal of a directory", none, empty),
+        ]
     }
 }
 
-impl Single {
-    fn run(self, context: &mut StepContext<'_>, chain: &Chain) -> Result<Measured, Failure> {
-        let all = context.size.latency_operations;
-        let listing = Operation::List { prefix: FILE.to_owned(), names: LISTED_NAMES };
-        let look = |operation| self.look(operation, context.size);
-        match self {
-            Single::StatUnknown | Single::StatKnown => look(Operation::Stat(EMPTY)).run(context),
-            Single::StatAbsent => look(Operation::StatAbsent).run(context),
-            Single::Open => look(Operation::OpenClose).run(context),
-            Single::List => look(listing).run(context),
-            Single::ListBeside => {
-                let copies = Copies::start(context)?;
-                let measured = look(listing).run(context);
-                let ended = copies.end(context.subject.storage());
-                measured.and_then(|measured| ended.map(|()| measured))
-            }
-            Single::Read => read(context),
-            Single::Create => fill(context, chain, EMPTY, FILE, all),
-            Single::Mkdir => fill(context, chain, Entry::Directory, DIRECTORY_NAME, all),
-            Single::Rename => rename(context, chain, "renamed-"),
-            Single::Unlink | Single::Rmdir => empty(context, chain),
-        }
-    }
+/// An operation with each of many names that exist.
+fn look(context: &StepContext<'_>, operation: Operation) -> Look<'static> {
+    let all = context.size.latency_operations;
+    Look { directory: MANY, operation, prefix: FILE, names: all, operations: all, warm: false }
+}
 
-    /// The operation with names that exist, or never did.
-    fn look(self, operation: Operation, size: &Size) -> Look<'static> {
-        let all = size.latency_operations;
-        let look = Look {
-            directory: MANY,
-            operation,
-            prefix: FILE,
-            names: all,
-            operations: all,
-            warm: false,
-        };
-        match self {
-            Single::StatKnown | Single::Open => {
-                Look { names: KNOWN_NAMES.min(all), warm: true, ..look }
-            }
-            Single::StatAbsent => Look { prefix: "absent-", ..look },
-            Single::List | Single::ListBeside => {
-                let directories = listed_directories(size);
-                let listed = Look { directory: LISTED, prefix: DIRECTORY_NAME, ..look };
-                Look { names: directories, operations: directories, ..listed }
-            }
-            _ => look,
-        }
-    }
+/// An operation with names that were looked up before.
+fn known(context: &StepContext<'_>, operation: Operation) -> Look<'static> {
+    let look = look(context, operation);
+    Look { names: KNOWN_NAMES.min(look.names), warm: true, ..look }
+}
+
+fn list(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+    let operation = Operation::List { prefix: FILE.to_owned(), names: LISTED_NAMES };
+    let names = listed_directories(context.size);
+    let look = look(context, operation);
+    let listed = Look { directory: LISTED, prefix: DIRECTORY_NAME, names, ..look };
+    Look { operations: names, ..listed }.run(context)
 }
 
 fn read(context: &mut StepContext<'_>) -> Result<Measured, Failure> {

@@ -1,6 +1,6 @@
 //! `metadata`: small operations per second, by one caller.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::executor::Executor;
 use crate::failure::Failure;
@@ -8,7 +8,6 @@ use crate::measure::{Cache, Unit};
 use crate::results::Measured;
 use crate::size::Size;
 use crate::step::StepContext;
-use crate::storage::Storage;
 use crate::worker::{Entry, Operation};
 
 use super::generator::valued;
@@ -21,48 +20,13 @@ const FILES: &str = "metadata/files";
 /// Space for a name or a file of 4 KiB.
 const NAME_BYTES: u64 = 4096;
 
+/// The body of a step, with the number of names.
+type Body = fn(&mut StepContext<'_>, &Chain, u32) -> Result<Measured, Failure>;
+
 /// The workload.
 #[derive(Debug, Default)]
 pub struct Metadata {
     chain: Chain,
-}
-
-/// What is done with each name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    StatCold,
-    StatHot,
-    CreateSmall,
-    Create,
-    Unlink,
-    Mkdir,
-    Rmdir,
-}
-
-/// In the order in which they run: what is removed was made just before.
-const ALL: [Kind; 7] = [
-    Kind::StatCold,
-    Kind::StatHot,
-    Kind::Create,
-    Kind::CreateSmall,
-    Kind::Unlink,
-    Kind::Mkdir,
-    Kind::Rmdir,
-];
-
-impl Kind {
-    /// Its id, title, and what is cached.
-    fn words(self) -> (&'static str, &'static str, Cache) {
-        match self {
-            Kind::StatCold => ("stat", "stat", Cache::Cold),
-            Kind::StatHot => ("stat-hot", "stat again", Cache::Hot),
-            Kind::Create => ("create", "creation of empty files", Cache::None),
-            Kind::CreateSmall => ("create-4k", "creation of files of 4 KiB", Cache::None),
-            Kind::Unlink => ("unlink", "removal of files", Cache::None),
-            Kind::Mkdir => ("mkdir", "creation of directories", Cache::None),
-            Kind::Rmdir => ("rmdir", "removal of directories", Cache::None),
-        }
-    }
 }
 
 impl Workload for Metadata {
@@ -83,45 +47,47 @@ impl Workload for Metadata {
         make(&corpus.join(FILES), EMPTY, FILE, size.metadata_files)
     }
 
-    fn lay_out(&self, _size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure> {
-        storage.put(&corpus.join(FILES), Path::new(FILES))?;
-        storage.warm(Path::new(FILES))
+    fn data(&self, _size: &Size) -> Vec<PathBuf> {
+        vec![FILES.into()]
     }
 
+    /// What is removed was made just before.
     fn steps(&self, _size: &Size) -> Vec<Step> {
-        let step = |kind: Kind| {
-            let (id, title, cache) = kind.words();
+        let step = |id, title, cache, body: Body| {
             let title = format!("{title}, one thread");
             let measure = measure("metadata", id, &title, Unit::PerSecond, cache);
             let chain = self.chain.clone();
             Step::new(measure, OPEN_FILES, move |context| {
-                valued(kind.run(context, &chain)?, Unit::PerSecond)
+                let names = context.size.metadata_files;
+                valued(body(context, &chain, names)?, Unit::PerSecond)
             })
         };
-        ALL.map(step).into()
+        let none = Cache::None;
+        vec![
+            step("stat", "stat", Cache::Cold, |context, _, _| stat(context, false)),
+            step("stat-hot", "stat again", Cache::Hot, |context, _, _| stat(context, true)),
+            step("create", "creation of empty files", none, |context, chain, names| {
+                fill(context, chain, EMPTY, FILE, names)
+            }),
+            step("create-4k", "creation of files of 4 KiB", none, |context, chain, names| {
+                fill(context, chain, SMALL, FILE, names)
+            }),
+            step("unlink", "removal of files", none, |context, chain, _| empty(context, chain)),
+            step("mkdir", "creation of directories", none, |context, chain, names| {
+                fill(context, chain, Entry::Directory, DIRECTORY_NAME, names)
+            }),
+            step("rmdir", "removal of directories", none, |context, chain, _| {
+                empty(context, chain)
+            }),
+        ]
     }
 }
 
-impl Kind {
-    fn run(self, context: &mut StepContext<'_>, chain: &Chain) -> Result<Measured, Failure> {
-        let names = context.size.metadata_files;
-        let stat = |warm| Look {
-            directory: FILES,
-            operation: Operation::Stat(EMPTY),
-            prefix: FILE,
-            names,
-            operations: names,
-            warm,
-        };
-        match self {
-            Kind::StatCold => stat(false).run(context),
-            Kind::StatHot => stat(true).run(context),
-            Kind::Create => fill(context, chain, EMPTY, FILE, names),
-            Kind::CreateSmall => fill(context, chain, SMALL, FILE, names),
-            Kind::Mkdir => fill(context, chain, Entry::Directory, DIRECTORY_NAME, names),
-            Kind::Unlink | Kind::Rmdir => empty(context, chain),
-        }
-    }
+fn stat(context: &mut StepContext<'_>, warm: bool) -> Result<Measured, Failure> {
+    let names = context.size.metadata_files;
+    let operation = Operation::Stat(EMPTY);
+    let look = Look { directory: FILES, operation, prefix: FILE, names, operations: names, warm };
+    look.run(context)
 }
 
 #[cfg(test)]

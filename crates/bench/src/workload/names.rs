@@ -105,7 +105,7 @@ pub(super) type Chain = Arc<Relay<Made>>;
 /// Makes a new directory with names, as far as time suffices, and leaves it to the next step.
 pub(super) fn fill(
     context: &mut StepContext<'_>,
-    chain: &Relay<Made>,
+    chain: &Chain,
     entry: Entry,
     prefix: &'static str,
     names: u32,
@@ -115,27 +115,28 @@ pub(super) fn fill(
     }
     context.subject.storage().make_dir(Path::new("names"))?;
     let made = Made { path: fresh("names/new"), entry, prefix, names };
-    change(context, made, true, making(entry), |made, done| Made { names: done, ..made })
-        .and_then(|(measured, made)| hand_on(context, chain, measured, made))
+    let after = |made, done| Made { names: done, ..made };
+    let (measured, made) = change(context, made, true, making(entry), after)?;
+    chain.leave(context, made);
+    Ok(measured)
 }
 
 /// Renames all that was made, and leaves it to the next.
 pub(super) fn rename(
     context: &mut StepContext<'_>,
-    chain: &Relay<Made>,
+    chain: &Chain,
     prefix: &'static str,
 ) -> Result<Measured, Failure> {
     let made = chain.need(context)?;
     let operation = Operation::Rename { prefix: prefix.to_owned() };
-    change(context, made, false, operation, |made, _| Made { prefix, ..made })
-        .and_then(|(measured, made)| hand_on(context, chain, measured, made))
+    let after = |made, _| Made { prefix, ..made };
+    let (measured, made) = change(context, made, false, operation, after)?;
+    chain.leave(context, made);
+    Ok(measured)
 }
 
 /// Removes all that was made.
-pub(super) fn empty(
-    context: &mut StepContext<'_>,
-    chain: &Relay<Made>,
-) -> Result<Measured, Failure> {
+pub(super) fn empty(context: &mut StepContext<'_>, chain: &Chain) -> Result<Measured, Failure> {
     let made = chain.need(context)?;
     let operation = match made.entry {
         Entry::File { .. } => Operation::Unlink,
@@ -145,16 +146,6 @@ pub(super) fn empty(
     let (measured, _) =
         change(context, made, false, operation, |made, _| Made { names: 0, ..made })?;
     context.subject.storage().remove(&path)?;
-    Ok(measured)
-}
-
-fn hand_on(
-    context: &StepContext<'_>,
-    chain: &Relay<Made>,
-    measured: Measured,
-    made: Made,
-) -> Result<Measured, Failure> {
-    chain.leave(context, made);
     Ok(measured)
 }
 
@@ -168,30 +159,23 @@ fn change(
     after: impl FnOnce(Made, u32) -> Made,
 ) -> Result<(Measured, Made), Failure> {
     let path = made.path.clone();
-    let changed = change_in(context, made, create, operation, after);
-    if changed.is_err() { removed(context, &path, changed) } else { changed }
-}
-
-fn change_in(
-    context: &mut StepContext<'_>,
-    made: Made,
-    create: bool,
-    operation: Operation,
-    after: impl FnOnce(Made, u32) -> Made,
-) -> Result<(Measured, Made), Failure> {
-    let target = shown(context, &made.path)?;
-    // What is there is to be gone through to its end.
-    let seconds = create.then(|| time_limit(context.size));
-    let job = NameJob {
-        make_directory: create,
-        seconds,
-        ..once(target, operation, made.prefix, made.names)
+    let change = |context: &mut StepContext<'_>| {
+        let target = shown(context, &made.path)?;
+        // What is there is to be gone through to its end.
+        let seconds = create.then(|| time_limit(context.size));
+        let job = NameJob {
+            make_directory: create,
+            seconds,
+            ..once(target, operation, made.prefix, made.names)
+        };
+        let (Done { operations, .. }, mut measured) = timed(context, &Job::Names(job))?;
+        context.settle(&mut measured)?;
+        let made = after(made, u32::try_from(operations).unwrap_or(u32::MAX));
+        compare(context, &made)?;
+        Ok((Measured { verified: true, ..measured }, made))
     };
-    let (Done { operations, .. }, mut measured) = timed(context, &Job::Names(job))?;
-    context.settle(&mut measured)?;
-    let made = after(made, u32::try_from(operations).unwrap_or(u32::MAX));
-    compare(context, &made)?;
-    Ok((Measured { verified: true, ..measured }, made))
+    let changed = change(context);
+    if changed.is_err() { removed(context, &path, changed) } else { changed }
 }
 
 /// Whether the directory at the storage is as it has to be.

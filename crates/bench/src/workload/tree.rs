@@ -6,8 +6,7 @@
 
 pub(super) mod look;
 
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::corpus;
@@ -18,11 +17,11 @@ use crate::measure::{Cache, Unit};
 use crate::results::{LeftOut, Measured};
 use crate::size::{Scale, Size};
 use crate::step::StepContext;
-use crate::storage::{SCRIPT_LIMIT, Storage};
-use crate::subject::Access;
+use crate::storage::SCRIPT_LIMIT;
+use crate::subject::{Access, Direction};
 
-use super::copying::{Direction, Expected, copy_trees, fresh, removed_after};
-use super::{COPY_TREES, DIRECTORY, Step, Workload, check_installed, measure, program, script};
+use super::copying::{Expected, OnMount, copy_local, copy_trees, fresh, removed_after};
+use super::{COPY_TREES, DIRECTORY, Step, Workload, measure, program, script};
 use look::Question;
 
 /// The workload.
@@ -52,8 +51,8 @@ impl Workload for Tree {
         "A tree of sources listed, searched, archived, copied out and in, unpacked and removed"
     }
 
-    fn check(&self) -> Result<(), LeftOut> {
-        check_installed("tree", &[("rsync", "rsync"), ("tar", "tar"), ("find", "findutils")])
+    fn programs(&self) -> &'static [(&'static str, &'static str)] {
+        &[("rsync", "rsync"), ("tar", "tar"), ("find", "findutils")]
     }
 
     fn lacks(&self, size: &Size) -> Vec<LeftOut> {
@@ -80,12 +79,7 @@ impl Workload for Tree {
         let source = corpus.join(SOURCE);
         match &size.tree_source {
             None => corpus::tree::make(&source, size.tree_files, SEED)?,
-            Some(own) => {
-                fs::create_dir_all(&source)?;
-                let mut copy = program("cp");
-                copy.arg("-a").arg("--").arg(own.join(".")).arg(&source);
-                executor.succeed(copy, SCRIPT_LIMIT)?;
-            }
+            Some(own) => copy_local(own, &source, executor)?,
         }
         Expected::save(corpus, SOURCE)?;
         let archive = script(r#"tar -C "$1" -cf "$2" ."#, &[source, corpus.join(ARCHIVE)]);
@@ -93,8 +87,8 @@ impl Workload for Tree {
         Ok(())
     }
 
-    fn lay_out(&self, _size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure> {
-        storage.put(&corpus.join(SOURCE), Path::new(SOURCE))
+    fn data(&self, _size: &Size) -> Vec<PathBuf> {
+        vec![SOURCE.into()]
     }
 
     fn steps(&self, size: &Size) -> Vec<Step> {
@@ -152,12 +146,11 @@ fn copy(
     cache: Cache,
     direction: Direction,
     source: &'static str,
-    on_mount: fn(&Path, &Path) -> Command,
+    on_mount: OnMount,
 ) -> Step {
     let measure = measure("tree", id, title, Unit::Seconds, cache);
     let step = Step::new(measure, COPY_TREES, move |context| {
-        let expected = Expected::load(context.corpus, SOURCE)?;
-        copy_trees(context, direction, &[source], "tree/in", &expected, on_mount)
+        copy_trees(context, direction, &[source], "tree/in", SOURCE, on_mount)
     });
     step.with_deadline(DEADLINE_FACTOR)
 }

@@ -63,7 +63,10 @@ impl Echo {
 }
 
 /// Sends back what comes, until it ends.
-pub(super) fn echo(mut stream: TcpStream) -> io::Result<()> {
+///
+/// # Errors
+/// Those of the connection.
+pub fn echo(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = vec![0; 64 * 1024];
     loop {

@@ -1,13 +1,13 @@
 //! Keys and configuration files of a private server and its clients.
 
 use std::fmt::Write as _;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use super::{Options, SftpServer};
+use crate::write_private;
 
 /// sshd wants to be started by its absolute name, since it starts itself again by it.
 pub(super) const SSHD: &str = "/usr/sbin/sshd";
@@ -44,13 +44,6 @@ pub(super) fn generate_key(path: &Path) -> io::Result<()> {
     run(Command::new("ssh-keygen").args(args).arg(path)).map(drop)
 }
 
-/// A word that cannot be guessed.
-pub(super) fn random_word() -> io::Result<String> {
-    let mut bytes = [0; 16];
-    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes.iter().fold(String::new(), |word, byte| word + &format!("{byte:02x}")))
-}
-
 /// An `/etc/shadow` with `user` and `password` alone.
 pub(super) fn write_shadow(dir: &Path, user: &str, password: &str) -> io::Result<()> {
     // perl-base is on every Debian; openssl's command need not be. The password must not be seen
@@ -58,14 +51,7 @@ pub(super) fn write_shadow(dir: &Path, user: &str, password: &str) -> io::Result
     let script = r#"print crypt($ENV{PASSWORD}, '$6$testkit$')"#;
     let output = run(Command::new("perl").args(["-e", script]).env("PASSWORD", password))?;
     let hash = String::from_utf8_lossy(&output.stdout).into_owned();
-    write_private(&dir.join("shadow"), &format!("{user}:{hash}:1::::::\n"))
-}
-
-/// Writes a file that only its owner may read.
-fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    options.open(path)?.write_all(text.as_bytes())
+    write_private(&dir.join("shadow"), format!("{user}:{hash}:1::::::\n").as_bytes())
 }
 
 /// Writes `ssh_config`.
@@ -98,7 +84,7 @@ pub(super) fn write_client_config(
         key = at(USER_KEY),
         known = at("known_hosts"),
     );
-    write_private(&dir.join(CLIENT_CONFIG), &text)
+    write_private(&dir.join(CLIENT_CONFIG), text.as_bytes())
 }
 
 /// Writes `sshd_config` and lets sshd check it.
@@ -150,16 +136,16 @@ pub(super) fn write_server_config(
         SftpServer::Internal => writeln!(text, "Subsystem sftp internal-sftp"),
         SftpServer::Command(command) => {
             // sshd takes quotes away before a shell sees them, so the command gets a file.
-            write_private(&dir.join("sftp_command"), command)?;
+            write_private(&dir.join("sftp_command"), command.as_bytes())?;
             writeln!(text, "Subsystem sftp sh {}", at("sftp_command"))
         }
         SftpServer::Disabled => Ok(()),
     };
     // Since 9.8 an address with failed logins is kept out for a while, which a test that fails
     // to log in on purpose does not want. Older ones do not know the keyword.
-    write_private(&path, &format!("{text}PerSourcePenalties no\n"))?;
+    write_private(&path, format!("{text}PerSourcePenalties no\n").as_bytes())?;
     if check(&path).is_err() {
-        write_private(&path, &text)?;
+        write_private(&path, text.as_bytes())?;
         check(&path)?;
     }
     Ok(path)

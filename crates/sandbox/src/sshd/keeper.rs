@@ -35,10 +35,9 @@ pub(super) enum Started {
     Ended(String),
 }
 
-/// What the thread tells while it starts.
+/// What the thread tells once it is known how the start went.
 enum News {
-    Spawned(io::Result<(u32, OwnedFd)>),
-    Listening,
+    Listening { pid: u32, handle: OwnedFd },
     Ended(String),
 }
 
@@ -46,20 +45,16 @@ impl Keeper {
     pub(super) fn start(mut command: Command, log: PathBuf) -> io::Result<Started> {
         let log = File::options().create(true).append(true).open(log)?;
         command.stderr(Stdio::piped());
-        // Three messages at most, so that the thread never waits for a reader.
-        let (tell, news) = mpsc::sync_channel(3);
+        // One message, so that the thread never waits for a reader.
+        let (tell, news) = mpsc::sync_channel(1);
         let thread = thread::Builder::new()
             .name("sshd-keeper".to_owned())
             .spawn(move || keep(command, log, &tell))?;
-        let (pid, handle) = match news.recv() {
-            Ok(News::Spawned(spawned)) => spawned?,
-            _ => return Err(io::Error::other("the thread of sshd ended")),
-        };
-        match news.recv() {
-            Ok(News::Listening) => Ok(Started::Listening(Keeper { pid, handle, thread })),
-            Ok(News::Ended(words)) => Ok(Started::Ended(words)),
-            _ => Err(io::Error::other("the thread of sshd ended")),
-        }
+        let ended = |_| io::Error::other("the thread of sshd ended");
+        Ok(match news.recv().map_err(ended)?? {
+            News::Listening { pid, handle } => Started::Listening(Keeper { pid, handle, thread }),
+            News::Ended(words) => Started::Ended(words),
+        })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -77,42 +72,34 @@ impl Keeper {
 }
 
 /// The thread.
-fn keep(mut command: Command, mut log: File, tell: &SyncSender<News>) {
+fn keep(mut command: Command, mut log: File, tell: &SyncSender<io::Result<News>>) {
     let spawned = command.spawn().and_then(|mut child| {
-        let pid = Pid::from_child(&child);
+        let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
         let stderr = child.stderr.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        Ok((pidfd_open(pid, PidfdFlags::empty())?, stderr, child))
+        Ok((child, handle, BufReader::new(stderr)))
     });
-    let (stderr, mut child) = match spawned {
-        Ok((handle, stderr, child)) => {
-            let _ = tell.send(News::Spawned(Ok((child.id(), handle))));
-            (stderr, child)
-        }
-        Err(error) => {
-            let _ = tell.send(News::Spawned(Err(error)));
-            return;
-        }
+    let (mut child, handle, mut stderr) = match spawned {
+        Ok(spawned) => spawned,
+        Err(error) => return drop(tell.send(Err(error))),
     };
     let mut words = String::new();
-    let mut listening = false;
-    let mut stderr = BufReader::new(stderr);
+    let mut handle = Some(handle);
     let mut line = Vec::new();
     // The logins have the other end, too, so this ends after the last of them.
     while stderr.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
         let _ = log.write_all(&line);
-        if !listening {
-            let text = String::from_utf8_lossy(&line);
-            if text.starts_with("Server listening on") {
-                listening = true;
-                let _ = tell.send(News::Listening);
-            } else if words.len() < WORDS_MAX_BYTES {
-                words.push_str(&text);
-            }
+        let text = String::from_utf8_lossy(&line);
+        if text.starts_with("Server listening on")
+            && let Some(handle) = handle.take()
+        {
+            let _ = tell.send(Ok(News::Listening { pid: child.id(), handle }));
+        } else if handle.is_some() && words.len() < WORDS_MAX_BYTES {
+            words.push_str(&text);
         }
         line.clear();
     }
     let _ = child.wait();
-    if !listening {
-        let _ = tell.send(News::Ended(words));
+    if handle.is_some() {
+        let _ = tell.send(Ok(News::Ended(words)));
     }
 }

@@ -1,9 +1,9 @@
 //! The processes below a process, by `/proc`, and signals to them that cannot miss.
 
 use std::collections::HashMap;
-use std::fs;
 use std::os::fd::OwnedFd;
 
+use procfs::process::{Stat, all_processes};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -21,6 +21,20 @@ pub(super) struct Process {
 }
 
 impl Process {
+    /// A handle on the process, if it is still that one: its number and the time of its start name
+    /// it for good.
+    fn open(stat: Stat) -> Option<Process> {
+        let handle = pidfd_open(Pid::from_raw(stat.pid)?, PidfdFlags::empty()).ok()?;
+        let now = procfs::process::Process::new(stat.pid).ok()?.stat().ok()?;
+        let alive = now.starttime == stat.starttime && !matches!(now.state, 'Z' | 'X');
+        alive.then(|| Process {
+            pid: stat.pid.cast_unsigned(),
+            parent: stat.ppid.cast_unsigned(),
+            name: stat.comm,
+            handle,
+        })
+    }
+
     /// An error means that it is dead, which is as good.
     pub(super) fn signal(&self, signal: Signal) {
         let _ = pidfd_send_signal(&self.handle, signal);
@@ -58,88 +72,26 @@ pub(super) fn kill(list: impl Fn() -> Vec<Process>) {
 
 /// All living processes below `root`, without it.
 pub(super) fn descendants(root: u32) -> Vec<Process> {
-    let pids = fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let mut children: HashMap<u32, Vec<Stat>> = HashMap::new();
-    for stat in pids.filter_map(Stat::read) {
-        children.entry(stat.parent).or_default().push(stat);
+    let mut children: HashMap<i32, Vec<Stat>> = HashMap::new();
+    let all = all_processes().into_iter().flatten().flatten();
+    for stat in all.filter_map(|process| process.stat().ok()) {
+        children.entry(stat.ppid).or_default().push(stat);
     }
     let mut found = Vec::new();
-    let mut parents = vec![root];
+    let mut parents = vec![root.cast_signed()];
     while let Some(parent) = parents.pop() {
         for stat in children.remove(&parent).unwrap_or_default() {
             parents.push(stat.pid);
-            found.extend(stat.open());
+            found.extend(Process::open(stat));
         }
     }
     found
-}
-
-/// What is of interest in `/proc/PID/stat`.
-#[derive(Debug, PartialEq, Eq)]
-struct Stat {
-    pid: u32,
-    name: String,
-    parent: u32,
-    /// In ticks since the system's start; with the number it names a process for good.
-    started: u64,
-    alive: bool,
-}
-
-impl Stat {
-    fn read(pid: u32) -> Option<Stat> {
-        let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
-        Stat::parse(&String::from_utf8_lossy(&text))
-    }
-
-    /// `pid (name) state parent …`, started being the 22nd field. The name may have spaces and
-    /// parentheses in it.
-    fn parse(text: &str) -> Option<Stat> {
-        let (pid, rest) = text.split_once(" (")?;
-        let (name, rest) = rest.rsplit_once(") ")?;
-        let mut fields = rest.split(' ');
-        let state = fields.next()?;
-        let parent = fields.next()?.parse().ok()?;
-        let started = fields.nth(17)?.parse().ok()?;
-        Some(Stat {
-            pid: pid.parse().ok()?,
-            name: name.to_owned(),
-            parent,
-            started,
-            alive: !matches!(state, "Z" | "X"),
-        })
-    }
-
-    /// A handle on the process, if it is still that one.
-    fn open(self) -> Option<Process> {
-        let handle = pidfd_open(Pid::from_raw(self.pid as i32)?, PidfdFlags::empty()).ok()?;
-        let now = Stat::read(self.pid)?;
-        (now.started == self.started && now.alive).then(|| Process {
-            pid: self.pid,
-            parent: self.parent,
-            name: self.name,
-            handle,
-        })
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::process::{Command, Stdio};
-
-    #[test]
-    fn a_name_may_look_like_the_rest_of_the_line() {
-        let line = "12 (a) S 1 (b)) S 34 1 1 0 -1 4 1 0 0 0 0 0 0 0 20 0 1 0 5678 1 2";
-        let stat = Stat::parse(line).unwrap();
-        assert_eq!((stat.pid, stat.parent, stat.started), (12, 34, 5678));
-        assert_eq!((stat.name.as_str(), stat.alive), ("a) S 1 (b)", true));
-        assert_eq!(Stat::parse(""), None);
-        assert_eq!(Stat::parse("12 (x"), None);
-    }
 
     #[test]
     fn grandchildren_are_found_and_killed_and_nobody_else_is() {

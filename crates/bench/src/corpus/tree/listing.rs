@@ -226,6 +226,7 @@ fn identity(dir: &Path) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-fn at(path: &Path, error: &io::Error) -> io::Error {
+/// An error with the path that it is of.
+pub(crate) fn at(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display().to_string().escape_debug()))
 }

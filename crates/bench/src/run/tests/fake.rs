@@ -418,6 +418,10 @@ impl Workload for FakeWorkload {
         if self.script.no_making { Err(Failure::failed("no disk")) } else { Ok(()) }
     }
 
+    fn data(&self, _: &Size) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
     fn lay_out(&self, _: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure> {
         storage.put(corpus, Path::new("fake"))
     }

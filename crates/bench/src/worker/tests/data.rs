@@ -120,8 +120,8 @@ fn a_count_of_operations_is_kept() {
     }
 }
 
-fn written(transfer: Transfer, fill: Fill, start: Start) -> Done {
-    run(&Job::Write { transfer, fill, start, fsync: true }).unwrap()
+fn written(transfer: Transfer, seed: u64, create: bool) -> Done {
+    run(&Job::Write { transfer, seed, create }).unwrap()
 }
 
 #[test]
@@ -129,11 +129,10 @@ fn what_is_written_is_the_content() {
     let expected = corpus::digest_content(SEED, FILE_BYTES);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
-    let fill = Fill { seed: SEED };
     let take = shell(&format!("printf R; cat >'{0}' && sync '{0}' && printf D", path.display()));
     let [local, remote] = targets(&path);
     for target in [local, remote, Target::Stream { ssh: take }] {
-        let done = written(all_of(target), fill, Start::Absent);
+        let done = written(all_of(target), SEED, true);
         assert_eq!(done.bytes, FILE_BYTES);
         assert_eq!(corpus::digest_file(&path).unwrap(), expected);
         fs::remove_file(&path).unwrap();
@@ -144,8 +143,7 @@ fn what_is_written_is_the_content() {
 fn a_file_that_has_to_be_absent_is_not_overwritten() {
     let (_dir, path) = right_file();
     for target in targets(&path) {
-        let fill = Fill { seed: 1 };
-        let job = Job::Write { transfer: all_of(target), fill, start: Start::Absent, fsync: false };
+        let job = Job::Write { transfer: all_of(target), seed: 1, create: true };
         run(&job).unwrap_err();
         assert_eq!(corpus::digest_file(&path).unwrap(), corpus::digest_content(SEED, FILE_BYTES));
     }
@@ -159,7 +157,7 @@ fn scattered_writes_are_those_of_the_walk() {
         for (target, until) in targets(&path).into_iter().zip([50, 80]) {
             let transfer = Transfer { until: Until::Operations(until), ..scattered(target, depth) };
             let walk = Walk::new(transfer.order, FILE_BYTES / 4096);
-            let done = written(transfer, Fill { seed: SEED + 1 }, Start::Present);
+            let done = written(transfer, SEED + 1, false);
             assert_eq!(done.operations, until);
             let blocks: Vec<u64> = walk.take(until as usize).collect();
             let expected = corpus::digest_blocks(FILE_BYTES, |first, bytes| {
@@ -179,7 +177,7 @@ fn overwritten(path: &Path, target: Target, record_bytes: u32) -> Check {
     read(all_of(target.clone()), Check::Remember { marks: marks.clone() }).unwrap();
     let order = Order::Random { seed: 3 };
     let transfer = Transfer { record_bytes, order, until: Until::Operations(5), ..all_of(target) };
-    written(transfer, Fill { seed: 100 }, Start::Present);
+    written(transfer, 100, false);
     let blocks = 5 * u64::from(record_bytes) / 4096;
     Check::Changed { marks, blocks, seed: Some(100) }
 }

@@ -24,8 +24,7 @@ fn files_and_names_over_a_real_ssh() {
     let copy = dir.path().join("copy");
     let target = Target::Sftp { ssh, path: copy.clone() };
     let transfer = Transfer { record_bytes: 0, depth: 32, ..all_of(target) };
-    let fill = Fill { seed: SEED };
-    run(&Job::Write { transfer, fill, start: Start::Absent, fsync: true }).unwrap();
+    run(&Job::Write { transfer, seed: SEED, create: true }).unwrap();
     assert_eq!(corpus::digest_file(&copy).unwrap(), corpus::digest_content(SEED, FILE_BYTES));
 }
 

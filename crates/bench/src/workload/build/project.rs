@@ -10,7 +10,8 @@ use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::results::LeftOut;
 use crate::storage::SCRIPT_LIMIT;
-use crate::workload::{check_installed, program, script};
+use crate::workload::copying::copy_local;
+use crate::workload::{check_installed, script};
 
 use super::generated;
 
@@ -147,13 +148,7 @@ impl Project {
         match self {
             Project::Generated { modules } => Ok(generated::make(to, *modules)?),
             Project::KernelLibrary | Project::Kernel => unpack_kernel(to, executor),
-            Project::Own { source, .. } => {
-                fs::create_dir_all(to)?;
-                let mut copy = program("cp");
-                copy.arg("-a").arg("--").arg(source.join(".")).arg(to);
-                executor.succeed(copy, SCRIPT_LIMIT)?;
-                Ok(())
-            }
+            Project::Own { source, .. } => copy_local(source, to, executor),
         }
     }
 

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::failure::Failure;
 use crate::results::{Latency, Measured};
 use crate::step::StepContext;
-use crate::worker::{distribution, histogram};
+use crate::worker::Latencies;
 use crate::workload::program;
 
 use super::{Shape, run_time};
@@ -159,11 +159,11 @@ pub(super) fn parse(json: &[u8], direction: Direction) -> Result<Measured, Failu
 
 /// `None` if a bin is no number; nothing in it if there are no bins.
 fn latency(bins: &BTreeMap<String, u64>) -> Option<Option<Latency>> {
-    let mut all = histogram();
+    let mut all = Latencies::new();
     for (ns, &count) in bins {
-        all.saturating_record_n(ns.parse().ok()?, count);
+        all.add_many(ns.parse().ok()?, count);
     }
-    Some((!all.is_empty()).then(|| distribution(&all)))
+    Some(all.into_latency())
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::results::{LeftOut, Measured, SubjectInfo};
 use crate::size::{Scale, Size};
 use crate::step::StepContext;
 use crate::storage::{Directory, Storage};
-use crate::subject::{Access, Copier, Session, Subject, Tuning};
+use crate::subject::{Access, Copier, Direction, Session, Subject, Tuning};
 
 use crate::workload::{Step, Workload};
 
@@ -142,15 +142,6 @@ struct Fake<'a> {
     world: &'a World,
 }
 
-impl Fake<'_> {
-    fn copy(&self, from: &Path, to: &Path) -> Option<Command> {
-        let Use::Copy(options) = self.by else { return None };
-        let mut command = Command::new("cp");
-        command.arg(options).arg(from).arg(to);
-        Some(command)
-    }
-}
-
 impl Subject for Fake<'_> {
     fn info(&self) -> SubjectInfo {
         let (kind, name) = match self.by {
@@ -203,18 +194,18 @@ impl Session for Fake<'_> {
 }
 
 impl Copier for Fake<'_> {
-    fn pull(&self, from: &Path, to: &Path) -> Option<Command> {
-        if matches!(self.by, Use::Stream) {
-            return Some(cat(&format!("exec cat '{}'", self.world.storage().join(from).display())));
+    fn copy(&self, direction: Direction, stored: &Path, local: &Path) -> Option<Command> {
+        let stored = self.world.storage().join(stored);
+        match (self.by, direction) {
+            (Use::Stream, Direction::Out) => Some(cat(&format!("exec cat '{}'", stored.display()))),
+            (Use::Stream, Direction::In) => Some(cat(&format!("exec cat >'{}'", stored.display()))),
+            (Use::Copy(options), _) => {
+                let mut command = Command::new("cp");
+                command.arg(options).args(direction.sorted(&*stored, local));
+                Some(command)
+            }
+            _ => None,
         }
-        self.copy(&self.world.storage().join(from), to)
-    }
-
-    fn push(&self, from: &Path, to: &Path) -> Option<Command> {
-        if matches!(self.by, Use::Stream) {
-            return Some(cat(&format!("exec cat >'{}'", self.world.storage().join(to).display())));
-        }
-        self.copy(from, &self.world.storage().join(to))
     }
 }
 

@@ -62,25 +62,15 @@ impl Question {
         }
     }
 
-    fn id(self) -> &'static str {
+    /// Its id and title.
+    fn words(self) -> (&'static str, &'static str) {
         match self {
-            Question::Find => "find",
-            Question::FindSize => "find_size",
-            Question::List => "ls",
-            Question::Usage => "du",
-            Question::Archive => "tar",
-            Question::Search => "grep",
-        }
-    }
-
-    fn title(self) -> &'static str {
-        match self {
-            Question::Find => "names found, find -type f",
-            Question::FindSize => "sizes looked at, find -size +1k",
-            Question::List => "listed, ls -lR",
-            Question::Usage => "sizes summed up, du -s",
-            Question::Archive => "read, tar cf - | wc -c",
-            Question::Search => "searched, grep -r",
+            Question::Find => ("find", "names found, find -type f"),
+            Question::FindSize => ("find_size", "sizes looked at, find -size +1k"),
+            Question::List => ("ls", "listed, ls -lR"),
+            Question::Usage => ("du", "sizes summed up, du -s"),
+            Question::Archive => ("tar", "read, tar cf - | wc -c"),
+            Question::Search => ("grep", "searched, grep -r"),
         }
     }
 }
@@ -88,8 +78,8 @@ impl Question {
 /// The step of a program that reads the tree; `word` is searched for.
 pub(super) fn step(question: Question, cache: Cache, word: &'static str) -> Step {
     let state = if cache == Cache::Hot { "hot" } else { "cold" };
-    let id = format!("{}.{state}", question.id());
-    let title = format!("tree {}", question.title());
+    let (id, title) = question.words();
+    let (id, title) = (format!("{id}.{state}"), format!("tree {title}"));
     let measure = measure("tree", &id, &title, Unit::Seconds, cache);
     let step = Step::new(measure, DIRECTORY, move |context| look(context, question, word));
     step.with_deadline(DEADLINE_FACTOR)
@@ -176,7 +166,7 @@ fn compare(question: Question, answer: &Answer<'_>, right: &Answer<'_>) -> Resul
     };
     Err(Failure::wrong(format!(
         "{}: {} lines are missing and {} should not be there; the first is {:?}",
-        question.id(),
+        question.words().0,
         missing.count(),
         added.count(),
         String::from_utf8_lossy(first)

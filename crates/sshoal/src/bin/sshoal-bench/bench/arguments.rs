@@ -136,46 +136,48 @@ impl Arguments {
             (_, true) => Scale::Full,
             _ => Scale::Normal,
         };
-        let mut request = Request::new(scale, sshoal);
-        request.version = format!("sshoal {}", env!("CARGO_PKG_VERSION"));
         // As the user typed it, without the words that name the program.
         let words = std::env::args_os().skip_while(|word| word != "bench");
-        request.command = ["sshoal".to_owned()].into_iter().chain(words.map(printable)).collect();
-        request.ours = !self.no_sshoal;
-        request.peers =
-            self.peers.clone().map(|list| if list == "none" { String::new() } else { list });
-        request.works = self.work.as_deref().map(names);
-        request.ciphers = self.ciphers.as_deref().map(names);
-        for word in &self.subject {
+        let command = |word: &OsString| {
             let (name, command) = pair("--subject", word, "NAME=COMMAND")?;
             let command = command.into_string().map_err(|command| {
                 let what = format!("--subject '{}'", printable(name.as_str()));
                 Problem::new(what, format!("not UTF-8: {}", printable(command)))
             })?;
-            request.commands.push((name, command));
-        }
-        for word in &self.target {
+            Ok((name, command))
+        };
+        let target = |word: &OsString| {
             let (name, dir) = pair("--target", word, "NAME=DIR")?;
-            request.targets.push((name, dir.into()));
-        }
-        if let Some(link) = &self.link {
-            request.link = link.parse::<LinkSpec>().map_err(|error| {
+            Ok((name, dir.into()))
+        };
+        let link = |link: &String| {
+            link.parse::<LinkSpec>().map_err(|error| {
                 Problem::new(format!("--link '{}'", printable(link)), error.to_string())
-            })?;
-        }
-        request.host = self.host()?;
-        request.rounds = self.rounds;
-        request.file_bytes = self.size;
-        request.deadline = self.deadline.map(Duration::from_secs);
-        request.reference.clone_from(&self.reference);
-        request.control = !self.no_control;
-        request.seed = self.seed;
-        if let Some(scratch) = &self.scratch {
-            request.scratch.clone_from(scratch);
-        }
-        request.tree.clone_from(&self.tree);
-        request.build_tree.clone_from(&self.build_tree);
-        Ok(request)
+            })
+        };
+        Ok(Request {
+            scale,
+            without_ours: self.no_sshoal,
+            peers: self.peers.clone().map(|list| if list == "none" { String::new() } else { list }),
+            commands: self.subject.iter().map(command).collect::<Result<_, Problem>>()?,
+            targets: self.target.iter().map(target).collect::<Result<_, Problem>>()?,
+            works: self.work.as_deref().map(names),
+            link: self.link.as_ref().map(link).transpose()?.unwrap_or_default(),
+            host: self.host()?,
+            rounds: self.rounds,
+            file_bytes: self.size,
+            deadline: self.deadline.map(Duration::from_secs),
+            reference: self.reference.clone(),
+            without_control: self.no_control,
+            seed: self.seed,
+            scratch: self.scratch.clone().unwrap_or_else(std::env::temp_dir),
+            ciphers: self.ciphers.as_deref().map(names),
+            tree: self.tree.clone(),
+            build_tree: self.build_tree.clone(),
+            program: sshoal,
+            version: format!("sshoal {}", env!("CARGO_PKG_VERSION")),
+            command: ["sshoal".to_owned()].into_iter().chain(words.map(printable)).collect(),
+        })
     }
 
     fn host(&self) -> Result<Option<Host>, Problem> {

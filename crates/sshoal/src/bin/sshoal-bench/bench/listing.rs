@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use bench::executor::Executor;
 use bench::size::{Scale, Size};
-use bench::subject::catalog::{self, State};
+use bench::subject::catalog;
 use bench::workload;
 
 /// Columns of the terminal that text is wrapped for.
@@ -16,9 +16,8 @@ pub(super) fn text() -> String {
     let mut packages: Vec<String> = Vec::new();
     for subject in catalog::list(&Executor::new()) {
         let state = match subject.state {
-            State::Ready(version) => version,
-            State::Group => String::new(),
-            State::Missing(package) => {
+            Ok(version) => version,
+            Err(package) => {
                 packages.push(package.to_owned());
                 format!("needs the package {package}")
             }

@@ -1,6 +1,7 @@
-//! From a histogram of nanoseconds to what results keep of it.
+//! Durations of single operations, and what results keep of them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
@@ -17,14 +18,32 @@ const NS_OF_US: f64 = 1e3;
 /// An hour, the longest duration that is kept.
 const MAX_NS: u64 = 3_600_000_000_000;
 
-/// An empty one, of nanoseconds, right to three digits.
-pub(crate) fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, MAX_NS, 3).expect("an hour in three digits")
+/// Durations of single operations in nanoseconds, right to three digits.
+#[derive(Debug)]
+pub(crate) struct Latencies(Histogram<u64>);
+
+impl Latencies {
+    pub(crate) fn new() -> Latencies {
+        Latencies(Histogram::new_with_bounds(1, MAX_NS, 3).expect("an hour in three digits"))
+    }
+
+    pub(crate) fn add(&mut self, took: Duration) {
+        self.add_many(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), 1);
+    }
+
+    /// Adds a number of operations that took this number of nanoseconds each.
+    pub(crate) fn add_many(&mut self, ns: u64, operations: u64) {
+        self.0.saturating_record_n(ns, operations);
+    }
+
+    /// `None` if nothing was added.
+    pub(crate) fn into_latency(self) -> Option<Latency> {
+        (!self.0.is_empty()).then(|| distribution(&self.0))
+    }
 }
 
 /// What a histogram of nanoseconds says.
-#[must_use]
-pub(crate) fn distribution(histogram: &Histogram<u64>) -> Latency {
+fn distribution(histogram: &Histogram<u64>) -> Latency {
     let us = |ns: u64| ns as f64 / NS_OF_US;
     let at = |quantile: f64| us(histogram.value_at_quantile(quantile));
     Latency {
@@ -61,9 +80,9 @@ mod tests {
     use super::*;
 
     fn of(values: impl IntoIterator<Item = u64>) -> Latency {
-        let mut all = histogram();
-        values.into_iter().for_each(|ns| all.saturating_record(ns));
-        distribution(&all)
+        let mut all = Latencies::new();
+        values.into_iter().for_each(|ns| all.add_many(ns, 1));
+        all.into_latency().unwrap()
     }
 
     fn near(found: f64, expected: f64) {

@@ -1,0 +1,193 @@
+//! Programs that are known by name, as subjects: rclone, programs that copy, and the bare transport.
+//!
+//! The floor is what the transport itself does, with no file system above it: `ssh-cat` is one file
+//! as one stream, `sftp-raw` SFTP over ssh as a program speaks it that does nothing else; how many
+//! requests are under way is the step's to choose. Both take the cipher with the highest rate on
+//! processors with AES, so that no subject has a faster one.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::executor::{Executor, find_program};
+use crate::failure::Failure;
+use crate::results::{LeftOut, SubjectInfo};
+use crate::storage::Storage;
+use crate::subject::{Access, Session, Subject, Tuning};
+
+use super::catalog::Setting;
+use super::copiers::{CopySession, Manner, Tool};
+use super::identity::Identity;
+use super::mounted::device_of_fuse;
+use super::programs::{
+    self, FUSERMOUNT, LFTP, Program, RCLONE, RSYNC, SCP, SFTP, SSH, TAR, VSFTPD,
+};
+use super::{daemons, rclone};
+
+/// The cipher of the floor, where a workload does not ask for one.
+const FLOOR_CIPHER: &str = "aes128-gcm@openssh.com";
+
+/// What such a subject is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// With this mode of its cache.
+    Rclone(&'static str),
+    Copier(Tool),
+    /// rsync to its daemon.
+    Rsyncd,
+    /// lftp to vsftpd.
+    Ftp,
+    /// The subsystem `sftp`.
+    RawSftp,
+}
+
+impl Kind {
+    /// Programs that must be installed on this machine, that of the subject first.
+    pub(super) fn programs(self) -> &'static [&'static Program] {
+        match self {
+            Kind::Rclone(_) => &[&RCLONE, &FUSERMOUNT],
+            Kind::Copier(Tool::Scp) => &[&SCP, &SSH],
+            Kind::Copier(Tool::Sftp) => &[&SFTP, &SSH],
+            Kind::Copier(Tool::Rsync) => &[&RSYNC, &SSH],
+            Kind::Copier(Tool::Tar) => &[&TAR, &SSH],
+            Kind::Copier(Tool::Own(_) | Tool::Cat) | Kind::RawSftp => &[&SSH],
+            Kind::Rsyncd => &[&RSYNC],
+            Kind::Ftp => &[&VSFTPD, &LFTP],
+        }
+    }
+
+    /// The command by which a user copies a tree, mounts, or connects.
+    fn command(self) -> String {
+        let command = match self {
+            Kind::Rclone(mode) => return rclone::command(mode),
+            Kind::Copier(Tool::Scp) => "scp -r HOST:FROM TO",
+            Kind::Copier(Tool::Sftp) => "echo 'get -r FROM TO' | sftp -b - HOST",
+            Kind::Copier(Tool::Rsync) => "rsync -a -e ssh HOST:FROM/ TO/",
+            Kind::Copier(Tool::Tar) => "ssh HOST tar -C FROM -cf - . | tar -C TO -xf -",
+            Kind::Copier(Tool::Own(Manner::Auto)) => "sshoal pull HOST:FROM/ TO",
+            Kind::Copier(Tool::Own(Manner::Tar)) => "sshoal pull --engine tar HOST:FROM/ TO",
+            Kind::Copier(Tool::Own(Manner::Sftp)) => "sshoal pull --engine sftp HOST:FROM/ TO",
+            Kind::Copier(Tool::Own(Manner::Plain)) => "sshoal pull --compress never HOST:FROM/ TO",
+            Kind::Copier(Tool::Own(Manner::TwoWays)) => "sshoal pull HOST1,HOST2:FROM/ TO",
+            Kind::Copier(Tool::Cat) => "ssh -c aes128-gcm@openssh.com HOST cat FILE",
+            Kind::RawSftp => "ssh -c aes128-gcm@openssh.com HOST -s sftp",
+            Kind::Rsyncd => "rsync -a rsync://HOST/MODULE/FROM/ TO/",
+            Kind::Ftp => "lftp -c 'open HOST; mirror FROM TO'",
+        };
+        command.to_owned()
+    }
+
+    pub(super) fn is_floor(self) -> bool {
+        matches!(self, Kind::Copier(Tool::Cat) | Kind::RawSftp)
+    }
+}
+
+/// A program as a subject.
+pub(super) struct Peer {
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    /// A program in place of `ssh`, for one that copies.
+    pub(super) ssh_command: Option<PathBuf>,
+    pub(super) setting: Setting,
+    pub(super) identity: Identity,
+}
+
+impl Subject for Peer {
+    fn info(&self) -> SubjectInfo {
+        let kind = match self.kind {
+            Kind::Rclone(_) => "mount",
+            kind if kind.is_floor() => "floor",
+            _ => "copy",
+        };
+        self.identity.info(&self.name, kind, self.kind.command())
+    }
+
+    fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
+        let name = &self.name;
+        let left_out = |why: &str, remedy: &str| {
+            let (why, remedy) = (why.to_owned(), Some(remedy.to_owned()));
+            Err(LeftOut { name: name.clone(), why, remedy })
+        };
+        for program in self.kind.programs() {
+            program.require(name)?;
+        }
+        let server = &self.setting.server;
+        match self.kind {
+            Kind::Rclone(_) => device_of_fuse(name)?,
+            Kind::Rsyncd | Kind::Ftp if !server.is_private() => {
+                let why = "it needs a daemon on the server, and the bench starts nothing but ssh \
+                           on a host";
+                return left_out(why, "measure it without --host");
+            }
+            Kind::Copier(Tool::Own(Manner::TwoWays)) if server.second_destination().is_none() => {
+                return left_out("only a private server has two links", "leave --host out");
+            }
+            _ => {}
+        }
+        if let Some(ssh) = self.ssh_command.as_ref().filter(|ssh| find_program(*ssh).is_none()) {
+            let why = format!("there is no program '{}'", ssh.display());
+            return left_out(&why, "give its whole path");
+        }
+        self.identity.version(|| {
+            let versions = programs::versions(self.kind.programs(), executor);
+            match (&self.ssh_command, self.kind) {
+                (Some(ssh), _) => format!("{versions}; {}", programs::version(ssh, "-V", executor)),
+                (None, Kind::Ftp) => format!("vsftpd; {versions}"),
+                (None, _) => versions,
+            }
+        });
+        Ok(())
+    }
+
+    fn storage(&self) -> &dyn Storage {
+        self.setting.server.storage()
+    }
+
+    fn start(
+        &self,
+        scratch: &Path,
+        tuning: &Tuning,
+        executor: &Executor,
+    ) -> Result<Box<dyn Session>, Failure> {
+        let server = self.setting.server.clone();
+        let usual = self.kind.is_floor().then(|| FLOOR_CIPHER.to_owned());
+        let cipher = tuning.cipher.clone().or(usual);
+        match self.kind {
+            Kind::Rclone(mode) => rclone::start(mode, &self.setting, scratch, cipher, executor),
+            Kind::Rsyncd => daemons::rsyncd(&server, scratch, executor),
+            Kind::Ftp => daemons::ftp(&server, scratch, executor),
+            Kind::RawSftp => {
+                let ssh = move || server.ssh(cipher.as_deref());
+                self.identity.cipher(tuning, executor, &ssh);
+                let command = move || {
+                    let mut command = ssh();
+                    command.args(["-s", "sftp"]);
+                    command
+                };
+                Ok(Box::new(RawSftp(Box::new(command))))
+            }
+            Kind::Copier(tool) => {
+                let session = CopySession {
+                    tool,
+                    server,
+                    cipher,
+                    ssh_command: self.ssh_command.clone(),
+                    sshoal: self.setting.sshoal.clone(),
+                    scratch: scratch.canonicalize()?,
+                    executor: executor.clone(),
+                    files: Default::default(),
+                    directories: Default::default(),
+                };
+                self.identity.cipher(tuning, executor, || session.login());
+                Ok(Box::new(session))
+            }
+        }
+    }
+}
+
+struct RawSftp(Box<dyn Fn() -> Command>);
+
+impl Session for RawSftp {
+    fn access(&self) -> Access<'_> {
+        Access::Sftp(&*self.0)
+    }
+}
