@@ -128,39 +128,37 @@ fn plan(direction: Direction, arguments: &Arguments) -> Result<(Plan, Connection
         let usage = format!("usage: sshoal {} [OPTIONS] SOURCE... TARGET", direction.name());
         return Err(Problem::new("target", "missing").hint(usage));
     };
-    let check = |word: &OsStr, role: &str, is_elsewhere: bool| {
-        if is_remote(word) == is_elsewhere {
-            return Ok(());
-        }
-        let other = match direction {
-            Direction::Pull => Direction::Push,
-            Direction::Push => Direction::Pull,
-        };
-        let machine = if is_elsewhere { "another machine" } else { "this machine" };
-        let why = format!("the {role} of a {} is on {machine}", direction.name());
-        let command = other.name();
-        let hint = format!("host:path names one; `sshoal {command}` goes the other way");
-        let problem = Problem::new(format!("'{}'", printable(word)), why).hint(hint);
-        Err(if is_elsewhere { problem } else { problem.hint_too(COLON) })
-    };
-    let is_pull = direction == Direction::Pull;
-    if !is_pull {
-        check(target, "target", true)?;
-    }
-    for word in sources {
-        check(word, "source", is_pull)?;
-    }
-    check(target, "target", !is_pull)?;
-    let (remote, local) = match direction {
+    let (mut remote, mut local) = (Vec::new(), Vec::new());
+    match direction {
         Direction::Pull => {
-            let remote = sources.iter().map(|word| RemoteOperand::parse(word, false));
-            (remote.collect::<Result<Vec<_>, _>>()?, vec![LocalPlace::of_target(target)])
+            for word in sources {
+                if !is_remote(word) {
+                    let why = "the source of a pull is on another machine";
+                    return Err(wrong_side(word, why, Direction::Push));
+                }
+                remote.push(RemoteOperand::parse(word, false)?);
+            }
+            if is_remote(target) {
+                let why = "the target of a pull is on this machine";
+                return Err(wrong_side(target, why, Direction::Push).hint_too(COLON));
+            }
+            local.push(LocalPlace::of_target(target));
         }
         Direction::Push => {
-            let local = sources.iter().map(|word| LocalPlace::of(word)).collect();
-            (vec![RemoteOperand::parse(target, true)?], local)
+            if !is_remote(target) {
+                let why = "the target of a push is on another machine";
+                return Err(wrong_side(target, why, Direction::Pull));
+            }
+            remote.push(RemoteOperand::parse(target, true)?);
+            for word in sources {
+                if is_remote(word) {
+                    let why = "the source of a push is on this machine";
+                    return Err(wrong_side(word, why, Direction::Pull).hint_too(COLON));
+                }
+                local.push(LocalPlace::of(word));
+            }
         }
-    };
+    }
     let may_own = direction == Direction::Push || rustix::process::geteuid().is_root();
     let options = arguments.transfer_options(may_own)?;
     let places = remote.iter().map(RemotePlace::from).collect();
@@ -185,6 +183,12 @@ fn plan(direction: Direction, arguments: &Arguments) -> Result<(Plan, Connection
 
 /// Hint for a name that looks like that of a place at a server.
 const COLON: &str = "a name with a colon in it is written ./name";
+
+fn wrong_side(word: &OsStr, why: &str, other: Direction) -> Problem {
+    let command = other.name();
+    let hint = format!("host:path names one; `sshoal {command}` goes the other way");
+    Problem::new(format!("'{}'", printable(word)), why).hint(hint)
+}
 
 /// The options of the connection, in the form of a mount that is never made.
 fn connection(arguments: &Arguments) -> Result<MountRequest, Problem> {

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::{Attr, Errno, FileKind, Name, RemotePath, Result};
 use bytes::Bytes;
-use local::open_beneath;
+use local::{errno, open_beneath};
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT,
     Uid, XattrFlags, chmod, chownat, fchmod, fchown, flock, fsetxattr, fstat, fsync, ftruncate,
@@ -34,10 +34,6 @@ const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 
 /// Directories that are kept open: the files of one arrive together, from a few at a time.
 const KEPT_DIRS: usize = 32;
-
-fn errno(error: rustix::io::Errno) -> Errno {
-    Errno::from_raw(error.raw_os_error())
-}
 
 /// What a finished file is to have.
 #[derive(Clone, Debug, Default)]
@@ -406,17 +402,7 @@ impl Sink {
 
 /// The attributes of a regular file; `None` of all else.
 fn regular(stat: &rustix::fs::Stat) -> Option<Attr> {
-    let time = |secs, nanos| base::Timestamp { secs, nanos: nanos as u32 };
-    let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    is_regular.then(|| Attr {
-        kind: FileKind::Regular,
-        perm: stat.st_mode & 0o7777,
-        size: stat.st_size as u64,
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        atime: time(stat.st_atime, stat.st_atime_nsec),
-        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
-    })
+    local::attr(stat).ok().filter(|attr| attr.kind == FileKind::Regular)
 }
 
 /// Whether the name is that of the open file.

@@ -478,7 +478,7 @@ fn opened(path: &std::path::Path) -> base::Result<(std::os::fd::OwnedFd, Vec<u8>
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::openat(CWD, &directory, flags, Mode::empty());
-    Ok((opened.map_err(|error| Errno::from_raw(error.raw_os_error()))?, name))
+    Ok((opened.map_err(local::errno)?, name))
 }
 
 impl Streamed {

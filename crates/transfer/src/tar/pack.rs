@@ -56,7 +56,7 @@ struct Place {
 
 /// Makes of an error what was missed, for `map_err`.
 fn failed(doing: Doing) -> impl Fn(rustix::io::Errno) -> Broken {
-    move |error| Broken::Here(doing, Errno::from_raw(error.raw_os_error()))
+    move |error| Broken::Here(doing, local::errno(error))
 }
 
 /// Why an entry was missed, if it was and the archive can go on.
