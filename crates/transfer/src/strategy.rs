@@ -40,7 +40,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use base::{Errno, Remote};
+use base::Remote;
 use tokio::sync::watch;
 
 use crate::events::{Events, Progress};
@@ -215,57 +215,28 @@ pub enum CopyError {
     /// The user wants streams only, and there is none.
     #[error("--engine tar: {0}\n  leave --engine out, and what can is used")]
     NoStream(String),
-    /// A local source cannot be opened.
-    #[error("source '{path}': {why}")]
-    Source {
-        /// Escaped.
-        path: String,
-        /// The system's reason.
-        why: String,
-    },
-    /// A local source cannot be read.
-    #[error("'{path}': {errno}")]
-    Read {
-        /// Escaped.
-        path: String,
-        /// Why.
-        errno: Errno,
-    },
-    /// The target cannot be used.
-    #[error("target '{path}': {why}")]
-    Target {
-        /// Escaped.
-        path: String,
+    /// A source, the target, or a name at the target cannot be used.
+    #[error("{what}: {why}")]
+    Failed {
+        /// What cannot be used, as messages name it.
+        what: String,
         /// The reason, perhaps with a hint.
         why: String,
     },
     /// The options, or the sources, do not go together.
     #[error("copy: {0}")]
     Job(JobError),
-    /// A name has no room for that of its stage.
-    #[error("{name}: {errno}")]
-    StageName {
-        /// Escaped.
-        name: String,
-        /// `ENAMETOOLONG`.
-        errno: Errno,
-    },
-    /// A tree at the target cannot be renamed.
-    #[error("'{path}': cannot be renamed {rename}: {errno}")]
-    Rename {
-        /// The name that the error is about, escaped.
-        path: String,
-        /// To or from which name.
-        rename: String,
-        /// Why.
-        errno: Errno,
-    },
 }
 
 impl From<Unable> for CopyError {
     fn from(unable: Unable) -> CopyError {
-        let path = place::printable(&unable.place);
-        CopyError::Target { path, why: unable.errno.to_string() }
+        CopyError::failed(format!("target '{}'", place::printable(&unable.place)), unable.errno)
+    }
+}
+
+impl CopyError {
+    fn failed(what: String, why: impl ToString) -> CopyError {
+        CopyError::Failed { what, why: why.to_string() }
     }
 }
 

@@ -178,20 +178,19 @@ impl Context {
     /// A source of a push.
     pub(super) fn local_source(&self, index: usize, to: RemotePath) -> Result<Source, CopyError> {
         let place = &self.plan.local[index];
-        let local = Local::open(&place.directory).map_err(|error| CopyError::Source {
-            path: place.printable(),
-            why: error.to_string(),
-        })?;
+        let failed = |error| CopyError::failed(format!("source '{}'", place.printable()), error);
+        let local = Local::open(&place.directory).map_err(failed)?;
         let tree = Tree::local(Arc::new(local), &place.directory).at(place.relative());
         Ok(Source { tree, to })
     }
 
     /// The directory of this machine that a pull writes into.
     pub(super) fn local_root(&self, target: &LocalPlace) -> Result<Arc<Local>, CopyError> {
-        Local::open(&target.directory).map(Arc::new).map_err(|error| CopyError::Target {
-            path: target.printable(),
-            why: format!("{error}\n  {PARENTS}"),
-        })
+        let failed = |error| {
+            let what = format!("target '{}'", target.printable());
+            CopyError::failed(what, format!("{error}\n  {PARENTS}"))
+        };
+        Local::open(&target.directory).map(Arc::new).map_err(failed)
     }
 
     /// What the listings of that source leave out, where commands may run there.
@@ -411,7 +410,7 @@ impl Context {
         };
         match error {
             JobError::Target(_) | JobError::TargetNoDirectory => {
-                CopyError::Target { path, why: error.to_string() }
+                CopyError::failed(format!("target '{path}'"), error)
             }
             error => CopyError::Job(error),
         }

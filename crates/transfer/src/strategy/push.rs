@@ -291,7 +291,9 @@ impl<'a> Pushing<'a> {
         match self.context.unless_stopped(pushing).await? {
             Ok(streamed) => Ok(Some(streamed)),
             Err(Errno::ENAMETOOLONG) => Ok(None),
-            Err(errno) => Err(CopyError::Read { path: printable(&push.path), errno }.into()),
+            Err(errno) => {
+                Err(CopyError::failed(format!("'{}'", printable(&push.path)), errno).into())
+            }
         }
     }
 

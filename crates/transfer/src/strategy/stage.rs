@@ -52,10 +52,7 @@ impl<'a> Completion<'a> {
         stage: Stage,
     ) -> Result<Completion<'a>, CopyError> {
         let own = tar::stage(&stage.name, &context.plan.options);
-        let own = own.map_err(|errno| {
-            let name = stage.name.to_string();
-            CopyError::StageName { name, errno }
-        })?;
+        let own = own.map_err(|errno| CopyError::failed(stage.name.to_string(), errno))?;
         let (parent, target, to) = match source.1.is_root() {
             false => (target.clone(), target.clone(), RemotePath::from_names([&own])),
             true => {
@@ -80,8 +77,8 @@ impl<'a> Completion<'a> {
             Err(Errno::ENOENT) if self.exists(&self.whole).await => return Ok(true),
             Err(Errno::ENOENT) => {}
             Err(errno) => {
-                let (path, rename) = (self.found.to_string(), format!("to '{}'", self.own));
-                return Err(CopyError::Rename { path, rename, errno });
+                let why = format!("cannot be renamed to '{}': {errno}", self.own);
+                return Err(CopyError::failed(format!("'{}'", self.found), why));
             }
         }
         let options = &self.context.plan.options;
@@ -156,8 +153,8 @@ impl<'a> Completion<'a> {
             self.remove().await;
             return Ok(true);
         }
-        let (path, rename) = (self.whole.to_string(), format!("from '{}'", self.own));
-        Err(CopyError::Rename { path, rename, errno })
+        let why = format!("cannot be renamed from '{}': {errno}", self.own);
+        Err(CopyError::failed(format!("'{}'", self.whole), why))
     }
 
     /// Removes an entry that failed: it may be a file as the stream has left it, and that is not
