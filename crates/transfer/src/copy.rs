@@ -33,7 +33,7 @@ use crate::sink::Lock;
 use crate::step::Step;
 use crate::task::blocking;
 pub(crate) use links::{hard_link, symlink};
-pub(crate) use pieces::solid;
+pub(crate) use pieces::parts;
 
 /// How often a file is read that changes meanwhile.
 const ATTEMPTS: usize = 2;

@@ -26,7 +26,7 @@ use rustix::fs::{
     futimens, linkat, mkdirat, mknodat, openat, renameat, statat, symlinkat, unlinkat, utimensat,
 };
 
-use crate::copy::solid;
+use crate::copy::parts;
 use crate::setid;
 use crate::temporary::{self, MachineRun};
 
@@ -507,7 +507,7 @@ impl Incoming {
     /// The system's; any part may be written.
     pub fn write_at(&self, offset: u64, data: &[u8], sparse: bool) -> Result<()> {
         let file = self.file.as_ref().ok_or(Errno::EBADF)?;
-        for mut part in if sparse { solid(offset, data) } else { vec![0..data.len()] } {
+        for mut part in parts(offset, data, sparse) {
             while !part.is_empty() {
                 let at = offset + part.start as u64;
                 match rustix::io::pwrite(file, &data[part.clone()], at) {

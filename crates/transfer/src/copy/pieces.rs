@@ -9,7 +9,7 @@ use base::{Data, Fh, Remote, Result};
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
 /// The parts of `data`, which is to be at `offset`, that are not blocks of zeros.
-pub(crate) fn solid(offset: u64, data: &[u8]) -> Vec<Range<usize>> {
+fn solid(offset: u64, data: &[u8]) -> Vec<Range<usize>> {
     let mut parts: Vec<Range<usize>> = Vec::new();
     let mut at = 0;
     while at < data.len() {
@@ -27,6 +27,14 @@ pub(crate) fn solid(offset: u64, data: &[u8]) -> Vec<Range<usize>> {
     parts
 }
 
+/// The parts of `data` to be written at `offset`: all of it, or with `sparse` what is [`solid`].
+pub(crate) fn parts(offset: u64, data: &[u8], sparse: bool) -> Vec<Range<usize>> {
+    match sparse {
+        true => solid(offset, data),
+        false => std::iter::once(0..data.len()).collect(),
+    }
+}
+
 /// Writes all of `data`; its pieces go out one behind the other, and are waited for together.
 pub(crate) async fn write(
     target: &dyn Remote,
@@ -35,15 +43,15 @@ pub(crate) async fn write(
     data: &Data,
     sparse: bool,
 ) -> Result<()> {
-    let mut parts = Vec::new();
+    let mut whole = Vec::new();
     let mut at = offset;
     for piece in data.pieces() {
-        let solid = if sparse { solid(at, piece) } else { vec![0..piece.len()] };
-        parts.extend(solid.into_iter().map(|part| (at + part.start as u64, piece.slice(part))));
+        let parts = parts(at, piece, sparse).into_iter();
+        whole.extend(parts.map(|part| (at + part.start as u64, piece.slice(part))));
         at += piece.len() as u64;
     }
     let write = |(offset, bytes)| target.write(fh, offset, bytes);
-    let mut writes: Vec<_> = parts.into_iter().map(write).collect();
+    let mut writes: Vec<_> = whole.into_iter().map(write).collect();
     let mut end = Ok(());
     // Each is polled once before any is waited for.
     std::future::poll_fn(|context| {
