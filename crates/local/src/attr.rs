@@ -4,13 +4,17 @@ use base::{Attr, Errno, FileKind, Result, StatVfs, Timestamp};
 use rustix::fs::{Stat, StatVfsMountFlags};
 
 /// The errno of the system call, unchanged.
-pub(crate) fn errno(error: rustix::io::Errno) -> Errno {
+#[must_use]
+pub fn errno(error: rustix::io::Errno) -> Errno {
     Errno::from_raw(error.raw_os_error())
 }
 
-/// The attributes in a `stat`; `EIO` for a file type that `FileKind` does not have.
+/// The attributes in a `stat`.
+///
+/// # Errors
+/// `EIO` for a file type that `FileKind` does not have.
 #[allow(clippy::unnecessary_cast, reason = "on some machines these fields are 32 bits wide")]
-pub(crate) fn attr(stat: &Stat) -> Result<Attr> {
+pub fn attr(stat: &Stat) -> Result<Attr> {
     Ok(Attr {
         kind: kind(stat)?,
         perm: stat.st_mode as u32 & 0o7777,

@@ -32,6 +32,7 @@ mod remote;
 mod root;
 mod setattr;
 
+pub use attr::{attr, errno};
 pub use error::Error;
 pub use local::Local;
 pub use root::open_beneath;

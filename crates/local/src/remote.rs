@@ -27,13 +27,43 @@ use crate::{names, open, setattr};
 const COPY_MAX_BYTES: u64 = 64 << 20;
 
 impl Local {
-    /// Runs a call that starts at the root.
-    async fn on_root<T: Send + 'static>(
+    /// Runs a call about `path` of the root.
+    async fn on_path<T: Send + 'static>(
         &self,
-        call: impl FnOnce(&Root) -> Result<T> + Send + 'static,
+        path: &RemotePath,
+        call: impl FnOnce(&Root, &RemotePath) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let root = self.root.clone();
-        self.pool.run(move || call(&root)).await
+        let (root, path) = (self.root.clone(), path.clone());
+        self.pool.run(move || call(&root, &path)).await
+    }
+
+    /// Runs a call that does not change an open file.
+    async fn reading<T: Send + 'static>(
+        &self,
+        file: Arc<File>,
+        call: impl FnOnce(&File) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let guard = file.shared().await;
+        let call = move || {
+            let _guard = guard;
+            call(&file)
+        };
+        self.pool.run(call).await
+    }
+
+    /// Runs a call that changes an open file, or has to come after all changes.
+    async fn changing(
+        &self,
+        fh: Fh,
+        call: impl FnOnce(&File) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        let guard = file.exclusive().await;
+        let call = move || {
+            let _guard = guard;
+            call(&file)
+        };
+        self.pool.run(call).await
     }
 
     /// Queues for the locks of both files before any other caller can queue for one of them.
@@ -73,18 +103,15 @@ impl Remote for Local {
         if let Some(seen) = self.device.and_then(|device| lstat_cached(&self.root, path, device)) {
             return seen;
         }
-        let path = path.clone();
-        self.on_root(move |root| names::lstat(root, &path)).await
+        self.on_path(path, names::lstat).await
     }
 
     async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
-        let path = path.clone();
-        self.on_root(move |root| names::readlink(root, &path)).await
+        self.on_path(path, names::readlink).await
     }
 
     async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
-        let path = path.clone();
-        let dir = self.on_root(move |root| names::opendir(root, &path)).await?;
+        let dir = self.on_path(path, names::opendir).await?;
         Ok(Dh(self.listings.add(Arc::new(Mutex::new(Listing::new(dir))))))
     }
 
@@ -104,23 +131,18 @@ impl Remote for Local {
     }
 
     async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
-        let (path, pool) = (path.clone(), self.pool.clone());
-        let open = move |root: &Root| {
-            let (fd, attr) = open::open(root, &path, flags)?;
+        let pool = self.pool.clone();
+        let open = move |root: &Root, path: &RemotePath| {
+            let (fd, attr) = open::open(root, path, flags)?;
             Ok((File::new(fd, pool), attr))
         };
-        let (file, attr) = self.on_root(open).await?;
+        let (file, attr) = self.on_path(path, open).await?;
         Ok(Opened { fh: Fh(self.files.add(file)), attr })
     }
 
     async fn fstat(&self, fh: Fh) -> Result<Attr> {
         let file = self.files.get(fh.0)?;
-        let guard = file.shared().await;
-        let look = move || {
-            let _guard = guard;
-            attr(&fstat(&*file).map_err(errno)?)
-        };
-        self.pool.run(look).await
+        self.reading(file, |file| attr(&fstat(file).map_err(errno)?)).await
     }
 
     async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
@@ -128,22 +150,11 @@ impl Remote for Local {
         if let Some(cached) = file.read_cached(offset, len) {
             return cached;
         }
-        let guard = file.shared().await;
-        let read = move || {
-            let _guard = guard;
-            file.read(offset, len)
-        };
-        self.pool.run(read).await
+        self.reading(file, move |file| file.read(offset, len)).await
     }
 
     async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
-        let file = self.files.get(fh.0)?;
-        let guard = file.exclusive().await;
-        let write = move || {
-            let _guard = guard;
-            file.write(offset, &data)
-        };
-        self.pool.run(write).await
+        self.changing(fh, move |file| file.write(offset, &data)).await
     }
 
     async fn fsync(&self, fh: Fh) -> Result<()> {
@@ -154,8 +165,7 @@ impl Remote for Local {
     }
 
     async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
-        let path = path.clone();
-        self.on_root(move |root| names::fsyncdir(root, &path)).await
+        self.on_path(path, names::fsyncdir).await
     }
 
     fn close(&self, fh: Fh) {
@@ -177,63 +187,46 @@ impl Remote for Local {
     }
 
     async fn flush(&self, fh: Fh) -> Result<()> {
-        let file = self.files.get(fh.0)?;
-        let guard = file.exclusive().await;
-        let closed = move || {
-            let _guard = guard;
-            file.close_duplicate()
-        };
-        self.pool.run(closed).await
+        self.changing(fh, File::close_duplicate).await
     }
 
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
-        let path = path.clone();
-        self.on_root(move |root| setattr::by_path(root, &path, &change)).await
+        self.on_path(path, move |root, path| setattr::by_path(root, path, &change)).await
     }
 
     async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
-        let file = self.files.get(fh.0)?;
-        let guard = file.exclusive().await;
-        let set = move || {
-            let _guard = guard;
-            setattr::by_handle(&*file, &change)
-        };
-        self.pool.run(set).await
+        self.changing(fh, move |file| setattr::by_handle(file, &change)).await
     }
 
     async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
-        let path = path.clone();
-        self.on_root(move |root| names::mkdir(root, &path, perm)).await
+        self.on_path(path, move |root, path| names::mkdir(root, path, perm)).await
     }
 
     async fn rmdir(&self, path: &RemotePath) -> Result<()> {
-        let path = path.clone();
-        self.on_root(move |root| names::rmdir(root, &path)).await
+        self.on_path(path, names::rmdir).await
     }
 
     async fn unlink(&self, path: &RemotePath) -> Result<()> {
-        let path = path.clone();
-        self.on_root(move |root| names::unlink(root, &path)).await
+        self.on_path(path, names::unlink).await
     }
 
     async fn symlink(&self, target: &[u8], path: &RemotePath) -> Result<()> {
-        let (target, path) = (target.to_vec(), path.clone());
-        self.on_root(move |root| names::symlink(root, &target, &path)).await
+        let target = target.to_vec();
+        self.on_path(path, move |root, path| names::symlink(root, &target, path)).await
     }
 
     async fn link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
-        let (existing, new) = (existing.clone(), new.clone());
-        self.on_root(move |root| names::link(root, &existing, &new)).await
+        let new = new.clone();
+        self.on_path(existing, move |root, existing| names::link(root, existing, &new)).await
     }
 
     async fn rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()> {
-        let (from, to) = (from.clone(), to.clone());
-        self.on_root(move |root| names::rename(root, &from, &to, mode)).await
+        let to = to.clone();
+        self.on_path(from, move |root, from| names::rename(root, from, &to, mode)).await
     }
 
     async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
-        let path = path.clone();
-        self.on_root(move |root| names::statvfs(root, &path)).await
+        self.on_path(path, names::statvfs).await
     }
 
     /// Copies up to 64 MiB, and only between file systems of one kind.

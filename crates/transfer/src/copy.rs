@@ -15,8 +15,7 @@ mod pieces;
 mod resume;
 mod small;
 
-use std::sync::{Mutex, PoisonError};
-
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use base::{
@@ -32,8 +31,9 @@ use crate::plan::is_same_second;
 use crate::run::{Copied, Core, attributes, differing};
 use crate::sink::Lock;
 use crate::step::Step;
+use crate::task::blocking;
 pub(crate) use links::{hard_link, symlink};
-pub(crate) use pieces::solid;
+pub(crate) use pieces::parts;
 
 /// How often a file is read that changes meanwhile.
 const ATTEMPTS: usize = 2;
@@ -72,7 +72,7 @@ type Outcome<T> = Result<T, Problem>;
 
 /// A file of a step that is being copied.
 struct Copy<'a> {
-    core: &'a Core,
+    core: &'a Arc<Core>,
     step: &'a Step,
     left: &'a Unfinished,
     /// As the source had it when it was opened.
@@ -104,21 +104,22 @@ struct Temporary {
 }
 
 /// Copies a regular file. Its directory exists.
-pub(crate) async fn file(core: &Core, step: &Step, left: &Unfinished) -> Outcome<Copied> {
+pub(crate) async fn file(core: &Arc<Core>, step: &Step, left: &Unfinished) -> Outcome<Copied> {
     let to = core.job.target.path_of(&step.name);
     let Some(name) = to.file_name() else {
         return Err(failed(step, Doing::Make)(Errno::EISDIR));
     };
     let mut problem = Problem::Changed { name: step.name.clone() };
     for attempt in 0..ATTEMPTS {
-        let may_resume = attempt == 0;
-        if let Some((attr, from)) = read_here(core, step).await {
-            let (to, name) = (to.clone(), name.clone());
-            let copy = Copy { core, step, left, attr, to, name, from, may_resume };
-            if let Attempt::Done(copied) = copy.small().await? {
-                remove_stale(core, step).await;
-                return Ok(copied);
-            }
+        let copy = |attr, from| {
+            let (to, name, may_resume) = (to.clone(), name.clone(), attempt == 0);
+            Copy { core, step, left, attr, to, name, from, may_resume }
+        };
+        if let Some((attr, from)) = read_here(core, step).await
+            && let Attempt::Done(copied) = copy(attr, from).small().await?
+        {
+            remove_stale(core, step).await;
+            return Ok(copied);
         }
         let remote = &core.job.sources[step.source].tree.remote;
         let flags = OpenFlags::existing(Access::Read);
@@ -126,25 +127,25 @@ pub(crate) async fn file(core: &Core, step: &Step, left: &Unfinished) -> Outcome
             Err(Errno::ENOENT) => return Err(Problem::Vanished { name: step.name.clone() }),
             opened => opened.map_err(failed(step, Doing::Read))?,
         };
-        let from = Origin::Open(OwnedFh::new(remote.clone(), opened.fh));
-        let (to, name) = (to.clone(), name.clone());
-        let copy = Copy { core, step, left, attr: opened.attr, to, name, from, may_resume };
+        let copy = copy(opened.attr, Origin::Open(OwnedFh::new(remote.clone(), opened.fh)));
         let attempt = match opened.attr.size <= core.flow.piece_bytes() {
             true => copy.small().await?,
             false => copy.large().await?,
         };
-        match attempt {
-            Attempt::Done(copied) => {
-                remove_stale(core, step).await;
-                return Ok(copied);
+        let copied = match attempt {
+            Attempt::Done(copied) => copied,
+            Attempt::Taken if copy.is_there().await => Copied::default(),
+            Attempt::Taken => {
+                problem = taken(step);
+                continue;
             }
-            Attempt::Changed => problem = Problem::Changed { name: step.name.clone() },
-            Attempt::Taken if copy.is_there().await => {
-                remove_stale(core, step).await;
-                return Ok(Copied::default());
+            Attempt::Changed => {
+                problem = Problem::Changed { name: step.name.clone() };
+                continue;
             }
-            Attempt::Taken => problem = taken(step),
-        }
+        };
+        remove_stale(core, step).await;
+        return Ok(copied);
     }
     Err(problem)
 }
@@ -167,15 +168,14 @@ async fn read_here(core: &Core, step: &Step) -> Option<(Attr, Origin)> {
     let room = core.flow.room(step.attr.size).await;
     let since = Instant::now();
     let (path, size) = (step.from.clone(), step.attr.size);
-    let read = tokio::task::spawn_blocking(move || here.read_whole(&path, size)).await;
+    let read = blocking(move || here.read_whole(&path, size)).await;
     core.flow.waited(Side::Source, since);
-    let (attr, content) = read.ok()?.ok()??;
+    let (attr, content) = read.ok()??;
     Some((attr, Origin::Read { data: content.into(), _room: room }))
 }
 
-/// Makes a problem of an errno.
 fn failed(step: &Step, doing: Doing) -> impl Fn(Errno) -> Problem + '_ {
-    move |errno| Problem::Failed { name: step.name.clone(), doing, errno }
+    Problem::failed(&step.name, doing)
 }
 
 impl<'a> Copy<'a> {
@@ -184,7 +184,7 @@ impl<'a> Copy<'a> {
     }
 
     /// The source's remote, and the handle of the file that is open there.
-    fn source(&self) -> Outcome<(&'a std::sync::Arc<dyn Remote>, base::Fh)> {
+    fn source(&self) -> Outcome<(&'a Arc<dyn Remote>, base::Fh)> {
         let remote = &self.core.job.sources[self.step.source].tree.remote;
         match &self.from {
             Origin::Open(file) => Ok((remote, file.fh())),
@@ -192,7 +192,7 @@ impl<'a> Copy<'a> {
         }
     }
 
-    fn target(&self) -> &'a std::sync::Arc<dyn Remote> {
+    fn target(&self) -> &'a Arc<dyn Remote> {
         &self.core.job.target.remote
     }
 

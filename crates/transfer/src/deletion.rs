@@ -20,6 +20,7 @@ use crate::outcome::{Doing, Problem};
 use crate::plan::list;
 use crate::run::Core;
 use crate::step::Step;
+use crate::task::at_most;
 
 /// Names that are removed at once.
 const AT_ONCE: usize = 64;
@@ -83,34 +84,27 @@ pub(crate) async fn carry_out(core: &Arc<Core>) -> Vec<Step> {
             }
         }
     }
-    let mut tasks = JoinSet::new();
-    for deletion in deletions {
-        if tasks.len() >= AT_ONCE {
-            tasks.join_next().await;
-        }
+    let works = deletions.into_iter().map(|deletion| {
         let core = core.clone();
-        tasks.spawn(async move {
+        async move {
             match core.stop_reason() {
                 Some(_) => core.withheld(1),
                 None => delete(&core, &deletion).await,
             }
-        });
-    }
-    while tasks.join_next().await.is_some() {}
+        }
+    });
+    at_most(AT_ONCE, works).await;
     steps
 }
 
 /// Asks the sources for what they did not list, and notes a problem for each name that is not
 /// certainly absent.
 async fn ask_sources(core: &Arc<Core>, deletions: &[Deletion]) {
-    let mut asking = JoinSet::new();
-    for deletion in deletions {
-        let Some(absent) = deletion.absent.clone() else { continue };
-        if asking.len() >= ASKED_AT_ONCE {
-            asking.join_next().await;
-        }
-        let (core, name) = (core.clone(), deletion.name.clone());
-        asking.spawn(async move {
+    let absent = |deletion: &Deletion| Some((deletion.absent.clone()?, deletion.name.clone()));
+    let asked: Vec<_> = deletions.iter().filter_map(absent).collect();
+    let works = asked.into_iter().map(|(absent, name)| {
+        let core = core.clone();
+        async move {
             let source = &core.job.sources[absent.source].tree.remote;
             let seen = tokio::select! {
                 biased;
@@ -121,13 +115,11 @@ async fn ask_sources(core: &Arc<Core>, deletions: &[Deletion]) {
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {}
                 Ok(attr) if absent.alias == Some(attr) => {}
                 Ok(_) => core.problem(&Problem::Unlisted { name }),
-                Err(errno) => {
-                    core.problem(&Problem::Failed { name, doing: Doing::LookSource, errno });
-                }
+                Err(errno) => core.problem(&Problem::failed(&name, Doing::LookSource)(errno)),
             }
-        });
-    }
-    while asking.join_next().await.is_some() {}
+        }
+    });
+    at_most(ASKED_AT_ONCE, works).await;
 }
 
 /// Notes that nothing is deleted, and that what waits for it cannot be done.
@@ -328,6 +320,6 @@ async fn remove_once(core: &Core, path: &RemotePath, kind: FileKind) -> Result<(
 }
 
 fn failed(core: &Core, name: &RemotePath, kind: FileKind, errno: Errno) {
-    let problem = Problem::Failed { name: name.clone(), doing: Doing::Delete, errno };
+    let problem = Problem::failed(name, Doing::Delete)(errno);
     core.deleted(name, kind, Err(&problem));
 }

@@ -7,16 +7,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::shell::quote;
-use base::{
-    Access, DigestEffort, DigestKind, Errno, OpenFlags, OwnedFh, Remote, RemotePath, Result,
-};
+use base::{Access, DigestEffort, DigestKind, OpenFlags, OwnedFh, Remote, RemotePath, Result};
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 
 use self::lines::Line;
 use crate::job::Tree;
-use crate::shell::{Running, Shell};
+use crate::shell::{Running, Shell, plain_path};
+use crate::task::{AbortOnDrop, blocking};
 
 /// A SHA-256 digest.
 pub type Digest = [u8; 32];
@@ -86,35 +85,13 @@ async fn by_reading(remote: &Arc<dyn Remote>, path: &RemotePath, len: u64) -> Re
         };
         let data = read.join().await?;
         // Elsewhere, since a file of megabytes takes milliseconds.
-        hasher = tokio::task::spawn_blocking(move || {
+        hasher = blocking(move || {
             data.pieces().iter().for_each(|piece| hasher.update(piece));
             hasher
         })
-        .await
-        .map_err(|_| Errno::ECANCELED)?;
+        .await;
     }
     Ok(hasher.finalize().into())
-}
-
-/// A task that is aborted when its waiter is dropped.
-pub(crate) struct AbortOnDrop<T>(pub(crate) tokio::task::JoinHandle<T>);
-
-impl<T> AbortOnDrop<Result<T>> {
-    pub(crate) async fn join(mut self) -> Result<T> {
-        match (&mut self.0).await {
-            Ok(result) => result,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => Err(Errno::ECANCELED),
-            },
-        }
-    }
-}
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// Files of one command, at most: those that were requested while the one before ran.
@@ -161,13 +138,9 @@ impl Digester for ShellDigester {
     async fn digest_of_first(&self, path: &RemotePath, len: u64) -> Option<Digest> {
         let mut command = enter(&self.root)?;
         command.extend(format!(" && head -c {len} < ").into_bytes());
-        command.extend(quote(&[b"./", path.as_bytes()].concat())?);
+        command.extend(quote(&plain_path(path.as_bytes()))?);
         command.extend_from_slice(b" 2>/dev/null | sha256sum -b 2>/dev/null; echo");
-        let Running { stdin, stdout, exit } = self.shell.start(&command).await.ok()?;
-        drop(stdin);
-        let mut answer = Vec::new();
-        stdout.take(ANSWER_BYTES).read_to_end(&mut answer).await.ok()?;
-        drop(exit);
+        let answer = self.shell.output(&command, ANSWER_BYTES).await.ok()?;
         Digest::try_from(lines::digest(answer.get(..64)?)?).ok()
     }
 }
@@ -219,14 +192,7 @@ async fn run(
 
 /// The command that changes to `root`; `None` if its name cannot be quoted for every login shell.
 fn enter(root: &[u8]) -> Option<Vec<u8>> {
-    let mut command = b"cd ".to_vec();
-    if root.is_empty() {
-        command.push(b'.');
-    } else {
-        let dots = if root.starts_with(b"/") { &b""[..] } else { b"./" };
-        command.extend(quote(&[dots, root].concat())?);
-    }
-    Some(command)
+    Some([b"cd ".to_vec(), quote(&plain_path(root))?].concat())
 }
 
 /// The digests that `sha256sum` has printed, by the path below `./`.

@@ -13,9 +13,10 @@ use tokio::sync::{OnceCell, mpsc};
 use crate::step::Action;
 
 /// What must be done before anything in it can be changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Need {
     /// It exists.
+    #[default]
     Nothing,
     /// It has to be created.
     Make,
@@ -33,40 +34,34 @@ pub(crate) struct Last {
     pub(crate) action: Action,
 }
 
-/// A directory of the target.
-pub(crate) struct Dir {
+/// The place of a directory, and its known attributes.
+#[derive(Default)]
+pub(crate) struct Place {
     /// Relative to the target.
     pub(crate) name: RemotePath,
-    path: RemotePath,
-    need: Need,
+    pub(crate) path: RemotePath,
+    pub(crate) need: Need,
+    /// Held until this one is finished.
+    pub(crate) parent: Option<Arc<Dir>>,
+    pub(crate) last: Option<Last>,
+}
+
+/// A directory of the target.
+pub(crate) struct Dir {
+    pub(crate) place: Place,
     target: Arc<dyn Remote>,
-    parent: Option<Arc<Dir>>,
     ready: OnceCell<Result<()>>,
     changed: AtomicBool,
-    last: Option<Last>,
     over: mpsc::UnboundedSender<DirDone>,
 }
 
 /// A directory in which all is done.
 pub(crate) struct DirDone {
-    pub(crate) name: RemotePath,
-    pub(crate) path: RemotePath,
-    pub(crate) last: Option<Last>,
-    /// How making it went, if anybody needed it.
+    pub(crate) place: Place,
+    /// How making it went, if that was needed.
     pub(crate) ready: Option<Result<()>>,
     /// It was created or its mode was widened, or an entry of it was changed.
     pub(crate) changed: bool,
-    /// Held until this one is finished.
-    pub(crate) _parent: Option<Arc<Dir>>,
-}
-
-/// The place of a directory, and its known attributes.
-pub(crate) struct Place {
-    pub(crate) name: RemotePath,
-    pub(crate) path: RemotePath,
-    pub(crate) need: Need,
-    pub(crate) parent: Option<Arc<Dir>>,
-    pub(crate) last: Option<Last>,
 }
 
 impl Dir {
@@ -75,9 +70,8 @@ impl Dir {
         target: Arc<dyn Remote>,
         over: mpsc::UnboundedSender<DirDone>,
     ) -> Arc<Dir> {
-        let Place { name, path, need, parent, last } = place;
         let (ready, changed) = (OnceCell::new(), AtomicBool::new(false));
-        Arc::new(Dir { name, path, need, target, parent, ready, changed, last, over })
+        Arc::new(Dir { place, target, ready, changed, over })
     }
 
     /// Where directories below this one are sent after all steps in them.
@@ -87,7 +81,7 @@ impl Dir {
 
     /// Whether it was there, as a directory, when it was looked at.
     pub(crate) fn is_there(&self) -> bool {
-        matches!(self.need, Need::Nothing | Need::Widen(_))
+        matches!(self.place.need, Need::Nothing | Need::Widen(_))
     }
 
     /// Creates it and its ancestors if they do not exist.
@@ -103,20 +97,21 @@ impl Dir {
     }
 
     async fn prepare(&self) -> Result<()> {
-        if let Some(parent) = &self.parent {
-            match self.need {
+        let Place { path, need, parent, .. } = &self.place;
+        if let Some(parent) = parent {
+            match need {
                 Need::Nothing => parent.ready().await?,
                 _ => parent.ready_for_change().await?,
             }
         }
-        match self.need {
+        match need {
             Need::Nothing => return Ok(()),
             Need::Widen(perm) => {
-                let change = AttrChange { perm: Some(perm), ..AttrChange::default() };
-                self.target.setattr(&self.path, change).await?;
+                let change = AttrChange { perm: Some(*perm), ..AttrChange::default() };
+                self.target.setattr(path, change).await?;
             }
             Need::Replace => {
-                match self.target.unlink(&self.path).await {
+                match self.target.unlink(path).await {
                     Ok(()) | Err(Errno::ENOENT) => {}
                     Err(errno) => return Err(errno),
                 }
@@ -130,10 +125,11 @@ impl Dir {
 
     async fn make(&self) -> Result<()> {
         // One that no source gives attributes to keeps those that it is made with.
-        let perm = if self.last.is_some() { 0o700 } else { 0o777 };
-        match self.target.mkdir(&self.path, perm).await {
+        let Place { path, last, .. } = &self.place;
+        let perm = if last.is_some() { 0o700 } else { 0o777 };
+        match self.target.mkdir(path, perm).await {
             // Created by another program, or by a call that was given up.
-            Err(Errno::EEXIST) => match self.target.lstat(&self.path).await?.is_dir() {
+            Err(Errno::EEXIST) => match self.target.lstat(path).await?.is_dir() {
                 true => Ok(()),
                 false => Err(Errno::EEXIST),
             },
@@ -145,12 +141,9 @@ impl Dir {
 impl Drop for Dir {
     fn drop(&mut self) {
         let over = DirDone {
-            name: std::mem::take(&mut self.name),
-            path: std::mem::take(&mut self.path),
-            last: self.last.take(),
+            place: std::mem::take(&mut self.place),
             ready: self.ready.get().copied(),
             changed: *self.changed.get_mut(),
-            _parent: self.parent.take(),
         };
         // The receiver is gone when the run was dropped.
         let _ = self.over.send(over);

@@ -73,7 +73,7 @@ pub async fn drive_with(mut run: Run, by_name: &mut StreamsByName) -> Outcome {
                 }
             }
         };
-        for step in by_name.take(&run, step).await {
+        for step in by_name.take(&core, step).await {
             run.apply(step).await;
         }
     }

@@ -32,7 +32,8 @@ pub(crate) struct Flow {
     /// Units that `bytes` has, with those that are taken.
     units: Mutex<u64>,
     ends: Vec<Arc<dyn Remote>>,
-    waits: Arc<Waits>,
+    /// Nanoseconds that were waited for each side.
+    waits: [AtomicU64; 2],
 }
 
 /// The side that was waited for.
@@ -49,7 +50,7 @@ impl Flow {
             bytes: Arc::new(Semaphore::new(0)),
             units: Mutex::new(0),
             ends,
-            waits: Arc::default(),
+            waits: Default::default(),
         }
     }
 
@@ -91,40 +92,20 @@ impl Flow {
         }
     }
 
-    /// What was waited for, for tasks of their own.
-    pub(crate) fn waits(&self) -> Arc<Waits> {
-        self.waits.clone()
-    }
-
     /// Notes that something has waited for `side` since then.
     pub(crate) fn waited(&self, side: Side, since: Instant) {
-        self.waits.waited(side, since);
+        self.waited_so_long(side, since.elapsed());
     }
 
     /// As [`Flow::waited`], for so long.
     pub(crate) fn waited_so_long(&self, side: Side, how_long: Duration) {
-        self.waits.add(side, how_long);
+        let nanos = u64::try_from(how_long.as_nanos()).unwrap_or(u64::MAX);
+        self.waits[side as usize].fetch_add(nanos, Ordering::Relaxed);
     }
 
     /// How long was waited for `side`.
     pub(crate) fn waited_for(&self, side: Side) -> Duration {
-        Duration::from_nanos(self.waits.0[side as usize].load(Ordering::Relaxed))
-    }
-}
-
-/// Nanoseconds that were waited for each side.
-#[derive(Default)]
-pub(crate) struct Waits([AtomicU64; 2]);
-
-impl Waits {
-    /// As [`Flow::waited`].
-    pub(crate) fn waited(&self, side: Side, since: Instant) {
-        self.add(side, since.elapsed());
-    }
-
-    fn add(&self, side: Side, how_long: Duration) {
-        let nanos = u64::try_from(how_long.as_nanos()).unwrap_or(u64::MAX);
-        self.0[side as usize].fetch_add(nanos, Ordering::Relaxed);
+        Duration::from_nanos(self.waits[side as usize].load(Ordering::Relaxed))
     }
 }
 

@@ -6,25 +6,10 @@ use std::io::Read;
 use base::shell::quote;
 
 use crate::compress::{self, Encoder, Method};
-use crate::tar::fuzz;
+pub use crate::tar::fuzz::{listing, tar_reader, unpack};
 
 /// Most of a stream that is decompressed, in bytes: a few bytes may stand for many.
 const MOST_BYTES: u64 = 4 << 20;
-
-/// Any bytes as an archive.
-pub fn tar_reader(data: &[u8]) {
-    fuzz::tar_reader(data);
-}
-
-/// Any bytes as an archive that is unpacked; the first one chooses options.
-pub fn unpack(data: &[u8]) {
-    fuzz::unpack(data);
-}
-
-/// Any bytes as a listing; the first one chooses the pieces in which it comes.
-pub fn listing(data: &[u8]) {
-    fuzz::listing(data);
-}
 
 /// Any bytes as a stream of zstd.
 pub fn zstd(data: &[u8]) {

@@ -44,8 +44,7 @@ impl Tree {
     /// The root of `remote`, which is the local directory `root`.
     #[must_use]
     pub fn local(remote: Arc<dyn Remote>, root: impl AsRef<Path>) -> Tree {
-        let local = Some(root.as_ref().to_owned());
-        Tree { remote, path: RemotePath::root(), local, digester: None, unseen: None, ahead: None }
+        Tree { local: Some(root.as_ref().to_owned()), ..Tree::remote(remote) }
     }
 
     /// This tree, from `path` on.

@@ -50,6 +50,7 @@ pub mod sink;
 pub mod step;
 pub mod strategy;
 pub mod tar;
+mod task;
 pub mod temporary;
 pub mod unseen;
 

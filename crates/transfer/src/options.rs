@@ -73,7 +73,7 @@ impl Xattrs {
 
 /// What is copied, and how. [`Options::default`] copies directories, files and symbolic
 /// links with modes and times, skips what has the same size and time, and deletes nothing.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Owners and groups.
     pub owners: Owners,
@@ -111,8 +111,8 @@ pub struct Options {
     pub existing: bool,
     /// Everything is compared and reported, nothing is changed.
     pub dry_run: bool,
-    /// Files that are not whole are kept, and the next run continues them.
-    pub partial: bool,
+    /// Files that are not whole are removed. Otherwise they are kept, and the next run continues them.
+    pub no_partial: bool,
     /// Each file is read back at the target and compared by digest.
     pub verify: bool,
 }
@@ -129,30 +129,5 @@ impl Options {
     #[must_use]
     pub fn set_ids_of(&self, uid: u32, gid: u32) -> Option<(u32, u32)> {
         self.set_ids.then(|| self.owners.of(uid, gid).unwrap_or((uid, gid)))
-    }
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            owners: Owners::default(),
-            hard_links: false,
-            set_ids: false,
-            xattrs: Xattrs::None,
-            fsync: false,
-            sparse: false,
-            specials: false,
-            checksum: false,
-            delete: false,
-            delete_excluded: false,
-            max_delete: None,
-            filter: Filter::default(),
-            one_file_system: false,
-            update: false,
-            existing: false,
-            dry_run: false,
-            partial: true,
-            verify: false,
-        }
     }
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use base::{Errno, RemotePath};
 
+use crate::step::Action;
+
 /// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
@@ -139,6 +141,11 @@ fn hint(doing: Doing, errno: Errno) -> &'static str {
 }
 
 impl Problem {
+    /// Makes a problem of an errno, for `map_err`.
+    pub(crate) fn failed(name: &RemotePath, doing: Doing) -> impl Fn(Errno) -> Problem + '_ {
+        move |errno| Problem::Failed { name: name.clone(), doing, errno }
+    }
+
     /// The entry, relative to the target.
     #[must_use]
     pub fn name(&self) -> &RemotePath {
@@ -197,6 +204,25 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Counts the success of an action, for which this many bytes were transferred, now and by earlier
+    /// runs.
+    pub(crate) fn add(&mut self, action: &Action, bytes: u64, resumed: u64) {
+        match action {
+            Action::MakeDir => self.dirs_made += 1,
+            Action::Copy(_) => {
+                self.files_copied += 1;
+                self.bytes_copied += bytes;
+                self.bytes_resumed += resumed;
+            }
+            Action::MakeLink(_) => self.links_made += 1,
+            Action::HardLink { .. } => self.names_made += 1,
+            Action::SetAttr(_) => self.attrs_set += 1,
+            Action::Nothing => self.unchanged += 1,
+            Action::Skip(_) => self.skipped += 1,
+            Action::Delete => self.deleted += 1,
+        }
+    }
+
     /// Entries that have a result.
     #[must_use]
     pub fn ended(&self) -> u64 {
@@ -250,6 +276,34 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// The outcome of two runs.
+    pub(crate) fn and(mut self, other: Outcome) -> Outcome {
+        let (sum, more) = (&mut self.counts, other.counts);
+        sum.entries += more.entries;
+        sum.dirs_made += more.dirs_made;
+        sum.files_copied += more.files_copied;
+        sum.links_made += more.links_made;
+        sum.names_made += more.names_made;
+        sum.attrs_set += more.attrs_set;
+        sum.unchanged += more.unchanged;
+        sum.skipped += more.skipped;
+        sum.failed += more.failed;
+        sum.deleted += more.deleted;
+        sum.bytes += more.bytes;
+        sum.bytes_copied += more.bytes_copied;
+        sum.bytes_resumed += more.bytes_resumed;
+        self.problems.extend(other.problems);
+        self.problems_total += other.problems_total;
+        self.stopped = self.stopped.or(other.stopped);
+        self.deletions_withheld += other.deletions_withheld;
+        self.deletions_limited |= other.deletions_limited;
+        self.owners_refused |= other.owners_refused;
+        self.elapsed += other.elapsed;
+        self.waited_for_source += other.waited_for_source;
+        self.waited_for_target += other.waited_for_target;
+        self
+    }
+
     /// Whether everything was copied and deleted as requested.
     #[must_use]
     pub fn is_complete(&self) -> bool {

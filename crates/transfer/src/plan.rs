@@ -22,9 +22,10 @@ use tokio::task::JoinSet;
 use crate::dir::Dir;
 use crate::run::{Core, Group};
 use crate::step::Step;
+use crate::task::returned;
 pub use ahead::Ahead;
 pub(crate) use decide::is_same_second;
-pub(crate) use top::Top;
+pub(crate) use top::look;
 
 /// Pairs of directories that are compared at once. A pair takes two to three round trips, so over
 /// 100 ms these are 200 to 300 directories a second.
@@ -59,9 +60,9 @@ pub(crate) struct Found {
 }
 
 /// Compares all of the sources with the target.
-pub(crate) async fn walk(core: Arc<Core>, top: Top, steps: mpsc::Sender<Vec<Step>>) {
+pub(crate) async fn walk(core: Arc<Core>, top: Found, steps: mpsc::Sender<Vec<Step>>) {
     let mut group = Group::default();
-    let Some(mut stack) = send(&core, &steps, &mut group, top.found).await else {
+    let Some(mut stack) = send(&core, &steps, &mut group, top).await else {
         return;
     };
     let width = if core.job.options.checksum { PAIRS_BY_DIGEST } else { PAIRS };
@@ -74,10 +75,9 @@ pub(crate) async fn walk(core: Arc<Core>, top: Top, steps: mpsc::Sender<Vec<Step
         }
         let found = match comparing.join_next().await {
             None => break,
-            Some(Ok(found)) => found,
-            Some(Err(error)) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => return,
+            Some(end) => match returned(end) {
+                Some(found) => found,
+                None => return,
             },
         };
         // The deepest first, so that few directories wait.

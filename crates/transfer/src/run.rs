@@ -24,13 +24,13 @@ pub(crate) use self::core::Core;
 pub(crate) use self::names::{Group, Names};
 use crate::copy;
 use crate::deletion;
-use crate::digest::AbortOnDrop;
-use crate::dir::DirDone;
+use crate::dir::{DirDone, Place};
 use crate::events::{Events, Progress};
 use crate::job::{Job, JobError};
 use crate::outcome::{Doing, Outcome, Problem, Stop};
 use crate::plan;
 use crate::step::{Action, Step};
+use crate::task::{AbortOnDrop, returned};
 use crate::unseen;
 
 /// Bundles of steps that wait to be taken. Enough that the walk goes on while large files are copied,
@@ -87,7 +87,7 @@ impl Run {
             let core = core.clone();
             tokio::spawn(async move { core.target_run().await });
         }
-        let top = plan::Top::look(&core, over).await?;
+        let top = plan::look(&core, over).await?;
         let (sender, steps) = mpsc::channel(BUNDLES_AHEAD);
         let planner = tokio::spawn(plan::walk(core.clone(), top, sender));
         let finisher = tokio::spawn(finish_dirs(core.clone(), overs));
@@ -100,12 +100,6 @@ impl Run {
             planner: AbortOnDrop(planner),
             finisher: AbortOnDrop(finisher),
         })
-    }
-
-    /// What is asked for.
-    #[must_use]
-    pub fn job(&self) -> &Job {
-        &self.core.job
     }
 
     /// The counters of the run.
@@ -121,9 +115,7 @@ impl Run {
     }
 
     /// The next step; `None` after the last one, or if the run was stopped. The caller passes each step
-    /// to [`Run::apply`], or executes it and calls [`Run::ended`].
-    ///
-    /// A caller that executes a step for a regular file calls [`Run::ready`] before it writes.
+    /// to [`Run::apply`], or executes it.
     pub async fn next(&mut self) -> Option<Step> {
         if let Some(step) = self.next_now() {
             return Some(step);
@@ -151,28 +143,10 @@ impl Run {
         &self.core
     }
 
-    /// Makes the directory that the step is in. To be called before something is written for it.
-    ///
-    /// # Errors
-    /// The problem to pass to [`Run::ended`].
-    pub async fn ready(&self, step: &Step) -> Result<(), Problem> {
-        ready(step).await
-    }
-
-    /// Takes note of how a step ended that the caller has carried out.
-    pub fn ended(&self, step: Step, end: Result<Copied, Problem>) {
-        self.core.ended(&step, end);
-    }
-
-    /// Takes note that owners could not be set by the caller.
-    pub fn owners_refused(&self) {
-        self.core.refuse_owners();
-    }
-
     /// Starts to execute a step, at the same time as others. Waits until the bounds allow it.
     pub async fn apply(&mut self, step: Step) {
         while let Some(over) = self.tasks.try_join_next() {
-            over_or_panic(over);
+            returned(over);
         }
         let core = self.core.clone();
         let has_left_overs = !step.partials.is_empty();
@@ -211,7 +185,7 @@ impl Run {
         while let Some(bundle) = self.steps.recv().await {
             drop(bundle);
         }
-        over_or_panic((&mut self.planner.0).await);
+        returned((&mut self.planner.0).await);
         self.settle().await;
         for step in std::mem::take(&mut self.names) {
             self.begin(step).await;
@@ -222,32 +196,22 @@ impl Run {
             self.apply(step).await;
         }
         self.settle().await;
-        over_or_panic((&mut self.finisher.0).await);
+        returned((&mut self.finisher.0).await);
         self.core.outcome()
     }
 
     /// Waits for the steps under way.
     async fn settle(&mut self) {
         while let Some(over) = self.tasks.join_next().await {
-            over_or_panic(over);
+            returned(over);
         }
     }
 }
 
-/// A task that panicked takes the run with it.
-fn over_or_panic(over: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = over
-        && let Ok(panic) = error.try_into_panic()
-    {
-        std::panic::resume_unwind(panic);
-    }
-}
-
-async fn ready(step: &Step) -> Result<(), Problem> {
+/// Makes the directory that the step is in. To be called before something is written for it.
+pub(crate) async fn ready(step: &Step) -> Result<(), Problem> {
     step.dir.ready_for_change().await.map_err(|errno| match errno {
-        Errno::EHOSTDOWN | Errno::ETIMEDOUT => {
-            Problem::Failed { name: step.name.clone(), doing: Doing::MakeDir, errno }
-        }
+        Errno::EHOSTDOWN | Errno::ETIMEDOUT => Problem::failed(&step.name, Doing::MakeDir)(errno),
         _ => Problem::NoDirectory { name: step.name.clone() },
     })
 }
@@ -322,10 +286,7 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
 async fn set_attributes(core: &Core, step: &Step, change: AttrChange) -> Result<(), Problem> {
     match core.set_by_name(&core.job.target.path_of(&step.name), &step.attr, change).await {
         Err(Errno::EOPNOTSUPP) if step.attr.kind == FileKind::Symlink => Ok(()),
-        Err(errno) => {
-            Err(Problem::Failed { name: step.name.clone(), doing: Doing::SetAttr, errno })
-        }
-        Ok(()) => Ok(()),
+        set => set.map_err(Problem::failed(&step.name, Doing::SetAttr)),
     }
 }
 
@@ -335,7 +296,7 @@ async fn finish_dirs(core: Arc<Core>, mut overs: mpsc::UnboundedReceiver<DirDone
     let mut tasks = JoinSet::new();
     while let Some(over) = overs.recv().await {
         while let Some(over) = tasks.try_join_next() {
-            over_or_panic(over);
+            returned(over);
         }
         // What needs no call needs no task.
         let (over, change) = match change_of(&core, over) {
@@ -351,24 +312,20 @@ async fn finish_dirs(core: Arc<Core>, mut overs: mpsc::UnboundedReceiver<DirDone
         });
     }
     while let Some(over) = tasks.join_next().await {
-        over_or_panic(over);
+        returned(over);
     }
 }
 
 /// The attributes for a directory after all steps in it. If there are none, its end is noted.
 fn change_of(core: &Core, over: DirDone) -> (DirDone, Option<AttrChange>) {
-    let Some(last) = over.last.as_ref() else { return (over, None) };
-    if core.job.options.dry_run {
-        core.dir_ended(&over.name, last, Ok(()));
-        return (over, None);
-    }
-    if let Some(Err(errno)) = over.ready {
-        let name = over.name.clone();
-        core.dir_ended(
-            &over.name,
-            last,
-            Err(Problem::Failed { name, doing: Doing::MakeDir, errno }),
-        );
+    let Place { name, last: Some(last), .. } = &over.place else { return (over, None) };
+    let end = match over.ready {
+        _ if core.job.options.dry_run => Some(Ok(())),
+        Some(Err(errno)) => Some(Err(Problem::failed(name, Doing::MakeDir)(errno))),
+        _ => None,
+    };
+    if let Some(end) = end {
+        core.dir_ended(name, last, end);
         return (over, None);
     }
     // Not whole: the next run will find that its time differs.
@@ -383,28 +340,25 @@ fn change_of(core: &Core, over: DirDone) -> (DirDone, Option<AttrChange>) {
         Some(there) => differing(core, &last.attr, there),
     };
     if change.is_empty() {
-        core.dir_ended(&over.name, last, Ok(()));
+        core.dir_ended(name, last, Ok(()));
         return (over, None);
     }
     (over, Some(change))
 }
 
 async fn finish_dir(core: &Core, over: &DirDone, change: AttrChange) {
-    let failed = |doing| {
-        let name = over.name.clone();
-        move |errno| Problem::Failed { name, doing, errno }
-    };
-    let last = over.last.as_ref().filter(|_| !change.is_empty());
+    let Place { name, path, last, .. } = &over.place;
+    let last = last.as_ref().filter(|_| !change.is_empty());
     let mut end = Ok(());
     if let Some(last) = last {
-        let set = core.set_by_name(&over.path, &last.attr, change).await;
-        end = set.map_err(failed(Doing::SetAttr));
+        let set = core.set_by_name(path, &last.attr, change).await;
+        end = set.map_err(Problem::failed(name, Doing::SetAttr));
     }
     if end.is_ok() && core.job.options.fsync && over.changed && core.stop_reason().is_none() {
-        end = sync_dir(core, over).await.map_err(failed(Doing::Sync));
+        end = sync_dir(core, &over.place).await.map_err(Problem::failed(name, Doing::Sync));
     }
     match (last, end) {
-        (Some(last), end) => core.dir_ended(&over.name, last, end),
+        (Some(last), end) => core.dir_ended(name, last, end),
         (None, Err(problem)) => core.problem(&problem),
         (None, Ok(())) => {}
     }
@@ -412,10 +366,10 @@ async fn finish_dir(core: &Core, over: &DirDone, change: AttrChange) {
 
 /// Returns when the names in a directory are on the target's disk, and its own where nothing above it
 /// was changed by this run but for that.
-async fn sync_dir(core: &Core, over: &DirDone) -> base::Result<()> {
+async fn sync_dir(core: &Core, place: &Place) -> base::Result<()> {
     let target = &core.job.target.remote;
-    target.fsyncdir(&over.path).await?;
-    match (&over._parent, over.path.parent()) {
+    target.fsyncdir(&place.path).await?;
+    match (&place.parent, place.path.parent()) {
         (None, Some(parent)) => target.fsyncdir(&parent).await,
         _ => Ok(()),
     }

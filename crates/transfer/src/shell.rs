@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 
 use async_trait::async_trait;
-use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, Empty, ReadHalf};
+use base::shell::quote;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream, Empty, ReadHalf};
 use tokio::process::ChildStdout;
 
 /// Why a command could not start, or its end is unknown.
@@ -21,6 +22,21 @@ pub enum ShellError {
     /// user.
     #[error("{0}")]
     NoLogin(String),
+}
+
+impl ShellError {
+    /// The reason alone.
+    pub(crate) fn why(self) -> String {
+        match self {
+            ShellError::Refused(why) | ShellError::Lost(why) | ShellError::NoLogin(why) => why,
+        }
+    }
+}
+
+impl From<std::io::Error> for ShellError {
+    fn from(error: std::io::Error) -> ShellError {
+        ShellError::Lost(error.to_string())
+    }
 }
 
 /// How a command ended.
@@ -69,6 +85,31 @@ impl Source for ChildStdout {
 pub trait Shell: Send + Sync + 'static {
     /// Starts `command`, which the login shell at the server parses, whichever shell that is.
     async fn start(&self, command: &[u8]) -> Result<Running, ShellError>;
+}
+
+impl dyn Shell {
+    /// Runs a command without input, and returns its output. After `limit` bytes the command ends.
+    pub(crate) async fn output(&self, command: &[u8], limit: u64) -> Result<Vec<u8>, ShellError> {
+        let Running { stdin, stdout, exit } = self.start(command).await?;
+        drop(stdin);
+        let mut output = Vec::new();
+        stdout.take(limit).read_to_end(&mut output).await?;
+        drop(exit);
+        Ok(output)
+    }
+}
+
+/// The command that runs `script` with these arguments by `sh`, whatever the login shell is. `None` for
+/// arguments that cannot be quoted for every login shell.
+pub(crate) fn command(script: &str, arguments: &[&[u8]]) -> Option<Vec<u8>> {
+    let words = [script.as_bytes(), b"sshoal"].into_iter().chain(arguments.iter().copied());
+    let words = words.map(quote).collect::<Option<Vec<_>>>()?;
+    Some([b"exec /bin/sh -c ".as_slice(), &words.join(&b' ')].concat())
+}
+
+/// A path that is no option, not `-`, and not searched in `CDPATH`.
+pub(crate) fn plain_path(path: &[u8]) -> Vec<u8> {
+    if path.starts_with(b"/") { path.to_vec() } else { [b"./", path].concat() }
 }
 
 /// The name that GNU's programs show with escapes: `find` with those of the C locale, `sha256sum` with

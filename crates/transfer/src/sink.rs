@@ -19,13 +19,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::{Attr, Errno, FileKind, Name, RemotePath, Result};
 use bytes::Bytes;
-use local::open_beneath;
+use local::{errno, open_beneath};
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT,
     Uid, XattrFlags, chmod, chownat, fchmod, fchown, flock, fsetxattr, fstat, fsync, ftruncate,
     futimens, linkat, mkdirat, mknodat, openat, renameat, statat, symlinkat, unlinkat, utimensat,
 };
 
+use crate::copy::parts;
 use crate::setid;
 use crate::temporary::{self, MachineRun};
 
@@ -33,10 +34,6 @@ const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 
 /// Directories that are kept open: the files of one arrive together, from a few at a time.
 const KEPT_DIRS: usize = 32;
-
-fn errno(error: rustix::io::Errno) -> Errno {
-    Errno::from_raw(error.raw_os_error())
-}
 
 /// What a finished file is to have.
 #[derive(Clone, Debug, Default)]
@@ -84,8 +81,6 @@ pub struct Incoming {
     name: Name,
     /// There until it is closed to be renamed.
     file: Option<OwnedFd>,
-    /// Bytes written by [`Incoming::append`].
-    end: u64,
     keep: bool,
 }
 
@@ -171,10 +166,12 @@ impl Sink {
         Ok(is_same.then(|| (before, Bytes::from(content))))
     }
 
-    /// Closes the directories that are kept open, after one was moved or replaced.
-    pub fn forget_dirs(&self) {
-        let old = std::mem::take(&mut *self.kept());
-        drop(old);
+    /// Device, inode and number of names of a file, if it can be learned.
+    #[allow(clippy::unnecessary_cast, reason = "on some machines these are narrower")]
+    pub(crate) fn identity(&self, path: &RemotePath) -> Option<(u64, u64, u64)> {
+        let file = open_beneath(&self.root, path.as_bytes(), OFlags::PATH).ok()?;
+        let stat = fstat(&file).ok()?;
+        Some((stat.st_dev as u64, stat.st_ino as u64, stat.st_nlink as u64))
     }
 
     /// Begins the file `path`, a version of which with `attr` comes.
@@ -211,7 +208,7 @@ impl Sink {
             | OFlags::CLOEXEC;
         let file = openat(&dir, temporary.as_bytes(), flags, Mode::RUSR | Mode::WUSR);
         let file = Some(file.map_err(errno)?);
-        Ok(Incoming { dir, temporary, name, file, end: 0, keep: false })
+        Ok(Incoming { dir, temporary, name, file, keep: false })
     }
 
     /// Locks what another run has left at `path`, or is writing: `None` where it is at work, or where
@@ -271,21 +268,13 @@ impl Sink {
         finish: &Finish,
         sparse: bool,
     ) -> Result<Finished> {
-        let mut incoming = self.begin(path, attr)?;
-        if !sparse {
-            for piece in pieces {
-                incoming.append(piece)?;
-            }
-            return incoming.finish(finish);
-        }
+        let incoming = self.begin(path, attr)?;
         let mut end = 0;
         for piece in pieces {
-            for (offset, part) in crate::copy::solid(end, piece) {
-                incoming.write_at(offset, &part)?;
-            }
+            incoming.write_at(end, piece, sparse)?;
             end += piece.len() as u64;
         }
-        incoming.finish(&Finish { size: Some(end), ..finish.clone() })
+        incoming.finish(&Finish { size: sparse.then_some(end), ..finish.clone() })
     }
 
     /// Creates a directory with mode 0700; one that exists is used as it is.
@@ -393,10 +382,13 @@ impl Sink {
     /// # Errors
     /// The system's.
     pub fn sync_dir(&self, path: &RemotePath) -> Result<()> {
+        fsync(self.open_dir(path)?).map_err(errno)
+    }
+
+    fn open_dir(&self, path: &RemotePath) -> Result<OwnedFd> {
         let from_root = if path.is_root() { &b"."[..] } else { path.as_bytes() };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let dir = open_beneath(&self.root, from_root, flags).map_err(errno)?;
-        fsync(&dir).map_err(errno)
+        open_beneath(&self.root, from_root, flags).map_err(errno)
     }
 
     /// Sets what a directory is to have, when everything in it is done.
@@ -404,26 +396,13 @@ impl Sink {
     /// # Errors
     /// The system's.
     pub fn finish_dir(&self, path: &RemotePath, finish: &Finish) -> Result<Finished> {
-        let from_root = if path.is_root() { &b"."[..] } else { path.as_bytes() };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let dir = open_beneath(&self.root, from_root, flags).map_err(errno)?;
-        apply(&dir, finish)
+        apply(&self.open_dir(path)?, finish)
     }
 }
 
 /// The attributes of a regular file; `None` of all else.
 fn regular(stat: &rustix::fs::Stat) -> Option<Attr> {
-    let time = |secs, nanos| base::Timestamp { secs, nanos: nanos as u32 };
-    let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    is_regular.then(|| Attr {
-        kind: FileKind::Regular,
-        perm: stat.st_mode & 0o7777,
-        size: stat.st_size as u64,
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        atime: time(stat.st_atime, stat.st_atime_nsec),
-        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
-    })
+    local::attr(stat).ok().filter(|attr| attr.kind == FileKind::Regular)
 }
 
 /// Whether the name is that of the open file.
@@ -522,40 +501,21 @@ fn perm(file: &OwnedFd, finish: &Finish) -> Result<u32> {
 }
 
 impl Incoming {
-    /// Writes `data` behind what was appended before.
+    /// Writes all of `data` at `offset`; with `sparse`, without its blocks of zeros.
     ///
     /// # Errors
     /// The system's; any part may be written.
-    pub fn append(&mut self, data: &[u8]) -> Result<()> {
-        self.write_at(self.end, data)?;
-        self.end += data.len() as u64;
-        Ok(())
-    }
-
-    /// Leaves `len` bytes out behind what was appended before: a hole.
-    pub fn skip(&mut self, len: u64) {
-        self.end += len;
-    }
-
-    /// Bytes appended or skipped.
-    #[must_use]
-    pub fn end(&self) -> u64 {
-        self.end
-    }
-
-    /// Writes all of `data` at `offset`.
-    ///
-    /// # Errors
-    /// The system's; any part may be written.
-    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+    pub fn write_at(&self, offset: u64, data: &[u8], sparse: bool) -> Result<()> {
         let file = self.file.as_ref().ok_or(Errno::EBADF)?;
-        let mut written = 0;
-        while written < data.len() {
-            match rustix::io::pwrite(file, &data[written..], offset + written as u64) {
-                Ok(0) => return Err(Errno::EIO),
-                Ok(count) => written += count,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(errno(error)),
+        for mut part in parts(offset, data, sparse) {
+            while !part.is_empty() {
+                let at = offset + part.start as u64;
+                match rustix::io::pwrite(file, &data[part.clone()], at) {
+                    Ok(0) => return Err(Errno::EIO),
+                    Ok(count) => part.start += count,
+                    Err(rustix::io::Errno::INTR) => {}
+                    Err(error) => return Err(errno(error)),
+                }
             }
         }
         Ok(())
@@ -595,14 +555,6 @@ impl Drop for Incoming {
             let _ = unlinkat(self.dir.as_fd(), self.temporary.as_bytes(), AtFlags::empty());
         }
     }
-}
-
-/// What the system calls the file, for those who look for further names of it.
-pub(crate) fn identity(root: &OwnedFd, path: &RemotePath) -> Option<(u64, u64, u64)> {
-    let file = open_beneath(root, path.as_bytes(), OFlags::PATH).ok()?;
-    let stat = fstat(&file).ok()?;
-    #[allow(clippy::unnecessary_cast, reason = "on some machines these are narrower")]
-    Some((stat.st_dev as u64, stat.st_ino as u64, stat.st_nlink as u64))
 }
 
 #[cfg(test)]
@@ -658,8 +610,8 @@ mod tests {
     fn what_is_being_written_is_locked_until_its_writer_is_gone() {
         let dir = tempfile::tempdir().unwrap();
         let sink = Sink::open(dir.path()).unwrap();
-        let mut incoming = sink.begin_lasting(&path("f"), &attr(9)).unwrap();
-        incoming.append(b"begun").unwrap();
+        let incoming = sink.begin_lasting(&path("f"), &attr(9)).unwrap();
+        incoming.write_at(0, b"begun", false).unwrap();
         let left = temporary_in(dir.path());
         assert!(sink.lock(&left).unwrap().is_none(), "its writer is at work");
         drop(incoming);
@@ -679,8 +631,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let sink = Sink::open(dir.path()).unwrap();
         for replaced in [false, true] {
-            let mut incoming = sink.begin(&path("f"), &attr(5)).unwrap();
-            incoming.append(b"right").unwrap();
+            let incoming = sink.begin(&path("f"), &attr(5)).unwrap();
+            incoming.write_at(0, b"right", false).unwrap();
             let temporary = dir.path().join(temporary_in(dir.path()).to_string());
             fs::rename(&temporary, dir.path().join("taken")).unwrap();
             if replaced {

@@ -86,6 +86,19 @@ pub struct Step {
 }
 
 impl Step {
+    /// A step whose action is not decided.
+    pub(crate) fn new(
+        source: usize,
+        (from, name): (RemotePath, RemotePath),
+        attr: Attr,
+        there: Option<Attr>,
+        dir: Arc<Dir>,
+    ) -> Step {
+        let (action, partials) = (Action::Nothing, Vec::new());
+        let (own, identity, names) = (None, None, None);
+        Step { source, from, name, attr, there, action, partials, dir, own, identity, names }
+    }
+
     /// Whether the action changes anything.
     #[must_use]
     pub fn changes(&self) -> bool {

@@ -5,24 +5,21 @@
 //! what the stream did not copy. A stream that breaks therefore only leaves more work for the run.
 //! SFTP connections are opened when the run needs them.
 //!
-//! Each direction is a state machine with one function per state. All states lead to `Done`; an
-//! interruption or an error ends the machine in any state.
+//! The steps of both directions, of which an interruption or an error ends any:
 //!
-//! | state | push | pull | next |
-//! |---|---|---|---|
-//! | `NewName` | one file, a target name that may be new: stream it to that name | the same, from the server | `Resolve`, `Done` |
-//! | `Resolve` | connect: is the target name a directory? | connect: is the source a directory? | `Stream(0)`, `Prepare`, `Done` |
-//! | `Prepare` | – | open the local target, start to list it | `Stream(0)` |
-//! | `Stream(n)` | stream source `n`, if that is possible | the same | `Stream(n + 1)`, `Connect` |
-//! | `Connect` | connect, if a source is left | connect to each source that is left | `Stage`, `Compare`, `Done` |
-//! | `Stage` | complete a tree that a broken stream has left, and rename it to its name | – | `Stage`, `Compare` |
-//! | `Compare` | a run over all sources that are left | the same | `Done` |
+//! 1. One source, perhaps a file, and a target name that may be new: stream the source to that name. If
+//!    it is not all there then, connect, and check what is a directory: for a push the target name, for a
+//!    pull the source.
+//! 2. Stream each source where that is possible.
+//! 3. Connect to what is left.
+//! 4. A push: complete the trees that broken streams have left, and rename them to their names.
+//! 5. A run over all sources that are left.
 //!
 //! | module | contents |
 //! |---|---|
 //! | [`place`] | sources and targets: a directory and a name in it |
-//! | `context` | which engine may copy what; streams, connections and runs, as both machines need them |
-//! | `push`, `pull` | the state machines |
+//! | `context` | which engine may copy what; streams, connections and runs of both directions |
+//! | `push`, `pull` | the steps |
 //! | `stage` | completing a pushed tree that has not got its name |
 //! | `sessions` | logins that start before they are needed |
 //! | `results` | what the engines have done, as one outcome |
@@ -43,7 +40,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use base::{Errno, Remote};
+use base::Remote;
 use tokio::sync::watch;
 
 use crate::events::{Events, Progress};
@@ -51,7 +48,7 @@ use crate::job::JobError;
 use crate::options::Options;
 use crate::outcome::Outcome;
 use crate::shell::{Running, Shell};
-use crate::tar::{Compress, Streaming};
+use crate::tar::{Compress, Streaming, Unable};
 use context::Context;
 use place::{LocalPlace, RemotePlace};
 use results::Results;
@@ -218,51 +215,29 @@ pub enum CopyError {
     /// The user wants streams only, and there is none.
     #[error("--engine tar: {0}\n  leave --engine out, and what can is used")]
     NoStream(String),
-    /// A local source cannot be opened.
-    #[error("source '{path}': {why}")]
-    Source {
-        /// Escaped.
-        path: String,
-        /// The system's reason.
-        why: String,
-    },
-    /// A local source cannot be read.
-    #[error("'{path}': {errno}")]
-    Read {
-        /// Escaped.
-        path: String,
-        /// Why.
-        errno: Errno,
-    },
-    /// The target cannot be used.
-    #[error("target '{path}': {why}")]
-    Target {
-        /// Escaped.
-        path: String,
+    /// A source, the target, or a name at the target cannot be used.
+    #[error("{what}: {why}")]
+    Failed {
+        /// What cannot be used, as messages name it.
+        what: String,
         /// The reason, perhaps with a hint.
         why: String,
     },
     /// The options, or the sources, do not go together.
     #[error("copy: {0}")]
     Job(JobError),
-    /// A name has no room for that of its stage.
-    #[error("{name}: {errno}")]
-    StageName {
-        /// Escaped.
-        name: String,
-        /// `ENAMETOOLONG`.
-        errno: Errno,
-    },
-    /// A tree at the target cannot be renamed.
-    #[error("'{path}': cannot be renamed {rename}: {errno}")]
-    Rename {
-        /// The name that the error is about, escaped.
-        path: String,
-        /// To or from which name.
-        rename: String,
-        /// Why.
-        errno: Errno,
-    },
+}
+
+impl From<Unable> for CopyError {
+    fn from(unable: Unable) -> CopyError {
+        CopyError::failed(format!("target '{}'", place::printable(&unable.place)), unable.errno)
+    }
+}
+
+impl CopyError {
+    fn failed(what: String, why: impl ToString) -> CopyError {
+        CopyError::Failed { what, why: why.to_string() }
+    }
 }
 
 impl Plan {
@@ -271,7 +246,7 @@ impl Plan {
     /// # Errors
     /// [`CopyError::NoStream`] where [`Engine::Tar`] cannot do what the options ask for.
     pub fn check(&self) -> Result<(), CopyError> {
-        match (self.engine, Streaming::unsuited_for_names(&self.options)) {
+        match (self.engine, Streaming::unsuited(&self.options, false, false)) {
             (Engine::Tar, Some(option)) => {
                 Err(CopyError::NoStream(format!("it cannot do {option}")))
             }
@@ -295,8 +270,8 @@ pub async fn copy(
     let context = Context::new(plan, connector, display, stop);
     let mut results = Results::default();
     let ended = match direction {
-        Direction::Pull => pull::Machine::new(&context, &mut results).run().await,
-        Direction::Push => push::Machine::new(&context, &mut results).run().await,
+        Direction::Pull => pull::Pulling::new(&context, &mut results).run().await,
+        Direction::Push => push::Pushing::new(&context, &mut results).run().await,
     };
     match ended {
         Ok(()) => {}
@@ -306,7 +281,7 @@ pub async fn copy(
     Ok(results.copied())
 }
 
-/// Why a state machine ends before `Done`.
+/// Why a copy ends before its last step.
 #[derive(Debug)]
 enum Halt {
     /// The user asked for the end.

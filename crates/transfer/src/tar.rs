@@ -46,40 +46,38 @@ mod stream;
 mod unpack;
 mod writer;
 
-use std::io::{self, BufReader, Write};
+use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use base::{Attr, Errno, Name, RemotePath};
+use base::{Errno, Name, RemotePath};
 use rustix::fs::{CWD, Mode, OFlags};
 use tokio::sync::Notify;
 
-use crate::compress::{self, Encoder};
 pub use crate::compress::{Compress, Method};
 use crate::events::{Events, Progress};
 use crate::options::Options;
 use crate::outcome::{Counts, Outcome};
-use crate::shell::{Running, Shell};
+use crate::shell::{Shell, ShellError, plain_path};
 use crate::sink::Sink;
+use crate::task::blocking;
 pub use large::BIG_BYTES;
 
 use counters::Counters;
 use listing::SftpLogin;
+use pack::Packer;
+use peer::Peer;
 pub use peer::{ANSWER_LIMIT, LOGIN_LIMIT};
-use peer::{Ended, Peer};
 use script::{Kind, State};
+pub use stage::{Stage, stage, suits};
 use stage::{begin_of_stages, numbered_stage};
-pub use stage::{stage, suits};
-use stream::{Flow, Input, Output};
+pub use stream::Link;
 use unpack::{Naming, Unpacker};
 
 /// With a longer round trip OpenSSH's window of 2 MiB bounds one stream: 400 MB/s.
 pub const LONG_ROUND_TRIP: Duration = Duration::from_millis(5);
-
-/// Bytes of an archive that are read at a time.
-const READ_BYTES: usize = 512 << 10;
 
 /// From this size on the beginning of a file is kept when a stream breaks. Sending less again is
 /// faster than checking it.
@@ -168,25 +166,25 @@ pub struct Push {
 }
 
 /// What a stream is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+#[derive(Clone, Copy)]
+enum Use<'a> {
     /// Pull a tree.
     Tree,
     /// Pull single files.
     Names,
     /// Push a tree.
-    Push,
+    Push(&'a Push),
     /// Push single files.
     Files,
 }
 
-impl Use {
+impl Use<'_> {
     fn is_of_names(self) -> bool {
         matches!(self, Use::Names | Use::Files)
     }
 
     fn is_outward(self) -> bool {
-        matches!(self, Use::Push | Use::Files)
+        matches!(self, Use::Push(_) | Use::Files)
     }
 }
 
@@ -215,18 +213,23 @@ pub enum Declined {
     /// The target's name is taken.
     Occupied,
     /// There is a stage: an earlier copy was interrupted, or another one is in progress.
-    Staged {
-        /// The name of the stage, in the same directory.
-        stage: Name,
-        /// As [`StreamOutcome::in_doubt`].
-        in_doubt: bool,
-    },
+    Staged(Box<Stage>),
     /// Several sessions are faster, at this round trip.
     Slower(Duration),
     /// The connection was lost before the stream started.
     Lost(String),
     /// The login failed, and another one would fail, too.
     NoLogin(String),
+}
+
+impl From<ShellError> for Declined {
+    fn from(error: ShellError) -> Declined {
+        match error {
+            ShellError::Refused(why) => Declined::NoShell(why),
+            ShellError::Lost(why) => Declined::Lost(why),
+            ShellError::NoLogin(why) => Declined::NoLogin(why),
+        }
+    }
 }
 
 /// Why a pull cannot write to this machine.
@@ -246,60 +249,28 @@ pub struct StreamOutcome {
     pub counts: Counts,
     /// The system refused owners.
     pub owners_refused: bool,
-    /// The compression.
-    pub method: Option<Method>,
-    /// Bytes of the stream on the link.
-    pub link_bytes: u64,
-    /// How long it took.
-    pub elapsed: Duration,
-    /// The part of that spent waiting for the server or the link.
-    pub waited: Duration,
-    /// The rate of the link for the first bytes, in bytes per second, if that was measured.
-    pub rate: Option<f64>,
+    /// The use of the link.
+    pub link: Link,
     /// Why it is not whole, for the log.
     pub why: Option<String>,
     /// It was a push.
     pub is_push: bool,
-    /// Of a push: the tree has its final name, and not that of the stage.
-    pub placed: bool,
-    /// Of a push: the name of the stage.
-    pub stage: Option<Name>,
-    /// Of a push that broke: a file in the stage may have the size and time of its source, but not all
-    /// of its content.
-    pub in_doubt: bool,
-    /// Of a push that broke within a large file: that file, relative to the target, with its
-    /// attributes. The stage has a beginning of it, or nothing.
-    pub cut: Option<(RemotePath, Attr)>,
+    /// Of a push: the stage, if the tree has not got its final name.
+    pub stage: Option<Stage>,
 }
 
 impl Streaming {
-    /// The first option that no stream of a whole tree supports, if there is one.
+    /// The first option that no stream supports, if there is one: no push, since the server's tar unpacks
+    /// it; no stream of a whole tree (`is_tree`), since nothing is compared before.
     #[must_use]
-    pub fn unsuited(options: &Options) -> Option<&'static str> {
+    pub fn unsuited(options: &Options, is_push: bool, is_tree: bool) -> Option<&'static str> {
         let reasons = [
+            (is_push && is_tree && options.set_ids, "--keep-setid"),
+            (is_push && options.fsync, "--fsync"),
             (options.dry_run, "--dry-run"),
-            (options.existing, "--existing"),
+            (is_tree && options.existing, "--existing"),
             (options.verify, "--verify"),
         ];
-        reasons.into_iter().find(|(is, _)| *is).map(|(_, option)| option)
-    }
-
-    /// As [`Streaming::unsuited`], for the push of a tree.
-    #[must_use]
-    pub fn unsuited_for_tree_push(options: &Options) -> Option<&'static str> {
-        options.set_ids.then_some("--keep-setid").or(Streaming::unsuited_for_push(options))
-    }
-
-    /// As [`Streaming::unsuited`], for any push: the server's tar unpacks it.
-    #[must_use]
-    pub fn unsuited_for_push(options: &Options) -> Option<&'static str> {
-        options.fsync.then_some("--fsync")
-    }
-
-    /// As [`Streaming::unsuited`], for a stream by names, where a run has compared before.
-    #[must_use]
-    pub fn unsuited_for_names(options: &Options) -> Option<&'static str> {
-        let reasons = [(options.dry_run, "--dry-run"), (options.verify, "--verify")];
         reasons.into_iter().find(|(is, _)| *is).map(|(_, option)| option)
     }
 
@@ -308,60 +279,34 @@ impl Streaming {
     /// # Errors
     /// If the target cannot be opened or created.
     pub async fn pull(&self, pull: &Pull) -> Result<Streamed, Unable> {
-        let directory = script::plain_path(&pull.directory);
-        let name = match &pull.name {
-            Some(name) => script::plain_path(name.as_bytes()),
-            None => b".".to_vec(),
-        };
         let unable = |errno| Unable { place: pull.root.clone(), errno };
         let sink = Sink::open(&pull.root).map_err(unable)?;
-        let Some(command) = script::pull(&directory, &name, &self.options) else {
-            return Ok(Streamed::Declined(Declined::Unquotable));
-        };
-        let (peer, method) = match self.prepare(&command, Use::Tree).await {
-            Ok(prepared) => prepared,
+        let name = name_or_all(pull.name.as_ref());
+        let command = script::pull(&plain_path(&pull.directory), &name, &self.options);
+        let peer = match self.prepare(command, Use::Tree).await {
+            Ok(peer) => peer,
             Err(declined) => return Ok(Streamed::Declined(declined)),
         };
-        let told = pull.unless_directory.as_ref().map(|path| (path, peer.greeting.is_directory));
-        let mut made = None;
-        let (target, to) = match told {
-            Some((path, false)) => (RemotePath::root(), path.clone()),
-            Some((_, true)) => {
-                made = make_directory(&pull.root, &pull.target)?;
-                (pull.target.clone(), pull.to.clone())
+        let (mut target, mut to) = (pull.target.clone(), pull.to.clone());
+        let (mut is_directory, mut made) = (None, None);
+        if let Some(path) = &pull.unless_directory {
+            is_directory = Some(peer.greeting.is_directory);
+            match peer.greeting.is_directory {
+                true => made = make_directory(&pull.root, &pull.target)?,
+                false => (target, to) = (RemotePath::root(), path.clone()),
             }
-            None => (pull.target.clone(), pull.to.clone()),
-        };
-        let (guard, waiting, flow) = stream::cancellable();
-        let rate = peer.rate;
-        let Running { stdin, stdout, exit } = peer.running;
-        let is_directory = told.map(|(_, is_directory)| is_directory);
+        }
         let naming = Naming { top: pull.name.clone(), to, is_directory };
         let options = self.options.clone();
-        let mut counters = self.counters();
-        let began = Instant::now();
-        let work = tokio::task::spawn_blocking(move || {
-            let input = BufReader::with_capacity(READ_BYTES, Input::new(stdout, waiting));
-            let unpacked = compress::decoder(method, input).and_then(|archive| {
-                let archive = BufReader::with_capacity(READ_BYTES, archive);
-                Unpacker::new(&sink, &target, &naming, &options, &mut counters).run(archive)
-            });
-            (counters, unpacked)
-        });
-        let (counters, unpacked) = joined(work.await).map_err(unable)?;
-        drop(guard);
-        let failed = unpacked.err().map(|error| error.to_string());
-        if let (Some(_), Some(made)) = (&failed, &made) {
+        let unpack = move |counters: &mut Counters, archive: stream::Archive| {
+            Unpacker::new(&sink, &target, &naming, &options, counters).run(archive)
+        };
+        let end = peer.receive((), self.counters(), unpack).await;
+        if let (Some(_), Some(made)) = (&end.why, made) {
             // Where nothing has come into it: the source may be none that needs it.
             let _ = std::fs::remove_dir(made);
         }
-        // Its input ends only now: a shell that lost it early would have ended, too.
-        drop(stdin);
-        let ended = match failed {
-            Some(why) => Some(why),
-            None => unclean(exit.await),
-        };
-        Ok(streamed(counters, ended, (method, rate), &flow, began))
+        Ok(Streamed::of(end))
     }
 
     /// Pushes a tree. Until it is whole it has the name of a [`stage`].
@@ -370,116 +315,80 @@ impl Streaming {
     /// Those of the system, if the source's directory cannot be opened; `ENAMETOOLONG`, see [`stage`].
     pub async fn push(&self, push: &Push) -> base::Result<Streamed> {
         let stage = stage(&push.name, &self.options)?;
-        let directory = script::plain_path(&push.directory);
         let begin = begin_of_stages(&push.name);
-        let names = [push.name.as_bytes(), stage.as_bytes(), &begin].map(script::plain_path);
+        let names = [push.name.as_bytes(), stage.as_bytes(), &begin].map(plain_path);
         let is_directory = push.path.symlink_metadata().is_ok_and(|it| it.is_dir());
         let making = script::Making { parent: push.may_make, stage: is_directory };
-        let command = script::push(&directory, &names, making, &self.options);
-        let Some(command) = command else { return Ok(Streamed::Declined(Declined::Unquotable)) };
-        let (peer, method) = match self.prepare_for(&command, Use::Push, Some(push)).await {
-            Ok(prepared) => prepared,
+        let command = script::push(&plain_path(&push.directory), &names, making, &self.options);
+        let peer = match self.prepare(command, Use::Push(push)).await {
+            Ok(peer) => peer,
             Err(declined) => return Ok(Streamed::Declined(declined)),
         };
         let in_doubt = peer.greeting.state == State::Ready(Kind::Bsd);
         let (parent, from) = opened(&push.path)?;
-        let (guard, waiting, flow) = stream::cancellable();
-        let rate = peer.rate;
-        let Running { stdin, stdout, exit } = peer.running;
         let (options, to, top) = (self.options.clone(), push.to.clone(), stage.clone());
-        let mut counters = self.counters();
-        let began = Instant::now();
-        let work = tokio::task::spawn_blocking(move || {
-            let output = Output { stream: stdin, waiting };
-            let packed = pack(output, (method, rate), &options, &mut counters, |packer| {
-                packer.pack(parent.as_fd(), &from, top.as_bytes(), &to)?;
-                Ok([top.as_bytes(), script::MARK].concat())
-            });
-            (counters, packed)
-        });
-        let (counters, packed) = joined(work.await)?;
-        drop(guard);
-        let stdin: Box<dyn tokio::io::AsyncWrite + Send + Unpin> = Box::new(tokio::io::sink());
-        let mut running = Running { stdin, stdout, exit };
-        let said = peer::line(&mut running).await.unwrap_or_default();
-        let ended = match packed {
-            Err(error) => Some(error.to_string()),
-            Ok(()) if said == b"done" => None,
-            Ok(()) => Some(peer::close_reason(running).await.why()),
+        let pack = move |counters: &mut Counters, output: stream::Sending| {
+            let mut packer = Packer::new(output, &options, counters);
+            packer.pack(parent.as_fd(), &from, top.as_bytes(), &to)?;
+            packer.finish(&[top.as_bytes(), script::MARK].concat())
         };
-        Ok(match streamed(counters, ended, (method, rate), &flow, began) {
+        let mut end = peer.send(b"done", self.counters(), pack).await;
+        let sending = end.done.sending.take();
+        let cut = sending.filter(|(_, attr)| attr.size >= LASTING_BYTES);
+        let stage = Stage { name: push.name.clone(), stage, is_own: true, in_doubt, cut };
+        let stage = end.why.is_some().then_some(stage);
+        Ok(match Streamed::of(end) {
             Streamed::Partly(done) => {
-                let in_doubt = in_doubt && !done.placed;
-                let stage = Some(stage);
-                Streamed::Partly(StreamOutcome { is_push: true, in_doubt, stage, ..done })
+                Streamed::Partly(StreamOutcome { is_push: true, stage, ..done })
             }
             Streamed::Whole(done) => Streamed::Whole(StreamOutcome { is_push: true, ..done }),
             declined => declined,
         })
     }
 
-    /// Talks to the server up to the start of the archive.
-    async fn prepare(&self, command: &[u8], to: Use) -> Result<(Peer, Option<Method>), Declined> {
-        self.prepare_for(command, to, None).await
-    }
-
-    /// As [`Streaming::prepare`], with the tree if one is pushed.
-    async fn prepare_for(
-        &self,
-        command: &[u8],
-        to: Use,
-        push: Option<&Push>,
-    ) -> Result<(Peer, Option<Method>), Declined> {
-        let talk = async {
-            let lists = to == Use::Push
-                && self.reusable_login.as_ref().is_some_and(|reusable_login| reusable_login.lists);
-            let words = if lists { script::LIST } else { script::HELLO };
-            let mut peer = Peer::greet(&*self.shell, command, words).await?;
-            self.greeted.notify_one();
-            if let Some(declined) = self.unfit(&mut peer, to, push).await? {
-                let is_listed = lists && declined == Declined::Occupied;
-                self.leave(peer, is_listed).await;
-                return Ok(Err(declined));
-            }
-            // Here only one of them has a fast enough library to compress.
-            if self.only_if_fast && to.is_of_names() {
-                peer.measure_round_trip().await?;
-            }
-            let is_push = to.is_outward();
-            peer.greeting.methods.retain(|method| !is_push || *method == Method::Gzip);
-            let method = peer.method(self.compress, !is_push).await?;
-            peer.begin(method).await?;
-            Ok::<_, Ended>(Ok((peer, method)))
-        };
-        match talk.await {
-            Ok(prepared) => prepared,
-            Err(Ended::Refused(why)) => Err(Declined::NoShell(why)),
-            Err(Ended::Lost(why)) => Err(Declined::Lost(why)),
-            Err(Ended::NoLogin(why)) => Err(Declined::NoLogin(why)),
+    /// Talks to the server up to the start of the archive. Without a command, a name in it cannot be
+    /// quoted.
+    async fn prepare(&self, command: Option<Vec<u8>>, to: Use<'_>) -> Result<Peer, Declined> {
+        let command = command.ok_or(Declined::Unquotable)?;
+        let lists = matches!(to, Use::Push(_))
+            && self.reusable_login.as_ref().is_some_and(|reusable_login| reusable_login.lists);
+        let words = if lists { script::LIST } else { script::HELLO };
+        let mut peer = Peer::greet(&*self.shell, &command, words).await?;
+        self.greeted.notify_one();
+        if let Some(declined) = self.unfit(&mut peer, to).await? {
+            self.leave(peer, lists && declined == Declined::Occupied).await;
+            return Err(declined);
         }
+        if self.only_if_fast && to.is_of_names() {
+            peer.measure_round_trip().await?;
+        }
+        // Here only one of them has a fast enough library to compress.
+        peer.greeting.methods.retain(|method| !to.is_outward() || *method == Method::Gzip);
+        peer.choose_method(self.compress, !to.is_outward()).await?;
+        peer.begin().await?;
+        Ok(peer)
     }
 
     /// Why this stream is declined.
-    async fn unfit(
-        &self,
-        peer: &mut Peer,
-        to: Use,
-        push: Option<&Push>,
-    ) -> Result<Option<Declined>, Ended> {
-        let declined = match peer.greeting.state {
-            State::Ready(_) => None,
-            State::NoTar | State::Bare => Some(Declined::NoTar),
-            State::Absent => Some(Declined::Absent),
-            State::There => Some(Declined::Occupied),
-            State::Staged(kind) => {
-                let stage = push.zip(peer.greeting.stage.as_deref());
-                let stage = stage.and_then(|(it, number)| numbered_stage(&it.name, number).ok());
-                let in_doubt = kind == Kind::Bsd;
-                stage.map(|stage| Declined::Staged { stage, in_doubt })
+    async fn unfit(&self, peer: &mut Peer, to: Use<'_>) -> Result<Option<Declined>, ShellError> {
+        let declined = match (peer.greeting.state, to) {
+            (State::Ready(_), _) => None,
+            (State::NoTar | State::Bare, _) => Some(Declined::NoTar),
+            (State::Absent, _) => Some(Declined::Absent),
+            (State::There, _) => Some(Declined::Occupied),
+            (State::Staged(kind), Use::Push(push)) => {
+                let number = peer.greeting.stage.as_deref();
+                let found = number.and_then(|number| numbered_stage(&push.name, number).ok());
+                let (name, in_doubt) = (push.name.clone(), kind == Kind::Bsd);
+                found.map(|stage| {
+                    let stage = Stage { name, stage, is_own: false, in_doubt, cut: None };
+                    Declined::Staged(Box::new(stage))
+                })
             }
+            (State::Staged(_), _) => None,
         };
         // What only streams carry of directories, and what they compress, several sessions do not.
-        let together = self.options.hard_links && to == Use::Tree;
+        let together = self.options.hard_links && matches!(to, Use::Tree);
         let only_streams = self.options.xattrs.any() || together;
         if declined.is_some()
             || !self.only_if_fast
@@ -489,7 +398,7 @@ impl Streaming {
         {
             return Ok(declined);
         }
-        let is_one_file = to == Use::Tree && !peer.greeting.is_directory;
+        let is_one_file = matches!(to, Use::Tree) && !peer.greeting.is_directory;
         if is_one_file && !peer.greeting.is_big {
             return Ok(None);
         }
@@ -497,15 +406,13 @@ impl Streaming {
         if round_trip <= LONG_ROUND_TRIP {
             return Ok(None);
         }
-        let has_big_files = match push {
-            None if is_one_file => true,
-            None => peer.has_big_files().await?,
-            Some(push) => {
+        let has_big_files = match to {
+            Use::Push(push) => {
                 let (path, name) = (push.path.clone(), push.to.clone());
                 let options = self.options.clone();
-                let look = move || large::is_in(&path, &name, &options);
-                tokio::task::spawn_blocking(look).await.unwrap_or(false)
+                blocking(move || large::is_in(&path, &name, &options)).await
             }
+            _ => is_one_file || peer.has_big_files().await?,
         };
         Ok(has_big_files.then_some(Declined::Slower(round_trip)))
     }
@@ -522,7 +429,7 @@ impl Streaming {
                 true => listing::read(&mut peer.running, listing::limit(&self.options)).await?,
                 false => None,
             };
-            Ok::<_, Ended>(SftpLogin { running: peer.running, listing })
+            Ok::<_, ShellError>(SftpLogin { running: peer.running, listing })
         };
         match left.await {
             Ok(left) => reusable_login.keep(left),
@@ -537,8 +444,16 @@ impl Streaming {
     }
 }
 
+/// An entry of a directory, or `.` for all that is in it, as commands take it.
+fn name_or_all(name: Option<&Name>) -> Vec<u8> {
+    name.map_or(b".".to_vec(), |name| plain_path(name.as_bytes()))
+}
+
 /// Creates a directory that may exist; its path, if it did not.
-fn make_directory(root: &std::path::Path, path: &RemotePath) -> Result<Option<PathBuf>, Unable> {
+pub(crate) fn make_directory(
+    root: &std::path::Path,
+    path: &RemotePath,
+) -> Result<Option<PathBuf>, Unable> {
     use std::os::unix::ffi::OsStrExt;
     let place = root.join(std::ffi::OsStr::from_bytes(path.as_bytes()));
     match std::fs::create_dir(&place) {
@@ -548,21 +463,6 @@ fn make_directory(root: &std::path::Path, path: &RemotePath) -> Result<Option<Pa
         Err(_) => Ok(None),
         Ok(()) => Ok(Some(place)),
     }
-}
-
-/// Packs the members that `trees` adds, which returns the path of the mark.
-fn pack(
-    output: Output,
-    (method, rate): (Option<Method>, Option<f64>),
-    options: &Options,
-    counters: &mut Counters,
-    trees: impl FnOnce(&mut pack::Packer<'_, Encoder<Output>>) -> io::Result<Vec<u8>>,
-) -> io::Result<()> {
-    let encoder = Encoder::new(method.is_some(), output, rate);
-    let mut packer = pack::Packer::new(encoder, options, counters);
-    let mark = trees(&mut packer)?;
-    let mut output = packer.finish(&mark)?.finish()?;
-    output.flush()
 }
 
 /// Opens the parent directory of a path, and returns it with the last name; for `.` and `..` the
@@ -578,52 +478,16 @@ fn opened(path: &std::path::Path) -> base::Result<(std::os::fd::OwnedFd, Vec<u8>
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::openat(CWD, &directory, flags, Mode::empty());
-    Ok((opened.map_err(|error| Errno::from_raw(error.raw_os_error()))?, name))
+    Ok((opened.map_err(local::errno)?, name))
 }
 
-fn joined<T>(work: Result<T, tokio::task::JoinError>) -> base::Result<T> {
-    work.map_err(|error| {
-        tracing::error!("a stream's thread has ended: {error}");
-        Errno::EIO
-    })
-}
-
-/// Why a command did not end successfully.
-fn unclean(exit: Result<crate::shell::Exit, crate::shell::ShellError>) -> Option<String> {
-    match exit {
-        Ok(exit) if exit.status == Some(0) => None,
-        Ok(exit) => Some(String::from_utf8_lossy(&exit.stderr).trim().escape_debug().to_string()),
-        Err(error) => Some(error.to_string()),
+impl Streamed {
+    fn of(end: stream::End<Counters>) -> Streamed {
+        let stream::End { done: Counters { counts, missed, owners_refused, .. }, why, link } = end;
+        let why = why.or_else(|| (missed > 0).then(|| format!("{missed} missed")));
+        let done = StreamOutcome { counts, owners_refused, link, why, ..StreamOutcome::default() };
+        if done.why.is_none() { Streamed::Whole(done) } else { Streamed::Partly(done) }
     }
-}
-
-fn streamed(
-    counters: Counters,
-    ended: Option<String>,
-    (method, rate): (Option<Method>, Option<f64>),
-    flow: &Flow,
-    began: Instant,
-) -> Streamed {
-    let placed = ended.is_none();
-    let is_whole = placed && counters.missed == 0;
-    let why =
-        ended.or_else(|| (counters.missed > 0).then(|| format!("{} missed", counters.missed)));
-    let done = StreamOutcome {
-        counts: counters.counts,
-        owners_refused: counters.owners_refused,
-        method,
-        link_bytes: flow.bytes(),
-        elapsed: began.elapsed(),
-        waited: flow.waited(),
-        rate,
-        why,
-        is_push: false,
-        placed,
-        stage: None,
-        in_doubt: false,
-        cut: counters.sending.filter(|(_, attr)| attr.size >= LASTING_BYTES),
-    };
-    if is_whole { Streamed::Whole(done) } else { Streamed::Partly(done) }
 }
 
 impl StreamOutcome {
@@ -648,33 +512,20 @@ impl StreamOutcome {
             counts.attrs_set -= set;
         }
         counts.bytes_copied += mine.bytes_copied;
-        let (for_source, for_target) = self.waits();
-        Outcome {
-            counts,
-            owners_refused: run.owners_refused || self.owners_refused,
-            elapsed: run.elapsed + self.elapsed,
-            waited_for_source: run.waited_for_source + for_source,
-            waited_for_target: run.waited_for_target + for_target,
-            ..run
-        }
-    }
-
-    /// Time spent waiting for the source, and for the target.
-    fn waits(&self) -> (Duration, Duration) {
-        match self.is_push {
-            true => (Duration::ZERO, self.waited),
-            false => (self.waited, Duration::ZERO),
-        }
+        Outcome { counts, ..run.and(self.outcome()) }
     }
 
     /// The outcome of the stream alone.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
-        let (waited_for_source, waited_for_target) = self.waits();
+        let (waited_for_source, waited_for_target) = match self.is_push {
+            true => (Duration::ZERO, self.link.waited),
+            false => (self.link.waited, Duration::ZERO),
+        };
         Outcome {
             counts: self.counts,
             owners_refused: self.owners_refused,
-            elapsed: self.elapsed,
+            elapsed: self.link.elapsed,
             waited_for_source,
             waited_for_target,
             ..Outcome::default()

@@ -12,14 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base::shell::quote;
 use base::{Errno, RemotePath};
-use tokio::io::AsyncReadExt;
 
 use crate::job::below;
 use crate::outcome::Problem;
 use crate::run::Core;
-use crate::shell::{Running, Shell, unescape};
+use crate::shell::{Shell, command, plain_path, unescape};
+use crate::task::AbortOnDrop;
 
 /// Limit of the answer, in bytes: some thousand messages.
 const ANSWER_BYTES: u64 = 256 << 10;
@@ -62,24 +61,16 @@ impl ShellFind {
     }
 
     async fn complaints(&self, top: &RemotePath) -> Result<Vec<Complaint>, String> {
-        let dots = if self.root.starts_with(b"/") { &b""[..] } else { b"./" };
-        let (root, top) = ([dots, &self.root].concat(), [b"./", top.as_bytes()].concat());
+        let (root, top) = (plain_path(&self.root), plain_path(top.as_bytes()));
         let stay = if self.one_file_system { "-xdev " } else { "" };
         // No size is below zero, but the test makes `find` call `lstat` on each entry.
         let script = format!(
             "cd -- \"$1\" || exit 3; LC_ALL=C; export LC_ALL; \
              find \"$2\" {stay}-size -0c 2>&1 >/dev/null </dev/null; echo \"end $?\""
         );
-        let unquotable = || "a name has a newline".to_owned();
-        let words = [script.as_bytes(), b"sshoal", &root, &top];
-        let words: Option<Vec<Vec<u8>>> = words.into_iter().map(quote).collect();
-        let command = [b"exec /bin/sh -c ".to_vec(), words.ok_or_else(unquotable)?.join(&b' ')];
-        let started = self.shell.start(&command.concat()).await;
-        let Running { stdin, mut stdout, exit } = started.map_err(|error| error.to_string())?;
-        let mut answer = Vec::new();
-        let read = (&mut stdout).take(ANSWER_BYTES).read_to_end(&mut answer).await;
-        drop((stdin, stdout, exit));
-        read.map_err(|error| error.to_string())?;
+        let command = command(&script, &[&root, &top]).ok_or("a name has a newline")?;
+        let answer = self.shell.output(&command, ANSWER_BYTES).await;
+        let answer = answer.map_err(|error| error.to_string())?;
         parse(&answer, &top).ok_or_else(|| String::from_utf8_lossy(&answer).into_owned())
     }
 }
@@ -149,7 +140,7 @@ pub(crate) async fn report(core: &Arc<Core>, asked: Vec<(usize, Asked)>) {
         let answered = tokio::select! {
             biased;
             () = core.stopped() => return,
-            answered = tokio::time::timeout(wait, asked) => answered,
+            answered = tokio::time::timeout(wait, asked.join()) => answered,
         };
         let Ok(Some(complaints)) = answered else {
             tracing::debug!("what source {source} cannot look at is not known");
@@ -166,7 +157,7 @@ pub(crate) async fn report(core: &Arc<Core>, asked: Vec<(usize, Asked)>) {
 }
 
 /// The query of a source.
-pub(crate) type Asked = std::pin::Pin<Box<dyn Future<Output = Option<Vec<Complaint>>> + Send>>;
+pub(crate) type Asked = AbortOnDrop<Option<Vec<Complaint>>>;
 
 async fn note(core: &Core, source: usize, complaint: Complaint) {
     let Complaint { path, words } = complaint;

@@ -325,7 +325,7 @@ impl Arguments {
             update: self.update,
             existing: self.existing,
             dry_run: self.dry_run,
-            partial: !self.no_partial,
+            no_partial: self.no_partial,
             verify: self.verify,
         })
     }

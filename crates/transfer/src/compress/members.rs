@@ -6,11 +6,11 @@
 //!
 //! Invariants:
 //! 1. Members are written in the order of their blocks.
-//! 2. Each thread has at most [`BLOCKS_EACH`] blocks. Then the writer waits, here or in the output.
-//! 3. The threads end with the encoder, after their last blocks.
+//! 2. Each block has a thread. If there are too many, the writer waits, here or in the output.
 
+use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::thread::JoinHandle;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -21,11 +21,10 @@ use super::is_worth;
 /// less than what follows: this is 2 % of the whole. Longer blocks come later to the other side.
 const BLOCK_BYTES: usize = 512 << 10;
 
-/// Threads at most: more than this is more than the other side's `gzip -d` takes.
-const THREADS: usize = 4;
+/// Processors at most: more than this is more than the other side's `gzip -d` takes.
+const PROCESSORS: usize = 4;
 
-/// Blocks with each thread: one in work, and one that waits, so that none idles while the output is
-/// written.
+/// Blocks for each processor, so that none idles while the output is written.
 const BLOCKS_EACH: usize = 2;
 
 /// Blocks that are stored when one has not shrunk, until the next is tried: 8 MiB, so that data that
@@ -52,22 +51,10 @@ pub(crate) struct Members<W> {
     level: Compression,
     /// What is gathered for the next block.
     gathered: Vec<u8>,
-    workers: Vec<Worker>,
-    /// Blocks that went to the threads, and those that came back: each thread in its turn.
-    sent: usize,
-    taken: usize,
+    /// The blocks in work, in their order.
+    working: VecDeque<JoinHandle<io::Result<Member>>>,
+    has_begun: bool,
     gain: Gain,
-}
-
-/// What a thread is to compress.
-struct Block {
-    raw: Vec<u8>,
-    level: Compression,
-}
-
-struct Worker {
-    blocks: SyncSender<Block>,
-    members: Receiver<io::Result<Member>>,
 }
 
 /// A block, compressed.
@@ -85,9 +72,8 @@ impl<W: Write> Members<W> {
             output,
             level: level(rate),
             gathered: Vec::with_capacity(BLOCK_BYTES),
-            workers: Vec::new(),
-            sent: 0,
-            taken: 0,
+            working: VecDeque::new(),
+            has_begun: false,
             gain: Gain::default(),
         }
     }
@@ -95,52 +81,36 @@ impl<W: Write> Members<W> {
     /// Compresses the rest, and gives the output back.
     pub(crate) fn finish(mut self) -> io::Result<W> {
         // What is empty is a member, too.
-        if self.sent == 0 || !self.gathered.is_empty() {
+        if !self.has_begun || !self.gathered.is_empty() {
             self.send()?;
         }
         self.drain()?;
         Ok(self.output)
     }
 
-    /// Gives what is gathered to the thread whose turn it is.
+    /// Gives what is gathered to a thread.
     fn send(&mut self) -> io::Result<()> {
-        let most = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
-        if self.workers.len() < most && self.sent == self.workers.len() {
-            match Worker::start() {
-                Ok(worker) => self.workers.push(worker),
-                // Those that there are do it, only slower.
-                Err(error) if self.workers.is_empty() => return Err(error),
-                Err(error) => tracing::debug!("no further thread compresses: {error}"),
-            }
-        }
-        if self.sent - self.taken >= self.workers.len() * BLOCKS_EACH {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        if self.working.len() >= processors.min(PROCESSORS) * BLOCKS_EACH {
             self.take()?;
         }
         let raw = std::mem::replace(&mut self.gathered, Vec::with_capacity(BLOCK_BYTES));
         let level = if self.gain.tries() { self.level } else { Compression::none() };
-        let worker = &self.workers[self.sent % self.workers.len()];
-        worker.blocks.send(Block { raw, level }).map_err(|_| gone())?;
-        self.sent += 1;
-        // What is ready goes out now, and not when the threads are full.
-        while self.taken < self.sent {
-            match self.workers[self.taken % self.workers.len()].members.try_recv() {
-                Ok(member) => self.write_out(&member?)?,
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => return Err(gone()),
-            }
+        let thread = std::thread::Builder::new().name("gzip".to_owned());
+        self.working.push_back(thread.spawn(move || member(&raw, level))?);
+        self.has_begun = true;
+        // What is ready goes out now, and not when there are too many threads.
+        while self.working.front().is_some_and(JoinHandle::is_finished) {
+            self.take()?;
         }
         Ok(())
     }
 
     /// Waits for the next member, and writes it.
     fn take(&mut self) -> io::Result<()> {
-        let worker = &self.workers[self.taken % self.workers.len()];
-        let member = worker.members.recv().map_err(|_| gone())??;
-        self.write_out(&member)
-    }
-
-    fn write_out(&mut self, member: &Member) -> io::Result<()> {
-        self.taken += 1;
+        let Some(thread) = self.working.pop_front() else { return Ok(()) };
+        let ended = |_| io::Error::other("a thread that compresses has ended");
+        let member = thread.join().map_err(ended)??;
         if member.was_tried {
             self.gain.came_of(member.raw_bytes, member.bytes.len());
         }
@@ -148,7 +118,7 @@ impl<W: Write> Members<W> {
     }
 
     fn drain(&mut self) -> io::Result<()> {
-        while self.taken < self.sent {
+        while !self.working.is_empty() {
             self.take()?;
         }
         Ok(())
@@ -175,31 +145,11 @@ impl<W: Write> Write for Members<W> {
     }
 }
 
-fn gone() -> io::Error {
-    io::Error::other("a thread that compresses has ended")
-}
-
-impl Worker {
-    fn start() -> io::Result<Worker> {
-        let (blocks, work) = sync_channel::<Block>(BLOCKS_EACH);
-        let (done, members) = sync_channel(BLOCKS_EACH);
-        std::thread::Builder::new().name("gzip".to_owned()).spawn(move || {
-            while let Ok(block) = work.recv() {
-                if done.send(member(&block)).is_err() {
-                    return;
-                }
-            }
-        })?;
-        Ok(Worker { blocks, members })
-    }
-}
-
-fn member(block: &Block) -> io::Result<Member> {
-    let bytes = Vec::with_capacity(block.raw.len() / 2);
-    let mut encoder = GzEncoder::new(bytes, block.level);
-    encoder.write_all(&block.raw)?;
-    let was_tried = block.level != Compression::none();
-    Ok(Member { raw_bytes: block.raw.len(), bytes: encoder.finish()?, was_tried })
+fn member(raw: &[u8], level: Compression) -> io::Result<Member> {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(raw.len() / 2), level);
+    encoder.write_all(raw)?;
+    let was_tried = level != Compression::none();
+    Ok(Member { raw_bytes: raw.len(), bytes: encoder.finish()?, was_tried })
 }
 
 /// Which blocks are worth the work.

@@ -17,6 +17,7 @@ use crate::events::Progress;
 use crate::flow::Side;
 use crate::outcome::Doing;
 use crate::run::Copied;
+use crate::task::ended;
 
 /// The span in bits of the number of bytes: a quarter of the file, which is what an interruption
 /// costs at most, and 1 to 64 MiB, as wide as the window of a remote gets (`flow`).
@@ -33,15 +34,6 @@ enum Piece {
     },
     /// The source has less than it had.
     Short,
-}
-
-/// How sending all pieces ended, if nothing failed.
-enum Carried {
-    Whole,
-    /// The source has less than it had.
-    Short,
-    /// Another run has taken the file away.
-    Taken,
 }
 
 /// The span for a file of this size: how far ahead pieces are sent, as an exponent of 2.
@@ -61,14 +53,12 @@ impl<'a> Copy<'a> {
         let Begun { made, start, span, length } = self.begin().await?;
         let path = made.path.clone();
         if start == 0 {
-            self.left.set((!self.core.job.options.partial).then(|| path.clone()));
+            self.left.set(self.core.job.options.no_partial.then(|| path.clone()));
         }
         Progress::add(&self.core.progress.bytes_done, start);
-        let end = self.transfer(&made, start, 1 << span, length).await;
-        let end = match end {
-            Ok(Carried::Whole) => self.complete(made, start).await,
-            Ok(Carried::Short) => Ok(Attempt::Changed),
-            Ok(Carried::Taken) => Ok(Attempt::Taken),
+        let end = match self.transfer(&made, start, 1 << span, length).await {
+            Ok(None) => self.complete(made, start).await,
+            Ok(Some(fault)) => Ok(fault),
             Err(problem) => Err(problem),
         };
         let worthless = match &end {
@@ -87,7 +77,7 @@ impl<'a> Copy<'a> {
     /// Whether what there is must not be continued, or is not to be kept.
     fn is_worthless(&self, problem: &crate::Problem) -> bool {
         let wrong = matches!(problem, crate::Problem::Differs { .. });
-        wrong || !self.core.job.options.partial
+        wrong || self.core.job.options.no_partial
     }
 
     /// Everything was written: checks the source again, and gives the file its name.
@@ -113,14 +103,14 @@ impl<'a> Copy<'a> {
     }
 
     /// Brings all from `start` over. The file at the target has `length` bytes: where there is
-    /// anything, no hole is left for zeros.
+    /// anything, no hole is left for zeros. Returns what was found wrong, if anything.
     async fn transfer(
         &self,
         made: &Temporary,
         start: u64,
         span: u64,
         length: u64,
-    ) -> Outcome<Carried> {
+    ) -> Outcome<Option<Attempt>> {
         let (flow, size) = (&self.core.flow, self.attr.size);
         let (_, from) = self.source()?;
         let mut tasks: JoinSet<Result<Piece, Fault>> = JoinSet::new();
@@ -146,15 +136,15 @@ impl<'a> Copy<'a> {
                 {
                     check = None;
                     if !is_own {
-                        return Ok(Carried::Taken);
+                        return Ok(Some(Attempt::Taken));
                     }
                 }
-                Some(over) = tasks.join_next(), if !tasks.is_empty() => match settled(over) {
+                Some(end) = tasks.join_next(), if !tasks.is_empty() => match ended(end).await {
                     Ok(Piece::Written { offset, len }) => {
                         Progress::add(&self.core.progress.bytes_done, len);
                         written.add(offset, len);
                     }
-                    Ok(Piece::Short) => return Ok(Carried::Short),
+                    Ok(Piece::Short) => return Ok(Some(Attempt::Changed)),
                     Err((doing, errno)) => return Err(self.failed(doing)(errno)),
                 },
                 permit = async { room.as_mut().expect("it is wanted").await },
@@ -168,7 +158,7 @@ impl<'a> Copy<'a> {
                 }
             }
         }
-        Ok(Carried::Whole)
+        Ok(None)
     }
 
     /// Reads a piece and writes it.
@@ -180,35 +170,22 @@ impl<'a> Copy<'a> {
         len: u64,
         (sparse, room): (bool, OwnedSemaphorePermit),
     ) -> impl Future<Output = Result<Piece, Fault>> + Send + 'static {
-        let source = self.core.job.sources[self.step.source].tree.remote.clone();
-        let target = self.target().clone();
-        let waits = self.core.flow.waits();
+        let (core, source) = (self.core.clone(), self.step.source);
         async move {
             let since = Instant::now();
-            let data = source.read(from, offset, len as u32).await;
+            let data = core.job.sources[source].tree.remote.read(from, offset, len as u32).await;
             let data = data.map_err(|errno| (Doing::Read, errno))?;
-            waits.waited(Side::Source, since);
+            core.flow.waited(Side::Source, since);
             if data.len() as u64 != len {
                 return Ok(Piece::Short);
             }
             let since = Instant::now();
-            let wrote = pieces::write(&*target, to, offset, &data, sparse).await;
+            let wrote = pieces::write(&*core.job.target.remote, to, offset, &data, sparse).await;
             wrote.map_err(|errno| (Doing::Write, errno))?;
-            waits.waited(Side::Target, since);
+            core.flow.waited(Side::Target, since);
             drop(room);
             Ok(Piece::Written { offset, len })
         }
-    }
-}
-
-/// A piece's own end; its panic is ours.
-fn settled(over: Result<Result<Piece, Fault>, tokio::task::JoinError>) -> Result<Piece, Fault> {
-    match over {
-        Ok(end) => end,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err((Doing::Read, Errno::ECANCELED)),
-        },
     }
 }
 

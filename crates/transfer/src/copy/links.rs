@@ -54,61 +54,30 @@ enum Made {
     Name { existing: RemotePath },
 }
 
-impl Made {
-    async fn make(&self, core: &Core, path: &RemotePath) -> base::Result<()> {
-        let target = &core.job.target.remote;
-        match self {
-            Made::Link { leads_to } => target.symlink(leads_to, path).await,
-            Made::Name { existing } => target.link(existing, path).await,
-        }
-    }
-
-    async fn apply_metadata(
-        &self,
-        core: &Core,
-        step: &Step,
-        path: &RemotePath,
-    ) -> base::Result<()> {
-        if matches!(self, Made::Name { .. }) {
-            return Ok(());
-        }
-        let change = attributes(core, &step.attr);
-        match core.set_by_name(path, &step.attr, change).await {
-            // Not every system has times of links.
-            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),
-            set => set,
-        }
-    }
-}
-
 /// Makes something under a temporary name, and gives it its own. Where another run takes it away
 /// meanwhile, it is made again.
 async fn replacing(core: &Core, step: &Step, left: &Unfinished, made: &Made) -> Outcome<()> {
+    let to = core.job.target.path_of(&step.name);
+    let (Some(parent), Some(name)) = (to.parent(), to.file_name()) else {
+        return Err(failed(step, Doing::Make)(Errno::EEXIST));
+    };
     for _ in 0..ATTEMPTS {
-        if replace(core, step, left, made).await? {
+        let path = parent.join(&temporary::name(&name, &step.attr, 0, MachineRun::UNKNOWN));
+        left.set(Some(path.clone()));
+        let end = put(core, step, made, &path, &to).await;
+        if !matches!(end, Ok(true)) || matches!(made, Made::Name { .. }) {
+            // A rename between two names of one file does nothing, and leaves both.
+            left.remove(core).await;
+        }
+        left.set(None);
+        if end? {
             return Ok(());
         }
     }
     Err(taken(step))
 }
 
-/// `false` where another run has taken it away.
-async fn replace(core: &Core, step: &Step, left: &Unfinished, made: &Made) -> Outcome<bool> {
-    let to = core.job.target.path_of(&step.name);
-    let (Some(parent), Some(name)) = (to.parent(), to.file_name()) else {
-        return Err(failed(step, Doing::Make)(Errno::EEXIST));
-    };
-    let path = parent.join(&temporary::name(&name, &step.attr, 0, MachineRun::UNKNOWN));
-    left.set(Some(path.clone()));
-    let end = put(core, step, made, &path, &to).await;
-    if !matches!(end, Ok(true)) || matches!(made, Made::Name { .. }) {
-        // A rename between two names of one file does nothing, and leaves both.
-        left.remove(core).await;
-    }
-    left.set(None);
-    end
-}
-
+/// Makes it as `path`, and renames it; `false` where another run has taken it away.
 async fn put(
     core: &Core,
     step: &Step,
@@ -117,10 +86,18 @@ async fn put(
     to: &RemotePath,
 ) -> Outcome<bool> {
     let target = &core.job.target.remote;
-    made.make(core, path).await.map_err(failed(step, Doing::Make))?;
-    match made.apply_metadata(core, step, path).await {
-        Err(Errno::ENOENT) => return Ok(false),
-        applied => applied.map_err(failed(step, Doing::SetAttr))?,
+    match made {
+        Made::Link { leads_to } => target.symlink(leads_to, path).await,
+        Made::Name { existing } => target.link(existing, path).await,
+    }
+    .map_err(failed(step, Doing::Make))?;
+    if matches!(made, Made::Link { .. }) {
+        match core.set_by_name(path, &step.attr, attributes(core, &step.attr)).await {
+            // Not every system has times of links.
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {}
+            Err(Errno::ENOENT) => return Ok(false),
+            applied => applied.map_err(failed(step, Doing::SetAttr))?,
+        }
     }
     remove_obstacle(core, step, to).await?;
     match target.rename(path, to, RenameMode::Replace).await {

@@ -1,42 +1,37 @@
 //! Writing, with or without holes.
 
-use base::{Data, Fh, Remote, Result};
-use bytes::Bytes;
+use std::ops::Range;
+use std::task::Poll;
 
-use crate::run::Core;
+use base::{Data, Fh, Remote, Result};
 
 /// Zeros of which a hole is made, in bytes: the block of most file systems.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
 /// The parts of `data`, which is to be at `offset`, that are not blocks of zeros.
-pub(crate) fn solid(offset: u64, data: &Bytes) -> Vec<(u64, Bytes)> {
-    let mut parts: Vec<(u64, Bytes)> = Vec::new();
-    let mut begin = None;
+fn solid(offset: u64, data: &[u8]) -> Vec<Range<usize>> {
+    let mut parts: Vec<Range<usize>> = Vec::new();
     let mut at = 0;
     while at < data.len() {
         // Blocks are those of the file.
         let within = (offset as usize + at) % BLOCK_BYTES;
         let end = (at + BLOCK_BYTES - within).min(data.len());
-        match (data[at..end].iter().all(|byte| *byte == 0), begin) {
-            (true, Some(from)) => {
-                parts.push((offset + from as u64, data.slice(from..at)));
-                begin = None;
+        if data[at..end].iter().any(|byte| *byte != 0) {
+            match parts.last_mut() {
+                Some(last) if last.end == at => last.end = end,
+                _ => parts.push(at..end),
             }
-            (false, None) => begin = Some(at),
-            _ => {}
         }
         at = end;
-    }
-    if let Some(from) = begin {
-        parts.push((offset + from as u64, data.slice(from..)));
     }
     parts
 }
 
-impl Core {
-    /// Writes `data` at `offset` of an open file of the target; with `sparse`, without its zeros.
-    pub(crate) async fn write(&self, fh: Fh, offset: u64, data: &Data) -> Result<()> {
-        write(&*self.job.target.remote, fh, offset, data, self.job.options.sparse).await
+/// The parts of `data` to be written at `offset`: all of it, or with `sparse` what is [`solid`].
+pub(crate) fn parts(offset: u64, data: &[u8], sparse: bool) -> Vec<Range<usize>> {
+    match sparse {
+        true => solid(offset, data),
+        false => std::iter::once(0..data.len()).collect(),
     }
 }
 
@@ -48,36 +43,28 @@ pub(crate) async fn write(
     data: &Data,
     sparse: bool,
 ) -> Result<()> {
-    let mut parts = Vec::new();
+    let mut whole = Vec::new();
     let mut at = offset;
     for piece in data.pieces() {
-        match sparse {
-            true => parts.extend(solid(at, piece)),
-            false => parts.push((at, piece.clone())),
-        }
+        let parts = parts(at, piece, sparse).into_iter();
+        whole.extend(parts.map(|part| (at + part.start as u64, piece.slice(part))));
         at += piece.len() as u64;
     }
-    let mut writes: Vec<_> =
-        parts.into_iter().map(|(offset, bytes)| Some(target.write(fh, offset, bytes))).collect();
+    let write = |(offset, bytes)| target.write(fh, offset, bytes);
+    let mut writes: Vec<_> = whole.into_iter().map(write).collect();
+    let mut end = Ok(());
     // Each is polled once before any is waited for.
     std::future::poll_fn(|context| {
-        let mut end = Ok(());
-        let mut pending = false;
-        for slot in &mut writes {
-            let Some(write) = slot else {
-                continue;
-            };
-            match write.as_mut().poll(context) {
-                std::task::Poll::Pending => pending = true,
-                std::task::Poll::Ready(written) => {
-                    *slot = None;
-                    end = end.and(written);
-                }
+        writes.retain_mut(|write| match write.as_mut().poll(context) {
+            Poll::Pending => true,
+            Poll::Ready(written) => {
+                end = end.and(written);
+                false
             }
-        }
-        match (end, pending) {
-            (Ok(()), true) => std::task::Poll::Pending,
-            (end, _) => std::task::Poll::Ready(end),
+        });
+        match end.is_ok() && !writes.is_empty() {
+            true => Poll::Pending,
+            false => Poll::Ready(end),
         }
     })
     .await
@@ -96,18 +83,17 @@ mod tests {
         ) {
             let data: Vec<u8> =
                 runs.iter().flat_map(|(zero, len)| vec![u8::from(!*zero); *len]).collect();
-            let data = Bytes::from(data);
             let parts = solid(offset, &data);
             let mut whole = vec![0; data.len()];
-            for (at, part) in &parts {
-                let at = (at - offset) as usize;
-                whole[at..at + part.len()].copy_from_slice(part);
+            for part in &parts {
+                whole[part.clone()].copy_from_slice(&data[part.clone()]);
             }
             prop_assert_eq!(&whole[..], &data[..]);
-            for (at, part) in &parts {
+            for part in &parts {
+                let (at, part) = (offset + part.start as u64, &data[part.clone()]);
                 // No block in it is all zeros.
                 for block in 0..part.len() / BLOCK_BYTES {
-                    let start = (BLOCK_BYTES - *at as usize % BLOCK_BYTES) % BLOCK_BYTES;
+                    let start = (BLOCK_BYTES - at as usize % BLOCK_BYTES) % BLOCK_BYTES;
                     let block = start + block * BLOCK_BYTES..start + (block + 1) * BLOCK_BYTES;
                     if let Some(block) = part.get(block) {
                         prop_assert!(block.iter().any(|byte| *byte != 0));

@@ -15,13 +15,12 @@
 
 use base::{Access, Errno, FileKind, OpenFlags, OwnedFh, RenameMode};
 
-use tokio::task::JoinSet;
-
 use super::large::span;
 use super::{Copy, Outcome, Temporary};
 use crate::digest;
 use crate::run::Core;
 use crate::sink::Lock;
+use crate::task::{at_most, blocking};
 use crate::temporary::{self, MachineRun, Partial};
 
 /// Pieces that are compared with the source, evenly distributed, the last one just before the point
@@ -47,8 +46,7 @@ pub(super) struct Begun {
 pub(super) async fn lock(core: &Core, path: &base::RemotePath) -> Option<Option<Lock>> {
     let Some(sink) = core.sink.clone() else { return Some(None) };
     let path = path.clone();
-    let locked = tokio::task::spawn_blocking(move || sink.lock(&path)).await;
-    locked.ok()?.ok()?.map(Some)
+    blocking(move || sink.lock(&path)).await.ok()?.map(Some)
 }
 
 impl<'a> Copy<'a> {
@@ -132,12 +130,11 @@ impl<'a> Copy<'a> {
     async fn samples_are_equal(&self, made: &Temporary, start: u64) -> bool {
         let Ok((source, from)) = self.source() else { return false };
         let len = start.min(SAMPLE_BYTES);
-        let mut comparing = JoinSet::new();
-        for at in 1..=SAMPLES {
+        let samples = (1..=SAMPLES).map(|at| {
             let offset = (start - len) * at / SAMPLES;
             let (left, left_fh) = (self.target().clone(), made.file.fh());
             let (right, right_fh) = (source.clone(), from);
-            comparing.spawn(async move {
+            async move {
                 let len = len as u32;
                 let (left, right) = tokio::join!(
                     left.read(left_fh, offset, len),
@@ -145,14 +142,9 @@ impl<'a> Copy<'a> {
                 );
                 matches!((left, right), (Ok(left), Ok(right))
                     if left.len() == len as usize && left.to_vec() == right.to_vec())
-            });
-        }
-        while let Some(is_equal) = comparing.join_next().await {
-            if !is_equal.unwrap_or(false) {
-                return false;
             }
-        }
-        true
+        });
+        at_most(SAMPLES as usize, samples).await.into_iter().all(|is_equal| is_equal)
     }
 
     async fn digests_are_equal(&self, made: &Temporary, start: u64) -> bool {

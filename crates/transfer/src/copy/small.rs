@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use base::{Data, Errno};
 
-use super::{Attempt, Copy, Origin, Outcome, Temporary};
+use super::{Attempt, Copy, Origin, Outcome, Temporary, pieces};
 use crate::events::Progress;
 use crate::flow::Side;
 use crate::outcome::{Doing, Problem};
 use crate::run::{Copied, attributes};
 use crate::sink::{Finish, Sink};
+use crate::task::blocking;
 use crate::temporary::{self, MachineRun};
 
 impl<'a> Copy<'a> {
@@ -71,7 +72,7 @@ impl<'a> Copy<'a> {
         let since = Instant::now();
         let bytes = data.len() as u64;
         let sparse = self.core.job.options.sparse;
-        let write = self.core.write(made.file.fh(), 0, &data);
+        let write = pieces::write(&**self.target(), made.file.fh(), 0, &data, sparse);
         let size = sparse.then_some(bytes);
         let (written, now) = tokio::join!(biased; write, self.apply_metadata(&made.file, size));
         written.map_err(self.failed(Doing::Write))?;
@@ -98,16 +99,8 @@ impl<'a> Copy<'a> {
         };
         let (path, attr, bytes) = (self.to.clone(), self.attr, data.len() as u64);
         let sparse = self.core.job.options.sparse;
-        let put = tokio::task::spawn_blocking(move || {
-            sink.put(&path, &attr, data.pieces(), &finish, sparse)
-        });
-        let finished = match put.await {
-            Ok(finished) => finished,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => Err(Errno::ECANCELED),
-            },
-        };
+        let put = move || sink.put(&path, &attr, data.pieces(), &finish, sparse);
+        let finished = blocking(put).await;
         let finished = finished.map_err(|errno| match errno {
             Errno::EISDIR => Problem::DirectoryInTheWay { name: self.step.name.clone() },
             Errno::ESTALE => super::taken(self.step),

@@ -16,7 +16,7 @@ use base::{Attr, Name, Remote, RemotePath};
 use tokio::task::JoinSet;
 
 use super::list;
-use crate::digest::AbortOnDrop;
+use crate::task::AbortOnDrop;
 
 /// Entries that are held, at most: some 8 MB.
 const HELD: usize = 1 << 15;

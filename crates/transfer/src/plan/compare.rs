@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
-use base::{Attr, Errno, FileKind, Name, Remote, RemotePath, Result};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use base::{Attr, Errno, FileKind, Name, Remote, RemotePath};
 
 use super::decide::{Verdict, decide};
 use super::folding::Folding;
@@ -17,6 +15,7 @@ use crate::job::Tree;
 use crate::outcome::{Doing, Problem};
 use crate::run::{Core, differing};
 use crate::step::{Action, Skip, Step, Why};
+use crate::task::{at_most, blocking};
 use crate::temporary::{self, Partial};
 
 /// Contents of one pair that are compared at once.
@@ -29,59 +28,39 @@ const PATH_MAX_BYTES: usize = 16 << 10;
 /// Names at the target that may be what an interrupted run has left, by the part of their own name.
 type Partials = HashMap<Vec<u8>, Vec<Partial>>;
 
-/// One entry of a source, with what it meets.
-struct Candidate {
-    /// The number of its source in the job.
-    source: usize,
-    from: RemotePath,
-    name: RemotePath,
-    attr: Attr,
-    there: Option<Attr>,
-    partials: Vec<Partial>,
-    /// Device and inode, if it has other names and they are to be kept.
-    identity: Option<(u64, u64)>,
-}
-
 /// Compares the entries of a pair.
 pub(super) async fn pair(core: Arc<Core>, pair: Pair) -> Found {
-    let dir_name = pair.own.name.clone();
+    compared(&core, &pair).await.unwrap_or_else(|problem| {
+        // Its entries were not counted, so this is one problem.
+        core.problem(&problem);
+        Found::default()
+    })
+}
+
+async fn compared(core: &Arc<Core>, pair: &Pair) -> Result<Found, Problem> {
+    let dir_name = &pair.own.place.name;
+    let failed = |doing| Problem::failed(dir_name, doing);
     if dir_name.as_bytes().len() > PATH_MAX_BYTES {
-        let (name, doing, errno) = (dir_name, Doing::ListSource, Errno::ENAMETOOLONG);
-        core.problem(&Problem::Failed { name, doing, errno });
-        return Found::default();
+        return Err(failed(Doing::ListSource)(Errno::ENAMETOOLONG));
     }
     let at_target = async {
         match pair.there {
-            true => listing(&core.job.target, &core.job.target.path_of(&dir_name)).await,
+            true => listing(&core.job.target, &core.job.target.path_of(dir_name)).await,
             false => Ok(Vec::new()),
         }
     };
     let (listed, at_target) =
-        tokio::join!(listing_of_source(&core, pair.source, &pair.from), at_target);
-    let failed = |doing, errno| Problem::Failed { name: dir_name.clone(), doing, errno };
-    let listed = match listed {
-        Ok(listed) => listed,
-        Err(errno) => {
-            core.problem(&failed(Doing::ListSource, errno));
-            return Found::default();
-        }
-    };
-    let at_target = match at_target {
-        Ok(at_target) => at_target,
-        // Its entries were not counted, so this is one problem.
-        Err(errno) => {
-            core.problem(&failed(Doing::ListTarget, errno));
-            return Found::default();
-        }
-    };
+        tokio::join!(listing_of_source(core, pair.source, &pair.from), at_target);
+    let listed = listed.map_err(failed(Doing::ListSource))?;
+    let at_target = at_target.map_err(failed(Doing::ListTarget))?;
     let (mut there, mut partials) = sort_out(at_target, &listed);
     let surplus = match there.is_empty() {
         true => Vec::new(),
         false => surplus(&there, &listed),
     };
     let folding = Folding::new(&surplus, &listed);
-    find_folded(&core, &dir_name, &folding, &mut there).await;
-    let mut candidates = Vec::new();
+    find_folded(core, dir_name, &folding, &mut there).await;
+    let mut steps = Vec::new();
     for (entry, attr) in listed {
         let name = dir_name.join(&entry);
         if core.job.options.filter.excludes(&name, attr.is_dir()) {
@@ -91,27 +70,22 @@ pub(super) async fn pair(core: Arc<Core>, pair: Pair) -> Found {
             }
             continue;
         }
-        candidates.push(Candidate {
-            source: pair.source,
-            from: pair.from.join(&entry),
-            there: there.remove(&entry),
-            partials: partials.remove(&*temporary::stem(&entry)).unwrap_or_default(),
-            name,
-            attr,
-            identity: None,
-        });
+        let (paths, there) = ((pair.from.join(&entry), name), there.remove(&entry));
+        let mut step = Step::new(pair.source, paths, attr, there, pair.own.clone());
+        step.partials = partials.remove(&*temporary::stem(&entry)).unwrap_or_default();
+        steps.push(step);
     }
     if core.job.options.hard_links {
-        find_names(&core, &mut candidates).await;
+        find_names(core, pair.source, &mut steps).await;
     }
     let mut found = Found::default();
-    for (candidate, verdict) in settle(&core, candidates).await {
-        enter(&core, &pair.own, pair.file_system, candidate, verdict, &mut found).await;
+    for (step, verdict) in settle(core, steps).await {
+        enter(core, pair.file_system, step, verdict, &mut found).await;
     }
     if core.job.options.delete {
-        gather_deletions(&core, &pair, there, &folding, &found.steps);
+        gather_deletions(core, pair, there, &folding, &found.steps);
     }
-    found
+    Ok(found)
 }
 
 /// The names of the target that the source has not, in the order of names.
@@ -145,7 +119,7 @@ async fn find_folded(
 }
 
 /// The directory as it was listed ahead, or as it is.
-async fn listing(tree: &Tree, path: &RemotePath) -> Result<Vec<(Name, Attr)>> {
+async fn listing(tree: &Tree, path: &RemotePath) -> base::Result<Vec<(Name, Attr)>> {
     match listed_ahead(tree, path) {
         Some(entries) => Ok(entries),
         None => list(&tree.remote, path).await,
@@ -166,7 +140,7 @@ async fn listing_of_source(
     core: &Core,
     source: usize,
     path: &RemotePath,
-) -> Result<Vec<(Name, Attr)>> {
+) -> base::Result<Vec<(Name, Attr)>> {
     let tree = &core.job.sources[source].tree;
     if let Some(entries) = listed_ahead(tree, path) {
         return Ok(entries);
@@ -218,7 +192,7 @@ fn gather_deletions(
     let mut deletions: Vec<Deletion> = there
         .into_iter()
         .filter(|(last, attr)| !is_at_work(core, own, last, attr))
-        .map(|(last, attr)| (own.name.join(&last), last, attr))
+        .map(|(last, attr)| (own.place.name.join(&last), last, attr))
         .filter(|(name, _, attr)| !core.job.options.keeps(name, attr.is_dir()))
         .map(|(name, last, attr)| {
             // What is left out may be at the source.
@@ -236,62 +210,45 @@ fn gather_deletions(
 /// Whether another run writes to the file, where that can be detected.
 fn is_at_work(core: &Core, own: &Dir, name: &Name, attr: &Attr) -> bool {
     let lasts = Partial::parse(name, attr).is_some_and(|(_, partial)| partial.lasts());
-    let path = core.job.target.path_of(&own.name).join(name);
+    let path = own.place.path.join(name);
     lasts && core.sink.as_ref().is_some_and(|sink| matches!(sink.lock(&path), Ok(None)))
 }
 
-/// Which of the files have other names, where the source reports that.
-async fn find_names(core: &Arc<Core>, candidates: &mut [Candidate]) {
-    let Some(source) = candidates.first().map(|candidate| candidate.source) else {
-        return;
-    };
-    let Some(root) = core.job.sources[source].tree.local.clone() else {
-        return;
-    };
-    let regular = candidates.iter().enumerate().filter(|(_, c)| c.attr.kind == FileKind::Regular);
-    let wanted: Vec<_> = regular.map(|(at, c)| (at, c.from.clone())).collect();
-    let looked = tokio::task::spawn_blocking(move || {
-        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
-        let root = rustix::fs::open(&root, flags, rustix::fs::Mode::empty()).ok()?;
-        let identity = |path: &RemotePath| crate::sink::identity(&root, path);
-        Some(wanted.into_iter().map(|(at, path)| (at, identity(&path))).collect::<Vec<_>>())
+/// Finds which of the files have other names, where the source reports that.
+async fn find_names(core: &Core, source: usize, steps: &mut [Step]) {
+    let Some(sink) = core.here[source].clone() else { return };
+    let regular = steps.iter().enumerate().filter(|(_, it)| it.attr.kind == FileKind::Regular);
+    let wanted: Vec<_> = regular.map(|(at, step)| (at, step.from.clone())).collect();
+    let found = blocking(move || {
+        let found = wanted.into_iter().map(|(at, path)| (at, sink.identity(&path)));
+        found.collect::<Vec<_>>()
     });
-    for (at, identity) in looked.await.ok().flatten().unwrap_or_default() {
+    for (at, identity) in found.await {
         if let Some((device, inode, links)) = identity
             && links > 1
         {
-            candidates[at].identity = Some((device, inode));
+            steps[at].identity = Some((device, inode));
         }
     }
 }
 
 /// Looks at contents where that is what decides, some at once.
-async fn settle(core: &Arc<Core>, candidates: Vec<Candidate>) -> Vec<(Candidate, Verdict)> {
-    let room = Arc::new(Semaphore::new(CONTENTS));
-    let mut looking = JoinSet::new();
-    let mut settled = Vec::with_capacity(candidates.len());
-    for (at, candidate) in candidates.into_iter().enumerate() {
-        let verdict = decide(&core.job.options, &candidate.attr, candidate.there.as_ref());
-        if matches!(verdict, Verdict::ByDigest | Verdict::ByTarget) {
-            let (core, room) = (core.clone(), room.clone());
-            let (source, from) = (candidate.source, candidate.from.clone());
-            let to = core.job.target.path_of(&candidate.name);
-            let by_digest = verdict == Verdict::ByDigest;
-            looking.spawn(async move {
-                let _room = room.acquire().await;
-                (at, same_content(&core, source, &from, &to, by_digest).await)
-            });
+pub(super) async fn settle(core: &Arc<Core>, steps: Vec<Step>) -> Vec<(Step, Verdict)> {
+    let verdict = |step: &Step| decide(&core.job.options, &step.attr, step.there.as_ref());
+    let verdicts: Vec<Verdict> = steps.iter().map(verdict).collect();
+    let mut settled: Vec<_> = steps.into_iter().zip(verdicts).collect();
+    let mut looks = Vec::new();
+    for (at, (step, verdict)) in settled.iter().enumerate() {
+        let by_digest = *verdict == Verdict::ByDigest;
+        if by_digest || *verdict == Verdict::ByTarget {
+            let (core, source, from) = (core.clone(), step.source, step.from.clone());
+            let to = core.job.target.path_of(&step.name);
+            looks.push(
+                async move { (at, same_content(&core, source, &from, &to, by_digest).await) },
+            );
         }
-        settled.push((candidate, verdict));
     }
-    while let Some(looked) = looking.join_next().await {
-        let (at, same) = match looked {
-            Ok(looked) => looked,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => continue,
-            },
-        };
+    for (at, same) in at_most(CONTENTS, looks).await {
         let verdict = &mut settled[at].1;
         *verdict = match (same, &*verdict) {
             (Ok(true), _) => Verdict::SameContent,
@@ -310,7 +267,7 @@ async fn same_content(
     from: &RemotePath,
     to: &RemotePath,
     by_digest: bool,
-) -> Result<bool> {
+) -> base::Result<bool> {
     let (source, target) = (&core.job.sources[source].tree, &core.job.target);
     if by_digest {
         let digests = tokio::join!(digest::of_file(source, from), digest::of_file(target, to));
@@ -320,59 +277,27 @@ async fn same_content(
     Ok(links.0? == links.1?)
 }
 
-/// A source itself, as an entry of the target.
-pub(super) async fn single(
-    core: &Arc<Core>,
-    source: usize,
-    dir: &Arc<Dir>,
-    (name, attr, there): (RemotePath, Attr, Option<Attr>),
-    found: &mut Found,
-) {
-    let from = core.job.sources[source].tree.path.clone();
-    // What an interrupted run has left of a single file is found by listing its directory.
-    let partials = match (attr.kind, name.file_name(), dir.is_there()) {
-        (FileKind::Regular, Some(file), true) => {
-            let listed = list(&core.job.target.remote, &core.job.target.path_of(&dir.name)).await;
-            let (_, mut partials) = sort_out(listed.unwrap_or_default(), &[]);
-            partials.remove(&*temporary::stem(&file)).unwrap_or_default()
-        }
-        _ => Vec::new(),
-    };
-    let candidate = Candidate { source, from, name, attr, there, partials, identity: None };
-    let file_system = file_system(core, source).await;
-    for (candidate, verdict) in settle(core, vec![candidate]).await {
-        enter(core, dir, file_system, candidate, verdict, found).await;
-    }
+/// What an interrupted run has left of a single file, by listing its directory.
+pub(super) async fn left_of(core: &Core, dir: &Dir, file: &Name) -> Vec<Partial> {
+    let listed = list(&core.job.target.remote, &dir.place.path).await;
+    let (_, mut partials) = sort_out(listed.unwrap_or_default(), &[]);
+    partials.remove(&*temporary::stem(file)).unwrap_or_default()
 }
 
-/// Makes the step for a candidate, and the pair that follows from it.
-async fn enter(
+/// Decides about a step, and adds the pair that follows from it.
+pub(super) async fn enter(
     core: &Arc<Core>,
-    dir: &Arc<Dir>,
     file_system: Option<u64>,
-    candidate: Candidate,
+    mut step: Step,
     verdict: Verdict,
     found: &mut Found,
 ) {
-    let Candidate { source, from, name, attr, there, partials, identity } = candidate;
-    let action = action(core, &attr, there.as_ref(), verdict);
-    let mut step = Step {
-        source,
-        from,
-        name,
-        attr,
-        there,
-        action,
-        partials,
-        dir: dir.clone(),
-        own: None,
-        identity,
-        names: None,
-    };
-    if attr.is_dir() {
-        return enter_dir(core, step, file_system, found).await;
+    step.action = action(core, &step.attr, step.there.as_ref(), verdict);
+    if step.attr.is_dir() {
+        let parent = Some(step.dir.clone());
+        return enter_dir(core, step, parent, file_system, found).await;
     }
-    let in_the_way = there.filter(|there| step.changes() && there.is_dir());
+    let in_the_way = step.there.filter(|there| step.changes() && there.is_dir());
     let in_the_way = match in_the_way {
         Some(there) if !is_empty(core, &step).await => there,
         _ => return found.steps.push(step),
@@ -388,7 +313,7 @@ async fn enter(
     }
     core.planned(&step);
     let (name, attr) = (step.name.clone(), in_the_way);
-    let deletion = Deletion { dir: dir.clone(), name, attr, absent: None };
+    let deletion = Deletion { dir: step.dir.clone(), name, attr, absent: None };
     step.there = None;
     // None of its other names waits for it.
     step.identity = None;
@@ -404,7 +329,7 @@ async fn is_empty(core: &Core, step: &Step) -> bool {
 }
 
 /// What to do, now that contents were looked at.
-fn action(core: &Core, attr: &Attr, there: Option<&Attr>, verdict: Verdict) -> Action {
+pub(super) fn action(core: &Core, attr: &Attr, there: Option<&Attr>, verdict: Verdict) -> Action {
     match (verdict, there) {
         (Verdict::Is(action), _) => action,
         (_, Some(there)) => {
@@ -418,10 +343,11 @@ fn action(core: &Core, attr: &Attr, there: Option<&Attr>, verdict: Verdict) -> A
     }
 }
 
-/// A directory: its step, and the pair if its entries are to be compared.
+/// A directory in `parent`: its step, and the pair if its entries are to be compared.
 pub(super) async fn enter_dir(
     core: &Arc<Core>,
     mut step: Step,
+    parent: Option<Arc<Dir>>,
     file_system: Option<u64>,
     found: &mut Found,
 ) {
@@ -433,8 +359,8 @@ pub(super) async fn enter_dir(
         name: step.name.clone(),
         path: core.job.target.path_of(&step.name),
         need: need(step.there.as_ref()),
-        parent: Some(step.dir.clone()),
-        last: Some(last(&step)),
+        parent,
+        last: Some(Last { attr: step.attr, there: step.there, action: step.action.clone() }),
     };
     let own = Dir::new(place, core.job.target.remote.clone(), step.dir.over());
     step.own = Some(own.clone());
@@ -455,11 +381,6 @@ pub(super) fn need(there: Option<&Attr>) -> Need {
         Some(there) if there.perm & 0o700 != 0o700 => Need::Widen(there.perm | 0o700),
         Some(_) => Need::Nothing,
     }
-}
-
-/// What a directory is to become when all in it is done.
-pub(super) fn last(step: &Step) -> Last {
-    Last { attr: step.attr, there: step.there, action: step.action.clone() }
 }
 
 /// Whether a directory is on another file system; false if that is not known.

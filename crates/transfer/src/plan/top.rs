@@ -5,140 +5,104 @@ use std::sync::Arc;
 use base::{Attr, Errno, FileKind, RemotePath};
 use tokio::sync::mpsc;
 
-use super::compare::{self, file_system, last, need};
-use super::{Found, Pair};
+use super::Found;
+use super::compare::{self, file_system, left_of, need};
+use super::decide::Verdict;
 use crate::dir::{Dir, DirDone, Place};
 use crate::job::JobError;
 use crate::outcome::{Doing, Problem};
-use crate::run::{Core, differing};
+use crate::run::Core;
 use crate::step::{Action, Step};
 
-/// What the walk begins with.
-pub(crate) struct Top {
-    pub(crate) found: Found,
-}
-
-impl Top {
-    /// Looks at the target and at the sources.
-    pub(crate) async fn look(
-        core: &Arc<Core>,
-        over: mpsc::UnboundedSender<DirDone>,
-    ) -> Result<Top, JobError> {
-        let target = &core.job.target;
-        let there = match target.remote.lstat(&target.path).await {
-            Ok(attr) if attr.is_dir() => Some(attr),
-            Ok(_) => return Err(JobError::TargetNoDirectory),
-            Err(Errno::ENOENT) if !target.path.is_root() => None,
-            Err(errno) => return Err(JobError::Target(errno)),
-        };
-        let mut found = Found::default();
+/// Looks at the target and at the sources: what the walk begins with.
+pub(crate) async fn look(
+    core: &Arc<Core>,
+    over: mpsc::UnboundedSender<DirDone>,
+) -> Result<Found, JobError> {
+    let target = &core.job.target;
+    let there = match target.remote.lstat(&target.path).await {
+        Ok(attr) if attr.is_dir() => Some(attr),
+        Ok(_) => return Err(JobError::TargetNoDirectory),
+        Err(Errno::ENOENT) if !target.path.is_root() => None,
+        Err(errno) => return Err(JobError::Target(errno)),
+    };
+    let (path, need) = (target.path.clone(), need(there.as_ref()));
+    let place = Place { path, need, ..Place::default() };
+    let root = Dir::new(place, target.remote.clone(), over);
+    let mut found = Found::default();
+    for index in 0..core.job.sources.len() {
         // One that becomes the target itself is the only one (`Job::check`).
-        if core.job.sources[0].to.is_root() {
-            whole(core, there, over, &mut found).await;
-            return Ok(Top { found });
-        }
-        let place = Place {
-            name: RemotePath::root(),
-            path: target.path.clone(),
-            need: need(there.as_ref()),
-            parent: None,
-            last: None,
+        let looked = match core.job.sources[index].to.is_root() {
+            true => whole(core, &root, there, &mut found).await,
+            false => one(core, index, &root, there.is_some(), &mut found).await,
         };
-        let root = Dir::new(place, target.remote.clone(), over);
-        for index in 0..core.job.sources.len() {
-            one(core, index, &root, there.is_some(), &mut found).await;
+        if let Err(problem) = looked {
+            core.problem(&problem);
         }
-        Ok(Top { found })
     }
+    Ok(found)
 }
 
-/// The attributes of a source; a problem if there are none.
-async fn source(core: &Core, index: usize) -> Option<Attr> {
+/// The attributes of a source.
+async fn source(core: &Core, index: usize) -> Result<Attr, Problem> {
     let source = &core.job.sources[index];
-    match source.tree.remote.lstat(&source.tree.path).await {
-        Ok(attr) => Some(attr),
-        Err(errno) => {
-            let name = source.to.clone();
-            core.problem(&Problem::Failed { name, doing: Doing::LookSource, errno });
-            None
-        }
-    }
+    let attr = source.tree.remote.lstat(&source.tree.path).await;
+    attr.map_err(Problem::failed(&source.to, Doing::LookSource))
 }
 
 /// A source whose entries become the target's own.
 async fn whole(
     core: &Arc<Core>,
+    root: &Arc<Dir>,
     there: Option<Attr>,
-    over: mpsc::UnboundedSender<DirDone>,
     found: &mut Found,
-) {
-    let Some(attr) = source(core, 0).await else {
-        return;
-    };
+) -> Result<(), Problem> {
+    let attr = source(core, 0).await?;
     let name = RemotePath::root();
     if attr.kind != FileKind::Directory {
-        let errno = Errno::ENOTDIR;
-        return core.problem(&Problem::Failed { name, doing: Doing::ListSource, errno });
+        return Err(Problem::failed(&name, Doing::ListSource)(Errno::ENOTDIR));
     }
-    let action = match &there {
+    let paths = (core.job.sources[0].tree.path.clone(), name);
+    let mut step = Step::new(0, paths, attr, there, root.clone());
+    step.action = match &there {
         None => Action::MakeDir,
-        Some(there) => match differing(core, &attr, there) {
-            change if change.is_empty() => Action::Nothing,
-            change => Action::SetAttr(change),
-        },
+        there => compare::action(core, &attr, there.as_ref(), Verdict::SameContent),
     };
-    let from = core.job.sources[0].tree.path.clone();
-    let target = &core.job.target;
-    let step = |dir: Arc<Dir>, own| Step {
-        source: 0,
-        from: from.clone(),
-        name: name.clone(),
-        attr,
-        there,
-        action: action.clone(),
-        partials: Vec::new(),
-        dir,
-        own,
-        identity: None,
-        names: None,
-    };
-    let place = |last| Place {
-        name: name.clone(),
-        path: target.path.clone(),
-        need: need(there.as_ref()),
-        parent: None,
-        last,
-    };
-    let outside = Dir::new(place(None), target.remote.clone(), over.clone());
-    let last = last(&step(outside, None));
-    let own = Dir::new(place(Some(last)), target.remote.clone(), over);
-    found.steps.push(step(own.clone(), Some(own.clone())));
     let file_system = file_system(core, 0).await;
-    found.pairs.push(Pair { source: 0, from, own, there: there.is_some(), file_system });
+    // Nothing above it is of this run, also not `root`, which is the same directory.
+    compare::enter_dir(core, step, None, file_system, found).await;
+    Ok(())
 }
 
 /// A source that becomes an entry of the target.
-async fn one(core: &Arc<Core>, index: usize, root: &Arc<Dir>, root_there: bool, found: &mut Found) {
-    let Some(attr) = source(core, index).await else {
-        return;
-    };
+async fn one(
+    core: &Arc<Core>,
+    index: usize,
+    root: &Arc<Dir>,
+    root_there: bool,
+    found: &mut Found,
+) -> Result<(), Problem> {
+    let attr = source(core, index).await?;
     let name = core.job.sources[index].to.clone();
     if core.job.options.filter.excludes(&name, attr.is_dir()) {
-        return;
+        return Ok(());
     }
-    let there = match root_there {
-        false => Ok(None),
-        true => match core.job.target.remote.lstat(&core.job.target.path_of(&name)).await {
-            Ok(there) => Ok(Some(there)),
-            Err(Errno::ENOENT) => Ok(None),
-            Err(errno) => Err(errno),
-        },
-    };
-    let there = match there {
-        Ok(there) => there,
-        Err(errno) => {
-            return core.problem(&Problem::Failed { name, doing: Doing::LookTarget, errno });
-        }
-    };
-    compare::single(core, index, root, (name, attr, there), found).await;
+    let mut there = None;
+    if root_there {
+        there = match core.job.target.remote.lstat(&core.job.target.path_of(&name)).await {
+            Err(Errno::ENOENT) => None,
+            seen => Some(seen.map_err(Problem::failed(&name, Doing::LookTarget))?),
+        };
+    }
+    let file = name.file_name().filter(|_| attr.kind == FileKind::Regular && root.is_there());
+    let paths = (core.job.sources[index].tree.path.clone(), name);
+    let mut step = Step::new(index, paths, attr, there, root.clone());
+    if let Some(file) = file {
+        step.partials = left_of(core, root, &file).await;
+    }
+    let file_system = file_system(core, index).await;
+    for (step, verdict) in compare::settle(core, vec![step]).await {
+        compare::enter(core, file_system, step, verdict, found).await;
+    }
+    Ok(())
 }

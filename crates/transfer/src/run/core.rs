@@ -11,7 +11,6 @@ use tokio::sync::{OnceCell, watch};
 
 use super::Copied;
 use crate::deletion::DeferredDeletions;
-use crate::digest::AbortOnDrop;
 use crate::dir::Last;
 use crate::events::{Entry, Events, Progress};
 use crate::flow::{Flow, Side};
@@ -20,6 +19,7 @@ use crate::outcome::{Counts, Outcome, PROBLEMS_KEPT, Problem, Stop};
 use crate::setid;
 use crate::sink::Sink;
 use crate::step::{Action, Step};
+use crate::task::AbortOnDrop;
 use crate::temporary::MachineRun;
 use crate::unseen::Asked;
 
@@ -143,10 +143,8 @@ impl Core {
         let mut asked = self.unseen.lock().unwrap_or_else(PoisonError::into_inner);
         asked.entry(source).or_insert_with(|| {
             let (unseen, top) = (unseen.clone(), tree.path.clone());
-            let task = tokio::spawn(async move { Ok(unseen.below(&top).await) });
             // Here, so that it ends with the run, also without a waiter.
-            let task = AbortOnDrop(task);
-            Box::pin(async move { task.join().await.ok().flatten() })
+            AbortOnDrop(tokio::spawn(async move { unseen.below(&top).await }))
         });
     }
 
@@ -248,23 +246,9 @@ impl Core {
                 return;
             }
         }
-        {
-            let counts = &mut self.totals().counts;
-            match (&end, action) {
-                (Err(_), _) => counts.failed += 1,
-                (Ok(_), Action::MakeDir) => counts.dirs_made += 1,
-                (Ok(copied), Action::Copy(_)) => {
-                    counts.files_copied += 1;
-                    counts.bytes_copied += copied.bytes;
-                    counts.bytes_resumed += copied.resumed;
-                }
-                (Ok(_), Action::MakeLink(_)) => counts.links_made += 1,
-                (Ok(_), Action::HardLink { .. }) => counts.names_made += 1,
-                (Ok(_), Action::SetAttr(_)) => counts.attrs_set += 1,
-                (Ok(_), Action::Nothing) => counts.unchanged += 1,
-                (Ok(_), Action::Skip(_)) => counts.skipped += 1,
-                (Ok(_), Action::Delete) => counts.deleted += 1,
-            }
+        match &end {
+            Err(_) => self.totals().counts.failed += 1,
+            Ok(copied) => self.totals().counts.add(action, copied.bytes, copied.resumed),
         }
         self.events.entry(Entry { name, kind, bytes, action, problem });
     }

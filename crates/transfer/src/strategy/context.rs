@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use base::{Attr, Name, RemotePath};
+use base::RemotePath;
 use local::Local;
 use tokio::sync::watch;
 
@@ -22,7 +22,7 @@ use crate::run::Run;
 use crate::shell::Shell;
 use crate::tar::by_name::StreamsByName;
 use crate::tar::listing::{self, Listing, SftpLogin};
-use crate::tar::{ANSWER_LIMIT, Declined, LOGIN_LIMIT, ReusableLogin, Streamed, Streaming};
+use crate::tar::{ANSWER_LIMIT, Declined, LOGIN_LIMIT, ReusableLogin, Stage, Streamed, Streaming};
 use crate::unseen::{ShellFind, Unseen};
 
 /// Hint for a local target whose parent directory does not exist.
@@ -56,21 +56,6 @@ pub(super) enum Remains {
     Rest,
     /// Something, in a tree that has not got its name.
     Stage(Stage),
-}
-
-/// A pushed tree that has not got its name.
-#[derive(Debug)]
-pub(super) struct Stage {
-    /// The name that it will get.
-    pub(super) name: Name,
-    /// The name that it has.
-    pub(super) stage: Name,
-    /// This copy has made it.
-    pub(super) is_own: bool,
-    /// See [`StreamOutcome::in_doubt`](crate::tar::StreamOutcome::in_doubt).
-    pub(super) in_doubt: bool,
-    /// See [`StreamOutcome::cut`](crate::tar::StreamOutcome::cut).
-    pub(super) cut: Option<(RemotePath, Attr)>,
 }
 
 impl Context {
@@ -116,24 +101,22 @@ impl Context {
     /// Whether a stream may copy a whole tree; if not, why.
     pub(super) fn may_stream(&self) -> Result<(), String> {
         self.may_run_commands()?;
-        let options = &self.plan.options;
-        let unsuited = match self.plan.direction {
-            Direction::Pull => None,
-            Direction::Push => Streaming::unsuited_for_tree_push(options),
-        };
-        suited(unsuited.or(Streaming::unsuited(options)))
+        self.suits_streams(true)
     }
 
     /// Whether a run that compares may have a stream by names; if not, why.
     pub(super) fn may_stream_names(&self, place: &RemotePlace) -> Result<(), String> {
         self.may_run_commands()?;
         self.has_one_host(place, "both sides are this machine")?;
-        let options = &self.plan.options;
-        let unsuited = match self.plan.direction {
-            Direction::Pull => None,
-            Direction::Push => Streaming::unsuited_for_push(options),
-        };
-        suited(unsuited.or(Streaming::unsuited_for_names(options)))
+        self.suits_streams(false)
+    }
+
+    fn suits_streams(&self, is_tree: bool) -> Result<(), String> {
+        let is_push = self.plan.direction == Direction::Push;
+        match Streaming::unsuited(&self.plan.options, is_push, is_tree) {
+            Some(option) => Err(format!("it cannot do {option}")),
+            None => Ok(()),
+        }
     }
 
     /// Whether one host serves the place, or the user insists on streams; if not, why. `is_local`
@@ -195,20 +178,19 @@ impl Context {
     /// A source of a push.
     pub(super) fn local_source(&self, index: usize, to: RemotePath) -> Result<Source, CopyError> {
         let place = &self.plan.local[index];
-        let local = Local::open(&place.directory).map_err(|error| CopyError::Source {
-            path: place.printable(),
-            why: error.to_string(),
-        })?;
+        let failed = |error| CopyError::failed(format!("source '{}'", place.printable()), error);
+        let local = Local::open(&place.directory).map_err(failed)?;
         let tree = Tree::local(Arc::new(local), &place.directory).at(place.relative());
         Ok(Source { tree, to })
     }
 
     /// The directory of this machine that a pull writes into.
     pub(super) fn local_root(&self, target: &LocalPlace) -> Result<Arc<Local>, CopyError> {
-        Local::open(&target.directory).map(Arc::new).map_err(|error| CopyError::Target {
-            path: target.printable(),
-            why: format!("{error}\n  {PARENTS}"),
-        })
+        let failed = |error| {
+            let what = format!("target '{}'", target.printable());
+            CopyError::failed(what, format!("{error}\n  {PARENTS}"))
+        };
+        Local::open(&target.directory).map(Arc::new).map_err(failed)
     }
 
     /// What the listings of that source leave out, where commands may run there.
@@ -226,22 +208,22 @@ impl Context {
         Ok(shell.map(unseen))
     }
 
-    /// A stream with counters of its own. If it does not start, its login serves the run.
-    pub(super) fn streaming(&self, shell: Arc<dyn Shell>) -> (Streaming, ReusableLogin) {
-        let progress = Arc::new(Progress::default());
-        self.display.watch(progress.clone());
-        let reusable_login =
-            if self.may_list() { ReusableLogin::with_listing() } else { ReusableLogin::default() };
-        let streaming = self.streaming_with(shell, progress);
-        (Streaming { reusable_login: Some(reusable_login.clone()), ..streaming }, reusable_login)
+    /// What keeps the login of a tree's stream that does not start, for the run.
+    pub(super) fn reusable_login(&self) -> ReusableLogin {
+        if self.may_list() { ReusableLogin::with_listing() } else { ReusableLogin::default() }
     }
 
-    /// A stream of a run, which has the counters.
-    pub(super) fn streaming_of_run(&self, shell: Arc<dyn Shell>) -> Streaming {
-        self.streaming_with(shell, Arc::default())
-    }
-
-    fn streaming_with(&self, shell: Arc<dyn Shell>, progress: Arc<Progress>) -> Streaming {
+    /// A stream of a tree, with counters of its own, or of a run, which has the counters and uses no
+    /// login after it.
+    pub(super) fn streaming(
+        &self,
+        shell: Arc<dyn Shell>,
+        reusable_login: Option<&ReusableLogin>,
+    ) -> Streaming {
+        let progress = Arc::<Progress>::default();
+        if reusable_login.is_some() {
+            self.display.watch(progress.clone());
+        }
         Streaming {
             shell,
             options: self.plan.options.clone(),
@@ -249,41 +231,31 @@ impl Context {
             only_if_fast: self.plan.engine == Engine::Auto,
             progress,
             events: self.display.clone(),
-            reusable_login: None,
+            reusable_login: reusable_login.cloned(),
             greeted: Arc::default(),
         }
     }
 
-    /// Notes what a stream has done. `name`: that of a pushed tree.
+    /// Notes what a stream from or to this place has done.
     pub(super) fn note_stream(
         &self,
+        place: usize,
         streamed: Streamed,
-        name: Option<&Name>,
         results: &mut Results,
     ) -> Result<Remains, CopyError> {
-        let stage = |stage, is_own, in_doubt, cut| match name {
-            Some(name) => {
-                Remains::Stage(Stage { name: name.clone(), stage, is_own, in_doubt, cut })
-            }
-            None => Remains::Rest,
-        };
         Ok(match streamed {
             Streamed::Whole(done) => {
                 results.note_stream(done, true);
                 Remains::Nothing
             }
-            Streamed::Partly(done) => {
-                if let Some(why) = &done.why {
-                    tracing::debug!("the stream is not whole: {why}");
-                }
-                let left = done.stage.clone().filter(|_| !done.placed);
-                let (in_doubt, cut) = (done.in_doubt, done.cut.clone());
+            Streamed::Partly(mut done) => {
+                tracing::debug!("the stream is not whole: {:?}", done.why);
+                let left = done.stage.take();
                 results.note_stream(done, false);
-                left.map_or(Remains::Rest, |left| stage(left, true, in_doubt, cut))
+                left.map_or(Remains::Rest, Remains::Stage)
             }
-            Streamed::Declined(Declined::Staged { stage: left, in_doubt }) => {
-                stage(left, false, in_doubt, None)
-            }
+            Streamed::Declined(Declined::Staged(stage)) => Remains::Stage(*stage),
+            Streamed::Declined(Declined::NoLogin(why)) => return Err(self.no_login(place, why)),
             Streamed::Declined(declined) => {
                 let why = words(&declined);
                 if let Declined::Slower(round_trip) = declined {
@@ -420,7 +392,7 @@ impl Context {
             results.note_engine("tar");
         }
         if let Some(link) = totals.link {
-            results.note_link(link.bytes, link.elapsed, link.rate);
+            results.note_link(&link);
         }
         let counts = outcome.counts;
         let copied = counts.files_copied + counts.links_made + counts.names_made;
@@ -438,7 +410,7 @@ impl Context {
         };
         match error {
             JobError::Target(_) | JobError::TargetNoDirectory => {
-                CopyError::Target { path, why: error.to_string() }
+                CopyError::failed(format!("target '{path}'"), error)
             }
             error => CopyError::Job(error),
         }
@@ -454,10 +426,6 @@ impl Connected {
         }
         tree
     }
-}
-
-fn suited(unsuited: Option<&str>) -> Result<(), String> {
-    unsuited.map_or(Ok(()), |option| Err(format!("it cannot do {option}")))
 }
 
 fn is_of_place(error: &CopyError) -> bool {

@@ -1,4 +1,4 @@
-//! The state machine of a pull: from servers to this machine.
+//! A pull: from servers to this machine. See the steps of the [module](super).
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,31 +6,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use base::{Errno, FileKind, Name, RemotePath};
-use local::Local;
+use base::{FileKind, Name, RemotePath};
 
+use super::Halt;
 use super::context::{Connected, Context, Remains};
-use super::place::{LocalPlace, RemotePlace, printable};
+use super::place::{LocalPlace, RemotePlace};
 use super::results::Results;
-use super::{CopyError, Halt};
 use crate::job::{Job, Source, Tree, below};
-use crate::plan::Ahead;
-use crate::tar::by_name::{PullByName, StreamsByName};
+use crate::tar::by_name::{ByName, StreamsByName};
 use crate::tar::listing::SftpLogin;
-use crate::tar::{Declined, Pull, Streamed};
-
-/// See the table of the [module](super).
-enum State {
-    NewName(Name),
-    /// With the name, and the login that is left of the stream to it.
-    Resolve(Name, Option<SftpLogin>),
-    Prepare,
-    Stream(usize),
-    Connect,
-    /// With the connections of the sources that are left.
-    Compare(Vec<(usize, Connected)>),
-    Done,
-}
+use crate::tar::{Pull, make_directory};
 
 /// How a source that is left is connected.
 enum Login {
@@ -42,91 +27,103 @@ enum Login {
     Listing,
 }
 
-pub(super) struct Machine<'a> {
+pub(super) struct Pulling<'a> {
     context: &'a Context,
     results: &'a mut Results,
     target: LocalPlace,
     /// What each source becomes, relative to the target.
     to: Vec<RemotePath>,
-    /// From `Resolve` on: a stream to the new name was tried, and none is tried again.
+    /// A stream to the new name was tried, and none is tried again.
     is_tried: bool,
-    connected: Option<Connected>,
-    /// From `Prepare` on: the directory that the copy writes into, and what is listed of it.
-    root: Option<Arc<Local>>,
-    ahead: Option<Arc<Ahead>>,
-    /// The sources that are left.
-    rest: Vec<(usize, Login)>,
 }
 
-impl<'a> Machine<'a> {
-    pub(super) fn new(context: &'a Context, results: &'a mut Results) -> Machine<'a> {
+impl<'a> Pulling<'a> {
+    pub(super) fn new(context: &'a Context, results: &'a mut Results) -> Pulling<'a> {
         let plan = &context.plan;
-        Machine {
-            context,
-            results,
-            target: plan.local[0].clone(),
-            to: plan.remote.iter().map(RemotePlace::path).collect(),
-            is_tried: false,
-            connected: None,
-            root: None,
-            ahead: None,
-            rest: Vec::new(),
-        }
+        let to = plan.remote.iter().map(RemotePlace::path).collect();
+        Pulling { context, results, target: plan.local[0].clone(), to, is_tried: false }
     }
 
     pub(super) async fn run(mut self) -> Result<(), Halt> {
-        let mut state = self.first();
-        loop {
-            state = match state {
-                State::NewName(name) => self.new_name(name).await?,
-                State::Resolve(name, login) => self.resolve(&name, login).await?,
-                State::Prepare => self.prepare()?,
-                State::Stream(index) => self.stream(index).await?,
-                State::Connect => self.connect().await?,
-                State::Compare(connected) => self.compare(connected).await?,
-                State::Done => return Ok(()),
+        let context = self.context;
+        let mut connected = None;
+        if let Some(name) = self.new_name() {
+            let login = match self.stream_to(&name).await? {
+                (Remains::Nothing, _) => return Ok(()),
+                (_, login) => login,
+            };
+            let Some(resolved) = self.resolve(&name, login).await? else { return Ok(()) };
+            connected = Some(resolved);
+        }
+        let root = context.local_root(&self.target)?;
+        let ahead = match &self.to[..] {
+            // Not where a stream changes the target first.
+            [only] if self.may_stream(0, &self.target, only).is_err() => {
+                let top = below(&self.target.relative(), only);
+                context.list_ahead(&self.target.directory, top)
+            }
+            _ => None,
+        };
+        let mut rest = Vec::new();
+        for index in 0..self.to.len() {
+            if let Some(login) = self.stream(index).await? {
+                rest.push((index, connected.take().map_or(login, Login::Connected)));
             }
         }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let (mut sources, mut streams, mut connections) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, login) in rest {
+            let path = context.plan.remote[index].path();
+            let mut connected = match login {
+                Login::Connected(connected) => connected,
+                Login::OfStream(login) => context.connect(index, login).await?,
+                Login::Listing => context.connect_listing(index, &path).await?,
+            };
+            let mut tree = connected.tree(path);
+            let listing = connected.listing.take();
+            tree.ahead = listing.map(|listing| Arc::new(listing.ahead(&tree.path)));
+            tree.unseen = context.unseen(index, &connected)?;
+            sources.push(Source { tree, to: self.to[index].clone() });
+            streams.push(self.stream_by_names(index, &connected));
+            connections.push(connected);
+        }
+        let mut target = Tree::local(root, &self.target.directory).at(self.target.relative());
+        target.ahead = ahead;
+        let job = Job { sources, target, options: context.plan.options.clone() };
+        context.run(job, StreamsByName::pull(streams), self.results).await?;
+        Ok(())
     }
 
-    fn first(&self) -> State {
+    /// The name that may be that of the only source, if this is a file.
+    fn new_name(&self) -> Option<Name> {
         let plan = &self.context.plan;
-        match (&plan.remote[..], &self.target.name) {
-            // If the source is a file, the new name is the file's.
-            ([only], Some(name)) if only.place.name.is_some() && !plan.target_is_directory => {
-                State::NewName(name.clone())
-            }
-            _ => State::Prepare,
-        }
+        let [only] = &plan.remote[..] else { return None };
+        let may_be = only.place.name.is_some() && !plan.target_is_directory;
+        self.target.name.clone().filter(|_| may_be)
     }
 
     /// Streams the only source. The stream's login reports whether the name is the source's own, or
     /// that of the directory above it.
-    async fn new_name(&mut self, name: Name) -> Result<State, Halt> {
+    async fn stream_to(&mut self, name: &Name) -> Result<(Remains, Option<SftpLogin>), Halt> {
         let above = LocalPlace { directory: self.target.directory.clone(), name: None };
-        let own = RemotePath::from_names([&name]);
+        let own = RemotePath::from_names([name]);
         if self.may_stream(0, &above, &own).is_err() {
-            return Ok(State::Resolve(name, None));
+            return Ok((Remains::Rest, None));
         }
         self.context.local_root(&above)?;
-        let only = &self.context.plan.remote[0];
-        let pull = Pull {
-            directory: only.place.directory.clone(),
-            name: only.place.name.clone(),
-            root: above.directory,
-            target: own.clone(),
-            to: only.path(),
-            unless_directory: Some(own),
-        };
+        let pull = Pull { unless_directory: Some(own.clone()), ..self.pull(0, &above, own) };
         self.is_tried = true;
-        Ok(match self.stream_tree(0, &pull).await? {
-            (Remains::Nothing, _) => State::Done,
-            (_, login) => State::Resolve(name, login),
-        })
+        self.stream_tree(0, &pull).await
     }
 
-    /// Connects, and checks whether the source is a directory.
-    async fn resolve(&mut self, name: &Name, login: Option<SftpLogin>) -> Result<State, Halt> {
+    /// Connects, and checks whether the source is a directory. `None` if the source is excluded.
+    async fn resolve(
+        &mut self,
+        name: &Name,
+        login: Option<SftpLogin>,
+    ) -> Result<Option<Connected>, Halt> {
         let connected = self.context.connect(0, login).await?;
         let source = self.context.plan.remote[0].path();
         let since = Instant::now();
@@ -143,97 +140,53 @@ impl<'a> Machine<'a> {
         if attr.is_ok_and(|attr| attr.kind != FileKind::Directory) {
             // Patterns match the names of the sources.
             if self.context.plan.options.filter.excludes(&source, false) {
-                return Ok(State::Done);
+                return Ok(None);
             }
             self.to[0] = RemotePath::from_names([name]);
             self.target.name = None;
         }
-        self.connected = Some(connected);
-        Ok(State::Prepare)
+        Ok(Some(connected))
     }
 
-    fn prepare(&mut self) -> Result<State, Halt> {
-        self.root = Some(self.context.local_root(&self.target)?);
-        // Not where a stream changes the target first.
-        if self.to.len() == 1 && self.may_stream(0, &self.target, &self.to[0]).is_err() {
-            let top = below(&self.target.relative(), &self.to[0]);
-            self.ahead = self.context.list_ahead(&self.target.directory, top);
+    /// Streams a source, if that is possible. If something remains, how to connect to it.
+    async fn stream(&mut self, index: usize) -> Result<Option<Login>, Halt> {
+        if self.is_tried {
+            return Ok(Some(Login::OfStream(None)));
         }
-        Ok(State::Stream(0))
+        let (target, to) = (self.target.clone(), self.to[index].clone());
+        if let Err(why) = self.may_stream(index, &target, &to) {
+            self.context.require_any_stream(&self.context.plan.remote[index], &why)?;
+            return Ok(Some(Login::Listing));
+        }
+        let pull = Pull { to, ..self.pull(index, &target, target.relative()) };
+        Ok(match self.stream_tree(index, &pull).await? {
+            (Remains::Nothing, _) => None,
+            (_, login) => Some(Login::OfStream(login)),
+        })
     }
 
-    async fn stream(&mut self, index: usize) -> Result<State, Halt> {
-        let Some(place) = self.context.plan.remote.get(index) else { return Ok(State::Connect) };
-        let login = if self.is_tried {
-            Login::OfStream(None)
-        } else if let Err(why) = self.may_stream(index, &self.target, &self.to[index]) {
-            self.context.require_any_stream(place, &why)?;
-            Login::Listing
-        } else {
-            let pull = Pull {
-                directory: place.place.directory.clone(),
-                name: place.place.name.clone(),
-                root: self.target.directory.clone(),
-                target: self.target.relative(),
-                to: self.to[index].clone(),
-                unless_directory: None,
-            };
-            match self.stream_tree(index, &pull).await? {
-                (Remains::Nothing, _) => return Ok(State::Stream(index + 1)),
-                (_, login) => Login::OfStream(login),
-            }
-        };
-        let login = self.connected.take().map_or(login, Login::Connected);
-        self.rest.push((index, login));
-        Ok(State::Stream(index + 1))
-    }
-
-    async fn connect(&mut self) -> Result<State, Halt> {
-        if self.rest.is_empty() {
-            return Ok(State::Done);
+    /// The pull of a source under its own name into the path `target`.
+    fn pull(&self, index: usize, root: &LocalPlace, target: RemotePath) -> Pull {
+        let place = &self.context.plan.remote[index];
+        Pull {
+            directory: place.place.directory.clone(),
+            name: place.place.name.clone(),
+            root: root.directory.clone(),
+            target,
+            to: place.path(),
+            unless_directory: None,
         }
-        let mut all = Vec::new();
-        for (index, login) in std::mem::take(&mut self.rest) {
-            let connected = match login {
-                Login::Connected(connected) => connected,
-                Login::OfStream(login) => self.context.connect(index, login).await?,
-                Login::Listing => {
-                    let top = self.context.plan.remote[index].path();
-                    self.context.connect_listing(index, &top).await?
-                }
-            };
-            all.push((index, connected));
-        }
-        Ok(State::Compare(all))
-    }
-
-    async fn compare(&mut self, mut all: Vec<(usize, Connected)>) -> Result<State, Halt> {
-        let (mut sources, mut streams) = (Vec::new(), Vec::new());
-        for (index, connected) in &mut all {
-            let mut tree = connected.tree(self.context.plan.remote[*index].path());
-            let listing = connected.listing.take();
-            tree.ahead = listing.map(|listing| Arc::new(listing.ahead(&tree.path)));
-            tree.unseen = self.context.unseen(*index, connected)?;
-            sources.push(Source { tree, to: self.to[*index].clone() });
-            streams.push(self.stream_by_names(*index, connected));
-        }
-        let root = self.root.take().expect("State::Prepare has opened it");
-        let mut target = Tree::local(root, &self.target.directory).at(self.target.relative());
-        target.ahead = self.ahead.take();
-        let job = Job { sources, target, options: self.context.plan.options.clone() };
-        self.context.run(job, StreamsByName::new(streams), self.results).await?;
-        Ok(State::Done)
     }
 
     /// The stream by names of a source, if it may have one.
-    fn stream_by_names(&self, index: usize, connected: &Connected) -> Option<PullByName> {
+    fn stream_by_names(&self, index: usize, connected: &Connected) -> Option<ByName> {
         let place = &self.context.plan.remote[index];
         if let Err(why) = self.context.may_stream_names(place) {
             tracing::debug!("no stream by names: {why}");
             return None;
         }
-        Some(PullByName {
-            streaming: self.context.streaming_of_run(connected.shell.clone()?),
+        Some(ByName {
+            streaming: self.context.streaming(connected.shell.clone()?, None),
             directory: connected.directory.clone(),
             name: place.place.name.clone(),
         })
@@ -260,34 +213,15 @@ impl<'a> Machine<'a> {
         pull: &Pull,
     ) -> Result<(Remains, Option<SftpLogin>), Halt> {
         let Some(shell) = self.context.shell(index)? else { return Ok((Remains::Rest, None)) };
-        let (streaming, reusable_login) = self.context.streaming(shell);
+        let reusable_login = self.context.reusable_login();
+        let streaming = self.context.streaming(shell, Some(&reusable_login));
         if pull.unless_directory.is_none() && !pull.target.is_root() && !pull.to.is_root() {
-            make_target(pull)?;
+            make_directory(&pull.root, &pull.target)?;
         }
-        let streamed = self.context.unless_stopped(streaming.pull(pull)).await?;
-        let streamed = match streamed.map_err(|unable| at_target(&unable.place, unable.errno))? {
-            Streamed::Declined(Declined::NoLogin(why)) => {
-                return Err(self.context.no_login(index, why).into());
-            }
-            streamed => streamed,
-        };
-        let remains = self.context.note_stream(streamed, None, self.results)?;
+        let streamed = self.context.unless_stopped(streaming.pull(pull)).await??;
+        let remains = self.context.note_stream(index, streamed, self.results)?;
         Ok((remains, reusable_login.take()))
     }
-}
-
-fn make_target(pull: &Pull) -> Result<(), CopyError> {
-    let path = pull.root.join(OsStr::from_bytes(pull.target.as_bytes()));
-    match std::fs::create_dir(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            Err(at_target(&path, Errno::from(error)))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn at_target(path: &Path, errno: Errno) -> CopyError {
-    CopyError::Target { path: printable(path), why: errno.to_string() }
 }
 
 /// Whether there is nothing, or a directory without entries.

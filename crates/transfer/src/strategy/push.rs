@@ -1,34 +1,22 @@
-//! The state machine of a push: from this machine to a server.
+//! A push: from this machine to a server. See the steps of the [module](super).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::{Errno, FileKind, Name, RemotePath};
 
-use super::context::{Connected, Context, Remains, Stage, length};
-use super::place::LocalPlace;
+use super::context::{Connected, Context, Remains, length};
+use super::place::{LocalPlace, printable};
 use super::results::Results;
-use super::stage::{Completed, Completion};
+use super::stage::Completion;
 use super::{CopyError, Halt};
 use crate::job::{Job, below};
 use crate::plan::Ahead;
-use crate::tar::by_name::{PushByName, StreamsByName};
+use crate::tar::by_name::{ByName, StreamsByName};
 use crate::tar::listing::{Listing, SftpLogin};
 use crate::tar::{Declined, Push, ReusableLogin, Streamed, Streaming};
 
-/// See the table of the [module](super).
-enum State {
-    NewName(Name),
-    /// With the name, and the login that is left of the stream to it.
-    Resolve(Name, Option<SftpLogin>),
-    Stream(usize),
-    Connect,
-    Stage,
-    Compare,
-    Done,
-}
-
-pub(super) struct Machine<'a> {
+pub(super) struct Pushing<'a> {
     context: &'a Context,
     results: &'a mut Results,
     /// The target, relative to the directory of its place.
@@ -37,149 +25,171 @@ pub(super) struct Machine<'a> {
     to: Vec<RemotePath>,
     /// What is listed of the only source.
     ahead: Option<Arc<Ahead>>,
-    /// From `Resolve` on, if that decides about the only source: what remains of it.
-    resolved: Option<Remains>,
-    /// Some source was streamed, or its stream declined, in `Stream`.
+    /// Some source was streamed to its place, or its stream declined.
     is_tried: bool,
     connected: Option<Connected>,
-    /// From `Resolve` on: how long the server took to answer.
+    /// How long the connected server took to answer.
     round_trip: Duration,
     /// What a login has listed for the source of this number.
     listing: Option<(usize, Listing)>,
-    /// The sources of which a tree without its name is there, and those that are left.
-    stages: Vec<(usize, Stage)>,
-    rest: Vec<usize>,
 }
 
-impl<'a> Machine<'a> {
-    pub(super) fn new(context: &'a Context, results: &'a mut Results) -> Machine<'a> {
+impl<'a> Pushing<'a> {
+    pub(super) fn new(context: &'a Context, results: &'a mut Results) -> Pushing<'a> {
         let plan = &context.plan;
         let ahead = match &plan.local[..] {
             [only] => context.list_ahead(&only.directory, only.relative()),
             _ => None,
         };
-        Machine {
+        Pushing {
             context,
             results,
             target: plan.remote[0].path(),
             to: plan.local.iter().map(LocalPlace::relative).collect(),
             ahead,
-            resolved: None,
             is_tried: false,
             connected: None,
             round_trip: Duration::ZERO,
             listing: None,
-            stages: Vec::new(),
-            rest: Vec::new(),
         }
     }
 
     pub(super) async fn run(mut self) -> Result<(), Halt> {
-        let mut state = self.first();
-        loop {
-            state = match state {
-                State::NewName(name) => self.new_name(name).await?,
-                State::Resolve(name, login) => self.resolve(&name, login).await?,
-                State::Stream(index) => self.stream(index).await?,
-                State::Connect => self.connect().await?,
-                State::Stage => self.stage().await?,
-                State::Compare => self.compare().await?,
-                State::Done => return Ok(()),
+        let context = self.context;
+        // What remains of the only source, if the stream to the new name has decided that.
+        let mut resolved = None;
+        if let Some(name) = self.new_name() {
+            // Patterns match the names of the sources.
+            if context.plan.options.filter.excludes(&self.to[0], false) {
+                return Ok(());
+            }
+            let (remains, login) = self.stream_to(&name).await?;
+            if let Some(Remains::Nothing) = remains {
+                return Ok(());
+            }
+            resolved = self.resolve(&name, remains, login).await?;
+        }
+        let (mut stages, mut rest) = (Vec::new(), Vec::new());
+        for index in 0..self.to.len() {
+            let remains = match resolved.take() {
+                Some(remains) => remains,
+                None => self.stream(index).await?,
+            };
+            match remains {
+                Remains::Nothing => {}
+                Remains::Stage(stage) => stages.push((index, stage)),
+                Remains::Rest => rest.push(index),
             }
         }
-    }
-
-    fn first(&self) -> State {
-        let plan = &self.context.plan;
-        match (&plan.local[..], &plan.remote[0].place.name) {
-            // A file gets the new name itself.
-            ([only], Some(name))
-                if only.name.is_some()
-                    && !plan.target_is_directory
-                    && only.path().symlink_metadata().is_ok_and(|it| !it.is_dir()) =>
-            {
-                State::NewName(name.clone())
-            }
-            _ => State::Stream(0),
+        if rest.is_empty() && stages.is_empty() {
+            return Ok(());
         }
-    }
-
-    /// Streams the only source, a file, to what may be a new name. If it is, this login is the only
-    /// one.
-    async fn new_name(&mut self, name: Name) -> Result<State, Halt> {
-        let only = &self.context.plan.local[0];
-        // Patterns match the names of the sources.
-        if self.context.plan.options.filter.excludes(&only.relative(), false) {
-            return Ok(State::Done);
-        }
-        let to = RemotePath::from_names([&name]);
-        let Ok((directory, stream_name)) = self.stream_place(only, &RemotePath::root(), &to) else {
-            return Ok(State::Resolve(name, None));
+        let connected = match self.connected.take() {
+            Some(connected) => connected,
+            None => self.connect().await?,
         };
-        let Some(shell) = self.context.shell(0)? else { return Ok(State::Resolve(name, None)) };
+        for (index, stage) in stages {
+            let by_name = self.streams_by_names(&connected, 1);
+            let source = (index, &self.to[index]);
+            let completion = Completion::new(context, &connected, &self.target, source, stage)?;
+            if completion.run(by_name, self.results).await? {
+                rest.push(index);
+            }
+        }
+        if rest.is_empty() || self.results.is_stopped() {
+            return Ok(());
+        }
+        let by_name = self.streams_by_names(&connected, rest.len());
+        let source = |index: &usize| context.local_source(*index, self.to[*index].clone());
+        let mut sources = rest.iter().map(source).collect::<Result<Vec<_>, _>>()?;
+        sources[0].tree.ahead = self.ahead.take();
+        let mut target = connected.tree(self.target.clone());
+        target.ahead = self.listing.take().map(|(index, listing)| {
+            // What streams have copied meanwhile has other names.
+            Arc::new(listing.ahead(&target.path_of(&self.to[index])))
+        });
+        let job = Job { sources, target, options: context.plan.options.clone() };
+        context.run(job, by_name, self.results).await?;
+        Ok(())
+    }
+
+    /// The new name that the only source, a file, gets if there is no directory of that name.
+    fn new_name(&self) -> Option<Name> {
+        let plan = &self.context.plan;
+        let [only] = &plan.local[..] else { return None };
+        let may_be = only.name.is_some()
+            && !plan.target_is_directory
+            && only.path().symlink_metadata().is_ok_and(|it| !it.is_dir());
+        plan.remote[0].place.name.clone().filter(|_| may_be)
+    }
+
+    /// Streams the only source to the new name. If the name is free, this login is the only one. Returns
+    /// what remains, if that is decided, and the login that is left.
+    async fn stream_to(
+        &mut self,
+        name: &Name,
+    ) -> Result<(Option<Remains>, Option<SftpLogin>), Halt> {
+        let only = &self.context.plan.local[0];
+        let to = RemotePath::from_names([name]);
+        let Ok((directory, stream_name)) = self.stream_place(only, &RemotePath::root(), &to) else {
+            return Ok((None, None));
+        };
+        let Some(shell) = self.context.shell(0)? else { return Ok((None, None)) };
         let path = only.path();
         let push = Push { path, directory, may_make: false, name: stream_name, to };
         // The name may be that of a directory, and its contents need no listing.
         let reusable_login = ReusableLogin::default();
-        let streaming = self.context.streaming(shell).0;
-        let streaming = Streaming { reusable_login: Some(reusable_login.clone()), ..streaming };
-        self.resolved = match self.push(&streaming, &push).await? {
-            // `Stream(0)` decides, when it is known what has the name.
+        let streaming = self.context.streaming(shell, Some(&reusable_login));
+        let remains = match self.push(&streaming, &push).await? {
+            // It is decided when it is known what has the name.
             Some(Streamed::Declined(Declined::Occupied)) => None,
             Some(Streamed::Declined(Declined::Slower(round_trip))) => {
                 self.context.start_sessions_for(round_trip);
                 None
             }
-            streamed => match self.note_stream(streamed, &push.name)? {
-                Remains::Nothing => return Ok(State::Done),
-                remains => Some(remains),
-            },
+            streamed => Some(self.note_stream(streamed)?),
         };
-        Ok(State::Resolve(name, reusable_login.take()))
+        Ok((remains, reusable_login.take()))
     }
 
-    /// Connects, and checks whether the target is a directory.
-    async fn resolve(&mut self, name: &Name, login: Option<SftpLogin>) -> Result<State, Halt> {
+    /// Connects, and checks whether the target is a directory. Returns what remains of the only source,
+    /// if that is decided.
+    async fn resolve(
+        &mut self,
+        name: &Name,
+        remains: Option<Remains>,
+        login: Option<SftpLogin>,
+    ) -> Result<Option<Remains>, Halt> {
         let connecting = self.context.connect(0, login);
         let connecting = self.context.with_sessions_ahead(connecting, std::future::pending());
         let connected = connecting.await?;
+        let remote = &connected.connection.remote;
         let since = Instant::now();
-        let at_target = connected.connection.remote.lstat(&self.target).await;
+        let at_target = remote.lstat(&self.target).await;
         self.round_trip = since.elapsed();
-        if !at_target.is_ok_and(|attr| attr.kind == FileKind::Directory) {
+        let is_directory = at_target.is_ok_and(|attr| attr.kind == FileKind::Directory);
+        let remains = match remains {
+            // The directory was made meanwhile: the file is copied into it, and not in its place.
+            Some(Remains::Stage(stage)) if is_directory => {
+                if stage.is_own {
+                    let stage = RemotePath::from_names([&stage.stage]);
+                    let removed = remote.unlink(&stage).await;
+                    tracing::debug!("'{stage}' is not needed: {removed:?}");
+                }
+                Some(Remains::Rest)
+            }
+            remains => remains,
+        };
+        if !is_directory {
             self.to[0] = RemotePath::from_names([name]);
             self.target = RemotePath::root();
-        } else if let Some(Remains::Stage(stage)) = &self.resolved {
-            // The directory was made meanwhile: the file is copied into it, and not in its place.
-            if stage.is_own {
-                let stage = RemotePath::from_names([&stage.stage]);
-                let removed = connected.connection.remote.unlink(&stage).await;
-                tracing::debug!("'{stage}' is not needed: {removed:?}");
-            }
-            self.resolved = Some(Remains::Rest);
         }
         self.connected = Some(connected);
-        Ok(State::Stream(0))
-    }
-
-    async fn stream(&mut self, index: usize) -> Result<State, Halt> {
-        if index == self.to.len() {
-            return Ok(State::Connect);
-        }
-        let remains = match self.resolved.take() {
-            Some(remains) => remains,
-            None => self.stream_source(index).await?,
-        };
-        match remains {
-            Remains::Nothing => {}
-            Remains::Stage(stage) => self.stages.push((index, stage)),
-            Remains::Rest => self.rest.push(index),
-        }
-        Ok(State::Stream(index + 1))
+        Ok(remains)
     }
 
     /// Streams a source, if that is possible and faster than a session.
-    async fn stream_source(&mut self, index: usize) -> Result<Remains, Halt> {
+    async fn stream(&mut self, index: usize) -> Result<Remains, Halt> {
         let place = &self.context.plan.local[index];
         let (directory, name) = match self.stream_place(place, &self.target, &self.to[index]) {
             Ok(place) => place,
@@ -192,7 +202,7 @@ impl<'a> Machine<'a> {
             let path = below(&self.target, &self.to[index]);
             if connected.connection.remote.lstat(&path).await.is_ok() {
                 let occupied = Streamed::Declined(Declined::Occupied);
-                return Ok(self.note_stream(Some(occupied), &name)?);
+                return Ok(self.note_stream(Some(occupied))?);
             }
         }
         let path = place.path();
@@ -207,7 +217,7 @@ impl<'a> Machine<'a> {
         }
         if self.context.prefers_sessions(length(&path), self.round_trip) {
             let slower = Streamed::Declined(Declined::Slower(self.round_trip));
-            return Ok(self.note_stream(Some(slower), &name)?);
+            return Ok(self.note_stream(Some(slower))?);
         }
         self.is_tried = true;
         let Some(shell) = self.context.shell(0)? else { return Ok(Remains::Rest) };
@@ -215,9 +225,10 @@ impl<'a> Machine<'a> {
         // Only the directory that the user has named as the target is made.
         let may_make = !self.target.is_root() && !to.is_root();
         let push = Push { path, directory, may_make, name, to };
-        let (streaming, reusable_login) = self.context.streaming(shell);
+        let reusable_login = self.context.reusable_login();
+        let streaming = self.context.streaming(shell, Some(&reusable_login));
         let streamed = self.push(&streaming, &push).await?;
-        let remains = self.note_stream(streamed, &push.name)?;
+        let remains = self.note_stream(streamed)?;
         if let Some(login) = reusable_login.take().filter(|_| self.connected.is_none()) {
             let mut connected = self.context.connect(0, Some(login)).await?;
             self.listing = connected.listing.take().map(|listing| (index, listing));
@@ -226,59 +237,18 @@ impl<'a> Machine<'a> {
         Ok(remains)
     }
 
-    async fn connect(&mut self) -> Result<State, Halt> {
-        if self.rest.is_empty() && self.stages.is_empty() {
-            return Ok(State::Done);
+    /// Connects, where no stream has left a login.
+    async fn connect(&mut self) -> Result<Connected, Halt> {
+        match &self.to[..] {
+            // All that is in the directory itself may be much more than is pushed into it.
+            [only] if !(self.is_tried || self.target.is_root() && only.is_root()) => {
+                let top = below(&self.target, only);
+                let mut connected = self.context.connect_listing(0, &top).await?;
+                self.listing = connected.listing.take().map(|listing| (0, listing));
+                Ok(connected)
+            }
+            _ => self.context.connect(0, None).await,
         }
-        if self.connected.is_none() {
-            self.connected = Some(match &self.to[..] {
-                // All that is in the directory itself may be much more than is pushed into it.
-                [only] if !(self.is_tried || self.target.is_root() && only.is_root()) => {
-                    let top = below(&self.target, only);
-                    let mut connected = self.context.connect_listing(0, &top).await?;
-                    self.listing = connected.listing.take().map(|listing| (0, listing));
-                    connected
-                }
-                _ => self.context.connect(0, None).await?,
-            });
-        }
-        Ok(State::Stage)
-    }
-
-    /// Completes the first of the trees that have not got their names.
-    async fn stage(&mut self) -> Result<State, Halt> {
-        if self.stages.is_empty() {
-            return Ok(State::Compare);
-        }
-        let (index, stage) = self.stages.remove(0);
-        let connected = self.connected.as_ref().expect("State::Connect has connected");
-        let by_name = self.streams_by_names(connected, 1);
-        let to = &self.to[index];
-        let completion =
-            Completion::new(self.context, connected, &self.target, (index, to), stage)?;
-        if completion.run(by_name, self.results).await? == Completed::Compare {
-            self.rest.push(index);
-        }
-        Ok(State::Stage)
-    }
-
-    async fn compare(&mut self) -> Result<State, Halt> {
-        if self.rest.is_empty() || self.results.is_stopped() {
-            return Ok(State::Done);
-        }
-        let connected = self.connected.as_ref().expect("State::Connect has connected");
-        let by_name = self.streams_by_names(connected, self.rest.len());
-        let source = |index: &usize| self.context.local_source(*index, self.to[*index].clone());
-        let mut sources = self.rest.iter().map(source).collect::<Result<Vec<_>, _>>()?;
-        sources[0].tree.ahead = self.ahead.take();
-        let mut target = connected.tree(self.target.clone());
-        target.ahead = self.listing.take().map(|(index, listing)| {
-            // What streams have copied meanwhile has other names.
-            Arc::new(listing.ahead(&target.path_of(&self.to[index])))
-        });
-        let job = Job { sources, target, options: self.context.plan.options.clone() };
-        self.context.run(job, by_name, self.results).await?;
-        Ok(State::Done)
     }
 
     /// The streams of a run that compares this many sources with the target.
@@ -288,9 +258,9 @@ impl<'a> Machine<'a> {
             tracing::debug!("no stream by names: {may:?}");
             return StreamsByName::default();
         };
-        let streaming = self.context.streaming_of_run(shell.clone());
+        let streaming = self.context.streaming(shell.clone(), None);
         let directory = connected.directory.clone();
-        StreamsByName::push(sources, &PushByName { streaming, directory })
+        StreamsByName::push(sources, &ByName { streaming, directory, name: None })
     }
 
     /// The directory, and the name in it, to which a stream may copy a source; if there is none, why.
@@ -319,25 +289,17 @@ impl<'a> Machine<'a> {
         let pushing = streaming.push(push);
         let pushing = self.context.with_sessions_ahead(pushing, logged_in.notified());
         match self.context.unless_stopped(pushing).await? {
+            Ok(streamed) => Ok(Some(streamed)),
             Err(Errno::ENAMETOOLONG) => Ok(None),
             Err(errno) => {
-                let path = super::place::printable(&push.path);
-                Err(CopyError::Read { path, errno }.into())
+                Err(CopyError::failed(format!("'{}'", printable(&push.path)), errno).into())
             }
-            Ok(Streamed::Declined(Declined::NoLogin(why))) => {
-                Err(self.context.no_login(0, why).into())
-            }
-            Ok(streamed) => Ok(Some(streamed)),
         }
     }
 
-    fn note_stream(
-        &mut self,
-        streamed: Option<Streamed>,
-        name: &Name,
-    ) -> Result<Remains, CopyError> {
+    fn note_stream(&mut self, streamed: Option<Streamed>) -> Result<Remains, CopyError> {
         match streamed {
-            Some(streamed) => self.context.note_stream(streamed, Some(name), self.results),
+            Some(streamed) => self.context.note_stream(0, streamed, self.results),
             None => Ok(Remains::Rest),
         }
     }

@@ -1,10 +1,8 @@
 //! What streams and runs have done, and the one outcome that it adds up to.
 
-use std::time::Duration;
-
 use super::Copied;
 use crate::outcome::{Outcome, Stop};
-use crate::tar::StreamOutcome;
+use crate::tar::{Link, StreamOutcome};
 
 /// What has been done so far.
 #[derive(Default)]
@@ -24,20 +22,20 @@ impl Results {
 
     pub(super) fn note_stream(&mut self, stream: StreamOutcome, is_whole: bool) {
         self.note_engine("tar");
-        self.note_link(stream.link_bytes, stream.elapsed, stream.rate);
+        self.note_link(&stream.link);
         self.streams.push((stream, is_whole));
     }
 
     pub(super) fn note_run(&mut self, run: Outcome) {
         self.runs = Some(match self.runs.take() {
             None => run,
-            Some(before) => sum(before, run),
+            Some(before) => before.and(run),
         });
     }
 
-    pub(super) fn note_link(&mut self, bytes: u64, elapsed: Duration, rate: Option<f64>) {
-        let used = bytes as f64 / elapsed.as_secs_f64().max(1e-6);
-        self.link_share = rate.map(|rate| used / rate.max(1.0)).or(self.link_share);
+    pub(super) fn note_link(&mut self, link: &Link) {
+        let used = link.bytes as f64 / link.elapsed.as_secs_f64().max(1e-6);
+        self.link_share = link.rate.map(|rate| used / rate.max(1.0)).or(self.link_share);
     }
 
     pub(super) fn note_engine(&mut self, engine: &'static str) {
@@ -63,7 +61,7 @@ impl Results {
         for (stream, is_whole) in &streams {
             outcome = Some(match (outcome, is_whole) {
                 (None, _) => stream.outcome(),
-                (Some(others), true) => sum(stream.outcome(), others),
+                (Some(others), true) => stream.outcome().and(others),
                 // The run has counted as unchanged what the stream has copied.
                 (Some(run), false) => stream.followed_by(run),
             });
@@ -75,32 +73,4 @@ impl Results {
             link_share: self.link_share,
         }
     }
-}
-
-/// The outcome of two runs of different sources.
-fn sum(mut one: Outcome, other: Outcome) -> Outcome {
-    let (sum, more) = (&mut one.counts, other.counts);
-    sum.entries += more.entries;
-    sum.dirs_made += more.dirs_made;
-    sum.files_copied += more.files_copied;
-    sum.links_made += more.links_made;
-    sum.names_made += more.names_made;
-    sum.attrs_set += more.attrs_set;
-    sum.unchanged += more.unchanged;
-    sum.skipped += more.skipped;
-    sum.failed += more.failed;
-    sum.deleted += more.deleted;
-    sum.bytes += more.bytes;
-    sum.bytes_copied += more.bytes_copied;
-    sum.bytes_resumed += more.bytes_resumed;
-    one.problems.extend(other.problems);
-    one.problems_total += other.problems_total;
-    one.stopped = one.stopped.or(other.stopped);
-    one.deletions_withheld += other.deletions_withheld;
-    one.deletions_limited |= other.deletions_limited;
-    one.owners_refused |= other.owners_refused;
-    one.elapsed += other.elapsed;
-    one.waited_for_source += other.waited_for_source;
-    one.waited_for_target += other.waited_for_target;
-    one
 }

@@ -4,45 +4,27 @@
 //! The stage may be that of a copy that is still at work. It is renamed first, so that it belongs to
 //! this copy: the other one finds that it is gone, and copies again what it lacks.
 //!
-//! | state | what happens | next |
-//! |---|---|---|
-//! | `Claim` | the stage is renamed to one of this copy; one of other options is removed | `Run`, the end |
-//! | `Run` | a run copies what is missing, and deletes what is not of the source | `Name`, the end |
-//! | `Name` | the tree gets its name | the end |
+//! 1. The stage is renamed to one of this copy; one of other options is removed.
+//! 2. A run copies what is missing, and deletes what is not of the source.
+//! 3. The tree gets its name.
 
 use base::shell::quote;
 use base::{Attr, AttrChange, Errno, Name, RemotePath, RenameMode};
 
 use super::CopyError;
-use super::context::{Connected, Context, Stage};
+use super::context::{Connected, Context};
 use super::push::path_in;
 use super::results::Results;
 use crate::job::Job;
 use crate::options::Options;
 use crate::outcome::{Doing, Problem};
 use crate::plan;
-use crate::shell::Running;
 use crate::tar::by_name::StreamsByName;
-use crate::tar::{self, LOGIN_LIMIT};
+use crate::tar::{self, LOGIN_LIMIT, Stage};
 use crate::temporary::{self, MachineRun};
 
-/// What has become of a stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Completed {
-    /// It has its name, or the results say what is wrong.
-    Done,
-    /// Another copy was faster, or the stage is of no use: what has the name, if anything, is
-    /// compared with the source.
-    Compare,
-}
-
-/// See the [module](self).
-enum State {
-    Claim(StreamsByName),
-    Run(StreamsByName),
-    Name,
-    End(Completed),
-}
+/// Limit of the output of a removal, which prints nothing.
+const ANSWER_BYTES: u64 = 64 << 10;
 
 /// One stage.
 pub(super) struct Completion<'a> {
@@ -70,10 +52,7 @@ impl<'a> Completion<'a> {
         stage: Stage,
     ) -> Result<Completion<'a>, CopyError> {
         let own = tar::stage(&stage.name, &context.plan.options);
-        let own = own.map_err(|errno| {
-            let name = stage.name.to_string();
-            CopyError::StageName { name, errno }
-        })?;
+        let own = own.map_err(|errno| CopyError::failed(stage.name.to_string(), errno))?;
         let (parent, target, to) = match source.1.is_root() {
             false => (target.clone(), target.clone(), RemotePath::from_names([&own])),
             true => {
@@ -85,55 +64,47 @@ impl<'a> Completion<'a> {
         Ok(Completion { context, connected, stage, source, found, own, whole, target, to })
     }
 
+    /// True if another copy was faster, or the stage is of no use: what has the name, if anything, is to
+    /// be compared with the source. Otherwise the tree has its name, or the results say what is wrong.
     pub(super) async fn run(
         self,
         by_name: StreamsByName,
         results: &mut Results,
-    ) -> Result<Completed, CopyError> {
-        let mut state = State::Claim(by_name);
-        loop {
-            state = match state {
-                State::Claim(by_name) => self.claim(by_name).await?,
-                State::Run(by_name) => self.complete(by_name, results).await?,
-                State::Name => self.name().await?,
-                State::End(completed) => return Ok(completed),
-            }
-        }
-    }
-
-    async fn claim(&self, by_name: StreamsByName) -> Result<State, CopyError> {
+    ) -> Result<bool, CopyError> {
         match self.rename(&self.found, &self.own).await {
             Ok(()) => {}
             // Another copy has it now, or had it.
-            Err(Errno::ENOENT) if self.exists(&self.whole).await => {
-                return Ok(State::End(Completed::Compare));
-            }
+            Err(Errno::ENOENT) if self.exists(&self.whole).await => return Ok(true),
             Err(Errno::ENOENT) => {}
             Err(errno) => {
-                let (path, rename) = (self.found.to_string(), format!("to '{}'", self.own));
-                return Err(CopyError::Rename { path, rename, errno });
+                let why = format!("cannot be renamed to '{}': {errno}", self.own);
+                return Err(CopyError::failed(format!("'{}'", self.found), why));
             }
         }
         let options = &self.context.plan.options;
         if !tar::suits(&self.stage.stage, &self.stage.name, options) {
             self.remove().await;
-            return Ok(State::End(Completed::Compare));
+            return Ok(true);
         }
         if let Some((file, attr)) = &self.stage.cut
             && !self.stage.in_doubt
-            && options.partial
+            && !options.no_partial
             && !options.sparse
         {
             self.keep_beginning(file, attr).await;
         }
-        Ok(State::Run(by_name))
+        match self.complete(by_name, results).await? {
+            true => self.name().await,
+            false => Ok(false),
+        }
     }
 
+    /// Copies what is missing; whether the tree is whole then.
     async fn complete(
         &self,
         by_name: StreamsByName,
         results: &mut Results,
-    ) -> Result<State, CopyError> {
+    ) -> Result<bool, CopyError> {
         let options = &self.context.plan.options;
         let job = Job {
             sources: vec![self.context.local_source(self.source.0, self.to.clone())?],
@@ -152,7 +123,7 @@ impl<'a> Completion<'a> {
         let tree = job.target.clone();
         let outcome = self.context.run(job, by_name, results).await?;
         if outcome.stopped.is_some() {
-            return Ok(State::End(Completed::Done));
+            return Ok(false);
         }
         let mut is_partial = outcome.problems_total > outcome.problems.len() as u64;
         for problem in &outcome.problems {
@@ -164,30 +135,26 @@ impl<'a> Completion<'a> {
                 false => "not all in it is to be there",
             };
             results.note(format!("{why} that '{}' keeps this name for now", self.own));
-            return Ok(State::End(Completed::Done));
+            return Ok(false);
         }
-        Ok(State::Name)
+        Ok(true)
     }
 
-    async fn name(&self) -> Result<State, CopyError> {
-        let Err(errno) = self.rename(&self.own, &self.whole).await else {
-            return Ok(State::End(Completed::Done));
-        };
+    /// Gives the tree its name; true as [`Completion::run`] returns it.
+    async fn name(&self) -> Result<bool, CopyError> {
+        let Err(errno) = self.rename(&self.own, &self.whole).await else { return Ok(false) };
         let remote = &self.connected.connection.remote;
         if errno == Errno::ENOENT && remote.lstat(&self.own).await == Err(Errno::ENOENT) {
             // Another copy has taken it; or nothing was copied, and the results say why.
-            return Ok(State::End(match self.exists(&self.whole).await {
-                true => Completed::Compare,
-                false => Completed::Done,
-            }));
+            return Ok(self.exists(&self.whole).await);
         }
         if self.exists(&self.whole).await {
             // The source is compared with it instead.
             self.remove().await;
-            return Ok(State::End(Completed::Compare));
+            return Ok(true);
         }
-        let (path, rename) = (self.whole.to_string(), format!("from '{}'", self.own));
-        Err(CopyError::Rename { path, rename, errno })
+        let why = format!("cannot be renamed from '{}': {errno}", self.own);
+        Err(CopyError::failed(format!("'{}'", self.whole), why))
     }
 
     /// Removes an entry that failed: it may be a file as the stream has left it, and that is not
@@ -241,14 +208,7 @@ impl<'a> Completion<'a> {
         let Some(shell) = &self.connected.shell else { return };
         let Some(path) = quote(&path_in(&self.connected.directory, &self.own)) else { return };
         let command = [b"rm -rf -- ".to_vec(), path].concat();
-        let removed = async {
-            let Running { stdin, mut stdout, exit } = shell.start(&command).await?;
-            drop(stdin);
-            // Without both the command would end.
-            let _ = tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await;
-            drop(stdout);
-            exit.await
-        };
+        let removed = shell.output(&command, ANSWER_BYTES);
         let own = &self.own;
         match tokio::time::timeout(LOGIN_LIMIT, removed).await {
             Ok(Ok(_)) => {}

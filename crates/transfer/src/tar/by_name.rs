@@ -24,15 +24,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base::{Name, RemotePath};
-use tokio::task::JoinSet;
 
-use super::{Declined, Streaming};
-use crate::compress::Method;
+use super::{Declined, Link, Streaming};
 use crate::copy;
 use crate::flow::Side;
 use crate::outcome::Problem;
-use crate::run::{Core, Run};
+use crate::run::{self, Core};
 use crate::step::Step;
+use crate::task::at_most;
 use pull::Brought;
 use worker::Worker;
 
@@ -43,26 +42,16 @@ const LOOKS: usize = 64;
 /// without a visible difference: times have a resolution of a second, and two clocks are compared.
 const SAME_TIME: Duration = Duration::from_secs(2);
 
-/// A source of which single files may be pulled in a stream.
+/// A place of which single files may be copied in a stream.
 #[derive(Clone)]
-pub struct PullByName {
+pub struct ByName {
     /// With [`Streaming::only_if_fast`] only small files, and only if there are many.
     pub streaming: Streaming,
-    /// The directory at the server that is the root of the source's remote: absolute, or relative to the
-    /// login's home.
+    /// The directory at the server that is the root of the remote: absolute, or relative to the login's
+    /// home.
     pub directory: Vec<u8>,
-    /// The entry of it that is copied; `None` for its contents.
+    /// Of a source: the entry of the directory that is copied; `None` for its contents.
     pub name: Option<Name>,
-}
-
-/// A target to which single files may be pushed in a stream.
-#[derive(Clone)]
-pub struct PushByName {
-    /// As in [`PullByName`].
-    pub streaming: Streaming,
-    /// The directory at the server that is the root of the target's remote: absolute, or relative to the
-    /// login's home.
-    pub directory: Vec<u8>,
 }
 
 /// What the streams of a run have copied.
@@ -72,21 +61,6 @@ pub struct ByNameTotals {
     pub entries: u64,
     /// The last stream.
     pub link: Option<Link>,
-}
-
-/// The use of the link by one stream.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Link {
-    /// Bytes on the link.
-    pub bytes: u64,
-    /// How long it took.
-    pub elapsed: Duration,
-    /// The part of that spent waiting for the server or the link.
-    pub waited: Duration,
-    /// As in [`StreamOutcome::rate`](super::StreamOutcome::rate).
-    pub rate: Option<f64>,
-    /// The compression.
-    pub method: Option<Method>,
 }
 
 /// Takes steps from a run, and copies their files in streams. See the [module](self).
@@ -102,6 +76,12 @@ pub struct StreamsByName {
 struct Pending(Mutex<HashMap<RemotePath, Step>>);
 
 impl Pending {
+    /// The step that requested the file of this name, as it is called in a stream.
+    fn take(&self, name: &[u8]) -> Option<Step> {
+        let path = RemotePath::parse(name.strip_prefix(b"./")?).ok()?;
+        self.steps().remove(&path)
+    }
+
     fn steps(&self) -> MutexGuard<'_, HashMap<RemotePath, Step>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -124,15 +104,16 @@ impl StreamsByName {
     /// The streams of a pull, one for each source of a job, in their order; `None` for a source without
     /// one.
     #[must_use]
-    pub fn new(sources: Vec<Option<PullByName>>) -> StreamsByName {
-        let workers = sources.into_iter().map(|collect| collect.map(Worker::pull)).collect();
+    pub fn pull(sources: Vec<Option<ByName>>) -> StreamsByName {
+        let worker = |place: ByName| Worker::new(place, None);
+        let workers = sources.into_iter().map(|place| place.map(worker)).collect();
         StreamsByName { workers, ..StreamsByName::default() }
     }
 
     /// The streams of a push of that many sources.
     #[must_use]
-    pub fn push(sources: usize, deliver: &PushByName) -> StreamsByName {
-        let worker = |source| Some(Worker::push(deliver.clone(), source));
+    pub fn push(sources: usize, target: &ByName) -> StreamsByName {
+        let worker = |source| Some(Worker::new(target.clone(), Some(source)));
         StreamsByName { workers: (0..sources).map(worker).collect(), ..StreamsByName::default() }
     }
 
@@ -166,8 +147,7 @@ impl StreamsByName {
     }
 
     /// Takes the step, or returns it, perhaps with others that were taken before.
-    pub(crate) async fn take(&mut self, run: &Run, step: Step) -> Vec<Step> {
-        let core = run.core();
+    pub(crate) async fn take(&mut self, core: &Arc<Core>, step: Step) -> Vec<Step> {
         let source = step.source;
         let Some(Some(worker)) = self.workers.get_mut(source) else { return vec![step] };
         let need = worker.need(core, &step);
@@ -185,10 +165,10 @@ impl StreamsByName {
         let prepared = tokio::select! {
             biased;
             () = core.stopped() => return Vec::new(),
-            prepared = prepare(run, &step, remote_side) => prepared,
+            prepared = prepare(core, &step, remote_side) => prepared,
         };
         if let Err(problem) = prepared {
-            run.ended(step, Err(problem));
+            core.ended(&step, Err(problem));
             return Vec::new();
         }
         let worker = self.workers[source].as_mut().expect("it was there");
@@ -240,10 +220,10 @@ impl StreamsByName {
 
 /// Creates the step's directory, and removes temporary files that earlier runs have left of the step.
 /// At a server these are removed when the file has its name, since now each would cost a round trip.
-async fn prepare(run: &Run, step: &Step, remote_side: Side) -> Result<(), Problem> {
-    run.ready(step).await?;
+async fn prepare(core: &Core, step: &Step, remote_side: Side) -> Result<(), Problem> {
+    run::ready(step).await?;
     if remote_side == Side::Source {
-        copy::remove_stale(run.core(), step).await;
+        copy::remove_stale(core, step).await;
     }
     Ok(())
 }
@@ -259,44 +239,28 @@ fn seconds(time: SystemTime) -> i64 {
 }
 
 /// Returns the steps of the files that differ from their source, and of those changed after
-/// `torn_since`, in seconds; they no longer count as copied. Files that were not checked when the run is
-/// stopped are kept.
+/// `torn_since`, in seconds; they no longer count as copied. Nothing is checked after the run is stopped.
 async fn look_again(
     core: &Arc<Core>,
     source: usize,
     brought: Vec<Brought>,
     torn_since: Option<i64>,
 ) -> Vec<Step> {
-    let mut looking = JoinSet::new();
-    let mut left = Vec::new();
-    let mut brought = brought.into_iter();
-    loop {
-        while looking.len() < LOOKS
-            && let Some(one) = brought.next()
-        {
-            let remote = core.job.sources[source].tree.remote.clone();
-            looking.spawn(async move {
-                let now = remote.lstat(&one.from).await;
-                (one, now)
-            });
+    let looks = brought.into_iter().map(|one| {
+        let core = core.clone();
+        async move {
+            let now = core.job.sources[source].tree.remote.lstat(&one.from).await;
+            let torn = torn_since.is_some_and(|since| one.is_changed_since(since));
+            let differs = torn || !now.is_ok_and(|now| one.is_still(&now));
+            differs.then(|| {
+                core.take_back(&one.action, one.bytes);
+                one.again(source)
+            })
         }
-        let looked = tokio::select! {
-            biased;
-            () = core.stopped() => return left,
-            looked = looking.join_next() => looked,
-        };
-        let (one, now) = match looked {
-            None => return left,
-            Some(Ok(looked)) => looked,
-            Some(Err(error)) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => continue,
-            },
-        };
-        let torn = torn_since.is_some_and(|since| one.is_changed_since(since));
-        if torn || !now.is_ok_and(|now| one.is_still(&now)) {
-            core.take_back(&one.action, one.bytes);
-            left.push(one.again(source));
-        }
+    });
+    tokio::select! {
+        biased;
+        () = core.stopped() => Vec::new(),
+        looked = at_most(LOOKS, looks) => looked.into_iter().flatten().collect(),
     }
 }

@@ -7,7 +7,7 @@ use base::{Attr, Errno, FileKind, RemotePath};
 use crate::events::{Entry, Events, Progress};
 use crate::outcome::{Counts, Doing};
 use crate::sink::Finished;
-use crate::step::{Action, Skip, Why};
+use crate::step::Action;
 
 /// The counts of a stream, and their observers.
 pub(super) struct Counters {
@@ -45,37 +45,15 @@ impl Counters {
         Progress::add(&self.progress.bytes_planned, bytes);
     }
 
-    pub(super) fn directory(&mut self, name: &RemotePath) {
-        self.counts.dirs_made += 1;
-        self.done(name, FileKind::Directory, 0, &Action::MakeDir);
-    }
-
-    pub(super) fn file(&mut self, name: &RemotePath, bytes: u64) {
-        self.counts.files_copied += 1;
-        self.counts.bytes_copied += bytes;
-        Progress::add(&self.progress.files_done, 1);
-        self.done(name, FileKind::Regular, bytes, &Action::Copy(Why::New));
-    }
-
-    pub(super) fn symlink(&mut self, name: &RemotePath) {
-        self.counts.links_made += 1;
-        self.done(name, FileKind::Symlink, 0, &Action::MakeLink(Why::New));
-    }
-
-    pub(super) fn hard_link(&mut self, name: &RemotePath, first: &RemotePath) {
-        self.counts.names_made += 1;
-        self.done(name, FileKind::Regular, 0, &Action::HardLink { first: first.clone() });
-    }
-
-    /// Counts a device or a pipe.
-    pub(super) fn special(&mut self, name: &RemotePath, kind: FileKind) {
-        self.counts.files_copied += 1;
-        self.done(name, kind, 0, &Action::Copy(Why::New));
-    }
-
-    pub(super) fn skip(&mut self, name: &RemotePath, kind: FileKind) {
-        self.counts.skipped += 1;
-        self.done(name, kind, 0, &Action::Skip(Skip::Special));
+    /// Counts an entry for which `action` has succeeded.
+    pub(super) fn done(&mut self, name: &RemotePath, kind: FileKind, bytes: u64, action: &Action) {
+        if kind == FileKind::Regular && matches!(action, Action::Copy(_)) {
+            Progress::add(&self.progress.files_done, 1);
+        }
+        self.counts.entries += 1;
+        self.counts.add(action, bytes, 0);
+        Progress::add(&self.progress.entries, 1);
+        self.events.entry(Entry { name, kind, bytes, action, problem: None });
     }
 
     /// Counts an entry that could not be copied. The run that tries it again reports the problem.
@@ -89,15 +67,4 @@ impl Counters {
         self.owners_refused |= finished.owner_refused;
         self.missed += finished.xattrs_refused as u64;
     }
-
-    fn done(&mut self, name: &RemotePath, kind: FileKind, bytes: u64, action: &Action) {
-        self.counts.entries += 1;
-        Progress::add(&self.progress.entries, 1);
-        self.events.entry(Entry { name, kind, bytes, action, problem: None });
-    }
-}
-
-/// Whether a file system is full, so that further files would fail, too.
-pub(super) fn is_full(errno: Errno) -> bool {
-    matches!(errno, Errno::ENOSPC | Errno::EDQUOT)
 }

@@ -35,7 +35,7 @@ fn with_checksums(data: &[u8]) -> Vec<u8> {
 }
 
 /// Any bytes as an archive: what is read of a member is not more than the archive has.
-pub(crate) fn tar_reader(data: &[u8]) {
+pub fn tar_reader(data: &[u8]) {
     let archive = with_checksums(data);
     let mut reader = Reader::new(&archive[..], Xattrs::All);
     while let Ok(Some(member)) = reader.next() {
@@ -55,7 +55,7 @@ pub(crate) fn tar_reader(data: &[u8]) {
 
 /// Any bytes as an archive that is unpacked: nothing is made, changed or removed outside of the
 /// directory.
-pub(crate) fn unpack(data: &[u8]) {
+pub fn unpack(data: &[u8]) {
     let Some((flags, archive)) = data.split_first() else { return };
     let archive = with_checksums(archive);
     let outside = tempfile::tempdir().expect("a temporary directory");
@@ -88,7 +88,7 @@ pub(crate) fn unpack(data: &[u8]) {
 }
 
 /// Any bytes as the answer of the server's `find`: in which pieces they come changes nothing.
-pub(crate) fn listing(data: &[u8]) {
+pub fn listing(data: &[u8]) {
     let Some((piece, answer)) = data.split_first() else { return };
     let whole = heard(answer, answer.len().max(1));
     let pieces = heard(answer, usize::from(*piece) + 1);

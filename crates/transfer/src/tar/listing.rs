@@ -32,9 +32,9 @@ use tokio::io::AsyncReadExt;
 use crate::job::below;
 use crate::options::Options;
 use crate::plan::Ahead;
-use crate::shell::{Running, Shell};
+use crate::shell::{Running, Shell, ShellError, plain_path};
 
-use super::peer::{Ended, Peer};
+use super::peer::Peer;
 use super::script::{self, State};
 use records::Records;
 
@@ -108,13 +108,13 @@ pub async fn log_in(
     top: &RemotePath,
     options: &Options,
 ) -> Result<Option<SftpLogin>, String> {
-    let directory = script::plain_path(directory);
-    let command = script::tree(&directory, &script::plain_path(top.as_bytes()), options);
+    let directory = plain_path(directory);
+    let command = script::tree(&directory, &plain_path(top.as_bytes()), options);
     let Some(command) = command else { return Ok(None) };
     let talk = async {
         let mut peer = Peer::greet(&**shell, &command, script::LIST_AND_SERVE).await?;
         if !peer.greeting.has_sftp {
-            return Err(Ended::Refused("its server of SFTP is not found".to_owned()));
+            return Err(ShellError::Refused("its server of SFTP is not found".to_owned()));
         }
         let listing = match peer.greeting.state {
             State::Bare => read(&mut peer.running, limit(options)).await?,
@@ -124,7 +124,7 @@ pub async fn log_in(
     };
     match talk.await {
         Ok(left) => Ok(Some(left)),
-        Err(Ended::NoLogin(why)) => Err(why),
+        Err(ShellError::NoLogin(why)) => Err(why),
         Err(ended) => {
             tracing::debug!("no session with a listing: {}", ended.why());
             Ok(None)
@@ -136,20 +136,22 @@ pub async fn log_in(
 ///
 /// # Errors
 /// If the listing has no end. Then the session cannot be used.
-pub(super) async fn read(running: &mut Running, limit: usize) -> Result<Option<Listing>, Ended> {
+pub(super) async fn read(
+    running: &mut Running,
+    limit: usize,
+) -> Result<Option<Listing>, ShellError> {
     let mut answer = Answer::new(limit);
     let mut block = vec![0; READ_BYTES];
-    let lost = |error: io::Error| Ended::Lost(error.to_string());
     loop {
         let read = tokio::time::timeout(SILENCE, running.stdout.read(&mut block));
         let len = match read.await {
-            Ok(read) => read.map_err(lost)?,
-            Err(_) => return Err(Ended::Lost("a listing does not go on".to_owned())),
+            Ok(read) => read?,
+            Err(_) => return Err(ShellError::Lost("a listing does not go on".to_owned())),
         };
         if len == 0 {
-            return Err(Ended::Lost("a listing has no end".to_owned()));
+            return Err(ShellError::Lost("a listing has no end".to_owned()));
         }
-        if answer.take(&block[..len]).map_err(lost)? {
+        if answer.take(&block[..len])? {
             return Ok(answer.listing());
         }
     }

@@ -24,7 +24,10 @@ impl Kind {
             Kind::File | Kind::HardLink => FileKind::Regular,
             Kind::Symlink => FileKind::Symlink,
             Kind::Directory => FileKind::Directory,
-            Kind::Other(letter) => special(letter).unwrap_or(FileKind::Socket),
+            Kind::Other(letter) => {
+                let special = SPECIALS.iter().find(|(it, _)| *it == letter);
+                special.map_or(FileKind::Socket, |(_, kind)| *kind)
+            }
         }
     }
 }
@@ -76,14 +79,13 @@ impl Member {
     }
 }
 
-/// The kind of a special member, by its letter; `None` for an unknown letter.
-pub(super) fn special(letter: u8) -> Option<FileKind> {
-    match letter {
-        b'3' => Some(FileKind::CharDevice),
-        b'4' => Some(FileKind::BlockDevice),
-        b'6' => Some(FileKind::Fifo),
-        _ => None,
-    }
+/// Special members, with their letters.
+const SPECIALS: [(u8, FileKind); 3] =
+    [(b'3', FileKind::CharDevice), (b'4', FileKind::BlockDevice), (b'6', FileKind::Fifo)];
+
+/// The letter of a special member; `None` for a kind that an archive does not have.
+pub(super) fn letter(kind: FileKind) -> Option<u8> {
+    SPECIALS.iter().find(|(_, it)| *it == kind).map(|(letter, _)| *letter)
 }
 
 /// Zeros that follow `bytes` of data.

@@ -16,11 +16,12 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
 use crate::options::Options;
 use crate::outcome::Doing;
 use crate::setid;
+use crate::step::{Action, Skip, Why};
 
 use super::counters::Counters;
-use super::member::{Kind, Member};
+use super::member::{Kind, Member, letter};
 use super::reader::Piece;
-use super::receive::attr;
+use super::receive::{Broken, attr};
 use super::writer;
 
 /// How much is gathered before it is sent.
@@ -53,8 +54,18 @@ struct Place {
     name: RemotePath,
 }
 
-fn errno(error: rustix::io::Errno) -> Errno {
-    Errno::from_raw(error.raw_os_error())
+/// Makes of an error what was missed, for `map_err`.
+fn failed(doing: Doing) -> impl Fn(rustix::io::Errno) -> Broken {
+    move |error| Broken::Here(doing, local::errno(error))
+}
+
+/// Why an entry was missed, if it was and the archive can go on.
+fn missed(packed: Result<(), Broken>) -> io::Result<Option<(Doing, Errno)>> {
+    match packed {
+        Ok(()) => Ok(None),
+        Err(Broken::Here(doing, errno)) => Ok(Some((doing, errno))),
+        Err(Broken::There(error)) => Err(error),
+    }
 }
 
 impl<'a, W: Write> Packer<'a, W> {
@@ -79,7 +90,7 @@ impl<'a, W: Write> Packer<'a, W> {
         to: &RemotePath,
     ) -> io::Result<()> {
         let place = Place { path: stage.to_vec(), name: to.clone() };
-        self.entry(directory, from, FileType::Unknown, &place, 0)
+        self.entry(directory, from, None, &place, 0)
     }
 
     /// Packs the entry `name` of `directory`, which is no directory itself, as `path`; it becomes
@@ -95,21 +106,10 @@ impl<'a, W: Write> Packer<'a, W> {
         path: Vec<u8>,
         to: &RemotePath,
     ) -> io::Result<bool> {
-        let (missed, place) = (self.counters.missed, Place { path, name: to.clone() });
-        let (directory, name) = (directory.as_fd(), name.as_bytes());
-        match kind {
-            FileKind::Regular => self.file(directory, name, &place)?,
-            FileKind::Symlink => self.symlink(directory, name, &place)?,
-            FileKind::CharDevice => {
-                self.special(directory, name, FileType::CharacterDevice, &place)?;
-            }
-            FileKind::BlockDevice => {
-                self.special(directory, name, FileType::BlockDevice, &place)?
-            }
-            FileKind::Fifo => self.special(directory, name, FileType::Fifo, &place)?,
-            FileKind::Directory | FileKind::Socket => return Ok(false),
-        }
-        Ok(self.counters.missed == missed)
+        let place = Place { path, name: to.clone() };
+        let missed = missed(self.leaf(directory.as_fd(), name.as_bytes(), kind, &place))?;
+        tracing::debug!(?missed, "{to}");
+        Ok(missed.is_none())
     }
 
     /// Sends what is packed.
@@ -142,39 +142,45 @@ impl<'a, W: Write> Packer<'a, W> {
         if self.buffer.len() < SEND_BYTES { Ok(()) } else { self.send() }
     }
 
-    fn missed(&mut self, place: &Place, doing: Doing, errno: Errno) {
-        self.counters.missed(&place.name, doing, errno);
-    }
-
+    /// Packs an entry and all below it. What cannot be read is missed.
     fn entry(
         &mut self,
         parent: BorrowedFd<'_>,
         name: &[u8],
-        kind: FileType,
+        kind: Option<FileKind>,
         place: &Place,
         depth: usize,
     ) -> io::Result<()> {
+        if let Some((doing, errno)) = missed(self.try_entry(parent, name, kind, place, depth))? {
+            self.counters.missed(&place.name, doing, errno);
+        }
+        Ok(())
+    }
+
+    fn try_entry(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &[u8],
+        kind: Option<FileKind>,
+        place: &Place,
+        depth: usize,
+    ) -> Result<(), Broken> {
         let kind = match kind {
+            Some(kind) => kind,
             // Some file systems do not report it.
-            FileType::Unknown => {
-                match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-                    Ok(stat) => FileType::from_raw_mode(stat.st_mode),
-                    Err(error) => {
-                        self.missed(place, Doing::LookSource, errno(error));
-                        return Ok(());
-                    }
-                }
+            None => {
+                let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
+                let stat = stat.map_err(failed(Doing::LookSource))?;
+                let kind = FileKind::from_mode(stat.st_mode);
+                kind.ok_or(Broken::Here(Doing::LookSource, Errno::EIO))?
             }
-            kind => kind,
         };
-        if self.options.filter.excludes(&place.name, kind == FileType::Directory) {
+        if self.options.filter.excludes(&place.name, kind == FileKind::Directory) {
             return Ok(());
         }
         match kind {
-            FileType::RegularFile => self.file(parent, name, place),
-            FileType::Directory => self.directory(parent, name, place, depth),
-            FileType::Symlink => self.symlink(parent, name, place),
-            other => self.special(parent, name, other, place),
+            FileKind::Directory => self.directory(parent, name, place, depth),
+            kind => self.leaf(parent, name, kind, place),
         }
     }
 
@@ -184,59 +190,60 @@ impl<'a, W: Write> Packer<'a, W> {
         name: &[u8],
         place: &Place,
         depth: usize,
-    ) -> io::Result<()> {
+    ) -> Result<(), Broken> {
+        let failed = failed(Doing::ListSource);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = rustix::fs::openat(parent, name, flags, Mode::empty())
-            .and_then(|directory| Ok((rustix::fs::fstat(&directory)?, directory)));
-        let (stat, directory) = match opened {
-            Ok(opened) => opened,
-            Err(error) => {
-                self.missed(place, Doing::ListSource, errno(error));
-                return Ok(());
-            }
-        };
+        let directory = rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(&failed)?;
+        let stat = rustix::fs::fstat(&directory).map_err(&failed)?;
         let device = *self.device.get_or_insert(stat.st_dev);
         if self.options.one_file_system && device != stat.st_dev {
             // The run that checks it again reports the problem.
-            self.missed(place, Doing::ListSource, Errno::EXDEV);
-            return Ok(());
+            return Err(Broken::Here(Doing::ListSource, Errno::EXDEV));
         }
         if depth >= DEPTH_LIMIT {
-            self.missed(place, Doing::ListSource, Errno::ENAMETOOLONG);
-            return Ok(());
+            return Err(Broken::Here(Doing::ListSource, Errno::ENAMETOOLONG));
         }
         let member = self.member(place, Kind::Directory, &stat, self.xattrs(&directory));
         writer::append(&mut self.buffer, &member);
         self.send_if_full()?;
-        self.counters.directory(&place.name);
-        match entries(&directory) {
-            Err(error) => self.missed(place, Doing::ListSource, errno(error)),
-            Ok(entries) => {
-                for (name, kind) in entries {
-                    // The kernel's names are names.
-                    let Ok(below) = Name::new(&name) else { continue };
-                    let path = [&place.path[..], b"/", &name].concat();
-                    let place = Place { path, name: place.name.join(&below) };
-                    self.entry(directory.as_fd(), &name, kind, &place, depth + 1)?;
-                }
-            }
+        self.counters.done(&place.name, FileKind::Directory, 0, &Action::MakeDir);
+        for (name, kind) in entries(&directory).map_err(&failed)? {
+            let path = [&place.path[..], b"/", name.as_bytes()].concat();
+            let place = Place { path, name: place.name.join(&name) };
+            self.entry(directory.as_fd(), name.as_bytes(), kind, &place, depth + 1)?;
         }
         Ok(())
     }
 
-    fn symlink(&mut self, parent: BorrowedFd<'_>, name: &[u8], place: &Place) -> io::Result<()> {
-        let read = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)
-            .and_then(|stat| Ok((stat, rustix::fs::readlinkat(parent, name, Vec::new())?)));
-        match read {
-            Ok((stat, target)) => {
-                let member = self.member(place, Kind::Symlink, &stat, Vec::new());
-                let member = Member { link: target.into_bytes(), ..member };
-                writer::append(&mut self.buffer, &member);
-                self.counters.symlink(&place.name);
-            }
-            Err(error) => self.missed(place, Doing::Read, errno(error)),
+    /// Packs what is no directory.
+    fn leaf(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &[u8],
+        kind: FileKind,
+        place: &Place,
+    ) -> Result<(), Broken> {
+        match kind {
+            FileKind::Regular => self.file(parent, name, place)?,
+            FileKind::Symlink => self.symlink(parent, name, place)?,
+            kind => self.special(parent, name, kind, place)?,
         }
-        self.send_if_full()
+        Ok(self.send_if_full()?)
+    }
+
+    fn symlink(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &[u8],
+        place: &Place,
+    ) -> Result<(), Broken> {
+        let failed = failed(Doing::Read);
+        let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).map_err(&failed)?;
+        let target = rustix::fs::readlinkat(parent, name, Vec::new()).map_err(&failed)?;
+        let member = self.member(place, Kind::Symlink, &stat, Vec::new());
+        writer::append(&mut self.buffer, &Member { link: target.into_bytes(), ..member });
+        self.counters.done(&place.name, FileKind::Symlink, 0, &Action::MakeLink(Why::New));
+        Ok(())
     }
 
     /// A device or a pipe, where they are wanted; an archive has no sockets.
@@ -244,77 +251,66 @@ impl<'a, W: Write> Packer<'a, W> {
         &mut self,
         parent: BorrowedFd<'_>,
         name: &[u8],
-        kind: FileType,
+        kind: FileKind,
         place: &Place,
-    ) -> io::Result<()> {
-        let letter = match kind {
-            FileType::CharacterDevice => b'3',
-            FileType::BlockDevice => b'4',
-            FileType::Fifo => b'6',
-            _ => 0,
-        };
-        if letter == 0 || !self.options.specials {
-            self.counters.skip(&place.name, file_kind(kind));
+    ) -> Result<(), Broken> {
+        let Some(letter) = letter(kind).filter(|_| self.options.specials) else {
+            self.counters.done(&place.name, kind, 0, &Action::Skip(Skip::Special));
             return Ok(());
+        };
+        let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
+        let stat = stat.map_err(failed(Doing::Read))?;
+        if FileKind::from_mode(stat.st_mode) != Some(kind) {
+            return Err(Broken::Here(Doing::Read, Errno::ESTALE));
         }
-        match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == kind => {
-                let member = self.member(place, Kind::Other(letter), &stat, Vec::new());
-                writer::append(&mut self.buffer, &member);
-                self.counters.special(&place.name, file_kind(kind));
-            }
-            Ok(_) => self.missed(place, Doing::Read, Errno::ESTALE),
-            Err(error) => self.missed(place, Doing::Read, errno(error)),
-        }
-        self.send_if_full()
+        let member = self.member(place, Kind::Other(letter), &stat, Vec::new());
+        writer::append(&mut self.buffer, &member);
+        self.counters.done(&place.name, kind, 0, &Action::Copy(Why::New));
+        Ok(())
     }
 
-    fn file(&mut self, parent: BorrowedFd<'_>, name: &[u8], place: &Place) -> io::Result<()> {
+    fn file(&mut self, parent: BorrowedFd<'_>, name: &[u8], place: &Place) -> Result<(), Broken> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let opened = rustix::fs::openat(parent, name, flags | OFlags::CLOEXEC, Mode::empty())
-            .and_then(|file| Ok((rustix::fs::fstat(&file)?, file)));
-        let (stat, file) = match opened {
-            Ok((stat, file)) if FileType::from_raw_mode(stat.st_mode).is_file() => (stat, file),
-            Ok(_) => {
-                self.missed(place, Doing::Read, Errno::ESTALE);
-                return Ok(());
-            }
-            Err(error) => {
-                self.missed(place, Doing::Read, errno(error));
-                return Ok(());
-            }
-        };
+        let file = rustix::fs::openat(parent, name, flags | OFlags::CLOEXEC, Mode::empty())
+            .map_err(failed(Doing::Read))?;
+        let stat = rustix::fs::fstat(&file).map_err(failed(Doing::Read))?;
+        let changed = Broken::Here(Doing::Read, Errno::ESTALE);
+        if !FileType::from_raw_mode(stat.st_mode).is_file() {
+            return Err(changed);
+        }
         if self.is_further_name(place, &stat) {
-            return self.send_if_full();
+            return Ok(());
         }
         let size = stat.st_size as u64;
         self.counters.begin_file(size);
-        let member = self.member(place, Kind::File, &stat, self.xattrs(&file));
+        let mut member = self.member(place, Kind::File, &stat, self.xattrs(&file));
         self.counters.sending = Some((place.name.clone(), attr(&member, FileKind::Regular)));
         let file = File::from(file);
         let pieces = self.options.sparse.then(|| pieces(&file, &stat)).flatten();
-        let whole = match pieces {
-            Some(pieces) => self.pieces(&file, member, &pieces)?,
-            None => {
-                writer::append(&mut self.buffer, &member);
-                let whole = self.content(&file, 0, size)?;
-                writer::append_padding(&mut self.buffer, size);
-                whole
-            }
-        };
+        let map = pieces.as_deref().map_or(Vec::new(), writer::sparse_map);
+        if let Some(pieces) = &pieces {
+            member.sparse_bytes = Some(size);
+            member.stored_bytes = map.len() as u64 + pieces.iter().map(|(_, len)| len).sum::<u64>();
+        }
+        writer::append(&mut self.buffer, &member);
+        self.buffer.extend_from_slice(&map);
+        let mut whole = true;
+        for (at, len) in pieces.unwrap_or_else(|| vec![(0, size)]) {
+            whole &= self.content(&file, at, len)?;
+        }
+        writer::append_padding(&mut self.buffer, member.stored_bytes);
         let after = rustix::fs::fstat(&file);
         let is_same = |after: Stat| {
             (after.st_size, after.st_mtime, after.st_mtime_nsec)
                 == (stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
         };
-        if whole && after.is_ok_and(is_same) {
-            self.counters.file(&place.name, size);
-        } else {
-            self.missed(place, Doing::Read, Errno::ESTALE);
+        let is_good = whole && after.is_ok_and(is_same);
+        if is_good {
+            self.counters.done(&place.name, FileKind::Regular, size, &Action::Copy(Why::New));
         }
         self.send_if_full()?;
         self.counters.sending = None;
-        Ok(())
+        if is_good { Ok(()) } else { Err(changed) }
     }
 
     /// Packs a name of a file that another name of was packed before.
@@ -323,10 +319,11 @@ impl<'a, W: Write> Packer<'a, W> {
             return false;
         }
         let identity = (stat.st_dev, stat.st_ino);
-        if let Some((first, shown)) = self.names.get(&identity).cloned() {
+        if let Some((link, first)) = self.names.get(&identity).cloned() {
             let member = self.member(place, Kind::HardLink, stat, Vec::new());
-            writer::append(&mut self.buffer, &Member { link: first, stored_bytes: 0, ..member });
-            self.counters.hard_link(&place.name, &shown);
+            writer::append(&mut self.buffer, &Member { link, stored_bytes: 0, ..member });
+            let action = Action::HardLink { first };
+            self.counters.done(&place.name, FileKind::Regular, 0, &action);
             return true;
         }
         if self.names.len() < NAMES_LIMIT {
@@ -335,49 +332,28 @@ impl<'a, W: Write> Packer<'a, W> {
         false
     }
 
-    /// Packs a sparse file: its map, and what is between its holes.
-    fn pieces(&mut self, file: &File, member: Member, pieces: &[Piece]) -> io::Result<bool> {
-        let map = writer::sparse_map(pieces);
-        let stored: u64 = pieces.iter().map(|(_, len)| len).sum();
-        let stored_bytes = map.len() as u64 + stored;
-        let sparse_bytes = Some(member.stored_bytes);
-        writer::append(&mut self.buffer, &Member { stored_bytes, sparse_bytes, ..member });
-        self.buffer.extend_from_slice(&map);
-        let mut whole = true;
-        for (at, len) in pieces {
-            whole &= self.content(file, *at, *len)?;
-        }
-        writer::append_padding(&mut self.buffer, stored_bytes);
-        Ok(whole)
-    }
-
     /// Packs `len` bytes from `at` on; false where some had to be made up.
     fn content(&mut self, file: &File, at: u64, len: u64) -> io::Result<bool> {
-        let mut done = 0;
-        let mut whole = true;
+        let (mut done, mut whole) = (0, true);
         while done < len {
             let wanted = (len - done).min(READ_BYTES as u64) as usize;
             let start = self.buffer.len();
             self.buffer.resize(start + wanted, 0);
-            let read = match whole {
-                true => file.read_at(&mut self.buffer[start..], at + done),
-                // What is missing are zeros.
-                false => Ok(wanted),
-            };
-            match read {
-                Ok(read) if read > 0 => {
-                    self.buffer.truncate(start + read);
-                    self.counters.bytes(read as u64);
-                    done += read as u64;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-                    self.buffer.truncate(start);
-                }
-                Ok(_) | Err(_) => {
-                    self.buffer.truncate(start);
-                    whole = false;
-                }
+            // What is missing are zeros.
+            let mut read = wanted;
+            if whole {
+                read = match file.read_at(&mut self.buffer[start..], at + done) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+                    read => {
+                        let read = read.unwrap_or(0);
+                        whole = read > 0;
+                        read
+                    }
+                };
             }
+            self.buffer.truncate(start + read);
+            self.counters.bytes(read as u64);
+            done += read as u64;
             self.send_if_full()?;
         }
         Ok(whole)
@@ -433,23 +409,14 @@ impl<'a, W: Write> Packer<'a, W> {
 /// Linux's limit of all names of a file's attributes, and of one value.
 const XATTR_BYTES: usize = 64 << 10;
 
-fn file_kind(kind: FileType) -> FileKind {
-    match kind {
-        FileType::Socket => FileKind::Socket,
-        FileType::BlockDevice => FileKind::BlockDevice,
-        FileType::CharacterDevice => FileKind::CharDevice,
-        _ => FileKind::Fifo,
-    }
-}
-
-/// The entries of a directory, without `.` and `..`.
-fn entries(directory: &OwnedFd) -> rustix::io::Result<Vec<(Vec<u8>, FileType)>> {
+/// The entries of a directory, without `.` and `..`, with their kinds where these are reported.
+fn entries(directory: &OwnedFd) -> rustix::io::Result<Vec<(Name, Option<FileKind>)>> {
     let mut entries = Vec::new();
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if name != b"." && name != b".." {
-            entries.push((name.to_vec(), entry.file_type()));
+        // The kernel's names are names, but for these two.
+        if let Ok(name) = Name::new(entry.file_name().to_bytes()) {
+            entries.push((name, FileKind::from_mode(entry.file_type().as_raw_mode())));
         }
     }
     Ok(entries)

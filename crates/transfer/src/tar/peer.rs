@@ -32,40 +32,12 @@ const LINE_LIMIT_BYTES: usize = 4096;
 pub(super) struct Peer {
     pub running: Running,
     pub greeting: Greeting,
+    /// The compression of the archive.
+    pub method: Option<Method>,
     /// The round trip, if it was measured.
     pub round_trip: Option<Duration>,
     /// The link's rate from the server in bytes per second, if it was measured.
     pub rate: Option<f64>,
-}
-
-/// Why the dialogue ended.
-#[derive(Debug)]
-pub(super) enum Ended {
-    /// The server runs no commands.
-    Refused(String),
-    /// The connection was lost.
-    Lost(String),
-    /// The login failed.
-    NoLogin(String),
-}
-
-impl Ended {
-    /// The reason, for the log.
-    pub(super) fn why(self) -> String {
-        match self {
-            Ended::Refused(why) | Ended::Lost(why) | Ended::NoLogin(why) => why,
-        }
-    }
-}
-
-impl From<ShellError> for Ended {
-    fn from(error: ShellError) -> Ended {
-        match error {
-            ShellError::Refused(why) => Ended::Refused(why),
-            ShellError::Lost(why) => Ended::Lost(why),
-            ShellError::NoLogin(why) => Ended::NoLogin(why),
-        }
-    }
 }
 
 impl Peer {
@@ -75,7 +47,7 @@ impl Peer {
         shell: &dyn Shell,
         command: &[u8],
         words: &[u8],
-    ) -> Result<Peer, Ended> {
+    ) -> Result<Peer, ShellError> {
         within(LOGIN_LIMIT, Peer::greet_patiently(shell, command, words)).await
     }
 
@@ -83,7 +55,7 @@ impl Peer {
         shell: &dyn Shell,
         command: &[u8],
         words: &[u8],
-    ) -> Result<Peer, Ended> {
+    ) -> Result<Peer, ShellError> {
         let mut running = shell.start(command).await?;
         // If the command does not read, its answer is the error.
         let _ = running.stdin.write_all(words).await;
@@ -97,14 +69,16 @@ impl Peer {
             }
             seen += line.len() + 1;
             if seen > NOISE_LIMIT_BYTES {
-                return Err(Ended::Refused("it answers something else than a shell does".into()));
+                return Err(ShellError::Refused(
+                    "it answers something else than a shell does".into(),
+                ));
             }
         };
-        Ok(Peer { running, greeting, round_trip: None, rate: None })
+        Ok(Peer { running, greeting, method: None, round_trip: None, rate: None })
     }
 
     /// Measures the round trip.
-    pub(super) async fn measure_round_trip(&mut self) -> Result<Duration, Ended> {
+    pub(super) async fn measure_round_trip(&mut self) -> Result<Duration, ShellError> {
         let since = Instant::now();
         self.ask("hello", ANSWER_LIMIT).await?;
         let round_trip = since.elapsed();
@@ -113,22 +87,23 @@ impl Peer {
     }
 
     /// Whether there are files for which several sessions are faster than one stream.
-    pub(super) async fn has_big_files(&mut self) -> Result<bool, Ended> {
+    pub(super) async fn has_big_files(&mut self) -> Result<bool, ShellError> {
         Ok(self.number("big").await? > 0)
     }
 
-    /// The compression that pays on this link and for this data.
-    pub(super) async fn method(
+    /// Chooses the compression that pays on this link and for this data.
+    pub(super) async fn choose_method(
         &mut self,
         wish: Compress,
         can_sample: bool,
-    ) -> Result<Option<Method>, Ended> {
+    ) -> Result<(), ShellError> {
         match wish {
-            Compress::Never => return Ok(None),
+            Compress::Never => return Ok(()),
             Compress::Always(method) => {
-                return Ok(Some(method).filter(|it| self.greeting.methods.contains(it)));
+                self.method = Some(method).filter(|it| self.greeting.methods.contains(it));
+                return Ok(());
             }
-            Compress::Auto if self.greeting.methods.is_empty() => return Ok(None),
+            Compress::Auto if self.greeting.methods.is_empty() => return Ok(()),
             Compress::Auto => {}
         }
         let mut rates = Vec::new();
@@ -141,31 +116,32 @@ impl Peer {
         };
         self.rate = Some(rate);
         tracing::debug!("of the link's rate, in bytes a second: {rates:?}");
-        let Some(method) = compress::candidate(rate, &self.greeting.methods) else {
-            return Ok(None);
-        };
-        if can_sample {
+        let candidate = compress::candidate(rate, &self.greeting.methods);
+        if let Some(method) = candidate
+            && can_sample
+        {
             let packed = self.number(&format!("sample-{method}")).await?;
             if !compress::is_worth(SAMPLE_BYTES, packed) {
-                return Ok(None);
+                return Ok(());
             }
         }
-        Ok(Some(method))
+        self.method = candidate;
+        Ok(())
     }
 
     /// Starts the archive.
-    pub(super) async fn begin(&mut self, method: Option<Method>) -> Result<(), Ended> {
-        self.say(method.map_or("plain", Method::name)).await
+    pub(super) async fn begin(&mut self) -> Result<(), ShellError> {
+        self.say(self.method.map_or("plain", Method::name)).await
     }
 
     /// Replaces the shell by an SFTP server.
-    pub(super) async fn serve(&mut self) -> Result<(), Ended> {
+    pub(super) async fn serve(&mut self) -> Result<(), ShellError> {
         self.say("sftp").await
     }
 
     /// The link's rate from the server, in bytes per second, from the first byte of an answer to its
     /// last.
-    async fn measure_rate(&mut self) -> Result<f64, Ended> {
+    async fn measure_rate(&mut self) -> Result<f64, ShellError> {
         self.say("rate").await?;
         let mut block = vec![0; RATE_BYTES];
         let stdout = &mut self.running.stdout;
@@ -173,41 +149,39 @@ impl Peer {
             let first = stdout.read(&mut block).await?;
             let since = Instant::now();
             stdout.read_exact(&mut block[first..]).await?;
-            Ok::<_, std::io::Error>((RATE_BYTES - first, since.elapsed()))
+            Ok((RATE_BYTES - first, since.elapsed()))
         };
-        let read = async { read.await.map_err(|error| Ended::Lost(error.to_string())) };
         let (bytes, took) = within(LONG_ANSWER_LIMIT, read).await?;
         Ok(bytes as f64 / took.as_secs_f64().max(1e-6))
     }
 
-    async fn number(&mut self, word: &str) -> Result<u64, Ended> {
+    async fn number(&mut self, word: &str) -> Result<u64, ShellError> {
         let answer = self.ask(word, LONG_ANSWER_LIMIT).await?;
         let text = std::str::from_utf8(&answer).unwrap_or_default().trim();
-        text.parse().map_err(|_| Ended::Lost(format!("no answer to {word}")))
+        text.parse().map_err(|_| ShellError::Lost(format!("no answer to {word}")))
     }
 
-    async fn ask(&mut self, word: &str, limit: Duration) -> Result<Vec<u8>, Ended> {
+    async fn ask(&mut self, word: &str, limit: Duration) -> Result<Vec<u8>, ShellError> {
         let answer = async {
             self.say(word).await?;
-            line(&mut self.running).await.map_err(|error| Ended::Lost(error.to_string()))
+            Ok(line(&mut self.running).await?)
         };
         within(limit, answer).await
     }
 
-    async fn say(&mut self, word: &str) -> Result<(), Ended> {
-        let sent = self.running.stdin.write_all(format!("{word}\n").as_bytes()).await;
-        sent.map_err(|error| Ended::Lost(error.to_string()))
+    async fn say(&mut self, word: &str) -> Result<(), ShellError> {
+        Ok(self.running.stdin.write_all(format!("{word}\n").as_bytes()).await?)
     }
 }
 
 /// The answer, if it arrives in time. Otherwise the command ends.
 async fn within<T>(
     limit: Duration,
-    answer: impl Future<Output = Result<T, Ended>>,
-) -> Result<T, Ended> {
+    answer: impl Future<Output = Result<T, ShellError>>,
+) -> Result<T, ShellError> {
     match tokio::time::timeout(limit, answer).await {
         Ok(answer) => answer,
-        Err(_) => Err(Ended::Lost(format!("no answer within {} s", limit.as_secs()))),
+        Err(_) => Err(ShellError::Lost(format!("no answer within {} s", limit.as_secs()))),
     }
 }
 
@@ -234,16 +208,16 @@ pub(super) async fn line(running: &mut Running) -> std::io::Result<Vec<u8>> {
 }
 
 /// Why a command has ended unexpectedly.
-pub(super) async fn close_reason(running: Running) -> Ended {
+pub(super) async fn close_reason(running: Running) -> ShellError {
     let Running { stdin, stdout, exit } = running;
     drop((stdin, stdout));
     match exit.await {
-        Err(error) => error.into(),
+        Err(error) => error,
         Ok(exit) => {
             let words = String::from_utf8_lossy(&exit.stderr);
             let last = words.lines().rev().find(|line| !line.trim().is_empty());
             let status = exit.status.map_or("by a signal".to_owned(), |it| format!("with {it}"));
-            Ended::Refused(match last {
+            ShellError::Refused(match last {
                 Some(line) => line.trim().escape_debug().to_string(),
                 None => format!("its shell ended {status}"),
             })

@@ -27,7 +27,7 @@ use std::fmt::Write as _;
 use super::listing;
 use crate::compress::Method;
 use crate::options::{Options, Owners, Xattrs};
-use base::shell::quote;
+use crate::shell::command;
 
 /// Bytes of the answer to `rate`: 13 ms at 20 MB/s.
 pub(super) const RATE_BYTES: usize = 256 << 10;
@@ -247,76 +247,53 @@ pub(super) fn take(directory: &[u8], options: &Options) -> Option<Vec<u8>> {
 /// as much again, and packing twice as much.
 const RECORD_BLOCKS: usize = 64;
 
+/// Flags of tar: those that are always given, and those whose condition holds. `set -f` prevents the
+/// shell from expanding patterns in them to file names.
+fn flags(always: String, optional: &[(bool, &str)]) -> String {
+    let optional = optional.iter().filter(|(is, _)| *is);
+    optional.fold(always, |flags, (_, flag)| flags + " " + flag)
+}
+
 /// Times to the nanosecond, and only the attributes that were requested.
 fn gnu_create(options: &Options) -> String {
-    let mut flags = format!("-b {RECORD_BLOCKS} --format=posix --numeric-owner");
-    flags += " --pax-option=delete=atime,delete=ctime";
-    if options.sparse {
-        flags += " --sparse --sparse-version=1.0";
-    }
-    flags += xattrs(options);
-    if options.one_file_system {
-        flags += " --one-file-system";
-    }
-    if !options.hard_links {
-        flags += " --hard-dereference";
-    }
-    flags
+    let always = format!(
+        "-b {RECORD_BLOCKS} --format=posix --numeric-owner --pax-option=delete=atime,delete=ctime"
+    );
+    let optional = [
+        (options.sparse, "--sparse --sparse-version=1.0"),
+        (options.xattrs == Xattrs::Users, GNU_XATTRS_OF_USERS),
+        (options.xattrs == Xattrs::All, GNU_XATTRS),
+        (options.one_file_system, "--one-file-system"),
+        (!options.hard_links, "--hard-dereference"),
+    ];
+    flags(always, &optional)
 }
 
-/// `set -f` prevents the shell from expanding these patterns to file names.
-fn xattrs(options: &Options) -> &'static str {
-    match options.xattrs {
-        Xattrs::None => "",
-        Xattrs::Users => " --xattrs --xattrs-include=user.*",
-        Xattrs::All => " --xattrs --xattrs-include=*",
-    }
-}
+const GNU_XATTRS_OF_USERS: &str = "--xattrs --xattrs-include=user.*";
+const GNU_XATTRS: &str = "--xattrs --xattrs-include=*";
 
 fn bsd_create(options: &Options) -> String {
-    let mut flags = "--format=pax --no-acls --no-fflags".to_owned();
-    if !options.xattrs.any() {
-        flags += " --no-xattrs";
-    }
-    if options.one_file_system {
-        flags += " --one-file-system";
-    }
-    flags
+    let optional =
+        [(!options.xattrs.any(), "--no-xattrs"), (options.one_file_system, "--one-file-system")];
+    flags("--format=pax --no-acls --no-fflags".to_owned(), &optional)
 }
 
 /// `-P`: links are created at once, and not after everything else. The names are our own.
 fn gnu_extract(options: &Options) -> String {
-    let mut flags = format!("-b {RECORD_BLOCKS} -p -P --numeric-owner");
-    flags += if options.owners == Owners::Leave { " --no-same-owner" } else { "" };
-    flags += xattrs(options);
-    flags
+    let optional = [
+        (options.owners == Owners::Leave, "--no-same-owner"),
+        (options.xattrs == Xattrs::Users, GNU_XATTRS_OF_USERS),
+        (options.xattrs == Xattrs::All, GNU_XATTRS),
+    ];
+    flags(format!("-b {RECORD_BLOCKS} -p -P --numeric-owner"), &optional)
 }
 
 fn bsd_extract(options: &Options) -> String {
-    let mut flags = "-p -P --numeric-owner --no-acls --no-fflags".to_owned();
-    flags += if options.owners == Owners::Leave { " --no-same-owner" } else { "" };
-    if !options.xattrs.any() {
-        flags += " --no-xattrs";
-    }
-    flags
-}
-
-/// `sh` reads the script, whatever the login shell is. `None` for arguments that cannot be quoted for
-/// every login shell.
-fn command(script: &str, arguments: &[&[u8]]) -> Option<Vec<u8>> {
-    let mut command = b"exec /bin/sh -c ".to_vec();
-    command.extend(quote(script.as_bytes())?);
-    command.extend(b" sshoal");
-    for argument in arguments {
-        command.push(b' ');
-        command.extend(quote(argument)?);
-    }
-    Some(command)
-}
-
-/// A path that is no option, not `-`, and not searched in `CDPATH`.
-pub(super) fn plain_path(path: &[u8]) -> Vec<u8> {
-    if path.starts_with(b"/") { path.to_vec() } else { [b"./", path].concat() }
+    let optional = [
+        (options.owners == Owners::Leave, "--no-same-owner"),
+        (!options.xattrs.any(), "--no-xattrs"),
+    ];
+    flags("-p -P --numeric-owner --no-acls --no-fflags".to_owned(), &optional)
 }
 
 /// The answer to `hello`.

@@ -2,11 +2,27 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use base::{Errno, Name};
+use base::{Attr, Errno, Name, RemotePath};
 
 use super::script;
 use crate::options::{Options, Owners};
 use crate::temporary;
+
+/// A pushed tree that has not got its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// The name that it will get.
+    pub name: Name,
+    /// The name that it has, in the same directory.
+    pub stage: Name,
+    /// This copy has made it.
+    pub is_own: bool,
+    /// A file in it may have the size and time of its source, but not all of its content.
+    pub in_doubt: bool,
+    /// The large file within which the stream broke, relative to the target, with its attributes. The
+    /// stage has a beginning of it, or nothing.
+    pub cut: Option<(RemotePath, Attr)>,
+}
 
 /// A name that a pushed tree has until it is whole. Each call gives another one: a stage belongs to
 /// the run that has made it, or that has renamed it to a stage of its own. So the tar of a stream

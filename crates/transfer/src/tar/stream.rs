@@ -4,7 +4,7 @@
 //! change of threads. Where there is a descriptor, the thread waits for that, so arriving data wakes this
 //! thread and no other. Dropping the [`CancelGuard`] ends the wait.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,15 +17,120 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::shell::Source;
+use super::peer::{Peer, close_reason, line};
+use crate::compress::{self, Encoder, Method};
+use crate::shell::{Running, Source};
+use crate::task::blocking;
+
+/// Bytes of an archive that are read at a time.
+const READ_BYTES: usize = 512 << 10;
+
+/// An archive that arrives.
+pub(super) type Archive = BufReader<Box<dyn Read>>;
+
+/// An archive that is sent.
+pub(super) type Sending = Encoder<Output>;
+
+/// The use of the link by one stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Link {
+    /// Bytes of the stream on the link.
+    pub bytes: u64,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// The part of that spent waiting for the server or the link.
+    pub waited: Duration,
+    /// The rate of the link for the first bytes, in bytes per second, if that was measured.
+    pub rate: Option<f64>,
+    /// The compression.
+    pub method: Option<Method>,
+}
+
+/// How a stream ended.
+pub(super) struct End<T> {
+    /// What the thread has done.
+    pub done: T,
+    /// Why the stream is not whole.
+    pub why: Option<String>,
+    pub link: Link,
+}
+
+impl Peer {
+    /// Unpacks the archive that the server sends, with `done` on a thread that may block, and waits for
+    /// the end of the command. `input` is held while the archive arrives: what is written to the command
+    /// meanwhile.
+    pub(super) async fn receive<T: Send + 'static>(
+        self,
+        input: impl Send,
+        mut done: T,
+        unpack: impl FnOnce(&mut T, Archive) -> io::Result<()> + Send + 'static,
+    ) -> End<T> {
+        let Peer { running: Running { stdin, stdout, exit }, method, rate, .. } = self;
+        let (guard, waiting, flow) = cancellable();
+        let began = Instant::now();
+        let (done, unpacked) = blocking(move || {
+            let input = BufReader::with_capacity(READ_BYTES, Input::new(stdout, waiting));
+            let unpacked = compress::decoder(method, input).and_then(|archive| {
+                unpack(&mut done, BufReader::with_capacity(READ_BYTES, archive))
+            });
+            (done, unpacked)
+        })
+        .await;
+        drop(guard);
+        // Not earlier: a shell that lost its input would have ended, too. Not later: an archive may end
+        // before the input does, if it is not one of tar's.
+        drop((stdin, input));
+        let why = match unpacked {
+            Err(error) => Some(error.to_string()),
+            Ok(()) => match exit.await {
+                Ok(exit) if exit.status == Some(0) => None,
+                Ok(exit) => {
+                    Some(String::from_utf8_lossy(&exit.stderr).trim().escape_debug().to_string())
+                }
+                Err(error) => Some(error.to_string()),
+            },
+        };
+        End { done, why, link: flow.link(began, rate, method) }
+    }
+
+    /// Sends the archive that `pack` makes, with `done` on a thread that may block. The command has
+    /// succeeded if it then answers `success`.
+    pub(super) async fn send<T: Send + 'static>(
+        self,
+        success: &[u8],
+        mut done: T,
+        pack: impl FnOnce(&mut T, Sending) -> io::Result<Sending> + Send + 'static,
+    ) -> End<T> {
+        let Peer { running: Running { stdin, stdout, exit }, method, rate, .. } = self;
+        let (guard, waiting, flow) = cancellable();
+        let began = Instant::now();
+        let (done, packed) = blocking(move || {
+            let output = Output { stream: stdin, waiting };
+            let output = Encoder::new(method.is_some(), output, rate);
+            let packed = pack(&mut done, output).and_then(|output| output.finish()?.flush());
+            (done, packed)
+        })
+        .await;
+        drop(guard);
+        let mut running = Running { stdin: Box::new(tokio::io::sink()), stdout, exit };
+        // After an error, too: then the command has ended its work.
+        let said = line(&mut running).await;
+        let why = match (packed, said) {
+            (Err(error), _) => Some(error.to_string()),
+            (Ok(()), Ok(said)) if said == success => None,
+            (Ok(()), _) => Some(close_reason(running).await.why()),
+        };
+        End { done, why, link: flow.link(began, rate, method) }
+    }
+}
 
 /// Held by the task that waits for a thread: the thread's streams fail when this is dropped.
 #[allow(dead_code, reason = "its drop is what counts")]
-pub(super) struct CancelGuard(watch::Sender<()>, Option<OwnedFd>);
+struct CancelGuard(watch::Sender<()>, Option<OwnedFd>);
 
 /// What a stream waits with.
 #[derive(Clone)]
-pub(super) struct Waiting {
+struct Waiting {
     runtime: Handle,
     guard: watch::Receiver<()>,
     /// A pipe that hangs up when the guard is dropped.
@@ -35,20 +140,16 @@ pub(super) struct Waiting {
 
 /// Bytes transferred, and time spent waiting.
 #[derive(Debug, Default)]
-pub(super) struct Flow {
+struct Flow {
     bytes: AtomicU64,
     waited_ns: AtomicU64,
 }
 
 impl Flow {
-    /// Bytes of the stream on the link.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    /// Time spent waiting for the other side.
-    pub(super) fn waited(&self) -> Duration {
-        Duration::from_nanos(self.waited_ns.load(Ordering::Relaxed))
+    fn link(&self, began: Instant, rate: Option<f64>, method: Option<Method>) -> Link {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        let waited = Duration::from_nanos(self.waited_ns.load(Ordering::Relaxed));
+        Link { bytes, elapsed: began.elapsed(), waited, rate, method }
     }
 
     fn note(&self, bytes: usize, since: Instant) {
@@ -58,7 +159,7 @@ impl Flow {
 }
 
 /// Must be called within a runtime, which serves the streams.
-pub(super) fn cancellable() -> (CancelGuard, Waiting, Arc<Flow>) {
+fn cancellable() -> (CancelGuard, Waiting, Arc<Flow>) {
     let (sender, receiver) = watch::channel(());
     let flow = Arc::new(Flow::default());
     // Without one the runtime waits.
@@ -128,7 +229,7 @@ impl DirectInput {
 }
 
 /// A command's output.
-pub(super) struct Input {
+struct Input {
     stream: Box<dyn Source>,
     /// While the thread reads the descriptor itself.
     direct: Option<DirectInput>,
@@ -136,7 +237,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    pub(super) fn new(mut stream: Box<dyn Source>, waiting: Waiting) -> Input {
+    fn new(mut stream: Box<dyn Source>, waiting: Waiting) -> Input {
         let direct = waiting.hangup.clone().and_then(|hangup| {
             let descriptor = stream.lend()?;
             Some(DirectInput { descriptor, hangup })
@@ -160,8 +261,8 @@ impl Read for Input {
 
 /// A command's input.
 pub(super) struct Output {
-    pub stream: Box<dyn AsyncWrite + Send + Unpin>,
-    pub waiting: Waiting,
+    stream: Box<dyn AsyncWrite + Send + Unpin>,
+    waiting: Waiting,
 }
 
 impl Write for Output {
@@ -208,7 +309,7 @@ mod tests {
             peer.write_all(&sent).await.unwrap();
             drop(peer);
             assert!(reading.await.unwrap().unwrap() == sent);
-            assert_eq!(flow.bytes(), 3_000_000);
+            assert_eq!(flow.bytes.load(Ordering::Relaxed), 3_000_000);
         }
     }
 

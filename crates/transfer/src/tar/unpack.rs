@@ -5,18 +5,21 @@
 //! rest goes on.
 
 use std::io::{self, BufRead};
+use std::sync::Arc;
 
 use base::{Errno, FileKind, Name, RemotePath};
 
+use crate::events::Progress;
 use crate::job::below;
 use crate::options::Options;
 use crate::outcome::Doing;
 use crate::sink::{Finish, Sink};
+use crate::step::{Action, Skip, Why};
 
-use super::counters::{Counters, is_full};
-use super::member::{Kind, Member, special};
+use super::counters::Counters;
+use super::member::{Kind, Member};
 use super::reader::Reader;
-use super::receive::{Broken, Receiver, attr};
+use super::receive::{Broken, Receiver, attr, here};
 
 /// What is behind an archive's end: zeros up to a whole record, of 10 KiB with all known tars.
 const TRAILER_LIMIT_BYTES: u64 = 1 << 20;
@@ -77,7 +80,7 @@ pub(super) struct Unpacker<'a> {
     open: Vec<(RemotePath, Finish)>,
     /// Bytes of the extended attributes that these are to get.
     kept_bytes: usize,
-    count: Box<dyn Fn(u64) + Send + 'a>,
+    progress: Arc<Progress>,
 }
 
 impl<'a> Unpacker<'a> {
@@ -89,8 +92,8 @@ impl<'a> Unpacker<'a> {
         counters: &'a mut Counters,
     ) -> Unpacker<'a> {
         let progress = counters.progress();
-        let count = Box::new(move |bytes| progress.bytes(bytes));
-        Unpacker { sink, target, naming, options, counters, open: Vec::new(), kept_bytes: 0, count }
+        let open = Vec::new();
+        Unpacker { sink, target, naming, options, counters, open, kept_bytes: 0, progress }
     }
 
     /// All of it, to the end of the stream.
@@ -138,58 +141,60 @@ impl<'a> Unpacker<'a> {
         name: &RemotePath,
     ) -> io::Result<()> {
         let path = below(self.target, name);
+        let kind = member.kind.file_kind();
+        let is_skipped = !self.options.specials || kind == FileKind::Socket;
         let made = match member.kind {
-            Kind::File => return self.file(reader, member, name),
-            Kind::Directory => self.directory(member, name),
-            Kind::Symlink => self.receiver().symlink(&member, &path).map(|finished| {
-                self.counters.refused(finished);
-                self.counters.symlink(name);
-            }),
-            Kind::HardLink => self.hard_link(&member, name),
-            Kind::Other(letter) => {
-                let kind = special(letter).unwrap_or(FileKind::Socket);
-                match self.receiver().special(&member, letter, &path) {
-                    None => {
-                        self.counters.skip(name, kind);
-                        Ok(())
-                    }
-                    Some(made) => made.map(|finished| {
-                        self.counters.refused(finished);
-                        self.counters.special(name, kind);
-                    }),
-                }
+            Kind::Directory => self.directory(member, name, &path),
+            Kind::HardLink => self.hard_link(&member, name, &path),
+            Kind::Other(_) if is_skipped => {
+                self.counters.done(name, kind, 0, &Action::Skip(Skip::Special));
+                Ok(())
             }
+            Kind::File | Kind::Symlink | Kind::Other(_) => self.entry(reader, member, name, &path),
         };
-        self.judge(made, name, Doing::Make)
+        if let Err(broken) = made {
+            let (doing, errno) = broken.missed()?;
+            self.counters.missed(name, doing, errno);
+        }
+        Ok(())
     }
 
     fn receiver(&self) -> Receiver<'_> {
-        Receiver { sink: self.sink, options: self.options, count: &self.count }
+        Receiver { sink: self.sink, options: self.options, progress: &self.progress }
     }
 
-    /// What failed is missed; what would make all that follows fail, too, ends it.
-    fn judge(
+    fn entry<R: BufRead>(
         &mut self,
-        made: Result<(), Errno>,
+        reader: &mut Reader<R>,
+        member: Member,
         name: &RemotePath,
-        doing: Doing,
-    ) -> io::Result<()> {
-        match made {
-            Err(errno) if is_full(errno) => Err(io::Error::from_raw_os_error(errno.raw())),
-            Err(errno) => {
-                self.counters.missed(name, doing, errno);
-                Ok(())
-            }
-            Ok(()) => Ok(()),
+        path: &RemotePath,
+    ) -> Result<(), Broken> {
+        let kind = member.kind.file_kind();
+        let bytes = if kind == FileKind::Regular { member.file_bytes() } else { 0 };
+        let action = match kind {
+            FileKind::Symlink => Action::MakeLink(Why::New),
+            _ => Action::Copy(Why::New),
+        };
+        if kind == FileKind::Regular {
+            self.counters.begin_file(bytes);
         }
+        let finished = self.receiver().entry(reader, member, path)?;
+        self.counters.refused(finished);
+        self.counters.done(name, kind, bytes, &action);
+        Ok(())
     }
 
-    fn directory(&mut self, member: Member, name: &RemotePath) -> Result<(), Errno> {
-        let path = below(self.target, name);
+    fn directory(
+        &mut self,
+        member: Member,
+        name: &RemotePath,
+        path: &RemotePath,
+    ) -> Result<(), Broken> {
         if !path.is_root() {
-            self.sink.make_dir(&path)?;
+            self.sink.make_dir(path).map_err(here(Doing::Make))?;
         }
-        self.counters.directory(name);
+        self.counters.done(name, FileKind::Directory, 0, &Action::MakeDir);
         let mut finish = self.receiver().finish(member);
         let bytes = xattr_bytes(&finish);
         let is_kept = self.kept_bytes + bytes <= KEPT_LIMIT_BYTES;
@@ -199,39 +204,26 @@ impl<'a> Unpacker<'a> {
             finish.xattrs = Vec::new();
         }
         self.open.push((name.clone(), finish));
-        if is_kept { Ok(()) } else { Err(Errno::E2BIG) }
+        if is_kept { Ok(()) } else { Err(Broken::Here(Doing::Make, Errno::E2BIG)) }
     }
 
-    fn hard_link(&mut self, member: &Member, name: &RemotePath) -> Result<(), Errno> {
-        let first = self.naming.place(&member.link).ok_or(Errno::EXDEV)?;
-        let attr = attr(member, FileKind::Regular);
+    fn hard_link(
+        &mut self,
+        member: &Member,
+        name: &RemotePath,
+        path: &RemotePath,
+    ) -> Result<(), Broken> {
+        let first = self.naming.place(&member.link).ok_or(Errno::EXDEV);
+        let first = first.map_err(here(Doing::Make))?;
         // Without -H each name is a file of its own; the run copies it as missed.
         if !self.options.hard_links {
-            return Err(Errno::EMLINK);
+            return Err(Broken::Here(Doing::Make, Errno::EMLINK));
         }
-        let (from, to) = (below(self.target, &first), below(self.target, name));
-        self.sink.hard_link(&from, &to, &attr)?;
-        self.counters.hard_link(name, &first);
+        let attr = attr(member, FileKind::Regular);
+        let linked = self.sink.hard_link(&below(self.target, &first), path, &attr);
+        linked.map_err(here(Doing::Make))?;
+        self.counters.done(name, FileKind::Regular, 0, &Action::HardLink { first });
         Ok(())
-    }
-
-    fn file<R: BufRead>(
-        &mut self,
-        reader: &mut Reader<R>,
-        member: Member,
-        name: &RemotePath,
-    ) -> io::Result<()> {
-        let bytes = member.file_bytes();
-        self.counters.begin_file(bytes);
-        match self.receiver().file(reader, member, &below(self.target, name)) {
-            Ok(finished) => {
-                self.counters.refused(finished);
-                self.counters.file(name, bytes);
-                Ok(())
-            }
-            Err(Broken::Here(doing, errno)) => self.judge(Err(errno), name, doing),
-            Err(Broken::There(error)) => Err(error),
-        }
     }
 
     /// Gives directories that `next` is not in what they are to have, the innermost first.

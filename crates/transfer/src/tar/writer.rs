@@ -17,30 +17,13 @@ const OCTAL_7: u64 = (1 << 21) - 1;
 pub(super) fn append(archive: &mut Vec<u8>, member: &Member) {
     let extensions = extensions(member);
     if !extensions.is_empty() {
-        let header = Fields { name: b"././@PaxHeader", kind: b'x', ..Fields::default() };
-        append_header(archive, &Fields { size: extensions.len() as u64, ..header });
+        let stored_bytes = extensions.len() as u64;
+        let header = Member::bare(b"././@PaxHeader", Kind::Other(b'x'));
+        append_header(archive, &Member { stored_bytes, ..header });
         archive.extend_from_slice(&extensions);
-        append_padding(archive, extensions.len() as u64);
+        append_padding(archive, stored_bytes);
     }
-    let kind = match member.kind {
-        Kind::File => b'0',
-        Kind::HardLink => b'1',
-        Kind::Symlink => b'2',
-        Kind::Directory => b'5',
-        Kind::Other(letter) => letter,
-    };
-    let header = Fields {
-        name: &member.path,
-        link: &member.link,
-        kind,
-        perm: member.perm,
-        uid: member.uid,
-        gid: member.gid,
-        secs: u64::try_from(member.mtime.secs).unwrap_or(0),
-        size: member.stored_bytes,
-        device: matches!(kind, b'3' | b'4').then_some(member.device),
-    };
-    append_header(archive, &header);
+    append_header(archive, member);
 }
 
 /// The map with which a sparse member's data begin, padded.
@@ -64,38 +47,33 @@ pub(super) fn append_end(archive: &mut Vec<u8>) {
     archive.resize(archive.len() + 2 * BLOCK_BYTES, 0);
 }
 
-#[derive(Clone, Copy, Default)]
-struct Fields<'a> {
-    name: &'a [u8],
-    link: &'a [u8],
-    kind: u8,
-    perm: u32,
-    uid: u32,
-    gid: u32,
-    secs: u64,
-    size: u64,
-    device: Option<u64>,
-}
-
 /// What does not fit is cut: the extensions have it whole.
-fn append_header(archive: &mut Vec<u8>, fields: &Fields<'_>) {
+fn append_header(archive: &mut Vec<u8>, member: &Member) {
+    let kind = match member.kind {
+        Kind::File => b'0',
+        Kind::HardLink => b'1',
+        Kind::Symlink => b'2',
+        Kind::Directory => b'5',
+        Kind::Other(letter) => letter,
+    };
+    let secs = u64::try_from(member.mtime.secs).unwrap_or(0);
     let mut header = [0; BLOCK_BYTES];
     let mut text = |at: usize, room: usize, bytes: &[u8]| {
         let len = bytes.len().min(room);
         header[at..at + len].copy_from_slice(&bytes[..len]);
     };
-    text(0, 100, fields.name);
-    text(100, 8, format!("{:07o}", fields.perm).as_bytes());
-    text(108, 8, format!("{:07o}", u64::from(fields.uid).min(OCTAL_7)).as_bytes());
-    text(116, 8, format!("{:07o}", u64::from(fields.gid).min(OCTAL_7)).as_bytes());
-    text(124, 12, format!("{:011o}", fields.size.min(OCTAL_11)).as_bytes());
-    text(136, 12, format!("{:011o}", fields.secs.min(OCTAL_11)).as_bytes());
-    text(156, 1, &[fields.kind]);
-    text(157, 100, fields.link);
+    text(0, 100, &member.path);
+    text(100, 8, format!("{:07o}", member.perm).as_bytes());
+    text(108, 8, format!("{:07o}", u64::from(member.uid).min(OCTAL_7)).as_bytes());
+    text(116, 8, format!("{:07o}", u64::from(member.gid).min(OCTAL_7)).as_bytes());
+    text(124, 12, format!("{:011o}", member.stored_bytes.min(OCTAL_11)).as_bytes());
+    text(136, 12, format!("{:011o}", secs.min(OCTAL_11)).as_bytes());
+    text(156, 1, &[kind]);
+    text(157, 100, &member.link);
     text(257, 8, b"ustar\x0000");
-    if let Some(device) = fields.device {
-        text(329, 8, format!("{:07o}", rustix::fs::major(device)).as_bytes());
-        text(337, 8, format!("{:07o}", rustix::fs::minor(device)).as_bytes());
+    if matches!(kind, b'3' | b'4') {
+        text(329, 8, format!("{:07o}", rustix::fs::major(member.device)).as_bytes());
+        text(337, 8, format!("{:07o}", rustix::fs::minor(member.device)).as_bytes());
     }
     let sum = format!("{:06o}\0 ", checksum(&header));
     header[148..156].copy_from_slice(sum.as_bytes());

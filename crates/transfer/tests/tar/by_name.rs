@@ -8,7 +8,7 @@ use std::sync::Arc;
 use base::RemotePath;
 use local::Local;
 use transfer::tar::Declined;
-use transfer::tar::by_name::{ByNameTotals, PullByName, PushByName, StreamsByName};
+use transfer::tar::by_name::{ByName, ByNameTotals, StreamsByName};
 use transfer::{Job, Options, Outcome, Owners, Run, Silent, Source, Tree, Xattrs, engine};
 
 use super::archive::{CHAR, DIR, FILE, HARD, LINK, Member, archive};
@@ -26,7 +26,7 @@ fn by_name(from: &Path, shell: Arc<LocalShell>, options: &Options, auto: bool) -
     let mut streaming = streaming(shell, options.clone());
     streaming.only_if_fast = auto;
     let directory = from.as_os_str().as_bytes().to_vec();
-    StreamsByName::new(vec![Some(PullByName { streaming, directory, name: None })])
+    StreamsByName::pull(vec![Some(ByName { streaming, directory, name: None })])
 }
 
 /// Copies what is in `from` into `to`, by a stream where that can.
@@ -207,7 +207,7 @@ pub async fn push(
     use std::os::unix::ffi::OsStrExt;
     let streaming = streaming(shell, options.clone());
     let directory = to.as_os_str().as_bytes().to_vec();
-    let mut by_name = StreamsByName::push(1, &PushByName { streaming, directory });
+    let mut by_name = StreamsByName::push(1, &ByName { streaming, directory, name: None });
     let tree = |dir: &Path| Arc::new(Local::open(dir).unwrap());
     let source = Source { tree: Tree::local(tree(from), from), to: RemotePath::root() };
     let target = Tree::remote(tree(to));

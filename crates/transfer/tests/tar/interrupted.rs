@@ -79,7 +79,7 @@ async fn nothing_is_left_where_that_is_not_wanted() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::create_dir(from.path().join("tree")).unwrap();
     fs::write(from.path().join("tree/large"), content()).unwrap();
-    let options = Options { partial: false, ..Options::default() };
+    let options = Options { no_partial: true, ..Options::default() };
     broken(from.path(), to.path(), 10 << 20, &options).await;
     assert_eq!(temporaries(&to.path().join("tree")), 0);
 }

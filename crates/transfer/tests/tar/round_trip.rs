@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use base::{Name, RemotePath};
 use transfer::tar::{
-    Compress, Declined, Method, Pull, Push, ReusableLogin, StreamOutcome, Streamed, Streaming,
+    Compress, Declined, Method, Pull, Push, ReusableLogin, Stage, StreamOutcome, Streamed,
+    Streaming,
 };
 use transfer::{Options, Owners};
 
@@ -61,7 +62,7 @@ async fn a_tree_goes_there_and_back() {
         streaming.compress = compress;
         let push = push_of(&dir.path().join("tree"), there.path(), "copy");
         let pushed = whole(streaming.push(&push).await.unwrap());
-        assert!(pushed.placed);
+        assert!(pushed.stage.is_none());
         assert_eq!(kept(&there.path().join("copy")), original);
         let pull = pull_of(there.path(), Some("copy"), back.path(), "again");
         let pulled = whole(streaming.pull(&pull).await.unwrap());
@@ -87,8 +88,8 @@ async fn zstd_of_the_far_side_is_understood() {
     let pull = pull_of(dir.path(), Some("tree"), dir.path(), "again");
     let done = whole(streaming.pull(&pull).await.unwrap());
     assert_eq!(kept(&dir.path().join("again")), kept(&dir.path().join("tree")));
-    assert_eq!(done.method, Some(Method::Zstd));
-    assert!(done.link_bytes < done.counts.bytes_copied / 2, "{done:?}");
+    assert_eq!(done.link.method, Some(Method::Zstd));
+    assert!(done.link.bytes < done.counts.bytes_copied / 2, "{done:?}");
 }
 
 #[tokio::test]
@@ -186,11 +187,13 @@ async fn a_target_that_is_taken_is_declined() {
     // A mark, and what only begins alike.
     fs::write(dir.path().join(".new.sshoal-new-0123456789ab.end"), "").unwrap();
     fs::write(dir.path().join(".new.sshoal-new-"), "").unwrap();
-    let stage = base::Name::new(stage.as_bytes()).unwrap();
+    let name = |name: &str| base::Name::new(name.as_bytes()).unwrap();
+    let (name, stage) = (name("begun"), name(stage));
+    let begun = Stage { name, stage, is_own: false, in_doubt: false, cut: None };
     let streaming = streaming(LocalShell::plain(), all());
     for (name, into, why) in [
         ("taken", dir.path().to_owned(), Declined::Occupied),
-        ("begun", dir.path().to_owned(), Declined::Staged { stage, in_doubt: false }),
+        ("begun", dir.path().to_owned(), Declined::Staged(Box::new(begun))),
         ("new", dir.path().join("missing"), Declined::Absent),
     ] {
         let push = push_of(&dir.path().join("tree"), &into, name);
@@ -277,7 +280,7 @@ async fn what_cannot_be_read_is_missed_and_the_rest_comes() {
     // A push that did not end well keeps the name of what is not whole.
     let push = push_of(&dir.path().join("tree"), dir.path(), "pushed");
     match streaming(shell, all()).push(&push).await.unwrap() {
-        Streamed::Partly(done) => assert!(!done.placed),
+        Streamed::Partly(done) => assert!(done.stage.is_some()),
         other => panic!("{other:?}"),
     }
     assert!(!dir.path().join("pushed").exists());
@@ -303,7 +306,7 @@ async fn a_stage_that_another_run_has_taken_does_not_get_the_name() {
         let shell = LocalShell::with_tar(programs.path(), &script);
         let push = push_of(&dir.path().join("tree"), dir.path(), "pushed");
         match streaming(shell, all()).push(&push).await.unwrap() {
-            Streamed::Partly(done) => assert!(!done.placed && done.stage.is_some()),
+            Streamed::Partly(done) => assert!(done.stage.is_some()),
             other => panic!("{other:?}"),
         }
         assert!(!dir.path().join("pushed").exists());
@@ -330,7 +333,7 @@ async fn a_name_that_is_taken_at_the_last_moment_keeps_what_it_has() {
         LocalShell { programs: Some(programs.path().to_owned()), instead: None, umask: None };
     let push = push_of(&dir.path().join("tree"), dir.path(), "pushed");
     match streaming(Arc::new(shell), all()).push(&push).await.unwrap() {
-        Streamed::Partly(done) => assert!(!done.placed),
+        Streamed::Partly(done) => assert!(done.stage.is_some()),
         other => panic!("{other:?}"),
     }
     let names = fs::read_dir(dir.path().join("pushed")).unwrap();
@@ -346,7 +349,7 @@ fn a_stage_is_gone_on_with_only_for_the_same_kind_of_copy() {
     let plain = Options::default();
     assert_ne!(stage(&plain), stage(&plain));
     let suits = |options: &Options| transfer::tar::suits(&stage(&plain), &name, options);
-    assert!(suits(&Options { checksum: true, partial: false, ..plain.clone() }));
+    assert!(suits(&Options { checksum: true, no_partial: true, ..plain.clone() }));
     assert!(!suits(&Options { hard_links: true, ..plain.clone() }));
     assert!(!suits(&Options { owners: transfer::Owners::Numbers, ..plain.clone() }));
     assert!(!suits(&Options { one_file_system: true, ..plain.clone() }));
@@ -479,7 +482,7 @@ async fn cve_a_stream_brings_set_id_bits_only_where_they_are_asked_for() {
     whole(streaming(LocalShell::plain(), all()).push(&push).await.unwrap());
     assert_eq!(modes(&to.path().join("tree")), [0o755, 0o2775]);
     let kept = Options { set_ids: true, ..Options::default() };
-    assert_eq!(Streaming::unsuited_for_tree_push(&kept), Some("--keep-setid"));
+    assert_eq!(Streaming::unsuited(&kept, true, true), Some("--keep-setid"));
 }
 
 #[tokio::test]

@@ -166,7 +166,7 @@ async fn a_full_disk_is_told_for_each_file_and_the_rest_goes_on() {
     let target = Arc::new(MemRemote::new());
     target.edit(|tree| tree.set_capacity(Some(400_000)));
     let outcome =
-        copy_with(&source, &target, Options { partial: false, ..Options::default() }).await;
+        copy_with(&source, &target, Options { no_partial: true, ..Options::default() }).await;
     assert_eq!(outcome.problems_total, 1, "{outcome:#?}");
     let expected =
         Problem::Failed { name: path("large"), doing: Doing::Write, errno: Errno::ENOSPC };

@@ -238,8 +238,8 @@ fn what_is_not_finished_leaves_nothing_and_the_old_file_whole() {
     let to = tempfile::tempdir().unwrap();
     std::fs::write(to.path().join("f"), "old").unwrap();
     let sink = Sink::open(to.path()).unwrap();
-    let mut incoming = sink.begin(&path("f"), &Liar::attr(FileKind::Regular)).unwrap();
-    incoming.append(b"ne").unwrap();
+    let incoming = sink.begin(&path("f"), &Liar::attr(FileKind::Regular)).unwrap();
+    incoming.write_at(0, b"ne", false).unwrap();
     let names = || std::fs::read_dir(to.path()).unwrap().count();
     assert_eq!(names(), 2);
     drop(incoming);

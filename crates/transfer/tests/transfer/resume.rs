@@ -234,7 +234,7 @@ async fn without_partial_nothing_is_left() {
     let target = Arc::new(MemRemote::new());
     let faulty = Arc::new(FaultyRemote::new(target.clone()));
     faulty.fail(Call::Write, 50, Errno::EIO);
-    let options = Options { partial: false, ..Options::default() };
+    let options = Options { no_partial: true, ..Options::default() };
     let outcome = copy_with(&source, &faulty, options).await;
     assert_eq!(outcome.problems_total, 1);
     assert_eq!(snapshot(&*target).await.len(), 1);

@@ -15,7 +15,6 @@ use crate::plan::is_same_second;
 use crate::run::{Copied, Core};
 use crate::sink::Finished;
 use crate::step::{Action, Step, Why};
-use crate::tar::counters::is_full;
 use crate::tar::member::{Kind, Member};
 use crate::tar::reader::Reader;
 use crate::tar::receive::{Broken, Receiver, attr};
@@ -60,19 +59,8 @@ impl Brought {
             FileKind::Symlink => Action::MakeLink(Why::Time),
             _ => Action::Copy(Why::Time),
         };
-        Step {
-            source,
-            from: self.from,
-            name: self.name,
-            attr: self.attr,
-            there: Some(self.attr),
-            action,
-            partials: Vec::new(),
-            dir: self.dir,
-            own: None,
-            identity: None,
-            names: None,
-        }
+        let (paths, there) = ((self.from, self.name), Some(self.attr));
+        Step { action, ..Step::new(source, paths, self.attr, there, self.dir) }
     }
 }
 
@@ -84,27 +72,24 @@ struct Put {
 }
 
 /// Writes members to the places that their steps say.
-pub(super) struct Placer<'a> {
-    core: &'a Core,
+pub(super) struct Placer {
+    core: Arc<Core>,
     /// A file in which the stream breaks is not kept: its step is returned, and the run copies it.
     options: Options,
-    pending: &'a Pending,
-    brought: Vec<Brought>,
-    left: Vec<Step>,
+    pending: Arc<Pending>,
+    /// The copied entries.
+    pub(super) brought: Vec<Brought>,
+    /// The steps that failed.
+    pub(super) left: Vec<Step>,
     /// If hard links are preserved: the names copied in this stream, by their path at the source.
     firsts: HashMap<RemotePath, RemotePath>,
 }
 
-impl<'a> Placer<'a> {
-    pub(super) fn new(core: &'a Core, pending: &'a Pending) -> Placer<'a> {
-        let (brought, left) = (Vec::new(), Vec::new());
-        let options = Options { partial: false, ..core.job.options.clone() };
-        Placer { core, options, pending, brought, left, firsts: HashMap::new() }
-    }
-
-    /// The copied entries, and the steps that failed.
-    pub(super) fn into_ended(self) -> (Vec<Brought>, Vec<Step>) {
-        (self.brought, self.left)
+impl Placer {
+    pub(super) fn new(core: Arc<Core>, pending: Arc<Pending>) -> Placer {
+        let options = Options { no_partial: true, ..core.job.options.clone() };
+        let (brought, left, firsts) = (Vec::new(), Vec::new(), HashMap::new());
+        Placer { core, options, pending, brought, left, firsts }
     }
 
     /// Unpacks the archive.
@@ -114,7 +99,7 @@ impl<'a> Placer<'a> {
     pub(super) fn unpack(&mut self, input: impl BufRead) -> io::Result<()> {
         let mut reader = Reader::new(input, self.options.xattrs);
         while let Some(member) = reader.next()? {
-            match self.step_of(&member.path) {
+            match self.pending.take(&member.path) {
                 Some(step) => self.member(&mut reader, member, step)?,
                 // A server's invention, or a name that it sends twice.
                 None => tracing::warn!("nobody asked for \"{}\"", member.path.escape_ascii()),
@@ -123,46 +108,27 @@ impl<'a> Placer<'a> {
         pass_trailer(reader)
     }
 
-    fn step_of(&self, path: &[u8]) -> Option<Step> {
-        let path = RemotePath::parse(path.strip_prefix(b"./")?).ok()?;
-        self.pending.steps().remove(&path)
-    }
-
     fn member<R: BufRead>(
         &mut self,
         reader: &mut Reader<R>,
         member: Member,
         step: Step,
     ) -> io::Result<()> {
-        let came = self.attr_of(&member, &step);
-        match self.put(reader, member, &step) {
-            Ok(put) => {
-                self.ended(step, came, put);
-                Ok(())
-            }
-            Err(Broken::Here(doing, errno)) => {
-                tracing::debug!("{}: {doing}: {errno}", step.name);
-                self.left.push(step);
-                // What would make all that follows fail, too, ends it.
-                match is_full(errno) {
-                    true => Err(io::Error::from_raw_os_error(errno.raw())),
-                    false => Ok(()),
-                }
-            }
-            Err(Broken::There(error)) => {
-                self.left.push(step);
-                Err(error)
-            }
-        }
-    }
-
-    /// The copied entry, with the attributes that its source should have.
-    fn attr_of(&self, member: &Member, step: &Step) -> Attr {
-        match member.kind {
+        let came = attr(&member, step.attr.kind);
+        let came = match member.kind {
             // Its content came before, under another name.
-            Kind::HardLink => Attr { size: step.attr.size, ..attr(member, step.attr.kind) },
-            _ => attr(member, step.attr.kind),
+            Kind::HardLink => Attr { size: step.attr.size, ..came },
+            _ => came,
+        };
+        match self.put(reader, member, &step) {
+            Ok(put) => self.ended(step, came, put),
+            Err(broken) => {
+                tracing::debug!("{}: {broken:?}", step.name);
+                self.left.push(step);
+                broken.missed()?;
+            }
         }
+        Ok(())
     }
 
     fn put<R: BufRead>(
@@ -171,46 +137,30 @@ impl<'a> Placer<'a> {
         member: Member,
         step: &Step,
     ) -> Result<Put, Broken> {
-        let core = self.core;
-        let here = |errno| Broken::Here(Doing::Make, errno);
-        let sink = core.sink.as_ref().ok_or_else(|| here(Errno::EBADF))?;
-        let count = |bytes| core.progress.bytes(bytes);
-        let receiver = Receiver { sink, options: &self.options, count: &count };
+        let core = &self.core;
+        let failed = |errno| Broken::Here(Doing::Make, errno);
+        let sink = core.sink.as_ref().ok_or_else(|| failed(Errno::EBADF))?;
         let path = core.job.target.path_of(&step.name);
-        let plain = |finished, bytes| Put { action: step.action.clone(), bytes, finished };
-        match (member.kind, step.attr.kind) {
-            (Kind::File, FileKind::Regular) => {
-                let bytes = member.file_bytes();
-                let finished = receiver.file(reader, member, &path)?;
-                if core.job.options.hard_links {
-                    self.firsts.insert(step.from.clone(), step.name.clone());
-                }
-                Ok(plain(finished, bytes))
-            }
-            (Kind::Symlink, FileKind::Symlink) => {
-                receiver.symlink(&member, &path).map(|finished| plain(finished, 0)).map_err(here)
-            }
-            (Kind::HardLink, FileKind::Regular) => {
-                let first = self.first_of(&member).ok_or_else(|| here(Errno::EMLINK))?;
-                let from = core.job.target.path_of(&first);
-                let wanted = attr(&member, FileKind::Regular);
-                sink.hard_link(&from, &path, &wanted).map_err(here)?;
-                Progress::add(&core.progress.files_done, 1);
-                let (action, finished) = (Action::HardLink { first }, Finished::default());
-                Ok(Put { action, bytes: 0, finished })
-            }
-            (
-                Kind::Other(letter),
-                FileKind::Fifo | FileKind::BlockDevice | FileKind::CharDevice,
-            ) => {
-                let made = receiver.special(&member, letter, &path);
-                made.unwrap_or(Err(Errno::EOPNOTSUPP))
-                    .map(|finished| plain(finished, 0))
-                    .map_err(here)
-            }
+        if member.kind.file_kind() != step.attr.kind {
             // It became something else meanwhile.
-            _ => Err(here(Errno::ESTALE)),
+            return Err(failed(Errno::ESTALE));
         }
+        if member.kind == Kind::HardLink {
+            let first = self.first_of(&member).ok_or_else(|| failed(Errno::EMLINK))?;
+            let from = core.job.target.path_of(&first);
+            sink.hard_link(&from, &path, &attr(&member, FileKind::Regular)).map_err(failed)?;
+            Progress::add(&core.progress.files_done, 1);
+            let (action, finished) = (Action::HardLink { first }, Finished::default());
+            return Ok(Put { action, bytes: 0, finished });
+        }
+        let is_file = member.kind == Kind::File;
+        let bytes = if is_file { member.file_bytes() } else { 0 };
+        let receiver = Receiver { sink, options: &self.options, progress: &core.progress };
+        let finished = receiver.entry(reader, member, &path)?;
+        if is_file && core.job.options.hard_links {
+            self.firsts.insert(step.from.clone(), step.name.clone());
+        }
+        Ok(Put { action: step.action.clone(), bytes, finished })
     }
 
     /// The copy of the file of which the member is a hard link.

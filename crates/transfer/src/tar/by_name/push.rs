@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use base::{FileKind, RemotePath, RenameMode};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 
 use super::Pending;
 use crate::copy;
@@ -16,6 +15,7 @@ use crate::sink::Sink;
 use crate::step::Step;
 use crate::tar::counters::Counters;
 use crate::tar::pack::Packer;
+use crate::task::at_most;
 use crate::temporary::{self, MachineRun, Partial};
 
 /// Renames that are in flight at once.
@@ -29,64 +29,64 @@ pub(super) struct Sent {
     bytes: u64,
 }
 
-/// The files that were sent, and the steps of those that could not be read.
-#[derive(Default)]
-pub(super) struct Packed {
+/// Sends files. On a thread that may block.
+pub(super) struct FilePacker {
+    pub(super) core: Arc<Core>,
+    /// The number of the source in the job.
+    pub(super) source: usize,
+    pub(super) pending: Arc<Pending>,
+    /// The files that were sent.
     pub(super) sent: Vec<Sent>,
+    /// The steps of those that could not be read.
     pub(super) left: Vec<Step>,
 }
 
-/// Packs the requested files, until the last request. On a thread that may block.
-///
-/// # Errors
-/// If the archive cannot be sent.
-pub(super) fn pack<W: Write>(
-    core: &Core,
-    source: usize,
-    output: W,
-    pending: &Pending,
-    sendings: &mut mpsc::Receiver<Vec<u8>>,
-    done: &mut Packed,
-) -> io::Result<W> {
-    let root = core.job.sources[source].tree.local.as_ref();
-    let root = root.ok_or_else(|| io::Error::other("the source is not here"))?;
-    let sink = Sink::open(root).map_err(|errno| io::Error::from_raw_os_error(errno.raw()))?;
-    // Further names are made by the run, when all files are there.
-    let options = Options { hard_links: false, ..core.job.options.clone() };
-    let mut counters = Counters::new(Arc::default(), Arc::new(Silent));
-    let mut packer = Packer::new(output, &options, &mut counters);
-    while let Some(names) = sendings.blocking_recv() {
-        for name in names.split(|byte| *byte == 0) {
-            let path = name.strip_prefix(b"./").and_then(|name| RemotePath::parse(name).ok());
-            let step = path.and_then(|path| pending.steps().remove(&path));
-            let Some(step) = step else { continue };
-            let Some(temporary) = temporary_path(core, &step) else {
-                done.left.push(step);
-                continue;
-            };
-            let bytes = if step.attr.kind == FileKind::Regular { step.attr.size } else { 0 };
-            let entry = sink.place(&step.from).map_err(|_| ());
-            let packed = entry.map(|(directory, name)| {
+impl FilePacker {
+    /// Packs the requested files, until the last request.
+    ///
+    /// # Errors
+    /// If the archive cannot be sent.
+    pub(super) fn pack<W: Write>(
+        &mut self,
+        output: W,
+        mut requests: mpsc::Receiver<Vec<u8>>,
+    ) -> io::Result<W> {
+        let core = &self.core;
+        let root = core.job.sources[self.source].tree.local.as_ref();
+        let root = root.ok_or_else(|| io::Error::other("the source is not here"))?;
+        let sink = Sink::open(root).map_err(|errno| io::Error::from_raw_os_error(errno.raw()))?;
+        // Further names are made by the run, when all files are there.
+        let options = Options { hard_links: false, ..core.job.options.clone() };
+        let mut counters = Counters::new(Arc::default(), Arc::new(Silent));
+        let mut packer = Packer::new(output, &options, &mut counters);
+        while let Some(names) = requests.blocking_recv() {
+            for name in names.split(|byte| *byte == 0) {
+                let Some(step) = self.pending.take(name) else { continue };
+                let (Some(temporary), Ok((directory, name))) =
+                    (temporary_path(core, &step), sink.place(&step.from))
+                else {
+                    self.left.push(step);
+                    continue;
+                };
+                let bytes = if step.attr.kind == FileKind::Regular { step.attr.size } else { 0 };
                 let path = [b"./", temporary.as_bytes()].concat();
-                packer.one(&directory, &name, step.attr.kind, path, &step.name)
-            });
-            match packed {
-                Ok(Ok(true)) => {
-                    core.progress.bytes(bytes);
-                    done.sent.push(Sent { step, temporary, bytes });
+                match packer.one(&directory, &name, step.attr.kind, path, &step.name) {
+                    Ok(true) => {
+                        core.progress.bytes(bytes);
+                        self.sent.push(Sent { step, temporary, bytes });
+                    }
+                    // The run reports the problem.
+                    Ok(false) => self.left.push(begun(step, &temporary)),
+                    Err(error) => {
+                        self.left.push(begun(step, &temporary));
+                        return Err(error);
+                    }
                 }
-                Ok(Err(error)) => {
-                    done.left.push(begun(step, &temporary));
-                    return Err(error);
-                }
-                // The run reports the problem.
-                Ok(Ok(false)) => done.left.push(begun(step, &temporary)),
-                Err(()) => done.left.push(step),
             }
+            packer.flush()?;
         }
-        packer.flush()?;
+        packer.end()
     }
-    packer.end()
 }
 
 fn temporary_path(core: &Core, step: &Step) -> Option<RemotePath> {
@@ -98,41 +98,25 @@ fn temporary_path(core: &Core, step: &Step) -> Option<RemotePath> {
 
 /// Renames the sent files to their names. Returns the steps for which that failed.
 pub(super) async fn place(core: &Arc<Core>, sent: Vec<Sent>) -> Vec<Step> {
-    let mut placing = JoinSet::new();
-    let mut left = Vec::new();
-    let mut sent = sent.into_iter();
-    loop {
-        while placing.len() < RENAMES
-            && let Some(one) = sent.next()
-        {
-            let core = core.clone();
-            placing.spawn(async move {
-                let to = core.job.target.path_of(&one.step.name);
-                let remote = &core.job.target.remote;
-                let placed = remote.rename(&one.temporary, &to, RenameMode::Replace).await;
-                match placed {
-                    Ok(()) => {
-                        copy::remove_stale(&core, &one.step).await;
-                        core.ended(&one.step, Ok(Copied { bytes: one.bytes, resumed: 0 }));
-                        None
-                    }
-                    Err(errno) => {
-                        tracing::debug!("{}: cannot be given its name: {errno}", one.step.name);
-                        Some(begun(one.step, &one.temporary))
-                    }
+    let renames = sent.into_iter().map(|one| {
+        let core = core.clone();
+        async move {
+            let to = core.job.target.path_of(&one.step.name);
+            let remote = &core.job.target.remote;
+            match remote.rename(&one.temporary, &to, RenameMode::Replace).await {
+                Ok(()) => {
+                    copy::remove_stale(&core, &one.step).await;
+                    core.ended(&one.step, Ok(Copied { bytes: one.bytes, resumed: 0 }));
+                    None
                 }
-            });
-        }
-        match placing.join_next().await {
-            None => return left,
-            Some(Ok(step)) => left.extend(step),
-            Some(Err(error)) => {
-                if let Ok(panic) = error.try_into_panic() {
-                    std::panic::resume_unwind(panic);
+                Err(errno) => {
+                    tracing::debug!("{}: cannot be given its name: {errno}", one.step.name);
+                    Some(begun(one.step, &one.temporary))
                 }
             }
         }
-    }
+    });
+    at_most(RENAMES, renames).await.into_iter().flatten().collect()
 }
 
 /// The steps of sent files whose arrival is unknown.

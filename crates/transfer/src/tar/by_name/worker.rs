@@ -1,24 +1,22 @@
 //! The stream of one source: when it starts, and the names that are sent to it.
 
-use std::io::{BufReader, Write};
 use std::sync::Arc;
-use std::time::Instant;
 
 use base::FileKind;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
 use super::pull::Placer;
-use super::{Link, Pending, PullByName, PushByName, StreamEnd, push};
-use crate::compress::{self, Encoder, Method};
-use crate::digest::AbortOnDrop;
+use super::push::{self, FilePacker};
+use super::{ByName, Pending, StreamEnd};
 use crate::flow::Side;
 use crate::run::Core;
-use crate::shell::Running;
+use crate::shell::plain_path;
 use crate::step::{Action, Step};
-use crate::tar::peer::{Peer, close_reason, line};
-use crate::tar::stream::{self, Input, Output};
-use crate::tar::{Declined, LONG_ROUND_TRIP, READ_BYTES, Streaming, Use, script, unclean};
+use crate::tar::peer::Peer;
+use crate::tar::stream::End;
+use crate::tar::{Declined, LONG_ROUND_TRIP, Use, name_or_all, script};
+use crate::task::AbortOnDrop;
 
 /// A stream is worth its login from this number of files on. A login takes 100 ms and more, in which a
 /// server opens at least this many.
@@ -61,49 +59,18 @@ impl Need {
     }
 }
 
-type Called = Result<(Peer, Option<Method>), Declined>;
+type Called = Result<Peer, Declined>;
 
-/// One source's stream. See the [module](self).
+/// One source's stream. See the [module](super).
 pub(super) struct Worker {
-    kind: Kind,
+    place: ByName,
+    /// Of a push: the number of the source.
+    pushed: Option<usize>,
     /// Steps that were for the stream.
     seen: usize,
     /// Files up to this size are for the stream.
     small_bytes: u64,
     state: State,
-}
-
-/// The direction of the stream.
-#[derive(Clone)]
-enum Kind {
-    Pull(PullByName),
-    /// From the source of this number.
-    Push(PushByName, usize),
-}
-
-impl Kind {
-    fn streaming(&self) -> &Streaming {
-        match self {
-            Kind::Pull(pull) => &pull.streaming,
-            Kind::Push(push, _) => &push.streaming,
-        }
-    }
-
-    /// Whether the other side is a local directory.
-    fn can(&self, core: &Core) -> bool {
-        match self {
-            Kind::Pull(_) => core.sink.is_some(),
-            Kind::Push(_, source) => core.job.sources[*source].tree.local.is_some(),
-        }
-    }
-
-    /// Files of one stream.
-    fn most(&self) -> usize {
-        match self {
-            Kind::Pull(_) => STREAM_FILES,
-            Kind::Push(..) => STREAM_FILES_OUT,
-        }
-    }
 }
 
 enum State {
@@ -112,7 +79,7 @@ enum State {
     /// The login is in progress.
     Calling(AbortOnDrop<Called>),
     /// The server has answered.
-    Called(Box<(Peer, Option<Method>)>),
+    Called(Box<Peer>),
     Open(Stream),
     /// There is none, and there will be none.
     Never,
@@ -128,35 +95,33 @@ struct Stream {
 }
 
 impl Worker {
-    pub(super) fn pull(pull: PullByName) -> Worker {
-        Worker { kind: Kind::Pull(pull), seen: 0, small_bytes: SMALL_BYTES, state: State::Idle }
-    }
-
-    pub(super) fn push(push: PushByName, source: usize) -> Worker {
-        let kind = Kind::Push(push, source);
-        Worker { kind, seen: 0, small_bytes: SMALL_BYTES, state: State::Idle }
+    /// A push of the source of this number; without one, a pull.
+    pub(super) fn new(place: ByName, pushed: Option<usize>) -> Worker {
+        Worker { place, pushed, seen: 0, small_bytes: SMALL_BYTES, state: State::Idle }
     }
 
     /// The side at the server.
     pub(super) fn remote_side(&self) -> Side {
-        match self.kind {
-            Kind::Pull(_) => Side::Source,
-            Kind::Push(..) => Side::Target,
-        }
+        if self.pushed.is_some() { Side::Target } else { Side::Source }
     }
 
     /// Whether a step is for it.
     pub(super) fn need(&self, core: &Core, step: &Step) -> Need {
         let options = &core.job.options;
-        let forced = !self.kind.streaming().only_if_fast;
+        let forced = !self.place.streaming.only_if_fast;
+        let is_pull = self.pushed.is_none();
+        let is_local = match self.pushed {
+            None => core.sink.is_some(),
+            Some(source) => core.job.sources[source].tree.local.is_some(),
+        };
         // The archive shows hard links only if all names of a file are in it.
-        let together = options.hard_links && matches!(self.kind, Kind::Pull(_));
+        let together = options.hard_links && is_pull;
         // What is in the way is for the run, and so is what can be gone on with, unless it cannot
         // come by the run at all.
         let is_begun = step.partials.iter().any(|partial| partial.reliable() > 0);
         // The server's tar would give set-ID bits to files of any owner.
-        let sets_ids = matches!(self.kind, Kind::Push(..)) && core.set_ids_of(&step.attr).is_some();
-        if !self.kind.can(core)
+        let sets_ids = !is_pull && core.set_ids_of(&step.attr).is_some();
+        if !is_local
             || sets_ids
             || step.there.is_some_and(|there| there.is_dir())
             || (is_begun && !options.xattrs.any() && !together)
@@ -186,7 +151,7 @@ impl Worker {
     pub(super) async fn prepare(&mut self, core: &Arc<Core>, need: Need) -> Result<(), Declined> {
         self.seen += 1;
         if matches!(self.state, State::Idle) && (need == Need::This || self.seen >= WORTH_FILES) {
-            self.state = State::Calling(AbortOnDrop(tokio::spawn(call(self.kind.clone()))));
+            self.state = self.calling();
         }
         if let State::Calling(calling) = &self.state
             && (need == Need::This || calling.0.is_finished())
@@ -198,9 +163,8 @@ impl Worker {
             }
         }
         match std::mem::replace(&mut self.state, State::Never) {
-            State::Called(called) => {
-                let (peer, method) = *called;
-                self.state = State::Open(Stream::new(core.clone(), &self.kind, peer, method));
+            State::Called(peer) => {
+                self.state = State::Open(Stream::new(core.clone(), self.pushed, *peer));
             }
             state => self.state = state,
         }
@@ -210,9 +174,21 @@ impl Worker {
     /// Logs in, and waits for the server's answer.
     pub(super) async fn call(&mut self) -> Result<(), Declined> {
         if matches!(self.state, State::Idle) {
-            self.state = State::Calling(AbortOnDrop(tokio::spawn(call(self.kind.clone()))));
+            self.state = self.calling();
         }
         self.answered().await
+    }
+
+    /// Logs in and starts the command.
+    fn calling(&self) -> State {
+        let ByName { streaming, directory, name } = self.place.clone();
+        let (directory, name) = (plain_path(&directory), name_or_all(name.as_ref()));
+        let (command, to) = match self.pushed {
+            None => (script::list(&directory, &name, &streaming.options), Use::Names),
+            Some(_) => (script::take(&directory, &streaming.options), Use::Files),
+        };
+        let call = async move { streaming.prepare(command, to).await };
+        State::Calling(AbortOnDrop(tokio::spawn(call)))
     }
 
     /// Waits for the answer, if a login is in progress.
@@ -220,17 +196,12 @@ impl Worker {
         let State::Calling(calling) = &mut self.state else { return Ok(()) };
         let called = (&mut calling.0).await;
         self.state = State::Never;
-        match called {
-            Ok(Ok(called)) => {
-                if called.0.round_trip.is_some_and(|round_trip| round_trip > LONG_ROUND_TRIP) {
-                    self.small_bytes = SMALL_FAR_BYTES;
-                }
-                self.state = State::Called(Box::new(called));
-                Ok(())
-            }
-            Ok(Err(declined)) => Err(declined),
-            Err(error) => Err(Declined::Lost(error.to_string())),
+        let peer = called.unwrap_or_else(|error| Err(Declined::Lost(error.to_string())))?;
+        if peer.round_trip.is_some_and(|round_trip| round_trip > LONG_ROUND_TRIP) {
+            self.small_bytes = SMALL_FAR_BYTES;
         }
+        self.state = State::Called(Box::new(peer));
+        Ok(())
     }
 
     /// Requests the step's file. False if the stream must end: it has its number of files, or accepts no
@@ -239,7 +210,8 @@ impl Worker {
         let State::Open(stream) = &mut self.state else { return false };
         stream.add(step);
         let takes = stream.buffer.len() < SEND_BYTES || stream.send(core).await;
-        takes && stream.taken < self.kind.most()
+        let most = if self.pushed.is_none() { STREAM_FILES } else { STREAM_FILES_OUT };
+        takes && stream.taken < most
     }
 
     pub(super) async fn flush(&mut self, core: &Core) {
@@ -258,59 +230,29 @@ impl Worker {
             return None;
         };
         stream.send(core).await;
-        let Stream { names, pending, mut work, .. } = stream;
+        let Stream { names, pending, work, .. } = stream;
         drop(names);
-        let delivered = tokio::select! {
+        let mut end = tokio::select! {
             biased;
             () = core.stopped() => return None,
-            delivered = &mut work.0 => delivered,
+            end = work.join() => end,
         };
-        let mut delivered = match delivered {
-            Ok(delivered) => delivered,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => return None,
-            },
-        };
-        delivered.left.extend(pending.steps().drain().map(|(_, step)| step));
-        if delivered.why.is_some() {
+        end.left.extend(pending.steps().drain().map(|(_, step)| step));
+        if end.why.is_some() {
             self.state = State::Never;
         }
-        Some(delivered)
+        Some(end)
     }
 }
 
-/// Logs in and starts the command.
-async fn call(kind: Kind) -> Called {
-    let pull = match kind {
-        Kind::Pull(pull) => pull,
-        Kind::Push(push, _) => {
-            let directory = script::plain_path(&push.directory);
-            let streaming = &push.streaming;
-            let command = script::take(&directory, &streaming.options);
-            return streaming.prepare(&command.ok_or(Declined::Unquotable)?, Use::Files).await;
-        }
-    };
-    let directory = script::plain_path(&pull.directory);
-    let name = match &pull.name {
-        Some(name) => script::plain_path(name.as_bytes()),
-        None => b".".to_vec(),
-    };
-    let streaming = &pull.streaming;
-    let command = script::list(&directory, &name, &streaming.options);
-    streaming.prepare(&command.ok_or(Declined::Unquotable)?, Use::Names).await
-}
-
 impl Stream {
-    fn new(core: Arc<Core>, kind: &Kind, peer: Peer, method: Option<Method>) -> Stream {
+    fn new(core: Arc<Core>, pushed: Option<usize>, peer: Peer) -> Stream {
         let (names, sendings) = mpsc::channel(SENDINGS);
         let pending = Arc::new(Pending::default());
         let here = pending.clone();
-        let work = match kind {
-            Kind::Pull(_) => tokio::spawn(pull_files(core, peer, method, here, sendings)),
-            Kind::Push(_, source) => {
-                tokio::spawn(push_files(core, *source, peer, method, here, sendings))
-            }
+        let work = match pushed {
+            None => tokio::spawn(pull_files(core, peer, here, sendings)),
+            Some(source) => tokio::spawn(push_files(core, source, peer, here, sendings)),
         };
         let buffer = Vec::with_capacity(SEND_BYTES + 4096);
         Stream { names, buffer, pending, taken: 0, work: AbortOnDrop(work) }
@@ -341,40 +283,15 @@ impl Stream {
 /// Sends names to tar, and unpacks its archive, to the end of both.
 async fn pull_files(
     core: Arc<Core>,
-    peer: Peer,
-    method: Option<Method>,
+    mut peer: Peer,
     pending: Arc<Pending>,
-    sendings: mpsc::Receiver<Vec<u8>>,
+    names: mpsc::Receiver<Vec<u8>>,
 ) -> StreamEnd {
-    let began = Instant::now();
-    let rate = peer.rate;
-    let Running { stdin, stdout, exit } = peer.running;
-    let feeding = AbortOnDrop(tokio::spawn(feed(stdin, sendings)));
-    let (guard, waiting, flow) = stream::cancellable();
-    let unpacking = tokio::task::spawn_blocking(move || {
-        let mut placer = Placer::new(&core, &pending);
-        let input = BufReader::with_capacity(READ_BYTES, Input::new(stdout, waiting));
-        let unpacked = compress::decoder(method, input)
-            .and_then(|archive| placer.unpack(BufReader::with_capacity(READ_BYTES, archive)));
-        (placer.into_ended(), unpacked)
-    });
-    let unpacked = unpacking.await;
-    drop(guard);
-    // An archive may end before the names do, if it is not one of tar's.
-    drop(feeding);
-    let ((brought, left), ended) = match unpacked {
-        Ok(unpacked) => unpacked,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => ((Vec::new(), Vec::new()), Ok(())),
-        },
-    };
-    let why = match ended {
-        Err(error) => Some(error.to_string()),
-        Ok(()) => unclean(exit.await),
-    };
-    let link =
-        Link { bytes: flow.bytes(), elapsed: began.elapsed(), waited: flow.waited(), rate, method };
+    let stdin = std::mem::replace(&mut peer.running.stdin, Box::new(tokio::io::sink()));
+    let feeding = AbortOnDrop(tokio::spawn(feed(stdin, names)));
+    let placer = Placer::new(core, pending);
+    let End { done, why, link } = peer.receive(feeding, placer, Placer::unpack).await;
+    let Placer { brought, left, .. } = done;
     StreamEnd { entries: brought.len() as u64, brought, left, why, link }
 }
 
@@ -383,45 +300,14 @@ async fn push_files(
     core: Arc<Core>,
     source: usize,
     peer: Peer,
-    method: Option<Method>,
     pending: Arc<Pending>,
-    mut sendings: mpsc::Receiver<Vec<u8>>,
+    names: mpsc::Receiver<Vec<u8>>,
 ) -> StreamEnd {
-    let (began, rate) = (Instant::now(), peer.rate);
-    let Running { stdin, stdout, exit } = peer.running;
-    let (guard, waiting, flow) = stream::cancellable();
-    let packing = {
-        let core = core.clone();
-        tokio::task::spawn_blocking(move || {
-            let mut done = push::Packed::default();
-            let output = Output { stream: stdin, waiting };
-            let output = Encoder::new(method.is_some(), output, rate);
-            let packed = push::pack(&core, source, output, &pending, &mut sendings, &mut done);
-            (done, packed.and_then(|output| output.finish()?.flush()))
-        })
-    };
-    let packed = packing.await;
-    drop(guard);
-    let (push::Packed { sent, mut left }, ended) = match packed {
-        Ok(packed) => packed,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => (push::Packed::default(), Ok(())),
-        },
-    };
-    let mut why = match ended {
-        Err(error) => Some(error.to_string()),
-        Ok(()) => {
-            let stdin: Box<dyn AsyncWrite + Send + Unpin> = Box::new(tokio::io::sink());
-            let mut running = Running { stdin, stdout, exit };
-            match line(&mut running).await {
-                Ok(status) if status == b"0" => None,
-                Ok(_) | Err(_) => Some(close_reason(running).await.why()),
-            }
-        }
-    };
-    let link =
-        Link { bytes: flow.bytes(), elapsed: began.elapsed(), waited: flow.waited(), rate, method };
+    let (sent, left) = (Vec::new(), Vec::new());
+    let packer = FilePacker { core: core.clone(), source, pending, sent, left };
+    let pack = move |packer: &mut FilePacker, output| packer.pack(output, names);
+    let End { done: FilePacker { sent, mut left, .. }, mut why, link } =
+        peer.send(b"0", packer, pack).await;
     let mut entries = sent.len() as u64;
     match why {
         None => {

@@ -52,14 +52,6 @@ struct Directory {
     is_odd: bool,
 }
 
-/// One record.
-struct Record {
-    depth: usize,
-    /// `None` for what is of no kind that there is.
-    attr: Option<Attr>,
-    name: Vec<u8>,
-}
-
 impl Records {
     /// Takes the next one, without the NUL behind it. An empty one is none.
     pub(super) fn take(&mut self, record: &[u8]) {
@@ -83,7 +75,7 @@ impl Records {
     }
 
     fn enter(&mut self, record: &[u8]) -> Option<()> {
-        let Record { depth, attr, name } = Record::parse(record)?;
+        let (depth, attr, name) = parse(record)?;
         let is_dir = attr.is_some_and(|attr| attr.is_dir());
         if depth == 0 {
             // Nothing but a directory can be listed, and there is one top.
@@ -94,7 +86,7 @@ impl Records {
             return None;
         }
         self.leave(depth);
-        let name = Name::new(&name).ok()?;
+        let name = Name::new(name).ok()?;
         let parent = self.open.last_mut()?;
         let path = parent.path.as_ref().filter(|_| is_dir).map(|path| path.join(&name));
         self.held_bytes += ENTRY_BYTES + name.as_bytes().len();
@@ -131,23 +123,24 @@ impl Records {
     }
 }
 
-impl Record {
-    /// Reads `KIND DEPTH MODE SIZE UID GID MTIME ATIME NAME`, with one space between.
-    fn parse(record: &[u8]) -> Option<Record> {
-        let mut fields = record.splitn(9, |byte| *byte == b' ');
-        let mut field = || fields.next();
-        let kind = kind(field()?)?;
-        let depth = number(field()?)?.try_into().ok()?;
-        let perm = u32::from_str_radix(text(field()?)?, 8).ok()? & 0o7777;
-        // More no file can have.
-        let size = number(field()?).filter(|size| i64::try_from(*size).is_ok())?;
-        let [uid, gid] = [field()?, field()?].map(|field| number(field)?.try_into().ok());
-        let (uid, gid) = (uid?, gid?);
-        let [mtime, atime] = [field()?, field()?].map(time);
-        let (mtime, atime) = (mtime?, atime?);
-        let attr = kind.map(|kind| Attr { kind, perm, size, uid, gid, atime, mtime });
-        Some(Record { depth, attr, name: field()?.to_vec() })
-    }
+/// Reads `KIND DEPTH MODE SIZE UID GID MTIME ATIME NAME`, with one space between: the depth, the
+/// attributes, if the kind is one that there is, and the name.
+fn parse(record: &[u8]) -> Option<(usize, Option<Attr>, &[u8])> {
+    let mut fields = record.splitn(9, |byte| *byte == b' ');
+    let mut field = || fields.next();
+    let kind = kind(field()?)?;
+    let depth = number(field()?)?.try_into().ok()?;
+    let perm = u32::from_str_radix(text(field()?)?, 8).ok()? & 0o7777;
+    // More no file can have.
+    let size = number(field()?).filter(|size| i64::try_from(*size).is_ok())?;
+    let (uid, gid) = (id(field()?)?, id(field()?)?);
+    let (mtime, atime) = (time(field()?)?, time(field()?)?);
+    let attr = kind.map(|kind| Attr { kind, perm, size, uid, gid, atime, mtime });
+    Some((depth, attr, field()?))
+}
+
+fn id(field: &[u8]) -> Option<u32> {
+    number(field)?.try_into().ok()
 }
 
 /// The kind for a letter of `find`; `Some(None)` for a kind without a letter.
