@@ -117,7 +117,7 @@ pub struct Shown {
 }
 
 /// Settings of a [`Vfs`](crate::Vfs).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// When cached data is valid.
     pub consistency: Consistency,

@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 
 use cache::{Store, store};
 use cli::printable;
+use control::job::Tally;
 use serde::Serialize;
 
-use crate::control::cache::Tally;
 use crate::quantity::{bytes, count};
 
 /// The status of a store.
