@@ -7,7 +7,7 @@ use std::time::Duration;
 pub const AUTOMATIC_CONNS: usize = 8;
 
 /// Configuration of a host. [`Config::default`] has one connection and all checks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The directory on the server that becomes the root, as the user specified it: absolute,
     /// relative to the directory where the session begins (usually the home), or beginning with

@@ -17,7 +17,6 @@ use vfs::{
 
 use crate::attributes::{Attribute, Attributes, digest_value};
 use crate::open_modes::no_open::NoOpen;
-use crate::open_modes::no_opendir::NoOpendir;
 use crate::open_modes::passthrough::{Passthrough, Verdict};
 use ending::Ending;
 
@@ -25,36 +24,45 @@ use ending::Ending;
 /// usual readahead, so that programs that bypass the page cache do not request single pages.
 const BLOCK_SIZE: u32 = 128 << 10;
 
+/// Returns for how long a server has been silent while calls wait for it.
+pub type Silence = Box<dyn Fn() -> Duration + Send + Sync>;
+
 /// A [`Vfs`] as a FUSE file system.
 pub struct Adapter {
     vfs: Arc<Vfs>,
     attributes: Attributes,
-    /// The mount is read-only.
+    /// The mount is read-only, so that no close has data to wait for.
     read_only: bool,
     /// Set if the kernel supports passthrough and it is enabled.
     passthrough: OnceLock<Passthrough>,
     /// `None` if the kernel sends OPEN requests.
     no_open: Option<NoOpen>,
-    /// Used only together with `no_open`.
-    no_opendir: NoOpendir,
     ending: Ending,
-    silence: Option<Box<dyn Fn() -> Duration + Send + Sync>>,
+    silence: Silence,
 }
 
 impl Adapter {
     /// A file system whose files have these [extended attributes](crate::attributes). Their cost:
     /// before the first write to a file the kernel requests another attribute, which is answered
     /// without a request to the server. With attributes, set [`fuse::Config::handle_killpriv`].
-    pub fn new(vfs: Arc<Vfs>, attributes: Attributes) -> Adapter {
+    ///
+    /// With `no_open`, the kernel opens and closes files without requests. Set this only if nothing
+    /// ever changes, neither at the remote nor through the mount, and passthrough is not used.
+    pub fn new(
+        vfs: Arc<Vfs>,
+        attributes: Attributes,
+        read_only: bool,
+        no_open: bool,
+        silence: Silence,
+    ) -> Adapter {
         Adapter {
             vfs,
             attributes,
-            read_only: false,
+            read_only,
             passthrough: OnceLock::new(),
-            no_open: None,
-            no_opendir: NoOpendir::default(),
+            no_open: no_open.then(NoOpen::default),
             ending: Ending::default(),
-            silence: None,
+            silence,
         }
     }
 
@@ -63,31 +71,17 @@ impl Adapter {
         &self.ending
     }
 
-    /// The mount is read-only, so that no close has data to wait for.
-    #[must_use]
-    pub fn read_only(mut self, read_only: bool) -> Adapter {
-        self.read_only = read_only;
-        self
-    }
-
-    /// The kernel opens and closes files without requests. Set this only if nothing ever changes,
-    /// neither at the remote nor through the mount, and passthrough is not used.
-    #[must_use]
-    pub fn no_open(mut self, no_open: bool) -> Adapter {
-        self.no_open = no_open.then(NoOpen::default);
-        self
-    }
-
-    /// `silence` returns for how long a server has been silent while calls wait for it.
-    #[must_use]
-    pub fn silence(mut self, silence: impl Fn() -> Duration + Send + Sync + 'static) -> Adapter {
-        self.silence = Some(Box::new(silence));
-        self
-    }
-
     /// Number of opens with passthrough so far.
     pub fn opened_through(&self) -> u64 {
         self.passthrough.get().map_or(0, Passthrough::opens)
+    }
+
+    async fn list(&self, ino: u64, fh: u64, offset: u64, sink: &mut Sink<'_>) -> Result<()> {
+        let plus = matches!(sink, Sink::Plus(_));
+        match &self.no_open {
+            Some(no_open) => no_open.readdir(&self.vfs, ino, offset, plus, sink).await,
+            None => self.vfs.readdir(vfs::DirHandle(fh), offset, plus, sink).await,
+        }
     }
 
     /// The reply to an open: the handle, and how the kernel reads and caches the file.
@@ -268,12 +262,11 @@ impl fuse::Filesystem for Adapter {
         if let Some(no_open) = &self.no_open {
             no_open.clear();
         }
-        self.no_opendir.clear();
         self.ending.drain(&self.vfs).await;
     }
 
     fn silent_for(&self) -> Duration {
-        self.silence.as_ref().map_or(Duration::MAX, |silence| silence())
+        (self.silence)()
     }
 
     async fn lookup(&self, _: &Context, parent: u64, name: &[u8]) -> Result<fuse::Entry> {
@@ -287,7 +280,6 @@ impl fuse::Filesystem for Adapter {
     fn forget(&self, ino: u64, count: u64) {
         if let Some(no_open) = &self.no_open {
             no_open.forget(ino);
-            self.no_opendir.forget(ino);
         }
         self.vfs.forget(Ino(ino), count);
     }
@@ -489,11 +481,7 @@ impl fuse::Filesystem for Adapter {
         offset: u64,
         sink: &mut DirSink,
     ) -> Result<()> {
-        if self.no_open.is_some() {
-            let mut sink = Sink::Names(sink);
-            return self.no_opendir.readdir(&self.vfs, ino, offset, false, &mut sink).await;
-        }
-        self.vfs.readdir(vfs::DirHandle(fh), offset, false, &mut Sink::Names(sink)).await
+        self.list(ino, fh, offset, &mut Sink::Names(sink)).await
     }
 
     async fn readdirplus(
@@ -504,11 +492,7 @@ impl fuse::Filesystem for Adapter {
         offset: u64,
         sink: &mut PlusSink,
     ) -> Result<()> {
-        if self.no_open.is_some() {
-            let mut sink = Sink::Plus(sink);
-            return self.no_opendir.readdir(&self.vfs, ino, offset, true, &mut sink).await;
-        }
-        self.vfs.readdir(vfs::DirHandle(fh), offset, true, &mut Sink::Plus(sink)).await
+        self.list(ino, fh, offset, &mut Sink::Plus(sink)).await
     }
 
     async fn releasedir(&self, _: &Context, _: u64, fh: u64, _: i32) -> Result<()> {

@@ -22,7 +22,7 @@
 
 use base::{DigestEffort, DigestKind, Errno, Location, Result};
 
-use crate::mount::disk::{DigestAttribute, DigestMode, DiskOptions};
+use crate::mount::disk::{DigestAttribute, DiskOptions};
 
 const PREFIX: &[u8] = b"user.sshoal.";
 
@@ -55,11 +55,7 @@ pub enum Place {
 impl Attributes {
     /// The attributes of a mount with branches (`places`) and with this disk cache.
     pub fn new(places: bool, disk: Option<&DiskOptions>) -> Attributes {
-        let effort = match disk.map(|disk| disk.digest) {
-            None | Some(DigestMode::Off) => None,
-            Some(DigestMode::Known) => Some(DigestEffort::Known),
-            Some(DigestMode::Compute) => Some(DigestEffort::Compute),
-        };
+        let effort = disk.and_then(|disk| disk.digest);
         let digests = disk.filter(|_| effort.is_some()).map(|disk| disk.attributes.clone());
         Attributes { places, digests: digests.unwrap_or_default(), effort }
     }
@@ -174,7 +170,7 @@ mod tests {
             assert_eq!(of(&known, name), Err(Errno::EOPNOTSUPP), "{name}");
         }
         assert!(known.are_there());
-        let off = DiskOptions { digest: DigestMode::Off, ..disk };
+        let off = DiskOptions { digest: None, ..disk };
         assert!(!Attributes::new(false, Some(&off)).are_there());
         assert_eq!(of(&Attributes::new(true, Some(&off)), "user.md5"), Err(Errno::EOPNOTSUPP));
         assert!(!Attributes::new(false, None).are_there());

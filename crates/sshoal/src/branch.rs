@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cli::{EXIT_OK, Problem, printable};
+use control::client::ask_mount;
+use control::{Change, Reply, Wish, Word};
 
-use crate::control::client::{self, Silence};
-use crate::control::{Change, Reply, Wish, Word};
 use crate::status;
 
 /// The words of the command line.
@@ -68,19 +68,19 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             (mountpoint, Change::Set { source: printable(source), word })
         }
     };
-    match client::ask_mount(&mountpoint, Wish::Branch(change), &mut |_| {})? {
-        Reply::Done => Ok(ExitCode::from(EXIT_OK)),
-        _ => Err(client::unasked(&mountpoint, status::silence(&Silence::Garbled)).into()),
-    }
+    let done = |reply| matches!(reply, Reply::Done).then_some(());
+    ask_mount(&mountpoint, Wish::Branch(change), &mut |_| {}, done)?;
+    Ok(ExitCode::from(EXIT_OK))
 }
 
 fn list(mountpoint: &Path, json: bool) -> anyhow::Result<ExitCode> {
-    match client::ask_mount(mountpoint, Wish::Status, &mut |_| {})? {
-        Reply::Status(status) if json => {
-            cli::print(&(serde_json::to_string_pretty(&status.sources)? + "\n"))
-        }
-        Reply::Status(status) => cli::print(&status::branch_list(&status)),
-        _ => Err(client::unasked(mountpoint, status::silence(&Silence::Garbled)).into()),
+    let status = ask_mount(mountpoint, Wish::Status, &mut |_| {}, |reply| match reply {
+        Reply::Status(status) => Some(status),
+        _ => None,
+    })?;
+    match json {
+        true => cli::print(&(serde_json::to_string_pretty(&status.sources)? + "\n")),
+        false => cli::print(&status::branch_list(&status)),
     }
 }
 

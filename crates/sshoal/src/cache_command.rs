@@ -12,10 +12,9 @@ use std::process::ExitCode;
 
 use cache::{Store, StoreConfig};
 use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use control::job::{self as protocol, CacheJob, Tally};
 use serde::Serialize;
 
-use crate::control::cache::CacheJob;
-use crate::control::cache::Tally;
 use crate::stack::disk::default_dir;
 
 /// The words of the command line.
@@ -158,10 +157,7 @@ fn bound(what: &str, text: &str) -> Result<u64, Problem> {
     crate::quantity::parse_bytes(text).map_err(|why| Problem::new(what.to_owned(), why))
 }
 
-fn job(
-    paths: &[PathBuf],
-    job: impl Fn(Vec<crate::control::cache::Path>) -> CacheJob,
-) -> anyhow::Result<Tally> {
+fn job(paths: &[PathBuf], job: impl Fn(Vec<protocol::Path>) -> CacheJob) -> anyhow::Result<Tally> {
     let mut all = Tally::default();
     for places in places::find(paths)? {
         all.add(&places.ask(&job, &mut |_| {})?);

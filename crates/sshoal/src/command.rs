@@ -177,11 +177,9 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
         Command::Branch(arguments) => branch::run(arguments),
         Command::Cache(arguments) => cache_command::run(arguments),
         Command::Warm(arguments) => warm::run(arguments),
-        Command::Config { command: ConfigCommand::Check } => {
-            config_file::commands::check(program.name)
-        }
+        Command::Config { command: ConfigCommand::Check } => config_file::check(program.name),
         Command::Config { command: ConfigCommand::Show { name } } => {
-            config_file::commands::show(name.as_deref())
+            config_file::show(name.as_deref())
         }
         Command::Pull(arguments) => Ok(transfer::run(Direction::Pull, &arguments)),
         Command::Push(arguments) => Ok(transfer::run(Direction::Push, &arguments)),

@@ -12,20 +12,20 @@
 //! the others from being mounted.
 
 mod access;
-pub mod commands;
 mod document;
 mod entry;
-mod place;
 mod show;
 
 use std::ffi::OsStr;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use cli::{Problem, printable};
+use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 
 use crate::mount::command_line::{Layer, SavedMount};
 use crate::mount::suggestion;
-use document::Document;
+use document::{Document, Fault};
 use entry::{Entry, Setting};
 
 /// Below the directories of the configuration.
@@ -100,11 +100,9 @@ impl Configuration {
     /// The mount with this name, if neither it nor the defaults contain an error.
     pub fn find(&self, name: &OsStr) -> Result<SavedMount, Problem> {
         let (document, entry) = self.entry(name)?;
-        let general = self.documents.iter().flat_map(|document| document.faults_of(None));
-        let own = document.faults_of(Some(&entry.name));
-        if let Some(fault) = general.chain(own).next() {
-            let problem = fault.problem.clone();
-            return Err(problem.hint_too("`sshoal config check` lists all errors"));
+        let own = document.faults_of(Some(&entry.name)).next();
+        if let Some(problem) = self.general_fault().or(own.map(first_of_all)) {
+            return Err(problem);
         }
         Ok(SavedMount {
             name: entry.name.clone(),
@@ -126,9 +124,8 @@ impl Configuration {
         let shown = printable(name);
         let problem = Problem::new(format!("mount '{shown}'"), "not in the configuration");
         // A syntax error may hide all mounts after it.
-        let general = self.documents.iter().flat_map(|document| document.faults_of(None)).next();
-        if let Some(fault) = general {
-            return fault.problem.clone().hint_too("`sshoal config check` lists all errors");
+        if let Some(problem) = self.general_fault() {
+            return problem;
         }
         if let Some(meant) = suggestion::nearest(&shown, self.names()) {
             return problem.hint(format!("did you mean '{}'?", printable(meant)));
@@ -138,6 +135,12 @@ impl Configuration {
             "a host is written with a colon ({shown}:); searched {}",
             files.join(", ")
         ))
+    }
+
+    /// The first error outside of mounts.
+    fn general_fault(&self) -> Option<Problem> {
+        let mut general = self.documents.iter().flat_map(|document| document.faults_of(None));
+        general.next().map(first_of_all)
     }
 
     /// The effective options of a mount with their origins, in order of increasing precedence.
@@ -162,20 +165,71 @@ impl Configuration {
     }
 
     fn layers(&self, document: &Document, entry: &Entry) -> Vec<Layer> {
-        let mut layers: Vec<(Layer, bool)> = Vec::new();
-        for (from, setting, is_default) in self.settings(document, entry) {
-            let directory = from.path.parent().unwrap_or(Path::new("/")).to_owned();
-            let words = setting.word.clone();
-            match layers.last_mut() {
-                Some((layer, before)) if layer.directory == directory && *before == is_default => {
-                    layer.words.extend(words);
-                }
-                _ => layers
-                    .push((Layer { directory, words: words.into_iter().collect() }, is_default)),
-            }
-        }
-        layers.into_iter().map(|(layer, _)| layer).collect()
+        let settings = self.settings(document, entry);
+        let layers = settings.chunk_by(|one, other| one.0.path == other.0.path && one.2 == other.2);
+        let layer = |settings: &[(&Document, &Setting, bool)]| Layer {
+            directory: settings[0].0.directory().to_owned(),
+            words: settings.iter().filter_map(|(_, setting, _)| setting.word.clone()).collect(),
+        };
+        layers.map(layer).collect()
     }
+}
+
+fn first_of_all(fault: &Fault) -> Problem {
+    fault.problem.clone().hint_too("`sshoal config check` lists all errors")
+}
+
+/// Prints all errors of the configuration files to standard error, and the number of mounts of each
+/// file. The exit code is 1 if there is an error.
+pub fn check(program: &str) -> anyhow::Result<ExitCode> {
+    let places = Places::of_environment();
+    let configuration = Configuration::load(&places)?;
+    if configuration.documents.is_empty() {
+        return cli::print(&none(&places));
+    }
+    let mut faults = 0;
+    let mut text = String::new();
+    for document in &configuration.documents {
+        for fault in &document.faults {
+            eprintln!("{program}: {}", fault.problem);
+        }
+        faults += document.faults.len();
+        let mounts = document.entries.len();
+        let plural = if mounts == 1 { "" } else { "s" };
+        let found = match document.faults.len() {
+            0 => "no errors".to_owned(),
+            1 => "1 error".to_owned(),
+            many => format!("{many} errors"),
+        };
+        let _ = writeln!(text, "{}: {mounts} mount{plural}, {found}", printable(&document.path));
+    }
+    cli::print(&text)?;
+    Ok(ExitCode::from(if faults == 0 { EXIT_OK } else { EXIT_FAILURE }))
+}
+
+/// Prints the resulting settings of one mount, or of all.
+pub fn show(name: Option<&str>) -> anyhow::Result<ExitCode> {
+    let places = Places::of_environment();
+    let configuration = Configuration::load(&places)?;
+    let names = match name {
+        Some(name) => vec![name],
+        None if configuration.documents.is_empty() => return cli::print(&none(&places)),
+        None => configuration.names(),
+    };
+    let mut text = String::new();
+    for (index, name) in names.into_iter().enumerate() {
+        // Fails for a mount with an error: the settings shown would not be those in effect.
+        configuration.find(OsStr::new(name))?;
+        let (document, entry) = configuration.entry(OsStr::new(name))?;
+        text += if index > 0 { "\n" } else { "" };
+        text += &show::mount(document, entry, &configuration.settings(document, entry));
+    }
+    cli::print(&text)
+}
+
+fn none(places: &Places) -> String {
+    let paths: Vec<String> = places.all().map(printable).collect();
+    format!("No configuration file; searched {}\n", paths.join(" and "))
 }
 
 /// Body of a fuzz target: any text as a configuration file. Each error is reported at one of its lines,
@@ -210,7 +264,10 @@ impl Configuration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use recovery::RetryPolicy;
+
     use crate::mount::command_line::{Wish, parse};
+    use crate::mount::request::IdMapKind;
     use crate::mount::request::MountRequest;
     use crate::program::Program;
     use std::ffi::OsString;
@@ -301,12 +358,9 @@ mod tests {
         identity.push(key);
         pool.ssh_arguments = vec!["-oPort=2222".into(), identity];
         assert_eq!(work.sources[1], pool);
-        assert_eq!(
-            work.patience,
-            crate::mount::request::Patience::Soft(Duration::from_millis(30500))
-        );
-        assert_eq!(work.idmap, crate::mount::request::IdMap::None, "false takes a default back");
-        assert!(work.fuse.allow_other);
+        assert_eq!(work.retry, RetryPolicy::Soft(Duration::from_millis(30500)));
+        assert_eq!(work.idmap.kind, IdMapKind::None, "false takes a default back");
+        assert_eq!(work.mount.visibility, fuse::Visibility::Everybody);
         // ssh takes the first of two, which has to be the one that counts most.
         assert_eq!(
             work.ssh.arguments,
@@ -317,7 +371,7 @@ mod tests {
             Some(files.places.user.as_ref().unwrap().with_file_name("sshoal.log"))
         );
         let shared = request(&files, &["shared"]).unwrap();
-        assert_eq!(shared.idmap, crate::mount::request::IdMap::User);
+        assert_eq!(shared.idmap.kind, IdMapKind::User);
         assert!(!shared.is_union());
     }
 
@@ -327,7 +381,7 @@ mod tests {
         let words = ["work", "elsewhere", "-o", "soft=1,ServerAliveInterval=1", "-F", "conf"];
         let work = request(&files, &words).unwrap();
         assert_eq!(work.mountpoint, PathBuf::from("elsewhere"));
-        assert_eq!(work.patience, crate::mount::request::Patience::Soft(Duration::from_secs(1)));
+        assert_eq!(work.retry, RetryPolicy::Soft(Duration::from_secs(1)));
         assert_eq!(
             work.ssh.arguments,
             [

@@ -6,7 +6,6 @@
 #![no_main]
 #![allow(dead_code, unreachable_pub, reason = "a target uses little of the program")]
 
-mod accounts;
 mod adapter;
 mod allocator;
 mod attributes;
@@ -17,13 +16,11 @@ mod command;
 mod companion;
 mod config_file;
 mod connector;
-mod control;
 mod mount;
 mod open_modes;
 mod program;
 mod progress;
 mod quantity;
-mod record;
 mod sources;
 mod stack;
 mod status;

@@ -6,8 +6,6 @@
 #![deny(unsafe_code)]
 #![allow(unreachable_pub, reason = "in a binary, `pub` says what a module offers to the others")]
 
-#[allow(unsafe_code, reason = "the C library's lookup of users has no safe interface")]
-mod accounts;
 mod adapter;
 #[allow(unsafe_code, reason = "the C library's allocator has no safe interface")]
 mod allocator;
@@ -19,13 +17,11 @@ mod command;
 mod companion;
 mod config_file;
 mod connector;
-mod control;
 mod mount;
 mod open_modes;
 mod program;
 mod progress;
 mod quantity;
-mod record;
 mod sources;
 mod stack;
 mod status;

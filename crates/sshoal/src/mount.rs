@@ -16,7 +16,7 @@ pub mod suggestion;
 pub mod wiring;
 
 #[cfg(test)]
-mod documentation;
+mod documentation_tests;
 #[cfg(test)]
 mod option_tests;
 #[cfg(test)]
@@ -34,7 +34,7 @@ use crate::background::{self, Side};
 use crate::config_file::{Configuration, Places};
 use crate::program::Program;
 use command_line::Wish;
-use request::{MountRequest, RunOptions};
+use request::{IdMapKind, MountRequest, RunOptions};
 
 /// Runs the command line given by the words after `argv[0]`. `is_command`: `mount` came before them, so
 /// that they may name a mount of the configuration file.
@@ -65,7 +65,9 @@ fn mount(
         occupied::clear(&request.mountpoint, request.run.nonempty, &what, note)?;
     }
     resolve_mountpoint(&mut request)?;
-    idmap::load(&mut request.idmap)?;
+    if request.idmap.kind == IdMapKind::File {
+        request.vfs.idmap = idmap::load(&request.idmap)?;
+    }
     if request.run.fake {
         return Ok(ExitCode::from(EXIT_OK));
     }

@@ -3,21 +3,20 @@
 //! | module | decides |
 //! |---|---|
 //! | [`passthrough`] | which open files the kernel reads from a file of the disk cache |
-//! | [`no_open`] | which handle serves the reads of a mount without OPEN requests |
-//! | [`no_opendir`] | which handle serves the listings of a mount without OPENDIR requests |
+//! | [`no_open`] | which handle serves the reads and listings of a mount without OPEN and OPENDIR requests |
 //!
-//! A mount has either passthrough or no_open with no_opendir: the latter two are only for mounts that
-//! never change. [`Adapter`](crate::adapter::Adapter) calls them.
+//! A mount has either passthrough or no_open: the latter is only for mounts that never change.
+//! [`Adapter`](crate::adapter::Adapter) calls them.
 
 mod lru;
 pub mod no_open;
-pub mod no_opendir;
 pub mod passthrough;
 
 use rustix::thread::CapabilitySet;
 
-use crate::mount::disk::Passthrough;
-use crate::mount::request::{Consistency, MountRequest, PageCache};
+use vfs::{Consistency, PageCache};
+
+use crate::mount::request::MountRequest;
 
 /// Whether the mount may use passthrough, if the kernel supports it.
 ///
@@ -27,24 +26,22 @@ use crate::mount::request::{Consistency, MountRequest, PageCache};
 /// passthrough must be requested explicitly.
 pub fn may_use_passthrough(request: &MountRequest) -> bool {
     let Some(disk) = &request.disk else { return false };
-    let wanted = match disk.passthrough {
-        Passthrough::Yes => true,
-        Passthrough::No => false,
-        Passthrough::Auto => !never_changes(request),
-    };
-    wanted && request.fuse.read_only && may_register_files()
+    let wanted = disk.passthrough.unwrap_or(!never_changes(request));
+    wanted && request.mount.read_only && may_register_files()
 }
 
 /// Whether the mount needs no OPEN requests. With `allow_root` it does: the kernel then admits every
 /// user, and all but root are refused at the open.
 pub fn may_use_no_open(request: &MountRequest) -> bool {
-    never_changes(request) && !may_use_passthrough(request) && !request.fuse.allow_root
+    never_changes(request)
+        && !may_use_passthrough(request)
+        && request.mount.visibility != fuse::Visibility::OwnerAndRoot
 }
 
 /// Whether nothing ever changes, local or remote, and the kernel caches pages.
 fn never_changes(request: &MountRequest) -> bool {
-    let immutable = request.consistency == Consistency::Immutable;
-    request.fuse.read_only && immutable && request.cache.pages != PageCache::Never
+    let immutable = request.vfs.consistency == Consistency::Immutable;
+    request.mount.read_only && immutable && request.vfs.page_cache != PageCache::Never
 }
 
 /// Whether the kernel would accept a backing file from this process.

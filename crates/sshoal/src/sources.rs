@@ -12,9 +12,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use base::Name;
-
 use cli::{Problem, printable};
-pub use grammar::{BranchWord, WORDS, parse, parse_as_sshfs, split_list, with_words};
+use union::{Mode, Presence};
+
+pub use grammar::{BranchWord, WORDS, name_of, parse, parse_as_sshfs, split_list, with_words};
 
 /// Maximum number of branches of a mount: a lookup may query all of them.
 pub const MAX_SOURCES: usize = 64;
@@ -37,7 +38,7 @@ pub struct SourceSpec {
     /// The effect if it is unreachable.
     pub presence: Presence,
     /// How its gateways share requests; `None`: as set by the mount's option `pool`.
-    pub pool: Option<PoolMode>,
+    pub pool: Option<replicas::Mode>,
     /// Whether mode or presence were given, even if only the defaults.
     pub is_branch: bool,
     /// Arguments of ssh for this source only; they come before those of the mount.
@@ -58,41 +59,21 @@ pub enum Origin {
     Local(PathBuf),
 }
 
-/// What may be changed in a branch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// Everything.
-    #[default]
-    ReadWrite,
-    /// Nothing.
-    ReadOnly,
-    /// Existing files may be changed and removed, but nothing is created.
-    NoCreate,
-}
-
-/// The effect if a branch is unreachable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Presence {
-    /// Calls that need it wait or fail.
-    #[default]
-    Required,
-    /// It is left out until it is reachable again.
-    Optional,
-}
-
-/// How the gateways of a pool share requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PoolMode {
-    /// By load and latency, large files over several in parallel.
-    #[default]
-    Balance,
-    /// Each file by one gateway, chosen by a hash of its path.
-    Hash,
-    /// All by the first gateway that works.
-    Failover,
-}
-
 impl SourceSpec {
+    /// A source without settings.
+    fn new(name: &OsStr, place: Vec<Name>, origin: Origin) -> SourceSpec {
+        SourceSpec {
+            name: name.to_owned(),
+            place,
+            origin,
+            mode: Mode::default(),
+            presence: Presence::default(),
+            pool: None,
+            is_branch: false,
+            ssh_arguments: Vec::new(),
+        }
+    }
+
     /// The source as the user wrote it, escaped for a terminal: its name in messages.
     #[must_use]
     pub fn shown(&self) -> String {
@@ -136,13 +117,11 @@ pub fn check(sources: &[SourceSpec]) -> Result<(), Problem> {
     }
     for (index, source) in sources.iter().enumerate() {
         let same =
-            |other: &&SourceSpec| other.place == source.place && other.origin == source.origin;
-        if sources[..index].iter().any(|other| same(&other)) {
-            return Err(Problem::new(
-                about(source),
-                "the source is given twice for the same place",
-            )
-            .hint("remove one, or give one another place: PLACE=host:dir"));
+            |other: &SourceSpec| (&other.place, &other.origin) == (&source.place, &source.origin);
+        if sources[..index].iter().any(same) {
+            let why = "the source is given twice for the same place";
+            return Err(Problem::new(about(source), why)
+                .hint("remove one, or give one another place: PLACE=host:dir"));
         }
     }
     Ok(())

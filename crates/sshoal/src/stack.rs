@@ -18,9 +18,9 @@
 mod connect;
 mod digest_command;
 pub mod disk;
-mod settings;
 mod view;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -29,15 +29,15 @@ use base::Remote;
 use cli::{Problem, printable};
 use host::{Host, SessionState};
 use local::Local;
-use recovery::{ConnectionState, Recovering};
+use recovery::{ConnectionState, Recovering, RetryPolicy};
 use replicas::{Gateway, Replicas};
 use tokio::task::JoinSet;
-use union::{Branch, Union};
+use union::{Branch, Presence, Union};
 
 use crate::connector::{Begun, SshConnector};
-use crate::mount::request::{IdMap, LinkTargets, MountRequest};
-use crate::sources::{self, Origin, Presence, SourceSpec};
-use connect::{Asking, Reached, Target, Wanted};
+use crate::mount::request::{IdMapKind, MountRequest};
+use crate::sources::{self, Origin, SourceSpec};
+use connect::{Asking, Server, Target, Wanted};
 #[cfg(feature = "fuzzing")]
 pub use digest_command::fuzz as fuzz_digest_lines;
 use disk::{Disk, Kept};
@@ -64,12 +64,10 @@ pub struct Source {
     pub recovering: Option<Arc<Recovering>>,
     /// The pool, if there is more than one gateway.
     pub replicas: Option<Arc<Replicas>>,
-    /// The gateways, or the single host, by the names that the user gave; empty for a local directory.
-    pub hosts: Vec<(String, Arc<Host>)>,
+    /// The gateways, or the single host; empty for a local directory.
+    pub hosts: Vec<Server>,
     /// The local directory, if the source is one.
     pub local: Option<Arc<Local>>,
-    /// Which of the hosts were connected when the source was opened.
-    connected: Vec<bool>,
 }
 
 /// The common settings for building the sources of a mount.
@@ -84,12 +82,7 @@ struct Blueprint {
 
 impl Stack {
     /// Connects to all hosts and builds the layers. If the future is dropped, everything is undone.
-    pub async fn build(request: &MountRequest) -> Result<Stack, Problem> {
-        Stack::build_on(request, Begun::default()).await
-    }
-
-    /// Builds the layers as [`Stack::build`] does, for a single host; its first sessions use the
-    /// connections in `begun`.
+    /// The first sessions of the first host use the connections in `begun`.
     pub async fn build_on(request: &MountRequest, begun: Begun) -> Result<Stack, Problem> {
         let has_host = request.sources.iter().any(|source| !source.gateways().is_empty());
         let wants_password = request.ssh.password_stdin && has_host;
@@ -99,7 +92,7 @@ impl Stack {
         };
         let blueprint = Blueprint {
             request: request.clone(),
-            password: wants_password.then(settings::password).transpose()?,
+            password: wants_password.then(password).transpose()?,
             disk,
             begun: Mutex::new(begun),
         };
@@ -115,7 +108,7 @@ impl Stack {
                 for source in &sources {
                     branches.push(blueprint.branch(source).await?);
                 }
-                let union = Union::new(branches, settings::policies(request))
+                let union = Union::new(branches, request.union)
                     .map_err(|error| Problem::new("sources", error.to_string()))?;
                 let union = Arc::new(union);
                 (union.clone(), Some(union))
@@ -176,7 +169,7 @@ impl Stack {
         let opened = self.blueprint.open(std::slice::from_ref(&spec), Asking::Nobody).await?;
         let source = opened.into_iter().next().expect("one was opened");
         if let Some(local) = &source.local {
-            self.blueprint.check_outside(&source, local).await?;
+            self.blueprint.check_outside(&spec, local.clone()).await?;
         }
         let branch = self.blueprint.branch(&source).await?;
         let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
@@ -205,7 +198,7 @@ impl Stack {
         let mut logins = Vec::new();
         for source in self.sources() {
             // In a union, `View` has translated the owners.
-            let is_local_user = self.union.is_some() && request.idmap == IdMap::User;
+            let is_local_user = self.union.is_some() && request.idmap.kind == IdMapKind::User;
             logins.push(if is_local_user { Some(own_ids()) } else { source.login().await });
         }
         let first = *logins.first()?;
@@ -214,19 +207,18 @@ impl Stack {
 
     /// The translation of owners in `vfs`.
     pub async fn idmap(&self) -> Result<vfs::IdMap, Problem> {
-        Ok(match &self.blueprint.request.idmap {
-            IdMap::None => vfs::IdMap::Same,
-            IdMap::User if self.union.is_some() => vfs::IdMap::Same,
-            IdMap::User => match self.sources().first() {
-                Some(source) if source.local.is_none() => source.local_user().await?,
-                _ => vfs::IdMap::Same,
-            },
-            IdMap::File { users, groups, others_same } => vfs::IdMap::Table {
-                uids: users.as_ref().map(|table| table.ids.clone()),
-                gids: groups.as_ref().map(|table| table.ids.clone()),
-                others_same: *others_same,
-            },
-        })
+        let request = &self.blueprint.request;
+        match self.sources().first() {
+            // In a union, `View` translates the owners.
+            Some(source)
+                if request.idmap.kind == IdMapKind::User
+                    && self.union.is_none()
+                    && source.local.is_none() =>
+            {
+                source.local_user().await
+            }
+            _ => Ok(request.vfs.idmap.clone()),
+        }
     }
 
     /// The remote root, for which `vfs` makes absolute links relative. In a union, `View` does that.
@@ -258,7 +250,7 @@ impl Source {
         if is_lost {
             return Duration::MAX;
         }
-        let sessions = self.hosts.iter().flat_map(|(_, host)| host.status().sessions);
+        let sessions = self.hosts.iter().flat_map(|server| server.host.status().sessions);
         let silent = sessions.filter_map(|session| match session.state {
             SessionState::Up { silent, .. } => Some(silent),
             // A session that is being established serves no call.
@@ -269,7 +261,7 @@ impl Source {
 
     /// Whether none of the hosts was connected.
     fn is_disconnected(&self) -> bool {
-        self.local.is_none() && !self.connected.contains(&true)
+        self.local.is_none() && !self.hosts.iter().any(|server| server.connected)
     }
 
     /// The host or hosts, as the user wrote them.
@@ -278,7 +270,7 @@ impl Source {
         if self.local.is_some() {
             return "localhost".to_owned();
         }
-        let names: Vec<&str> = self.hosts.iter().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<&str> = self.hosts.iter().map(|server| server.name.as_str()).collect();
         names.join(",")
     }
 
@@ -286,23 +278,21 @@ impl Source {
         match &self.spec.origin {
             Origin::Local(path) => local_root(path),
             Origin::Hosts { .. } => {
-                self.hosts.iter().find_map(|(_, host)| host.real_root()).map(<[u8]>::to_vec)
+                self.hosts.iter().find_map(|server| server.host.real_root()).map(<[u8]>::to_vec)
             }
         }
     }
 
     /// A host that was connected.
-    fn connected_host(&self) -> Option<(&str, &Arc<Host>)> {
-        let mut hosts = self.hosts.iter().zip(&self.connected);
-        hosts.find(|(_, connected)| **connected).map(|((name, host), _)| (name.as_str(), host))
+    fn connected_host(&self) -> Option<&Server> {
+        self.hosts.iter().find(|server| server.connected)
     }
 
     async fn login(&self) -> Option<(u32, u32)> {
         if self.local.is_some() {
             return Some(own_ids());
         }
-        let (_, host) = self.connected_host()?;
-        let told = host.login_ids().await;
+        let told = self.connected_host()?.host.login_ids().await;
         told.inspect_err(|error| {
             tracing::debug!(%error, "the server does not report the user id of the login");
         })
@@ -312,8 +302,8 @@ impl Source {
     /// The map of `idmap=user`.
     async fn local_user(&self) -> Result<vfs::IdMap, Problem> {
         // With delay_connect, this connects.
-        let host = self.connected_host().or(self.hosts.first().map(|(n, host)| (n.as_str(), host)));
-        let (name, host) = host.expect("a source of hosts has one");
+        let server = self.connected_host().or(self.hosts.first());
+        let Server { name, host, .. } = server.expect("a source of hosts has one");
         user_map(host).await.map_err(|error| {
             let why =
                 format!("{name}: cannot query the owner of the remote home directory: {error}");
@@ -333,64 +323,42 @@ impl Blueprint {
         let mut wanted = Vec::new();
         for spec in specs {
             locals.push(match &spec.origin {
-                Origin::Local(path) => Some(self.open_local(spec, path).await?),
+                Origin::Local(path) => Some(self.open_local(spec, path.clone()).await?),
                 Origin::Hosts { .. } => None,
             });
             wanted.push(self.wanted(spec)?);
         }
-        let connectors: Vec<Vec<Arc<SshConnector>>> = wanted
-            .iter()
-            .map(|wanted| wanted.targets.iter().map(|it| it.connector.clone()).collect())
-            .collect();
         let reached = connect::all(wanted, asking).await?;
         let mut opened = Vec::new();
-        for (((spec, local), reached), connectors) in
-            specs.iter().zip(locals).zip(reached).zip(connectors)
-        {
-            let mut source = self.source(spec, local, reached)?;
-            source.cached = self.cached(&source, &connectors).await?;
+        for ((spec, local), hosts) in specs.iter().zip(locals).zip(reached) {
+            let mut source = self.source(spec, local, hosts)?;
+            source.cached = self.cached(&source).await?;
             opened.push(Arc::new(source));
         }
         Ok(opened)
     }
 
     /// The disk cache layer of `source`. The keys of the connected hosts are known by now.
-    async fn cached(
-        &self,
-        source: &Source,
-        connectors: &[Arc<SshConnector>],
-    ) -> Result<Option<Kept>, Problem> {
+    async fn cached(&self, source: &Source) -> Result<Option<Kept>, Problem> {
         let store = self.disk.as_ref().and_then(|disk| disk.store.as_ref().ok());
-        let options = self.request.disk.as_ref();
-        let Some(((store, options), recovering)) =
-            store.zip(options).zip(source.recovering.clone())
-        else {
-            return Ok(None);
-        };
-        let cached =
-            disk::cached(store, options, &self.request, &source.spec, connectors, recovering)
-                .await?;
-        Ok(Some(cached))
+        match (store, &self.request.disk, &source.recovering) {
+            (Some(store), Some(options), Some(below)) => {
+                disk::cached(store, options, &self.request, source, below.clone()).await.map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
-    async fn open_local(
-        &self,
-        spec: &SourceSpec,
-        path: &std::path::Path,
-    ) -> Result<Arc<Local>, Problem> {
-        let about = format!("source '{}'", spec.shown());
-        let (path, mountpoint) = (path.to_owned(), self.request.mountpoint.clone());
-        // May block on a disk or a network.
-        let opened = tokio::task::spawn_blocking(move || {
+    async fn open_local(&self, spec: &SourceSpec, path: PathBuf) -> Result<Arc<Local>, Problem> {
+        let mountpoint = self.request.mountpoint.clone();
+        let (local, contains) = blocking(spec, move || {
             let local = Local::open(&path)?;
             // The descriptor of a mount that the caller has made names no directory.
             let is_place = !crate::mount::is_open_descriptor(&mountpoint);
             let contains = is_place && local.contains(&mountpoint)?;
             Ok((local, contains))
-        });
-        let opened = opened.await.map_err(|error| Problem::new(&about, error.to_string()))?;
-        let (local, contains) =
-            opened.map_err(|error: local::Error| Problem::new(&about, error.to_string()))?;
+        })
+        .await?;
         if contains {
             let what = format!("mount point '{}'", printable(&self.request.mountpoint));
             let why = format!("is inside the source '{}'", spec.shown());
@@ -400,21 +368,17 @@ impl Blueprint {
     }
 
     /// Refuses a source inside the mount: it would lead to the mount itself.
-    async fn check_outside(&self, source: &Source, local: &Arc<Local>) -> Result<(), Problem> {
-        let (local, mountpoint) = (local.clone(), self.request.mountpoint.clone());
-        if crate::mount::is_open_descriptor(&mountpoint) {
-            return Ok(());
+    async fn check_outside(&self, spec: &SourceSpec, local: Arc<Local>) -> Result<(), Problem> {
+        let mountpoint = self.request.mountpoint.clone();
+        if !crate::mount::is_open_descriptor(&mountpoint)
+            && blocking(spec, move || local.is_within(&mountpoint)).await?
+        {
+            let what = format!("source '{}'", spec.shown());
+            return Err(
+                Problem::new(what, "is inside the mount").hint("a mount cannot contain itself")
+            );
         }
-        let about = || format!("source '{}'", source.spec.shown());
-        let within = tokio::task::spawn_blocking(move || local.is_within(&mountpoint)).await;
-        let within = within.map_err(|error| Problem::new(about(), error.to_string()))?;
-        match within.map_err(|error| Problem::new(about(), error.to_string()))? {
-            true => {
-                Err(Problem::new(about(), "is inside the mount")
-                    .hint("a mount cannot contain itself"))
-            }
-            false => Ok(()),
-        }
+        Ok(())
     }
 
     fn wanted(&self, spec: &SourceSpec) -> Result<Wanted, Problem> {
@@ -423,18 +387,13 @@ impl Blueprint {
         };
         let mut targets = Vec::new();
         for destination in gateways {
-            let ssh = settings::ssh_config(
-                &self.request.ssh,
-                destination.clone(),
-                &spec.ssh_arguments,
-                self.password.clone(),
-            )?;
+            let ssh = ssh_config(&self.request, spec, destination, self.password.clone())?;
             let begun = &mut *self.begun.lock().unwrap_or_else(PoisonError::into_inner);
             let begun = std::mem::take(begun);
             targets.push(Target {
                 name: destination.to_string(),
                 connector: Arc::new(SshConnector::new(ssh)?.beginning_with(begun)),
-                config: settings::host_config(&self.request, directory.clone()),
+                config: host::Config { base: directory.clone(), ..self.request.host.clone() },
             });
         }
         Ok(Wanted { targets, is_optional: spec.presence == Presence::Optional })
@@ -444,50 +403,50 @@ impl Blueprint {
         &self,
         spec: &SourceSpec,
         local: Option<Arc<Local>>,
-        reached: Reached,
+        hosts: Vec<Server>,
     ) -> Result<Source, Problem> {
-        let Reached { hosts, connected } = reached;
-        let mut source = Source {
-            spec: spec.clone(),
-            cached: None,
-            recovering: None,
-            replicas: None,
-            hosts,
-            local,
-            connected,
-        };
-        let below: Arc<dyn Remote> = match &source.hosts[..] {
-            [] => return Ok(source),
-            [(_, host)] => host.clone(),
-            hosts => {
-                let gateway = |(name, host): &(String, Arc<Host>)| Gateway {
-                    name: name.clone(),
-                    remote: host.clone(),
+        let (mut replicas, mut recovering) = (None, None);
+        let below: Option<Arc<dyn Remote>> = match &hosts[..] {
+            [] => None,
+            [only] => Some(only.host.clone()),
+            servers => {
+                let gateway = |server: &Server| Gateway {
+                    name: server.name.clone(),
+                    remote: server.host.clone(),
                 };
-                let config = settings::replicas_config(spec.pool.unwrap_or(self.request.pool));
-                let replicas = Replicas::new(hosts.iter().map(gateway).collect(), config)
+                let mode = spec.pool.unwrap_or(self.request.pool);
+                let config = replicas::Config { mode, ..replicas::Config::default() };
+                let pool = Replicas::new(servers.iter().map(gateway).collect(), config)
                     .map_err(|error| Problem::new(spec.shown(), error.to_string()))?;
-                let replicas = Arc::new(replicas);
-                source.replicas = Some(replicas.clone());
-                replicas
+                let pool = Arc::new(pool);
+                replicas = Some(pool.clone());
+                Some(pool)
             }
         };
-        let config = settings::recovery_config(&self.request, spec.shown());
-        source.recovering = Some(Recovering::new(below, config));
-        Ok(source)
+        if let Some(below) = below {
+            let reconnects = self.request.host.reconnect;
+            let config = recovery::Config {
+                retry_policy: if reconnects { self.request.retry } else { RetryPolicy::None },
+                name: spec.shown(),
+                ..recovery::Config::default()
+            };
+            recovering = Some(Recovering::new(below, config));
+        }
+        Ok(Source { spec: spec.clone(), cached: None, recovering, replicas, hosts, local })
     }
 
     /// A source as a branch of the union, with links and owners translated if requested.
     async fn branch(&self, source: &Source) -> Result<Branch, Problem> {
-        let links = &self.request.links;
-        let rewrites = links.targets == LinkTargets::Inside || links.transform;
-        let hosts: Vec<Arc<Host>> = source.hosts.iter().map(|(_, host)| host.clone()).collect();
+        let vfs = &self.request.vfs;
+        let rewrites = vfs.links == vfs::Links::Inside || vfs.transform_links;
+        let hosts: Vec<Arc<Host>> = source.hosts.iter().map(|it| it.host.clone()).collect();
         let roots = match &source.spec.origin {
             Origin::Hosts { .. } => Some(Roots::OfHosts(hosts.clone())),
             Origin::Local(path) => local_root(path).map(Roots::Known),
         };
         // Local directories need no translation of ids.
-        let owners = match self.request.idmap == IdMap::User && source.local.is_none() {
+        let has_login = self.request.idmap.kind == IdMapKind::User && source.local.is_none();
+        let owners = match has_login {
             false => None,
             // An unreachable host is queried later.
             true if source.is_disconnected() => Some(Owners::of_login(hosts)),
@@ -496,25 +455,70 @@ impl Blueprint {
         let mut remote = source.remote();
         let roots = roots.filter(|_| rewrites);
         if roots.is_some() || owners.is_some() {
-            remote = Arc::new(View::new(remote, roots, owners));
+            remote = Arc::new(View { inner: remote, roots, owners });
         }
         Ok(Branch {
             name: source.spec.shown(),
             host: source.host_names(),
             place: source.spec.place.clone(),
             remote,
-            mode: settings::mode(source.spec.mode),
-            presence: settings::presence(source.spec.presence),
+            mode: source.spec.mode,
+            presence: source.spec.presence,
         })
     }
 }
 
+/// Runs a task about a local directory that may block on a disk or a network.
+async fn blocking<T: Send + 'static>(
+    spec: &SourceSpec,
+    task: impl FnOnce() -> Result<T, local::Error> + Send + 'static,
+) -> Result<T, Problem> {
+    let failed = |why: String| Problem::new(format!("source '{}'", spec.shown()), why);
+    let done =
+        tokio::task::spawn_blocking(task).await.map_err(|error| failed(error.to_string()))?;
+    done.map_err(|error| failed(error.to_string()))
+}
+
 /// The ssh configuration of each gateway of a source, for running commands there.
 pub fn ssh_configs(request: &MountRequest, spec: &SourceSpec) -> Result<Vec<ssh::Config>, Problem> {
-    let config = |gateway: &ssh::Destination| {
-        settings::ssh_config(&request.ssh, gateway.clone(), &spec.ssh_arguments, None)
-    };
-    spec.gateways().iter().map(config).collect()
+    spec.gateways().iter().map(|gateway| ssh_config(request, spec, gateway, None)).collect()
+}
+
+fn ssh_config(
+    request: &MountRequest,
+    spec: &SourceSpec,
+    gateway: &ssh::Destination,
+    password: Option<ssh::Password>,
+) -> Result<ssh::Config, Problem> {
+    let options = &request.ssh;
+    let sftp_server = options.sftp_server.as_ref().map(|server| {
+        let text = server.to_str().map(str::to_owned);
+        text.ok_or_else(|| Problem::new("option 'sftp_server'", "not valid UTF-8"))
+    });
+    Ok(ssh::Config {
+        transport: options.transport,
+        ssh_command: options.command.clone(),
+        // ssh uses the first of two values.
+        args: [&spec.ssh_arguments[..], &options.arguments].concat(),
+        sftp_server: sftp_server.transpose()?,
+        password,
+        ..ssh::Config::new(gateway.clone())
+    })
+}
+
+/// Reads the password from standard input; on a terminal with a prompt and without echo.
+fn password() -> Result<ssh::Password, Problem> {
+    let problem = |why: String| Problem::new("password", why);
+    let stdin = std::io::stdin();
+    if rustix::termios::isatty(&stdin) {
+        eprint!("Password: ");
+        let _ = std::io::stderr().flush();
+    }
+    let read = ssh::Password::read(&stdin).map_err(|error| problem(error.to_string()))?;
+    read.ok_or_else(|| {
+        problem("standard input is empty".into())
+            .hint("password_stdin reads the password from the first line of standard input")
+    })
 }
 
 /// An absolute path without links in it.

@@ -1,28 +1,27 @@
 //! `sshoal status`: the state of mounts, as their daemons report it.
 //!
 //! The mounts are read from the kernel's mount table; each daemon is queried over its
-//! [control socket](crate::control). No mounted file system is accessed, so this also reports a
-//! mount that hangs, or whose daemon is dead.
+//! [control socket](control). No mounted file system is accessed, so this also reports a mount that
+//! hangs, or whose daemon is dead.
 
 pub mod gather;
-pub mod schema;
 mod text;
 
 pub use text::branch_list;
 
+use std::collections::HashSet;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
 
 use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use control::client::{self, Silence};
+use control::record;
+use control::status::MountStatus;
 use mountinfo::Mount;
 use rustix::process::geteuid;
-
-use crate::control::client::{self, DEADLINE, Silence};
-use crate::control::{Reply, Wish};
-use crate::record;
-use schema::{Daemon, Document, SCHEMA, SeenMount};
+use serde::Serialize;
 
 /// Daemons queried in parallel: one thread each, most of which only wait.
 const PARALLEL_QUERIES: usize = 32;
@@ -40,7 +39,7 @@ pub struct Arguments {
 /// Prints the state of the mounts. The exit code is 1 if a daemon did not answer.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mounts = match &arguments.mountpoint {
-        Some(mountpoint) => vec![find(mountpoint)?],
+        Some(mountpoint) => vec![client::mount_at(mountpoint)?],
         None => all().map_err(|error| Problem::new("mount table", error.to_string()))?,
     };
     let seen = look(&mounts);
@@ -55,41 +54,21 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if answers { EXIT_OK } else { EXIT_FAILURE }))
 }
 
-/// The mount of sshoal that is visible at `mountpoint`.
-pub fn find(mountpoint: &Path) -> Result<Mount, Problem> {
-    let what = format!("'{}'", printable(mountpoint));
-    let found =
-        mountinfo::find(mountpoint).map_err(|error| Problem::new(&what, error.to_string()))?;
-    let mount = found.ok_or_else(|| {
-        Problem::new(&what, "nothing is mounted here").hint("`sshoal status` lists the mounts")
-    })?;
-    if is_ours(&mount) {
-        Ok(mount)
-    } else {
-        let kind = printable(&mount.kind);
-        Err(Problem::new(what, format!("not a mount of sshoal, but of type {kind}")))
-    }
-}
-
 /// All mounts that this user may query.
 fn all() -> io::Result<Vec<Mount>> {
     let me = geteuid().as_raw();
     let mine = |mount: &Mount| me == 0 || mount.owner == Some(me);
+    let is_ours =
+        |mount: &Mount| mountinfo::is_fuse(&mount.kind) && mine(mount) && record::is_ours(mount);
     let mut mounts = mountinfo::all()?;
-    mounts.retain(|mount| mountinfo::is_fuse(&mount.kind) && mine(mount) && is_ours(mount));
-    // A file system may be mounted at several places.
-    let mut devices = std::collections::HashSet::new();
-    mounts.retain(|mount| devices.insert(mount.device));
+    mounts.retain(is_ours);
     // The daemon of an unmounted file system may still run: it writes the remaining data, or the
     // file system is mounted in another mount namespace.
-    mounts.extend(record::served().into_iter().filter(|mount| devices.insert(mount.device)));
+    mounts.extend(record::served());
+    // A file system may be mounted at several places.
+    let mut devices = HashSet::new();
+    mounts.retain(|mount| devices.insert(mount.device));
     Ok(mounts)
-}
-
-/// Whether it is a mount of sshoal. The type can be chosen (`subtype`), but only sshoal creates
-/// records.
-fn is_ours(mount: &Mount) -> bool {
-    mount.kind == "fuse.sshoal" || record::find(mount).is_some()
 }
 
 fn look(mounts: &[Mount]) -> Vec<SeenMount> {
@@ -115,65 +94,28 @@ fn unmounted(mount: &Mount) -> Option<String> {
 }
 
 /// The state of one mount, within the deadline of the control socket.
-pub fn look_at(mount: &Mount) -> SeenMount {
-    let seen = |daemon, why: Option<String>| SeenMount {
+fn look_at(mount: &Mount) -> SeenMount {
+    let mut pid = None;
+    let told = client::find(mount).and_then(|found| {
+        pid = found.pid();
+        client::status(&found)
+    });
+    let daemon = match &told {
+        Ok(_) => Daemon::Answers,
+        Err(Silence::Hangs) => Daemon::Hangs,
+        Err(Silence::NoRecord | Silence::Ended) => Daemon::Dead,
+        Err(Silence::Foreign(_)) => Daemon::NotAllowed,
+        Err(_) => Daemon::Mute,
+    };
+    SeenMount {
         mountpoint: printable(&mount.mountpoint),
         source: printable(&mount.source),
         owner: mount.owner,
         daemon,
-        pid: None,
+        pid,
         unmounted: unmounted(mount),
-        why,
-        status: None,
-    };
-    let me = geteuid().as_raw();
-    if let Some(owner) = mount.owner.filter(|owner| me != 0 && *owner != me) {
-        return seen(Daemon::NotAllowed, Some(whose(owner)));
-    }
-    let Some(mut found) = record::find(mount) else {
-        return seen(Daemon::Dead, Some(no_record()));
-    };
-    let pid = found.pid();
-    let seen = match client::ask(&found, Wish::Status) {
-        Ok(Reply::Status(status)) => {
-            SeenMount { status: Some(status), ..seen(Daemon::Answers, None) }
-        }
-        Ok(Reply::Refused(problem)) => seen(Daemon::Mute, Some(printable(problem.to_string()))),
-        Ok(Reply::Working | Reply::Progress(_) | Reply::Done | Reply::Tally(_)) => {
-            seen(Daemon::Mute, Some(silence(&Silence::Garbled)))
-        }
-        Err(why) => {
-            let daemon = match why {
-                Silence::Hangs => Daemon::Hangs,
-                Silence::Ended => Daemon::Dead,
-                Silence::NoSocket | Silence::Garbled | Silence::Io(_) => Daemon::Mute,
-            };
-            seen(daemon, Some(silence(&why)))
-        }
-    };
-    SeenMount { pid, ..seen }
-}
-
-/// The message for a user who does not own the mount.
-pub fn whose(owner: u32) -> String {
-    format!("mounted by user {owner}; only that user and root may query it")
-}
-
-/// The message for a mount without a daemon.
-pub fn no_record() -> String {
-    "no daemon serves this mount; `sshoal umount` removes it".to_owned()
-}
-
-/// Why a daemon did not answer.
-pub fn silence(why: &Silence) -> String {
-    match why {
-        Silence::NoSocket => {
-            "the daemon has no control socket; perhaps it is of an older version".to_owned()
-        }
-        Silence::Ended => "the daemon has just ended".to_owned(),
-        Silence::Hangs => format!("no reply within {} s", DEADLINE.as_secs()),
-        Silence::Garbled => "the reply of the daemon was invalid".to_owned(),
-        Silence::Io(error) => error.to_string(),
+        why: told.as_ref().err().map(|why| printable(why.to_string())),
+        status: told.ok(),
     }
 }
 
@@ -181,11 +123,60 @@ fn json(mounts: Vec<SeenMount>) -> anyhow::Result<String> {
     cli::json(&Document { schema: SCHEMA, mounts })
 }
 
+/// A mount, with or without an answer of its daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SeenMount {
+    /// The mount point, escaped.
+    pub mountpoint: String,
+    /// The source in the mount table, escaped.
+    pub source: String,
+    /// The user who mounted it.
+    pub owner: Option<u32>,
+    /// The result of querying the daemon.
+    pub daemon: Daemon,
+    /// Process id of the daemon, from its record.
+    pub pid: Option<u32>,
+    /// Why a daemon runs although nothing is mounted here, escaped; absent if it is mounted.
+    pub unmounted: Option<String>,
+    /// The reason, if the daemon did not answer.
+    pub why: Option<String>,
+    /// The status, if the daemon answered.
+    pub status: Option<Box<MountStatus>>,
+}
+
+/// The result of querying a daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Daemon {
+    /// It answered.
+    Answers,
+    /// It runs but does not answer.
+    Hangs,
+    /// It has ended, or cannot be found.
+    Dead,
+    /// It runs but cannot be queried: its version has no status, or another protocol.
+    Mute,
+    /// It belongs to another user.
+    NotAllowed,
+}
+
+/// The output of `sshoal status --json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Document {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The mounts.
+    pub mounts: Vec<SeenMount>,
+}
+
+/// Incremented when a field changes its name, its meaning or its unit.
+pub const SCHEMA: u32 = 1;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use control::status::{DiskStatus, HostStatus, SourceStatus};
     use mountinfo::Device;
-    use schema::{DiskStatus, HostStatus, MountStatus, SourceStatus};
 
     fn seen() -> SeenMount {
         let hosts = vec![HostStatus { host: "\u{9b}".into(), ..HostStatus::default() }];
@@ -266,14 +257,5 @@ mod tests {
         let [seen] = &look(&[mount])[..] else { panic!() };
         assert_eq!((seen.daemon, seen.mountpoint.as_str()), (Daemon::Dead, "/mnt\\n"));
         assert!(seen.why.as_ref().unwrap().contains("`sshoal umount`"));
-    }
-
-    #[test]
-    fn what_is_no_mount_of_ours_is_refused() {
-        let other = find(Path::new("/proc")).unwrap_err().to_string();
-        assert!(other.contains("not a mount of sshoal, but of type proc"), "{other}");
-        let dir = tempfile::tempdir().unwrap();
-        let nothing = find(dir.path()).unwrap_err().to_string();
-        assert!(nothing.contains("nothing is mounted here\n  `sshoal status`"), "{nothing}");
     }
 }

@@ -5,17 +5,16 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use cli::{Problem, printable};
+use control::client;
+use control::record::{self, End, Found};
 use mountinfo::Mount;
 
 use crate::adapter::ending::PATIENCE as PATIENCE_WITH_SERVER;
-use crate::control::client;
-use crate::control::{Reply, Wish};
-use crate::record::{self, End, Found};
 
 /// After waiting this long, the command prints what it is waiting for.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -75,14 +74,15 @@ fn refusal(error: &fuse::Error) -> String {
     }
 }
 
-fn wait(mut record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
+fn wait(record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
     let daemon = record.pid();
     let pid = daemon.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string());
     let (told, end) = mpsc::channel();
-    let asked = record.try_clone();
+    let record = Arc::new(record);
+    let waiting = record.clone();
     thread::spawn(move || {
         // The receiver is gone if the wait was given up.
-        let _ = told.send(record.wait_released());
+        let _ = told.send(waiting.wait_released());
     });
     let mut has_told = false;
     let end = loop {
@@ -91,9 +91,8 @@ fn wait(mut record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => break Err(io::ErrorKind::Other.into()),
         }
-        let holder = mountinfo::elsewhere(mount);
-        if let (Some(holder), Ok(asked)) = (holder, &asked)
-            && let Some(lost) = written(asked, daemon)
+        if let Some(holder) = mountinfo::elsewhere(mount)
+            && let Some(lost) = written(&record, daemon)
         {
             if let Some(reason) = lost {
                 return Err(data_lost(what, &reason));
@@ -133,7 +132,7 @@ fn data_lost(what: &str, reason: &str) -> Problem {
 /// lost, if any. The process id is compared: once the file system is gone, another mount may get its
 /// device number and answer instead.
 fn written(record: &Found, daemon: Option<u32>) -> Option<Option<String>> {
-    let Ok(Reply::Status(status)) = client::ask(record, Wish::Status) else { return None };
+    let status = client::status(record).ok()?;
     if Some(status.pid) != daemon {
         return None;
     }
@@ -152,7 +151,7 @@ mod tests {
     use rustix::fs::{Mode, OFlags};
     use rustix::mount::MountFlags;
 
-    use crate::record::Record;
+    use control::record::Record;
 
     #[test]
     fn only_mounts_of_ours_are_unmounted() {

@@ -10,10 +10,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use control::job::{CacheJob, Tally};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
 use crate::cache_command::places;
-use crate::control::cache::{CacheJob, Tally};
 use crate::progress::{self, Frame};
 use crate::quantity::{bytes, count, duration};
 

@@ -132,7 +132,7 @@ pub enum Prefetch {
 }
 
 /// Settings of a [`Vfs`](crate::Vfs).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// When cached data is valid.
     pub consistency: Consistency,

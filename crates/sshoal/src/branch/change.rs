@@ -10,19 +10,19 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use cli::{Problem, printable};
+use control::job::{CacheJob, Tally};
+use control::server::Asked;
+use control::status::MountStatus;
+use control::{Change, Word};
 use tokio::sync::{Mutex, watch};
 use union::{Mode, Presence, Union};
 use vfs::Vfs;
 
 use crate::adapter::Adapter;
 use crate::cache_command::job;
-use crate::control::cache::{CacheJob, Tally};
-use crate::control::server::Asked;
-use crate::control::{Change, Word};
 use crate::sources;
 use crate::stack::Stack;
 use crate::status::gather;
-use crate::status::schema::MountStatus;
 
 /// A mount that the control socket reports and changes.
 pub struct Controlled {

@@ -10,10 +10,10 @@ use std::time::Duration;
 use base::{Attr, DirGuard, Errno, FileKind, Remote, RemotePath, Result};
 use cache::{Presence, SourceId, Store, Warmed};
 use cli::{Problem, printable};
+use control::job::{CacheJob, Path, Tally};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::control::cache::{CacheJob, Path, Tally};
 use crate::quantity;
 use crate::stack::disk::Kept;
 use crate::stack::{Source, Stack};
@@ -151,15 +151,6 @@ enum Work {
     File(RemotePath, u64),
 }
 
-/// The result for an entry.
-enum Done {
-    Listed(Vec<Work>),
-    Checked(Presence),
-    Warmed(u64, Warmed),
-    /// Neither a file nor a directory.
-    Other,
-}
-
 /// A walk through trees.
 struct Walk {
     stack: Arc<Stack>,
@@ -199,12 +190,9 @@ impl Walk {
             }
             tokio::select! {
                 done = running.join_next() => match done {
-                    Some(Ok((path, done))) => self.take(&path, done),
+                    Some(Ok(done)) => self.take(done),
                     // The task has panicked, which was logged.
-                    Some(Err(error)) => {
-                        self.tally.failed += 1;
-                        self.tally.tell(error.to_string());
-                    }
+                    Some(Err(error)) => self.tally.add(&failed(error.to_string())),
                     None => break,
                 },
                 _ = tick.tick() => drop(told.send_replace(self.told())),
@@ -226,65 +214,38 @@ impl Walk {
         self.places.pop().or_else(|| self.files.pop())
     }
 
-    fn start(&self, work: Work) -> impl Future<Output = (RemotePath, Result<Done>)> + use<> {
+    /// Processes an entry. Returns the entries found, and what to add to the tally.
+    fn start(&self, work: Work) -> impl Future<Output = (Vec<Work>, Tally)> + use<> {
         let (stack, moved, fetches) = (self.stack.clone(), self.moved.clone(), self.fetches);
         async move {
-            match work {
+            let (path, done) = match work {
                 Work::Unknown(path) => {
                     let told = stack.remote.lstat(&path).await;
-                    let done = told.map(|attr| match work_of(path.clone(), Some(attr)) {
-                        Some(work) => Done::Listed(vec![work]),
-                        None => Done::Other,
-                    });
-                    (path, done)
+                    let found = told.map(|attr| work_of(path.clone(), Some(attr)));
+                    (path, found.map(|found| (Vec::from_iter(found), Tally::default())))
                 }
                 Work::Directory(path) => {
-                    let listed = list(&stack.remote, &path).await.map(Done::Listed);
-                    (path, listed)
+                    let listed = list(&stack.remote, &path).await;
+                    (path, listed.map(|found| (found, Tally::default())))
                 }
                 Work::File(path, size) => {
                     let done = file(&stack, &path, size, fetches.is_some(), &moved).await;
-                    (path, done)
+                    (path, done.map(|tally| (Vec::new(), tally)))
                 }
-            }
+            };
+            done.unwrap_or_else(|error| (Vec::new(), failed(format!("{}: {error}", shown(&path)))))
         }
     }
 
-    fn take(&mut self, path: &RemotePath, done: Result<Done>) {
-        let tally = &mut self.tally;
-        match done {
-            Ok(Done::Other) => {}
-            Ok(Done::Listed(found)) => {
-                for work in found {
-                    if let Work::File(_, size) = work {
-                        tally.files += 1;
-                        tally.bytes += size;
-                        self.files.push(work);
-                    } else {
-                        self.places.push(work);
-                    }
-                }
-            }
-            Ok(Done::Checked(presence)) => {
-                tally.done_files += 1;
-                tally.whole_files += u64::from(presence.whole);
-                tally.present_bytes += presence.present;
-            }
-            Ok(Done::Warmed(size, warmed)) => {
-                tally.done_files += 1;
-                match warmed {
-                    Warmed::Already => tally.whole_files += 1,
-                    Warmed::Fetched(_) => {
-                        tally.whole_files += 1;
-                        tally.fetched_files += 1;
-                    }
-                    Warmed::NotKept => tally.not_kept_files += 1,
-                }
-                tally.present_bytes += if warmed == Warmed::NotKept { 0 } else { size };
-            }
-            Err(error) => {
-                tally.failed += 1;
-                tally.tell(format!("{}: {error}", shown(path)));
+    fn take(&mut self, (found, tally): (Vec<Work>, Tally)) {
+        self.tally.add(&tally);
+        for work in found {
+            if let Work::File(_, size) = work {
+                self.tally.files += 1;
+                self.tally.bytes += size;
+                self.files.push(work);
+            } else {
+                self.places.push(work);
             }
         }
     }
@@ -316,30 +277,38 @@ async fn list(remote: &Arc<dyn Remote>, path: &RemotePath) -> Result<Vec<Work>> 
     Ok(found)
 }
 
+/// One failure.
+fn failed(problem: String) -> Tally {
+    Tally { failed: 1, problems: vec![problem], ..Tally::default() }
+}
+
+/// Checks or fetches a file. Returns what to add to the tally, except the bytes fetched.
 async fn file(
     stack: &Stack,
     path: &RemotePath,
     size: u64,
     fetches: bool,
     moved: &Arc<AtomicU64>,
-) -> Result<Done> {
+) -> Result<Tally> {
     let places = places(stack, path).await?;
     let (source, at) = places.into_iter().next().ok_or(Errno::ENOENT)?;
+    let done = Tally { done_files: 1, ..Tally::default() };
+    let whole = Tally { whole_files: 1, present_bytes: size, ..done.clone() };
     let Some(Kept { layer, .. }) = &source.cached else {
         // A local directory.
-        let presence = Presence { size, present: size, whole: true };
-        return Ok(if fetches {
-            Done::Warmed(size, Warmed::Already)
-        } else {
-            Done::Checked(presence)
-        });
+        return Ok(whole);
     };
     if !fetches {
-        return layer.presence(&at).await.map(Done::Checked);
+        let Presence { whole, present, .. } = layer.presence(&at).await?;
+        return Ok(Tally { whole_files: u64::from(whole), present_bytes: present, ..done });
     }
     let moved = moved.clone();
     let fetched = move |bytes: u64| {
         moved.fetch_add(bytes, Ordering::Relaxed);
     };
-    layer.warm(&at, &fetched).await.map(|warmed| Done::Warmed(size, warmed))
+    Ok(match layer.warm(&at, &fetched).await? {
+        Warmed::Already => whole,
+        Warmed::Fetched(_) => Tally { fetched_files: 1, ..whole },
+        Warmed::NotKept => Tally { not_kept_files: 1, ..done },
+    })
 }

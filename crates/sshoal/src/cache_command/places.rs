@@ -5,12 +5,9 @@ use std::path::{Path, PathBuf};
 
 use base::RemotePath;
 use cli::{Problem, printable};
-
-use crate::control::Reply;
-use crate::control::Wish;
-use crate::control::cache::{self, CacheJob, Tally};
-use crate::control::client::{self, Silence};
-use crate::status;
+use control::client;
+use control::job::{self, CacheJob, Tally};
+use control::{Reply, Wish};
 
 /// Maximum bytes of paths in one request: half of what a daemon accepts.
 const MAX_PATHS_BYTES: usize = 32 << 10;
@@ -18,7 +15,7 @@ const MAX_PATHS_BYTES: usize = 32 << 10;
 /// Some paths of one mount.
 pub struct Places {
     pub mountpoint: PathBuf,
-    pub paths: Vec<cache::Path>,
+    pub paths: Vec<job::Path>,
 }
 
 /// Finds the mounts that contain `paths`. Accesses the mounted file systems to resolve them.
@@ -33,7 +30,7 @@ pub fn find(paths: &[PathBuf]) -> Result<Vec<Places>, Problem> {
         let mount =
             table.iter().filter(around).max_by_key(|mount| mount.mountpoint.as_os_str().len());
         let mountpoint = mount.map(|mount| mount.mountpoint.clone()).unwrap_or_default();
-        status::find(&mountpoint).map_err(|_| {
+        client::mount_at(&mountpoint).map_err(|_| {
             Problem::new(what(), "not in a mount of sshoal")
                 .hint("`sshoal status` lists the mounts")
         })?;
@@ -41,8 +38,8 @@ pub fn find(paths: &[PathBuf]) -> Result<Vec<Places>, Problem> {
         let inside = RemotePath::parse(inside.as_os_str().as_bytes())
             .map_err(|error| Problem::new(what(), error.to_string()))?;
         match found.iter_mut().find(|places| places.mountpoint == mountpoint) {
-            Some(places) => places.paths.push(cache::Path(inside)),
-            None => found.push(Places { mountpoint, paths: vec![cache::Path(inside)] }),
+            Some(places) => places.paths.push(job::Path(inside)),
+            None => found.push(Places { mountpoint, paths: vec![job::Path(inside)] }),
         }
     }
     Ok(found)
@@ -53,7 +50,7 @@ impl Places {
     /// is called with the total so far.
     pub fn ask(
         self,
-        job: impl Fn(Vec<cache::Path>) -> CacheJob,
+        job: impl Fn(Vec<job::Path>) -> CacheJob,
         progress: &mut dyn FnMut(&Tally),
     ) -> Result<Tally, Problem> {
         let mut all = Tally::default();
@@ -74,15 +71,13 @@ impl Places {
                 sum.add(tally);
                 progress(&sum);
             };
-            match client::ask_mount(&self.mountpoint, Wish::Cache(job(paths)), &mut told)? {
-                Reply::Tally(tally) => all.add(&tally),
-                _ => {
-                    return Err(client::unasked(
-                        &self.mountpoint,
-                        status::silence(&Silence::Garbled),
-                    ));
-                }
-            }
+            let wish = Wish::Cache(job(paths));
+            let tally =
+                client::ask_mount(&self.mountpoint, wish, &mut told, |reply| match reply {
+                    Reply::Tally(tally) => Some(tally),
+                    _ => None,
+                })?;
+            all.add(&tally);
         }
         Ok(all)
     }

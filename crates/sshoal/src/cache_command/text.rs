@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 
 use cache::{Store, store};
 use cli::printable;
+use control::job::Tally;
 use serde::Serialize;
 
-use crate::control::cache::Tally;
 use crate::quantity::{bytes, count};
 
 /// The status of a store.
@@ -101,10 +101,8 @@ impl Told {
 
 impl From<store::ContentInfo> for Content {
     fn from(listed: store::ContentInfo) -> Content {
-        let place = |place: store::Place| Pin {
-            source: source(&place.source),
-            path: path(&place.path),
-        };
+        let place =
+            |place: store::Place| Pin { source: source(&place.source), path: path(&place.path) };
         Content {
             digest: listed.digest.map(|digest| digest.to_hex()),
             size_bytes: listed.size_bytes,

@@ -38,12 +38,12 @@ pub(super) struct Setting {
     pub line: usize,
 }
 
-/// Parses a mount. `None` if it has no sources, which was added as an error.
+/// Parses a mount. If it has no sources, that is added as an error.
 pub(super) fn read(
     reader: &mut Reader<'_>,
     key: &Spanned<std::borrow::Cow<'_, str>>,
     table: &DeTable<'_>,
-) -> Option<Entry> {
+) -> Entry {
     let line = reader.text.position(key.span().start).0;
     let mut entry = Entry {
         name: key.get_ref().to_string(),
@@ -68,12 +68,12 @@ pub(super) fn read(
     let Some(sources_at) = sources_at else {
         let hint = "add sources = [\"host:dir\"]";
         reader.fault(key.span(), "the mount has no sources", Some(hint));
-        return Some(entry);
+        return entry;
     };
     if reader.faults_count() == before {
         check(reader, &entry, key.span(), sources_at);
     }
-    Some(entry)
+    entry
 }
 
 /// Checks the combination of sources and options, once each of them is valid.
@@ -281,12 +281,7 @@ fn settings(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> Vec<(Setti
     for (key, value) in in_order(table) {
         let name: &str = key.get_ref();
         let line = reader.text.position(key.span().start).0;
-        for text in values(reader, name, value) {
-            let word = match &text {
-                Value::Text(text) => Some(OsString::from(format!("{name}={text}"))),
-                Value::On => Some(OsString::from(name)),
-                Value::TakenBack => None,
-            };
+        for word in words(reader, name, value) {
             let span = key.span().start..value.span().end;
             settings.push((Setting { name: name.to_owned(), word, line }, span));
         }
@@ -294,38 +289,29 @@ fn settings(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> Vec<(Setti
     settings
 }
 
-/// The value of an option in a table.
-enum Value {
-    Text(String),
-    /// An option without a value.
-    On,
-    TakenBack,
-}
-
-fn values(reader: &mut Reader<'_>, name: &str, value: &Spanned<DeValue<'_>>) -> Vec<Value> {
-    let is_keyword = ssh_keywords::is_keyword(OsStr::new(name));
-    let one = match value.get_ref() {
-        DeValue::Array(items) => {
-            return items.iter().flat_map(|item| values(reader, name, item)).collect();
-        }
-        DeValue::String(_) => reader.string(value).map(|text| Value::Text(text.to_owned())),
-        DeValue::Integer(number) if number.radix() == 10 => Some(Value::Text(number.to_string())),
+/// The words of an option with this value in a table: see [`Setting::word`].
+fn words(
+    reader: &mut Reader<'_>,
+    name: &str,
+    value: &Spanned<DeValue<'_>>,
+) -> Vec<Option<OsString>> {
+    let with = |text: &str| vec![Some(OsString::from(format!("{name}={text}")))];
+    match value.get_ref() {
+        DeValue::Array(items) => items.iter().flat_map(|item| words(reader, name, item)).collect(),
+        DeValue::String(_) => reader.string(value).map(with).unwrap_or_default(),
         // TOML has octal numbers: `umask = 0o022`.
-        DeValue::Integer(number) if number.radix() == 8 => {
-            Some(Value::Text(number.as_str().to_owned()))
+        DeValue::Integer(number) if matches!(number.radix(), 8 | 10) => with(number.as_str()),
+        DeValue::Float(number) => with(number.as_str()),
+        DeValue::Boolean(on) if ssh_keywords::is_keyword(OsStr::new(name)) => {
+            with(if *on { "yes" } else { "no" })
         }
-        DeValue::Float(number) => Some(Value::Text(number.to_string())),
-        DeValue::Boolean(on) if is_keyword => {
-            Some(Value::Text(if *on { "yes" } else { "no" }.to_owned()))
-        }
-        DeValue::Boolean(true) => Some(Value::On),
-        DeValue::Boolean(false) => Some(Value::TakenBack),
+        DeValue::Boolean(true) => vec![Some(OsString::from(name))],
+        DeValue::Boolean(false) => vec![None],
         _ => {
             reader.fault(value.span(), "not a valid value of an option", None);
-            None
+            Vec::new()
         }
-    };
-    one.into_iter().collect()
+    }
 }
 
 /// A word as a TOML string.

@@ -8,7 +8,7 @@ use cli::printable;
 
 use super::document::Document;
 use super::entry::{Entry, Setting, quoted};
-use crate::sources::{BranchWord, SourceSpec, WORDS};
+use crate::sources::{BranchWord, SourceSpec, name_of};
 
 /// The column of comments, unless a line is longer.
 const COMMENT_COLUMN: usize = 44;
@@ -75,10 +75,7 @@ fn word(source: &SourceSpec) -> OsString {
         said.push(BranchWord::Presence(source.presence));
     }
     said.extend(source.pool.map(BranchWord::Pool));
-    let names = said
-        .iter()
-        .filter_map(|said| WORDS.iter().find(|(_, word)| word == said).map(|(name, _)| *name));
-    let names: Vec<&str> = names.collect();
+    let names: Vec<&str> = said.into_iter().map(name_of).collect();
     let mut word = source.name.clone();
     // Without words, a directory may end like a list of words.
     let reads_itself = crate::sources::parse(&word).is_ok_and(|read| read.name == word);

@@ -74,7 +74,8 @@ pub fn parse(
 ) -> Result<Wish, Problem> {
     let words: Vec<OsString> = words.into_iter().collect();
     let mut parser = Parser::new(program, cwd.clone());
-    if let Some(shown) = parser.words(words.clone())? {
+    parser.words(words.clone())?;
+    if let Some(shown) = parser.shown {
         return Ok(shown);
     }
     match saved.and_then(|saved| Some((saved, parser.name_of_saved()?))) {
@@ -104,7 +105,7 @@ pub fn check_saved(program: Program, mount: SavedMount) -> Result<(), Problem> {
 pub fn check_option(program: Program, word: &OsStr) -> Result<(), Problem> {
     let mut parser = Parser::new(program, PathBuf::from("/"));
     parser.option(word)?;
-    parser.unknown.map_or(Ok(()), Err)
+    parser.check_unknown()
 }
 
 /// Checks the name of an option, without a value.
@@ -113,9 +114,7 @@ pub fn check_option_name(name: &str) -> Result<(), Problem> {
     if is_known || ssh_keywords::is_keyword(OsStr::new(name)) {
         return Ok(());
     }
-    let program = Program { name: "sshoal", helper: false };
-    let draft = Draft::new(program, PathBuf::from("/"));
-    Err(unknown_option(OsStr::new(name), OsStr::new(name), None, &draft))
+    Err(unknown_option(OsStr::new(name), OsStr::new(name), None, None))
 }
 
 struct Parser {
@@ -125,6 +124,8 @@ struct Parser {
     /// The first unknown option, kept until `-s` can no longer come.
     unknown: Option<Problem>,
     is_sloppy: bool,
+    /// What is to be printed instead of mounting.
+    shown: Option<Wish>,
 }
 
 impl Parser {
@@ -135,31 +136,29 @@ impl Parser {
             operands: Vec::new(),
             unknown: None,
             is_sloppy: false,
+            shown: None,
         }
     }
 
-    /// Parses the words of a command line.
-    fn words(&mut self, words: Vec<OsString>) -> Result<Option<Wish>, Problem> {
+    /// Parses the words of a command line, up to a flag that prints something instead of mounting.
+    fn words(&mut self, words: Vec<OsString>) -> Result<(), Problem> {
         let mut words = words.into_iter();
         let mut flags_are_over = false;
-        while let Some(word) = words.next() {
+        while self.shown.is_none()
+            && let Some(word) = words.next()
+        {
             let bytes = word.as_bytes();
-            let shown = if flags_are_over || bytes == b"-" || !bytes.starts_with(b"-") {
+            if flags_are_over || bytes == b"-" || !bytes.starts_with(b"-") {
                 self.operands.push(word);
-                None
             } else if bytes == b"--" {
                 flags_are_over = true;
-                None
             } else if let Some(long) = bytes.strip_prefix(b"--") {
-                self.long_flag(OsStr::from_bytes(long))?
+                self.long_flag(OsStr::from_bytes(long))?;
             } else {
-                self.short_flags(&bytes[1..], &mut words)?
-            };
-            if shown.is_some() {
-                return Ok(shown);
+                self.short_flags(&bytes[1..], &mut words)?;
             }
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Applies the options of a saved mount.
@@ -190,7 +189,7 @@ impl Parser {
         of_helper.iter().chain(FLAGS)
     }
 
-    fn long_flag(&mut self, name: &OsStr) -> Result<Option<Wish>, Problem> {
+    fn long_flag(&mut self, name: &OsStr) -> Result<(), Problem> {
         let flag = self.flags().find(|flag| flag.long.is_some_and(|long| name == long));
         let Some(flag) = flag else {
             let problem = Problem::new(format!("flag '--{}'", printable(name)), "no such flag");
@@ -204,7 +203,7 @@ impl Parser {
                 None => problem.hint(self.see_help()),
             });
         };
-        self.apply(flag, None)
+        self.apply(flag, OsString::new())
     }
 
     /// `-fd`, `-p22`, `-p 22`.
@@ -212,54 +211,54 @@ impl Parser {
         &mut self,
         letters: &[u8],
         words: &mut impl Iterator<Item = OsString>,
-    ) -> Result<Option<Wish>, Problem> {
+    ) -> Result<(), Problem> {
         let mut rest = letters;
-        while let Some((&letter, tail)) = rest.split_first() {
+        while self.shown.is_none()
+            && let Some((&letter, tail)) = rest.split_first()
+        {
             rest = tail;
-            let Some(flag) = self.flags().find(|flag| flag.short == Some(letter)) else {
+            let Some(flag) = self.flags().find(|flag| flag.short == char::from(letter)) else {
                 let letter = printable(OsStr::from_bytes(&[letter]));
                 return Err(
                     Problem::new(format!("flag '-{letter}'"), "no such flag").hint(self.see_help())
                 );
             };
-            let mut value = None;
+            let mut value = OsString::new();
             if let Some(wanted) = flag.value_name() {
                 let glued = (!tail.is_empty()).then(|| OsString::from_vec(tail.to_vec()));
-                value = Some(glued.or_else(|| words.next()).ok_or_else(|| {
-                    Problem::new(about(flag), format!("needs a value: {wanted}"))
-                })?);
+                value = glued
+                    .or_else(|| words.next())
+                    .ok_or_else(|| Problem::new(about(flag), format!("needs a value: {wanted}")))?;
                 rest = &[];
             }
-            if let Some(shown) = self.apply(flag, value)? {
-                return Ok(Some(shown));
-            }
+            self.apply(flag, value)?;
         }
-        Ok(None)
+        Ok(())
     }
 
-    fn apply(
-        &mut self,
-        flag: &FlagDefinition,
-        value: Option<OsString>,
-    ) -> Result<Option<Wish>, Problem> {
-        match (&flag.effect, value) {
-            (FlagEffect::Help, _) => return Ok(Some(Wish::Help)),
-            (FlagEffect::Version, _) => return Ok(Some(Wish::Version)),
-            (FlagEffect::Set(set), _) => set(&mut self.draft),
-            (FlagEffect::Sloppy, _) => self.is_sloppy = true,
-            (FlagEffect::Ignored(_), _) => {}
-            (FlagEffect::Refused(why), _) => return Err(Problem::new(about(flag), *why)),
-            (FlagEffect::Options, value) => {
-                for word in split(&value.unwrap_or_default()) {
-                    self.option(&word)?;
-                }
+    fn apply(&mut self, flag: &FlagDefinition, value: OsString) -> Result<(), Problem> {
+        let wrong = |why: String| Problem::new(about(flag), why);
+        match &flag.effect {
+            FlagEffect::Help => self.shown = Some(Wish::Help),
+            FlagEffect::Version => self.shown = Some(Wish::Version),
+            FlagEffect::Options => {
+                split(&value).iter().try_for_each(|word| self.option(word))?;
             }
-            (FlagEffect::Value(_, set), value) => {
-                set(&mut self.draft, value.unwrap_or_default())
-                    .map_err(|why| Problem::new(about(flag), why))?;
+            FlagEffect::Set(set) => set(&mut self.draft),
+            FlagEffect::Ssh => self.draft.add_ssh_argument(format!("-{}", flag.short)),
+            FlagEffect::SshValue(_) => {
+                self.draft.pass_to_ssh(flag.short, value).map_err(wrong)?;
             }
+            FlagEffect::SshPath(_) => {
+                let path = self.draft.absolute_for_ssh(&value);
+                self.draft.pass_to_ssh(flag.short, path).map_err(wrong)?;
+            }
+            FlagEffect::Value(_, set) => set(&mut self.draft, value).map_err(wrong)?,
+            FlagEffect::Sloppy => self.is_sloppy = true,
+            FlagEffect::Ignored(_) => {}
+            FlagEffect::Refused(why) => return Err(wrong((*why).to_owned())),
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Applies one word of `-o`. A name that is both a mount option and a keyword of ssh is the keyword
@@ -294,7 +293,8 @@ impl Parser {
                 self.draft.notes.push(format!("{keyword} has no effect: {why}"));
             }
             None => {
-                let problem = unknown_option(word, name, value, &self.draft);
+                let last = self.draft.request.ssh.arguments.last();
+                let problem = unknown_option(word, name, value, last);
                 self.unknown.get_or_insert(problem);
             }
         }
@@ -302,33 +302,33 @@ impl Parser {
     }
 
     fn finish(mut self) -> Result<Wish, Problem> {
-        if let Some(unknown) = self.unknown.take().filter(|_| !self.is_sloppy) {
-            return Err(unknown);
-        }
+        self.check_unknown()?;
         let (sources, mountpoint) = self.take_operands()?;
-        self.request(sources, PathBuf::from(mountpoint))
+        self.request(sources, PathBuf::from(mountpoint), None)
     }
 
     fn finish_saved(mut self, mount: SavedMount) -> Result<Wish, Problem> {
-        if let Some(unknown) = self.unknown.take().filter(|_| !self.is_sloppy) {
-            return Err(unknown);
-        }
+        self.check_unknown()?;
         let typed = self.operands.drain(..).nth(1).map(PathBuf::from);
         let Some(mountpoint) = typed.or(mount.mountpoint) else {
             let what = format!("mount '{}'", printable(&mount.name));
             return Err(Problem::new(what, "has no mount point")
                 .hint("add mountpoint = \"/…\" to it, or give the directory after the name"));
         };
-        let mut wish = self.request(mount.sources, mountpoint)?;
-        if let Wish::Mount(request, _) = &mut wish {
-            // As in fstab, so that mount(8) can match it.
-            request.source = mount.name.into();
-        }
-        Ok(wish)
+        self.request(mount.sources, mountpoint, Some(mount.name))
     }
 
-    fn request(self, sources: Vec<SourceSpec>, mountpoint: PathBuf) -> Result<Wish, Problem> {
-        let (request, notes) = self.draft.finish(sources, mountpoint)?;
+    fn check_unknown(&mut self) -> Result<(), Problem> {
+        self.unknown.take().filter(|_| !self.is_sloppy).map_or(Ok(()), Err)
+    }
+
+    fn request(
+        self,
+        sources: Vec<SourceSpec>,
+        mountpoint: PathBuf,
+        name: Option<String>,
+    ) -> Result<Wish, Problem> {
+        let (request, notes) = self.draft.finish(sources, mountpoint, name)?;
         Ok(Wish::Mount(Box::new(request), notes))
     }
 
@@ -336,16 +336,14 @@ impl Parser {
         let operands = std::mem::take(&mut self.operands);
         let (words, mountpoint) = self.split_operands(operands)?;
         let words = words.into_iter().map(|word| without_type(word, self.program));
-        let sources = if self.program.is_sshfs() {
-            words.map(|word| sources::parse_as_sshfs(&word)).collect::<Result<_, _>>()
+        let sources: Result<_, _> = if self.program.is_sshfs() {
+            words.map(|word| sources::parse_as_sshfs(&word)).collect()
         } else if self.program.helper {
             // mount(8) passes all sources as one word.
-            words
-                .flat_map(|word| sources::split_list(&word))
-                .map(|word| sources::parse(&word))
-                .collect::<Result<_, _>>()
+            let words = words.flat_map(|word| sources::split_list(&word));
+            words.map(|word| sources::parse(&word)).collect()
         } else {
-            words.map(|word| sources::parse(&word)).collect::<Result<_, _>>()
+            words.map(|word| sources::parse(&word)).collect()
         };
         Ok((sources?, mountpoint))
     }
@@ -427,7 +425,7 @@ pub fn is_name(word: &OsStr) -> bool {
 }
 
 fn about(flag: &FlagDefinition) -> String {
-    format!("flag '{}'", flag.usage().split(' ').next().unwrap_or_default().trim_end_matches(','))
+    format!("flag '-{}'", flag.short)
 }
 
 /// Removes the file system's name from sources of old fstab lines: `sshfs#host:dir`.
@@ -440,7 +438,13 @@ fn without_type(source: OsString, program: Program) -> OsString {
     }
 }
 
-fn unknown_option(word: &OsStr, name: &OsStr, value: Option<&OsStr>, draft: &Draft) -> Problem {
+/// The error for an unknown option. `last` is the last argument for ssh before it.
+fn unknown_option(
+    word: &OsStr,
+    name: &OsStr,
+    value: Option<&OsStr>,
+    last: Option<&OsString>,
+) -> Problem {
     let text = name.to_string_lossy();
     let problem = Problem::new(quoted(word), "no such option");
     if value.is_none() && ssh_keywords::is_keyword(name) {
@@ -449,7 +453,7 @@ fn unknown_option(word: &OsStr, name: &OsStr, value: Option<&OsStr>, draft: &Dra
     if let Some(meant) = suggestion::nearest_option(&text) {
         return problem.hint(format!("did you mean '{meant}'?"));
     }
-    let list = draft.request.ssh.arguments.last().map(|last| last.to_string_lossy());
+    let list = last.map(|last| last.to_string_lossy());
     match list.as_deref().and_then(|last| last.strip_prefix("-o")?.split_once('=')) {
         // Ciphers=a,b: the comma ended the option.
         Some((keyword, _)) if value.is_none() => {

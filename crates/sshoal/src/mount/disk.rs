@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use base::DigestKind;
+use base::{DigestEffort, DigestKind};
+use cache::SubTrees;
 use cli::Problem;
 
 use crate::quantity;
@@ -17,14 +18,14 @@ pub struct DiskOptions {
     pub size_bytes: Option<u64>,
     /// Bytes to leave free on its disk; `None` for the store's default.
     pub free_bytes: Option<u64>,
-    /// Patterns of files that never change: paths below the sources, without leading or trailing `/`.
-    pub immutable: Vec<String>,
+    /// Files that never change.
+    pub immutable: SubTrees,
     /// No host is contacted.
     pub offline: bool,
-    /// Whether the kernel may read cached files directly.
-    pub passthrough: Passthrough,
-    /// Which digests are available.
-    pub digest: DigestMode,
+    /// Whether the kernel may read cached files directly, if it supports that; `None`: if it is faster.
+    pub passthrough: Option<bool>,
+    /// Which digests are available as extended attributes; `None`: the attributes do not exist.
+    pub digest: Option<DigestEffort>,
     /// The attributes for digests.
     pub attributes: Vec<DigestAttribute>,
     /// The command that computes digests of files on the host.
@@ -37,38 +38,14 @@ impl Default for DiskOptions {
             dir: None,
             size_bytes: None,
             free_bytes: None,
-            immutable: Vec::new(),
+            immutable: SubTrees::default(),
             offline: false,
-            passthrough: Passthrough::default(),
-            digest: DigestMode::default(),
+            passthrough: None,
+            digest: Some(DigestEffort::Known),
             attributes: usual_attributes(),
             digest_command: None,
         }
     }
-}
-
-/// Whether the kernel may read cached files directly, if it supports that.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Passthrough {
-    /// If it is faster.
-    #[default]
-    Auto,
-    /// Yes.
-    Yes,
-    /// No.
-    No,
-}
-
-/// Which digests are available as extended attributes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DigestMode {
-    /// None; the attributes do not exist.
-    Off,
-    /// Digests of cached contents that are known to be current.
-    #[default]
-    Known,
-    /// Digests of all files; files that are not cached are fetched.
-    Compute,
 }
 
 /// An extended attribute whose value is a digest.
@@ -115,9 +92,10 @@ const MIN_SIZE_BYTES: u64 = 1 << 20;
 const MAX_ATTRIBUTE_NAME_BYTES: usize = 255;
 
 impl DiskDraft {
-    pub fn set(&mut self, change: impl FnOnce(&mut DiskOptions)) {
+    /// The options, to be set.
+    pub fn options(&mut self) -> &mut DiskOptions {
         self.is_mentioned = true;
-        change(&mut self.options);
+        &mut self.options
     }
 
     pub fn set_size(&mut self, text: &str) -> Result<(), String> {
@@ -125,13 +103,12 @@ impl DiskDraft {
         if bytes < MIN_SIZE_BYTES {
             return Err("must be at least 1M".to_owned());
         }
-        self.set(|options| options.size_bytes = Some(bytes));
+        self.options().size_bytes = Some(bytes);
         Ok(())
     }
 
     pub fn set_free(&mut self, text: &str) -> Result<(), String> {
-        let bytes = quantity::parse_bytes(text)?;
-        self.set(|options| options.free_bytes = Some(bytes));
+        self.options().free_bytes = Some(quantity::parse_bytes(text)?);
         Ok(())
     }
 
@@ -145,21 +122,16 @@ impl DiskDraft {
                     _ => "needs paths without '.' and '..', as in immutable=/src/*".to_owned(),
                 });
             }
-            self.set(|options| options.immutable.push(names.to_owned()));
+            self.options().immutable.add(names.as_bytes());
         }
         Ok(())
     }
 
     pub fn add_attribute(&mut self, text: &str) -> Result<(), String> {
-        if text == "none" {
-            self.set(|options| options.attributes.clear());
-            return Ok(());
-        }
-        let attribute = attribute(text)?;
-        self.set(|options| {
-            options.attributes.retain(|other| other.name != attribute.name);
-            options.attributes.push(attribute);
-        });
+        let added = if text == "none" { None } else { Some(attribute(text)?) };
+        let attributes = &mut self.options().attributes;
+        attributes.retain(|other| added.as_ref().is_some_and(|added| other.name != added.name));
+        attributes.extend(added);
         Ok(())
     }
 
@@ -198,12 +170,8 @@ fn attribute(text: &str) -> Result<DigestAttribute, String> {
         let own = name.strip_prefix("user.").unwrap_or_default();
         !own.is_empty() && !own.starts_with("sshoal.") && name.len() <= MAX_ATTRIBUTE_NAME_BYTES
     });
-    match name {
-        Some(name) => Ok(DigestAttribute { name: name.to_owned(), kind, is_hex }),
-        None => {
-            Err("needs a name that begins with 'user.', but not with 'user.sshoal.'".to_owned())
-        }
-    }
+    let name = name.ok_or("needs a name that begins with 'user.', but not with 'user.sshoal.'")?;
+    Ok(DigestAttribute { name: name.to_owned(), kind, is_hex })
 }
 
 #[cfg(test)]
@@ -237,7 +205,9 @@ mod tests {
     fn patterns_are_paths_below_the_root() {
         let mut draft = DiskDraft::default();
         draft.add_immutable("/src/*/:rel?").unwrap();
-        assert_eq!(draft.options.immutable, ["src/*", "rel?"]);
+        let mut wanted = SubTrees::default();
+        ["src/*", "rel?"].iter().for_each(|pattern| wanted.add(pattern.as_bytes()));
+        assert_eq!(draft.options.immutable, wanted);
         for list in ["/", "", "a::b", "a/../b", "./a", "a//b"] {
             assert!(draft.add_immutable(list).is_err(), "{list}");
         }

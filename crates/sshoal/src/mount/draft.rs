@@ -7,33 +7,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cli::Problem;
+use ssh::Transport;
+use union::{ActionPolicy, CreatePolicy};
+use vfs::{PageCache, Timeout};
 
 use super::disk::DiskDraft;
-use super::request::{
-    ActionPolicy, CacheOptions, Consistency, CreatePolicy, IdMap, IdTable, MountRequest, PageCache,
-    Timeout, Transport,
-};
+use super::request::{IdMap, IdMapKind, MountRequest};
 use super::{ssh_keywords, suggestion};
 use crate::program::Program;
-use crate::sources::{self, PoolMode, SourceSpec};
-
-/// Which translation of owners was asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum IdMapKind {
-    #[default]
-    None,
-    User,
-    File,
-}
-
-/// The options about owners.
-#[derive(Debug, Default)]
-pub struct Ids {
-    pub kind: IdMapKind,
-    pub users: Option<PathBuf>,
-    pub groups: Option<PathBuf>,
-    pub others_same: bool,
-}
+use crate::sources::{self, SourceSpec};
 
 /// A time-out whose minimum and maximum may each be set.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,6 +53,8 @@ pub struct Times {
     /// Directories have a time of their own, which `dcache_stat_timeout` does not change.
     has_own_dirs: bool,
     pub negative: Option<Duration>,
+    /// The kernel's upper limit of `negative`.
+    pub kernel_negative: Option<Duration>,
     pub open_revalidate: Option<Duration>,
     /// `dir_cache=no`.
     pub is_off: bool,
@@ -91,34 +75,30 @@ impl Times {
     }
 
     pub fn set_dirs(&mut self, time: Duration) {
-        self.dirs = Ends::fixed(time);
-        self.has_own_dirs = true;
+        *self.own_dirs() = Ends::fixed(time);
     }
 
-    pub fn set_dirs_min(&mut self, time: Duration) {
-        self.dirs.min = Some(time);
+    /// The time of directories, to be set.
+    pub fn own_dirs(&mut self) -> &mut Ends {
         self.has_own_dirs = true;
+        &mut self.dirs
     }
 
-    pub fn set_dirs_max(&mut self, time: Duration) {
-        self.dirs.max = Some(time);
-        self.has_own_dirs = true;
-    }
-
-    fn resolve(&self, cache: &mut CacheOptions) -> Result<(), Problem> {
-        cache.files = self.files.resolve(cache.files, "reg")?;
-        cache.dirs = self.dirs.resolve(cache.dirs, "dir")?;
+    fn resolve(&self, vfs: &mut vfs::Config) -> Result<(), Problem> {
+        vfs.files = self.files.resolve(vfs.files, "reg")?;
+        vfs.dirs = self.dirs.resolve(vfs.dirs, "dir")?;
         // A shorter time-out of directories also applies to negative lookups.
-        cache.negative = self.negative.unwrap_or(cache.negative.min(cache.dirs.max));
+        vfs.negative = self.negative.unwrap_or(vfs.negative.min(vfs.dirs.max));
         // A shorter time-out of attributes also applies to opens.
-        let revalidate = cache.open_revalidate.min(cache.files.max);
-        cache.open_revalidate = self.open_revalidate.unwrap_or(revalidate);
+        let revalidate = vfs.open_revalidate.min(vfs.files.max);
+        vfs.open_revalidate = self.open_revalidate.unwrap_or(revalidate);
         if self.is_off {
-            cache.open_revalidate = Duration::ZERO;
-            cache.files = Timeout::fixed(Duration::ZERO);
-            cache.dirs = Timeout::fixed(Duration::ZERO);
-            cache.negative = Duration::ZERO;
+            vfs.open_revalidate = Duration::ZERO;
+            vfs.files = Timeout::fixed(Duration::ZERO);
+            vfs.dirs = Timeout::fixed(Duration::ZERO);
+            vfs.negative = Duration::ZERO;
         }
+        vfs.negative = vfs.negative.min(self.kernel_negative.unwrap_or(Duration::MAX));
         Ok(())
     }
 }
@@ -128,15 +108,19 @@ impl Times {
 pub struct Draft {
     pub request: MountRequest,
     pub times: Times,
-    pub ids: Ids,
     pub disk: DiskDraft,
     pub umask: Option<u32>,
     pub fmask: Option<u32>,
     pub dmask: Option<u32>,
+    pub fsname: Option<OsString>,
+    pub allow_other: bool,
+    pub allow_root: bool,
     pub default_permissions: Option<bool>,
+    pub max_conns: Option<usize>,
     transports: Vec<Transport>,
-    has_policy: bool,
-    has_pool: bool,
+    pub create: Option<CreatePolicy>,
+    pub action: Option<ActionPolicy>,
+    pub pool: Option<replicas::Mode>,
     /// Notes for the user; not errors.
     pub notes: Vec<String>,
     cwd: PathBuf,
@@ -162,27 +146,38 @@ impl Draft {
     /// A request with all defaults. Relative paths are relative to `cwd`.
     pub fn new(program: Program, cwd: PathBuf) -> Draft {
         let mut request = MountRequest::new(Vec::new(), PathBuf::new());
-        request.fuse.subtype = program.name.into();
+        request.mount.subtype = program.name.into();
         Draft {
             request,
             times: Times::default(),
-            ids: Ids::default(),
             disk: DiskDraft::default(),
             umask: None,
             fmask: None,
             dmask: None,
+            fsname: None,
+            allow_other: false,
+            allow_root: false,
             default_permissions: None,
+            max_conns: None,
             transports: Vec::new(),
-            has_policy: false,
-            has_pool: false,
+            create: None,
+            action: None,
+            pool: None,
             notes: Vec::new(),
             cwd,
         }
     }
 
     /// `path` as an absolute path, since the process changes its current directory.
-    pub fn absolute(&self, path: &OsStr) -> OsString {
-        self.cwd.join(path).into_os_string()
+    pub fn absolute(&self, path: OsString) -> PathBuf {
+        self.cwd.join(path)
+    }
+
+    /// Sets the SELinux context of all files.
+    pub fn set_context(&mut self, context: &OsStr) {
+        let mut option = OsString::from("context=");
+        option.push(context);
+        self.request.mount.contexts = vec![option];
     }
 
     /// The directory to which relative paths are relative.
@@ -210,26 +205,26 @@ impl Draft {
         arguments.extend(below);
     }
 
-    pub fn set_create(&mut self, policy: CreatePolicy) {
-        self.request.union.create = policy;
-        self.has_policy = true;
-    }
-
-    pub fn set_action(&mut self, policy: ActionPolicy) {
-        self.request.union.action = policy;
-        self.has_policy = true;
-    }
-
-    pub fn set_pool(&mut self, mode: PoolMode) {
-        self.request.pool = mode;
-        self.has_pool = true;
-    }
-
     /// Passes `-F` to ssh, as one word like sshfs.
     pub fn set_ssh_config(&mut self, file: OsString) {
         let mut argument = OsString::from("-F");
-        argument.push(ssh_keywords::absolute(&file, &self.cwd));
+        argument.push(self.absolute_for_ssh(&file));
         self.add_ssh_argument(argument);
+    }
+
+    /// Passes `-FLAG VALUE` to ssh.
+    pub fn pass_to_ssh(&mut self, flag: char, value: OsString) -> Result<(), String> {
+        if value.is_empty() {
+            return Err("needs a value".to_owned());
+        }
+        self.add_ssh_argument(format!("-{flag}"));
+        self.add_ssh_argument(value);
+        Ok(())
+    }
+
+    /// The path in an argument of ssh, which runs in `/`.
+    pub fn absolute_for_ssh(&self, path: &OsStr) -> OsString {
+        ssh_keywords::absolute(path, &self.cwd)
     }
 
     /// Adds an argument for ssh.
@@ -283,35 +278,40 @@ impl Draft {
     }
 
     pub fn unset_auto_cache(&mut self) {
-        if self.request.cache.pages == PageCache::SameTime {
-            self.request.cache.pages = PageCache::default();
+        if self.request.vfs.page_cache == PageCache::SameTime {
+            self.request.vfs.page_cache = PageCache::default();
         }
     }
 
-    /// The request, if the options can be combined.
+    /// The request, if the options can be combined. `name` is that of the mount in the configuration
+    /// file, if it has one.
     pub fn finish(
         mut self,
         sources: Vec<SourceSpec>,
         mountpoint: PathBuf,
+        name: Option<String>,
     ) -> Result<(MountRequest, Vec<String>), Problem> {
-        self.request.source = sources::joined(&sources);
+        // As in fstab, so that mount(8) can match it.
+        self.request.source = name.map_or_else(|| sources::joined(&sources), OsString::from);
         self.request.sources = sources;
         self.request.mountpoint = mountpoint;
         self.finish_sources()?;
         self.finish_transport()?;
-        self.times.resolve(&mut self.request.cache)?;
+        self.times.resolve(&mut self.request.vfs)?;
         self.finish_ids()?;
         self.finish_disk()?;
-        let fuse = &mut self.request.fuse;
-        if fuse.allow_other && fuse.allow_root {
-            return Err(excluding("allow_other", "allow_root"));
-        }
-        fuse.default_permissions = self.default_permissions.unwrap_or(fuse.allow_other);
-        let shown = &mut self.request.shown;
-        shown.file_umask = self.fmask.or(self.umask);
-        shown.dir_umask = self.dmask.or(self.umask);
-        let run = &mut self.request.run;
-        run.foreground |= run.debug;
+        let request = &mut self.request;
+        request.mount.fsname = self.fsname.unwrap_or_else(|| request.source.clone());
+        request.mount.visibility = match (self.allow_other, self.allow_root) {
+            (true, true) => return Err(excluding("allow_other", "allow_root")),
+            (true, false) => fuse::Visibility::Everybody,
+            (false, true) => fuse::Visibility::OwnerAndRoot,
+            (false, false) => fuse::Visibility::Owner,
+        };
+        request.mount.default_permissions = self.default_permissions.unwrap_or(self.allow_other);
+        request.vfs.shown.file_umask = self.fmask.or(self.umask);
+        request.vfs.shown.dir_umask = self.dmask.or(self.umask);
+        request.run.foreground |= request.run.debug;
         Ok((self.request, self.notes))
     }
 
@@ -336,13 +336,18 @@ impl Draft {
             return Err(Problem::new("option 'password_stdin'", why)
                 .hint("use keys, or omit the option to be prompted for each password"));
         }
-        if self.has_policy && !request.is_union() {
+        if (self.create.is_some() || self.action.is_some()) && !request.is_union() {
             self.notes.push("create and action have no effect on a single source".to_owned());
         }
-        if self.has_pool && !request.sources.iter().any(|source| source.gateways().len() > 1) {
+        if self.pool.is_some() && !request.sources.iter().any(|source| source.gateways().len() > 1)
+        {
             let why = "pool has no effect: no source has several gateways (gw1,gw2:dir)";
             self.notes.push(why.to_owned());
         }
+        let policies = &mut self.request.union;
+        policies.create = self.create.unwrap_or_default();
+        policies.action = self.action.unwrap_or_default();
+        self.request.pool = self.pool.unwrap_or_default();
         Ok(())
     }
 
@@ -362,13 +367,14 @@ impl Draft {
             if self.request.ssh.password_stdin {
                 return Err(excluding("passive", "password_stdin").hint("both need standard input"));
             }
-            if self.request.host.max_conns.is_some_and(|number| number > 1) {
+            if self.max_conns.is_some_and(|number| number > 1) {
                 return Err(excluding("passive", "max_conns")
                     .hint("standard input and output carry a single connection"));
             }
-            self.request.host.max_conns = Some(1);
+            self.max_conns = Some(1);
             self.request.run.foreground = true;
         }
+        self.request.host.max_conns = self.max_conns.unwrap_or(host::AUTOMATIC_CONNS);
         Ok(())
     }
 
@@ -379,7 +385,7 @@ impl Draft {
             if !has_host {
                 self.notes.push("cache=disk has no effect on local directories".into());
             }
-            if self.request.consistency == Consistency::Strict {
+            if self.request.vfs.consistency == vfs::Consistency::Strict {
                 return Err(excluding("cache=disk", "consistency=strict")
                     .hint("consistency=strict allows no caching"));
             }
@@ -391,20 +397,17 @@ impl Draft {
     }
 
     fn finish_ids(&mut self) -> Result<(), Problem> {
-        let table = |file: PathBuf| IdTable { file, ..IdTable::default() };
-        let users = self.ids.users.take().map(table);
-        let groups = self.ids.groups.take().map(table);
-        let has_files = users.is_some() || groups.is_some();
-        self.request.idmap = match self.ids.kind {
-            IdMapKind::File if !has_files => {
+        let idmap = &mut self.request.idmap;
+        let has_files = idmap.users.is_some() || idmap.groups.is_some();
+        if idmap.kind == IdMapKind::File {
+            if !has_files {
                 return Err(Problem::new("option 'idmap=file'", "needs a file")
                     .hint("add uidfile=FILE, gidfile=FILE or both"));
             }
-            IdMapKind::File => IdMap::File { users, groups, others_same: self.ids.others_same },
-            IdMapKind::User => IdMap::User,
-            IdMapKind::None => IdMap::None,
-        };
-        if has_files && self.ids.kind != IdMapKind::File {
+            return Ok(());
+        }
+        *idmap = IdMap { kind: idmap.kind, ..IdMap::default() };
+        if has_files {
             self.notes.push("uidfile and gidfile have no effect without idmap=file".to_owned());
         }
         Ok(())

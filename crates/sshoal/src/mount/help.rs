@@ -56,15 +56,20 @@ pub fn short(program: Program) -> String {
 
 /// `help options`.
 pub fn full() -> String {
-    let mut text = "Flags:\n".to_owned();
-    for flag in FLAGS {
-        let help = flag.help.to_owned() + &reason(flag.why_not());
-        line(&mut text, INDENT, &flag.usage(), &help);
-    }
-    text += "\nFlags when started by mount(8), as mount.sshoal or mount.sshfs:\n";
-    for flag in HELPER_FLAGS {
-        let help = flag.help.to_owned() + &reason(flag.why_not());
-        line(&mut text, INDENT, &flag.usage(), &help);
+    let mut text = String::new();
+    for (title, flags) in [
+        ("Flags:", FLAGS),
+        ("\nFlags when started by mount(8), as mount.sshoal or mount.sshfs:", HELPER_FLAGS),
+    ] {
+        let _ = writeln!(text, "{title}");
+        for flag in flags {
+            line(
+                &mut text,
+                INDENT,
+                &flag.usage(),
+                &(flag.help.to_owned() + &reason(flag.why_not())),
+            );
+        }
     }
     for group in GROUPS {
         let _ = writeln!(text, "\n{} (-o):", group.title);
@@ -76,7 +81,7 @@ pub fn full() -> String {
     let mut keywords: Vec<&str> = ssh_keywords::all().collect();
     keywords.sort_unstable_by_key(|keyword| keyword.to_ascii_lowercase());
     fold(&mut text, &keywords.join(", "), 2, 2);
-    for (keyword, why) in ssh_keywords::withheld() {
+    for (keyword, why) in ssh_keywords::WITHHELD {
         let _ = writeln!(text, "  ({keyword} is not passed to ssh: {why})");
     }
     text += "\nWrite a comma inside a value as '\\,': -o 'Ciphers=a\\,b'.\n";
@@ -91,7 +96,7 @@ pub fn one(name: &str) -> Option<String> {
         return Some(text);
     }
     let keyword = ssh_keywords::find(name.as_ref())?;
-    let withheld = ssh_keywords::withheld().iter().find(|(withheld, _)| *withheld == keyword);
+    let withheld = ssh_keywords::WITHHELD.iter().find(|(withheld, _)| *withheld == keyword);
     let help = match withheld {
         Some((_, why)) => format!("a keyword of ssh_config(5) [ignored: {why}]"),
         None => "passed to ssh; see ssh_config(5)".to_owned(),

@@ -6,37 +6,34 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cli::{Problem, printable};
+use nix::unistd::{Group, User};
 use rustix::process::getuid;
 
-use super::request::{IdMap, IdTable};
-use crate::accounts;
+use super::request::IdMap;
 
 /// Maximum size of a file in bytes. The passwd file of a large site has some ten thousand lines of
 /// about 100 bytes.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// Finds the local id of a name; `None` if there is none.
-type Lookup = fn(&[u8]) -> std::io::Result<Option<u32>>;
+type Lookup = fn(&str) -> io::Result<Option<u32>>;
 
-/// Reads the files of an id map.
-pub fn load(idmap: &mut IdMap) -> Result<(), Problem> {
-    let IdMap::File { users, groups, .. } = idmap else {
-        return Ok(());
+/// The table of `idmap=file`, from its files.
+pub fn load(idmap: &IdMap) -> Result<vfs::IdMap, Problem> {
+    let ids = |file: &Option<PathBuf>, lookup: Lookup| {
+        let ids = file.as_ref().map(|file| parse(&read(file)?, file, lookup));
+        ids.transpose()
     };
-    let tables: [(&mut Option<IdTable>, Lookup); 2] =
-        [(users, accounts::user_id), (groups, accounts::group_id)];
-    for (table, lookup) in tables {
-        if let Some(table) = table {
-            let text = read(&table.file)?;
-            table.ids = parse(&text, &table.file, lookup)?;
-        }
-    }
-    Ok(())
+    Ok(vfs::IdMap::Table {
+        uids: ids(&idmap.users, |name| Ok(User::from_name(name)?.map(|user| user.uid.as_raw())))?,
+        gids: ids(&idmap.groups, |name| Ok(Group::from_name(name)?.map(|it| it.gid.as_raw())))?,
+        others_same: idmap.others_same,
+    })
 }
 
 fn about(file: &Path) -> String {
@@ -45,7 +42,7 @@ fn about(file: &Path) -> String {
 
 /// Reads a file, which must be owned by the user and not writable by others.
 fn read(path: &Path) -> Result<Vec<u8>, Problem> {
-    let failed = |error: std::io::Error| Problem::new(about(path), error.to_string());
+    let failed = |error: io::Error| Problem::new(about(path), error.to_string());
     let file = File::open(path).map_err(failed)?;
     let stat = file.metadata().map_err(failed)?;
     let me = getuid().as_raw();
@@ -76,20 +73,16 @@ fn parse(text: &[u8], path: &Path, lookup: Lookup) -> Result<HashMap<u32, u32>, 
         let (name, remote) = name_and_id(line).ok_or_else(|| {
             Problem::new(&what, "must be 'name:id' or a line of passwd(5) or group(5)")
         })?;
-        match lookup(name) {
-            Ok(Some(local)) => {
-                ids.insert(remote, local);
+        let account = name.escape_ascii();
+        // Local names are text.
+        match std::str::from_utf8(name).map_or(Ok(None), lookup) {
+            Ok(Some(local)) => drop(ids.insert(remote, local)),
+            // getpwnam(3): these errors may also mean "not found".
+            Err(error) if !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
+                let why = format!("cannot look up account '{account}': {error}");
+                return Err(Problem::new(what, why));
             }
-            Ok(None) => {
-                tracing::debug!("{what}: no local account '{}'", name.escape_ascii());
-            }
-            Err(error) => {
-                let name = name.escape_ascii();
-                return Err(Problem::new(
-                    what,
-                    format!("cannot look up account '{name}': {error}"),
-                ));
-            }
+            Ok(None) | Err(_) => tracing::debug!("{what}: no local account '{account}'"),
         }
     }
     Ok(ids)
@@ -112,10 +105,10 @@ mod tests {
 
     const FILE: &str = "/etc/map";
 
-    fn known(name: &[u8]) -> std::io::Result<Option<u32>> {
+    fn known(name: &str) -> io::Result<Option<u32>> {
         Ok(match name {
-            b"ann" => Some(1),
-            b"ben" => Some(2),
+            "ann" => Some(1),
+            "ben" => Some(2),
             _ => None,
         })
     }
@@ -135,7 +128,7 @@ mod tests {
             let problem = parse(text.as_bytes(), Path::new(FILE), known).unwrap_err().to_string();
             assert!(problem.starts_with("id file '/etc/map', line 2: "), "{problem}");
         }
-        let failing: Lookup = |_| Err(std::io::Error::other("no answer"));
+        let failing: Lookup = |_| Err(io::Error::other("no answer"));
         let problem = parse(b"ann:1", Path::new(FILE), failing).unwrap_err().to_string();
         assert_eq!(problem, "id file '/etc/map', line 1: cannot look up account 'ann': no answer");
     }
@@ -144,17 +137,20 @@ mod tests {
     fn names_are_looked_up_here_and_files_of_others_are_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "root:77\n").unwrap();
-        let table = || Some(IdTable { file: file.path().to_owned(), ids: HashMap::new() });
-        let mut map = IdMap::File { users: table(), groups: table(), others_same: false };
-        load(&mut map).unwrap();
-        let IdMap::File { users: Some(users), groups: Some(groups), .. } = &map else {
-            panic!("{map:?}");
-        };
-        assert_eq!(users.ids, HashMap::from([(77, 0)]));
-        assert_eq!(groups.ids, HashMap::from([(77, 0)]));
+        let path = || Some(file.path().to_owned());
+        let map = IdMap { users: path(), groups: path(), ..IdMap::default() };
+        let ids = Some(HashMap::from([(77, 0)]));
+        let wanted = vfs::IdMap::Table { uids: ids.clone(), gids: ids, others_same: false };
+        assert_eq!(load(&map).unwrap(), wanted);
+        std::fs::write(file.path(), "no such name:1\nro\0ot:2\n:3\n").unwrap();
+        assert!(load(&map).unwrap_err().to_string().contains(", line 3: must be 'name:id'"));
+        std::fs::write(file.path(), b"no such name:1\nro\0ot:2\n\xff:3\n").unwrap();
+        let none = Some(HashMap::new());
+        let wanted = vfs::IdMap::Table { uids: none.clone(), gids: none, others_same: false };
+        assert_eq!(load(&map).unwrap(), wanted);
 
         std::fs::set_permissions(file.path(), Permissions::from_mode(0o620)).unwrap();
-        let problem = load(&mut map).unwrap_err().to_string();
+        let problem = load(&map).unwrap_err().to_string();
         assert!(problem.contains("writable by others\n  chmod go-w"), "{problem}");
         let problem = read(Path::new("/no/file")).unwrap_err().to_string();
         assert!(problem.contains("No such file"), "{problem}");

@@ -7,11 +7,7 @@
 mod cache;
 mod compatibility;
 mod connection;
-mod disk;
-mod fuse;
-mod many_hosts;
-mod ownership;
-mod process;
+mod mount;
 
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
@@ -70,21 +66,70 @@ pub struct Group {
 /// All options.
 pub const GROUPS: &[Group] = &[
     Group { title: "Connection", options: connection::OPTIONS },
-    Group { title: "Several hosts, and unreachable hosts", options: many_hosts::OPTIONS },
+    Group { title: "Several hosts, and unreachable hosts", options: connection::MANY_HOSTS },
     Group { title: "Consistency and caching", options: cache::OPTIONS },
-    Group { title: "Disk cache and digests", options: disk::OPTIONS },
-    Group { title: "Owners, permissions, symbolic links", options: ownership::OPTIONS },
-    Group { title: "Mount", options: fuse::OPTIONS },
-    Group { title: "Process", options: process::OPTIONS },
+    Group { title: "Disk cache and digests", options: cache::DISK },
+    Group { title: "Owners, permissions, symbolic links", options: mount::OWNERSHIP },
+    Group { title: "Mount", options: mount::OPTIONS },
+    Group { title: "Process", options: mount::PROCESS },
     Group { title: "Options for mount(8) and fstab", options: compatibility::FSTAB },
     Group { title: "Other options of sshfs and libfuse", options: compatibility::OTHERS },
 ];
 
-const fn option(name: &'static str, help: &'static str, effect: Effect) -> MountOption {
-    MountOption { name, aliases: &[], help, is_prominent: false, effect }
+const fn option(name: &'static str, effect: Effect) -> MountOption {
+    MountOption { name, aliases: &[], help: "", is_prominent: false, effect }
+}
+
+const fn flag(name: &'static str, set: fn(&mut Draft)) -> MountOption {
+    option(name, Effect::Flag(set))
+}
+
+const fn text(
+    name: &'static str,
+    value: &'static str,
+    set: fn(&mut Draft, OsString),
+) -> MountOption {
+    option(name, Effect::Text(value, set))
+}
+
+const fn seconds(name: &'static str, set: fn(&mut Draft, Duration)) -> MountOption {
+    option(name, Effect::Seconds(set))
+}
+
+const fn number(name: &'static str, min: u32, max: u32, set: fn(&mut Draft, u32)) -> MountOption {
+    option(name, Effect::Number(min, max, set))
+}
+
+const fn mode(name: &'static str, set: fn(&mut Draft, u32)) -> MountOption {
+    option(name, Effect::Mode(set))
+}
+
+const fn choice(name: &'static str, words: &'static [Word]) -> MountOption {
+    option(name, Effect::Choice(words))
+}
+
+const fn custom(
+    name: &'static str,
+    value: &'static str,
+    set: fn(&mut Draft, &str) -> Result<(), String>,
+) -> MountOption {
+    option(name, Effect::Custom(value, set))
+}
+
+const fn ignored(name: &'static str, why: &'static str) -> MountOption {
+    option(name, Effect::Ignored(why))
+}
+
+const fn refused(name: &'static str, why: &'static str) -> MountOption {
+    option(name, Effect::Refused(why))
 }
 
 impl MountOption {
+    const fn help(mut self, help: &'static str) -> MountOption {
+        self.help = help;
+        self
+    }
+
     const fn also(mut self, aliases: &'static [&'static str]) -> MountOption {
         self.aliases = aliases;
         self
@@ -146,50 +191,40 @@ impl MountOption {
     /// Sets the option in `draft`. The error says what the value should be.
     pub fn apply(&self, draft: &mut Draft, value: Option<&OsStr>) -> Result<(), String> {
         let wanted = |what: &str| format!("needs {what}, as in {}", self.example());
-        let text = || value.filter(|value| !value.is_empty());
-        match (&self.effect, value) {
-            (Effect::Ignored(_), _) => Ok(()),
-            (Effect::Refused(why), _) => Err((*why).to_owned()),
-            (Effect::Flag(set), None) => {
-                set(draft);
-                Ok(())
-            }
-            (Effect::Flag(_), Some(_)) => Err("takes no value".to_owned()),
-            (Effect::Text(_, set), _) => {
-                set(draft, text().ok_or_else(|| wanted("a value"))?.to_owned());
-                Ok(())
-            }
-            (Effect::Seconds(set), _) => {
-                let seconds = text().and_then(seconds);
+        let raw = value.filter(|value| !value.is_empty());
+        let text = raw.and_then(OsStr::to_str);
+        match &self.effect {
+            Effect::Ignored(_) => {}
+            Effect::Refused(why) => return Err((*why).to_owned()),
+            Effect::Flag(_) if value.is_some() => return Err("takes no value".to_owned()),
+            Effect::Flag(set) => set(draft),
+            Effect::Text(_, set) => set(draft, raw.ok_or_else(|| wanted("a value"))?.to_owned()),
+            Effect::Seconds(set) => {
+                let seconds = text.and_then(seconds_of);
                 set(draft, seconds.ok_or_else(|| wanted("a number of seconds"))?);
-                Ok(())
             }
-            (Effect::Number(min, max, set), _) => {
-                let number = text().and_then(OsStr::to_str).and_then(|text| text.parse().ok());
+            Effect::Number(min, max, set) => {
+                let number = text.and_then(|text| text.parse().ok());
                 let number = number.filter(|number| (min..=max).contains(&number));
-                let what = || format!("a whole number from {min} to {max}");
-                set(draft, number.ok_or_else(|| wanted(&what()))?);
-                Ok(())
+                let what = || wanted(&format!("a whole number from {min} to {max}"));
+                set(draft, number.ok_or_else(what)?);
             }
-            (Effect::Mode(set), _) => {
-                set(draft, text().and_then(mode).ok_or_else(|| wanted("octal permission bits"))?);
-                Ok(())
+            Effect::Mode(set) => {
+                let mode = text.and_then(mode_of);
+                set(draft, mode.ok_or_else(|| wanted("octal permission bits"))?);
             }
-            (Effect::Choice(words), _) => {
-                let found = words.iter().find(|(word, _)| value.is_some_and(|v| v == *word));
+            Effect::Choice(words) => {
+                let found = words.iter().find(|(word, _)| text == Some(*word));
                 let all = || {
                     let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
                     let (last, others) = words.split_last().expect("a choice has words");
                     format!("must be {} or {last}", others.join(", "))
                 };
                 (found.ok_or_else(all)?.1)(draft);
-                Ok(())
             }
-            (Effect::Custom(_, set), _) => {
-                let text = text().and_then(OsStr::to_str);
-                set(draft, text.ok_or_else(|| wanted("a value"))?)
-            }
+            Effect::Custom(_, set) => set(draft, text.ok_or_else(|| wanted("a value"))?)?,
         }
+        Ok(())
     }
 
     /// The option with a valid value.
@@ -216,14 +251,13 @@ pub fn all() -> impl Iterator<Item = &'static MountOption> {
 }
 
 /// A time-out from 0 to about thirty years; more would be a typing error, and could overflow.
-fn seconds(text: &OsStr) -> Option<Duration> {
+fn seconds_of(text: &str) -> Option<Duration> {
     const MAX_SECONDS: f64 = 1e9;
-    let seconds: f64 = text.to_str()?.parse().ok()?;
+    let seconds: f64 = text.parse().ok()?;
     (0.0..=MAX_SECONDS).contains(&seconds).then(|| Duration::from_secs_f64(seconds))
 }
 
-fn mode(text: &OsStr) -> Option<u32> {
-    let text = text.to_str()?;
+fn mode_of(text: &str) -> Option<u32> {
     let is_octal = text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
     u32::from_str_radix(text, 8).ok().filter(|mode| is_octal && *mode <= 0o777)
 }
@@ -257,14 +291,14 @@ mod tests {
 
     #[test]
     fn times_and_modes_are_checked() {
-        let time = |text| seconds(OsStr::new(text));
+        let time = seconds_of;
         assert_eq!(time("20"), Some(Duration::from_secs(20)));
         assert_eq!(time("0.5"), Some(Duration::from_millis(500)));
         assert_eq!(time("0"), Some(Duration::ZERO));
         for text in ["-1", "1e10", "NaN", "inf", "5s", "", " 1"] {
             assert_eq!(time(text), None, "{text}");
         }
-        let mode = |text| mode(OsStr::new(text));
+        let mode = mode_of;
         assert_eq!((mode("022"), mode("0077"), mode("7")), (Some(0o22), Some(0o77), Some(7)));
         for text in ["8", "1777", "+7", "rwx", "", "0o22"] {
             assert_eq!(mode(text), None, "{text}");

@@ -8,18 +8,21 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use vfs::Prefetch;
+use base::{DigestEffort, DigestKind};
+use fuse::{AccessTime, Visibility};
+use recovery::RetryPolicy;
+use replicas::Mode;
+use ssh::Transport;
+use union::{ActionPolicy, CreatePolicy};
+use vfs::{Consistency, Links, PageCache, Prefetch, Timeout};
 
 use super::command_line::{Wish, parse};
-use super::disk::{DigestAttribute, DigestMode, DiskOptions, Passthrough};
+use super::disk::{DigestAttribute, DiskOptions};
 use super::option_table::{self, MountOption};
-use super::request::{
-    ActionPolicy, Consistency, CreatePolicy, IdMap, IdTable, LinkTargets, MountRequest, PageCache,
-    Patience, Timeout, Transport,
-};
+use super::request::{IdMap, IdMapKind, MountRequest};
 use super::ssh_keywords;
 use crate::program::Program;
-use crate::sources::{PoolMode, source};
+use crate::sources::source;
 
 pub(super) const SSHOAL: Program = Program { name: "sshoal", helper: false };
 pub(super) const SSHFS: Program = Program { name: "sshfs", helper: false };
@@ -68,10 +71,10 @@ const fn seconds(seconds: u64) -> Duration {
 }
 
 fn set_times(request: &mut MountRequest, time: Duration) {
-    request.cache.files = Timeout::fixed(time);
-    request.cache.dirs = Timeout::fixed(time);
-    request.cache.negative = time.min(seconds(1));
-    request.cache.open_revalidate = time.min(seconds(1));
+    request.vfs.files = Timeout::fixed(time);
+    request.vfs.dirs = Timeout::fixed(time);
+    request.vfs.negative = time.min(seconds(1));
+    request.vfs.open_revalidate = time.min(seconds(1));
 }
 
 /// Every option of the table that has an effect, and some whose effect depends on others.
@@ -83,9 +86,9 @@ const OPTIONS: &[(&str, Change)] = &[
     ("noreconnect,reconnect", |_| ()),
     ("delay_connect", |r| r.host.delay_connect = true),
     ("hard", |_| ()),
-    ("soft=2.5", |r| r.patience = Patience::Soft(Duration::from_millis(2500))),
+    ("soft=2.5", |r| r.retry = RetryPolicy::Soft(Duration::from_millis(2500))),
     ("soft=5,hard", |_| ()),
-    ("stale=ok", |r| r.cache.serve_stale = true),
+    ("stale=ok", |r| r.vfs.serve_stale = true),
     ("stale=ok,stale=no", |_| ()),
     ("create=epff", |_| ()),
     ("create=ff", |r| r.union.create = CreatePolicy::Ff),
@@ -95,20 +98,20 @@ const OPTIONS: &[(&str, Change)] = &[
     ("action=first", |_| ()),
     ("action=all", |r| r.union.action = ActionPolicy::All),
     ("pool=balance", |_| ()),
-    ("pool=hash", |r| r.pool = PoolMode::Hash),
-    ("pool=failover", |r| r.pool = PoolMode::Failover),
+    ("pool=hash", |r| r.pool = Mode::Hash),
+    ("pool=failover", |r| r.pool = Mode::Failover),
     ("ssh_config=conf", |r| ssh_argument(r, "-F/home/u/conf")),
-    ("sshfs_sync", |r| r.cache.sync_writes = true),
-    ("no_readahead", |r| r.cache.readahead_bytes = 0),
-    ("readahead=0", |r| r.cache.readahead_bytes = 0),
-    ("readahead=1000000", |r| r.cache.readahead_bytes = 1_000_000),
-    ("prefetch=none", |r| r.cache.prefetch = Prefetch::None),
-    ("prefetch=listings", |r| r.cache.prefetch = Prefetch::Listings),
-    ("prefetch=metadata", |r| r.cache.prefetch = Prefetch::Metadata),
+    ("sshfs_sync", |r| r.vfs.sync_writes = true),
+    ("no_readahead", |r| r.vfs.readahead_bytes = 0),
+    ("readahead=0", |r| r.vfs.readahead_bytes = 0),
+    ("readahead=1000000", |r| r.vfs.readahead_bytes = 1_000_000),
+    ("prefetch=none", |r| r.vfs.prefetch = Prefetch::None),
+    ("prefetch=listings", |r| r.vfs.prefetch = Prefetch::Listings),
+    ("prefetch=metadata", |r| r.vfs.prefetch = Prefetch::Metadata),
     ("prefetch=none,prefetch=all", |_| ()),
-    ("dirty_bytes=1048576", |r| r.cache.dirty_bytes = 1 << 20),
-    ("dirty_file_bytes=1", |r| r.cache.dirty_file_bytes = 1),
-    ("metadata_bytes=16777216", |r| r.cache.metadata_bytes = 16 << 20),
+    ("dirty_bytes=1048576", |r| r.vfs.dirty_bytes = 1 << 20),
+    ("dirty_file_bytes=1", |r| r.vfs.dirty_file_bytes = 1),
+    ("metadata_bytes=16777216", |r| r.vfs.metadata_bytes = 16 << 20),
     ("sync_readdir", |r| r.host.sync_readdir = true),
     ("sshfs_debug", |r| (r.run.debug, r.run.foreground) = (true, true)),
     ("debug", |r| (r.run.debug, r.run.foreground) = (true, true)),
@@ -123,15 +126,15 @@ const OPTIONS: &[(&str, Change)] = &[
     ("actimeo=0", |r| set_times(r, Duration::ZERO)),
     ("dcache_stat_timeout=7", |r| set_times(r, seconds(7))),
     ("cache_stat_timeout=7", |r| set_times(r, seconds(7))),
-    ("dcache_dir_timeout=7", |r| r.cache.dirs = Timeout::fixed(seconds(7))),
-    ("cache_dir_timeout=7", |r| r.cache.dirs = Timeout::fixed(seconds(7))),
+    ("dcache_dir_timeout=7", |r| r.vfs.dirs = Timeout::fixed(seconds(7))),
+    ("cache_dir_timeout=7", |r| r.vfs.dirs = Timeout::fixed(seconds(7))),
     ("dcache_dir_timeout=9,dcache_stat_timeout=7", |r| {
-        r.cache.files = Timeout::fixed(seconds(7));
-        r.cache.dirs = Timeout::fixed(seconds(9));
+        r.vfs.files = Timeout::fixed(seconds(7));
+        r.vfs.dirs = Timeout::fixed(seconds(9));
     }),
     ("dcache_stat_timeout=7,dcache_dir_timeout=9", |r| {
-        r.cache.files = Timeout::fixed(seconds(7));
-        r.cache.dirs = Timeout::fixed(seconds(9));
+        r.vfs.files = Timeout::fixed(seconds(7));
+        r.vfs.dirs = Timeout::fixed(seconds(9));
     }),
     ("dcache_dir_timeout=9,dcache_timeout=7", |r| set_times(r, seconds(7))),
     ("cache=disk", |r| r.disk = Some(DiskOptions::default())),
@@ -143,27 +146,29 @@ const OPTIONS: &[(&str, Change)] = &[
         (disk.size_bytes, disk.free_bytes) = (Some(2 << 30), Some(512 << 20));
     }),
     ("immutable=/src/*:rel,cache=disk,immutable=a/b/", |r| {
-        r.disk.get_or_insert_default().immutable =
-            ["src/*", "rel", "a/b"].map(str::to_owned).into();
+        let immutable = &mut r.disk.get_or_insert_default().immutable;
+        for pattern in ["src/*", "rel", "a/b"] {
+            immutable.add(pattern.as_bytes());
+        }
     }),
     ("cache=disk,offline", |r| {
         r.disk.get_or_insert_default().offline = true;
         r.host.delay_connect = true;
     }),
     ("cache=disk,passthrough=no", |r| {
-        r.disk.get_or_insert_default().passthrough = Passthrough::No;
+        r.disk.get_or_insert_default().passthrough = Some(false);
     }),
     ("cache=disk,passthrough=yes", |r| {
-        r.disk.get_or_insert_default().passthrough = Passthrough::Yes;
+        r.disk.get_or_insert_default().passthrough = Some(true);
     }),
     ("cache=disk,passthrough=no,passthrough=auto", |r| r.disk = Some(DiskOptions::default())),
-    ("cache=disk,digest=off", |r| r.disk.get_or_insert_default().digest = DigestMode::Off),
+    ("cache=disk,digest=off", |r| r.disk.get_or_insert_default().digest = None),
     ("cache=disk,digest=known", |r| r.disk = Some(DiskOptions::default())),
     ("cache=disk,digest=compute", |r| {
-        r.disk.get_or_insert_default().digest = DigestMode::Compute;
+        r.disk.get_or_insert_default().digest = Some(DigestEffort::Compute);
     }),
     ("cache=disk,digest_attribute=none,digest_attribute=blake3:hex:user.b3", |r| {
-        let (name, kind) = ("user.b3".to_owned(), base::DigestKind::Blake3);
+        let (name, kind) = ("user.b3".to_owned(), DigestKind::Blake3);
         r.disk.get_or_insert_default().attributes =
             vec![DigestAttribute { name, kind, is_hex: true }];
     }),
@@ -171,11 +176,11 @@ const OPTIONS: &[(&str, Change)] = &[
         r.disk.get_or_insert_default().digest_command = Some("sha256sum".into());
     }),
     ("cache_size=1M,digest=compute", |_| ()),
-    ("direct_io", |r| r.cache.pages = PageCache::Never),
-    ("max_read=65536", |r| r.host.max_read_bytes = Some(65536)),
+    ("direct_io", |r| r.vfs.page_cache = PageCache::Never),
+    ("max_read=65536", |r| r.host.max_read = Some(65536)),
     ("max_read=65536,max_read=0", |_| ()),
-    ("max_write=4096", |r| r.host.max_write_bytes = Some(4096)),
-    ("max_conns=3", |r| r.host.max_conns = Some(3)),
+    ("max_write=4096", |r| r.host.max_write = Some(4096)),
+    ("max_conns=3", |r| r.host.max_conns = 3),
     ("workaround=none", |_| ()),
     ("workaround=rename", |r| r.host.rename_workaround = true),
     ("workaround=rename:norename:renamexdev", |r| r.host.renamexdev_workaround = true),
@@ -183,15 +188,14 @@ const OPTIONS: &[(&str, Change)] = &[
     ("workaround=all", |r| r.host.rename_workaround = true),
     ("workaround=truncate:buflimit:fstat:createmode:nonodelay:nobuflimit", |_| ()),
     ("idmap=none", |_| ()),
-    ("idmap=user", |r| r.idmap = IdMap::User),
+    ("idmap=user", |r| r.idmap.kind = IdMapKind::User),
     ("idmap=file,uidfile=ids,nomap=ignore", |r| {
-        let file = "/home/u/ids".into();
-        let users = Some(IdTable { file, ..IdTable::default() });
-        r.idmap = IdMap::File { users, groups: None, others_same: true };
+        let users = Some("/home/u/ids".into());
+        r.idmap = IdMap { kind: IdMapKind::File, users, groups: None, others_same: true };
     }),
     ("gidfile=/etc/ids,idmap=file,nomap=error", |r| {
-        let groups = Some(IdTable { file: "/etc/ids".into(), ..IdTable::default() });
-        r.idmap = IdMap::File { users: None, groups, others_same: false };
+        let groups = Some("/etc/ids".into());
+        r.idmap = IdMap { kind: IdMapKind::File, users: None, groups, others_same: false };
     }),
     ("uidfile=ids", |_| ()),
     ("ssh_command=ssh -v", |r| r.ssh.command = "ssh -v".into()),
@@ -205,95 +209,98 @@ const OPTIONS: &[(&str, Change)] = &[
     ("vsock=3:5000", |r| r.ssh.transport = Transport::Vsock { cid: 3, port: 5000 }),
     ("passive", |r| {
         r.ssh.transport = Transport::Passive;
-        r.host.max_conns = Some(1);
+        r.host.max_conns = 1;
         r.run.foreground = true;
     }),
     ("slave,passive", |r| {
         r.ssh.transport = Transport::Passive;
-        r.host.max_conns = Some(1);
+        r.host.max_conns = 1;
         r.run.foreground = true;
     }),
     ("disable_hardlink", |r| r.host.disable_hardlink = true),
-    ("transform_symlinks", |r| r.links.transform = true),
-    ("contain_symlinks", |r| r.links.targets = LinkTargets::Strict),
-    ("no_contain_symlinks", |r| r.links.targets = LinkTargets::Any),
-    ("no_contain_symlinks,contain_symlinks", |r| r.links.targets = LinkTargets::Strict),
-    ("contain_symlinks,no_contain_symlinks", |r| r.links.targets = LinkTargets::Any),
+    ("transform_symlinks", |r| r.vfs.transform_links = true),
+    ("contain_symlinks", |r| r.vfs.links = Links::Strict),
+    ("no_contain_symlinks", |r| r.vfs.links = Links::Any),
+    ("no_contain_symlinks,contain_symlinks", |r| r.vfs.links = Links::Strict),
+    ("contain_symlinks,no_contain_symlinks", |r| r.vfs.links = Links::Any),
     ("follow_symlinks", |r| r.host.follow_symlinks = true),
     ("no_check_root", |r| r.host.check_root = false),
     ("password_stdin", |r| r.ssh.password_stdin = true),
     // libfuse.
-    ("allow_other", |r| (r.fuse.allow_other, r.fuse.default_permissions) = (true, true)),
-    ("allow_other,no_default_permissions", |r| r.fuse.allow_other = true),
-    ("no_default_permissions,default_permissions", |r| r.fuse.default_permissions = true),
-    ("allow_root", |r| r.fuse.allow_root = true),
-    ("ro", |r| r.fuse.read_only = true),
-    ("ro,rw", |_| ()),
-    ("suid", |r| r.fuse.suid = true),
-    ("suid,nosuid", |_| ()),
-    ("dev", |r| r.fuse.dev = true),
-    ("dev,nodev", |_| ()),
-    ("noexec", |r| r.fuse.exec = false),
-    ("noexec,exec", |_| ()),
-    ("noatime", |r| r.fuse.atime = false),
-    ("noatime,atime", |_| ()),
-    ("sync", |r| r.fuse.sync = true),
-    ("sync,async", |_| ()),
-    ("dirsync", |r| r.fuse.dirsync = true),
-    ("fsname=a\\,b", |r| r.fuse.fsname = Some("a,b".into())),
-    ("subtype=other", |r| r.fuse.subtype = "other".into()),
-    ("auto_unmount", |r| r.fuse.auto_unmount = true),
-    ("context=system_u:object_r:t:s0", |r| {
-        r.fuse.context = Some("system_u:object_r:t:s0".into());
+    ("allow_other", |r| {
+        (r.mount.visibility, r.mount.default_permissions) = (Visibility::Everybody, true)
     }),
-    ("kernel_cache", |r| r.cache.pages = PageCache::Always),
-    ("auto_cache", |r| r.cache.pages = PageCache::SameTime),
+    ("allow_other,no_default_permissions", |r| r.mount.visibility = Visibility::Everybody),
+    ("no_default_permissions,default_permissions", |r| r.mount.default_permissions = true),
+    ("allow_root", |r| r.mount.visibility = Visibility::OwnerAndRoot),
+    ("ro", |r| r.mount.read_only = true),
+    ("ro,rw", |_| ()),
+    ("suid", |r| r.mount.suid = true),
+    ("suid,nosuid", |_| ()),
+    ("dev", |r| r.mount.dev = true),
+    ("dev,nodev", |_| ()),
+    ("noexec", |r| r.mount.exec = false),
+    ("noexec,exec", |_| ()),
+    ("noatime", |r| r.mount.atime = AccessTime::Off),
+    ("noatime,atime", |_| ()),
+    ("sync", |r| r.mount.sync = true),
+    ("sync,async", |_| ()),
+    ("dirsync", |r| r.mount.dirsync = true),
+    ("fsname=a\\,b", |r| r.mount.fsname = "a,b".into()),
+    ("subtype=other", |r| r.mount.subtype = "other".into()),
+    ("auto_unmount", |r| r.mount.auto_unmount = true),
+    ("context=system_u:object_r:t:s0", |r| {
+        r.mount.contexts = vec!["context=system_u:object_r:t:s0".into()];
+    }),
+    ("kernel_cache", |r| r.vfs.page_cache = PageCache::Always),
+    ("auto_cache", |r| r.vfs.page_cache = PageCache::SameTime),
     ("auto_cache,noauto_cache", |_| ()),
-    ("kernel_cache,noauto_cache", |r| r.cache.pages = PageCache::Always),
+    ("kernel_cache,noauto_cache", |r| r.vfs.page_cache = PageCache::Always),
     ("umask=077", |r| {
-        r.shown.file_umask = Some(0o077);
-        r.shown.dir_umask = Some(0o077);
+        r.vfs.shown.file_umask = Some(0o077);
+        r.vfs.shown.dir_umask = Some(0o077);
     }),
     ("fmask=0133,dmask=0022,umask=077", |r| {
-        r.shown.file_umask = Some(0o133);
-        r.shown.dir_umask = Some(0o022);
+        r.vfs.shown.file_umask = Some(0o133);
+        r.vfs.shown.dir_umask = Some(0o022);
     }),
-    ("uid=1000", |r| r.shown.uid = Some(1000)),
-    ("gid=0", |r| r.shown.gid = Some(0)),
-    ("entry_timeout=0", |r| r.cache.kernel_entry = Some(Duration::ZERO)),
-    ("attr_timeout=2.5", |r| r.cache.kernel_attr = Some(Duration::from_millis(2500))),
-    ("negative_timeout=3", |r| r.cache.kernel_negative = Some(seconds(3))),
-    ("max_background=100", |r| r.fuse.max_background = Some(100)),
-    ("congestion_threshold=70", |r| r.fuse.congestion_threshold = Some(70)),
-    ("max_readahead=1048576", |r| r.fuse.max_readahead_bytes = Some(1 << 20)),
+    ("uid=1000", |r| r.vfs.shown.uid = Some(1000)),
+    ("gid=0", |r| r.vfs.shown.gid = Some(0)),
+    ("entry_timeout=0", |r| r.vfs.kernel_entry = Some(Duration::ZERO)),
+    ("attr_timeout=2.5", |r| r.vfs.kernel_attr = Some(Duration::from_millis(2500))),
+    ("negative_timeout=3", |_| ()),
+    ("negative_timeout=0.5", |r| r.vfs.negative = Duration::from_millis(500)),
+    ("max_background=100", |r| r.limits.max_background = Some(100)),
+    ("congestion_threshold=70", |r| r.limits.congestion_threshold = Some(70)),
+    ("max_readahead=1048576", |r| r.limits.max_readahead_bytes = Some(1 << 20)),
     // Ours and NFS's.
-    ("request_timeout=5", |r| r.host.request_timeout = seconds(5)),
-    ("stall=0.5", |r| r.host.request_timeout = Duration::from_millis(500)),
-    ("consistency=strict", |r| r.consistency = Consistency::Strict),
-    ("consistency=immutable", |r| r.consistency = Consistency::Immutable),
-    ("consistency=timeout", |r| r.consistency = Consistency::Timeout),
-    ("nocto", |r| r.consistency = Consistency::Timeout),
+    ("request_timeout=5", |r| r.host.stall_limit = seconds(5)),
+    ("stall=0.5", |r| r.host.stall_limit = Duration::from_millis(500)),
+    ("consistency=strict", |r| r.vfs.consistency = Consistency::Strict),
+    ("consistency=immutable", |r| r.vfs.consistency = Consistency::Immutable),
+    ("consistency=timeout", |r| r.vfs.consistency = Consistency::Timeout),
+    ("nocto", |r| r.vfs.consistency = Consistency::Timeout),
     ("nocto,cto", |_| ()),
     ("nocto,consistency=cto", |_| ()),
     ("nocto,consistency=close-to-open", |_| ()),
-    ("acregmin=3", |r| r.cache.files.min = seconds(3)),
-    ("acregmin=60", |r| r.cache.files = Timeout::fixed(seconds(60))),
+    ("acregmin=3", |r| r.vfs.files.min = seconds(3)),
+    ("acregmin=60", |r| r.vfs.files = Timeout::fixed(seconds(60))),
     ("acregmax=0", |r| {
-        r.cache.files = Timeout::fixed(Duration::ZERO);
-        r.cache.open_revalidate = Duration::ZERO;
+        r.vfs.files = Timeout::fixed(Duration::ZERO);
+        r.vfs.open_revalidate = Duration::ZERO;
     }),
     ("acregmax=0,open_revalidate=2", |r| {
-        r.cache.files = Timeout::fixed(Duration::ZERO);
-        r.cache.open_revalidate = seconds(2);
+        r.vfs.files = Timeout::fixed(Duration::ZERO);
+        r.vfs.open_revalidate = seconds(2);
     }),
-    ("open_revalidate=0", |r| r.cache.open_revalidate = Duration::ZERO),
+    ("open_revalidate=0", |r| r.vfs.open_revalidate = Duration::ZERO),
     ("acdirmin=30,acdirmax=60", |r| {
-        r.cache.dirs = Timeout { min: seconds(30), max: seconds(60) };
+        r.vfs.dirs = Timeout { min: seconds(30), max: seconds(60) };
     }),
-    ("acnegative=0", |r| r.cache.negative = Duration::ZERO),
+    ("acnegative=0", |r| r.vfs.negative = Duration::ZERO),
     ("acnegative=9,dcache_timeout=0", |r| {
         set_times(r, Duration::ZERO);
-        r.cache.negative = seconds(9);
+        r.vfs.negative = seconds(9);
     }),
     ("foreground", |r| r.run.foreground = true),
     ("single_thread", |r| r.run.single_thread = true),
@@ -352,7 +359,7 @@ fn what_cannot_be_had_says_why() {
 
 #[test]
 fn each_keyword_of_ssh_goes_on_to_ssh() {
-    let withheld: Vec<&str> = ssh_keywords::withheld().iter().map(|(name, _)| *name).collect();
+    let withheld: Vec<&str> = ssh_keywords::WITHHELD.iter().map(|(name, _)| *name).collect();
     for keyword in ssh_keywords::all() {
         for typed in [keyword.to_owned(), keyword.to_lowercase()] {
             let got = with_options(&format!("{typed}=/a b")).ssh.arguments;
@@ -398,7 +405,7 @@ fn a_word_of_fstab_with_a_value_may_be_a_keyword_of_ssh() {
 fn flags_and_operands_may_come_in_any_order() {
     let plain = default_with(|r| {
         ssh_argument(r, "-oPort=22");
-        r.fuse.read_only = true;
+        r.mount.read_only = true;
         r.run.foreground = true;
     });
     for words in [
@@ -536,13 +543,13 @@ fn a_mount_helper_has_flags_of_its_own() {
     };
     let plain = || {
         let mut request = MountRequest::new(vec![source("u@h:/d")], "/mnt".into());
-        request.fuse.subtype = "sshfs".into();
+        request.mount.subtype = "sshfs".into();
         request
     };
     let typed = helper(&["u@h:/d", "/mnt", "-n", "-t", "fuse.sshfs", "-o", "rw,_netdev"]);
     assert_eq!(typed, Ok(plain()));
     let mut wanted = plain();
-    wanted.fuse.subtype = "sshoal".into();
+    wanted.mount.subtype = "sshoal".into();
     assert_eq!(helper(&["u@h:/d", "/mnt", "-t", "sshoal"]), Ok(wanted));
     let mut wanted = plain();
     (wanted.run.fake, wanted.run.verbose) = (true, true);
@@ -561,11 +568,11 @@ fn real_lines_are_taken() {
     assert_eq!(
         got,
         default_with(|r| {
-            r.idmap = IdMap::User;
+            r.idmap.kind = IdMapKind::User;
             r.host.follow_symlinks = true;
             ssh_argument(r, "-oIdentityFile=/home/u/.ssh/id_rsa");
-            (r.fuse.allow_other, r.fuse.default_permissions) = (true, true);
-            (r.shown.uid, r.shown.gid) = (Some(1000), Some(1000));
+            (r.mount.visibility, r.mount.default_permissions) = (Visibility::Everybody, true);
+            (r.vfs.shown.uid, r.vfs.shown.gid) = (Some(1000), Some(1000));
         })
     );
     let got = with_options(
@@ -580,16 +587,16 @@ fn real_lines_are_taken() {
             ssh_argument(r, "-oServerAliveInterval=15");
             ssh_argument(r, "-oServerAliveCountMax=3");
             r.run.nonempty = true;
-            (r.fuse.allow_other, r.fuse.default_permissions) = (true, true);
-            (r.shown.file_umask, r.shown.dir_umask) = (Some(0o022), Some(0o022));
+            (r.mount.visibility, r.mount.default_permissions) = (Visibility::Everybody, true);
+            (r.vfs.shown.file_umask, r.vfs.shown.dir_umask) = (Some(0o022), Some(0o022));
             ssh_argument(r, "-oCompression=no");
             ssh_argument(r, "-oCiphers=aes128-gcm@openssh.com,aes256-gcm@openssh.com");
-            r.host.max_conns = Some(4);
-            r.cache.pages = PageCache::Always;
-            r.cache.files = Timeout::fixed(seconds(3600));
-            r.cache.dirs = Timeout::fixed(seconds(3600));
-            r.cache.kernel_attr = Some(seconds(3600));
-            r.cache.kernel_entry = Some(seconds(3600));
+            r.host.max_conns = 4;
+            r.vfs.page_cache = PageCache::Always;
+            r.vfs.files = Timeout::fixed(seconds(3600));
+            r.vfs.dirs = Timeout::fixed(seconds(3600));
+            r.vfs.kernel_attr = Some(seconds(3600));
+            r.vfs.kernel_entry = Some(seconds(3600));
         })
     );
     let got = request(&[
@@ -619,10 +626,9 @@ fn real_lines_are_taken() {
             (r.run.foreground, r.run.debug) = (true, true);
             r.host.sync_readdir = true;
             set_times(r, seconds(1));
-            (r.cache.kernel_entry, r.cache.kernel_attr) =
-                (Some(Duration::ZERO), Some(Duration::ZERO));
-            r.links.targets = LinkTargets::Any;
-            r.host.max_conns = Some(3);
+            (r.vfs.kernel_entry, r.vfs.kernel_attr) = (Some(Duration::ZERO), Some(Duration::ZERO));
+            r.vfs.links = Links::Any;
+            r.host.max_conns = 3;
         })
     );
     let got = request(&[
@@ -663,7 +669,7 @@ fn words_that_are_no_text_pass_through() {
     };
     assert_eq!(request.source, odd(b"h:\xff"));
     assert_eq!(request.mountpoint, PathBuf::from(odd(b"/m\xfe")));
-    assert_eq!(request.fuse.fsname, Some(odd(b"\xfd")));
+    assert_eq!(request.mount.fsname, odd(b"\xfd"));
     assert_eq!(request.ssh.arguments, [odd(b"-oIdentityFile=/k\xfc")]);
     let said =
         parse(SSHOAL, [odd(b"h:"), odd(b"/m"), odd(b"-o\xff=1")], "/".into(), None).unwrap_err();

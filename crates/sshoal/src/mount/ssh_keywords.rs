@@ -7,134 +7,33 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// How the value of a keyword names a file of this machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Files {
-    /// It names none.
-    None,
-    /// The whole value is a path.
-    One,
-    /// Paths separated by white space.
-    List,
-}
-
-/// Keywords whose value is passed to ssh unchanged.
-const PLAIN: &[&str] = &[
-    "AddKeysToAgent",
-    "AddressFamily",
-    "BatchMode",
-    "BindAddress",
-    "BindInterface",
-    "CASignatureAlgorithms",
-    "CanonicalDomains",
-    "CanonicalizeFallbackLocal",
-    "CanonicalizeHostname",
-    "CanonicalizeMaxDots",
-    "CanonicalizePermittedCNAMEs",
-    "ChallengeResponseAuthentication",
-    "ChannelTimeout",
-    "CheckHostIP",
-    "Cipher",
-    "Ciphers",
-    "ClearAllForwardings",
-    "Compression",
-    "CompressionLevel",
-    "ConnectTimeout",
-    "ConnectionAttempts",
-    "ControlMaster",
-    "ControlPersist",
-    "DSAAuthentication",
-    "DynamicForward",
-    "EnableEscapeCommandline",
-    "EnableSSHKeysign",
-    "EscapeChar",
-    "ExitOnForwardFailure",
-    "FallBackToRsh",
-    "FingerprintHash",
-    "ForkAfterAuthentication",
-    "ForwardX11Timeout",
-    "GSSAPIAuthentication",
-    "GSSAPIClientIdentity",
-    "GSSAPIDelegateCredentials",
-    "GSSAPIKexAlgorithms",
-    "GSSAPIKeyExchange",
-    "GSSAPIRenewalForcesRekey",
-    "GSSAPIServerIdentity",
-    "GSSAPITrustDns",
-    "GatewayPorts",
-    "HashKnownHosts",
-    "HostKeyAlgorithms",
-    "HostKeyAlias",
-    "HostName",
-    "HostbasedAcceptedAlgorithms",
-    "HostbasedAuthentication",
-    "HostbasedKeyTypes",
-    "IPQoS",
-    "IdentitiesOnly",
-    "IgnoreUnknown",
-    "Include",
-    "KbdInteractiveAuthentication",
-    "KbdInteractiveDevices",
-    "KeepAlive",
-    "KexAlgorithms",
-    "KnownHostsCommand",
-    "LocalCommand",
-    "LocalForward",
-    "LogLevel",
-    "LogVerbose",
-    "MACs",
-    "NoHostAuthenticationForLocalhost",
-    "NumberOfPasswordPrompts",
-    "ObscureKeystrokeTiming",
-    "PasswordAuthentication",
-    "PermitLocalCommand",
-    "PermitRemoteOpen",
-    "Port",
-    "PreferredAuthentications",
-    "Protocol",
-    "ProxyCommand",
-    "ProxyJump",
-    "ProxyUseFdpass",
-    "PubkeyAcceptedAlgorithms",
-    "PubkeyAcceptedKeyTypes",
-    "PubkeyAuthentication",
-    "RSAAuthentication",
-    "RefuseConnection",
-    "RekeyLimit",
-    "RemoteCommand",
-    "RemoteForward",
-    "RequestTTY",
-    "RequiredRSASize",
-    "RhostsRSAAuthentication",
-    "SecurityKeyProvider",
-    "SendEnv",
-    "ServerAliveCountMax",
-    "ServerAliveInterval",
-    "SessionType",
-    "SetEnv",
-    "SkeyAuthentication",
-    "SmartcardDevice",
-    "StdinNull",
-    "StreamLocalBindMask",
-    "StreamLocalBindUnlink",
-    "StrictHostKeyChecking",
-    "SyslogFacility",
-    "TCPKeepAlive",
-    "TISAuthentication",
-    "Tag",
-    "UpdateHostKeys",
-    "UseBlacklistedKeys",
-    "UseKeychain",
-    "UsePrivilegedPort",
-    "UseRoaming",
-    "UseRsh",
-    "User",
-    "VerifyHostKeyDNS",
-    "VersionAddendum",
-    "VisualHostKey",
-    "WarnWeakCrypto",
-    "XAuthLocation",
-];
+/// The keywords that are passed to ssh, separated by spaces.
+const PASSED: &str = "\
+    AddKeysToAgent AddressFamily BatchMode BindAddress BindInterface CASignatureAlgorithms \
+    CanonicalDomains CanonicalizeFallbackLocal CanonicalizeHostname CanonicalizeMaxDots \
+    CanonicalizePermittedCNAMEs CertificateFile ChallengeResponseAuthentication ChannelTimeout \
+    CheckHostIP Cipher Ciphers ClearAllForwardings Compression CompressionLevel ConnectTimeout \
+    ConnectionAttempts ControlMaster ControlPath ControlPersist DSAAuthentication DynamicForward \
+    EnableEscapeCommandline EnableSSHKeysign EscapeChar ExitOnForwardFailure FallBackToRsh \
+    FingerprintHash ForkAfterAuthentication ForwardX11Timeout GSSAPIAuthentication \
+    GSSAPIClientIdentity GSSAPIDelegateCredentials GSSAPIKexAlgorithms GSSAPIKeyExchange \
+    GSSAPIRenewalForcesRekey GSSAPIServerIdentity GSSAPITrustDns GatewayPorts \
+    GlobalKnownHostsFile GlobalKnownHostsFile2 HashKnownHosts HostKeyAlgorithms HostKeyAlias \
+    HostName HostbasedAcceptedAlgorithms HostbasedAuthentication HostbasedKeyTypes IPQoS \
+    IdentitiesOnly IdentityAgent IdentityFile IdentityFile2 IgnoreUnknown Include \
+    KbdInteractiveAuthentication KbdInteractiveDevices KeepAlive KexAlgorithms KnownHostsCommand \
+    LocalCommand LocalForward LogLevel LogVerbose MACs NoHostAuthenticationForLocalhost \
+    NumberOfPasswordPrompts ObscureKeystrokeTiming PKCS11Provider PasswordAuthentication \
+    PermitLocalCommand PermitRemoteOpen Port PreferredAuthentications Protocol ProxyCommand \
+    ProxyJump ProxyUseFdpass PubkeyAcceptedAlgorithms PubkeyAcceptedKeyTypes \
+    PubkeyAuthentication RSAAuthentication RefuseConnection RekeyLimit RemoteCommand \
+    RemoteForward RequestTTY RequiredRSASize RevokedHostKeys RhostsRSAAuthentication \
+    SecurityKeyProvider SendEnv ServerAliveCountMax ServerAliveInterval SessionType SetEnv \
+    SkeyAuthentication SmartcardDevice StdinNull StreamLocalBindMask StreamLocalBindUnlink \
+    StrictHostKeyChecking SyslogFacility TCPKeepAlive TISAuthentication Tag UpdateHostKeys \
+    UseBlacklistedKeys UseKeychain UsePrivilegedPort UseRoaming UseRsh User UserKnownHostsFile \
+    UserKnownHostsFile2 VerifyHostKeyDNS VersionAddendum VisualHostKey WarnWeakCrypto \
+    XAuthLocation";
 
 /// Keywords whose value is a path, or `none` or the like.
 const WITH_FILE: &[&str] = &[
@@ -149,11 +48,11 @@ const WITH_FILE: &[&str] = &[
     "UserKnownHostsFile2",
 ];
 
-/// Keywords whose value is several paths.
+/// Keywords whose value is several paths, separated by white space.
 const WITH_FILES: &[&str] = &["GlobalKnownHostsFile", "UserKnownHostsFile"];
 
 /// Keywords that are accepted but not passed to ssh, with the reason.
-const WITHHELD: &[(&str, &str)] = &[
+pub const WITHHELD: &[(&str, &str)] = &[
     ("ForwardAgent", "a mount never forwards the agent"),
     ("ForwardX11", "a mount never forwards X11"),
     ("ForwardX11Trusted", "a mount never forwards X11"),
@@ -177,13 +76,7 @@ pub enum Keyword {
 
 /// All keywords as ssh_config(5) spells them, including the withheld ones, in no order.
 pub fn all() -> impl Iterator<Item = &'static str> {
-    let withheld = WITHHELD.iter().map(|(keyword, _)| *keyword);
-    PLAIN.iter().chain(WITH_FILE).chain(WITH_FILES).copied().chain(withheld)
-}
-
-/// The keywords that are not passed to ssh, with the reason.
-pub fn withheld() -> &'static [(&'static str, &'static str)] {
-    WITHHELD
+    PASSED.split(' ').chain(WITHHELD.iter().map(|(keyword, _)| *keyword))
 }
 
 /// The keyword with this name, in upper or lower case, as ssh_config(5) spells it.
@@ -203,22 +96,13 @@ pub fn recognize(name: &OsStr, value: &OsStr, cwd: &Path) -> Option<Keyword> {
     if let Some((keyword, why)) = WITHHELD.iter().find(|(withheld, _)| *withheld == keyword) {
         return Some(Keyword::Withheld(keyword, why));
     }
-    let files = if WITH_FILE.contains(&keyword) {
-        Files::One
-    } else if WITH_FILES.contains(&keyword) {
-        Files::List
-    } else {
-        Files::None
-    };
     let mut argument = OsString::from(format!("-o{keyword}="));
-    match (files, value.to_str()) {
-        (Files::One, _) => argument.push(absolute(value, cwd)),
+    match value.to_str() {
+        _ if WITH_FILE.contains(&keyword) => argument.push(absolute(value, cwd)),
         // With quotes, ssh's own grammar decides where a word ends.
-        (Files::List, Some(list)) if !list.contains('"') => {
-            for (index, word) in list.split_whitespace().enumerate() {
-                argument.push(if index > 0 { " " } else { "" });
-                argument.push(absolute(OsStr::new(word), cwd));
-            }
+        Some(list) if WITH_FILES.contains(&keyword) && !list.contains('"') => {
+            let paths = list.split_whitespace().map(|path| absolute(OsStr::new(path), cwd));
+            argument.push(paths.collect::<Vec<OsString>>().join(OsStr::new(" ")));
         }
         _ => argument.push(value),
     }

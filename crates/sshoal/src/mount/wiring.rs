@@ -4,7 +4,6 @@
 //! may access directories that the mount would hide, and since a process that accesses a mount that
 //! is not served yet hangs. The program goes to the background after the reply to the kernel's INIT.
 
-use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,6 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cli::{EXIT_FAILURE, EXIT_OK, Problem};
+use control::record::Record;
+use control::server::Server;
 use mountinfo::Mount;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, setrlimit, waitid};
@@ -19,14 +20,13 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use vfs::Vfs;
 
-use super::request::{Consistency, LinkTargets, MountRequest, PageCache};
+use super::request::MountRequest;
 use crate::adapter::Adapter;
 use crate::attributes::Attributes;
 use crate::background::Ready;
 use crate::branch::change::Controlled;
-use crate::control::server::Server;
+use crate::connector::Begun;
 use crate::open_modes;
-use crate::record::Record;
 use crate::stack::Stack;
 
 /// Threads that serve the mount: one for the kernel and one for ssh can work in parallel. More did
@@ -119,9 +119,9 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     });
     let found = mountinfo::find(&request.mountpoint).ok().flatten();
     if let Some(mount) = &found {
-        raise_kernel_readahead(mount, request.fuse.max_readahead_bytes);
+        raise_kernel_readahead(mount, request.limits.max_readahead_bytes);
     }
-    let mut record = record(found);
+    let mut record = found.as_ref().and_then(record);
     let controlled = Controlled::new(stack.clone(), vfs.clone(), adapter.clone());
     let asked = record.as_mut().and_then(|it| answers(it, controlled));
     if let Err(error) = ready.succeeded() {
@@ -183,32 +183,29 @@ struct Mounted {
 
 /// Connects and mounts; returns after the reply to the kernel's INIT.
 async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
-    let stack = Arc::new(Stack::build(request).await?);
+    let stack = Arc::new(Stack::build_on(request, Begun::default()).await?);
     let config = vfs_config(request, &stack).await?;
     let any_link = config.links == vfs::Links::Any;
     let vfs = Arc::new(Vfs::new(stack.remote.clone(), config));
-    let mount = fuse::Mount::new(&request.mountpoint, &mount_options(request))
-        .map_err(|error| said("cannot mount", &error, None))?;
+    let mount = fuse::Mount::new(&request.mountpoint, &request.mount).map_err(cannot_mount)?;
     let attributes = Attributes::new(stack.union.is_some(), request.disk.as_ref());
     let config = session_config(request, any_link, attributes.are_there());
     let servers = Arc::downgrade(&stack);
-    let adapter = Adapter::new(vfs.clone(), attributes)
-        .silence(move || servers.upgrade().map_or(Duration::MAX, |it| it.silent_for()))
-        .read_only(request.fuse.read_only)
-        .no_open(open_modes::may_use_no_open(request));
-    let adapter = Arc::new(adapter);
-    let session = fuse::Session::start(mount, adapter.clone(), config)
-        .await
-        .map_err(|error| said("cannot mount", &error, None))?;
+    let silence = move || servers.upgrade().map_or(Duration::MAX, |it| it.silent_for());
+    let adapter = Arc::new(Adapter::new(
+        vfs.clone(),
+        attributes,
+        request.mount.read_only,
+        open_modes::may_use_no_open(request),
+        Box::new(silence),
+    ));
+    let session =
+        fuse::Session::start(mount, adapter.clone(), config).await.map_err(cannot_mount)?;
     Ok(Mounted { session, vfs, adapter, stack })
 }
 
-fn said(what: &str, why: &dyn std::fmt::Display, hint: Option<&str>) -> Problem {
-    let problem = Problem::new(what, why.to_string());
-    match hint {
-        Some(hint) => problem.hint(hint),
-        None => problem,
-    }
+fn cannot_mount(error: impl std::fmt::Display) -> Problem {
+    Problem::new("cannot mount", error.to_string())
 }
 
 /// Waits, for a limited time, until ssh and its helpers have ended: an ssh that prompts for a
@@ -241,119 +238,44 @@ async fn ended_by_signal() -> std::io::Result<()> {
 
 /// Creates the record by which `sshoal umount` finds this process. Without it the mount works, but
 /// `umount` cannot wait for it.
-fn record(found: Option<Mount>) -> Option<Record> {
-    let created = found.map(|mount| Record::create(&mount).map_err(|error| error.to_string()));
-    match created {
-        Some(Ok(record)) => Some(record),
-        Some(Err(error)) => {
-            tracing::warn!(%error, "cannot create the record of the mount: `sshoal umount` cannot wait for it");
-            None
-        }
-        None => None,
-    }
+fn record(mount: &Mount) -> Option<Record> {
+    let created = Record::create(mount);
+    created
+        .inspect_err(|error| tracing::warn!(%error, "cannot create the record of the mount: `sshoal umount` cannot wait for it"))
+        .ok()
 }
 
 /// Starts the server that answers `sshoal status`, `branch` and `cache`, until it is dropped.
 fn answers(record: &mut Record, mount: Controlled) -> Option<Server> {
-    let started = record.listen().map_err(|error| error.to_string()).and_then(|listener| {
-        Server::start(listener, Arc::new(mount)).map_err(|error| error.to_string())
-    });
+    let listener = record.listen().map_err(anyhow::Error::from);
+    let started = listener.and_then(|listener| Ok(Server::start(listener, Arc::new(mount))?));
     started
         .inspect_err(|error| tracing::warn!(%error, "cannot create the control socket: `sshoal status` cannot query this mount"))
         .ok()
 }
 
 async fn vfs_config(request: &MountRequest, stack: &Stack) -> Result<vfs::Config, Problem> {
-    let cache = &request.cache;
-    let timeout =
-        |timeout: super::request::Timeout| vfs::Timeout { min: timeout.min, max: timeout.max };
     let remote_root = stack.real_root().map(|root| match &root[..] {
         b"/" => Vec::new(),
         _ => root,
     });
     Ok(vfs::Config {
-        consistency: match request.consistency {
-            Consistency::Strict => vfs::Consistency::Strict,
-            Consistency::CloseToOpen => vfs::Consistency::CloseToOpen,
-            Consistency::Timeout => vfs::Consistency::Timeout,
-            Consistency::Immutable => vfs::Consistency::Immutable,
-        },
-        page_cache: match cache.pages {
-            PageCache::Validated => vfs::PageCache::Validated,
-            PageCache::SameTime => vfs::PageCache::SameTime,
-            PageCache::Always => vfs::PageCache::Always,
-            PageCache::Never => vfs::PageCache::Never,
-        },
-        files: timeout(cache.files),
-        dirs: timeout(cache.dirs),
-        negative: cache.kernel_negative.map_or(cache.negative, |cap| cap.min(cache.negative)),
-        open_revalidate: cache.open_revalidate,
         login: stack.login().await,
-        kernel_entry: cache.kernel_entry,
-        kernel_attr: cache.kernel_attr,
-        links: match request.links.targets {
-            LinkTargets::Inside => vfs::Links::Inside,
-            LinkTargets::Strict => vfs::Links::Strict,
-            LinkTargets::Any => vfs::Links::Any,
-        },
-        transform_links: request.links.transform,
         remote_root,
         idmap: stack.idmap().await?,
-        shown: vfs::Shown {
-            uid: request.shown.uid,
-            gid: request.shown.gid,
-            file_umask: request.shown.file_umask,
-            dir_umask: request.shown.dir_umask,
-        },
-        serve_stale: cache.serve_stale,
-        sync_writes: cache.sync_writes,
         backing_from_bytes: open_modes::may_use_passthrough(request)
             .then_some(PASSTHROUGH_FROM_BYTES),
-        readahead_bytes: u64::from(cache.readahead_bytes),
-        prefetch: cache.prefetch,
-        dirty_bytes: cache.dirty_bytes,
-        dirty_file_bytes: u64::from(cache.dirty_file_bytes),
-        metadata_bytes: cache.metadata_bytes as usize,
+        ..request.vfs.clone()
     })
 }
 
-fn mount_options(request: &MountRequest) -> fuse::MountOptions {
-    let options = &request.fuse;
-    let fsname: &OsStr = options.fsname.as_deref().unwrap_or(&request.source);
-    let context = options.context.iter().map(|context| {
-        let mut option = OsString::from("context=");
-        option.push(context);
-        option
-    });
-    fuse::MountOptions {
-        fsname: fsname.to_owned(),
-        subtype: options.subtype.clone(),
-        visibility: match (options.allow_other, options.allow_root) {
-            (true, _) => fuse::Visibility::Everybody,
-            (false, true) => fuse::Visibility::OwnerAndRoot,
-            (false, false) => fuse::Visibility::Owner,
-        },
-        default_permissions: options.default_permissions,
-        read_only: options.read_only,
-        suid: options.suid,
-        dev: options.dev,
-        exec: options.exec,
-        atime: if options.atime { fuse::AccessTime::Default } else { fuse::AccessTime::Off },
-        sync: options.sync,
-        dirsync: options.dirsync,
-        auto_unmount: options.auto_unmount,
-        contexts: context.collect(),
-        max_read: None,
-    }
-}
-
 fn session_config(request: &MountRequest, any_link: bool, has_attributes: bool) -> fuse::Config {
-    let options = &request.fuse;
+    let limits = &request.limits;
     let defaults = fuse::Config::default();
     fuse::Config {
-        max_background: options.max_background.unwrap_or(defaults.max_background),
-        congestion_threshold: options.congestion_threshold.unwrap_or(defaults.congestion_threshold),
-        max_readahead: options.max_readahead_bytes.unwrap_or(defaults.max_readahead),
+        max_background: limits.max_background.unwrap_or(defaults.max_background),
+        congestion_threshold: limits.congestion_threshold.unwrap_or(defaults.congestion_threshold),
+        max_readahead: limits.max_readahead_bytes.unwrap_or(defaults.max_readahead),
         // A cached target would stay valid after its link was renamed to a place from which the
         // target leads out of the mount.
         cache_symlinks: any_link || open_modes::may_use_no_open(request),

@@ -1,29 +1,38 @@
-//! Reads of mounts without OPEN requests (FUSE's no_open).
+//! Reads and listings of mounts without OPEN and OPENDIR requests (FUSE's no_open and no_opendir).
 //!
 //! If nothing changes, neither on the server nor through the mount, the kernel need not send OPEN:
 //! opening a file then costs no request, and most reads none either, since the pages stay cached. A
 //! READ for other pages has no handle; the file is opened here, and the handle kept while the file is
-//! being read.
+//! being read. The same holds for directories, whose listings the kernel caches.
 //!
 //! Consequences: a user without permission gets the error from the read instead of the open. And no
-//! RELEASE ends a handle; it is released when the end of its file was read, when the kernel forgets
-//! the inode, and when [`MAX_OPEN`] other files were read since.
+//! RELEASE ends a handle; it is released when the end of its file was read or of its directory was
+//! listed, when the kernel forgets the inode, and when [`MAX_FILES`] other files were read, or
+//! [`MAX_DIRECTORIES`] other directories listed, since.
 
 use std::sync::Arc;
 
-use base::{Access, Data, Result};
+use base::{Access, Data, Errno, Result};
 use tokio::sync::OnceCell;
-use vfs::{Handle, Ino, OpenRequest, Vfs};
+use vfs::{DirHandle, Handle, Ino, ListedEntry, Listing, OpenRequest, Vfs};
 
 use super::lru::Lru;
 
 /// Maximum number of files kept open. Each may be a handle of the server, which has some hundreds of
 /// them; most programs read no more than a few files at a time.
-const MAX_OPEN: usize = 64;
+const MAX_FILES: usize = 64;
 
-/// The files that are being read; see the [module](self).
+/// Maximum number of directories kept open: more than are listed at a time. If one is released too
+/// early, it is opened again and the listing continues at its offset.
+const MAX_DIRECTORIES: usize = 32;
+
+/// The files that are being read and the directories that are being listed; see the
+/// [module](self).
 #[derive(Default)]
-pub struct NoOpen(Lru<OnceCell<File>, MAX_OPEN>);
+pub struct NoOpen {
+    files: Lru<OnceCell<File>, MAX_FILES>,
+    directories: Lru<Directory, MAX_DIRECTORIES>,
+}
 
 /// An open file, released when its last read has ended.
 struct File {
@@ -37,10 +46,22 @@ impl Drop for File {
     }
 }
 
+/// An open directory, released when its last listing has ended.
+struct Directory {
+    vfs: Arc<Vfs>,
+    handle: DirHandle,
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        self.vfs.releasedir(self.handle);
+    }
+}
+
 impl NoOpen {
     /// Reads as [`Vfs::read`] does.
     pub async fn read(&self, vfs: &Arc<Vfs>, ino: u64, offset: u64, len: u32) -> Result<Data> {
-        let cell = self.0.get_or_default(ino);
+        let cell = self.files.get_or_default(ino);
         let opening = async || {
             let request = OpenRequest::plain(Access::Read);
             let opened = vfs.open(Ino(ino), request).await?;
@@ -53,19 +74,73 @@ impl NoOpen {
         // A short read is the end of the file. Further reads are answered from the kernel's pages,
         // or open the file again.
         if read.as_ref().map_or(true, |data| data.len() < len as usize) {
-            self.0.remove_if_same(ino, &cell);
+            self.files.remove_if_same(ino, &cell);
         }
         read
     }
 
-    /// Releases the handle of `ino`: the kernel has forgotten the inode, or some of its lookups.
+    /// Lists as [`Vfs::readdir`] does. A listing from offset 0 gets a handle of its own.
+    pub async fn readdir(
+        &self,
+        vfs: &Arc<Vfs>,
+        ino: u64,
+        offset: u64,
+        plus: bool,
+        listing: &mut (dyn Listing + Send),
+    ) -> Result<()> {
+        let known = if offset == 0 { None } else { self.directories.get(ino) };
+        let is_known = known.is_some();
+        let mut directory = match known {
+            Some(directory) => directory,
+            None => self.open_directory(vfs, ino).await?,
+        };
+        let mut counted = Counted { listing, pushed: false };
+        let mut listed = vfs.readdir(directory.handle, offset, plus, &mut counted).await;
+        if listed == Err(Errno::EINVAL) && is_known {
+            // Another listing of the directory is too far ahead for one handle to serve both.
+            directory = self.open_directory(vfs, ino).await?;
+            listed = vfs.readdir(directory.handle, offset, plus, &mut counted).await;
+        }
+        if listed.is_err() || !counted.pushed {
+            self.directories.remove(ino);
+        }
+        listed
+    }
+
+    async fn open_directory(&self, vfs: &Arc<Vfs>, ino: u64) -> Result<Arc<Directory>> {
+        let handle = vfs.opendir(Ino(ino)).await?;
+        let directory = Arc::new(Directory { vfs: vfs.clone(), handle });
+        self.directories.insert(ino, directory.clone());
+        Ok(directory)
+    }
+
+    /// Releases the handles of `ino`: the kernel has forgotten the inode, or some of its lookups.
     pub fn forget(&self, ino: u64) {
-        self.0.remove(ino);
+        self.files.remove(ino);
+        self.directories.remove(ino);
     }
 
     /// Releases all handles.
     pub fn clear(&self) {
-        self.0.clear();
+        self.files.clear();
+        self.directories.clear();
+    }
+}
+
+/// Records whether an entry was listed.
+struct Counted<'a> {
+    listing: &'a mut (dyn Listing + Send),
+    pushed: bool,
+}
+
+impl Listing for Counted<'_> {
+    fn has_room(&self, name: &[u8]) -> bool {
+        self.listing.has_room(name)
+    }
+
+    fn push(&mut self, entry: ListedEntry<'_>) {
+        self.pushed = true;
+        self.listing.push(entry);
     }
 }
 
@@ -125,17 +200,18 @@ mod tests {
     async fn the_least_recently_read_files_are_released_first_and_all_at_the_end() {
         let stage = Stage::new();
         let mut inos = Vec::new();
-        for number in 0..MAX_OPEN + 1 {
+        for number in 0..MAX_FILES + 1 {
             inos.push(stage.file(&format!("f{number}"), "content").await);
         }
-        for ino in &inos[..MAX_OPEN] {
+        for ino in &inos[..MAX_FILES] {
             stage.read(*ino, 0, 2).await;
         }
         stage.read(inos[0], 0, 2).await;
-        stage.read(inos[MAX_OPEN], 0, 2).await;
-        assert_eq!(stage.vfs.handles(), MAX_OPEN);
-        let open: Vec<bool> = inos.iter().map(|ino| stage.no_open.0.get(*ino).is_some()).collect();
-        assert!(open[0] && !open[1] && open[2] && open[MAX_OPEN]);
+        stage.read(inos[MAX_FILES], 0, 2).await;
+        assert_eq!(stage.vfs.handles(), MAX_FILES);
+        let open: Vec<bool> =
+            inos.iter().map(|ino| stage.no_open.files.get(*ino).is_some()).collect();
+        assert!(open[0] && !open[1] && open[2] && open[MAX_FILES]);
         stage.no_open.clear();
         assert_eq!(stage.vfs.handles(), 0);
     }
@@ -167,5 +243,84 @@ mod tests {
         assert_eq!(stage.read(ino, 0, 4).await, b"cont");
         stage.no_open.clear();
         assert_eq!(stage.vfs.handles(), 0);
+    }
+}
+
+#[cfg(test)]
+mod listing_tests {
+    use super::*;
+    use testkit::{Call, FaultyRemote, MemRemote};
+    use vfs::{Config, Consistency};
+
+    /// Accepts this many names at a time.
+    struct Names(usize, Vec<(Vec<u8>, u64)>);
+
+    impl Listing for Names {
+        fn has_room(&self, _: &[u8]) -> bool {
+            self.1.len() < self.0
+        }
+
+        fn push(&mut self, entry: ListedEntry<'_>) {
+            self.1.push((entry.name.to_vec(), entry.next_offset));
+        }
+    }
+
+    struct Stage {
+        remote: Arc<FaultyRemote<MemRemote>>,
+        vfs: Arc<Vfs>,
+        no_open: NoOpen,
+    }
+
+    impl Stage {
+        fn new(files: usize) -> Stage {
+            let remote = Arc::new(FaultyRemote::new(Arc::new(MemRemote::new())));
+            for file in 0..files {
+                remote.inner().put_file(&format!("f{file}"), "content");
+            }
+            let config = Config { consistency: Consistency::Immutable, ..Config::default() };
+            let vfs = Arc::new(Vfs::new(remote.clone(), config));
+            Stage { remote, vfs, no_open: NoOpen::default() }
+        }
+
+        async fn list(&self, offset: u64, most: usize) -> Result<Vec<(Vec<u8>, u64)>> {
+            let mut names = Names(most, Vec::new());
+            self.no_open.readdir(&self.vfs, Ino::ROOT.0, offset, false, &mut names).await?;
+            Ok(names.1)
+        }
+
+        fn open_directories(&self) -> usize {
+            self.no_open.directories.len()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_directory_is_open_while_it_is_listed_and_no_longer() {
+        let stage = Stage::new(10);
+        let (mut offset, mut seen) = (0, Vec::new());
+        loop {
+            let names = stage.list(offset, 5).await.unwrap();
+            let Some((_, next)) = names.last() else { break };
+            offset = *next;
+            seen.extend(names.into_iter().map(|(name, _)| name));
+            assert_eq!(stage.open_directories(), 1);
+        }
+        assert_eq!(seen.len(), 12, "the dots too");
+        assert_eq!(stage.open_directories(), 0, "its end was asked for");
+        // A listing whose handle was released continues with the same entries.
+        let rest = stage.list(7, 100).await.unwrap();
+        assert_eq!(rest.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>(), seen[7..]);
+        stage.no_open.forget(Ino::ROOT.0);
+        assert_eq!(stage.open_directories(), 0);
+    }
+
+    #[tokio::test]
+    async fn an_open_that_fails_says_so_and_leaves_nothing() {
+        let stage = Stage::new(1);
+        stage.remote.fail(Call::Opendir, 1, base::Errno::EACCES);
+        assert_eq!(stage.list(0, 5).await, Err(base::Errno::EACCES));
+        assert_eq!(stage.open_directories(), 0);
+        assert_eq!(stage.list(0, 5).await.unwrap().len(), 3);
+        stage.no_open.clear();
+        assert_eq!(stage.open_directories(), 0);
     }
 }

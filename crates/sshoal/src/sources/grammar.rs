@@ -21,14 +21,17 @@
 //! All parts are bytes; only a host and a user must be text.
 
 use std::ffi::{OsStr, OsString};
+use std::mem::discriminant;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use base::{InvalidName, Name};
 use cli::{Problem, printable};
+use replicas::Mode as PoolMode;
 use ssh::Destination;
+use union::{Mode, Presence};
 
-use super::{MAX_GATEWAYS, Mode, Origin, PoolMode, Presence, SourceSpec};
+use super::{MAX_GATEWAYS, Origin, SourceSpec};
 
 /// The hint for an invalid source.
 const SHAPE: &str = "a source is [PLACE=][user@]host[,host…]:[dir][=ro|nc|optional|…]";
@@ -46,8 +49,8 @@ pub enum BranchWord {
 
 /// All words.
 pub const WORDS: &[(&str, BranchWord)] = &[
-    ("rw", BranchWord::Mode(Mode::ReadWrite)),
-    ("ro", BranchWord::Mode(Mode::ReadOnly)),
+    ("rw", BranchWord::Mode(Mode::Rw)),
+    ("ro", BranchWord::Mode(Mode::Ro)),
     ("nc", BranchWord::Mode(Mode::NoCreate)),
     ("required", BranchWord::Presence(Presence::Required)),
     ("optional", BranchWord::Presence(Presence::Optional)),
@@ -56,41 +59,29 @@ pub const WORDS: &[(&str, BranchWord)] = &[
     ("failover", BranchWord::Pool(PoolMode::Failover)),
 ];
 
+/// The name of a word.
+pub fn name_of(word: BranchWord) -> &'static str {
+    WORDS.iter().find(|(_, known)| *known == word).map_or("", |(name, _)| name)
+}
+
 /// Parses a source.
 pub fn parse(word: &OsStr) -> Result<SourceSpec, Problem> {
-    let wrong = |why: String| Problem::new(about(word), why);
-    let (rest, words) = cut_words(word.as_bytes());
-    let name = OsStr::from_bytes(rest).to_owned();
-    let (place, rest) = cut_place(rest);
-    let place = place.map_or(Ok(Vec::new()), parse_place).map_err(|why| wrong(why).hint(SHAPE))?;
+    let (name, words) = cut_words(word.as_bytes());
+    let (place, rest) = cut_place(name);
+    let place = place
+        .map_or(Ok(Vec::new()), parse_place)
+        .map_err(|why| Problem::new(about(word), why).hint(SHAPE))?;
     let origin = parse_origin(word, rest)?;
-    let source = SourceSpec {
-        name,
-        place,
-        origin,
-        mode: Mode::default(),
-        presence: Presence::default(),
-        pool: None,
-        is_branch: false,
-        ssh_arguments: Vec::new(),
-    };
-    with_words(source, &words).map_err(|(why, hint)| wrong(why).hint(hint))
+    let source = SourceSpec::new(OsStr::from_bytes(name), place, origin);
+    with_words(source, &words).map_err(|(why, hint)| Problem::new(about(word), why).hint(hint))
 }
 
 /// Parses a source as sshfs does: one host and one directory of any name.
 pub fn parse_as_sshfs(word: &OsStr) -> Result<SourceSpec, Problem> {
     let (destination, directory) =
         Destination::parse(word.as_bytes()).map_err(|e| said(word, &e))?;
-    Ok(SourceSpec {
-        name: word.to_owned(),
-        place: Vec::new(),
-        origin: Origin::Hosts { gateways: vec![destination], directory },
-        mode: Mode::default(),
-        presence: Presence::default(),
-        pool: None,
-        is_branch: false,
-        ssh_arguments: Vec::new(),
-    })
+    let origin = Origin::Hosts { gateways: vec![destination], directory };
+    Ok(SourceSpec::new(word, Vec::new(), origin))
 }
 
 /// Splits the first field of an fstab line, which contains all sources, at its spaces. A part that is
@@ -134,35 +125,25 @@ fn parse_place(place: &[u8]) -> Result<Vec<Name>, String> {
 pub fn with_words(
     mut source: SourceSpec,
     words: &[BranchWord],
-) -> Result<SourceSpec, (String, &'static str)> {
-    let mut seen = (None, None, None);
-    for word in words {
-        let is_first = match *word {
-            BranchWord::Mode(mode) => {
-                source.mode = mode;
-                source.is_branch = true;
-                seen.0.replace(mode).is_none_or(|before| before == mode)
-            }
-            BranchWord::Presence(presence) => {
-                source.presence = presence;
-                source.is_branch = true;
-                seen.1.replace(presence).is_none_or(|before| before == presence)
-            }
-            BranchWord::Pool(pool) => {
-                source.pool = Some(pool);
-                seen.2.replace(pool).is_none_or(|before| before == pool)
-            }
-        };
-        if !is_first {
+) -> Result<SourceSpec, (&'static str, &'static str)> {
+    for (index, word) in words.iter().enumerate() {
+        match *word {
+            BranchWord::Mode(mode) => source.mode = mode,
+            BranchWord::Presence(presence) => source.presence = presence,
+            BranchWord::Pool(pool) => source.pool = Some(pool),
+        }
+        source.is_branch |= !matches!(word, BranchWord::Pool(_));
+        let is_other = |before| discriminant(before) == discriminant(word) && before != word;
+        if words[..index].iter().any(is_other) {
             return Err((
-                "contradictory branch modes".to_owned(),
+                "contradictory branch modes",
                 "use at most one of rw, ro, nc; of required, optional; of balance, hash, failover",
             ));
         }
     }
     if source.pool.is_some() && source.gateways().len() < 2 {
         return Err((
-            "a pool needs several gateways".to_owned(),
+            "a pool needs several gateways",
             "separate them by commas: gw1,gw2:/dir=balance",
         ));
     }
@@ -372,7 +353,7 @@ mod tests {
         assert_eq!((branch.mode, branch.presence), (Mode::NoCreate, Presence::Optional));
         assert_eq!(branch.pool, Some(PoolMode::Failover));
         assert!(!parsed("g,h:/x=balance").wants_union(), "a pool is no union");
-        assert_eq!(parsed("h:/x=ro,ro").mode, Mode::ReadOnly);
+        assert_eq!(parsed("h:/x=ro,ro").mode, Mode::Ro);
         for (text, word) in WORDS {
             let source = parsed(&format!("g,h:/x={text}"));
             match word {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cli::Problem;
-use host::{Connector, Host};
+use host::Host;
 use tokio::task::JoinSet;
 
 use crate::connector::SshConnector;
@@ -38,11 +38,14 @@ pub(super) struct Wanted {
     pub is_optional: bool,
 }
 
-/// The hosts of a source, connected or to be connected later.
-pub(super) struct Reached {
-    pub hosts: Vec<(String, Arc<Host>)>,
-    /// Which of them are connected.
-    pub connected: Vec<bool>,
+/// A host of a source.
+pub struct Server {
+    /// The name as the user wrote it.
+    pub name: String,
+    pub host: Arc<Host>,
+    /// Whether it was connected when the source was opened.
+    pub(super) connected: bool,
+    pub(super) connector: Arc<SshConnector>,
 }
 
 /// Whether ssh may prompt for passwords.
@@ -66,29 +69,17 @@ enum Missed {
 type Tried = Result<Host, Missed>;
 
 /// Connects to the hosts of all sources. Keeps their order.
-pub(super) async fn all(sources: Vec<Wanted>, asking: Asking) -> Result<Vec<Reached>, Problem> {
+pub(super) async fn all(sources: Vec<Wanted>, asking: Asking) -> Result<Vec<Vec<Server>>, Problem> {
     let count: usize = sources.iter().map(|source| source.targets.len()).sum();
     let at_once = asking == Asking::Terminal && count == 1;
-    let mut running = JoinSet::new();
-    for (index, source) in sources.iter().enumerate() {
-        for target in &source.targets {
-            target.connector.set_asking(at_once);
-        }
-        running.spawn(without_order(index, source));
-    }
-    let mut tried: Vec<Vec<Tried>> = sources.iter().map(|_| Vec::new()).collect();
-    while let Some(joined) = running.join_next().await {
-        let (index, result) =
-            joined.map_err(|error| Problem::new("connecting", error.to_string()))?;
-        tried[index] = result;
-    }
+    let tried = in_parallel(&sources, at_once).await;
     let mut reached = Vec::new();
     let mut missing: Option<Problem> = None;
     for (source, mut tried) in sources.into_iter().zip(tried) {
         if asking == Asking::Terminal && !at_once {
             ask(&source, &mut tried).await;
         }
-        match judge(&source, tried).await {
+        match judge(source, tried).await {
             Ok(source) => reached.push(source),
             // Reports all failures, so that the user can fix them together.
             Err(problem) => {
@@ -102,47 +93,39 @@ pub(super) async fn all(sources: Vec<Wanted>, asking: Asking) -> Result<Vec<Reac
     missing.map_or(Ok(reached), Err)
 }
 
-/// Connects to all hosts of a source in parallel. Gives up slow hosts that are not needed.
-fn without_order(
-    index: usize,
-    source: &Wanted,
-) -> impl Future<Output = (usize, Vec<Tried>)> + use<> {
-    let targets: Vec<(Arc<SshConnector>, host::Config)> = source
-        .targets
-        .iter()
-        .map(|target| (target.connector.clone(), target.config.clone()))
-        .collect();
-    let is_optional = source.is_optional;
-    async move {
-        let mut tried: Vec<Tried> = targets.iter().map(|_| Err(Missed::Late)).collect();
-        let mut running = JoinSet::new();
-        for (index, (connector, config)) in targets.into_iter().enumerate() {
-            running.spawn(async move { (index, connect(&connector, config).await) });
+/// Connects to all hosts in parallel. Gives up slow hosts if only such are left that are not needed.
+async fn in_parallel(sources: &[Wanted], may_ask: bool) -> Vec<Vec<Tried>> {
+    let late = |source: &Wanted| source.targets.iter().map(|_| Err(Missed::Late)).collect();
+    let mut tried: Vec<Vec<Tried>> = sources.iter().map(late).collect();
+    let mut running = JoinSet::new();
+    for (at, source) in sources.iter().enumerate() {
+        for (index, target) in source.targets.iter().enumerate() {
+            target.connector.set_asking(may_ask);
+            let (connector, config) = (target.connector.clone(), target.config.clone());
+            running.spawn(async move { (at, index, connect(&connector, config).await) });
         }
-        let limit = tokio::time::sleep(LIMIT);
-        tokio::pin!(limit);
-        let mut can_do_without = is_optional;
-        loop {
-            tokio::select! {
-                joined = running.join_next() => match joined {
-                    None => break,
-                    Some(Ok((index, result))) => {
-                        can_do_without |= result.is_ok();
-                        tried[index] = result;
-                    }
-                    // The task has panicked; the host is reported as not answering.
-                    Some(Err(error)) => tracing::error!(%error, "connecting"),
-                },
-                () = &mut limit, if can_do_without => break,
-            }
+    }
+    let mut limit = std::pin::pin!(tokio::time::sleep(LIMIT));
+    loop {
+        let can_do_without = sources.iter().zip(&tried).all(|(source, tried)| {
+            source.is_optional
+                || tried.iter().any(Result::is_ok)
+                || !tried.iter().any(|tried| matches!(tried, Err(Missed::Late)))
+        });
+        tokio::select! {
+            joined = running.join_next() => match joined {
+                None => return tried,
+                Some(Ok((at, index, result))) => tried[at][index] = result,
+                // The task has panicked; the host is reported as not answering.
+                Some(Err(error)) => tracing::error!(%error, "connecting"),
+            },
+            () = &mut limit, if can_do_without => return tried,
         }
-        (index, tried)
     }
 }
 
 async fn connect(connector: &Arc<SshConnector>, config: host::Config) -> Tried {
-    let dyn_connector: Arc<dyn Connector> = connector.clone();
-    Host::connect(dyn_connector, config)
+    Host::connect(connector.clone(), config)
         .await
         .map_err(|error| Missed::Failed { error, wants_answer: connector.wants_answer() })
 }
@@ -186,58 +169,56 @@ fn is_answer(error: &host::Error) -> bool {
     }
 }
 
-/// Whether a source can be mounted with the connected hosts.
-async fn judge(source: &Wanted, tried: Vec<Tried>) -> Result<Reached, Problem> {
-    let about = |target: &Target, why: &Missed| match why {
-        Missed::Failed { error, .. } => {
-            let problem = Problem::new(&target.name, error.to_string());
-            let problem = match (error, ends_like_a_word(&target.config.base)) {
-                (host::Error::RootMissing { .. }, true) => problem.hint(WORDS),
-                _ => problem,
-            };
-            if is_answer(error) { problem.of_source() } else { problem }
-        }
-        Missed::Late => {
-            Problem::new(&target.name, format!("no answer within {} s", LIMIT.as_secs()))
-        }
-    };
+/// The hosts of a source, if it can be mounted with those that are connected.
+async fn judge(source: Wanted, tried: Vec<Tried>) -> Result<Vec<Server>, Problem> {
     let one_lives = tried.iter().any(Result::is_ok);
-    let mut reached = Reached { hosts: Vec::new(), connected: Vec::new() };
-    for (target, tried) in source.targets.iter().zip(tried) {
+    let mut servers = Vec::new();
+    for (target, tried) in source.targets.into_iter().zip(tried) {
         // From here on, as with any later connection, ssh's messages go to the log.
         target.connector.set_asking(true);
+        let mut connected = !target.config.delay_connect;
         let host = match tried {
-            Ok(host) => {
-                reached.connected.push(!target.config.delay_connect);
-                host
-            }
-            Err(why) => {
-                let speaks_of_source = match &why {
-                    Missed::Failed { error: host::Error::Root { .. }, .. } => true,
-                    Missed::Failed { error, .. } => is_answer(error),
-                    Missed::Late => false,
-                };
-                let problem = about(target, &why);
+            Ok(host) => host,
+            Err(missed) => {
+                let (problem, speaks_of_source) = missed.explain(&target);
                 if speaks_of_source || !one_lives && !source.is_optional {
                     return Err(problem);
                 }
                 tracing::warn!("mounted without {problem}");
-                reached.connected.push(false);
-                later(target)
+                connected = false;
+                // It connects when needed.
+                let config = host::Config { delay_connect: true, ..target.config };
+                Host::connect(target.connector.clone(), config)
                     .await
                     .map_err(|error| Problem::new(&target.name, error.to_string()))?
             }
         };
-        reached.hosts.push((target.name.clone(), Arc::new(host)));
+        let (name, connector) = (target.name, target.connector);
+        servers.push(Server { name, host: Arc::new(host), connected, connector });
     }
-    Ok(reached)
+    Ok(servers)
 }
 
-/// The host without a connection; it connects when needed.
-async fn later(target: &Target) -> Result<Host, host::Error> {
-    let config = host::Config { delay_connect: true, ..target.config.clone() };
-    let connector: Arc<dyn Connector> = target.connector.clone();
-    Host::connect(connector, config).await
+impl Missed {
+    /// The message, and whether the host was reached and refused its source.
+    fn explain(&self, target: &Target) -> (Problem, bool) {
+        let error = match self {
+            Missed::Failed { error, .. } => error,
+            Missed::Late => {
+                let why = format!("no answer within {} s", LIMIT.as_secs());
+                return (Problem::new(&target.name, why), false);
+            }
+        };
+        let mut problem = Problem::new(&target.name, error.to_string());
+        if matches!(error, host::Error::RootMissing { .. }) && ends_like_a_word(&target.config.base)
+        {
+            problem = problem.hint(WORDS);
+        }
+        match is_answer(error) {
+            true => (problem.of_source(), true),
+            false => (problem, matches!(error, host::Error::Root { .. })),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -10,14 +10,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::Remote;
-use cache::{Cached, CachedConfig, SourceId, Store, StoreConfig, StoreError, SubTrees};
+use cache::{Cached, CachedConfig, SourceId, Store, StoreConfig, StoreError};
 use cli::{Problem, printable};
+use vfs::Consistency;
 
+use super::Source;
 use super::digest_command::DigestCommand;
 use crate::connector::SshConnector;
-use crate::mount::disk::{DigestMode, DiskOptions};
-use crate::mount::request::{Consistency, MountRequest};
-use crate::sources::{Origin, SourceSpec};
+use crate::mount::disk::DiskOptions;
+use crate::mount::request::MountRequest;
+use crate::sources::Origin;
 
 /// Maximum size of the store's records in memory, in bytes: the listings of a few thousand
 /// directories. `vfs` caches most of what is in use.
@@ -40,7 +42,7 @@ impl Disk {
             size_bytes: options.size_bytes,
             free_bytes: options.free_bytes,
             memory_bytes: MEMORY_BYTES,
-            digests: options.digest != DigestMode::Off,
+            digests: options.digest.is_some(),
             // Contents are looked up by other digests only if a server reports them.
             aliases: options.digest_command.is_some(),
         };
@@ -86,37 +88,38 @@ pub fn default_dir() -> Result<PathBuf, Problem> {
     })
 }
 
-/// The cache layer around `below`, for the source `spec`.
+/// The cache layer around `below`, for the source `source`.
 pub(super) async fn cached(
     store: &Store,
     options: &DiskOptions,
     request: &MountRequest,
-    spec: &SourceSpec,
-    connectors: &[Arc<SshConnector>],
+    source: &Source,
     below: Arc<dyn Remote>,
 ) -> Result<Kept, Problem> {
-    let Origin::Hosts { directory, .. } = &spec.origin else {
+    let Origin::Hosts { directory, .. } = &source.spec.origin else {
         unreachable!("a directory of this machine is not cached")
     };
+    let connectors: Vec<Arc<SshConnector>> =
+        source.hosts.iter().map(|server| server.connector.clone()).collect();
     let mut gateways = Vec::new();
-    for connector in connectors {
+    for connector in &connectors {
         gateways.push(connector.identity().await);
     }
     let id = source_id(gateways, directory);
     let config = CachedConfig {
-        mode: match request.consistency {
+        mode: match request.vfs.consistency {
             Consistency::Immutable => cache::Mode::Immutable,
             // `vfs` applies the time-outs; applying them twice would be too long.
             Consistency::Strict | Consistency::CloseToOpen | Consistency::Timeout => {
                 cache::Mode::CloseToOpen
             }
         },
-        immutable: sub_trees(&options.immutable),
+        immutable: options.immutable.clone(),
         offline: options.offline,
-        stale_ok: request.cache.serve_stale,
+        stale_ok: request.vfs.serve_stale,
         backing: crate::open_modes::may_use_passthrough(request),
         digest_source: match &options.digest_command {
-            Some(command) => Some(Arc::new(DigestCommand::new(command, directory, connectors)?)),
+            Some(command) => Some(Arc::new(DigestCommand::new(command, directory, &connectors)?)),
             None => None,
         },
         ..CachedConfig::new(id)
@@ -124,12 +127,6 @@ pub(super) async fn cached(
     let about = |error: std::io::Error| Problem::new("cache=disk", error.to_string());
     let layer = Cached::new(below, store.clone(), config).map_err(about)?;
     Ok(Kept { layer, id })
-}
-
-fn sub_trees(patterns: &[String]) -> SubTrees {
-    let mut trees = SubTrees::default();
-    patterns.iter().for_each(|pattern| trees.add(pattern.as_bytes()));
-    trees
 }
 
 /// The identity of a directory behind these gateways, independent of their order.

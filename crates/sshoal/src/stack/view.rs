@@ -23,9 +23,11 @@ use tokio::sync::OnceCell;
 
 /// A branch with translated links and owners.
 pub(super) struct View {
-    inner: Arc<dyn Remote>,
-    roots: Option<Roots>,
-    owners: Option<Owners>,
+    pub inner: Arc<dyn Remote>,
+    /// `None` leaves links as they are.
+    pub roots: Option<Roots>,
+    /// `None` leaves owners as they are.
+    pub owners: Option<Owners>,
 }
 
 /// The path of the branch's root on its own host.
@@ -43,11 +45,6 @@ pub(super) struct Owners {
 }
 
 impl View {
-    /// `None` leaves links or owners as they are.
-    pub fn new(inner: Arc<dyn Remote>, roots: Option<Roots>, owners: Option<Owners>) -> View {
-        View { inner, roots, owners }
-    }
-
     /// Once the login is known, this does not wait.
     async fn attr_here(&self, attr: Attr) -> Result<Attr> {
         match &self.owners {
@@ -282,7 +279,11 @@ mod tests {
     /// The login there is 4321, and the root there is `/srv/data`.
     fn view(remote: Arc<MemRemote>) -> View {
         let owners = Owners::known(super::super::local_user(THERE, THERE));
-        View::new(remote, Some(Roots::Known(b"/srv/data".to_vec())), Some(owners))
+        View {
+            inner: remote,
+            roots: Some(Roots::Known(b"/srv/data".to_vec())),
+            owners: Some(owners),
+        }
     }
 
     mod conformance {
@@ -304,7 +305,8 @@ mod tests {
     async fn a_listing_loses_nothing_while_the_login_is_not_known() {
         let remote = Arc::new(MemRemote::new());
         remote.put_file("f", "x");
-        let view = View::new(remote.clone(), None, Some(Owners::of_login(Vec::new())));
+        let view =
+            View { inner: remote.clone(), roots: None, owners: Some(Owners::of_login(Vec::new())) };
         let dir = view.opendir(&path("")).await.unwrap();
         assert_eq!(view.readdir(dir).await.unwrap_err(), Errno::EHOSTDOWN);
         assert_eq!(remote.readdir(dir).await.unwrap().map(|batch| batch.len()), Some(1));
@@ -357,7 +359,8 @@ mod tests {
     async fn without_a_login_no_handle_is_left() {
         let remote = Arc::new(MemRemote::new());
         remote.put_file("f", "x");
-        let view = View::new(remote.clone(), None, Some(Owners::of_login(Vec::new())));
+        let view =
+            View { inner: remote.clone(), roots: None, owners: Some(Owners::of_login(Vec::new())) };
         assert_eq!(view.lstat(&path("f")).await, Err(Errno::EHOSTDOWN));
         let flags = OpenFlags::existing(Access::Read);
         assert_eq!(view.open(&path("f"), flags).await.map(drop), Err(Errno::EHOSTDOWN));

@@ -3,17 +3,17 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use cli::printable;
-use host::Host;
-use recovery::ConnectionState;
-use replicas::GatewayStatus;
-use vfs::Vfs;
-
-use super::schema::{
+use control::status::{
     CacheStatus, DiskStatus, HostStatus, MountStatus, OpenStatus, SessionState, SessionStatus,
     SourceStatus, State, UnionStatus, Unwritten,
 };
+use host::Host;
+use recovery::ConnectionState;
+use replicas::{GatewayStatus, Mode as PoolMode};
+use vfs::Vfs;
+
 use crate::adapter::Adapter;
-use crate::sources::PoolMode;
+use crate::sources::{BranchWord, name_of};
 use crate::stack::disk::Disk;
 use crate::stack::{Source, Stack};
 
@@ -104,10 +104,11 @@ fn disk(stack: &Stack, disk: &Disk) -> DiskStatus {
 fn source(source: &Source, usual_pool: PoolMode) -> SourceStatus {
     let place: Vec<String> =
         source.spec.place.iter().map(|name| escaped(name.as_bytes())).collect();
+    let mode = name_of(BranchWord::Pool(source.spec.pool.unwrap_or(usual_pool)));
     let pool = source.replicas.as_ref().map(|pool| pool.status());
     let gateway = |name: &str| pool.as_ref()?.gateways.iter().find(|gateway| gateway.name == name);
     let hosts: Vec<HostStatus> =
-        source.hosts.iter().map(|(name, host)| self::host(name, host, gateway(name))).collect();
+        source.hosts.iter().map(|it| self::host(&it.name, &it.host, gateway(&it.name))).collect();
     let told = source.recovering.as_ref().map(|recovering| recovering.status());
     let away = told.and_then(|told| match told.connection {
         ConnectionState::Connected => None,
@@ -132,16 +133,8 @@ fn source(source: &Source, usual_pool: PoolMode) -> SourceStatus {
         waiting_calls: told.map_or(0, |told| told.calls_waiting as u64),
         unacknowledged_bytes: told.map_or(0, |told| told.bytes_unacknowledged),
         unsynced_files: told.map_or(0, |told| told.files_unsynced as u64),
-        pool: pool.is_some().then(|| pool_word(source.spec.pool.unwrap_or(usual_pool)).to_owned()),
+        pool: pool.is_some().then(|| mode.to_owned()),
         hosts,
-    }
-}
-
-fn pool_word(mode: PoolMode) -> &'static str {
-    match mode {
-        PoolMode::Balance => "balance",
-        PoolMode::Hash => "hash",
-        PoolMode::Failover => "failover",
     }
 }
 

@@ -5,10 +5,9 @@
 use std::fmt::Write as _;
 
 use cli::printable;
+use control::status::{DiskStatus, HostStatus, MountStatus, SessionState, SourceStatus, State};
 
-use super::schema::{
-    Daemon, DiskStatus, HostStatus, MountStatus, SeenMount, SessionState, SourceStatus, State,
-};
+use super::{Daemon, SeenMount};
 use crate::quantity::{bytes, count, duration, latency};
 
 /// A server that has been silent for longer than this while requests wait is reported.
@@ -113,25 +112,21 @@ fn disk(out: &mut String, disk: &DiskStatus) {
         format!("{} of {} served from the disk cache", disk.hits, count(opens, "open")),
         format!("{here} read from the cache, {there} from the server"),
     ];
-    if disk.opened_through > 0 {
-        facts.push(format!("{} by kernel passthrough", count(disk.opened_through, "open")));
-    }
-    if disk.damaged > 0 {
-        facts.push(format!("{} damaged", count(disk.damaged, "chunk")));
-    }
-    if disk.changed_meanwhile > 0 {
-        facts
-            .push(format!("{} changed while being fetched", count(disk.changed_meanwhile, "file")));
-    }
-    if disk.left_out_bytes > 0 {
-        facts.push(format!("{} not cached because the disk is slow", bytes(disk.left_out_bytes)));
-    }
-    if disk.too_large > 0 {
-        facts.push(format!("{} of files too large for the cache", count(disk.too_large, "open")));
-    }
-    if disk.missed_offline > 0 {
-        facts.push(format!("{} not answerable offline", count(disk.missed_offline, "request")));
-    }
+    let left_out = disk.left_out_bytes;
+    let rare = [
+        (disk.opened_through, count(disk.opened_through, "open"), "by kernel passthrough"),
+        (disk.damaged, count(disk.damaged, "chunk"), "damaged"),
+        (
+            disk.changed_meanwhile,
+            count(disk.changed_meanwhile, "file"),
+            "changed while being fetched",
+        ),
+        (left_out, bytes(left_out), "not cached because the disk is slow"),
+        (disk.too_large, count(disk.too_large, "open"), "of files too large for the cache"),
+        (disk.missed_offline, count(disk.missed_offline, "request"), "not answerable offline"),
+    ];
+    let rare = rare.iter().filter(|(number, ..)| *number > 0);
+    facts.extend(rare.map(|(_, counted, what)| format!("{counted} {what}")));
     fact(out, "", &facts.join("; "));
 }
 

@@ -31,12 +31,11 @@ impl Connections {
     /// What the options mean for the strategy.
     pub fn logins(&self) -> Logins {
         let request = &self.request;
-        let max_sessions = request.host.max_conns.map_or(host::AUTOMATIC_CONNS, |max| max as usize);
         Logins {
             password_once: request.ssh.password_stdin,
             own_server: request.ssh.sftp_server.is_some(),
             own_view: request.host.follow_symlinks || request.disk.is_some(),
-            max_sessions,
+            max_sessions: request.host.max_conns,
         }
     }
 

@@ -1,193 +1,194 @@
-//! How long cached names, attributes and data are valid, and what the kernel caches.
+//! How long cached names, attributes and data are valid; what the kernel caches; the disk cache.
 
-use vfs::Prefetch;
+use base::DigestEffort;
+use vfs::{Consistency, PageCache, Prefetch};
 
-use super::Effect::{Choice, Flag, Ignored, Number, Seconds};
-use super::{Effect, MountOption, option};
+use super::{Effect, MountOption, choice, custom, flag, ignored, number, option, seconds, text};
 use crate::mount::draft::Draft;
-use crate::mount::request::{Consistency, PageCache};
 
 /// Why sshfs's options about the size and the cleaning of its cache have no effect.
 const NO_CLEANING: Effect =
-    Ignored("metadata_bytes bounds the cache, and no periodic cleaning is needed");
+    Effect::Ignored("metadata_bytes bounds the cache, and no periodic cleaning is needed");
 
 /// Upper limit of the options in bytes of written data, so that a mistyped number cannot take all
 /// memory: 1 GiB.
 const MAX_DIRTY: u32 = 1 << 30;
 
 pub(super) const OPTIONS: &[MountOption] = &[
-    option(
+    choice(
         "consistency",
-        "when caches may answer; docs/semantics.md has the modes (default close-to-open)",
-        Choice(&[
-            ("strict", |draft| draft.request.consistency = Consistency::Strict),
-            ("close-to-open", |draft| draft.request.consistency = Consistency::CloseToOpen),
-            ("cto", |draft| draft.request.consistency = Consistency::CloseToOpen),
-            ("timeout", |draft| draft.request.consistency = Consistency::Timeout),
-            ("immutable", |draft| draft.request.consistency = Consistency::Immutable),
-        ]),
+        &[
+            ("strict", |draft| draft.request.vfs.consistency = Consistency::Strict),
+            ("close-to-open", |draft| draft.request.vfs.consistency = Consistency::CloseToOpen),
+            ("cto", |draft| draft.request.vfs.consistency = Consistency::CloseToOpen),
+            ("timeout", |draft| draft.request.vfs.consistency = Consistency::Timeout),
+            ("immutable", |draft| draft.request.vfs.consistency = Consistency::Immutable),
+        ],
     )
+    .help("when caches may answer; docs/semantics.md has the modes (default close-to-open)")
     .prominent(),
-    option(
-        "cto",
-        "alias of consistency=close-to-open",
-        Flag(|draft| draft.request.consistency = Consistency::CloseToOpen),
-    ),
-    option(
-        "nocto",
-        "alias of consistency=timeout",
-        Flag(|draft| draft.request.consistency = Consistency::Timeout),
-    ),
-    option(
-        "dcache_timeout",
-        "cache attributes and names for this long (default: 1 to 20, see acregmax)",
-        Seconds(|draft, time| draft.times.set_all(time)),
-    )
-    .also(&["cache_timeout", "actimeo"])
-    .prominent(),
-    option(
-        "dcache_stat_timeout",
-        "cache attributes and names this long; directories too unless dcache_dir_timeout is given",
-        Seconds(|draft, time| draft.times.set_files(time)),
-    )
-    .also(&["cache_stat_timeout"]),
-    option(
-        "dcache_dir_timeout",
-        "cache attributes, names and listings of directories for this long",
-        Seconds(|draft, time| draft.times.set_dirs(time)),
-    )
-    .also(&["cache_dir_timeout"]),
-    option(
+    flag("cto", |draft| draft.request.vfs.consistency = Consistency::CloseToOpen)
+        .help("alias of consistency=close-to-open"),
+    flag("nocto", |draft| draft.request.vfs.consistency = Consistency::Timeout)
+        .help("alias of consistency=timeout"),
+    seconds("dcache_timeout", |draft, time| draft.times.set_all(time))
+        .help("cache attributes and names for this long (default: 1 to 20, see acregmax)")
+        .also(&["cache_timeout", "actimeo"])
+        .prominent(),
+    seconds("dcache_stat_timeout", |draft, time| draft.times.set_files(time))
+        .help(
+            "cache attributes and names this long; directories too unless dcache_dir_timeout \
+             is given",
+        )
+        .also(&["cache_stat_timeout"]),
+    seconds("dcache_dir_timeout", |draft, time| draft.times.set_dirs(time))
+        .help("cache attributes, names and listings of directories for this long")
+        .also(&["cache_dir_timeout"]),
+    ignored(
         "dcache_link_timeout",
-        "cache targets of symbolic links for this long",
-        Ignored("targets are cached for as long as the link's attributes (dcache_stat_timeout)"),
+        "targets are cached for as long as the link's attributes (dcache_stat_timeout)",
     )
+    .help("cache targets of symbolic links for this long")
     .also(&["cache_link_timeout"]),
-    option(
-        "acregmin",
-        "cache file attributes for at least this long (default 1)",
-        Seconds(|draft, time| draft.times.files.min = Some(time)),
-    ),
-    option(
-        "acregmax",
-        "cache file attributes for at most this long, if unchanged for long (default 20)",
-        Seconds(|draft, time| draft.times.files.max = Some(time)),
-    ),
-    option(
-        "acdirmin",
-        "cache directory attributes and listings for at least this long (default 1)",
-        Seconds(|draft, time| draft.times.set_dirs_min(time)),
-    ),
-    option(
-        "acdirmax",
-        "cache directories for at most this long, if unchanged for long (default 20)",
-        Seconds(|draft, time| draft.times.set_dirs_max(time)),
-    ),
-    option(
-        "acnegative",
-        "cache negative lookups for this long (default 1)",
-        Seconds(|draft, time| draft.times.negative = Some(time)),
-    ),
-    option(
-        "open_revalidate",
+    seconds("acregmin", |draft, time| draft.times.files.min = Some(time))
+        .help("cache file attributes for at least this long (default 1)"),
+    seconds("acregmax", |draft, time| draft.times.files.max = Some(time))
+        .help("cache file attributes for at most this long, if unchanged for long (default 20)"),
+    seconds("acdirmin", |draft, time| draft.times.own_dirs().min = Some(time))
+        .help("cache directory attributes and listings for at least this long (default 1)"),
+    seconds("acdirmax", |draft, time| draft.times.own_dirs().max = Some(time))
+        .help("cache directories for at most this long, if unchanged for long (default 20)"),
+    seconds("acnegative", |draft, time| draft.times.negative = Some(time))
+        .help("cache negative lookups for this long (default 1)"),
+    seconds("open_revalidate", |draft, time| draft.times.open_revalidate = Some(time)).help(
         "open does not revalidate a file checked less than this long ago; 0: always (default 1)",
-        Seconds(|draft, time| draft.times.open_revalidate = Some(time)),
     ),
-    option(
+    choice(
         "dir_cache",
-        "no: set all time-outs of attributes, names and listings to 0 (default yes)",
-        Choice(&[
-            ("yes", |draft| draft.times.is_off = false),
-            ("no", |draft| draft.times.is_off = true),
-        ]),
-    ),
-    option("dcache_max_size", "maximum number of entries in sshfs's cache", NO_CLEANING)
+        &[("yes", |draft| draft.times.is_off = false), ("no", |draft| draft.times.is_off = true)],
+    )
+    .help("no: set all time-outs of attributes, names and listings to 0 (default yes)"),
+    option("dcache_max_size", NO_CLEANING)
+        .help("maximum number of entries in sshfs's cache")
         .also(&["cache_max_size"]),
-    option("dcache_clean_interval", "interval of cleaning sshfs's cache", NO_CLEANING)
+    option("dcache_clean_interval", NO_CLEANING)
+        .help("interval of cleaning sshfs's cache")
         .also(&["cache_clean_interval"]),
-    option("dcache_min_clean_interval", "minimum interval of cleaning sshfs's cache", NO_CLEANING)
+    option("dcache_min_clean_interval", NO_CLEANING)
+        .help("minimum interval of cleaning sshfs's cache")
         .also(&["cache_min_clean_interval"]),
-    option(
-        "entry_timeout",
-        "the kernel caches names for at most this long",
-        Seconds(|draft, time| draft.request.cache.kernel_entry = Some(time)),
-    ),
-    option(
-        "attr_timeout",
-        "the kernel caches attributes for at most this long",
-        Seconds(|draft, time| draft.request.cache.kernel_attr = Some(time)),
-    ),
-    option(
-        "negative_timeout",
-        "the kernel caches negative lookups for at most this long",
-        Seconds(|draft, time| draft.request.cache.kernel_negative = Some(time)),
-    ),
-    option(
-        "ac_attr_timeout",
-        "time-out of attributes for auto_cache",
-        Ignored("auto_cache compares the attributes at each open"),
-    ),
-    option(
-        "kernel_cache",
-        "open keeps the kernel's cached data even if the file has changed",
-        Flag(|draft| draft.request.cache.pages = PageCache::Always),
-    )
-    .prominent(),
-    option(
-        "auto_cache",
-        "open keeps the kernel's cached data if size and modification time are unchanged",
-        Flag(|draft| draft.request.cache.pages = PageCache::SameTime),
-    ),
-    option("noauto_cache", "turn auto_cache off", Flag(Draft::unset_auto_cache)),
-    option(
-        "direct_io",
-        "do not cache file data in the kernel (for files like those in /proc)",
-        Flag(|draft| draft.request.cache.pages = PageCache::Never),
-    )
-    .prominent(),
-    option(
-        "no_readahead",
-        "no readahead by sshoal; max_readahead limits the kernel's own",
-        Flag(|draft| draft.request.cache.readahead_bytes = 0),
-    ),
-    option(
-        "readahead",
-        "maximum bytes read ahead, for all files together; 0: none (default 67108864)",
-        Number(0, u32::MAX, |draft, bytes| draft.request.cache.readahead_bytes = bytes),
-    ),
-    option(
+    seconds("entry_timeout", |draft, time| draft.request.vfs.kernel_entry = Some(time))
+        .help("the kernel caches names for at most this long"),
+    seconds("attr_timeout", |draft, time| draft.request.vfs.kernel_attr = Some(time))
+        .help("the kernel caches attributes for at most this long"),
+    seconds("negative_timeout", |draft, time| draft.times.kernel_negative = Some(time))
+        .help("the kernel caches negative lookups for at most this long"),
+    ignored("ac_attr_timeout", "auto_cache compares the attributes at each open")
+        .help("time-out of attributes for auto_cache"),
+    flag("kernel_cache", |draft| draft.request.vfs.page_cache = PageCache::Always)
+        .help("open keeps the kernel's cached data even if the file has changed")
+        .prominent(),
+    flag("auto_cache", |draft| draft.request.vfs.page_cache = PageCache::SameTime)
+        .help("open keeps the kernel's cached data if size and modification time are unchanged"),
+    flag("noauto_cache", Draft::unset_auto_cache).help("turn auto_cache off"),
+    flag("direct_io", |draft| draft.request.vfs.page_cache = PageCache::Never)
+        .help("do not cache file data in the kernel (for files like those in /proc)")
+        .prominent(),
+    flag("no_readahead", |draft| draft.request.vfs.readahead_bytes = 0)
+        .help("no readahead by sshoal; max_readahead limits the kernel's own"),
+    number("readahead", 0, u32::MAX, |draft, bytes| {
+        draft.request.vfs.readahead_bytes = bytes.into()
+    })
+    .help("maximum bytes read ahead, for all files together; 0: none (default 67108864)"),
+    choice(
         "prefetch",
-        "fetch ahead: none, listings, metadata (and cached files' attributes), all (default)",
-        Choice(&[
-            ("none", |draft| draft.request.cache.prefetch = Prefetch::None),
-            ("listings", |draft| draft.request.cache.prefetch = Prefetch::Listings),
-            ("metadata", |draft| draft.request.cache.prefetch = Prefetch::Metadata),
-            ("all", |draft| draft.request.cache.prefetch = Prefetch::All),
-        ]),
-    ),
-    option(
-        "dirty_bytes",
+        &[
+            ("none", |draft| draft.request.vfs.prefetch = Prefetch::None),
+            ("listings", |draft| draft.request.vfs.prefetch = Prefetch::Listings),
+            ("metadata", |draft| draft.request.vfs.prefetch = Prefetch::Metadata),
+            ("all", |draft| draft.request.vfs.prefetch = Prefetch::All),
+        ],
+    )
+    .help("fetch ahead: none, listings, metadata (and cached files' attributes), all (default)"),
+    number("dirty_bytes", 1, MAX_DIRTY, |draft, bytes| draft.request.vfs.dirty_bytes = bytes).help(
         "unacknowledged written bytes of all files at which writers wait (default 134217728)",
-        Number(1, MAX_DIRTY, |draft, bytes| draft.request.cache.dirty_bytes = bytes),
     ),
-    option(
-        "dirty_file_bytes",
-        "unacknowledged written bytes of one file at which its writers wait (default 33554432)",
-        Number(1, MAX_DIRTY, |draft, bytes| draft.request.cache.dirty_file_bytes = bytes),
-    ),
-    option(
-        "metadata_bytes",
-        "memory for names and attributes; least used ones are evicted (default 46137344)",
-        Number(1 << 20, u32::MAX, |draft, bytes| draft.request.cache.metadata_bytes = bytes),
-    ),
-    option(
-        "sshfs_sync",
-        "write returns only when the server has acknowledged the data",
-        Flag(|draft| draft.request.cache.sync_writes = true),
-    ),
-    option(
+    number("dirty_file_bytes", 1, MAX_DIRTY, |draft, bytes| {
+        draft.request.vfs.dirty_file_bytes = bytes.into()
+    })
+    .help("unacknowledged written bytes of one file at which its writers wait (default 33554432)"),
+    number("metadata_bytes", 1 << 20, u32::MAX, |draft, bytes| {
+        draft.request.vfs.metadata_bytes = bytes as usize
+    })
+    .help("memory for names and attributes; least used ones are evicted (default 46137344)"),
+    flag("sshfs_sync", |draft| draft.request.vfs.sync_writes = true)
+        .help("write returns only when the server has acknowledged the data"),
+    ignored(
         "writeback_cache",
-        "use the kernel's write-back cache",
-        Ignored("the kernel would own file sizes and times and miss changes on the server"),
+        "the kernel would own file sizes and times and miss changes on the server",
+    )
+    .help("use the kernel's write-back cache"),
+];
+
+/// The disk cache, and digests of contents.
+pub(super) const DISK: &[MountOption] = &[
+    choice(
+        "cache",
+        &[
+            ("disk", |draft| {
+                draft.disk.is_on = true;
+                draft.times.is_off = false;
+            }),
+            ("yes", |draft| {
+                draft.disk.is_on = false;
+                draft.times.is_off = false;
+            }),
+            ("no", |draft| {
+                draft.disk.is_on = false;
+                draft.times.is_off = true;
+            }),
+        ],
+    )
+    .help("disk: also cache file contents on the local disk; yes, no: see dir_cache (default yes)")
+    .prominent(),
+    text("cache_dir", "DIR", |draft, dir| {
+        draft.disk.options().dir = Some(draft.absolute(dir));
+    })
+    .help("directory of the disk cache (default $XDG_CACHE_HOME/sshoal, else ~/.cache/sshoal)"),
+    custom("cache_size", "SIZE", |draft, text| draft.disk.set_size(text)).help(
+        "maximum size of the disk cache, such as 512M (default 20G, at most 10% of its disk)",
     ),
+    custom("cache_free", "SIZE", |draft, text| draft.disk.set_free(text))
+        .help("minimum free space on the disk of the cache, such as 5G (default 5% of the disk)"),
+    custom("immutable", "LIST", |draft, list| draft.disk.add_immutable(list)).help(
+        "files that never change: colon-separated paths in the sources, with * and ? (/src/*)",
+    ),
+    flag("offline", |draft| draft.disk.options().offline = true)
+        .help("serve only what is in the disk cache and contact no host; all else fails with EIO"),
+    choice(
+        "passthrough",
+        &[
+            ("auto", |draft| draft.disk.options().passthrough = None),
+            ("yes", |draft| draft.disk.options().passthrough = Some(true)),
+            ("no", |draft| draft.disk.options().passthrough = Some(false)),
+        ],
+    )
+    .help("kernel reads large cached files directly (root and ro only; auto: unless immutable)"),
+    choice(
+        "digest",
+        &[
+            ("known", |draft| draft.disk.options().digest = Some(DigestEffort::Known)),
+            ("compute", |draft| draft.disk.options().digest = Some(DigestEffort::Compute)),
+            ("off", |draft| draft.disk.options().digest = None),
+        ],
+    )
+    .help("digests as extended attributes: of cached contents, of all files, none (default known)"),
+    custom("digest_attribute", "KIND:FORM:NAME", |draft, text| draft.disk.add_attribute(text))
+        .help(
+            "add a digest attribute, such as sha256:hex:user.NAME; none: remove the default ones",
+        ),
+    text("digest_command", "COMMAND", |draft, command| {
+        draft.disk.options().digest_command = Some(command);
+    })
+    .help("get digests by running this command, such as sha256sum, on the server (default none)"),
 ];

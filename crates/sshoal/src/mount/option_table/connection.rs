@@ -1,130 +1,124 @@
-//! How to connect to the server, and which SFTP requests to send.
+//! How to connect to the server, which SFTP requests to send, and what to do with several hosts.
 
-use super::Effect::{Custom, Flag, Number, Seconds, Text};
-use super::{MountOption, option};
+use recovery::RetryPolicy;
+use replicas::Mode;
+use ssh::Transport;
+use union::{ActionPolicy, CreatePolicy};
+
+use super::{MountOption, choice, custom, flag, number, seconds, text};
 use crate::mount::draft::Draft;
-use crate::mount::request::Transport;
 
 /// More sessions gain nothing, and a server delays or refuses that many logins.
 const MAX_CONNS: u32 = 64;
 
+/// The limit that `bytes` stands for: 0 is none.
+fn limit(bytes: u32) -> Option<u32> {
+    (bytes > 0).then_some(bytes)
+}
+
 pub(super) const OPTIONS: &[MountOption] = &[
-    option(
-        "reconnect",
-        "reconnect when the connection is lost (default)",
-        Flag(|draft| draft.request.host.reconnect = true),
-    ),
-    option(
-        "noreconnect",
-        "do not reconnect; all access fails once the connection is lost",
-        Flag(|draft| draft.request.host.reconnect = false),
+    flag("reconnect", |draft| draft.request.host.reconnect = true)
+        .help("reconnect when the connection is lost (default)"),
+    flag("noreconnect", |draft| draft.request.host.reconnect = false)
+        .help("do not reconnect; all access fails once the connection is lost")
+        .also(&["no_reconnect"])
+        .prominent(),
+    seconds("request_timeout", |draft, time| draft.request.host.stall_limit = time)
+        .help("disconnect a server that does not answer a request for this long (default 60)")
+        .also(&["stall"])
+        .prominent(),
+    number("max_conns", 1, MAX_CONNS, |draft, number| draft.max_conns = Some(number as usize))
+        .help("open up to N SSH connections, adding them while throughput improves (default 8)")
+        .prominent(),
+    flag("delay_connect", |draft| draft.request.host.delay_connect = true)
+        .help("connect at the first access, not before mounting"),
+    flag("no_check_root", |draft| draft.request.host.check_root = false)
+        .help("do not check before mounting that the remote directory exists"),
+    text("ssh_config", "FILE", Draft::set_ssh_config).help("configuration file of ssh (-F)"),
+    text("sftp_server", "SERVER", |draft, value| draft.request.ssh.sftp_server = Some(value))
+        .help("SFTP subsystem, or a command if it contains a '/' ('sudo /usr/lib/sftp-server')")
+        .prominent(),
+    text("ssh_command", "COMMAND", Draft::set_ssh_command)
+        .help("run this command instead of ssh; spaces separate arguments, '\\ ' is a space"),
+    custom("ssh_protocol", "2", |_, version| match version {
+        "2" => Ok(()),
+        "1" => Err("no ssh supports version 1 any more; omit the option".to_owned()),
+        _ => Err("must be 2".to_owned()),
+    })
+    .help("version of the SSH protocol; OpenSSH supports only 2 since 2017"),
+    flag("password_stdin", |draft| draft.request.ssh.password_stdin = true)
+        .help("read the password from standard input (as pam_mount needs)"),
+    number("directport", 1, u16::MAX as u32, |draft, port| {
+        draft.set_transport(Transport::DirectPort(port as u16));
+    })
+    .help("connect to this TCP port of the host, without ssh or encryption"),
+    custom("vsock", "CID:PORT", |draft, text| {
+        let address = text.split_once(':');
+        let parsed = address.and_then(|(cid, port)| Some((cid.parse().ok()?, port.parse().ok()?)));
+        let (cid, port) =
+            parsed.ok_or_else(|| "needs two numbers, as in vsock=3:5000".to_owned())?;
+        draft.set_transport(Transport::Vsock { cid, port });
+        Ok(())
+    })
+    .help("connect to this vsock address of a virtual machine or its host, without ssh"),
+    flag("passive", |draft| draft.set_transport(Transport::Passive))
+        .help("use standard input and output as the SFTP connection; implies -f")
+        .also(&["slave"]),
+    flag("disable_hardlink", |draft| draft.request.host.disable_hardlink = true)
+        .help("link(2) fails with ENOSYS"),
+    number("max_read", 0, u32::MAX, |draft, bytes| draft.request.host.max_read = limit(bytes))
+        .help("maximum bytes of one SFTP READ; 0: the server's limit (default)"),
+    number("max_write", 0, u32::MAX, |draft, bytes| draft.request.host.max_write = limit(bytes))
+        .help("maximum bytes of one SFTP WRITE; 0: the server's limit (default)"),
+    flag("sync_readdir", |draft| draft.request.host.sync_readdir = true)
+        .help("send one READDIR request at a time"),
+    custom("workaround", "LIST", Draft::set_workarounds)
+        .help("colon-separated list of [no]rename, [no]renamexdev, none, all (default none)"),
+];
+
+/// Unions and pools, and what calls do while a host is unreachable.
+pub(super) const MANY_HOSTS: &[MountOption] = &[
+    flag("hard", |draft| draft.request.retry = RetryPolicy::Hard)
+        .help("calls wait for an unreachable host, and can be interrupted (default)"),
+    seconds("soft", |draft, time| draft.request.retry = RetryPolicy::Soft(time))
+        .help("calls wait this long for an unreachable host, then fail with ETIMEDOUT")
+        .prominent(),
+    choice(
+        "stale",
+        &[
+            ("ok", |draft| draft.request.vfs.serve_stale = true),
+            ("no", |draft| draft.request.vfs.serve_stale = false),
+        ],
     )
-    .also(&["no_reconnect"])
+    .help("ok: serve cached data of any age while a host is unreachable (default no)"),
+    choice(
+        "create",
+        &[
+            ("epff", |draft| draft.create = Some(CreatePolicy::EpFf)),
+            ("ff", |draft| draft.create = Some(CreatePolicy::Ff)),
+            ("epmfs", |draft| draft.create = Some(CreatePolicy::EpMfs)),
+            ("mfs", |draft| draft.create = Some(CreatePolicy::Mfs)),
+            ("rand", |draft| draft.create = Some(CreatePolicy::Rand)),
+        ],
+    )
+    .help("branch in which new files are created, in mergerfs's terms (default epff)")
     .prominent(),
-    option(
-        "request_timeout",
-        "disconnect a server that does not answer a request for this long (default 60)",
-        Seconds(|draft, time| draft.request.host.request_timeout = time),
+    choice(
+        "action",
+        &[
+            ("first", |draft| draft.action = Some(ActionPolicy::First)),
+            ("all", |draft| draft.action = Some(ActionPolicy::All)),
+        ],
     )
-    .also(&["stall"])
+    .help("apply changes to the first branch that has the file, or to all (default first)"),
+    choice(
+        "pool",
+        &[
+            ("balance", |draft| draft.pool = Some(Mode::Balance)),
+            ("hash", |draft| draft.pool = Some(Mode::Hash)),
+            ("failover", |draft| draft.pool = Some(Mode::Failover)),
+        ],
+    )
+    .help("how the gateways of a pool (gw1,gw2:dir) share requests (default balance)")
     .prominent(),
-    option(
-        "max_conns",
-        "open up to N SSH connections, adding them while throughput improves (default 8)",
-        Number(1, MAX_CONNS, |draft, number| draft.request.host.max_conns = Some(number)),
-    )
-    .prominent(),
-    option(
-        "delay_connect",
-        "connect at the first access, not before mounting",
-        Flag(|draft| draft.request.host.delay_connect = true),
-    ),
-    option(
-        "no_check_root",
-        "do not check before mounting that the remote directory exists",
-        Flag(|draft| draft.request.host.check_root = false),
-    ),
-    option("ssh_config", "configuration file of ssh (-F)", Text("FILE", Draft::set_ssh_config)),
-    option(
-        "sftp_server",
-        "SFTP subsystem, or a command if it contains a '/' ('sudo /usr/lib/sftp-server')",
-        Text("SERVER", |draft, value| draft.request.ssh.sftp_server = Some(value)),
-    )
-    .prominent(),
-    option(
-        "ssh_command",
-        "run this command instead of ssh; spaces separate arguments, '\\ ' is a space",
-        Text("COMMAND", Draft::set_ssh_command),
-    ),
-    option(
-        "ssh_protocol",
-        "version of the SSH protocol; OpenSSH supports only 2 since 2017",
-        Custom("2", |_, version| match version {
-            "2" => Ok(()),
-            "1" => Err("no ssh supports version 1 any more; omit the option".to_owned()),
-            _ => Err("must be 2".to_owned()),
-        }),
-    ),
-    option(
-        "password_stdin",
-        "read the password from standard input (as pam_mount needs)",
-        Flag(|draft| draft.request.ssh.password_stdin = true),
-    ),
-    option(
-        "directport",
-        "connect to this TCP port of the host, without ssh or encryption",
-        Number(1, u16::MAX as u32, |draft, port| {
-            if let Ok(port) = u16::try_from(port) {
-                draft.set_transport(Transport::DirectPort(port));
-            }
-        }),
-    ),
-    option(
-        "vsock",
-        "connect to this vsock address of a virtual machine or its host, without ssh",
-        Custom("CID:PORT", |draft, text| {
-            let address = text.split_once(':');
-            let parsed =
-                address.and_then(|(cid, port)| Some((cid.parse().ok()?, port.parse().ok()?)));
-            let (cid, port) =
-                parsed.ok_or_else(|| "needs two numbers, as in vsock=3:5000".to_owned())?;
-            draft.set_transport(Transport::Vsock { cid, port });
-            Ok(())
-        }),
-    ),
-    option(
-        "passive",
-        "use standard input and output as the SFTP connection; implies -f",
-        Flag(|draft| draft.set_transport(Transport::Passive)),
-    )
-    .also(&["slave"]),
-    option(
-        "disable_hardlink",
-        "link(2) fails with ENOSYS",
-        Flag(|draft| draft.request.host.disable_hardlink = true),
-    ),
-    option(
-        "max_read",
-        "maximum bytes of one SFTP READ; 0: the server's limit (default)",
-        Number(0, u32::MAX, |draft, bytes| {
-            draft.request.host.max_read_bytes = (bytes > 0).then_some(bytes);
-        }),
-    ),
-    option(
-        "max_write",
-        "maximum bytes of one SFTP WRITE; 0: the server's limit (default)",
-        Number(0, u32::MAX, |draft, bytes| {
-            draft.request.host.max_write_bytes = (bytes > 0).then_some(bytes);
-        }),
-    ),
-    option(
-        "sync_readdir",
-        "send one READDIR request at a time",
-        Flag(|draft| draft.request.host.sync_readdir = true),
-    ),
-    option(
-        "workaround",
-        "colon-separated list of [no]rename, [no]renamexdev, none, all (default none)",
-        Custom("LIST", Draft::set_workarounds),
-    ),
 ];

@@ -1,7 +1,5 @@
 use super::*;
-use crate::status::schema::{
-    CacheStatus, DiskStatus, OpenStatus, SessionStatus, UnionStatus, Unwritten,
-};
+use control::status::{CacheStatus, DiskStatus, OpenStatus, SessionStatus, UnionStatus, Unwritten};
 
 fn up(slot: u64) -> SessionStatus {
     SessionStatus { slot, state: SessionState::Up, up_ms: Some(5000), ..SessionStatus::default() }

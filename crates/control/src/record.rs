@@ -5,8 +5,7 @@
 //! A record is a small text file `DIRECTORY/MAJOR:MINOR` named after the mount's device number. Its
 //! daemon holds an exclusive flock(2) on it from just after mounting to its end; the kernel releases
 //! the lock with the process, so the lock, not the text, shows whether the daemon runs. The socket
-//! `MAJOR:MINOR.sock` beside it accepts requests to the daemon; [`control`](crate::control) has the
-//! protocol.
+//! `MAJOR:MINOR.sock` beside it accepts requests to the daemon; the [crate](crate) has the protocol.
 //!
 //! Invariants:
 //! 1. Only the owner has access to the directory (mode 0700), and other users cannot replace it (it is
@@ -28,6 +27,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::geteuid;
 
@@ -89,10 +89,7 @@ impl Record {
         let draft = dir.join(format!("{}.{}", mount.device, std::process::id()));
         let directory = lock(dir)?;
         clear_leftovers(dir, &directory);
-        match std::fs::remove_file(&draft) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => at(&draft, Err(error))?,
-            _ => {}
-        }
+        remove_leftover(&draft)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
         let mut file = at(&draft, options.open(&draft))?;
@@ -121,10 +118,7 @@ impl Record {
         let draft = named(&format!(".{}{SOCKET}", std::process::id()));
         let name = named(SOCKET);
         let directory = lock(dir)?;
-        match std::fs::remove_file(&draft) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => at(&draft, Err(error))?,
-            _ => {}
-        }
+        remove_leftover(&draft)?;
         let listener = at(&draft, UnixListener::bind(short(&directory, &draft)))?;
         at(&draft, std::fs::set_permissions(&draft, PermissionsExt::from_mode(0o600)))?;
         let id = file_id(&at(&draft, std::fs::symlink_metadata(&draft))?);
@@ -167,6 +161,14 @@ impl Record {
     }
 }
 
+/// Removes a draft of an earlier process with the same id, if there is one.
+fn remove_leftover(draft: &Path) -> Result<(), Error> {
+    match std::fs::remove_file(draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => at(draft, Err(error)),
+        _ => Ok(()),
+    }
+}
+
 /// The lock for changes of names in the directory. It is held only during a change.
 fn lock(dir: &Path) -> Result<File, Error> {
     let directory = at(dir, File::open(dir))?;
@@ -197,16 +199,19 @@ fn clear_leftovers(dir: &Path, directory: &File) {
 
 /// Whether it is `MAJOR:MINOR`, with `.PID` after it for a draft.
 fn is_record_name(name: &str) -> bool {
-    let is_number = |text: &str| text.parse::<u32>().is_ok();
     let (device, pid) = name.split_once('.').unwrap_or((name, "0"));
-    let device = device.split_once(':');
-    is_number(pid) && device.is_some_and(|(major, minor)| is_number(major) && is_number(minor))
+    pid.parse::<u32>().is_ok() && Device::parse(device).is_some()
+}
+
+/// Opens the record of this name, without following a link.
+fn open_record(directory: &File, name: &str) -> rustix::io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::openat(directory, name, flags, Mode::empty()).map(File::from)
 }
 
 /// Whether a running daemon holds the record of this name, or that cannot be determined.
 fn is_held(directory: &File, name: &str) -> bool {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    match rustix::fs::openat(directory, name, flags, Mode::empty()) {
+    match open_record(directory, name) {
         Err(rustix::io::Errno::NOENT) => false,
         Err(_) => true,
         Ok(file) => flock(&file, FlockOperation::NonBlockingLockShared).is_err(),
@@ -252,14 +257,19 @@ fn find_in(dir: &Path, device: Device, owner: u32) -> Option<Found> {
     if !is_private(&directory.metadata().ok()?, owner) {
         return None;
     }
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let name = device.to_string();
-    let file = File::from(rustix::fs::openat(&directory, name, flags, Mode::empty()).ok()?);
+    let file = open_record(&directory, &device.to_string()).ok()?;
     // Without a lock, it is a leftover of another mount with the same number.
     match flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(rustix::io::Errno::WOULDBLOCK) => Some(Found { file, directory, device }),
         _ => None,
     }
+}
+
+/// Whether it is a mount of sshoal. The type can be chosen (`subtype`), but only sshoal creates
+/// records.
+#[must_use]
+pub fn is_ours(mount: &Mount) -> bool {
+    mount.kind == "fuse.sshoal" || find(mount).is_some()
 }
 
 /// The mounts that processes of this user serve, from their records: also those that are no longer in
@@ -273,7 +283,7 @@ pub fn served() -> Vec<Mount> {
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         for device in names.take(MAX_LEFTOVERS).filter_map(|name| Device::parse(&name)) {
             let is_new = mounts.iter().all(|mount| mount.device != device);
-            if is_new && let Some(mut found) = find_in(&dir, device, me) {
+            if is_new && let Some(found) = find_in(&dir, device, me) {
                 mounts.extend(found.mount(me));
             }
         }
@@ -283,7 +293,7 @@ pub fn served() -> Vec<Mount> {
 
 impl Found {
     /// The mount, as it was when the record was created.
-    fn mount(&mut self, owner: u32) -> Option<Mount> {
+    fn mount(&self, owner: u32) -> Option<Mount> {
         let text = self.text().ok()?;
         Some(Mount {
             device: self.device,
@@ -297,14 +307,8 @@ impl Found {
 
     /// The daemon's process id, for messages.
     #[must_use]
-    pub fn pid(&mut self) -> Option<u32> {
+    pub fn pid(&self) -> Option<u32> {
         field(&self.text().ok()?, "pid")?.parse().ok()
-    }
-
-    /// A second handle, for requests while another thread waits for the daemon's end.
-    pub fn try_clone(&self) -> io::Result<Found> {
-        let (file, directory) = (self.file.try_clone()?, self.directory.try_clone()?);
-        Ok(Found { file, directory, device: self.device })
     }
 
     /// Connects to the socket of the daemon. `NotFound` if it has none, `ConnectionRefused` if it has
@@ -320,14 +324,8 @@ impl Found {
     }
 
     /// Waits until the daemon has ended, and returns how.
-    pub fn wait_released(&mut self) -> io::Result<End> {
-        loop {
-            match flock(&self.file, FlockOperation::LockShared) {
-                Ok(()) => break,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+    pub fn wait_released(&self) -> io::Result<End> {
+        retry_on_intr(|| flock(&self.file, FlockOperation::LockShared))?;
         let text = self.text()?;
         Ok(match field(&text, "end") {
             Some("ok") => End::Complete,
@@ -336,10 +334,11 @@ impl Found {
         })
     }
 
-    fn text(&mut self) -> io::Result<String> {
-        self.file.seek(SeekFrom::Start(0))?;
+    fn text(&self) -> io::Result<String> {
+        let mut file = &self.file;
+        file.seek(SeekFrom::Start(0))?;
         let mut bytes = Vec::new();
-        (&self.file).take(MAX_RECORD_BYTES).read_to_end(&mut bytes)?;
+        file.take(MAX_RECORD_BYTES).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
@@ -453,7 +452,7 @@ mod tests {
         for (finish, expected) in cases {
             let (_outer, dir) = fresh_dir();
             let record = Record::create_in(&dir, &mount()).unwrap();
-            let mut found = find_in(&dir, DEVICE, me()).unwrap();
+            let found = find_in(&dir, DEVICE, me()).unwrap();
             assert_eq!(found.pid(), Some(std::process::id()));
             let (sender, receiver) = mpsc::channel();
             let waiting = thread::spawn(move || {
@@ -585,14 +584,14 @@ mod tests {
     fn a_new_mount_takes_the_number_of_one_whose_daemon_is_still_ending() {
         let (_outer, dir) = fresh_dir();
         let ending = Record::create_in(&dir, &mount()).unwrap();
-        let mut found_before = find_in(&dir, DEVICE, me()).unwrap();
+        let found_before = find_in(&dir, DEVICE, me()).unwrap();
         let other = Mount { source: "other:".into(), ..mount() };
         let record = Record::create_in(&dir, &other).unwrap();
         ending.failed("no space");
         let reason = "no space".to_owned();
         assert_eq!(found_before.wait_released().unwrap(), End::Failed(reason));
         // The name is the new mount's, and goes with it.
-        let mut found = find_in(&dir, DEVICE, me()).unwrap();
+        let found = find_in(&dir, DEVICE, me()).unwrap();
         record.ended();
         assert_eq!(found.wait_released().unwrap(), End::Complete);
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
@@ -611,7 +610,7 @@ mod tests {
             .unwrap();
         let mut line = [0; 6];
         holder.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
-        let mut found = find_in(&dir, DEVICE, me()).unwrap();
+        let found = find_in(&dir, DEVICE, me()).unwrap();
         drop(holder.stdin.take());
         assert_eq!(found.wait_released().unwrap(), End::Vanished);
         assert!(holder.wait().is_ok());

@@ -1,9 +1,17 @@
-//! The protocol between a command and the daemon of a mount, over the socket beside the mount's
-//! [record](crate::record).
+//! Between the commands of the program and the daemon of a mount: [records of mounts](record), by
+//! which a command finds the daemon, and the protocol over the socket beside a record.
 //!
 //! A connection carries one request and its reply, each a line of JSON. A request that takes time is
 //! first answered with [`Reply::Working`], at once, so that a working daemon can be distinguished from
 //! one that hangs; replies with the progress may follow. Closing the connection cancels the request.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`record`] | records of mounts |
+//! | [`client`] | the command's side: sends a request, waits for the reply |
+//! | [`server`] | the daemon's side: accepts requests, answers them |
+//! | [`status`] | the status of a mount |
+//! | [`job`] | jobs of a disk cache, and their results |
 //!
 //! Invariants:
 //! 1. Only the owner of the mount and root are answered: other users cannot access the directory of
@@ -14,15 +22,19 @@
 //!
 //! Both sides are the same program, perhaps of different versions: a request carries the version of
 //! the protocol, and a daemon reports a request that it does not understand.
+#![forbid(unsafe_code)]
 
-pub mod cache;
 pub mod client;
+pub mod job;
+pub mod record;
 pub mod server;
+pub mod status;
 
 use cli::Problem;
 use serde::{Deserialize, Serialize};
 
-use crate::status::schema::MountStatus;
+use job::{CacheJob, Tally};
+use status::MountStatus;
 
 /// Version of the protocol. Incremented when earlier versions would misunderstand a request or a
 /// reply; new fields do not change it.
@@ -53,7 +65,7 @@ pub enum Wish {
     /// A change of its branches.
     Branch(Change),
     /// A job of its disk cache.
-    Cache(cache::CacheJob),
+    Cache(CacheJob),
 }
 
 /// A change of the branches.
@@ -102,11 +114,11 @@ pub enum Reply {
     /// The request was accepted and takes time; another reply follows.
     Working,
     /// Progress of a job; another reply follows.
-    Progress(cache::Tally),
+    Progress(Tally),
     /// The status of the mount.
     Status(Box<MountStatus>),
     /// The result of a job.
-    Tally(cache::Tally),
+    Tally(Tally),
     /// The change was made.
     Done,
     /// The request was refused or has failed.

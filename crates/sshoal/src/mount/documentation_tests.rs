@@ -64,7 +64,7 @@ fn tables_of_the_program() -> String {
     keywords.sort_unstable_by_key(|keyword| keyword.to_ascii_lowercase());
     let _ = writeln!(text, "`{}`", keywords.join("` `"));
     text.push_str("\nNot passed to ssh:\n\n");
-    for (keyword, why) in ssh_keywords::withheld() {
+    for (keyword, why) in ssh_keywords::WITHHELD {
         let _ = writeln!(text, "- `{keyword}`: {why}");
     }
     text.push('\n');

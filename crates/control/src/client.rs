@@ -9,27 +9,41 @@ use cli::{Problem, printable};
 use mountinfo::Mount;
 use rustix::process::geteuid;
 
-use super::cache::Tally;
-use super::{MAX_REPLY_BYTES, PROTOCOL, Reply, Request, Wish};
+use crate::job::Tally;
 use crate::record::{self, Found};
-use crate::status;
+use crate::status::MountStatus;
+use crate::{MAX_REPLY_BYTES, PROTOCOL, Reply, Request, Wish};
 
 /// A daemon that does not answer within this time is reported as hung. Usually the answer takes a
 /// millisecond.
-pub const DEADLINE: Duration = Duration::from_secs(2);
+const DEADLINE: Duration = Duration::from_secs(2);
 
 /// Why there is no reply.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Silence {
+    /// The mount is another user's.
+    #[error("mounted by user {0}; only that user and root may query it")]
+    Foreign(u32),
+    /// The mount has no daemon.
+    #[error("no daemon serves this mount; `sshoal umount` removes it")]
+    NoRecord,
     /// The daemon has no socket: its version had none, or the socket could not be created.
+    #[error("the daemon has no control socket; perhaps it is of an older version")]
     NoSocket,
     /// The daemon has just ended.
+    #[error("the daemon has just ended")]
     Ended,
     /// The daemon does not reply.
+    #[error("no reply within {} s", DEADLINE.as_secs())]
     Hangs,
     /// The reply is invalid.
+    #[error("the reply of the daemon was invalid")]
     Garbled,
+    /// The daemon refused the request, or it failed.
+    #[error("{0}")]
+    Refused(Problem),
     /// A system call failed.
+    #[error("{0}")]
     Io(io::Error),
 }
 
@@ -47,48 +61,67 @@ impl From<io::Error> for Silence {
     }
 }
 
-/// Sends a request to the daemon of the record `found`. A long job is waited for without a limit once
-/// the daemon has replied, within [`DEADLINE`], that it is working.
-pub fn ask(found: &Found, wish: Wish) -> Result<Reply, Silence> {
-    follow(found, wish, &mut |_| {})
+/// The mount of sshoal that is visible at `mountpoint`.
+pub fn mount_at(mountpoint: &Path) -> Result<Mount, Problem> {
+    let what = about(mountpoint);
+    let found =
+        mountinfo::find(mountpoint).map_err(|error| Problem::new(&what, error.to_string()))?;
+    let mount = found.ok_or_else(|| {
+        Problem::new(&what, "nothing is mounted here").hint("`sshoal status` lists the mounts")
+    })?;
+    if record::is_ours(&mount) {
+        Ok(mount)
+    } else {
+        let kind = printable(&mount.kind);
+        Err(Problem::new(what, format!("not a mount of sshoal, but of type {kind}")))
+    }
 }
 
-/// Sends a request as [`ask`] does, and calls `progress` with the progress of the job.
-pub fn follow(
-    found: &Found,
-    wish: Wish,
-    progress: &mut dyn FnMut(&Tally),
-) -> Result<Reply, Silence> {
-    let deadline = Instant::now() + DEADLINE;
-    converse(found.connect()?, wish, deadline, progress)
+fn about(mountpoint: &Path) -> String {
+    format!("'{}'", printable(mountpoint))
 }
 
-/// The reply of the daemon of the mount at `mountpoint`; a refusal is an error.
-pub fn ask_mount(
+/// The record of the daemon of `mount`, if this user may query it.
+pub fn find(mount: &Mount) -> Result<Found, Silence> {
+    let me = geteuid().as_raw();
+    match mount.owner.filter(|owner| me != 0 && *owner != me) {
+        Some(owner) => Err(Silence::Foreign(owner)),
+        None => record::find(mount).ok_or(Silence::NoRecord),
+    }
+}
+
+/// The status of the mount of the record `found`.
+pub fn status(found: &Found) -> Result<Box<MountStatus>, Silence> {
+    match ask(found, Wish::Status, &mut |_| {})? {
+        Reply::Status(status) => Ok(status),
+        _ => Err(Silence::Garbled),
+    }
+}
+
+/// Sends a request to the daemon of the mount at `mountpoint`. `expected` extracts the value from the
+/// reply. `progress` is called with the progress of a job.
+pub fn ask_mount<T>(
     mountpoint: &Path,
     wish: Wish,
     progress: &mut dyn FnMut(&Tally),
-) -> Result<Reply, Problem> {
-    let mount = status::find(mountpoint)?;
-    let found = record_of(&mount).map_err(|why| unasked(mountpoint, why))?;
-    match follow(&found, wish, progress) {
-        Ok(Reply::Refused(problem)) => Err(problem.escaped()),
-        Ok(reply) => Ok(reply),
-        Err(why) => Err(unasked(mountpoint, status::silence(&why))),
-    }
+    expected: impl FnOnce(Reply) -> Option<T>,
+) -> Result<T, Problem> {
+    let mount = mount_at(mountpoint)?;
+    let reply = find(&mount).and_then(|found| ask(&found, wish, progress));
+    reply.and_then(|reply| expected(reply).ok_or(Silence::Garbled)).map_err(|why| match why {
+        Silence::Refused(problem) => problem.escaped(),
+        why => Problem::new(about(mountpoint), why.to_string()),
+    })
 }
 
-fn record_of(mount: &Mount) -> Result<Found, String> {
-    let me = geteuid().as_raw();
-    match mount.owner.filter(|owner| me != 0 && *owner != me) {
-        Some(owner) => Err(status::whose(owner)),
-        None => record::find(mount).ok_or_else(status::no_record),
+/// Sends a request. A long job is waited for without a limit once the daemon has replied, within
+/// [`DEADLINE`], that it is working.
+fn ask(found: &Found, wish: Wish, progress: &mut dyn FnMut(&Tally)) -> Result<Reply, Silence> {
+    let deadline = Instant::now() + DEADLINE;
+    match converse(found.connect()?, wish, deadline, progress)? {
+        Reply::Refused(problem) => Err(Silence::Refused(problem)),
+        reply => Ok(reply),
     }
-}
-
-/// The error for a mount whose daemon did not answer, with the reason.
-pub fn unasked(mountpoint: &Path, why: String) -> Problem {
-    Problem::new(format!("'{}'", printable(mountpoint)), why)
 }
 
 fn converse(
@@ -205,6 +238,15 @@ mod tests {
             converse(ours, Wish::Status, Instant::now() + Duration::from_secs(60), &mut |_| {});
         assert!(matches!(result, Err(Silence::Garbled)), "{result:?}");
         daemon.join().unwrap();
+    }
+
+    #[test]
+    fn what_is_no_mount_of_ours_is_refused() {
+        let other = mount_at(Path::new("/proc")).unwrap_err().to_string();
+        assert!(other.contains("not a mount of sshoal, but of type proc"), "{other}");
+        let dir = tempfile::tempdir().unwrap();
+        let nothing = mount_at(dir.path()).unwrap_err().to_string();
+        assert!(nothing.contains("nothing is mounted here\n  `sshoal status`"), "{nothing}");
     }
 
     #[test]

@@ -14,9 +14,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::cache::{CacheJob, Tally};
-use super::{Change, MAX_REQUEST_BYTES, PROTOCOL, Reply, Request, Wish};
-use crate::status::schema::MountStatus;
+use crate::job::{CacheJob, Tally};
+use crate::status::MountStatus;
+use crate::{Change, MAX_REQUEST_BYTES, PROTOCOL, Reply, Request, Wish};
 
 /// Maximum number of connections. Further ones wait in the kernel until one is closed.
 const MAX_CONNECTIONS: usize = 16;
@@ -92,45 +92,38 @@ async fn converse(stream: UnixStream, mount: Arc<dyn Asked>) {
         (true, Ok(Ok(wish))) => Ok(wish),
     };
     let reply = match wish {
-        Err(problem) => Reply::Refused(problem),
-        Ok(Wish::Status) => Reply::Status(Box::new(mount.status())),
+        Err(problem) => Some(Reply::Refused(problem)),
+        Ok(Wish::Status) => Some(Reply::Status(Box::new(mount.status()))),
         Ok(Wish::Branch(change)) => {
-            if say(&mut writer, &Reply::Working).await.is_err() {
-                return;
-            }
-            let hung_up = async {
-                // The client sends nothing more, so anything received means that it has ended.
-                let _ = reader.read_u8().await;
-            };
-            tokio::select! {
-                changed = mount.change(change) => changed.map_or_else(Reply::Refused, |()| Reply::Done),
-                () = hung_up => return,
-            }
+            let changed = async |_| mount.change(change).await.map(|()| Reply::Done);
+            work(&mut reader, &mut writer, changed).await
         }
-        Ok(Wish::Cache(job)) => match follow(&mut reader, &mut writer, job, &mount).await {
-            Some(reply) => reply,
-            None => return,
-        },
+        Ok(Wish::Cache(job)) => {
+            let done = async |told| mount.cache(job, told).await.map(Reply::Tally);
+            work(&mut reader, &mut writer, done).await
+        }
     };
-    if let Err(error) = say(&mut writer, &reply).await {
+    if let Some(reply) = reply
+        && let Err(error) = say(&mut writer, &reply).await
+    {
         tracing::debug!(%error, "cannot send a reply over the control socket");
     }
 }
 
-/// Runs `job`, and sends its progress to the peer. `None` if the peer has closed the connection.
-async fn follow(
+/// Runs `task`, and sends its progress to the peer. `None` if the peer has closed the connection.
+async fn work(
     reader: &mut (impl AsyncBufReadExt + Unpin),
     writer: &mut (impl AsyncWriteExt + Unpin),
-    job: CacheJob,
-    mount: &Arc<dyn Asked>,
+    task: impl AsyncFnOnce(watch::Sender<Tally>) -> Result<Reply, Problem>,
 ) -> Option<Reply> {
     say(writer, &Reply::Working).await.ok()?;
     let (told, mut heard) = watch::channel(Tally::default());
-    let mut job = mount.cache(job, told);
+    let mut task = std::pin::pin!(task(told));
+    // The client sends nothing more, so anything received means that it has ended.
     let mut hung_up = std::pin::pin!(reader.read_u8());
     loop {
         tokio::select! {
-            done = &mut job => return Some(done.map_or_else(Reply::Refused, Reply::Tally)),
+            done = &mut task => return Some(done.unwrap_or_else(Reply::Refused)),
             _ = &mut hung_up => return None,
             Ok(()) = heard.changed() => {
                 let tally = heard.borrow_and_update().clone();
