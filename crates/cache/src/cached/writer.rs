@@ -48,8 +48,8 @@ pub(crate) enum Job {
     List(Arc<PendingListing>, PendingWork),
 }
 
-/// A content of which bytes were fetched. Its parts are dropped in their order, so that a caller that
-/// waits for the end of the job finds the content released.
+/// A content of which bytes were fetched. Its parts are dropped in their order, so that a caller
+/// that waits for the end of the job finds the content released.
 pub(crate) struct Fetched {
     pub(crate) fetch: Arc<Fetch>,
     /// The server's last attributes of the file, and when they were requested.

@@ -66,7 +66,8 @@ impl Shared {
     }
 
     /// The content with this digest of any kind, if it is in the store. By digests of other kinds
-    /// than BLAKE3 it is found after they were computed, in a store with [`StoreConfig::aliases`].
+    /// than BLAKE3 it is found after they were computed, in a store with aliases
+    /// ([`crate::StoreConfig`]).
     pub fn content_of(&self, kind: DigestKind, value: &[u8]) -> Option<Digest> {
         let digest = if kind == DigestKind::Blake3 {
             Digest::from_bytes(value.try_into().ok()?)
