@@ -23,7 +23,6 @@ pub enum FileKind {
 
 impl FileKind {
     /// The type in the `S_IFMT` bits of a mode; `None` if those bits are invalid.
-    #[must_use]
     pub fn from_mode(mode: u32) -> Option<FileKind> {
         Some(match mode & libc::S_IFMT {
             libc::S_IFREG => FileKind::Regular,
@@ -38,7 +37,6 @@ impl FileKind {
     }
 
     /// The `S_IFMT` bits of this type.
-    #[must_use]
     pub fn mode_bits(self) -> u32 {
         match self {
             FileKind::Regular => libc::S_IFREG,
@@ -64,13 +62,11 @@ pub struct Timestamp {
 
 impl Timestamp {
     /// A time of whole seconds, the only kind that SFTP version 3 carries.
-    #[must_use]
     pub fn from_secs(secs: i64) -> Timestamp {
         Timestamp { secs, nanos: 0 }
     }
 
     /// The current time of the local clock.
-    #[must_use]
     pub fn now() -> Timestamp {
         SystemTime::now().into()
     }
@@ -122,13 +118,11 @@ pub struct Attr {
 
 impl Attr {
     /// `st_mode`: kind and permission bits together.
-    #[must_use]
     pub fn mode(&self) -> u32 {
         self.kind.mode_bits() | self.perm
     }
 
     /// Whether it is a directory.
-    #[must_use]
     pub fn is_dir(&self) -> bool {
         self.kind == FileKind::Directory
     }
@@ -136,7 +130,6 @@ impl Attr {
     /// Whether a file with the attributes `before` earlier and `after` later may have had these in
     /// between, while it was written: size and mtime do not decrease, and all others but atime are
     /// equal.
-    #[must_use]
     pub fn is_between(&self, before: &Attr, after: &Attr) -> bool {
         let fixed = |attr: &Attr| (attr.kind, attr.perm, attr.uid, attr.gid);
         fixed(self) == fixed(before)
@@ -167,7 +160,6 @@ pub struct AttrChange {
 
 impl AttrChange {
     /// Whether no attribute is to be set.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == AttrChange::default()
     }

@@ -20,7 +20,6 @@ macro_rules! errnos {
             pub const $name: Errno = Errno(libc::$name);)*
 
             /// The symbolic name, such as `"ENOENT"`, if this crate defines it.
-            #[must_use]
             pub fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $(libc::$name => Some(stringify!($name)),)*
@@ -41,13 +40,11 @@ errnos! {
 
 impl Errno {
     /// The error with this number; `EIO` for a number out of range.
-    #[must_use]
     pub fn from_raw(raw: i32) -> Errno {
         if (1..4096).contains(&raw) { Errno(raw) } else { Errno::EIO }
     }
 
     /// The number, as in `errno(3)`.
-    #[must_use]
     pub fn raw(self) -> i32 {
         self.0
     }

@@ -22,13 +22,11 @@ impl<'a> OpenGuard<'a> {
     }
 
     /// The handle, still guarded.
-    #[must_use]
     pub fn fh(&self) -> Fh {
         self.fh
     }
 
     /// Ends the guard: the caller has to close the handle.
-    #[must_use]
     pub fn take(mut self) -> Fh {
         self.is_taken = true;
         self.fh
@@ -59,13 +57,11 @@ impl<'a> DirGuard<'a> {
     }
 
     /// The handle, still guarded.
-    #[must_use]
     pub fn dh(&self) -> Dh {
         self.dh
     }
 
     /// Ends the guard: the caller has to close the handle.
-    #[must_use]
     pub fn take(mut self) -> Dh {
         self.is_taken = true;
         self.dh
@@ -90,13 +86,11 @@ pub struct OwnedFh {
 
 impl OwnedFh {
     /// Takes ownership of a handle that `remote` has opened.
-    #[must_use]
     pub fn new(remote: Arc<dyn Remote>, fh: Fh) -> OwnedFh {
         OwnedFh { remote, fh, is_finished: AtomicBool::new(false) }
     }
 
     /// The handle.
-    #[must_use]
     pub fn fh(&self) -> Fh {
         self.fh
     }

@@ -60,7 +60,6 @@ impl Name {
     }
 
     /// The bytes.
-    #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -93,7 +92,6 @@ pub struct RemotePath(Vec<u8>);
 
 impl RemotePath {
     /// The root.
-    #[must_use]
     pub fn root() -> RemotePath {
         RemotePath::default()
     }
@@ -119,7 +117,6 @@ impl RemotePath {
     }
 
     /// The path of `name` in this directory.
-    #[must_use]
     pub fn join(&self, name: &Name) -> RemotePath {
         let mut path = RemotePath(Vec::with_capacity(self.0.len() + 1 + name.0.len()));
         path.0.extend_from_slice(&self.0);
@@ -136,7 +133,6 @@ impl RemotePath {
     }
 
     /// The directory that contains this path; `None` for the root.
-    #[must_use]
     pub fn parent(&self) -> Option<RemotePath> {
         if self.is_root() {
             return None;
@@ -146,7 +142,6 @@ impl RemotePath {
     }
 
     /// The last name; `None` for the root.
-    #[must_use]
     pub fn file_name(&self) -> Option<Name> {
         if self.is_root() {
             return None;
@@ -156,19 +151,16 @@ impl RemotePath {
     }
 
     /// Whether this path is `top` or below it.
-    #[must_use]
     pub fn is_within(&self, top: &RemotePath) -> bool {
         self.rest(top).is_some()
     }
 
     /// Whether this path is below `top`.
-    #[must_use]
     pub fn is_below(&self, top: &RemotePath) -> bool {
         self.rest(top).is_some_and(|rest| !rest.is_empty())
     }
 
     /// This path after a rename of `from` to `to`; `None` if it is not within `from`.
-    #[must_use]
     pub fn moved(&self, from: &RemotePath, to: &RemotePath) -> Option<RemotePath> {
         let rest = self.rest(from)?;
         let parts = [to.as_bytes(), rest].into_iter().filter(|part| !part.is_empty());
@@ -191,13 +183,11 @@ impl RemotePath {
     }
 
     /// Whether this path is the root.
-    #[must_use]
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
     }
 
     /// The bytes, without a leading `/`.
-    #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }

@@ -35,7 +35,6 @@ const FORMAT: [(u32, u32); 22] = [
 ];
 
 /// Whether a terminal would not simply show `char`.
-#[must_use]
 pub fn is_unprintable(char: char) -> bool {
     let code = u32::from(char);
     char.is_control()
@@ -61,7 +60,6 @@ pub fn write_printable(out: &mut impl Write, bytes: &[u8], kept: &[char]) -> fmt
 }
 
 /// `bytes` as one printable line.
-#[must_use]
 pub fn printable(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     // Writing to a string does not fail.
@@ -71,7 +69,6 @@ pub fn printable(bytes: &[u8]) -> String {
 
 /// `bytes` as printable text with its newlines and tabs. Carriage returns, which a terminal in raw
 /// mode adds, are removed.
-#[must_use]
 pub fn printable_lines(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     let _ = write_printable(&mut text, bytes, &['\n', '\t', '\r']);
@@ -118,7 +115,6 @@ fn is_beginning(bytes: &[u8]) -> bool {
 
 /// Replaces unprintable characters in a JSON text by JSON's own escapes: a parser reads the same
 /// value, and the text is safe for a terminal.
-#[must_use]
 pub fn printable_json(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for char in json.chars() {

@@ -45,13 +45,11 @@ pub enum Access {
 
 impl Access {
     /// Whether reads are allowed.
-    #[must_use]
     pub fn reads(self) -> bool {
         self != Access::Write
     }
 
     /// Whether writes are allowed.
-    #[must_use]
     pub fn writes(self) -> bool {
         self != Access::Read
     }
@@ -83,7 +81,6 @@ pub struct OpenFlags {
 
 impl OpenFlags {
     /// Opens an existing file without changing it.
-    #[must_use]
     pub fn existing(access: Access) -> OpenFlags {
         OpenFlags { access, create: Create::Never, truncate: false, append: false }
     }
@@ -106,7 +103,6 @@ pub struct Data(Vec<Bytes>);
 
 impl Data {
     /// No bytes, which means end of file.
-    #[must_use]
     pub fn new() -> Data {
         Data::default()
     }
@@ -133,7 +129,6 @@ impl Data {
     }
 
     /// The bytes of `range`, which must be within the data. Nothing is copied.
-    #[must_use]
     pub fn slice(&self, range: std::ops::Range<usize>) -> Data {
         let mut slice = Data::new();
         let mut at = 0;
@@ -150,25 +145,21 @@ impl Data {
     }
 
     /// The buffers in order; none is empty.
-    #[must_use]
     pub fn pieces(&self) -> &[Bytes] {
         &self.0
     }
 
     /// The number of bytes.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.0.iter().map(Bytes::len).sum()
     }
 
     /// Whether there are no bytes.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Copies all bytes into one vector.
-    #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         self.0.concat()
     }

@@ -8,7 +8,6 @@
 //! for all of them.
 
 /// `bytes` as one word for any login shell; `None` if they contain a newline or NUL.
-#[must_use]
 pub fn quote(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut word = Vec::with_capacity(bytes.len() + 2);
     word.push(b'\'');

@@ -55,13 +55,11 @@ impl<T> Table<T> {
     }
 
     /// The number of objects.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.open.lock().len()
     }
 
     /// Whether the table is empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -29,7 +29,6 @@ const MOST: usize = 10_000;
 /// The usage of some processes and their descendants since they began. Processes that do not
 /// exist have none; each process is counted once. The peak of memory is the sum of the peaks of
 /// the living processes, since their beginning or the last [`forget_peak`].
-#[must_use]
 pub fn tree_usage(pids: &[u32]) -> Usage {
     let mut usage = Usage::default();
     for _ in 0..ATTEMPTS {
@@ -43,7 +42,6 @@ pub fn tree_usage(pids: &[u32]) -> Usage {
 }
 
 /// The usage from `before` to `after`, never negative; the peak of memory is that of `after`.
-#[must_use]
 pub fn since(before: &Usage, after: &Usage) -> Usage {
     Usage {
         user_s: (after.user_s - before.user_s).max(0.0),
@@ -54,7 +52,6 @@ pub fn since(before: &Usage, after: &Usage) -> Usage {
 }
 
 /// The sum of two periods of the same processes.
-#[must_use]
 pub fn after(one: Usage, other: Usage) -> Usage {
     Usage {
         peak_memory_bytes: one.peak_memory_bytes.max(other.peak_memory_bytes),
@@ -63,7 +60,6 @@ pub fn after(one: Usage, other: Usage) -> Usage {
 }
 
 /// The sum of processes that run at the same time.
-#[must_use]
 pub fn plus(one: Usage, other: Usage) -> Usage {
     Usage {
         user_s: one.user_s + other.user_s,
@@ -83,7 +79,6 @@ pub fn forget_peak(pids: &[u32]) {
 
 /// A daemon that leads its process group, first, the members of the group, and the descendants of all.
 /// sshfs starts ssh as a process of its group of which it is not the parent.
-#[must_use]
 pub(crate) fn family(daemon: u32) -> Vec<u32> {
     let daemon = daemon.cast_signed();
     let members = with_descendants(|stat| stat.pid == daemon || stat.pgrp == daemon);
@@ -94,7 +89,6 @@ pub(crate) fn family(daemon: u32) -> Vec<u32> {
 
 /// Sum of the peaks of a process and its descendants. It follows the kernel's lists of children,
 /// which may miss a new one, and so is cheap enough for a look during a measurement.
-#[must_use]
 pub(crate) fn peak_memory_bytes(pid: u32) -> u64 {
     listed(pid).into_iter().map(peak_of).sum()
 }

@@ -97,7 +97,6 @@ pub enum Verdict {
 
 impl Verdict {
     /// The words for a reader.
-    #[must_use]
     pub fn words(self) -> &'static str {
         match self {
             Verdict::Matters => "matters here",

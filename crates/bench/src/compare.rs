@@ -82,7 +82,6 @@ pub enum Verdict {
 
 impl Verdict {
     /// Whether it makes a comparison fail, for a subject that is judged.
-    #[must_use]
     pub fn is_regression(self) -> bool {
         matches!(self, Verdict::WrongData | Verdict::FailsNow | Verdict::Regression)
     }
@@ -91,7 +90,6 @@ impl Verdict {
 impl Comparison {
     /// Whether anything that is judged became worse by more than noise and tolerance: what the exit
     /// status is made from.
-    #[must_use]
     pub fn regressed(&self) -> bool {
         self.regressions().next().is_some()
     }
@@ -104,7 +102,6 @@ impl Comparison {
 
 /// Compares two runs, figure by figure. `tolerance` is the part by which a figure may be worse
 /// (0.1: a rate of 90 % of the old one, or a time longer by the inverse of that).
-#[must_use]
 pub fn compare(old: &Results, new: &Results, tolerance: f64) -> Comparison {
     let (before, after) = (summarize(old), summarize(new));
     let noise = BetweenRuns::of(old, new);

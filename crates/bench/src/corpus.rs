@@ -48,7 +48,6 @@ pub fn file(corpus: &Path, name: &str, bytes: u64, seed: u64) -> Result<PathBuf,
 
 /// The time of change of the data of all workloads: long ago, as that of most files that are read. A
 /// cache cannot trust the attributes of a file that was changed a moment ago.
-#[must_use]
 pub fn last_changed() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_700_000_000)
 }
@@ -81,7 +80,6 @@ pub fn digest_file(path: &Path) -> io::Result<String> {
 }
 
 /// SHA-256 of what [`file()`] makes, without a file.
-#[must_use]
 pub fn digest_content(seed: u64, bytes: u64) -> String {
     let content = Content::new(seed);
     digest_blocks(bytes, |block, buffer| content.fill(block, buffer))
@@ -102,7 +100,6 @@ pub fn digest_blocks(bytes: u64, fill: impl Fn(u64, &mut [u8])) -> String {
 }
 
 /// Bytes in hexadecimal.
-#[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

@@ -61,7 +61,6 @@ const PROGRAMS: [(&str, &str); 16] = [
 /// Describes this machine and the server's. What cannot be found out is empty, and fails no run.
 ///
 /// Versions are those of the installed programs that a run may use; subjects add their own.
-#[must_use]
 pub fn gather(scratch: &Path, server: &Server, executor: &Executor) -> Environment {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let mounts = mount_table::Table::open().and_then(|mut table| table.read()).unwrap_or_default();

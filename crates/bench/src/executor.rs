@@ -63,19 +63,16 @@ impl From<Command> for Program {
 
 impl Program {
     /// Sets its standard input.
-    #[must_use]
     pub fn stdin(self, stdin: impl Into<Stdio>) -> Program {
         Program { stdin: Some(stdin.into()), ..self }
     }
 
     /// Sets its standard output.
-    #[must_use]
     pub fn stdout(self, stdout: impl Into<Stdio>) -> Program {
         Program { stdout: Some(stdout.into()), ..self }
     }
 
     /// Sets its standard error.
-    #[must_use]
     pub fn stderr(self, stderr: impl Into<Stdio>) -> Program {
         Program { stderr: Some(stderr.into()), ..self }
     }
@@ -138,7 +135,6 @@ impl Executor {
     ///
     /// # Panics
     /// When this process cannot have another descriptor.
-    #[must_use]
     pub fn new() -> Executor {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let bell = bell.expect("a descriptor for the interrupt");
@@ -156,19 +152,16 @@ impl Executor {
     }
 
     /// Whether [`Executor::interrupt`] was called.
-    #[must_use]
     pub fn is_interrupted(&self) -> bool {
         self.interrupt.raised.load(Ordering::SeqCst)
     }
 
     /// An executor without the interrupt of this one: to unmount and clean up after it.
-    #[must_use]
     pub fn for_cleanup(&self) -> Executor {
         Executor { left_behind: self.left_behind.clone(), ..Executor::new() }
     }
 
     /// Programs that stayed for two seconds after SIGKILL, so far.
-    #[must_use]
     pub fn left_behind(&self) -> Vec<String> {
         self.left_behind.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -282,7 +275,6 @@ fn start(program: Program, [stdout, stderr]: [&Kept; 2]) -> std::io::Result<Chil
 }
 
 /// The path of a program: `name` itself if it has a directory, or the first match in `PATH`.
-#[must_use]
 pub fn find_program(name: impl Into<PathBuf>) -> Option<PathBuf> {
     use rustix::fs::{Access, access};
     let name = name.into();
@@ -297,7 +289,6 @@ pub fn find_program(name: impl Into<PathBuf>) -> Option<PathBuf> {
 }
 
 /// The last lines of a program's output, safe for a terminal.
-#[must_use]
 pub fn last_words(bytes: &[u8]) -> String {
     const LINES: usize = 6;
     const CHARACTERS: usize = 1000;

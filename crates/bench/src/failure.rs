@@ -49,7 +49,6 @@ impl Failure {
     }
 
     /// A deadline that has passed.
-    #[must_use]
     pub fn timed_out(limit: Duration) -> Failure {
         Failure::TimedOut { limit_s: limit.as_secs_f64() }
     }

@@ -44,13 +44,11 @@ impl Default for LinkSpec {
 
 impl LinkSpec {
     /// Nothing added.
-    #[must_use]
     pub fn loopback() -> LinkSpec {
         LinkSpec { name: "loopback".to_owned(), rtt: None, rate_bytes_per_s: None }
     }
 
     /// For the forwarder; `None` when nothing is added, and none is needed.
-    #[must_use]
     pub fn options(&self) -> Option<LinkOptions> {
         let LinkSpec { rtt, rate_bytes_per_s, .. } = *self;
         let added = rtt.is_some() || rate_bytes_per_s.is_some();

@@ -31,7 +31,6 @@ pub enum Unit {
 
 impl Unit {
     /// Whether a greater value is a better one.
-    #[must_use]
     pub fn more_is_better(self) -> bool {
         matches!(self, Unit::BytesPerSecond | Unit::PerSecond)
     }

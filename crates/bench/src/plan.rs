@@ -105,7 +105,6 @@ impl Refusal {
     }
 
     /// What the user can do about it.
-    #[must_use]
     pub fn hint(&self) -> Option<&str> {
         self.hint.as_deref()
     }

@@ -41,7 +41,6 @@ struct Tally {
 
 impl Progress {
     /// On standard error: a bar if it is a terminal, else lines.
-    #[must_use]
     pub fn on_stderr() -> Progress {
         if !std::io::stderr().is_terminal() {
             return Progress::new(Shown::Lines(Box::new(std::io::stderr())));
@@ -56,13 +55,11 @@ impl Progress {
     }
 
     /// Nothing is shown.
-    #[must_use]
     pub fn hidden() -> Progress {
         Progress::new(Shown::Nowhere)
     }
 
     /// Lines to somewhere else.
-    #[must_use]
     pub fn lines(to: impl Write + Send + 'static) -> Progress {
         Progress::new(Shown::Lines(Box::new(to)))
     }

@@ -20,25 +20,21 @@ use view::View;
 
 /// One self-contained page: tables, charts, environment and method. It needs no script and no
 /// network, and follows the reader's light or dark theme.
-#[must_use]
 pub fn html(results: &Results) -> String {
     html::page(&document::document(&View::of(results)))
 }
 
 /// The tables in GitHub's Markdown.
-#[must_use]
 pub fn markdown(results: &Results) -> String {
     markdown::markdown(&document::document(&View::of(results)))
 }
 
 /// The tables for a terminal of 100 columns.
-#[must_use]
 pub fn text(results: &Results) -> String {
     text::text(&document::document(&View::of(results)))
 }
 
 /// Text from outside, safe for a terminal: control characters as escapes.
-#[must_use]
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {

@@ -124,7 +124,6 @@ pub struct SubjectInfo {
 
 impl SubjectInfo {
     /// One without a version or a cipher, so far.
-    #[must_use]
     pub fn new(name: &str, kind: &str, command: impl Into<String>) -> SubjectInfo {
         SubjectInfo {
             name: name.to_owned(),
@@ -138,7 +137,6 @@ impl SubjectInfo {
 
     /// Whether it is on this machine before it is measured: nothing is started anew, and what it
     /// shows is its storage itself.
-    #[must_use]
     pub fn is_there(&self) -> bool {
         matches!(self.kind.as_str(), "local" | "target")
     }

@@ -108,7 +108,6 @@ impl Server {
 
     /// The same, with errands to its directory that end when this executor is interrupted. A host's
     /// do so anyway.
-    #[must_use]
     pub fn with_executor(mut self, executor: &Executor) -> Server {
         self.storage = self.storage.clone().with_executor(executor);
         self
@@ -150,7 +149,6 @@ impl Server {
     }
 
     /// An `ssh` with all options and the host, ready for the remote command.
-    #[must_use]
     pub fn ssh(&self, cipher: Option<&str>) -> Command {
         let mut command = Command::new("ssh");
         command.args(self.ssh_options(cipher)).arg(&self.destination);
@@ -159,7 +157,6 @@ impl Server {
 
     /// `-F FILE -o KEY=VALUE …`, as ssh, scp and sftp take them. Each is a word of its own, which
     /// may have spaces in it.
-    #[must_use]
     pub fn ssh_options(&self, cipher: Option<&str>) -> Vec<OsString> {
         let mut options = self.options.clone();
         if let Some(cipher) = cipher {
@@ -169,27 +166,23 @@ impl Server {
     }
 
     /// The host as scp, sshfs and rsync want it.
-    #[must_use]
     pub fn destination(&self) -> &str {
         &self.destination
     }
 
     /// The name of the same machine over a second link that is as fast as the first; `None` for a
     /// host.
-    #[must_use]
     pub fn second_destination(&self) -> Option<&str> {
         self.is_private().then_some(SECOND)
     }
 
     /// The directory on it.
-    #[must_use]
     pub fn storage(&self) -> &dyn Storage {
         &self.storage
     }
 
     /// What sshd and all that it has started have used so far, ended ones included; `None` for a
     /// host.
-    #[must_use]
     pub fn usage(&self) -> Option<Usage> {
         match &self.machine {
             Machine::Private { sshd, .. } => Some(account::tree_usage(&[sshd.pid()?])),
@@ -200,7 +193,6 @@ impl Server {
     /// The link as it was asked for and measured. Of a host it is ssh over the link that was
     /// measured: the round trip of a byte through `ssh HOST cat`, and what
     /// `ssh HOST 'cat /dev/zero'` brings.
-    #[must_use]
     pub fn link_report(&self) -> LinkReport {
         self.link_report.clone()
     }
@@ -211,7 +203,6 @@ impl Server {
     }
 
     /// Whether it is a private one, on this machine.
-    #[must_use]
     pub fn is_private(&self) -> bool {
         matches!(self.machine, Machine::Private { .. })
     }

@@ -16,7 +16,6 @@ pub enum Scale {
 
 impl Scale {
     /// As the command line has it.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Scale::Quick => "quick",
@@ -53,7 +52,6 @@ pub struct Size {
 
 impl Size {
     /// The usual quantities of a scale.
-    #[must_use]
     pub fn of(scale: Scale) -> Size {
         let (file_bytes, random_seconds, ciphers): (_, _, &[&str]) = match scale {
             Scale::Quick => (24 << 20, 0.2, &["aes128-gcm@openssh.com"]),

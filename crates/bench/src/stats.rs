@@ -27,7 +27,6 @@ pub use warnings::warnings;
 
 /// One summary for each measure and subject with samples, in the order of the measures, then of
 /// the subjects.
-#[must_use]
 pub fn summarize(results: &Results) -> Vec<Summary> {
     let index = Index::of(results);
     let noise = Noise::of(results, &index);
@@ -119,7 +118,6 @@ pub struct FailureLine {
 }
 
 /// All failures of a run: wrong data first, then in the order in which they happened.
-#[must_use]
 pub fn failures(results: &Results) -> Vec<FailureLine> {
     let mut lines: Vec<FailureLine> = Vec::new();
     for sample in &results.samples {
@@ -164,7 +162,6 @@ pub struct Cell<'a> {
 
 impl<'a> Index<'a> {
     /// Of all samples of a run.
-    #[must_use]
     pub fn of(results: &'a Results) -> Index<'a> {
         let mut by_measure: HashMap<&str, HashMap<&str, Cell<'a>>> = HashMap::new();
         for sample in &results.samples {
@@ -175,19 +172,16 @@ impl<'a> Index<'a> {
     }
 
     /// What was sampled of one measure of one subject, if it ever was.
-    #[must_use]
     pub fn cell(&self, measure: &str, subject: &str) -> Option<&Cell<'a>> {
         self.by_measure.get(measure)?.get(subject)
     }
 
     /// The values of one measure of one subject, in the order of the rounds.
-    #[must_use]
     pub fn values(&self, measure: &str, subject: &str) -> Vec<f64> {
         self.cell(measure, subject).map(Cell::values).unwrap_or_default()
     }
 
     /// How many times better `subject` was than `reference`, for each round that has both.
-    #[must_use]
     pub fn ratios(&self, measure: &Measure, subject: &str, reference: &str) -> Vec<f64> {
         let cells = (self.cell(&measure.id, subject), self.cell(&measure.id, reference));
         let (Some(ours), Some(theirs)) = cells else { return Vec::new() };
@@ -216,13 +210,11 @@ impl<'a> Cell<'a> {
     }
 
     /// The values, in the order of the rounds.
-    #[must_use]
     pub fn values(&self) -> Vec<f64> {
         self.measured().map(|measured| measured.value).collect()
     }
 
     /// How many samples have no value.
-    #[must_use]
     pub fn failed(&self) -> usize {
         self.failed
     }
@@ -241,7 +233,6 @@ const LEAST_ROUNDS: usize = 3;
 
 /// How many times better `value` is than `reference`; above 1 is better, for any unit.
 /// `None` unless both are above 0.
-#[must_use]
 pub fn ratio_of(value: f64, reference: f64, unit: Unit) -> Option<f64> {
     let ratio = if unit.more_is_better() { value / reference } else { reference / value };
     (value > 0.0 && reference > 0.0 && ratio.is_finite() && ratio > 0.0).then_some(ratio)
@@ -251,7 +242,6 @@ pub fn ratio_of(value: f64, reference: f64, unit: Unit) -> Option<f64> {
 ///
 /// It is significant when there are at least three rounds, the whole interval is on one side of 1,
 /// and the median is beyond the control's noise.
-#[must_use]
 pub fn compare_in_rounds(
     index: &Index<'_>,
     noise: Option<&Noise>,

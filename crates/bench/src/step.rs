@@ -36,7 +36,6 @@ pub struct StepContext<'a> {
 
 impl StepContext<'_> {
     /// How the subject is used.
-    #[must_use]
     pub fn access(&self) -> Access<'_> {
         self.session.access()
     }

@@ -76,7 +76,6 @@ enum Reach {
 
 impl Directory {
     /// The local directory `root`, which exists.
-    #[must_use]
     pub fn new(name: impl Into<String>, root: impl Into<PathBuf>) -> Directory {
         let (name, root) = (name.into(), root.into());
         Directory { name, root, reach: Reach::Here, executor: Executor::new() }
@@ -93,14 +92,12 @@ impl Directory {
 
     /// The same, with errands that end when this executor is interrupted. Without it, nothing
     /// interrupts them.
-    #[must_use]
     pub fn with_executor(self, executor: &Executor) -> Directory {
         Directory { executor: executor.clone(), ..self }
     }
 
     /// The same, which is a mount that may hang: this process never touches it, and
     /// [`Storage::local`] is `None`.
-    #[must_use]
     pub fn mounted(self) -> Directory {
         Directory { reach: Reach::Mounted, ..self }
     }

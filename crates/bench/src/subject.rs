@@ -127,7 +127,6 @@ pub enum AccessKind {
 
 impl Access<'_> {
     /// Its kind.
-    #[must_use]
     pub fn kind(&self) -> AccessKind {
         match self {
             Access::Directory(_) => AccessKind::Directory,

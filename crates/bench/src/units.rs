@@ -14,7 +14,6 @@ pub struct Scale {
 }
 
 /// The scale in which values of a unit are shown.
-#[must_use]
 pub fn scale(unit: Unit) -> Scale {
     match unit {
         Unit::BytesPerSecond => Scale { unit: "MB/s", short: "MB/s", one: 1e6 },
@@ -26,14 +25,12 @@ pub fn scale(unit: Unit) -> Scale {
 
 impl Scale {
     /// Formats a value of the results in this scale.
-    #[must_use]
     pub fn show(self, value: f64) -> String {
         significant(value / self.one)
     }
 }
 
 /// Formats with three significant digits, never with an exponent; thousands are grouped.
-#[must_use]
 pub fn significant(value: f64) -> String {
     if !value.is_finite() {
         return "–".to_owned();
@@ -65,19 +62,16 @@ fn grouped(number: &str) -> String {
 }
 
 /// Formats a ratio: `1.82×`.
-#[must_use]
 pub fn ratio(value: f64) -> String {
     format!("{}×", significant(value))
 }
 
 /// Formats a fraction of 1 as a percentage.
-#[must_use]
 pub fn percent(part: f64) -> String {
     format!("{} %", significant(part * 100.0))
 }
 
 /// Formats microseconds as µs, ms or s.
-#[must_use]
 pub fn duration_us(us: f64) -> String {
     match us {
         us if us < 1e3 => format!("{} µs", significant(us)),
@@ -87,7 +81,6 @@ pub fn duration_us(us: f64) -> String {
 }
 
 /// Formats bytes per second as bits per second, as link rates are given.
-#[must_use]
 pub fn bit_rate(bytes_per_s: f64) -> String {
     match bytes_per_s * 8.0 {
         bits if bits < 1e6 => format!("{} kbit/s", significant(bits / 1e3)),
@@ -97,13 +90,11 @@ pub fn bit_rate(bytes_per_s: f64) -> String {
 }
 
 /// Formats bytes as MiB, without the unit.
-#[must_use]
 pub fn mebibytes(bytes: u64) -> String {
     significant(bytes as f64 / f64::from(1 << 20))
 }
 
 /// Formats the seconds of a whole run: `1 h 5 min`.
-#[must_use]
 pub fn run_time(seconds: f64) -> String {
     let whole = seconds.max(0.0).round() as u64;
     match whole {
@@ -114,7 +105,6 @@ pub fn run_time(seconds: f64) -> String {
 }
 
 /// A count and its noun: `1 round`, `2 rounds`.
-#[must_use]
 pub fn counted(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
@@ -158,7 +148,6 @@ pub fn parse_percent(text: &str) -> Result<f64, String> {
 }
 
 /// A number of bytes in binary units with two or three digits: `1.5 MiB`, `64 MiB`.
-#[must_use]
 pub fn binary_size(bytes: u64) -> String {
     let units = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units.into_iter().find(|&(unit, _)| bytes >= unit) {

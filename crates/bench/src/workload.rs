@@ -27,7 +27,6 @@ use crate::storage::Storage;
 use crate::subject::{AccessKind, Tuning};
 
 /// All workloads, in the order in which they run and are reported.
-#[must_use]
 pub fn all() -> Vec<Box<dyn Workload>> {
     vec![
         Box::<iozone::Iozone>::default(),
@@ -132,31 +131,26 @@ impl Step {
     }
 
     /// The step for connections like this.
-    #[must_use]
     pub fn with_tuning(self, tuning: Tuning) -> Step {
         Step { tuning, ..self }
     }
 
     /// The step with a multiple of the deadline.
-    #[must_use]
     pub fn with_deadline(self, factor: f64) -> Step {
         Step { deadline_factor: factor, ..self }
     }
 
     /// The step for some subjects only: a cipher has no meaning for a disk.
-    #[must_use]
     pub fn only_for(self, concerns: impl Fn(&SubjectInfo) -> bool + Send + Sync + 'static) -> Step {
         Step { concerns: Box::new(concerns), ..self }
     }
 
     /// Whether it has a meaning for this subject.
-    #[must_use]
     pub fn concerns(&self, subject: &SubjectInfo) -> bool {
         (self.concerns)(subject)
     }
 
     /// Whether it can be done with this kind of access.
-    #[must_use]
     pub fn suits(&self, access: AccessKind) -> bool {
         self.accesses.contains(&access)
     }

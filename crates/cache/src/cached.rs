@@ -252,13 +252,11 @@ impl Cached {
 
     /// The identity under which the store keeps records of `source` that are valid for ever.
     /// Forgetting or pinning has to be done under both identities.
-    #[must_use]
     pub fn pinned_source(source: &SourceId) -> SourceId {
         SourceId::new(&[source.as_bytes(), &b" immutable"[..]].concat())
     }
 
     /// The counters so far.
-    #[must_use]
     pub fn status(&self) -> CachedStatus {
         let counters = &self.core.counters;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -14,31 +14,26 @@ pub struct Digest([u8; 32]);
 
 impl Digest {
     /// The digest of `content`.
-    #[must_use]
     pub fn of(content: &[u8]) -> Digest {
         Digest(*blake3::hash(content).as_bytes())
     }
 
     /// The digest with these bytes.
-    #[must_use]
     pub fn from_bytes(bytes: [u8; 32]) -> Digest {
         Digest(bytes)
     }
 
     /// The bytes.
-    #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
     /// The 64 hexadecimal digits, in lower case.
-    #[must_use]
     pub fn to_hex(&self) -> String {
         hex(&self.0)
     }
 
     /// The digest with this [`Digest::to_hex`] text; `None` for any other text.
-    #[must_use]
     pub fn from_hex(text: &[u8]) -> Option<Digest> {
         unhex(text).map(Digest)
     }
@@ -76,7 +71,6 @@ impl Digests {
     }
 
     /// The digest of this kind, as raw bytes.
-    #[must_use]
     pub fn get(&self, kind: DigestKind) -> Bytes {
         match kind {
             DigestKind::Md5 => Bytes::copy_from_slice(&self.md5),

@@ -25,7 +25,6 @@ pub struct Validator {
 
 impl Validator {
     /// The validator in `attr`.
-    #[must_use]
     pub fn of(attr: &Attr) -> Validator {
         Validator { size: attr.size, mtime: attr.mtime }
     }
@@ -37,19 +36,16 @@ pub struct SourceId([u8; 32]);
 
 impl SourceId {
     /// The source with this identity: equal bytes are the same source, in every process.
-    #[must_use]
     pub fn new(identity: &[u8]) -> SourceId {
         SourceId(blake3::derive_key("sshoal cache 1 source", identity))
     }
 
     /// The source with these [`SourceId::as_bytes`].
-    #[must_use]
     pub fn from_bytes(bytes: [u8; 32]) -> SourceId {
         SourceId(bytes)
     }
 
     /// The 32 bytes that represent the identity.
-    #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -77,7 +73,6 @@ pub struct KnownFile {
 
 impl KnownFile {
     /// The validator of the content.
-    #[must_use]
     pub fn validator(&self) -> Validator {
         Validator::of(&self.attr)
     }

@@ -130,19 +130,16 @@ struct Status {
 
 impl Object {
     /// The digest.
-    #[must_use]
     pub fn digest(&self) -> Digest {
         self.0.digest
     }
 
     /// The length in bytes.
-    #[must_use]
     pub fn len(&self) -> u64 {
         self.0.size
     }
 
     /// Whether the content is empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.size == 0
     }
@@ -209,7 +206,6 @@ impl Object {
     }
 
     /// The file, open for reading only.
-    #[must_use]
     pub fn file(&self) -> Arc<OwnedFd> {
         self.0.file.clone()
     }

@@ -131,7 +131,6 @@ struct Hashing {
 
 impl Partial {
     /// The validator of the file whose content it is.
-    #[must_use]
     pub fn validator(&self) -> Validator {
         self.0.subject.validator
     }
@@ -160,7 +159,6 @@ impl Partial {
 
     /// The bytes of `offset..offset + len`, up to the end of the file, if all of them are present
     /// and undamaged. Blocks for the disk.
-    #[must_use]
     pub fn read(&self, offset: u64, len: usize) -> Option<Bytes> {
         let range = offset..self.0.size().min(offset.saturating_add(len as u64));
         if range.start >= range.end {
@@ -200,7 +198,6 @@ impl Partial {
 
     /// The missing parts of `range`, in order, none adjacent; whole chunks, except at the ends of
     /// `range`.
-    #[must_use]
     pub fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let size = self.0.size();
         let range = range.start..range.end.min(size);
@@ -218,7 +215,6 @@ impl Partial {
     }
 
     /// The number of bytes present.
-    #[must_use]
     pub fn present_bytes(&self) -> u64 {
         let size = self.0.size();
         let missing = self.missing(0..size);
@@ -226,7 +222,6 @@ impl Partial {
     }
 
     /// Whether all bytes are present, as far as is known without reading them again.
-    #[must_use]
     pub fn is_whole(&self) -> bool {
         let chunks = chunk_count(self.0.size());
         let state = self.0.state.lock();

@@ -73,7 +73,6 @@ pub struct StoreConfig {
 impl StoreConfig {
     /// A store in `dir` with the default bounds, 32 MiB of records in memory, and no digests but
     /// blake3.
-    #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> StoreConfig {
         StoreConfig {
             dir: dir.into(),
@@ -205,7 +204,6 @@ impl Store {
 
     /// The bounds remembered for the store in `dir`: its size and the free space, `None` for the
     /// default.
-    #[must_use]
     pub fn bounds(dir: &Path) -> (Option<u64>, Option<u64>) {
         let read = || {
             let root = DirFd::at(dir).ok()?.sub(layout::VERSION).ok()?;

@@ -32,14 +32,12 @@ pub struct Problem {
 impl Problem {
     /// `what` failed or is wrong, and `why`. Neither may hold raw text from outside: see
     /// [`printable`].
-    #[must_use]
     pub fn new(what: impl Into<String>, why: impl Into<String>) -> Problem {
         Problem { what: what.into(), why: why.into(), hint: None, speaks_of_source: false }
     }
 
     /// The problem with all of it escaped but the ends of lines, for one that another process has
     /// reported. A further line of the reason is indented, so that it cannot pass for a message.
-    #[must_use]
     pub fn escaped(&self) -> Problem {
         let lines = |text: &String| {
             let lines: Vec<String> = text.split('\n').map(printable).collect();
@@ -52,27 +50,23 @@ impl Problem {
 
     /// Marks the problem as an answer of the host about the source: another login would fail the same
     /// way.
-    #[must_use]
     pub fn of_source(mut self) -> Problem {
         self.speaks_of_source = true;
         self
     }
 
     /// Whether the problem is an answer of a reached host about the source.
-    #[must_use]
     pub fn is_of_source(&self) -> bool {
         self.speaks_of_source
     }
 
     /// Sets the hint: what the user can do.
-    #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Problem {
         self.hint = Some(hint.into());
         self
     }
 
     /// Adds a line to the hint.
-    #[must_use]
     pub fn hint_too(mut self, line: &str) -> Problem {
         let hint = self.hint.take().map(|hint| hint + "\n  ").unwrap_or_default();
         self.hint = Some(hint + line);
@@ -89,7 +83,6 @@ impl fmt::Display for Hint<'_> {
 }
 
 /// Text of unknown origin, safe for a terminal; see [`base::printable()`].
-#[must_use]
 pub fn printable(text: impl AsRef<OsStr>) -> String {
     base::printable(text.as_ref().as_bytes())
 }

@@ -239,7 +239,6 @@ pub enum End {
 }
 
 /// The record of the daemon that serves `mount`. Root also finds those of other users.
-#[must_use]
 pub fn find(mount: &Mount) -> Option<Found> {
     let me = geteuid().as_raw();
     let owner = mount.owner.unwrap_or(me);
@@ -267,14 +266,12 @@ fn find_in(dir: &Path, device: Device, owner: u32) -> Option<Found> {
 
 /// Whether it is a mount of sshoal. The type can be chosen (`subtype`), but only sshoal creates
 /// records.
-#[must_use]
 pub fn is_ours(mount: &Mount) -> bool {
     mount.kind == "fuse.sshoal" || find(mount).is_some()
 }
 
 /// The mounts that processes of this user serve, from their records: also those that are no longer in
 /// the mount table of this namespace.
-#[must_use]
 pub fn served() -> Vec<Mount> {
     let me = geteuid().as_raw();
     let mut mounts: Vec<Mount> = Vec::new();
@@ -306,7 +303,6 @@ impl Found {
     }
 
     /// The daemon's process id, for messages.
-    #[must_use]
     pub fn pid(&self) -> Option<u32> {
         field(&self.text().ok()?, "pid")?.parse().ok()
     }

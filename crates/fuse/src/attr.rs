@@ -40,7 +40,6 @@ pub struct Attr {
 impl Attr {
     /// Attributes of an inode of which only number and type are known: no permissions, one link,
     /// times zero.
-    #[must_use]
     pub fn new(ino: u64, kind: FileKind) -> Attr {
         Attr {
             ino,
@@ -122,7 +121,6 @@ pub struct Entry {
 
 impl Entry {
     /// A negative entry: the name does not exist, valid for `ttl`.
-    #[must_use]
     pub fn negative(ttl: Duration) -> Entry {
         Entry {
             ino: 0,

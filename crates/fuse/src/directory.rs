@@ -50,13 +50,11 @@ pub struct DirSink {
 
 impl DirSink {
     /// A sink for a listing of up to `capacity` bytes.
-    #[must_use]
     pub fn new(capacity: usize) -> DirSink {
         DirSink { buffer: Vec::with_capacity(capacity.min(FIRST_CAPACITY)), capacity }
     }
 
     /// Whether an entry with a name of this length fits.
-    #[must_use]
     pub fn has_room(&self, name_len: usize) -> bool {
         self.buffer.len() + padded(abi::Dirent::SIZE + name_len) <= self.capacity
     }
@@ -67,7 +65,6 @@ impl DirSink {
     /// `ino` is what `readdir(3)` shows. `next_offset` is the offset at which a listing after this
     /// entry continues; it must not be zero. `.` and `..` are entries like any other.
     /// this entry; it must not be zero. `.` and `..` are entries like others.
-    #[must_use]
     pub fn push(&mut self, ino: u64, next_offset: u64, kind: FileKind, name: &[u8]) -> bool {
         if !acceptable(name) {
             return true;
@@ -103,7 +100,6 @@ pub struct PlusSink {
 
 impl PlusSink {
     /// A sink for a listing of up to `capacity` bytes.
-    #[must_use]
     pub fn new(capacity: usize) -> PlusSink {
         PlusSink {
             buffer: Vec::with_capacity(capacity.min(FIRST_CAPACITY)),
@@ -114,7 +110,6 @@ impl PlusSink {
     }
 
     /// Whether an entry with a name of this length fits. To be asked before a look-up is counted.
-    #[must_use]
     pub fn has_room(&self, name_len: usize) -> bool {
         let size = padded(abi::EntryOut::SIZE + abi::Dirent::SIZE + name_len);
         self.buffer.len() + size <= self.capacity
@@ -125,7 +120,6 @@ impl PlusSink {
     ///
     /// `next_offset` as with [`DirSink::push`]. `.` and `..` must go through
     /// [`PlusSink::push_name`], since the kernel never counts a look-up for them.
-    #[must_use]
     pub fn push(&mut self, entry: &Entry, next_offset: u64, name: &[u8]) -> bool {
         if !self.has_room(name.len()) {
             return false;
@@ -146,7 +140,6 @@ impl PlusSink {
     }
 
     /// Adds a name alone (node id 0), so that the kernel looks it up when it wants to know more.
-    #[must_use]
     pub fn push_name(&mut self, ino: u64, next_offset: u64, kind: FileKind, name: &[u8]) -> bool {
         if !acceptable(name) {
             return true;

@@ -84,7 +84,6 @@ impl Mount {
     }
 
     /// The mount point as an absolute path; `None` if another process mounted it.
-    #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }

@@ -72,7 +72,6 @@ impl Notifier {
 
     /// Invalidates the attributes of `ino`, and its cached data from `offset` on: `len` bytes, or
     /// all if zero. A negative `offset` keeps the data.
-    #[must_use]
     pub fn inval_inode(&self, ino: u64, offset: i64, len: i64) -> bool {
         self.packet(
             opcode::NOTIFY_INVAL_INODE,
@@ -82,7 +81,6 @@ impl Notifier {
     }
 
     /// Invalidates a cached name, also a negative one.
-    #[must_use]
     pub fn inval_entry(&self, parent: u64, name: &[u8]) -> bool {
         let body = abi::NotifyInvalEntry { parent, namelen: name.len() as u32, flags: 0 };
         self.packet(opcode::NOTIFY_INVAL_ENTRY, &body, name)
@@ -90,13 +88,11 @@ impl Notifier {
 
     /// Expires all names that the kernel has cached, including negative ones. Also `false` if the
     /// kernel does not support this (before Linux 6.16).
-    #[must_use]
     pub fn expire_all_names(&self) -> bool {
         self.epochs && self.send(Vec::new(), opcode::NOTIFY_INC_EPOCH)
     }
 
     /// Whether the kernel supports [`prune`](Notifier::prune) (Linux 6.18).
-    #[must_use]
     pub fn prunes(&self) -> bool {
         self.prunes
     }
@@ -104,7 +100,6 @@ impl Notifier {
     /// Asks the kernel to forget those of `inos` that are unused, with their names and cached data.
     /// Open files, working directories and directories with cached names are kept. Nothing becomes
     /// invalid. Also `false` if the kernel does not support this.
-    #[must_use]
     pub fn prune(&self, inos: &[u64]) -> bool {
         let Ok(count) = u32::try_from(inos.len()) else { return false };
         let mut body = Vec::with_capacity(abi::NotifyPrune::SIZE + size_of_val(inos));

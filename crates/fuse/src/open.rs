@@ -16,7 +16,6 @@ pub struct Opened {
 
 impl Opened {
     /// A reply with the handle `fh` and default flags.
-    #[must_use]
     pub fn new(fh: u64) -> Opened {
         Opened { fh, flags: OpenReply::default() }
     }

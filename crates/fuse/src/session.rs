@@ -175,13 +175,11 @@ impl<F: Filesystem> Session<F> {
     }
 
     /// The result of the negotiation, and the handles for notifications and passthrough.
-    #[must_use]
     pub fn started(&self) -> &Started {
         &self.started
     }
 
     /// A handle that can stop the session.
-    #[must_use]
     pub fn stopper(&self) -> Stopper {
         Stopper(self.stop.clone())
     }

@@ -52,7 +52,6 @@ pub struct Explanation {
 
 impl Explanation {
     /// An explanation with [`Cause::Transient`].
-    #[must_use]
     pub fn transient(text: String) -> Explanation {
         Explanation { text, cause: Cause::Transient }
     }

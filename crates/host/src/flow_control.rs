@@ -308,6 +308,7 @@ impl State {
 }
 
 /// Bytes in flight over one session, until this is dropped.
+#[must_use]
 pub(crate) struct Permit {
     flow: Arc<FlowControl>,
     slot: usize,

@@ -53,13 +53,11 @@ impl Host {
 
     /// The root as an absolute path without links, as the server resolves it; used to rewrite
     /// absolute links. `None` while it is not known, for instance before a delayed connection.
-    #[must_use]
     pub fn real_root(&self) -> Option<&[u8]> {
         self.real_root.get().map(Vec::as_slice)
     }
 
     /// If the last attempt to connect failed: the reason, in words for the user.
-    #[must_use]
     pub fn connection_error(&self) -> Option<String> {
         self.pool.connection_error()
     }

@@ -87,6 +87,7 @@ impl State {
 }
 
 /// The queue entry of one operation; removed when dropped.
+#[must_use]
 pub(crate) struct Ticket {
     lock: Arc<RangeLock>,
     number: u64,

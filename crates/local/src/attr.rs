@@ -4,7 +4,6 @@ use base::{Attr, Errno, FileKind, Result, StatVfs, Timestamp};
 use rustix::fs::{Stat, StatVfsMountFlags};
 
 /// The errno of the system call, unchanged.
-#[must_use]
 pub fn errno(error: rustix::io::Errno) -> Errno {
     Errno::from_raw(error.raw_os_error())
 }

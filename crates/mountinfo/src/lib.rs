@@ -23,7 +23,6 @@ pub struct Device {
 
 impl Device {
     /// The number in `MAJOR:MINOR`.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Device> {
         let (major, minor) = text.split_once(':')?;
         Some(Device { major: major.parse().ok()?, minor: minor.parse().ok()? })
@@ -55,14 +54,12 @@ pub struct Mount {
 
 impl Mount {
     /// Whether the mount or its file system is read-only.
-    #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.options.as_bytes().split(|byte| *byte == b',').any(|option| option == b"ro")
     }
 }
 
 /// The mounts of a table in the form of `/proc/PID/mountinfo`. Malformed lines are skipped.
-#[must_use]
 pub fn parse(table: &[u8]) -> Vec<Mount> {
     table.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }
@@ -78,7 +75,6 @@ pub fn all() -> io::Result<Vec<Mount>> {
 /// A process in another mount namespace in which the file system of `mount` is also mounted: a
 /// container, a service with its own mounts, `unshare -m`. A namespace begins with a copy of all
 /// mounts, and the file system exists until the last of them is unmounted.
-#[must_use]
 pub fn elsewhere(mount: &Mount) -> Option<u32> {
     let own = fs::read_link("/proc/self/ns/mnt").ok()?;
     let mut looked_at = HashSet::from([own]);
@@ -168,7 +164,6 @@ fn octal(text: &[u8]) -> Option<u8> {
 }
 
 /// Whether the type is FUSE's, with any subtype.
-#[must_use]
 pub fn is_fuse(kind: &OsStr) -> bool {
     kind == "fuse" || kind.as_bytes().starts_with(b"fuse.")
 }

@@ -24,6 +24,7 @@ use crate::file::{FileState, Handle, OpenFile, Phase};
 use crate::retry::Retry;
 
 /// Permission to begin a change: no other waiter of the queue is admitted while this exists.
+#[must_use]
 pub(crate) struct ChangePermit<'a> {
     _lock: MutexGuard<'a, ()>,
     _queued: Queued<'a>,

@@ -179,6 +179,7 @@ impl ConnectionMonitor {
 }
 
 /// A waiting call.
+#[must_use]
 pub(crate) struct WaitGuard<'a>(&'a ConnectionMonitor);
 
 impl Drop for WaitGuard<'_> {

@@ -119,7 +119,6 @@ pub struct Recovering {
 
 impl Recovering {
     /// Wraps `inner`, whose content no other client should change.
-    #[must_use]
     pub fn new(inner: Arc<dyn Remote>, config: Config) -> Arc<Recovering> {
         let (shutdown_sender, shutdown) = watch::channel(());
         let core = Arc::new_cyclic(|core| Core {
@@ -142,7 +141,6 @@ impl Recovering {
     }
 
     /// The current state, for `sshoal status`.
-    #[must_use]
     pub fn status(&self) -> Status {
         status::collect(&self.core)
     }

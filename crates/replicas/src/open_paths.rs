@@ -187,6 +187,7 @@ impl OpenPaths {
 }
 
 /// A share of an entry; dropping the last one removes it from the table.
+#[must_use]
 pub(crate) struct PathGuard {
     table: Arc<OpenPaths>,
     open_path: Arc<OpenPath>,

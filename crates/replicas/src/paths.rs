@@ -11,6 +11,7 @@ use crate::replicas::Replicas;
 
 /// A change in flight. It is recorded at the start, since it may happen even if the call is
 /// dropped, and again at the end, since it may have happened as late as that.
+#[must_use]
 pub(crate) struct ChangeGuard<'a> {
     recent: &'a RecentChanges,
     path: &'a RemotePath,

@@ -61,7 +61,6 @@ impl Replicas {
     }
 
     /// The present state of the gateways.
-    #[must_use]
     pub fn status(&self) -> Status {
         Status {
             gateways: self.gateways.members.iter().map(|member| member.status()).collect(),

@@ -39,7 +39,6 @@ pub struct Plan {
 impl Plan {
     /// A server that ssh knows by this name, with a directory of that name, behind a link without
     /// delay or bound.
-    #[must_use]
     pub fn new(name: &str) -> Plan {
         let options = Options { alias: name.to_owned(), ..Options::default() };
         let link = LinkOptions::default();
@@ -47,21 +46,18 @@ impl Plan {
     }
 
     /// Serves this directory instead. Those with one directory are gateways to it.
-    #[must_use]
     pub fn serving(mut self, directory: &str) -> Plan {
         directory.clone_into(&mut self.directory);
         self
     }
 
     /// Behind such a link.
-    #[must_use]
     pub fn behind(mut self, link: LinkOptions) -> Plan {
         self.link = link;
         self
     }
 
     /// A server with these options, but for its alias.
-    #[must_use]
     pub fn with(mut self, options: Options) -> Plan {
         self.options = Options { alias: self.name.clone(), ..options };
         self
@@ -118,13 +114,11 @@ impl Fleet {
     }
 
     /// The configuration for `ssh -F`, which knows each server by its name.
-    #[must_use]
     pub fn config_path(&self) -> PathBuf {
         self.dir.path().join("ssh_config")
     }
 
     /// Where the directories of all servers are. Names that no server has are free to be used.
-    #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -145,28 +139,24 @@ impl Fleet {
     ///
     /// # Panics
     /// This and all that take a name: when there is no server of that name.
-    #[must_use]
     #[track_caller]
     pub fn link(&self, name: &str) -> &Link {
         &self.member(name).link
     }
 
     /// The server.
-    #[must_use]
     #[track_caller]
     pub fn sshd(&self, name: &str) -> &Sshd {
         &self.member(name).sshd
     }
 
     /// The directory that a server serves, as it and this machine see it.
-    #[must_use]
     #[track_caller]
     pub fn directory(&self, name: &str) -> &Path {
         &self.member(name).directory
     }
 
     /// `name:directory`, as a mount takes it.
-    #[must_use]
     #[track_caller]
     pub fn source(&self, name: &str) -> String {
         format!("{name}:{}", self.directory(name).display())
@@ -206,7 +196,6 @@ impl Fleet {
     }
 
     /// What all servers have logged so far.
-    #[must_use]
     pub fn log(&self) -> String {
         let mut text = String::new();
         for Member { name, sshd, .. } in &self.members {

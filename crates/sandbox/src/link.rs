@@ -97,7 +97,6 @@ impl Link {
     }
 
     /// The port on 127.0.0.1 to connect to.
-    #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -137,13 +136,11 @@ impl Link {
     }
 
     /// Bytes that were handed to the target so far.
-    #[must_use]
     pub fn bytes_to_target(&self) -> u64 {
         self.counters.to_target.load(Ordering::Relaxed)
     }
 
     /// Bytes of the target that were handed to clients so far.
-    #[must_use]
     pub fn bytes_from_target(&self) -> u64 {
         self.counters.from_target.load(Ordering::Relaxed)
     }

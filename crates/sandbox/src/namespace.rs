@@ -17,7 +17,6 @@ exec "$@"
 /// The words before a command with which it gets a mount namespace of its own, without the FUSE
 /// mounts of others. An ordinary user gets a user namespace, too, in which it is root; mounts
 /// cannot be taken away there.
-#[must_use]
 pub fn of_its_own() -> Vec<&'static str> {
     let user: &[&str] = if geteuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
     let mounts = ["--mount", "--propagation", "private", "--", "sh", "-c", DROP_FUSE_MOUNTS, "sh"];
@@ -25,7 +24,6 @@ pub fn of_its_own() -> Vec<&'static str> {
 }
 
 /// A command that runs what its arguments say so.
-#[must_use]
 pub fn command() -> Command {
     let words = of_its_own();
     let mut command = Command::new(words[0]);

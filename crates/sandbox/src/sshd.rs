@@ -164,70 +164,59 @@ impl Sshd {
     }
 
     /// The client's configuration, for `ssh -F`.
-    #[must_use]
     pub fn config_path(&self) -> PathBuf {
         self.dir.path().join(files::CLIENT_CONFIG)
     }
 
     /// The host's name in that configuration.
-    #[must_use]
     pub fn alias(&self) -> &str {
         &self.options.alias
     }
 
     /// The user who may log in: the one who runs this.
-    #[must_use]
     pub fn user(&self) -> &str {
         &self.user
     }
 
     /// The password of the user, empty where none is taken.
-    #[must_use]
     pub fn password(&self) -> &str {
         &self.password
     }
 
     /// The port on 127.0.0.1. The host's key is known by the alias, so that a
     /// [`Link`](crate::link::Link) to this port may be connected to with `-p`.
-    #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
     /// The server's own process, while it runs; all it starts is below it.
-    #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.root()
     }
 
     /// Where keys, configuration and log (`sshd.log`) are.
-    #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
     /// Whether the server is in a mount namespace of its own.
-    #[must_use]
     pub fn is_isolated(&self) -> bool {
         self.isolated
     }
 
     /// What the server has logged so far.
-    #[must_use]
     pub fn log(&self) -> String {
         let bytes = fs::read(self.dir.path().join("sshd.log")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// The server's processes for its connections, one for each.
-    #[must_use]
     pub fn session_pids(&self) -> Vec<u32> {
         let root = self.root();
         self.descendants().iter().filter(|it| Some(it.parent) == root).map(|it| it.pid).collect()
     }
 
     /// The `sftp-server` processes.
-    #[must_use]
     pub fn sftp_server_pids(&self) -> Vec<u32> {
         self.sftp_servers().iter().map(|process| process.pid).collect()
     }

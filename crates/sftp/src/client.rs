@@ -337,13 +337,11 @@ impl Client {
     }
 
     /// What the server announced.
-    #[must_use]
     pub fn server(&self) -> &Server {
         &self.server
     }
 
     /// The reason of the connection's end, if it has ended.
-    #[must_use]
     pub fn end(&self) -> Option<Error> {
         self.shared.end()
     }
@@ -369,13 +367,11 @@ impl Client {
 
     /// The shortest time between a request and its reply within the last 30 to 60 seconds with
     /// replies: close to the round trip of the link. `None` before the first reply.
-    #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
         self.shared.pending.lock().round_trip()
     }
 
     /// The activity of the connection.
-    #[must_use]
     pub fn activity(&self) -> Activity {
         let pending = self.shared.pending.lock();
         Activity {

@@ -40,7 +40,6 @@ pub enum Error {
 
 impl Error {
     /// Whether this error ends the connection.
-    #[must_use]
     pub fn ends_connection(&self) -> bool {
         match self {
             Error::Status { .. } | Error::Unsupported(_) | Error::TooMuch(_) => false,
@@ -49,7 +48,6 @@ impl Error {
     }
 
     /// The status code, if this is a status.
-    #[must_use]
     pub fn status(&self) -> Option<StatusCode> {
         match self {
             Error::Status { code, .. } => Some(*code),

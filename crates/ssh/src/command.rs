@@ -89,7 +89,6 @@ pub fn split(command: &OsStr) -> Result<Vec<OsString>> {
 
 /// The mandatory options and the user's: `ssh -G` is run with them, and the connection is made with
 /// them.
-#[must_use]
 pub fn users_options(config: &Config) -> Vec<OsString> {
     let mut options: Vec<OsString> =
         ["-x", "-a", "-oClearAllForwardings=yes"].map(OsString::from).into();
@@ -106,7 +105,6 @@ pub fn users_options(config: &Config) -> Vec<OsString> {
 
 /// The default options, which come after the user's. `effective` is `None` if the user's
 /// configuration is unknown.
-#[must_use]
 pub fn our_options(
     config: &Config,
     effective: Option<&Effective>,
@@ -136,7 +134,6 @@ pub fn our_options(
 }
 
 /// How long ssh waits for the connection and the server's banner.
-#[must_use]
 pub fn connect_limit(effective: Option<&Effective>) -> Duration {
     let seconds = users_connect_seconds(effective).and_then(|seconds| seconds.parse().ok());
     Duration::from_secs(seconds.unwrap_or_else(|| our_connect_seconds(effective)))
@@ -153,7 +150,6 @@ fn our_connect_seconds(effective: Option<&Effective>) -> u64 {
 }
 
 /// Whether ssh would prompt with an askpass program instead of the terminal.
-#[must_use]
 pub fn has_askpass() -> bool {
     let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     match std::env::var("SSH_ASKPASS_REQUIRE").as_deref() {
@@ -172,7 +168,6 @@ fn fast_cipher_first(ciphers: &str) -> Option<OsString> {
 }
 
 /// The end of the command line: `-s -- HOST sftp`, or `-- HOST command`.
-#[must_use]
 pub fn target(config: &Config) -> Vec<OsString> {
     let server = config.sftp_server.as_deref().unwrap_or("sftp");
     let mut words = Vec::new();
@@ -187,7 +182,6 @@ pub fn target(config: &Config) -> Vec<OsString> {
 }
 
 /// Replaces relative names of files by absolute ones, since ssh is started in `/`.
-#[must_use]
 pub fn with_absolute_files(args: &[OsString], directory: &Path) -> Vec<OsString> {
     let mut absolute: Vec<OsString> = Vec::with_capacity(args.len());
     let mut args = args.iter();
@@ -241,7 +235,6 @@ fn absolute_setting(setting: &[u8], directory: &Path) -> Option<Vec<u8>> {
 }
 
 /// Whether the processor has AES instructions.
-#[must_use]
 pub fn processor_has_aes() -> bool {
     #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
     return std::arch::is_x86_feature_detected!("aes");

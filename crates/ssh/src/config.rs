@@ -61,7 +61,6 @@ pub struct Config {
 
 impl Config {
     /// A connection by plain `ssh`, with defaults for all else.
-    #[must_use]
     pub fn new(destination: Destination) -> Config {
         Config {
             destination,
@@ -95,7 +94,6 @@ impl Password {
     ///
     /// # Panics
     /// When there is no memory for it.
-    #[must_use]
     pub fn new(bytes: impl Into<Vec<u8>>) -> Password {
         let mut bytes = bytes.into();
         let mut secret = Secret::with_room(bytes.len()).expect("there is memory for a page");

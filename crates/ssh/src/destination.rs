@@ -97,19 +97,16 @@ impl Destination {
     }
 
     /// The name to log in as, if the source had one.
-    #[must_use]
     pub fn user(&self) -> Option<&str> {
         self.user.as_deref()
     }
 
     /// The host's name, alias or address, without brackets.
-    #[must_use]
     pub fn host(&self) -> &str {
         &self.host
     }
 
     /// The port, which only an `ssh://` source can have.
-    #[must_use]
     pub fn port(&self) -> Option<u16> {
         self.port
     }

@@ -114,7 +114,6 @@ const SHELL_NOT_FOUND: [&str; 3] = ["not found", "no such file", "permission den
 
 impl Cause {
     /// Parses the cause, and the line that reports it, from ssh's messages and exit status.
-    #[must_use]
     pub fn of(words: &str, status: Option<ExitStatus>) -> (Cause, Option<&str>) {
         let code = status.and_then(|status| status.code());
         let line_with = |phrase: &str| {
@@ -140,7 +139,6 @@ impl Cause {
     }
 
     /// What the user can do, as one phrase.
-    #[must_use]
     pub fn hint(self) -> Option<&'static str> {
         Some(match self {
             Cause::UnknownHost => "check the host name and this machine's network connection",
@@ -191,7 +189,6 @@ impl Cause {
 
     /// Whether a retry may succeed without a change of the configuration: the network may return, or
     /// the server may start.
-    #[must_use]
     pub fn is_transient(self) -> bool {
         match self {
             // After a suspend, name servers are unreachable for a while.
@@ -291,20 +288,17 @@ impl Diagnosis {
 
     /// ssh's last messages so far, escaped for a terminal. Empty if there are none, and for a connection
     /// without ssh.
-    #[must_use]
     pub fn words(&self) -> String {
         self.child.as_ref().map(|record| record.words()).unwrap_or_default()
     }
 
     /// ssh's exit status; `None` while it runs, and for a connection without ssh.
-    #[must_use]
     pub fn status(&self) -> Option<ExitStatus> {
         self.child.as_ref().and_then(|record| *record.status.borrow())
     }
 
     /// Why the connection ended, as far as it is known now, as one line for a message; `None` if nothing
     /// is known. Complete once the stream has reported its end.
-    #[must_use]
     pub fn summary(&self) -> Option<String> {
         let failure = self.failure()?;
         (failure.status.is_some() || !failure.words.is_empty()).then(|| failure.to_string())

@@ -60,7 +60,6 @@ impl Dialer {
     }
 
     /// The configuration, with absolute file names.
-    #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }

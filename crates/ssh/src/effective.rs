@@ -52,13 +52,11 @@ impl Effective {
     }
 
     /// The value of a keyword, which is written in lower case.
-    #[must_use]
     pub fn get(&self, keyword: &str) -> Option<&str> {
         self.settings.get(keyword).map(String::as_str)
     }
 
     /// Whether the user has set `ServerAliveInterval`, to any value.
-    #[must_use]
     pub fn has_keepalive(&self) -> bool {
         match self.get("serveraliveinterval") {
             None | Some("0") => false,
@@ -69,14 +67,12 @@ impl Effective {
     }
 
     /// The ciphers, if they are ssh's default.
-    #[must_use]
     pub fn unchosen_ciphers(&self) -> Option<&str> {
         let ciphers = self.get("ciphers")?;
         (Some(ciphers) == self.default_ciphers.as_deref()).then_some(ciphers)
     }
 
     /// Whether the connection uses a proxy command or a jump host.
-    #[must_use]
     pub fn has_proxy(&self) -> bool {
         let set = |keyword| self.get(keyword).is_some_and(|value| value != "none");
         set("proxycommand") || set("proxyjump")

@@ -59,7 +59,6 @@ pub enum Error {
 
 impl Error {
     /// What the user can do, as one phrase, if anything is known.
-    #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Error::InvalidHostname(..) => {
@@ -80,7 +79,6 @@ impl Error {
     }
 
     /// Whether a retry may succeed without a change of the configuration.
-    #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
             Error::Connect { .. } | Error::Closed => true,

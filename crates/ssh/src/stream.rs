@@ -96,7 +96,6 @@ impl Stream {
     }
 
     /// Splits the stream into two halves for two tasks, without a lock between them.
-    #[must_use]
     pub fn into_split(self) -> (Reader, Writer) {
         (self.reader, self.writer)
     }

@@ -61,7 +61,6 @@ impl Attributes {
     }
 
     /// Whether there are any. If not, the kernel is told to send no further requests.
-    #[must_use]
     pub fn are_there(&self) -> bool {
         self.places || !self.digests.is_empty()
     }

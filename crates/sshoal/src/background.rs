@@ -192,7 +192,6 @@ pub struct Ready {
 
 impl Ready {
     /// Whether this process was started by the user and stays attached to the terminal.
-    #[must_use]
     pub fn is_foreground(&self) -> bool {
         self.to_parent.is_none()
     }

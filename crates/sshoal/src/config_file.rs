@@ -47,7 +47,6 @@ pub struct Places {
 
 impl Places {
     /// The paths from the environment: `XDG_CONFIG_HOME`, or `.config` in `HOME`.
-    #[must_use]
     pub fn of_environment() -> Places {
         let variable = |name| std::env::var_os(name).map(PathBuf::from);
         let absolute = |name| variable(name).filter(|path| path.is_absolute());
@@ -84,7 +83,6 @@ impl Configuration {
     }
 
     /// The names of all mounts, in the order of the files.
-    #[must_use]
     pub fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for document in &self.documents {

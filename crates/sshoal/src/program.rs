@@ -17,7 +17,6 @@ pub struct Program {
 
 impl Program {
     /// Recognizes `argv[0]`; any other name is plain `sshoal`.
-    #[must_use]
     pub fn from_argv0(argv0: Option<&OsStr>) -> Program {
         let name = argv0.and_then(|argv0| Path::new(argv0).file_name()).and_then(OsStr::to_str);
         let (name, helper) = match name.unwrap_or_default() {
@@ -30,7 +29,6 @@ impl Program {
     }
 
     /// Whether the program behaves as sshfs.
-    #[must_use]
     pub fn is_sshfs(self) -> bool {
         self.name == "sshfs"
     }

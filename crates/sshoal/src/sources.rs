@@ -75,19 +75,16 @@ impl SourceSpec {
     }
 
     /// The source as the user wrote it, escaped for a terminal: its name in messages.
-    #[must_use]
     pub fn shown(&self) -> String {
         printable(&self.name)
     }
 
     /// Whether the mount must be a union even with this single source.
-    #[must_use]
     pub fn wants_union(&self) -> bool {
         self.is_branch || !self.place.is_empty()
     }
 
     /// Its hosts; empty for a local directory.
-    #[must_use]
     pub fn gateways(&self) -> &[ssh::Destination] {
         match &self.origin {
             Origin::Hosts { gateways, .. } => gateways,
@@ -128,7 +125,6 @@ pub fn check(sources: &[SourceSpec]) -> Result<(), Problem> {
 }
 
 /// The first column of the mount table: the sources as in fstab, so that mount(8) can match them.
-#[must_use]
 pub fn joined(sources: &[SourceSpec]) -> OsString {
     let names: Vec<&[u8]> = sources.iter().map(|source| source.name.as_bytes()).collect();
     OsStr::from_bytes(&names.join(&b' ')).to_owned()

@@ -118,13 +118,11 @@ impl Stack {
     }
 
     /// The request of the mount.
-    #[must_use]
     pub fn request(&self) -> &MountRequest {
         &self.blueprint.request
     }
 
     /// The disk cache, if enabled.
-    #[must_use]
     pub fn disk(&self) -> Option<&Disk> {
         self.blueprint.disk.as_ref()
     }
@@ -140,7 +138,6 @@ impl Stack {
     }
 
     /// The sources in the order of their branches.
-    #[must_use]
     pub fn sources(&self) -> Vec<Arc<Source>> {
         self.sources.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -222,7 +219,6 @@ impl Stack {
     }
 
     /// The remote root, for which `vfs` makes absolute links relative. In a union, `View` does that.
-    #[must_use]
     pub fn real_root(&self) -> Option<Vec<u8>> {
         match self.union {
             Some(_) => None,
@@ -265,7 +261,6 @@ impl Source {
     }
 
     /// The host or hosts, as the user wrote them.
-    #[must_use]
     pub fn host_names(&self) -> String {
         if self.local.is_some() {
             return "localhost".to_owned();

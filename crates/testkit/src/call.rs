@@ -26,7 +26,6 @@ calls! {
 impl Call {
     /// Whether the call costs a round trip. `Close` and `Closedir` do not: no caller waits for
     /// them.
-    #[must_use]
     pub fn is_round_trip(self) -> bool {
         !matches!(self, Call::Close | Call::Closedir)
     }

@@ -17,7 +17,6 @@ pub enum Clock {
 
 impl Clock {
     /// The time of a change made now.
-    #[must_use]
     pub fn now(&self) -> Timestamp {
         match self {
             Clock::System => Timestamp::from_secs(Timestamp::now().secs),
@@ -38,13 +37,11 @@ pub struct ManualClock(Arc<AtomicI64>);
 
 impl ManualClock {
     /// A clock that shows `secs` seconds since 1970.
-    #[must_use]
     pub fn at(secs: i64) -> ManualClock {
         ManualClock(Arc::new(AtomicI64::new(secs)))
     }
 
     /// The current time, in seconds since 1970.
-    #[must_use]
     pub fn secs(&self) -> i64 {
         self.0.load(Ordering::SeqCst)
     }

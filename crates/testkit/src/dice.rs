@@ -8,7 +8,6 @@ pub struct Dice(u64);
 
 impl Dice {
     /// The sequence of this seed.
-    #[must_use]
     pub fn new(seed: u64) -> Dice {
         // Spread over all bits, so that the sequences of adjacent seeds are unrelated; 0 has no
         // successor.
@@ -16,7 +15,6 @@ impl Dice {
     }
 
     /// Dice for a part of a run, independent of those for other parts.
-    #[must_use]
     pub fn of_part(seed: u64, part: &str, number: u64) -> Dice {
         let of_name =
             part.bytes().fold(mixed(seed ^ number), |hash, byte| mixed(hash ^ u64::from(byte)));

@@ -92,7 +92,6 @@ impl Link {
 
 impl<R: Remote + ?Sized> FaultyRemote<R> {
     /// A remote around `inner` without faults; the caller may keep a reference to `inner`.
-    #[must_use]
     pub fn new(inner: Arc<R>) -> FaultyRemote<R> {
         FaultyRemote {
             inner,
@@ -103,7 +102,6 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
     }
 
     /// The inner remote.
-    #[must_use]
     pub fn inner(&self) -> &R {
         &self.inner
     }
@@ -157,7 +155,6 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
 
     /// Number of faults and gates that no call has reached yet. A loop over N ends when the Nth
     /// fault is still here afterwards; a single test asserts 0 to prove that its fault was hit.
-    #[must_use]
     pub fn not_reached(&self) -> usize {
         self.state.lock().plan.not_reached()
     }
@@ -214,13 +211,11 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
     }
 
     /// Number of calls of `call`, including failed ones.
-    #[must_use]
     pub fn calls(&self, call: Call) -> u64 {
         self.calls.of(call)
     }
 
     /// Number of calls that cost a round trip, including failed ones.
-    #[must_use]
     pub fn round_trips(&self) -> u64 {
         self.calls.round_trips()
     }

@@ -47,14 +47,12 @@ fn from<T>(states: &[(u64, T)], since: u64) -> impl Iterator<Item = &T> {
 
 impl History {
     /// An empty server with the machine's clock; the files with these names are recorded.
-    #[must_use]
     pub fn new(names: &[&'static str]) -> Arc<History> {
         History::with(names, None)
     }
 
     /// Like [`History::new`], with a clock that starts at this time and advances by a second with
     /// each moment: any two states of a file differ in mtime.
-    #[must_use]
     pub fn with_seconds_from(names: &[&'static str], first: i64) -> Arc<History> {
         History::with(names, Some(ManualClock::at(first)))
     }
@@ -71,7 +69,6 @@ impl History {
     }
 
     /// The server.
-    #[must_use]
     pub fn server(&self) -> &Arc<MemRemote> {
         &self.server
     }
@@ -112,7 +109,6 @@ impl History {
     }
 
     /// The current moment.
-    #[must_use]
     pub fn moment(&self) -> u64 {
         self.past.lock().moment
     }
@@ -123,7 +119,6 @@ impl History {
     /// # Panics
     ///
     /// If the name is not recorded.
-    #[must_use]
     pub fn since(&self, name: &str, moment: u64) -> Vec<Version> {
         self.record();
         let past = self.past.lock();
@@ -136,7 +131,6 @@ impl History {
     }
 
     /// A content that differs from all other versions, and whose words depend on their position.
-    #[must_use]
     pub fn version(&self, words: u32) -> Vec<u8> {
         let mut past = self.past.lock();
         past.versions += 1;
@@ -147,7 +141,6 @@ impl History {
 
 /// A version for a failure message: its length, and the numbers of the versions of its first and
 /// last word.
-#[must_use]
 pub fn shown(version: Option<&[u8]>) -> String {
     let Some(content) = version else { return "absent".to_owned() };
     let number = |at: usize| {

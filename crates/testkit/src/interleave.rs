@@ -60,7 +60,6 @@ const SETTLING: Duration = Duration::from_millis(1);
 /// # Panics
 ///
 /// If `SSHOAL_TEST_SEED` is not a number.
-#[must_use]
 pub fn seeds(few: u64, many: u64) -> std::ops::Range<u64> {
     if let Ok(seed) = std::env::var("SSHOAL_TEST_SEED") {
         let seed: u64 = seed.parse().expect("SSHOAL_TEST_SEED is a number");
@@ -112,13 +111,11 @@ pub struct Stop {
 
 impl Stop {
     /// Number of calls released so far.
-    #[must_use]
     pub fn step(&self) -> usize {
         self.step
     }
 
     /// Whether a client was killed or interrupted before.
-    #[must_use]
     pub fn is_after_mishap(&self) -> bool {
         self.killed
     }
@@ -158,7 +155,6 @@ impl Drop for Report {
 
 impl<T: Send + 'static> Interleave<T> {
     /// No clients yet. One seed always gives one order.
-    #[must_use]
     pub fn new(seed: u64) -> Interleave<T> {
         Interleave { seed, random: Random(seed), clients: Vec::new(), arrivals: Arc::default() }
     }

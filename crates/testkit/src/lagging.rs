@@ -45,7 +45,6 @@ pub struct Lagging {
 
 impl Lagging {
     /// A gateway to `server` that caches for `lag`.
-    #[must_use]
     pub fn new(server: Arc<MemRemote>, lag: Duration) -> Lagging {
         Lagging { server, lag, caches: Mutex::default() }
     }

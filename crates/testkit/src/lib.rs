@@ -46,7 +46,6 @@ use base::RemotePath;
 /// # Panics
 ///
 /// If `text` is not a valid path: the function is for literals.
-#[must_use]
 pub fn path(text: &str) -> RemotePath {
     RemotePath::parse(text.as_bytes()).unwrap_or_else(|why| panic!("{text:?} has {why} in it"))
 }

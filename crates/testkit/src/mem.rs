@@ -109,13 +109,11 @@ impl Default for MemRemote {
 
 impl MemRemote {
     /// An empty file system with [`Options::default`].
-    #[must_use]
     pub fn new() -> MemRemote {
         MemRemote::with(Options::default())
     }
 
     /// An empty file system with these options.
-    #[must_use]
     pub fn with(options: Options) -> MemRemote {
         let tree = Tree::new(options.clock.clone(), options.limits.clone());
         let (files, listings, unseen) = (HashMap::new(), HashMap::new(), HashMap::new());
@@ -147,13 +145,11 @@ impl MemRemote {
     }
 
     /// Number of calls of `call`.
-    #[must_use]
     pub fn calls(&self, call: Call) -> u64 {
         self.calls.of(call)
     }
 
     /// Number of calls that cost a round trip: all except [`Call::Close`] and [`Call::Closedir`].
-    #[must_use]
     pub fn round_trips(&self) -> u64 {
         self.calls.round_trips()
     }
@@ -164,7 +160,6 @@ impl MemRemote {
     }
 
     /// Number of open files and directories.
-    #[must_use]
     pub fn open_handles(&self) -> usize {
         let state = self.state.lock();
         state.files.len() + state.listings.len()

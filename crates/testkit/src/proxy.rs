@@ -115,7 +115,6 @@ impl Trigger {
     }
 
     /// Whether the trigger has fired.
-    #[must_use]
     pub fn has_fired(&self) -> bool {
         *self.0.borrow()
     }
@@ -123,7 +122,6 @@ impl Trigger {
 
 impl Proxy {
     /// A proxy without triggers.
-    #[must_use]
     pub fn new() -> Arc<Proxy> {
         let flow = watch::Sender::new(Flow::default());
         Arc::new(Proxy { ledger: Mutex::default(), flow })
@@ -174,7 +172,6 @@ impl Proxy {
     }
 
     /// Number of requests of this type from clients so far.
-    #[must_use]
     pub fn requests(&self, message: Message) -> u64 {
         let ledger = self.ledger.lock();
         match message {
@@ -184,7 +181,6 @@ impl Proxy {
     }
 
     /// All types of requests so far, each with its number, in any order.
-    #[must_use]
     pub fn all_requests(&self) -> Vec<(Message, u64)> {
         self.ledger.lock().seen.iter().map(|(message, count)| (*message, *count)).collect()
     }

@@ -23,13 +23,11 @@ pub struct SftpServers {
 
 impl SftpServers {
     /// No server yet.
-    #[must_use]
     pub fn new(dir: &Path) -> SftpServers {
         SftpServers::by(dir, &[SFTP_SERVER])
     }
 
     /// Servers started by this command: a program and its arguments.
-    #[must_use]
     pub fn by(dir: &Path, command: &[&str]) -> SftpServers {
         let command = command.iter().map(|word| (*word).to_owned()).collect();
         SftpServers { dir: dir.to_owned(), command, running: Mutex::default() }
@@ -58,7 +56,6 @@ impl SftpServers {
     }
 
     /// The number of those that run.
-    #[must_use]
     pub fn running(&self) -> usize {
         let mut running = self.running.lock();
         running.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
@@ -66,13 +63,11 @@ impl SftpServers {
     }
 
     /// The numbers of those that run.
-    #[must_use]
     pub fn pids(&self) -> Vec<u32> {
         self.running.lock().iter().filter_map(Child::id).collect()
     }
 
     /// How many files and directories below `dir`, or that itself, they have open.
-    #[must_use]
     pub fn open_below(&self, dir: &Path) -> usize {
         let pids = self.pids();
         let descriptors = pids.iter().flat_map(|pid| {

@@ -101,7 +101,6 @@ pub struct Tree {
 
 impl Tree {
     /// An empty root directory.
-    #[must_use]
     pub fn new(clock: Clock, limits: Limits) -> Tree {
         let mut tree =
             Tree { nodes: HashMap::new(), next: Ino::ROOT.0 + 1, pages: 0, limits, clock };
@@ -163,7 +162,6 @@ impl Tree {
     }
 
     /// The attributes of an existing inode.
-    #[must_use]
     pub fn attr(&self, ino: Ino) -> Attr {
         let node = self.node(ino);
         let (kind, size) = match &node.body {
@@ -183,7 +181,6 @@ impl Tree {
     }
 
     /// Number of names of an existing inode; one for a directory.
-    #[must_use]
     pub fn link_count(&self, ino: Ino) -> u32 {
         self.node(ino).links
     }
@@ -203,7 +200,6 @@ impl Tree {
     }
 
     /// The entry `name` of an existing directory.
-    #[must_use]
     pub fn child(&self, ino: Ino, name: &Name) -> Option<Ino> {
         self.entries(ino)?.get(name).copied()
     }
@@ -319,7 +315,6 @@ impl Tree {
     }
 
     /// Statistics of the file system.
-    #[must_use]
     pub fn statvfs(&self) -> StatVfs {
         let files_free = self.limits.inodes.saturating_sub(self.nodes.len() as u64);
         StatVfs {
@@ -338,7 +333,6 @@ impl Tree {
     }
 
     /// Number of existing inodes, including the root.
-    #[must_use]
     pub fn inodes(&self) -> usize {
         self.nodes.len()
     }

@@ -23,7 +23,6 @@ pub enum Method {
 
 impl Method {
     /// The method that a program has; its name on the command line, too.
-    #[must_use]
     pub fn from_name(name: &str) -> Option<Method> {
         match name {
             "zstd" => Some(Method::Zstd),
@@ -33,7 +32,6 @@ impl Method {
     }
 
     /// As [`Method::from_name`] has it.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Method::Zstd => "zstd",

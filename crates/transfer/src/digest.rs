@@ -119,7 +119,6 @@ impl ShellDigester {
     /// the directory where its commands start.
     ///
     /// Must be called within a tokio runtime.
-    #[must_use]
     pub fn new(shell: Arc<dyn Shell>, root: Vec<u8>) -> ShellDigester {
         let (wishes, wished) = mpsc::channel(WAITING_FILES);
         tokio::spawn(serve(shell.clone(), root.clone(), wished));

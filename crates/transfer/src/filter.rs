@@ -138,20 +138,17 @@ pub struct Filter(Option<Gitignore>);
 
 impl Filter {
     /// A builder without rules.
-    #[must_use]
     pub fn builder() -> FilterBuilder {
         FilterBuilder::default()
     }
 
     /// Whether nothing is left out.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
     /// Whether `name`, relative to the target, is left out by itself. To be asked of each
     /// directory on the way to it too.
-    #[must_use]
     pub fn excludes(&self, name: &RemotePath, is_dir: bool) -> bool {
         let Some(rules) = &self.0 else {
             return false;

@@ -29,7 +29,6 @@ pub struct Tree {
 
 impl Tree {
     /// The root of `remote` at a server.
-    #[must_use]
     pub fn remote(remote: Arc<dyn Remote>) -> Tree {
         Tree {
             remote,
@@ -42,26 +41,22 @@ impl Tree {
     }
 
     /// The root of `remote`, which is the local directory `root`.
-    #[must_use]
     pub fn local(remote: Arc<dyn Remote>, root: impl AsRef<Path>) -> Tree {
         Tree { local: Some(root.as_ref().to_owned()), ..Tree::remote(remote) }
     }
 
     /// This tree, from `path` on.
-    #[must_use]
     pub fn at(self, path: RemotePath) -> Tree {
         Tree { path, ..self }
     }
 
     /// The path in the remote of `name`, which is relative to the tree.
-    #[must_use]
     pub fn path_of(&self, name: &RemotePath) -> RemotePath {
         below(&self.path, name)
     }
 }
 
 /// `name`, relative to `base`, as a path.
-#[must_use]
 pub fn below(base: &RemotePath, name: &RemotePath) -> RemotePath {
     if base.is_root() {
         return name.clone();

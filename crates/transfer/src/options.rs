@@ -26,7 +26,6 @@ pub enum Owners {
 
 impl Owners {
     /// Owner and group at the target for these at the source; `None` if they are not set.
-    #[must_use]
     pub fn of(&self, uid: u32, gid: u32) -> Option<(u32, u32)> {
         match self {
             Owners::Leave => None,
@@ -55,13 +54,11 @@ pub enum Xattrs {
 
 impl Xattrs {
     /// Whether any are copied.
-    #[must_use]
     pub fn any(self) -> bool {
         self != Xattrs::None
     }
 
     /// Whether the attribute of that name is copied.
-    #[must_use]
     pub fn takes(self, name: &[u8]) -> bool {
         match self {
             Xattrs::None => false,
@@ -119,14 +116,12 @@ pub struct Options {
 
 impl Options {
     /// Whether an entry of this path, relative to the target, is never deleted.
-    #[must_use]
     pub fn keeps(&self, name: &RemotePath, is_dir: bool) -> bool {
         !self.delete_excluded && self.filter.excludes(name, is_dir)
     }
 
     /// Owner and group that a file must have at the target to keep set-ID bits; `None` where it keeps
     /// none.
-    #[must_use]
     pub fn set_ids_of(&self, uid: u32, gid: u32) -> Option<(u32, u32)> {
         self.set_ids.then(|| self.owners.of(uid, gid).unwrap_or((uid, gid)))
     }

@@ -147,7 +147,6 @@ impl Problem {
     }
 
     /// The entry, relative to the target.
-    #[must_use]
     pub fn name(&self) -> &RemotePath {
         match self {
             Problem::Failed { name, .. }
@@ -162,7 +161,6 @@ impl Problem {
     }
 
     /// The system's error, where it was one.
-    #[must_use]
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Problem::Failed { errno, .. } => Some(*errno),
@@ -224,7 +222,6 @@ impl Counts {
     }
 
     /// Entries that have a result.
-    #[must_use]
     pub fn ended(&self) -> u64 {
         self.dirs_made
             + self.files_copied
@@ -305,7 +302,6 @@ impl Outcome {
     }
 
     /// Whether everything was copied and deleted as requested.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.problems_total == 0 && self.stopped.is_none() && self.deletions_withheld == 0
     }

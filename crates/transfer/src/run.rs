@@ -103,13 +103,11 @@ impl Run {
     }
 
     /// The counters of the run.
-    #[must_use]
     pub fn progress(&self) -> Arc<Progress> {
         self.core.progress.clone()
     }
 
     /// To end it.
-    #[must_use]
     pub fn stopper(&self) -> Stopper {
         Stopper(self.core.clone())
     }

@@ -100,13 +100,11 @@ impl Step {
     }
 
     /// Whether the action changes anything.
-    #[must_use]
     pub fn changes(&self) -> bool {
         !matches!(self.action, Action::Nothing | Action::Skip(_))
     }
 
     /// Bytes to transfer.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         match self.action {
             Action::Copy(_) => self.attr.size,

@@ -64,7 +64,6 @@ pub enum Direction {
 
 impl Direction {
     /// The name of the command.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Direction::Pull => "pull",

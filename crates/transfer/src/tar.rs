@@ -115,13 +115,11 @@ pub struct ReusableLogin {
 
 impl ReusableLogin {
     /// A login that also lists the tree that occupies the target of a push.
-    #[must_use]
     pub fn with_listing() -> ReusableLogin {
         ReusableLogin { lists: true, ..ReusableLogin::default() }
     }
 
     /// Returns the session, once.
-    #[must_use]
     pub fn take(&self) -> Option<SftpLogin> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -262,7 +260,6 @@ pub struct StreamOutcome {
 impl Streaming {
     /// The first option that no stream supports, if there is one: no push, since the server's tar unpacks
     /// it; no stream of a whole tree (`is_tree`), since nothing is compared before.
-    #[must_use]
     pub fn unsuited(options: &Options, is_push: bool, is_tree: bool) -> Option<&'static str> {
         let reasons = [
             (is_push && is_tree && options.set_ids, "--keep-setid"),
@@ -493,7 +490,6 @@ impl Streamed {
 impl StreamOutcome {
     /// The outcome of both, if a run has copied what the stream has missed: what the run found unchanged
     /// was copied by the stream.
-    #[must_use]
     pub fn followed_by(&self, run: Outcome) -> Outcome {
         let (mine, mut counts) = (self.counts, run.counts);
         let done = [
@@ -516,7 +512,6 @@ impl StreamOutcome {
     }
 
     /// The outcome of the stream alone.
-    #[must_use]
     pub fn outcome(&self) -> Outcome {
         let (waited_for_source, waited_for_target) = match self.is_push {
             true => (Duration::ZERO, self.link.waited),

@@ -74,7 +74,6 @@ impl MachineRun {
 
     /// The run that [`base::Remote::write_verifier`] has named. What is too short for an identifier is
     /// none: a pool of gateways counts losses, and starts at zero in each process.
-    #[must_use]
     pub fn of(named: Option<&[u8]>) -> MachineRun {
         match named {
             Some(named) if named.len() >= 16 => {
@@ -85,7 +84,6 @@ impl MachineRun {
     }
 
     /// That of this machine.
-    #[must_use]
     pub fn here() -> MachineRun {
         static HERE: LazyLock<MachineRun> = LazyLock::new(|| {
             let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -95,7 +93,6 @@ impl MachineRun {
     }
 
     /// Whether both are known, and the same.
-    #[must_use]
     pub fn is_same(self, other: MachineRun) -> bool {
         self == other && self != MachineRun::UNKNOWN
     }
@@ -122,7 +119,6 @@ pub struct Partial {
 
 impl Partial {
     /// Takes `file` for one, with the part of its own name that it has.
-    #[must_use]
     pub fn parse<'a>(file: &'a Name, attr: &Attr) -> Option<(&'a [u8], Partial)> {
         let bytes = file.as_bytes();
         let (begin, digits) = bytes.split_at_checked(bytes.len().checked_sub(DIGITS)?)?;
@@ -148,7 +144,6 @@ impl Partial {
 
     /// Up to where it can be relied on when it is continued, in bytes: in the same run of the
     /// machine, and if it is of the login's own making.
-    #[must_use]
     pub fn reliable(&self) -> u64 {
         if !self.ours || !self.lasts() {
             return 0;
@@ -157,7 +152,6 @@ impl Partial {
     }
 
     /// Whether it was meant to be continued.
-    #[must_use]
     pub fn lasts(&self) -> bool {
         self.span != 0 && self.span <= SPAN_MAX
     }
@@ -170,7 +164,6 @@ pub(crate) fn hash<'a>(bytes: impl Iterator<Item = &'a u8>) -> u64 {
 }
 
 /// The part of `name` that its temporary names have. No two names have the same.
-#[must_use]
 pub fn stem(name: &Name) -> Cow<'_, [u8]> {
     let bytes = name.as_bytes();
     if bytes.len() <= STEM_MAX {
@@ -190,7 +183,6 @@ pub fn stem(name: &Name) -> Cow<'_, [u8]> {
 }
 
 /// Of what: a digest of the name, the size and the second of last change, cut to 48 bits.
-#[must_use]
 pub fn tag(name: &Name, attr: &Attr) -> u64 {
     let size = attr.size.to_le_bytes();
     let time = attr.mtime.secs.to_le_bytes();
@@ -199,7 +191,6 @@ pub fn tag(name: &Name, attr: &Attr) -> u64 {
 
 /// A temporary name of the file `name`, of which a version with `attr` is being copied, to a machine
 /// that is in this run. No other call gives the same, in this process or in another one.
-#[must_use]
 pub fn name(name: &Name, attr: &Attr, span: u8, machine: MachineRun) -> Name {
     let tag = tag(name, attr);
     let digits = format!("{tag:012x}{span:02x}{:06x}{:012x}", machine.0, number());

@@ -55,7 +55,6 @@ pub struct ShellFind {
 impl ShellFind {
     /// For a remote whose root is the directory `root` of the server's shell: absolute, or relative to
     /// the directory where its commands start.
-    #[must_use]
     pub fn new(shell: Arc<dyn Shell>, root: Vec<u8>, one_file_system: bool) -> ShellFind {
         ShellFind { shell, root, one_file_system }
     }

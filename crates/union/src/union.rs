@@ -147,7 +147,6 @@ impl Union {
     }
 
     /// The present state of the tree, without a request.
-    #[must_use]
     pub fn status(&self) -> Status {
         let open_files = |branch: &Arc<TreeBranch>| {
             let mut count = 0;

@@ -112,7 +112,6 @@ impl Vfs {
     }
 
     /// The present time, for a change that sets it: after all local changes in this second.
-    #[must_use]
     pub fn now(&self) -> Timestamp {
         self.fractions.now()
     }

@@ -17,7 +17,6 @@ use crate::{Handle, Vfs};
 impl Vfs {
     /// The local file with the whole, immutable content of the open file; `None` if there is none,
     /// or none is wanted.
-    #[must_use]
     pub fn backing(&self, handle: Handle) -> Option<Arc<OwnedFd>> {
         self.config.backing_from_bytes?;
         let file = self.files.get(handle.0).ok()?;

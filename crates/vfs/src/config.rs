@@ -48,7 +48,6 @@ pub struct Timeout {
 
 impl Timeout {
     /// A time-out that does not depend on the file.
-    #[must_use]
     pub fn fixed(time: Duration) -> Timeout {
         Timeout { min: time, max: time }
     }

@@ -140,7 +140,6 @@ impl Drop for Vfs {
 
 impl Vfs {
     /// A file system that shows `remote`.
-    #[must_use]
     pub fn new(remote: Arc<dyn Remote>, config: Config) -> Vfs {
         Vfs { shared: Arc::new(Shared::new(remote, config.effective())) }
     }
@@ -152,13 +151,11 @@ impl Vfs {
     }
 
     /// The number of inodes in memory, including the root.
-    #[must_use]
     pub fn inodes(&self) -> usize {
         self.tree().len()
     }
 
     /// The number of open files and directories.
-    #[must_use]
     pub fn handles(&self) -> usize {
         self.files.len() + self.directories.len()
     }

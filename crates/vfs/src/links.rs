@@ -45,7 +45,6 @@ fn below_root<'a>(config: &Config, target: &'a [u8]) -> Option<&'a [u8]> {
 /// The path of an absolute `target` below `root` (absolute, without links in it) as seen from the
 /// directory `dir` below that root; `None` for any other target. [`Config::links`] still decides
 /// whether it is shown.
-#[must_use]
 pub fn relative_target(root: &[u8], dir: &RemotePath, target: &[u8]) -> Option<Vec<u8>> {
     let root = if root == b"/" { b"" } else { root };
     Some(relative(dir, below(root, target)?))

@@ -15,6 +15,7 @@ const PERM_BITS: u32 = 0o7777;
 
 /// A change of names in flight. Ends when dropped, whether it succeeded or not; then the names and
 /// the attributes of their directories are invalidated.
+#[must_use]
 pub(crate) struct NameChangeGuard<'a> {
     vfs: &'a Vfs,
     names: Vec<(Ino, Name, BoundTo)>,

@@ -46,7 +46,6 @@ pub struct OpenRequest {
 
 impl OpenRequest {
     /// An open through the page cache that neither appends nor truncates and is not synchronous.
-    #[must_use]
     pub fn plain(access: Access) -> OpenRequest {
         OpenRequest { access, append: false, truncate: false, direct: false, sync: false }
     }

@@ -32,7 +32,6 @@ pub struct Stats {
 
 impl Vfs {
     /// The present statistics. Cheap, though it visits every open file.
-    #[must_use]
     pub fn stats(&self) -> Stats {
         let mut dirty = HashSet::new();
         self.files.each(|file| {

@@ -35,6 +35,7 @@ struct State {
 }
 
 /// A subscription, until it is dropped.
+#[must_use]
 pub(crate) struct Subscription {
     inner: Arc<Inner>,
 }

@@ -73,7 +73,6 @@ pub struct Findings {
 
 impl Findings {
     /// The greatest known rate of the link, bytes per second: on a network that of ssh.
-    #[must_use]
     pub fn wide_bytes_per_s(&self) -> f64 {
         let sessions = self.sessions.iter().map(|sessions| &sessions.figures);
         let measured = self.ciphers.iter().chain(sessions).map(|figures| figures.bytes_per_s);
@@ -82,26 +81,22 @@ impl Findings {
     }
 
     /// Bandwidth × delay: the bytes in flight that fill the link.
-    #[must_use]
     pub fn product_bytes(&self) -> f64 {
         self.wide_bytes_per_s() * self.rtt_us / 1e6
     }
 
     /// The limit of one session: a window each round trip.
-    #[must_use]
     pub fn ceiling_bytes_per_s(&self) -> f64 {
         if self.rtt_us > 0.0 { SSH_WINDOW_BYTES * 1e6 / self.rtt_us } else { f64::INFINITY }
     }
 
     /// The number of windows that fill the link.
-    #[must_use]
     pub fn windows(&self) -> u32 {
         (self.product_bytes() / SSH_WINDOW_BYTES).ceil().clamp(1.0, 1000.0) as u32
     }
 
     /// The figures of one connection, and those of the smallest number of connections with nine
     /// tenths of the best rate. `None` where one was not measured.
-    #[must_use]
     pub fn enough(&self) -> Option<(&Sessions, &Sessions)> {
         let worked = || self.sessions.iter().filter(|tried| tried.figures.bytes_per_s > 0.0);
         let best = worked().map(|tried| tried.figures.bytes_per_s).fold(0.0, f64::max);
@@ -114,7 +109,6 @@ impl Findings {
     }
 
     /// What makes the figures less trustworthy, each with the remedy.
-    #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let spread = |figures: &Figures| figures.slowest_bytes_per_s / figures.fastest_bytes_per_s;
@@ -137,14 +131,12 @@ impl Findings {
     }
 
     /// The figures of a cipher that worked.
-    #[must_use]
     pub fn cipher(&self, name: &str) -> Option<&Figures> {
         self.ciphers.iter().find(|figures| figures.name == name && figures.failure.is_none())
     }
 
     /// The cipher to use: of those that are not clearly slower than the fastest, the one with the
     /// least CPU. A default with at most a tenth more CPU than that comes first.
-    #[must_use]
     pub fn best_cipher(&self) -> Option<&Figures> {
         let worked = || self.ciphers.iter().filter(|figures| figures.bytes_per_s > 0.0);
         let fastest = worked().max_by(|a, b| a.bytes_per_s.total_cmp(&b.bytes_per_s))?;

@@ -185,14 +185,12 @@ pub struct Figures {
 impl Figures {
     /// Whether the median is faster by a tenth and every round is faster than all of the other's.
     /// A smaller gain is not worth an option.
-    #[must_use]
     pub fn clearly_faster(&self, than: &Figures) -> bool {
         self.slowest_bytes_per_s > than.fastest_bytes_per_s
             && self.bytes_per_s >= 1.1 * than.bytes_per_s
     }
 
     /// CPU of both sides, as far as it is known.
-    #[must_use]
     pub fn cpu_s_per_gb(&self) -> Option<f64> {
         self.client_cpu_s_per_gb.map(|client| client + self.server_cpu_s_per_gb.unwrap_or(0.0))
     }

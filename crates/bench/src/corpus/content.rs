@@ -19,7 +19,6 @@ pub(super) const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Spreads every bit of `x` over all bits of the result; the finalizer of SplitMix64 (Steele, Lea
 /// and Flood, 2014).
-#[must_use]
 pub fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -27,7 +26,6 @@ pub fn mix(x: u64) -> u64 {
 }
 
 /// A number that two blocks of different data share by chance only, one of 2^64.
-#[must_use]
 pub fn mark(bytes: &[u8]) -> u64 {
     let words = bytes.chunks(WORD_BYTES).map(|bytes| {
         let mut word = [0; WORD_BYTES];
@@ -81,7 +79,6 @@ impl fmt::Display for Mismatch {
 
 impl Content {
     /// The content that belongs to a seed.
-    #[must_use]
     pub fn new(seed: u64) -> Content {
         let mut noise = Box::new([0; BLOCK_WORDS]);
         let mut state = mix(seed ^ STEP);
@@ -113,7 +110,6 @@ impl Content {
     }
 
     /// A whole block.
-    #[must_use]
     pub fn block(&self, block: u64) -> [u8; BLOCK_BYTES] {
         let mut bytes = [0; BLOCK_BYTES];
         self.fill(block, &mut bytes);
@@ -121,7 +117,6 @@ impl Content {
     }
 
     /// Whether `bytes` are a whole block of that number.
-    #[must_use]
     pub fn is_block(&self, block: u64, bytes: &[u8]) -> bool {
         let Some((first, rest)) = bytes.split_first_chunk::<WORD_BYTES>() else {
             return false;

@@ -82,19 +82,16 @@ impl Background {
     }
 
     /// Its process number.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
     /// Whether it still runs.
-    #[must_use]
     pub fn is_running(&self) -> bool {
         self.ended().is_none()
     }
 
     /// Its end, if it has ended.
-    #[must_use]
     pub fn ended(&self) -> Option<ExitStatus> {
         *self.shared.ended()
     }
@@ -159,7 +156,6 @@ impl Background {
     }
 
     /// The end of its output on both streams, safe for a terminal.
-    #[must_use]
     pub fn words(&self) -> String {
         last_words(&self.shared.words.bytes())
     }

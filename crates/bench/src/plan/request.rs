@@ -61,7 +61,6 @@ pub struct Request {
 
 impl Request {
     /// How much there is to do.
-    #[must_use]
     pub fn size(&self) -> Size {
         let mut size = Size::of(self.scale);
         if let Some(bytes) = self.file_bytes {
@@ -77,7 +76,6 @@ impl Request {
     }
 
     /// Enough rounds to see a spread; from six on there is an interval of the median.
-    #[must_use]
     pub fn rounds(&self) -> u32 {
         self.rounds.unwrap_or(match self.scale {
             Scale::Quick => 3,
@@ -86,7 +84,6 @@ impl Request {
     }
 
     /// Many times what a step takes that goes well.
-    #[must_use]
     pub fn deadline(&self) -> Duration {
         self.deadline.unwrap_or(Duration::from_secs(match self.scale {
             Scale::Quick => 60,
@@ -109,7 +106,6 @@ pub(super) fn usual_reference(subjects: &[SubjectInfo]) -> Option<&str> {
 }
 
 /// Whether a subject is this program, with any options.
-#[must_use]
 pub fn is_ours(name: &str) -> bool {
     ["sshoal:", "sshoal (", "sshoal-copy"].iter().any(|begin| name.starts_with(begin))
         || name == "sshoal"

@@ -36,7 +36,6 @@ impl Scratch {
     }
 
     /// Where it is: absolute, without links, and there.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }

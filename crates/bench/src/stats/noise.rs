@@ -31,7 +31,6 @@ impl Noise {
     /// The noise of the run is the 95th percentile of `|ln ratio|` of all rounds of all measures.
     /// A measure with twenty rounds or more has its own; one with fewer takes the run's, or its
     /// own median if that is greater.
-    #[must_use]
     pub fn of(results: &Results, index: &Index<'_>) -> Option<Noise> {
         let controls: Vec<(&str, &str)> = results
             .subjects
@@ -56,32 +55,27 @@ impl Noise {
     }
 
     /// Of the whole run: ratios between its inverse and itself mean nothing. At least 1.
-    #[must_use]
     pub fn overall(&self) -> f64 {
         self.overall
     }
 
     /// The same for one measure.
-    #[must_use]
     pub fn factor(&self, measure: &str) -> f64 {
         self.of_measures.get(measure).map_or(self.overall, |own| own.factor)
     }
 
     /// Whether a ratio of this measure is farther from 1 than chance brings it.
-    #[must_use]
     pub fn exceeded(&self, measure: &str, ratio: f64) -> bool {
         exceeds(ratio, self.factor(measure))
     }
 
     /// On how many ratios it rests.
-    #[must_use]
     pub fn ratios(&self) -> usize {
         self.ratios
     }
 
     /// Measures in which the control's median differs from 1 by more than the run's noise, with
     /// that median: there something else than chance is at work.
-    #[must_use]
     pub fn off(&self) -> Vec<(&str, f64)> {
         let off = self.of_measures.iter().filter(|(_, own)| exceeds(own.median, self.overall));
         off.map(|(id, own)| (id.as_str(), own.median)).collect()

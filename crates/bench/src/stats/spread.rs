@@ -36,7 +36,6 @@ pub struct Spread {
 
 impl Spread {
     /// Of values in any order, all finite; `None` of none.
-    #[must_use]
     pub fn of(values: &[f64]) -> Option<Spread> {
         let sorted = sorted(values);
         Some(Spread {
@@ -49,7 +48,6 @@ impl Spread {
     }
 
     /// Distance of the quartiles as a part of the median; 0 where the median is 0.
-    #[must_use]
     pub fn relative(&self) -> f64 {
         if self.median == 0.0 { 0.0 } else { (self.high - self.low) / self.median.abs() }
     }
@@ -63,7 +61,6 @@ fn sorted(values: &[f64]) -> Vec<f64> {
 
 /// The quantile `q` (0 to 1) of values in ascending order, interpolated between neighbours:
 /// Hyndman and Fan's type 7, the default of R and NumPy. `None` of no values.
-#[must_use]
 pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let place = last as f64 * q.clamp(0.0, 1.0);
@@ -74,7 +71,6 @@ pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
 }
 
 /// Of values in any order; `None` of none.
-#[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     quantile(&sorted(values), 0.5)
 }
@@ -94,7 +90,6 @@ pub struct Interval {
 /// The interval of the median of values in any order, by order statistics: the narrowest pair of
 /// the k-th least and k-th greatest value with a level of at least 95 %. Below six values there is
 /// none, and it is their range with the level which that has. `None` of no values.
-#[must_use]
 pub fn median_interval(values: &[f64]) -> Option<Interval> {
     let sorted = sorted(values);
     let n = sorted.len();
@@ -126,7 +121,6 @@ fn level_of(n: usize, k: usize) -> f64 {
 
 /// Which of the values are too far from their median to belong to the rest, by the median absolute
 /// deviation. None below five values.
-#[must_use]
 pub fn outliers(values: &[f64]) -> Vec<usize> {
     let Some(middle) = median(values).filter(|_| values.len() >= LEAST_FOR_OUTLIERS) else {
         return Vec::new();

@@ -26,7 +26,6 @@ const ROUNDS_FOR_INTERVAL: u32 = 6;
 const EXAMPLES: usize = 3;
 
 /// All warnings, the gravest first. Each is one line: what, why it matters, what to do.
-#[must_use]
 pub fn warnings(results: &Results) -> Vec<String> {
     let index = Index::of(results);
     let mut warnings = Vec::new();

@@ -246,7 +246,6 @@ pub(crate) fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> O
 
 impl Spec {
     /// Its name in the report: `sshoal`, `sshoal:max_conns=1`, `sshfs:opt1`.
-    #[must_use]
     pub fn name(&self) -> String {
         match self.options.as_slice() {
             [] => self.entry.name.to_owned(),
@@ -255,7 +254,6 @@ impl Spec {
     }
 
     /// Whether it is this program rather than a peer.
-    #[must_use]
     pub fn is_sshoal(&self) -> bool {
         self.entry.making == Making::Sshoal
     }
@@ -308,7 +306,6 @@ pub struct Listed {
 }
 
 /// All subjects and groups, in the order of reports.
-#[must_use]
 pub fn list(executor: &Executor) -> Vec<Listed> {
     let entries = ENTRIES.iter().map(|entry| {
         let programs = entry.making.programs();

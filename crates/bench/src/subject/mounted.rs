@@ -41,7 +41,6 @@ const CACHE: &str = "cache";
 impl Mounted {
     /// `options` are words of the command line: `-o`, `max_conns=1`. A `program` without `/` is
     /// looked for in `PATH`. The start fails when it is not mounted after `start_limit`.
-    #[must_use]
     pub fn new(
         name: impl Into<String>,
         program: PathBuf,

@@ -81,7 +81,6 @@ impl Invocation {
     }
 
     /// The command.
-    #[must_use]
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.args);
@@ -190,7 +189,6 @@ pub struct NameJob {
 
 impl NameJob {
     /// The name of a number.
-    #[must_use]
     pub fn name(prefix: &str, number: u32) -> String {
         format!("{prefix}{number:06}")
     }

@@ -22,7 +22,6 @@ pub struct Walk {
 
 impl Walk {
     /// A walk over this number of records, at least one.
-    #[must_use]
     pub fn new(order: Order, records: u64) -> Walk {
         let records = records.max(1);
         let bits = u64::BITS - (records - 1).leading_zeros();
@@ -30,7 +29,6 @@ impl Walk {
     }
 
     /// Records in a pass.
-    #[must_use]
     pub fn records(&self) -> u64 {
         self.records
     }

@@ -36,13 +36,11 @@ impl SubTrees {
     }
 
     /// Whether there are none.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Whether `path` is in one of them, or is the root of one.
-    #[must_use]
     pub fn contain(&self, path: &RemotePath) -> bool {
         self.0.iter().any(|pattern| {
             let mut names = path.names();
@@ -107,7 +105,6 @@ pub struct CachedConfig {
 impl CachedConfig {
     /// The default settings for this source: close-to-open, clocks up to five minutes apart (as
     /// Kerberos allows, and `vfs` too), changes within an hour are recent.
-    #[must_use]
     pub fn new(source: SourceId) -> CachedConfig {
         CachedConfig {
             source,

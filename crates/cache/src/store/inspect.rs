@@ -52,7 +52,6 @@ pub struct VerifyReport {
 
 impl VerifyReport {
     /// Whether nothing was damaged.
-    #[must_use]
     pub fn is_clean(&self) -> bool {
         self.damaged == 0 && self.damaged_chunks == 0 && self.damaged_directories == 0
     }

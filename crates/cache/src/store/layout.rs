@@ -175,7 +175,6 @@ pub(crate) fn escaped(path: &Path) -> String {
 
 /// The default directory for a cache: below `$XDG_CACHE_HOME`, else `~/.cache`. `None` without
 /// either.
-#[must_use]
 pub fn default_dir() -> Option<PathBuf> {
     let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let caches = var("XDG_CACHE_HOME").or_else(|| Some(var("HOME")?.join(".cache")))?;

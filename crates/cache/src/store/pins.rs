@@ -49,7 +49,6 @@ impl Place {
     }
 
     /// Whether a path is in the sub-tree.
-    #[must_use]
     pub fn covers(&self, source: &SourceId, path: &RemotePath) -> bool {
         let (top, path) = (self.path.as_bytes(), path.as_bytes());
         self.source == *source
@@ -59,7 +58,6 @@ impl Place {
     }
 
     /// Whether its own name is an entry of this directory.
-    #[must_use]
     pub fn is_listed_in(&self, source: &SourceId, dir: &RemotePath) -> bool {
         self.source == *source && self.path.parent().as_ref() == Some(dir)
     }

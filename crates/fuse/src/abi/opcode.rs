@@ -6,7 +6,6 @@ macro_rules! opcodes {
         pub const $name: u32 = $number;)*
 
         /// The name of an opcode, for messages.
-        #[must_use]
         pub fn name(opcode: u32) -> Option<&'static str> {
             match opcode {
                 $($number => Some(stringify!($name)),)*

@@ -170,7 +170,6 @@ pub struct Negotiated {
 
 impl Negotiated {
     /// Whether backing files can be registered.
-    #[must_use]
     pub fn passthrough(&self) -> bool {
         self.capabilities & init::PASSTHROUGH != 0
     }

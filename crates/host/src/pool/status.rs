@@ -61,7 +61,6 @@ pub enum SessionState {
 
 impl Host {
     /// The current state of the sessions. Cheap, and never waits.
-    #[must_use]
     pub fn status(&self) -> Status {
         self.pool.status()
     }

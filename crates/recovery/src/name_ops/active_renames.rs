@@ -20,6 +20,7 @@ struct State {
 }
 
 /// A rename in flight; ended by drop.
+#[must_use]
 pub(crate) struct RenameGuard<'a> {
     renames: &'a ActiveRenames,
     number: u64,

@@ -45,7 +45,6 @@ pub struct FileAttrs {
 
 impl FileAttrs {
     /// Attributes with permission bits only.
-    #[must_use]
     pub fn with_permissions(permissions: u32) -> FileAttrs {
         FileAttrs { permissions: Some(permissions), ..FileAttrs::default() }
     }

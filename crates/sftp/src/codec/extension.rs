@@ -18,19 +18,16 @@ macro_rules! extensions {
             pub const ALL: &[Extension] = &[$(Extension::$variant,)*];
 
             /// The name in the protocol.
-            #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Extension::$variant => $name,)* }
             }
 
             /// The supported version, as a server announces it.
-            #[must_use]
             pub fn version(self) -> &'static str {
                 match self { $(Extension::$variant => $version,)* }
             }
 
             /// The extension with this name.
-            #[must_use]
             pub fn from_name(name: &[u8]) -> Option<Extension> {
                 $(if name == $name.as_bytes() {
                     return Some(Extension::$variant);
@@ -72,7 +69,6 @@ pub struct Extensions(u16);
 
 impl Extensions {
     /// Whether `extension` is in the set.
-    #[must_use]
     pub fn has(self, extension: Extension) -> bool {
         self.0 & (1 << extension as u8) != 0
     }
@@ -175,7 +171,6 @@ impl StatVfs {
     pub const NO_SUID: u64 = 0x2;
 
     /// Encodes the body of an EXTENDED_REPLY.
-    #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(11 * 8);
         for value in [
@@ -232,7 +227,6 @@ pub struct Limits {
 
 impl Limits {
     /// Encodes the body of an EXTENDED_REPLY.
-    #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(4 * 8);
         for value in [self.packet_bytes, self.read_bytes, self.write_bytes, self.open_handles] {
@@ -267,7 +261,6 @@ pub struct UsersGroups {
 
 impl UsersGroups {
     /// Encodes the body of an EXTENDED_REPLY.
-    #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
         for names in [&self.users, &self.groups] {

@@ -40,7 +40,6 @@ impl RemoteHandle {
     }
 
     /// The bytes.
-    #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }

@@ -66,7 +66,6 @@ impl OpenFlags {
     pub const EXCLUSIVE: OpenFlags = OpenFlags(0x20);
 
     /// Whether all of `flags` are set.
-    #[must_use]
     pub fn contains(self, flags: OpenFlags) -> bool {
         self.0 & flags.0 == flags.0
     }

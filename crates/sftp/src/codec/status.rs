@@ -25,7 +25,6 @@ impl StatusCode {
     pub const OP_UNSUPPORTED: StatusCode = StatusCode(8);
 
     /// The meaning of the code, in words.
-    #[must_use]
     pub fn text(self) -> &'static str {
         match self {
             StatusCode::OK => "success",

@@ -47,7 +47,6 @@ pub struct MountRequest {
 
 impl MountRequest {
     /// A request with all defaults for these sources and this mount point.
-    #[must_use]
     pub fn new(sources: Vec<SourceSpec>, mountpoint: PathBuf) -> MountRequest {
         let source = sources::joined(&sources);
         MountRequest {
@@ -73,7 +72,6 @@ impl MountRequest {
     }
 
     /// Whether the mount is a union, possibly of one branch.
-    #[must_use]
     pub fn is_union(&self) -> bool {
         self.sources.len() > 1 || self.sources.iter().any(SourceSpec::wants_union)
     }

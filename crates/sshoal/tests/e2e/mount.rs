@@ -89,7 +89,6 @@ impl Mount {
     }
 
     /// The daemon may tell of errors, since the test makes some.
-    #[must_use]
     pub fn with_errors(mut self) -> Mount {
         self.words_allowed = true;
         self

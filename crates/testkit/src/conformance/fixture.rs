@@ -77,21 +77,18 @@ const CLOSING_LIMIT: Duration = Duration::from_secs(10);
 impl Fixture {
     /// An environment with `remote`, whose root must be an empty directory, and which rules may
     /// change.
-    #[must_use]
     pub fn new(remote: Arc<dyn Remote>) -> Fixture {
         let expectations = Expectations::default();
         Fixture { remote, expectations, open_handles: None, _kept: Vec::new() }
     }
 
     /// Sets expectations other than [`Expectations::default`].
-    #[must_use]
     pub fn expecting(mut self, expectations: Expectations) -> Fixture {
         self.expectations = expectations;
         self
     }
 
     /// Keeps `thing` until the end of the rule: the server, its directory.
-    #[must_use]
     pub fn keeping(mut self, thing: impl Any + Send + Sync) -> Fixture {
         self._kept.push(Box::new(thing));
         self
@@ -99,7 +96,6 @@ impl Fixture {
 
     /// Sets a counter of open files and directories at the server. After each rule it must return
     /// its initial value; without a counter, leaks are not detected.
-    #[must_use]
     pub fn counting(mut self, open_handles: impl Fn() -> usize + Send + Sync + 'static) -> Fixture {
         let before = open_handles();
         self.open_handles = Some(Box::new(move || open_handles().saturating_sub(before)));

@@ -54,7 +54,6 @@ impl Gate {
     }
 
     /// Whether the call is at the gate, or has passed it and is not over.
-    #[must_use]
     pub fn has_arrived(&self) -> bool {
         *self.phase.borrow() == Phase::Arrived
     }

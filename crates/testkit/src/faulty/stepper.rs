@@ -47,7 +47,6 @@ impl Stepper {
     }
 
     /// Number of calls at a stop.
-    #[must_use]
     pub fn waiting(&self) -> usize {
         self.0.line.lock().calls.iter().filter(|(_, gate)| gate.is_waiting()).count()
     }

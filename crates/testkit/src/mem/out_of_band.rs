@@ -110,13 +110,11 @@ impl MemRemote {
     }
 
     /// Whether `at` exists, possibly as a dangling link.
-    #[must_use]
     pub fn exists(&self, at: &str) -> bool {
         self.edit(|tree| tree.lookup(&path(at), Follow::No)).is_ok()
     }
 
     /// The attributes of `at`; of the link itself if it is one.
-    #[must_use]
     #[track_caller]
     pub fn attr(&self, at: &str) -> Attr {
         done(
@@ -130,7 +128,6 @@ impl MemRemote {
     }
 
     /// All bytes of the file `at`.
-    #[must_use]
     #[track_caller]
     pub fn content(&self, at: &str) -> Vec<u8> {
         done(
@@ -144,7 +141,6 @@ impl MemRemote {
     }
 
     /// The names in the directory `at`, sorted.
-    #[must_use]
     #[track_caller]
     pub fn names(&self, at: &str) -> Vec<String> {
         let entries = done(

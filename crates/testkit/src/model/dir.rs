@@ -34,7 +34,6 @@ impl DirSubject {
     /// # Panics
     ///
     /// If it cannot be created, or `/proc` does not show this process's umask.
-    #[must_use]
     pub fn below(parent: &Path, link_counts: bool) -> DirSubject {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -49,7 +48,6 @@ impl DirSubject {
     /// # Panics
     ///
     /// If `/proc` does not show this process's umask.
-    #[must_use]
     pub fn existing(root: &Path, link_counts: bool) -> DirSubject {
         let features = Features { link_counts, umask: umask() };
         let open = [const { None }; FDS + 1];

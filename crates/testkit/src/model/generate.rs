@@ -165,7 +165,6 @@ pub struct Lists {
 
 impl Lists {
     /// Generates lists like [`ops`].
-    #[must_use]
     pub fn any(seed: u64, most: usize) -> Lists {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -175,7 +174,6 @@ impl Lists {
     }
 
     /// Generates lists like [`ops_by_one_name`].
-    #[must_use]
     pub fn by_one_name(seed: u64, most: usize) -> Lists {
         Lists { by_one_name: true, ..Lists::any(seed, most) }
     }
@@ -260,7 +258,6 @@ pub fn run_by_chance<S: Subject>(
 const STORY_OPS: usize = 60;
 
 /// The last operations before `why`, one a line.
-#[must_use]
 pub fn story(ops: &[Op], why: &Divergence) -> String {
     let end = why.index.map_or(ops.len(), |index| index + 1);
     let first = end.saturating_sub(STORY_OPS);

@@ -103,13 +103,11 @@ impl Aftermath {
     }
 
     /// Whether the list ended with a kill.
-    #[must_use]
     pub fn was_killed(&self) -> bool {
         self.killed
     }
 
     /// Number of operations executed.
-    #[must_use]
     pub fn operations(&self) -> u64 {
         self.operations
     }

@@ -39,7 +39,6 @@ struct OpenFile {
 
 impl Reference {
     /// An empty file system, for processes with this umask.
-    #[must_use]
     pub fn new(umask: u32) -> Reference {
         let clock = ManualClock::at(RECENT);
         let tree = Tree::new(clock.clone().into(), Limits::default());
@@ -47,7 +46,6 @@ impl Reference {
     }
 
     /// Whether a file is open in this slot.
-    #[must_use]
     pub fn is_open(&self, fd: usize) -> bool {
         self.open.get(fd).is_some_and(Option::is_some)
     }

@@ -27,14 +27,12 @@ struct State {
 
 impl Server {
     /// A server for `dir`, with its own proxy.
-    #[must_use]
     pub fn new(dir: &Path) -> Arc<Server> {
         let (servers, state) = (SftpServers::new(dir), Mutex::default());
         Arc::new(Server { dir: dir.to_owned(), servers, proxy: Proxy::new(), state })
     }
 
     /// The proxy.
-    #[must_use]
     pub fn proxy(&self) -> &Arc<Proxy> {
         &self.proxy
     }
@@ -63,19 +61,16 @@ impl Server {
     }
 
     /// Number of connections so far.
-    #[must_use]
     pub fn connections(&self) -> usize {
         self.state.lock().started
     }
 
     /// Number of running servers.
-    #[must_use]
     pub fn running(&self) -> usize {
         self.servers.running()
     }
 
     /// Number of files and directories at or below its directory that the servers have open.
-    #[must_use]
     pub fn open_handles(&self) -> usize {
         self.servers.open_below(&self.dir)
     }

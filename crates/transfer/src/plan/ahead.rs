@@ -56,7 +56,6 @@ fn locked(listings: &Mutex<Listings>) -> MutexGuard<'_, Listings> {
 
 impl Ahead {
     /// Begins to list all below `top`. To be called within a tokio runtime.
-    #[must_use]
     pub fn begin(remote: Arc<dyn Remote>, top: RemotePath) -> Ahead {
         let listings: Arc<Mutex<Listings>> = Arc::default();
         let walk = tokio::spawn(walk(remote, top, listings.clone()));

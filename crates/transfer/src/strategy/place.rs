@@ -20,7 +20,6 @@ pub struct Place {
 
 impl Place {
     /// Splits a path as a user writes it.
-    #[must_use]
     pub fn of(path: &[u8]) -> Place {
         let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         match Name::new(last) {
@@ -34,7 +33,6 @@ impl Place {
     }
 
     /// Splits the path of a target, for which slashes at the end make no difference.
-    #[must_use]
     pub fn of_target(path: &[u8]) -> Place {
         Place::of(without_slashes(path))
     }
@@ -81,14 +79,12 @@ pub struct LocalPlace {
 
 impl LocalPlace {
     /// Splits a path as a user writes it.
-    #[must_use]
     pub fn of(path: &OsStr) -> LocalPlace {
         LocalPlace::from(Place::of(path.as_bytes()))
     }
 
     /// Splits the path of a target. A directory that exists is what the sources are copied into;
     /// anything else is a name that they get.
-    #[must_use]
     pub fn of_target(path: &OsStr) -> LocalPlace {
         if Path::new(path).is_dir() {
             return LocalPlace { directory: path.into(), name: None };
@@ -97,7 +93,6 @@ impl LocalPlace {
     }
 
     /// The path.
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         match &self.name {
             Some(name) => self.directory.join(OsStr::from_bytes(name.as_bytes())),

@@ -103,7 +103,6 @@ struct StreamEnd {
 impl StreamsByName {
     /// The streams of a pull, one for each source of a job, in their order; `None` for a source without
     /// one.
-    #[must_use]
     pub fn pull(sources: Vec<Option<ByName>>) -> StreamsByName {
         let worker = |place: ByName| Worker::new(place, None);
         let workers = sources.into_iter().map(|place| place.map(worker)).collect();
@@ -111,26 +110,22 @@ impl StreamsByName {
     }
 
     /// The streams of a push of that many sources.
-    #[must_use]
     pub fn push(sources: usize, target: &ByName) -> StreamsByName {
         let worker = |source| Some(Worker::new(target.clone(), Some(source)));
         StreamsByName { workers: (0..sources).map(worker).collect(), ..StreamsByName::default() }
     }
 
     /// Whether the source of this number may have a stream.
-    #[must_use]
     pub fn has(&self, source: usize) -> bool {
         self.workers.get(source).is_some_and(Option::is_some)
     }
 
     /// What was copied so far.
-    #[must_use]
     pub fn totals(&self) -> ByNameTotals {
         self.totals
     }
 
     /// Why a stream was declined, if one was.
-    #[must_use]
     pub fn declined(&self) -> Option<&Declined> {
         self.declined.as_ref()
     }

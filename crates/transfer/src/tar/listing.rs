@@ -69,13 +69,11 @@ pub struct Listing {
 impl Listing {
     /// The directories of which all entries are known, relative to the top, each with its entries in
     /// the order of names. Times have the resolution of SFTP.
-    #[must_use]
     pub fn directories(&self) -> &[(RemotePath, Vec<(Name, Attr)>)] {
         &self.directories
     }
 
     /// The listings for a run over a tree in which `top` was listed.
-    #[must_use]
     pub fn ahead(self, top: &RemotePath) -> Ahead {
         let directories = self.directories.into_iter();
         Ahead::of(self.when, directories.map(|(path, entries)| (below(top, &path), entries)))

@@ -40,7 +40,6 @@ pub fn stage(name: &Name, options: &Options) -> base::Result<Name> {
 }
 
 /// Whether a run with these options may go on with a [`stage`] of `name`.
-#[must_use]
 pub fn suits(stage: &Name, name: &Name, options: &Options) -> bool {
     let kind = format!("{:04x}", kind_of_stage(options));
     stage.as_bytes().starts_with(&[&begin_of_stages(name)[..], kind.as_bytes()].concat())

@@ -29,7 +29,6 @@ pub enum Kind {
 ///
 /// A backslash in the path is doubled and a line feed is written as `\n`, so that no name can
 /// pass for two lines.
-#[must_use]
 pub fn line(kind: Kind, digest: &str, path: &[u8]) -> Vec<u8> {
     let mut line = match kind {
         Kind::File => format!("f {digest} "),
@@ -72,7 +71,6 @@ impl Listing {
     }
 
     /// SHA-256 in hexadecimal of all lines.
-    #[must_use]
     pub fn digest(&self) -> String {
         let mut hash = Sha256::new();
         for line in self.lines.values() {
@@ -151,7 +149,6 @@ pub fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Bytes of the regular files below a directory, as far as they can be read.
-#[must_use]
 pub fn bytes_below(dir: &Path) -> u64 {
     let bytes = |path: PathBuf| fs::metadata(path).map_or(0, |found| found.len());
     files(dir).unwrap_or_default().into_iter().map(bytes).sum()
