@@ -5,7 +5,7 @@
 //! A record is a small text file `DIRECTORY/MAJOR:MINOR` named after the mount's device number. Its
 //! daemon holds an exclusive flock(2) on it from just after mounting to its end; the kernel releases
 //! the lock with the process, so the lock, not the text, shows whether the daemon runs. The socket
-//! `MAJOR:MINOR.sock` beside it accepts requests to the daemon; the [crate](crate) has the protocol.
+//! `MAJOR:MINOR.sock` beside it accepts requests to the daemon; the head of this crate has the protocol.
 //!
 //! Invariants:
 //! 1. Only the owner has access to the directory (mode 0700), and other users cannot replace it (it is
