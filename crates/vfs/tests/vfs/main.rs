@@ -6,7 +6,6 @@ mod digests;
 mod flush;
 mod invalidate;
 mod kept;
-mod memory;
 mod names;
 mod opens;
 mod promises;

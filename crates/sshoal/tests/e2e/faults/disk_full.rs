@@ -94,7 +94,15 @@ fn a_close_behind_a_write_that_fails_tells_why() {
     for number in 0..50 {
         let file = File::create(mount.at(format!("file{number}"))).unwrap();
         let written = file.write_all_at(&content, 0);
-        let error = written.and(close(file)).unwrap_err();
+        let Err(error) = written.and(close(file)) else {
+            let size = |path: &PathBuf| fs::metadata(path).map(|it| it.len());
+            let there = size(&on_server(&world, &mount, &format!("file{number}")));
+            let free = rustix::fs::statvfs(&filler).map(|it| it.f_bfree);
+            panic!(
+                "{number}: no error; {there:?} bytes, {free:?} free blocks, {:?}",
+                size(&filler)
+            );
+        };
         assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{number}: {error}");
     }
 }
