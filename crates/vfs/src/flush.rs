@@ -7,9 +7,13 @@
 //! program has ended. But they do not wait for a remote that is unreachable or makes no progress,
 //! and a killed process does not wait at all.
 //!
-//! Invariant: a close that stops waiting loses nothing. Its writes stay in flight and are bounded
-//! as before, the remote handle stays open for them, and their error is reported by the next call
-//! on the file, or logged if there is none.
+//! Invariants:
+//! 1. A close that stops waiting loses nothing. Its writes stay in flight and are bounded as before,
+//!    the remote handle stays open for them, and their error is reported by the next call on the
+//!    file, or logged if there is none.
+//! 2. An error is reported to a caller that can use it. A child process that was forked while the
+//!    file was open closes it in its execve(2), perhaps before its parent does: the error is kept
+//!    for the parent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,13 +48,12 @@ impl Vfs {
     /// A descriptor of this open file is being closed. Returns when its writes are at the server,
     /// or the error of one that failed.
     pub async fn flush(&self, handle: Handle) -> Result<()> {
-        let file = self.files.get(handle.0)?;
-        let written = file.take_written();
-        self.flush_file(&file, written).await
+        self.flush_for(handle, || std::future::ready(Caller::Alive)).await
     }
 
     /// Like [`Vfs::flush`], for a caller that may not get the result. `caller` returns the state of
-    /// the process; it is called only if the close takes longer than usual, and then repeatedly.
+    /// the process; it is called only if a write has failed, or if the close takes longer than usual,
+    /// and then repeatedly.
     pub async fn flush_for<F>(&self, handle: Handle, caller: impl Fn() -> F) -> Result<()>
     where
         F: Future<Output = Caller>,
@@ -59,8 +62,8 @@ impl Vfs {
         let written = file.take_written();
         tokio::select! {
             biased;
-            result = self.flush_file(&file, written) => result,
-            () = self.abandoned(&file, caller) => {
+            result = self.flush_file(&file, written, &caller) => result,
+            () = self.abandoned(&file, &caller) => {
                 if written {
                     file.note_write();
                 }
@@ -70,7 +73,15 @@ impl Vfs {
         }
     }
 
-    async fn flush_file(&self, file: &OpenFile, written: bool) -> Result<()> {
+    async fn flush_file<F>(
+        &self,
+        file: &OpenFile,
+        written: bool,
+        caller: impl Fn() -> F,
+    ) -> Result<()>
+    where
+        F: Future<Output = Caller>,
+    {
         let closed = match written {
             true => self.flush_to_server(file).await,
             false => {
@@ -80,7 +91,14 @@ impl Vfs {
                 Ok(())
             }
         };
-        file.take_error().and(closed)
+        if let Err(error) = closed {
+            file.keep_error(error);
+        }
+        let Some(error) = file.error() else { return Ok(()) };
+        if caller().await == Caller::Alive {
+            file.clear_error();
+        }
+        Err(error)
     }
 
     /// Waits for the writes of `file`'s inode, records the resulting attributes, and has the server

@@ -137,7 +137,22 @@ impl OpenFile {
     /// An acknowledged write has failed. The first error is the one that is reported.
     pub(crate) fn fail(&self, error: Errno) {
         self.inode.state().write_failed(error);
+        self.keep_error(error);
+    }
+
+    /// Keeps an error for a call that can report it, or for the log.
+    pub(crate) fn keep_error(&self, error: Errno) {
         self.with(|state| state.error = state.error.or(Some(error)));
+    }
+
+    /// The error that was not reported yet.
+    pub(crate) fn error(&self) -> Option<Errno> {
+        self.with(|state| state.error)
+    }
+
+    /// The error was reported.
+    pub(crate) fn clear_error(&self) {
+        self.with(|state| state.error = None);
     }
 
     /// The error of an acknowledged write through any handle of the file that failed since this

@@ -351,3 +351,33 @@ async fn a_close_whose_answer_is_lost_is_no_failed_write() {
         mount.vfs.release(mount.handle);
     }
 }
+
+/// A3: a child process that was forked while the file was open closes it in its execve(2), and does
+/// not learn the result. The error stays for its parent.
+#[tokio::test(start_paused = true)]
+async fn an_error_is_reported_to_a_caller_that_can_use_it() {
+    for closer in [Caller::Exiting, Caller::Killed] {
+        for fails_at_close in [false, true] {
+            let mount = mounted().await;
+            let failing = if fails_at_close { Call::Flush } else { Call::Write };
+            mount.faulty.fail(failing, 1, Errno::ENOSPC);
+            mount.write(0, "content").await;
+            let _ = mount.flush(closer).await;
+            assert_eq!(mount.flush(Caller::Alive).await, Err(Errno::ENOSPC), "{closer:?}");
+            assert_eq!(mount.flush(Caller::Alive).await, Ok(()), "once");
+            mount.vfs.release(mount.handle);
+            assert_eq!(mount.vfs.lost_write(), None);
+        }
+    }
+}
+
+/// A3: an error that no caller could use is logged, and shows in the exit code of the mount.
+#[tokio::test(start_paused = true)]
+async fn an_error_that_only_an_exiting_caller_got_is_a_lost_write() {
+    let mount = mounted().await;
+    mount.faulty.fail(Call::Write, 1, Errno::ENOSPC);
+    mount.write(0, "content").await;
+    let _ = mount.flush(Caller::Exiting).await;
+    mount.vfs.release(mount.handle);
+    assert_eq!(mount.vfs.lost_write(), Some(Errno::ENOSPC));
+}

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sandbox::sshd::{Options, SftpServer};
 
@@ -105,6 +106,30 @@ fn a_close_behind_a_write_that_fails_tells_why() {
         };
         assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{number}: {error}");
     }
+}
+
+/// A process that is forked while the file is open closes it in its execve(2): the error is not for
+/// it.
+#[test]
+fn an_error_is_not_lost_to_a_process_that_is_started_meanwhile() {
+    let (_disk, world, mount) = full_world();
+    let filled = fs::write(on_server(&world, &mount, "filler"), pattern(2 * ROOM_BYTES));
+    assert_eq!(filled.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !over.load(Ordering::SeqCst) {
+                Command::new("true").status().unwrap();
+            }
+        });
+        let lost = (0..300).filter(|number| {
+            let file = File::create(mount.at(format!("file{number}"))).unwrap();
+            file.write_all_at(&pattern(64 << 10), 0).and(close(file)).is_ok()
+        });
+        let lost: Vec<_> = lost.collect();
+        over.store(true, Ordering::SeqCst);
+        assert_eq!(lost, Vec::<i32>::new());
+    });
 }
 
 #[test]
