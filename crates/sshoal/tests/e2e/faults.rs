@@ -64,14 +64,21 @@ impl Caller {
         drop(self.process.child().stdin.take());
     }
 
-    /// Lets it go on, and returns when it waits for the mount.
+    /// Lets it go on, and returns when it waits for the mount: three times in a row, since the calls
+    /// before that one wait for a moment too.
     pub fn block(&mut self) {
         self.go();
         let pid = self.process.pid();
-        eventually(Duration::from_secs(30), "the call waits for the mount", || {
+        let waits = || {
             let place = std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap();
             // For an answer to a request of its own, or for a page that another one fetches.
             ["request_wait_answer", "folio_wait", "fuse_"].iter().any(|it| place.contains(it))
+        };
+        eventually(Duration::from_secs(30), "the call waits for the mount", || {
+            (0..3).all(|_| {
+                std::thread::sleep(Duration::from_millis(20));
+                waits()
+            })
         });
     }
 
