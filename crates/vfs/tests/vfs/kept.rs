@@ -7,29 +7,13 @@ use std::time::Duration;
 use base::Access;
 use testkit::{Call, FaultyRemote, MemRemote};
 use tokio::time::{Instant, advance};
-use vfs::{Config, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Prefetch, Vfs};
+use vfs::{Config, Ino, LookupResult, OpenRequest, Prefetch, Vfs};
+
+use super::stage::{Names, list};
 
 const FILES: usize = 200;
 const LONG_AGO: i64 = 1_000_000_000;
 const TRIP: Duration = Duration::from_millis(1);
-
-#[derive(Default)]
-struct Names {
-    names: Vec<Vec<u8>>,
-    next: u64,
-}
-
-impl Listing for Names {
-    fn has_room(&self, _: &[u8]) -> bool {
-        true
-    }
-    fn push(&mut self, entry: ListedEntry<'_>) {
-        if entry.name != b"." && entry.name != b".." {
-            self.names.push(entry.name.to_vec());
-        }
-        self.next = entry.next_offset;
-    }
-}
 
 struct Mount {
     remote: Arc<MemRemote>,
@@ -51,17 +35,8 @@ async fn listed(prefetch: Prefetch) -> Mount {
         remote.put_file(&name, "content");
         remote.set_mtime(&name, LONG_AGO);
     }
-    let handle = vfs.opendir(Ino::ROOT).await.unwrap();
-    let mut listed = Names::default();
-    loop {
-        let before = listed.next;
-        vfs.readdir(handle, before, false, &mut listed).await.unwrap();
-        if listed.next == before {
-            break;
-        }
-    }
-    vfs.releasedir(handle);
-    Mount { remote, faulty, vfs, names: listed.names }
+    let names = list(&vfs, Ino::ROOT, false).await.into_iter().map(|(name, ..)| name).collect();
+    Mount { remote, faulty, vfs, names }
 }
 
 /// All files were read, in the order of their listing, a second ago.
@@ -200,17 +175,7 @@ async fn directories_are_listed_ahead_only_if_that_is_wanted() {
         let begun = Instant::now();
         let mut stack = vec![Ino::ROOT];
         while let Some(dir) = stack.pop() {
-            let handle = vfs.opendir(dir).await.unwrap();
-            let mut entries = Names::default();
-            loop {
-                let before = entries.next;
-                vfs.readdir(handle, before, false, &mut entries).await.unwrap();
-                if entries.next == before {
-                    break;
-                }
-            }
-            vfs.releasedir(handle);
-            for name in entries.names.iter().rev() {
+            for (name, ..) in list(&vfs, dir, false).await.iter().rev() {
                 let LookupResult::Found(entry) = vfs.lookup(dir, name).await.unwrap() else {
                     panic!("absent");
                 };

@@ -12,6 +12,7 @@ mod promises;
 mod readahead;
 mod regressions;
 mod revalidation;
+mod stage;
 mod stale;
 mod times;
 mod waits;

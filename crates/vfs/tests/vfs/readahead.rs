@@ -1,15 +1,17 @@
 //! Readahead: each byte is fetched once, used only while it is valid, and never delays a reader.
 
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use base::{Access, AttrChange, Errno};
 use bytes::Bytes;
 use testkit::tree::Follow;
-use testkit::{Call, FaultyRemote, MemRemote, path};
+use testkit::{Call, path};
 use tokio::time::{advance, timeout};
-use vfs::{Config, Consistency, Handle, Ino, LookupResult, OpenRequest, Vfs};
+use vfs::{Config, Consistency, Handle, Ino, LookupResult, OpenRequest};
+
+use super::stage::{Mount, mounted};
 
 const KIB: u64 = 1 << 10;
 
@@ -22,19 +24,6 @@ const LONG_AGO: i64 = 1_000_000_000;
 
 /// Longer than anything here takes on the paused clock.
 const A_WHILE: Duration = Duration::from_millis(100);
-
-struct Mount {
-    remote: Arc<MemRemote>,
-    faulty: Arc<FaultyRemote<MemRemote>>,
-    vfs: Vfs,
-}
-
-fn mounted(config: Config) -> Mount {
-    let remote = Arc::new(MemRemote::new());
-    let faulty = Arc::new(FaultyRemote::new(remote.clone()));
-    let vfs = Vfs::new(faulty.clone(), config);
-    Mount { remote, faulty, vfs }
-}
 
 /// Opens send a request, and are not answered from caches.
 fn config() -> Config {

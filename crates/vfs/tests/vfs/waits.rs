@@ -1,32 +1,20 @@
 //! How many round trips programs wait for: their sequences of calls, over a remote in which each
 //! answer takes one tick of a paused clock. A call that takes no tick waits for no answer.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Access, AttrChange, Errno, FileKind, Timestamp};
 use bytes::Bytes;
-use testkit::{Call, FaultyRemote, MemRemote};
+use testkit::{Call, MemRemote};
 use tokio::time::Instant;
-use vfs::{Config, DirHandle, Entry, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Vfs};
+use vfs::{Config, Entry, Ino, LookupResult, OpenRequest, Vfs};
+
+use super::stage::{Mount, Names, list, mounted};
 
 /// The time of one answer.
 const TRIP: Duration = Duration::from_millis(1);
 
 const LONG_AGO: i64 = 1_000_000_000;
-
-struct Mount {
-    remote: Arc<MemRemote>,
-    faulty: Arc<FaultyRemote<MemRemote>>,
-    vfs: Vfs,
-}
-
-fn mounted(config: Config) -> Mount {
-    let remote = Arc::new(MemRemote::new());
-    let faulty = Arc::new(FaultyRemote::new(remote.clone()));
-    let vfs = Vfs::new(faulty.clone(), config);
-    Mount { remote, faulty, vfs }
-}
 
 fn config() -> Config {
     Config { login: Some((0, 0)), ..Config::default() }
@@ -42,38 +30,6 @@ async fn waits<T>(operation: impl Future<Output = T>) -> (T, u128) {
 fn put(remote: &MemRemote, path: &str, content: &str) {
     remote.put_file(path, content);
     remote.set_mtime(path, LONG_AGO);
-}
-
-#[derive(Default)]
-struct Names {
-    entries: Vec<(Vec<u8>, FileKind, Option<Entry>)>,
-    next: u64,
-}
-
-impl Listing for Names {
-    fn has_room(&self, _: &[u8]) -> bool {
-        true
-    }
-    fn push(&mut self, entry: ListedEntry<'_>) {
-        if entry.name != b"." && entry.name != b".." {
-            self.entries.push((entry.name.to_vec(), entry.kind, entry.entry));
-        }
-        self.next = entry.next_offset;
-    }
-}
-
-async fn list(vfs: &Vfs, dir: Ino) -> Vec<(Vec<u8>, FileKind, Option<Entry>)> {
-    let handle: DirHandle = vfs.opendir(dir).await.unwrap();
-    let mut names = Names::default();
-    loop {
-        let before = names.next;
-        vfs.readdir(handle, before, true, &mut names).await.unwrap();
-        if names.next == before {
-            break;
-        }
-    }
-    vfs.releasedir(handle);
-    names.entries
 }
 
 async fn found(vfs: &Vfs, parent: Ino, name: &str) -> Entry {
@@ -109,7 +65,7 @@ const ORDERS: [Order; 3] = [Order::Listing, Order::Name, Order::Number];
 /// As tar does, in any order: the whole directory, each file read, subdirectories entered at their
 /// position.
 async fn walk(vfs: &Vfs, dir: Ino, reads: bool, order: Order) -> usize {
-    let mut entries = list(vfs, dir).await;
+    let mut entries = list(vfs, dir, true).await;
     match order {
         Order::Listing => {}
         Order::Name => entries.sort_by(|one, other| one.0.cmp(&other.0)),
@@ -163,7 +119,7 @@ async fn a_tree_is_read_with_few_waits() {
 /// Reads a tree slowly: in the order of the listing, with directories in place, as tar does, or by
 /// name, with directories after the files beside them, as rsync does.
 async fn read_slowly(vfs: &Vfs, dir: Ino, files_first: bool, pause: Duration) -> u32 {
-    let mut entries = list(vfs, dir).await;
+    let mut entries = list(vfs, dir, true).await;
     if files_first {
         entries.sort_by(|one, other| one.0.cmp(&other.0));
         entries.sort_by_key(|(_, kind, _)| *kind == FileKind::Directory);
@@ -296,15 +252,15 @@ async fn an_old_tree_is_listed_once_for_a_slow_walk() {
     }
     remote.set_latency(Some(TRIP));
     let top = found(&vfs, Ino::ROOT, "t").await;
-    list(&vfs, top.ino).await;
+    list(&vfs, top.ino, true).await;
     let above = found(&vfs, top.ino, "a").await;
-    list(&vfs, above.ino).await;
+    list(&vfs, above.ino, true).await;
     for index in 0..30 {
         tokio::time::sleep(Duration::from_millis(600)).await;
         let dir = found(&vfs, above.ino, &format!("b{index:02}")).await;
-        assert_eq!(list(&vfs, dir.ino).await.len(), 1);
+        assert_eq!(list(&vfs, dir.ino, true).await.len(), 1);
         let below = found(&vfs, dir.ino, "c").await;
-        assert_eq!(list(&vfs, below.ino).await.len(), 1);
+        assert_eq!(list(&vfs, below.ino, true).await.len(), 1);
     }
     assert!(remote.calls(Call::Opendir) <= 66, "{}", remote.calls(Call::Opendir));
     vfs.end_background();
@@ -321,14 +277,14 @@ async fn a_tree_that_is_removed_is_listed_once() {
     remote.set_latency(Some(TRIP));
     let top = found(&vfs, Ino::ROOT, "t").await;
     let ((), waits) = waits(remove(&vfs, top.ino)).await;
-    assert!(list(&vfs, top.ino).await.is_empty());
+    assert!(list(&vfs, top.ino, true).await.is_empty());
     // Of 846 names each is waited for, of 446 listings few.
     assert!(waits <= 846 + 150, "{waits}");
     assert!(remote.calls(Call::Opendir) <= 460, "{}", remote.calls(Call::Opendir));
 }
 
 async fn remove(vfs: &Vfs, dir: Ino) {
-    for (name, kind, entry) in list(vfs, dir).await {
+    for (name, kind, entry) in list(vfs, dir, true).await {
         let ino = entry.unwrap().ino;
         if kind == FileKind::Directory {
             Box::pin(remove(vfs, ino)).await;
@@ -377,7 +333,7 @@ async fn what_a_listing_tells_needs_no_question() {
         put(&remote, &format!("d/f{index}"), "content");
     }
     let dir = found(&vfs, Ino::ROOT, "d").await;
-    list(&vfs, dir.ino).await;
+    list(&vfs, dir.ino, true).await;
     proven(&vfs, dir.ino).await;
     remote.reset_calls();
     for index in 0..10 {
@@ -400,7 +356,7 @@ async fn c5_what_a_listing_hides_is_found_by_its_name() {
     let Mount { remote, vfs, .. } = mounted(config());
     put(&remote, "d/f", "content");
     let dir = found(&vfs, Ino::ROOT, "d").await;
-    list(&vfs, dir.ino).await;
+    list(&vfs, dir.ino, true).await;
     // As with an automounter: it exists if it is looked up, and is in no listing.
     put(&remote, "d/hidden", "content");
     assert!(!absent(&vfs, dir.ino, "hidden").await);
@@ -416,7 +372,7 @@ async fn c5_absence_from_a_listing_counts_no_longer_than_that_of_a_name() {
     let Mount { remote, vfs, .. } = mounted(config());
     put(&remote, "d/f", "content");
     let dir = found(&vfs, Ino::ROOT, "d").await;
-    list(&vfs, dir.ino).await;
+    list(&vfs, dir.ino, true).await;
     proven(&vfs, dir.ino).await;
     tokio::time::advance(Duration::from_millis(400)).await;
     let LookupResult::Absent(ttl) = vfs.lookup(dir.ino, b"g").await.unwrap() else {
@@ -437,7 +393,7 @@ async fn c6_a_listing_is_no_excuse() {
         put(&remote, &format!("d/f{index}"), "content");
     }
     let dir = found(&vfs, Ino::ROOT, "d").await;
-    list(&vfs, dir.ino).await;
+    list(&vfs, dir.ino, true).await;
     proven(&vfs, dir.ino).await;
     vfs.unlink(dir.ino, b"f0").await.unwrap();
     vfs.rename((dir.ino, b"f1"), (dir.ino, b"g1"), base::RenameMode::Replace).await.unwrap();
@@ -448,7 +404,8 @@ async fn c6_a_listing_is_no_excuse() {
     assert!(!absent(&vfs, dir.ino, "f2").await, "and the others are known still");
     assert!(absent(&vfs, dir.ino, "h").await);
     assert_eq!(remote.round_trips(), 0);
-    let mut names: Vec<_> = list(&vfs, dir.ino).await.into_iter().map(|entry| entry.0).collect();
+    let mut names: Vec<_> =
+        list(&vfs, dir.ino, true).await.into_iter().map(|entry| entry.0).collect();
     names.sort();
     assert_eq!(names, [&b"f2"[..], b"f3", b"f4", b"g1", b"sub"]);
 }
@@ -499,7 +456,7 @@ async fn c5_absent_names_of_a_search_path_are_listed_again_before_they_are_asked
         put(&remote, &format!("d/f{index}"), "content");
     }
     let dir = found(&vfs, Ino::ROOT, "d").await;
-    list(&vfs, dir.ino).await;
+    list(&vfs, dir.ino, true).await;
     proven(&vfs, dir.ino).await;
     faulty.reset_calls();
     remote.set_latency(Some(TRIP));
@@ -521,7 +478,7 @@ async fn c5_absent_names_of_a_search_path_are_listed_again_before_they_are_asked
     assert!(!absent(&vfs, dir.ino, "new").await);
     // After a pause the server must confirm a few names first.
     tokio::time::sleep(Duration::from_secs(30)).await;
-    list(&vfs, dir.ino).await;
+    list(&vfs, dir.ino, true).await;
     faulty.reset_calls();
     assert!(absent(&vfs, dir.ino, "h").await);
     assert_eq!(faulty.calls(Call::Lstat), 1);
