@@ -99,7 +99,7 @@ impl dyn Shell {
     }
 }
 
-/// The command that runs `script` with these arguments by `sh`, whatever the login shell is. `None` for
+/// The command that runs `script` with these arguments by `sh`, from any login shell. `None` for
 /// arguments that cannot be quoted for every login shell.
 pub(crate) fn command(script: &str, arguments: &[&[u8]]) -> Option<Vec<u8>> {
     let words = [script.as_bytes(), b"sshoal"].into_iter().chain(arguments.iter().copied());

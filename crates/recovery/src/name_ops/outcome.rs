@@ -211,10 +211,10 @@ impl Core {
         to: &RemotePath,
         in_doubt: InDoubt,
     ) -> Result<Outcome> {
-        let first_from = self.before(from, in_doubt.seq);
-        let (_, old) = self.before_and_now(from, in_doubt.seq).await?;
+        let (before_from, old) = self.before_and_now(from, in_doubt.seq).await?;
         let (before_to, new) = self.before_and_now(to, in_doubt.seq).await?;
-        let before_from = either(first_from, self.before(from, in_doubt.seq));
+        // The file may have the new name, and may have changed since the first lookup.
+        let before_from = either(before_from, self.before(from, in_doubt.seq));
         let is_moved = new.is_some() && matches_before(before_from, new.as_ref()) == Some(true);
         // A rename leaves a file at the new name. So if there is none, and none is known to have been
         // there before, nothing has changed it.

@@ -35,7 +35,7 @@ pub(super) enum Started {
     Ended(String),
 }
 
-/// What the thread tells once it is known how the start went.
+/// The message of the thread when the start has succeeded or failed.
 enum News {
     Listening { pid: u32, handle: OwnedFd },
     Ended(String),

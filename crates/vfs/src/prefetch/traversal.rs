@@ -10,7 +10,7 @@ use std::ops::Range;
 use base::{Attr, Name, RemotePath};
 
 use crate::config::Timeout;
-use crate::dir_cache::{CachedListing, Order};
+use crate::dir_cache::{CachedEntry, CachedListing, Order};
 use crate::tree::Tree;
 
 /// When the files below a directory are visited.
@@ -159,7 +159,7 @@ impl<'a> Traversal<'a> {
         let Some(listing) = self.listing(dir) else { return Vec::new() };
         match target {
             Target::Files(is_wanted) => {
-                let entry = |entry: &crate::dir_cache::CachedEntry| {
+                let entry = |entry: &CachedEntry| {
                     if entry.attr.is_dir() {
                         directories.then(|| Entry::Directory(entry.name.clone()))
                     } else {
