@@ -10,6 +10,7 @@ pub(crate) fn from_sftp(error: &Error) -> Errno {
         Error::Unsupported(_) => Errno::EOPNOTSUPP,
         // Only a path can make a request too long, for a server with a small packet limit.
         Error::TooMuch(_) => Errno::ENAMETOOLONG,
+        Error::Closed => Errno::EBADF,
         Error::Disconnected(_) => Errno::EHOSTDOWN,
         Error::Stalled(_) => Errno::ETIMEDOUT,
         Error::Protocol(_) => Errno::EIO,
@@ -66,6 +67,7 @@ mod tests {
         for (error, errno) in [
             (Error::Unsupported("fsync"), Errno::EOPNOTSUPP),
             (Error::TooMuch("path"), Errno::ENAMETOOLONG),
+            (Error::Closed, Errno::EBADF),
             (Error::Disconnected("cut".into()), Errno::EHOSTDOWN),
             (Error::Stalled(Duration::from_secs(60)), Errno::ETIMEDOUT),
             (Error::Protocol("noise".into()), Errno::EIO),

@@ -47,7 +47,7 @@ impl Host {
             ticket.ready().await;
         }
         let all = file.all_handles();
-        let mut closing = pin!(pipelined::all(all.iter().filter_map(|open| open.close())));
+        let mut closing = pin!(pipelined::all(all.iter().map(|open| open.close())));
         let answers = poll_fn(|context| {
             let polled = closing.as_mut().poll(context);
             // CLOSE was sent, and does not conflict with other requests for this path.

@@ -21,27 +21,22 @@ use crate::stripes::Stripes;
 pub(crate) struct OpenHandle {
     pub(crate) session: Arc<Session>,
     pub(crate) handle: RemoteHandle,
-    closing: AtomicBool,
 }
 
 impl OpenHandle {
     pub(crate) fn new(session: Arc<Session>, handle: RemoteHandle) -> OpenHandle {
-        OpenHandle { session, handle, closing: AtomicBool::new(false) }
+        OpenHandle { session, handle }
     }
 
-    /// The CLOSE request, to be polled at once. Earlier requests through the handle are still
-    /// answered. `None` if it was called before.
-    pub(crate) fn close(&self) -> Option<Call<()>> {
-        let before = self.closing.swap(true, Ordering::SeqCst);
-        (!before).then(|| self.session.client.close(&self.handle))
+    /// The CLOSE request. Requests through the handle that were sent before are still answered.
+    pub(crate) fn close(&self) -> Call<()> {
+        self.session.client.close(&self.handle)
     }
 }
 
 impl Drop for OpenHandle {
     fn drop(&mut self) {
-        if !*self.closing.get_mut() {
-            self.session.client.close_unattended(&self.handle);
-        }
+        self.session.client.close_unattended(&self.handle);
     }
 }
 

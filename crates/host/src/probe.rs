@@ -463,7 +463,7 @@ impl Probe<'_> {
         let statvfs = match (self.0.client.fstatvfs(handle).await, name) {
             (Ok(statvfs), _) => Some(statvfs),
             // CLOSE of the handle may have been sent behind the failed request.
-            (Err(error), Some(name)) if error.status().is_some() => {
+            (Err(error), Some(name)) if !error.ends_connection() => {
                 self.statvfs_of_parent(&name).await
             }
             (Err(_), _) => None,

@@ -33,7 +33,7 @@ impl Core {
         if let Some(below) = handle.usable()? {
             match call(below.fh).await {
                 Err(errno) if is_lost(errno, handle, below) => {
-                    handle.file.mark_lost(below.epoch);
+                    handle.note_loss(errno, below.epoch);
                     lost = Some(errno);
                 }
                 answer => return answer,
@@ -56,7 +56,7 @@ impl Core {
             };
             match retry.within_deadline(call(below.fh)).await {
                 Err(errno) if !retry.has_expired() && is_lost(errno, handle, below) => {
-                    handle.file.mark_lost(below.epoch);
+                    handle.note_loss(errno, below.epoch);
                     lost = Some(errno);
                 }
                 answer => return answer,

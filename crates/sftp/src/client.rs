@@ -12,7 +12,9 @@
 //! 2. An id is not reused before its reply was received, even if the call was dropped.
 //! 3. A handle that arrives for a call that was dropped is closed at once.
 //! 4. When the connection ends, every call in flight and every later one fails with the reason.
-//! 5. Locks: `output` before `pending`; neither is held across an await, and wakers are called
+//! 5. No request through a handle is sent behind its CLOSE. A server reuses the bytes of a handle, so
+//!    such a request could reach another file.
+//! 6. Locks: `output` before `pending`; neither is held across an await, and wakers are called
 //!    with neither held.
 //!
 //! Not here: time-outs, reconnecting, splitting of long reads and writes. These belong to the
@@ -35,7 +37,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use crate::codec::{
-    Extension, Extensions, Limits, MAX_PACKET_BYTES, Request, Version, encode_init,
+    Extension, Extensions, Limits, MAX_PACKET_BYTES, RemoteHandle, Request, Version, encode_init,
 };
 use crate::error::{Error, Result};
 pub use call::Call;
@@ -136,6 +138,10 @@ struct Shared {
 struct Packet {
     head: BytesMut,
     body: Bytes,
+    /// The handles in the request.
+    handles: [Option<RemoteHandle>; 2],
+    /// The request is CLOSE.
+    closes: bool,
 }
 
 /// Room for a request with a path of usual length, in bytes.
@@ -149,14 +155,29 @@ impl Packet {
     fn new(request: &Request<'_>) -> Packet {
         let mut head = BytesMut::with_capacity(HEAD_BYTES);
         request.encode(0, &mut head);
-        Packet { head, body: Bytes::new() }
+        Packet::encoded(head, Bytes::new())
     }
 
     /// A WRITE request, with `body` for its content.
     fn with_body(request: &Request<'_>, body: Bytes) -> Packet {
         let mut head = BytesMut::with_capacity(HEAD_BYTES);
         request.encode_head(0, body.len(), &mut head);
-        Packet { head, body }
+        Packet::encoded(head, body)
+    }
+
+    fn encoded(head: BytesMut, body: Bytes) -> Packet {
+        Packet { head, body, handles: [None, None], closes: false }
+    }
+
+    /// The CLOSE request of a handle.
+    fn close(handle: &RemoteHandle) -> Packet {
+        let packet = Packet::new(&Request::Close { handle: handle.as_bytes() });
+        Packet { handles: [Some(handle.clone()), None], closes: true, ..packet }
+    }
+
+    /// Whether CLOSE was sent for a handle of the request.
+    fn is_void(&self) -> bool {
+        self.handles.iter().flatten().any(RemoteHandle::is_closed)
     }
 
     fn len(&self) -> usize {
@@ -182,6 +203,12 @@ impl Shared {
         let mut pending = self.pending.lock();
         if let Some(end) = pending.end() {
             return Poll::Ready(Err(end.clone()));
+        }
+        if packet.is_void() {
+            let next = ticket.take().and_then(|ticket| pending.leave_queue(ticket));
+            drop((pending, output));
+            next.into_iter().for_each(Waker::wake);
+            return Poll::Ready(Err(Error::Closed));
         }
         let room = pending.in_flight() < self.options.max_in_flight
             && output.queued_bytes() < self.options.max_queued_bytes;
@@ -215,7 +242,7 @@ impl Shared {
     fn send_unattended(self: &Arc<Shared>, mut packet: Packet, expect: Expect) {
         let mut output = self.output.lock();
         let mut pending = self.pending.lock();
-        if pending.end().is_some() {
+        if pending.end().is_some() || packet.is_void() {
             return;
         }
         let id = pending.reserve(expect, None);

@@ -7,8 +7,8 @@ use crate::codec::{Malformed, StatusCode};
 /// The result of every request.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a request failed. All but [`Error::Status`], [`Error::Unsupported`] and [`Error::TooMuch`]
-/// are ends of the connection; every request in flight fails with the same error.
+/// Why a request failed. [`Error::Disconnected`], [`Error::Protocol`] and [`Error::Stalled`] are ends
+/// of the connection; every request in flight fails with the same error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The server replied with an error status.
@@ -26,6 +26,9 @@ pub enum Error {
     /// client.
     #[error("too much for one request: {0}")]
     TooMuch(&'static str),
+    /// The handle was closed before the request was sent.
+    #[error("the handle is closed")]
+    Closed,
     /// The stream has ended or failed.
     #[error("disconnected: {0}")]
     Disconnected(String),
@@ -42,7 +45,9 @@ impl Error {
     /// Whether this error ends the connection.
     pub fn ends_connection(&self) -> bool {
         match self {
-            Error::Status { .. } | Error::Unsupported(_) | Error::TooMuch(_) => false,
+            Error::Status { .. } | Error::Unsupported(_) | Error::TooMuch(_) | Error::Closed => {
+                false
+            }
             Error::Disconnected(_) | Error::Protocol(_) | Error::Stalled(_) => true,
         }
     }

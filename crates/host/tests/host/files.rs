@@ -309,3 +309,27 @@ async fn links_are_followed_if_configured() {
     ];
     assert_eq!(kinds, expected.map(|(name, kind)| (name.to_owned(), kind)));
 }
+
+/// The first answer to a read is short, so the rest is requested; by then the file is closed, and the
+/// server has given the same handle to another file.
+#[tokio::test]
+async fn a_read_never_continues_in_another_file() {
+    let real = Real::new().await;
+    let fh = real.create("f").await;
+    real.host.write(fh, 0, Bytes::from_static(b"12345")).await.unwrap();
+    real.write_local("other", [b'x'; 100]);
+    let name = path("other");
+    let (read, finished, opened) = tokio::join!(
+        biased;
+        real.host.read(fh, 0, 100),
+        real.host.finish(fh),
+        real.host.open(&name, OpenFlags::existing(Access::Read)),
+    );
+    finished.unwrap();
+    match read {
+        Ok(data) => assert_eq!(data.to_vec(), b"12345"),
+        Err(errno) => assert_eq!(errno, Errno::EBADF),
+    }
+    let data = real.host.read(opened.unwrap().fh, 0, 200).await.unwrap();
+    assert_eq!(data.to_vec(), [b'x'; 100]);
+}

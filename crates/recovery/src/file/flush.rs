@@ -7,8 +7,8 @@
 //! (`reopen`). The other handles of the file are not affected.
 //!
 //! - A handle is marked before its close is sent. A call that finds the mark reopens the file
-//!   first. A call that was too early gets `EBADF` from the inner remote, and treats the handle as
-//!   lost.
+//!   first. A call that was too early gets `EBADF` from the inner remote, which sends nothing through
+//!   a closed handle. It is repeated through the new handle; a change is replayed as after a loss.
 //! - A file without a name cannot be reopened, so a flush does not close it. Before this mount
 //!   removes or replaces a name, the closed handles of its file are reopened.
 //! - A loss clears the mark: the file is reopened for all its handles.
@@ -46,6 +46,15 @@ impl Handle {
                 .is_some_and(|inner| inner.fh == fh && !inner.closed)
         };
         errno == Errno::ESTALE || errno == Errno::EBADF && !is_open()
+    }
+
+    /// A call through the inner handle of this epoch has failed with `errno`, which [is
+    /// stale](Handle::is_stale) or a loss.
+    pub(crate) fn note_loss(&self, errno: Errno, epoch: u64) {
+        // After `EBADF` only this handle has to be reopened.
+        if errno != Errno::EBADF {
+            self.file.mark_lost(epoch);
+        }
     }
 
     /// The inner handle is about to be closed. `false` if it is closed already.

@@ -203,3 +203,32 @@ async fn an_unreachable_server_is_disconnected_and_comes_back() {
     assert_eq!(real.recovering.write_verifier().await.unwrap(), run);
     real.recovering.close(fh);
 }
+
+/// A child process that inherits a descriptor closes it while the parent uses it. The server gives
+/// the handle to the next file that is opened.
+#[tokio::test]
+async fn reads_and_writes_during_a_flush_are_those_of_their_file() {
+    let real = Real::new(1).await;
+    for round in 0..50 {
+        let (own, other) = (format!("own{round}"), format!("other{round}"));
+        let fh = real.recovering.open(&path(&own), making()).await.unwrap().fh;
+        real.recovering.write(fh, 0, Bytes::from_static(b"12345")).await.unwrap();
+        std::fs::write(real.dir.path().join(&other), [b'x'; 100]).unwrap();
+        let name = path(&other);
+        let data = Bytes::from_static(b"6789");
+        let (read, flushed, opened, written) = tokio::join!(
+            biased;
+            real.recovering.read(fh, 0, 100),
+            real.recovering.flush(fh),
+            real.recovering.open(&name, OpenFlags::existing(Access::ReadWrite)),
+            real.recovering.write(fh, 5, data),
+        );
+        (flushed.unwrap(), written.unwrap());
+        let read = read.unwrap().to_vec();
+        assert!([&b"12345"[..], b"123456789"].contains(&&read[..]), "{read:?}");
+        real.recovering.finish(fh).await.unwrap();
+        real.recovering.close(opened.unwrap().fh);
+        assert_eq!(real.content(&own), b"123456789");
+        assert_eq!(real.content(&other), [b'x'; 100]);
+    }
+}

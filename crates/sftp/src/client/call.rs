@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use super::pending::Expect;
 use super::{Packet, Shared, reader};
-use crate::codec::Reply;
+use crate::codec::{RemoteHandle, Reply};
 use crate::error::{Error, Result};
 
 /// A request. It is sent by the first poll, or as soon after that as there is room. It may be
@@ -45,6 +45,16 @@ impl<T> Call<T> {
         finish: fn(Reply) -> Result<T>,
     ) -> Call<T> {
         Call { shared: shared.clone(), expect, finish, state: State::New { packet, ticket: None } }
+    }
+
+    /// The request contains this handle: it fails with [`Error::Closed`] if CLOSE was sent before.
+    pub(super) fn through(mut self, handle: &RemoteHandle) -> Call<T> {
+        if let State::New { packet, .. } = &mut self.state
+            && let Some(free) = packet.handles.iter_mut().find(|known| known.is_none())
+        {
+            *free = Some(handle.clone());
+        }
+        self
     }
 
     pub(super) fn known(shared: &Arc<Shared>, result: Result<T>) -> Call<T> {

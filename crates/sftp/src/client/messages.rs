@@ -134,13 +134,12 @@ impl Client {
 
     /// Closes a handle.
     pub fn close(&self, handle: &RemoteHandle) -> Call<()> {
-        self.call(&Request::Close { handle: handle.as_bytes() }, Expect::Status, nothing)
+        self.call_packet(Packet::close(handle), Expect::Status, nothing)
     }
 
     /// Closes a handle without waiting; the request is sent at once.
     pub fn close_unattended(&self, handle: &RemoteHandle) {
-        let packet = Packet::new(&Request::Close { handle: handle.as_bytes() });
-        self.shared.send_unattended(packet, Expect::Status);
+        self.shared.send_unattended(Packet::close(handle), Expect::Status);
     }
 
     /// Reads up to `len` bytes, at least one; `None` at the end of the file. A server may return
@@ -157,7 +156,7 @@ impl Client {
             return Call::known(&self.shared, Err(error));
         }
         let request = Request::Read { handle: handle.as_bytes(), offset, len };
-        self.call(&request, Expect::Data(len), data)
+        self.call(&request, Expect::Data(len), data).through(handle)
     }
 
     /// Writes all of `data`, without copying it. Its length has to be within
@@ -168,7 +167,7 @@ impl Client {
             return Call::known(&self.shared, Err(error));
         }
         let request = Request::Write { handle: handle.as_bytes(), offset, data: &[] };
-        self.call_packet(Packet::with_body(&request, data), Expect::Status, nothing)
+        self.call_packet(Packet::with_body(&request, data), Expect::Status, nothing).through(handle)
     }
 
     /// Attributes; of the link itself if `path` is a symbolic link.
@@ -183,7 +182,8 @@ impl Client {
 
     /// Attributes of an open file.
     pub fn fstat(&self, handle: &RemoteHandle) -> Call<FileAttrs> {
-        self.call(&Request::Fstat { handle: handle.as_bytes() }, Expect::Attrs, attrs)
+        let request = Request::Fstat { handle: handle.as_bytes() };
+        self.call(&request, Expect::Attrs, attrs).through(handle)
     }
 
     /// Changes attributes; of the target if `path` is a symbolic link.
@@ -194,7 +194,7 @@ impl Client {
     /// Changes attributes of an open file.
     pub fn fsetstat(&self, handle: &RemoteHandle, attrs: FileAttrs) -> Call<()> {
         let request = Request::Fsetstat { handle: handle.as_bytes(), attrs };
-        self.call(&request, Expect::Status, nothing)
+        self.call(&request, Expect::Status, nothing).through(handle)
     }
 
     /// Changes attributes; of the link itself if `path` is a symbolic link
@@ -211,7 +211,8 @@ impl Client {
 
     /// The next entries, at least one; `None` at the end.
     pub fn readdir(&self, handle: &RemoteHandle) -> Call<Option<Vec<NameEntry>>> {
-        self.call(&Request::Readdir { handle: handle.as_bytes() }, Expect::Names, names)
+        let request = Request::Readdir { handle: handle.as_bytes() };
+        self.call(&request, Expect::Names, names).through(handle)
     }
 
     /// Removes a name, except that of a directory.
@@ -271,13 +272,16 @@ impl Client {
     /// Statistics of the file system that holds an open file (`fstatvfs@openssh.com`).
     pub fn fstatvfs(&self, handle: &RemoteHandle) -> Call<StatVfs> {
         let request = Request::Fstatvfs { handle: handle.as_bytes() };
-        self.call_extension(Extension::Fstatvfs, &request, Expect::Extended, statvfs_reply)
+        let call =
+            self.call_extension(Extension::Fstatvfs, &request, Expect::Extended, statvfs_reply);
+        call.through(handle)
     }
 
     /// Flushes an open file to the server's disk (`fsync@openssh.com`).
     pub fn fsync(&self, handle: &RemoteHandle) -> Call<()> {
         let request = Request::Fsync { handle: handle.as_bytes() };
-        self.call_extension(Extension::Fsync, &request, Expect::SlowStatus, nothing)
+        let call = self.call_extension(Extension::Fsync, &request, Expect::SlowStatus, nothing);
+        call.through(handle)
     }
 
     /// Copies within the server (`copy-data`). Until it is complete, OpenSSH's server answers
@@ -291,9 +295,11 @@ impl Client {
         to: &RemoteHandle,
         to_offset: u64,
     ) -> Call<()> {
-        let (from, to) = (from.as_bytes(), to.as_bytes());
-        let request = Request::CopyData { from, from_offset, len, to, to_offset };
-        self.call_extension(Extension::CopyData, &request, Expect::SlowStatus, nothing)
+        let (from_bytes, to_bytes) = (from.as_bytes(), to.as_bytes());
+        let request =
+            Request::CopyData { from: from_bytes, from_offset, len, to: to_bytes, to_offset };
+        let call = self.call_extension(Extension::CopyData, &request, Expect::SlowStatus, nothing);
+        call.through(from).through(to)
     }
 
     /// Like [`Client::realpath`], and expands `~` and `~user` (`expand-path@openssh.com`).

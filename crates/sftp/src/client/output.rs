@@ -20,6 +20,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::AsyncWrite;
 
 use super::{Packet, Shared};
+use crate::codec::RemoteHandle;
 use crate::error::{Error, Result};
 
 /// Maximum number of slices in one vectored write; longer writes are limited by their bytes.
@@ -90,6 +91,9 @@ impl State {
     /// Writes a packet, or queues the rest that cannot be written now. Inside a batch the packet is
     /// queued, and `shared` writes the queue at the end of the batch.
     pub(super) fn push(&mut self, packet: &mut Packet, shared: &Arc<Shared>) -> Result<()> {
+        if packet.closes {
+            packet.handles.iter().flatten().for_each(RemoteHandle::set_closed);
+        }
         let idle = self.queue.is_empty() && !self.coalescing;
         let mut written = 0;
         if idle && packet.len() < MAX_COALESCED_BYTES {

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use super::pending::{Completed, Expect};
 use super::receive_buffer::ReceiveBuffer;
 use super::{Packet, Shared, accept_version};
-use crate::codec::{Reply, Request, Version};
+use crate::codec::{Reply, Version};
 use crate::error::{Error, Result};
 
 /// Maximum bytes shown of text received instead of SFTP.
@@ -129,7 +129,6 @@ fn receive(shared: &Arc<Shared>, buffer: &mut ReceiveBuffer) -> Result<()> {
 /// Handles a reply to a dropped call: closes its handle if it has one.
 pub(super) fn discard(shared: &Arc<Shared>, reply: Reply) {
     if let Reply::Handle(handle) = reply {
-        let request = Request::Close { handle: handle.as_bytes() };
-        shared.send_unattended(Packet::new(&request), Expect::Status);
+        shared.send_unattended(Packet::close(&handle), Expect::Status);
     }
 }

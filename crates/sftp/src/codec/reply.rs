@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -26,9 +27,16 @@ const MIN_ENTRY_BYTES: usize = 12;
 /// message.
 const MAX_STATUS_TEXT_BYTES: usize = 1024;
 
-/// The server's handle of an open file or directory: opaque bytes.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct RemoteHandle(Arc<[u8]>);
+/// The server's handle of an open file or directory: opaque bytes. Clones are the same handle; a
+/// later handle may have the same bytes, since servers reuse them.
+#[derive(Clone)]
+pub struct RemoteHandle(Arc<Inner>);
+
+struct Inner {
+    bytes: Box<[u8]>,
+    /// CLOSE was sent.
+    is_closed: AtomicBool,
+}
 
 impl RemoteHandle {
     /// Copies the server's bytes; at most 256, the limit of the protocol.
@@ -36,18 +44,38 @@ impl RemoteHandle {
         if bytes.len() > MAX_HANDLE_BYTES {
             return Err(Malformed::BadValue("a handle longer than 256 bytes"));
         }
-        Ok(RemoteHandle(bytes.into()))
+        let is_closed = AtomicBool::new(false);
+        Ok(RemoteHandle(Arc::new(Inner { bytes: bytes.into(), is_closed })))
     }
 
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        &self.0.bytes
+    }
+
+    /// Whether CLOSE was sent. Valid while the output of the connection is locked.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// CLOSE is being sent, while the output of the connection is locked.
+    pub(crate) fn set_closed(&self) {
+        self.0.is_closed.store(true, Ordering::Relaxed);
     }
 }
 
+/// Compares the bytes.
+impl PartialEq for RemoteHandle {
+    fn eq(&self, other: &RemoteHandle) -> bool {
+        self.0.bytes == other.0.bytes
+    }
+}
+
+impl Eq for RemoteHandle {}
+
 impl fmt::Debug for RemoteHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RemoteHandle({})", self.0.escape_ascii())
+        write!(f, "RemoteHandle({})", self.as_bytes().escape_ascii())
     }
 }
 

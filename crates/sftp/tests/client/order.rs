@@ -1,5 +1,5 @@
-//! Many concurrent requests: each gets its own reply, and they are sent in the order of first
-//! polls.
+//! Many concurrent requests: each gets its own reply, they are sent in the order of first polls, and
+//! none behind the CLOSE of its handle.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use sftp::codec::{Reply, Request, StatusCode};
-use sftp::{FileAttrs, Options, RemoteHandle};
+use sftp::{Client, Error, Extension, FileAttrs, Options, RemoteHandle};
 
 use super::peer::{self, scripted};
 
@@ -110,6 +110,115 @@ async fn the_order_of_first_polls_is_kept_without_room() {
     };
     let (seen, ()) = tokio::join!(server, tasks);
     assert_eq!(seen, (0..CALLS).rev().collect::<Vec<_>>());
+}
+
+/// Polls each request through `handle` once; `None` for those that wait.
+fn poll_all(
+    client: &Client,
+    handle: &RemoteHandle,
+    other: &RemoteHandle,
+) -> Vec<(&'static str, Option<Error>)> {
+    fn error<T>(mut call: sftp::Call<T>) -> Option<Error> {
+        match poll_once(&mut call) {
+            Poll::Ready(result) => result.err(),
+            Poll::Pending => None,
+        }
+    }
+    vec![
+        ("read", error(client.read(handle, 0, 10))),
+        ("write", error(client.write(handle, 0, Bytes::from_static(b"x")))),
+        ("fstat", error(client.fstat(handle))),
+        ("fsetstat", error(client.fsetstat(handle, FileAttrs::default()))),
+        ("fstatvfs", error(client.fstatvfs(handle))),
+        ("fsync", error(client.fsync(handle))),
+        ("readdir", error(client.readdir(handle))),
+        ("copy from", error(client.copy_data(handle, 0, 1, other, 0))),
+        ("copy to", error(client.copy_data(other, 0, 1, handle, 0))),
+        ("close", error(client.close(handle))),
+    ]
+}
+
+/// A server reuses the bytes of a handle.
+#[tokio::test]
+async fn nothing_is_sent_behind_the_close_of_its_handle() {
+    let extensions = [Extension::Fstatvfs, Extension::Fsync, Extension::CopyData];
+    let ok = || Reply::Status { code: StatusCode::OK, message: String::new() };
+    for unattended in [false, true] {
+        let (client, mut script) = scripted(&extensions, Options::default()).await;
+        let (handle, other) =
+            (RemoteHandle::new(b"h").unwrap(), RemoteHandle::new(b"other").unwrap());
+        let mut closing = match unattended {
+            true => {
+                client.close_unattended(&handle);
+                None
+            }
+            false => Some(client.close(&handle)),
+        };
+        if let Some(closing) = &mut closing {
+            assert!(poll_once(closing).is_pending());
+        }
+        for (name, error) in poll_all(&client, &handle, &other) {
+            assert_eq!(error, Some(Error::Closed), "{name}");
+        }
+        client.close_unattended(&handle);
+        let reused = RemoteHandle::new(b"h").unwrap();
+        let mut again = client.fstat(&reused);
+        assert!(poll_once(&mut again).is_pending());
+        let close = |id, request: Request<'_>| {
+            assert_eq!(request, Request::Close { handle: b"h" });
+            id
+        };
+        let id = script.receive(close).await;
+        script.send(id, ok()).await;
+        let fstat = |id, request: Request<'_>| {
+            assert_eq!(request, Request::Fstat { handle: b"h" });
+            id
+        };
+        let id = script.receive(fstat).await;
+        script.send(id, Reply::Attrs(FileAttrs::default())).await;
+        again.await.unwrap();
+        if let Some(closing) = closing {
+            closing.await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_waits_for_room_is_not_sent_behind_the_close_of_its_handle() {
+    let options = Options { max_in_flight: 1, ..Options::default() };
+    let (client, mut script) = scripted(&[], options).await;
+    let handle = RemoteHandle::new(b"h").unwrap();
+    let mut first = client.lstat(b"first");
+    let mut read = client.read(&handle, 0, 10);
+    let mut last = client.lstat(b"last");
+    for pending in [poll_once(&mut first).is_pending(), poll_once(&mut read).is_pending()] {
+        assert!(pending);
+    }
+    assert!(poll_once(&mut last).is_pending());
+    // Sent without waiting for room.
+    client.close_unattended(&handle);
+    let (read, last) = (tokio::spawn(read), tokio::spawn(last));
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let look = |id, request: Request<'_>| match request {
+            Request::Lstat { path } => (id, path.to_vec()),
+            Request::Close { .. } => (id, b"close".to_vec()),
+            other => panic!("{other:?}"),
+        };
+        let (id, what) = script.receive(look).await;
+        match &what[..] {
+            b"close" => {
+                let ok = Reply::Status { code: StatusCode::OK, message: String::new() };
+                script.send(id, ok).await;
+            }
+            _ => script.send(id, Reply::Attrs(FileAttrs::default())).await,
+        }
+        seen.push(what);
+    }
+    assert_eq!(seen, [&b"first"[..], b"close", b"last"]);
+    assert_eq!(read.await.unwrap(), Err(Error::Closed));
+    first.await.unwrap();
+    last.await.unwrap().unwrap();
 }
 
 #[tokio::test]
