@@ -101,6 +101,8 @@ pub(crate) struct FileState {
     pub(crate) answered_changes: u64,
     /// This mount has changed the file since it was opened.
     changed: bool,
+    /// Requests in flight that remove or replace its name: no flush closes the file meanwhile.
+    removals: usize,
 }
 
 /// The state that all handles of one file share.
@@ -138,6 +140,7 @@ impl OpenFile {
             queued: 0,
             answered_changes: 0,
             changed: false,
+            removals: 0,
         };
         let (queue, reopening) = (tokio::sync::Mutex::new(()), tokio::sync::Mutex::new(()));
         Arc::new(OpenFile {

@@ -145,7 +145,7 @@ impl Core {
         self.wait_for_queue(file).await?;
         let finished = match handle.is_closed_by_flush() {
             true => Ok(()),
-            false => self.finish_inner(&handle).await,
+            false => self.finish_inner(&handle, false).await,
         };
         // A loss of data that the reopening found.
         let take_deferred = file.lock().deferred_error.take();

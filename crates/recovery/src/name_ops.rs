@@ -219,7 +219,7 @@ impl Core {
     }
 
     pub(crate) async fn unlink(self: &Arc<Core>, path: &RemotePath) -> Result<()> {
-        self.reopen_before_removal(path).await;
+        let _removal = self.begin_removal(path).await;
         let call = || self.inner.unlink(path);
         let find_outcome =
             |in_doubt| -> RemoteCall<'_, _> { Box::pin(self.unlink_outcome(path, in_doubt)) };
@@ -282,7 +282,7 @@ impl Core {
         let call = || self.inner.rename(from, to, mode);
         let find_outcome =
             |in_doubt| -> RemoteCall<'_, _> { Box::pin(self.rename_outcome(from, to, in_doubt)) };
-        self.reopen_before_removal(to).await;
+        let _removal = self.begin_removal(to).await;
         let _active = self.renames.begin(from, to);
         // An open file may have to be reopened before the reply arrives.
         self.files.begin_rename(from, to);

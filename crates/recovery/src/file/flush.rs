@@ -10,7 +10,8 @@
 //!   first. A call that was too early gets `EBADF` from the inner remote, which sends nothing through
 //!   a closed handle. It is repeated through the new handle; a change is replayed as after a loss.
 //! - A file without a name cannot be reopened, so a flush does not close it. Before this mount
-//!   removes or replaces a name, the closed handles of its file are reopened.
+//!   removes or replaces a name, the closed handles of its file are reopened, and no flush closes
+//!   them until the request has ended.
 //! - A loss clears the mark: the file is reopened for all its handles.
 
 use std::sync::Arc;
@@ -58,11 +59,17 @@ impl Handle {
     }
 
     /// The inner handle is about to be closed. `false` if it is closed already.
-    fn mark_closed(&self, fh: Fh) -> bool {
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if it must be `reopenable`, and the name is being removed.
+    fn mark_closed(&self, fh: Fh, reopenable: bool) -> Result<bool> {
         let mut state = self.file.lock();
+        if reopenable && state.removals > 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
         let inner = state.inner_handles.get_mut(&self.number);
         let inner = inner.filter(|inner| inner.fh == fh && !inner.closed);
-        inner.map(|inner| inner.closed = true).is_some()
+        Ok(inner.map(|inner| inner.closed = true).is_some())
     }
 
     /// The file was reopened for this handle. Returns `fh` if it is not needed.
@@ -101,7 +108,7 @@ impl Core {
             return Err(Errno::EOPNOTSUPP);
         }
         if !handle.is_closed_by_flush() {
-            self.finish_inner(&handle).await?;
+            self.finish_inner(&handle, true).await?;
         }
         // A loss of data that the reopening found.
         file.lock().deferred_error.take().map_or(Ok(()), Err)
@@ -111,12 +118,21 @@ impl Core {
     /// the file, but its answer is unknown: the file is reopened and compared, and the new handle
     /// is closed. A file without a name cannot be reopened, and no program can read its content any
     /// more.
-    pub(crate) async fn finish_inner(self: &Arc<Core>, handle: &Arc<Handle>) -> Result<()> {
-        let finished = self.retry_with_handle(handle, |fh| match handle.mark_closed(fh) {
-            true => self.inner.finish(fh),
-            // Another caller has closed it, and gets the answer.
-            false => Box::pin(async { Ok(()) }),
-        });
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the file must be `reopenable`, and its name is being removed.
+    pub(crate) async fn finish_inner(
+        self: &Arc<Core>,
+        handle: &Arc<Handle>,
+        reopenable: bool,
+    ) -> Result<()> {
+        let finished =
+            self.retry_with_handle(handle, |fh| match handle.mark_closed(fh, reopenable) {
+                Ok(true) => self.inner.finish(fh),
+                // Another caller has closed it, and gets the answer.
+                Ok(false) => Box::pin(async { Ok(()) }),
+                Err(errno) => Box::pin(async move { Err(errno) }),
+            });
         match finished.await {
             Err(Errno::ESTALE) if handle.file.has_no_path() => Ok(()),
             finished => finished,
@@ -141,12 +157,25 @@ impl Core {
     }
 
     /// The name is about to be removed or replaced: handles of its file that a flush has closed are
-    /// reopened while that is possible.
-    pub(crate) async fn reopen_before_removal(self: &Arc<Core>, path: &RemotePath) {
-        let Some(file) = self.files.get(path) else { return };
-        for handle in file.closed_handles() {
+    /// reopened while that is possible. No flush closes them while the result exists.
+    pub(crate) async fn begin_removal(self: &Arc<Core>, path: &RemotePath) -> Option<Removal> {
+        let file = self.files.get(path)?;
+        file.lock().removals += 1;
+        let removal = Removal(file);
+        for handle in removal.0.closed_handles() {
             // The users of the handle get the error.
             let _ = self.reopen_if_closed(&handle).await;
         }
+        Some(removal)
+    }
+}
+
+/// A request that removes or replaces the name of an open file; ended by drop.
+#[must_use]
+pub(crate) struct Removal(Arc<OpenFile>);
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        self.0.lock().removals -= 1;
     }
 }

@@ -145,6 +145,33 @@ async fn a_removed_file_is_not_closed_by_a_flush() {
     stage.nothing_leaked().await;
 }
 
+/// The file could be reopened neither by the name that is going nor by another.
+#[tokio::test(start_paused = true)]
+async fn a_file_whose_name_is_being_removed_is_not_closed_by_a_flush() {
+    let stage = Stage::new();
+    let recovering = &stage.recovering;
+    for replace in [false, true] {
+        let fh = stage.create("f").await;
+        stage.put(fh, 0, "content").await.unwrap();
+        stage.server().put_file("other", "other");
+        let (name, other) = (path("f"), path("other"));
+        let gate = stage.faulty.hold(if replace { Call::Rename } else { Call::Unlink }, 1);
+        let mut removal: Started<'_, base::Result<()>> = match replace {
+            true => recovering.rename(&other, &name, RenameMode::Replace),
+            false => recovering.unlink(&name),
+        };
+        assert!(poll_once(&mut removal).is_pending());
+        assert_eq!(recovering.flush(fh).await, Err(Errno::EOPNOTSUPP));
+        gate.release();
+        removal.await.unwrap();
+        assert_eq!(stage.read(fh).await.unwrap(), b"content", "{replace}");
+        stage.put(fh, 0, "C").await.unwrap();
+        assert_eq!(stage.read(fh).await.unwrap(), b"Content", "{replace}");
+        recovering.close(fh);
+        stage.nothing_leaked().await;
+    }
+}
+
 /// The creator of a file may write to it, whatever its mode is.
 #[tokio::test(start_paused = true)]
 async fn a_read_only_file_is_reopened_for_its_creator() {
