@@ -223,7 +223,8 @@ async fn reads_and_writes_during_a_flush_are_those_of_their_file() {
             real.recovering.open(&name, OpenFlags::existing(Access::ReadWrite)),
             real.recovering.write(fh, 5, data),
         );
-        (flushed.unwrap(), written.unwrap());
+        flushed.unwrap();
+        written.unwrap();
         let read = read.unwrap().to_vec();
         assert!([&b"12345"[..], b"123456789"].contains(&&read[..]), "{read:?}");
         real.recovering.finish(fh).await.unwrap();
