@@ -173,8 +173,8 @@ impl OpenFile {
     /// The path no longer leads to this file.
     pub(crate) fn mark_removed(&self) {
         let mut state = self.lock();
-        state.path = None;
-        state.pending_path = None;
+        state.path_version += 1;
+        (state.path, state.pending_path) = (None, None);
     }
 
     /// Whether this mount has removed or replaced every name of the file that it knows.

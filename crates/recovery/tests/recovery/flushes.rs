@@ -172,6 +172,32 @@ async fn a_file_whose_name_is_being_removed_is_not_closed_by_a_flush() {
     }
 }
 
+/// The search has found the file by the name that is then removed.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_removed_while_it_is_reopened_has_no_name() {
+    let stage = Stage::new();
+    let recovering = &stage.recovering;
+    let fh = stage.create("f").await;
+    stage.put(fh, 0, "content").await.unwrap();
+    stage.faulty.fail(Call::Read, 1, Errno::ESTALE);
+    let gate = stage.faulty.hold_answer(Call::Open, 1);
+    let removed = async {
+        gate.arrived().await;
+        recovering.unlink(&path("f")).await.unwrap();
+        gate.release();
+    };
+    let (read, ()) = tokio::join!(stage.read(fh), removed);
+    assert_eq!(read.unwrap(), b"content");
+    assert_eq!(recovering.flush(fh).await, Err(Errno::EOPNOTSUPP));
+    assert_eq!(stage.read(fh).await.unwrap(), b"content");
+    // Another file of the same name and size is not this one.
+    stage.server().put_file("f", "another");
+    stage.blink();
+    assert_eq!(stage.read(fh).await.err(), Some(Errno::ESTALE));
+    recovering.close(fh);
+    stage.nothing_leaked().await;
+}
+
 /// The creator of a file may write to it, whatever its mode is.
 #[tokio::test(start_paused = true)]
 async fn a_read_only_file_is_reopened_for_its_creator() {
