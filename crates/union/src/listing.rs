@@ -156,6 +156,8 @@ struct BranchListing {
     read_ahead: VecDeque<Batch>,
     in_flight: Option<Call<'static, Option<Result<Option<Batch>>>>>,
     ended: bool,
+    /// The branch has become unreachable before the end.
+    left_out: bool,
 }
 
 impl BranchListing {
@@ -166,6 +168,7 @@ impl BranchListing {
             read_ahead: VecDeque::new(),
             in_flight: None,
             ended: false,
+            left_out: false,
         }
     }
 
@@ -180,7 +183,8 @@ impl BranchListing {
             self.in_flight = None;
             match batch {
                 Some(Ok(Some(batch))) => self.read_ahead.push_back(batch),
-                Some(Ok(None)) | None => self.ended = true,
+                Some(Ok(None)) => self.ended = true,
+                None => (self.ended, self.left_out) = (true, true),
                 Some(Err(errno)) => return Err(errno),
             }
         }
@@ -265,6 +269,13 @@ impl Merged {
             }
             self.current += 1;
         }
+        // What is unreachable is not empty.
+        if self.cache_update.tree.fixed_names(&self.cache_update.path).is_empty()
+            && self.sources.iter().all(|source| source.left_out)
+        {
+            self.failed = Some(Errno::EHOSTDOWN);
+            return Poll::Ready(());
+        }
         self.complete = true;
         self.record();
         Poll::Ready(())
@@ -318,7 +329,8 @@ impl Merged {
     }
 
     fn record(&mut self) {
-        let queried = self.sources.iter().fold(0, |queried, source| queried | 1 << source.slot);
+        let queried = self.sources.iter().filter(|source| !source.left_out);
+        let queried = queried.fold(0, |queried, source| queried | 1 << source.slot);
         // An entry without attributes may be a directory.
         let certain = self.directories.iter().filter(|(entry, _)| entry.attr.is_some());
         self.cache_update

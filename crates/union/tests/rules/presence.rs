@@ -84,6 +84,40 @@ async fn an_optional_branch_that_goes_away_while_it_is_asked_is_left_out() {
     }
 }
 
+/// A program that deletes what is missing would take them for empty.
+#[tokio::test]
+async fn a_listing_fails_if_all_its_branches_go_away() {
+    for after_first in [false, true] {
+        let built = Built::with(2, Policies::default(), |_, branch| {
+            branch.presence = Presence::Optional;
+        });
+        for number in 0..2 {
+            built.mem(number).put_file("d/x", number.to_string());
+        }
+        let task = built.start(move |union| async move {
+            let dh = union.opendir(&path("d")).await.unwrap();
+            if after_first {
+                assert!(union.readdir(dh).await.unwrap().is_some());
+            }
+            let end = loop {
+                match union.readdir(dh).await {
+                    Ok(Some(_)) => {}
+                    end => break end.map(drop),
+                }
+            };
+            assert_eq!(end, Err(Errno::EHOSTDOWN), "{after_first}");
+            union.closedir(dh);
+        });
+        let nth = if after_first { 2 } else { 1 };
+        let gates = [0, 1].map(|number| built.faults(number).hold(Call::Readdir, nth));
+        for gate in &gates {
+            soon(gate.arrived()).await;
+        }
+        built.sources.iter().for_each(|source| source.link.set_away(true));
+        soon(task).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn one_that_only_answers_so_is_left_out_as_well() {
     for errno in [Errno::EHOSTDOWN, Errno::ETIMEDOUT] {
