@@ -60,13 +60,14 @@ impl Vfs {
     {
         let file = self.files.get(handle.0)?;
         let written = file.take_written();
+        let unfinished = Unfinished { file: &file, written };
         tokio::select! {
             biased;
-            result = self.flush_file(&file, written, &caller) => result,
+            result = self.flush_file(&file, written, &caller) => {
+                std::mem::forget(unfinished);
+                result
+            }
             () = self.abandoned(&file, &caller) => {
-                if written {
-                    file.note_write();
-                }
                 tracing::debug!(ino = file.inode.ino.0, "a close stopped waiting for its writes");
                 Ok(())
             }
@@ -153,6 +154,20 @@ impl Vfs {
                 Caller::Exiting if wait == Wait::Stalled => return,
                 Caller::Exiting | Caller::Alive => {}
             }
+        }
+    }
+}
+
+/// A close that has not returned the result of the writes. If it is dropped, the next close has to.
+struct Unfinished<'a> {
+    file: &'a OpenFile,
+    written: bool,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if self.written {
+            self.file.note_write();
         }
     }
 }

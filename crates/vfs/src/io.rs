@@ -77,13 +77,14 @@ impl Vfs {
     /// Writes all of `data`, at `offset` or, for a file opened with `O_APPEND`, at the end.
     pub async fn write(&self, handle: Handle, offset: u64, data: Bytes) -> Result<()> {
         let file = self.files.get(handle.0)?;
+        file.take_error()?;
         self.write_out(file, offset, data, !self.config.sync_writes).await
     }
 
     /// Writes pages of a shared mapping at their offset in the file, even through a handle that
     /// appends. Returns when the server has acknowledged them: no `write` waits for that, and the
     /// kernel reports an error from here to all open handles of the file, but a deferred error
-    /// would go to one handle only.
+    /// would go to one handle only. The error of an earlier `write` is left for its caller.
     ///
     /// # Errors
     /// `EIO` if the file can no longer be opened to write in place.
@@ -140,7 +141,6 @@ impl Vfs {
         if !file.access.writes() {
             return Err(Errno::EBADF);
         }
-        file.take_error()?;
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= i64::MAX as u64);
         let end = end.ok_or(Errno::EFBIG)?;
         let (target, range) = match file.append {

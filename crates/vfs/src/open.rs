@@ -96,7 +96,7 @@ pub(crate) type LostWrite = Mutex<Option<Errno>>;
 struct FileState {
     /// Why an acknowledged write failed.
     error: Option<Errno>,
-    /// Number of failed writes of the file when this open file last reported one.
+    /// Number of failed writes of the file that this open file has reported, or keeps in `error`.
     failures_seen: u64,
     /// There were writes since the last flush.
     written: bool,
@@ -136,8 +136,12 @@ impl OpenFile {
 
     /// An acknowledged write has failed. The first error is the one that is reported.
     pub(crate) fn fail(&self, error: Errno) {
-        self.inode.state().write_failed(error);
-        self.keep_error(error);
+        let mut inode = self.inode.state();
+        inode.write_failed(error);
+        self.with(|state| {
+            state.error = state.error.or(Some(error));
+            state.failures_seen += 1;
+        });
     }
 
     /// Keeps an error for a call that can report it, or for the log.
@@ -158,7 +162,8 @@ impl OpenFile {
     /// The error of an acknowledged write through any handle of the file that failed since this
     /// open file last reported one. The caller reports it.
     fn take_failure(&self) -> Result<()> {
-        let (failures, last) = self.inode.state().failed_writes();
+        let inode = self.inode.state();
+        let (failures, last) = inode.failed_writes();
         let seen = self.with(|state| std::mem::replace(&mut state.failures_seen, failures));
         last.filter(|_| failures > seen).map_or(Ok(()), Err)
     }

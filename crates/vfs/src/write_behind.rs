@@ -151,6 +151,9 @@ impl WriteRequest {
                 Ok(fh) => remote.write(fh, offset.unwrap_or(0), data).await,
                 Err(error) => Err(error),
             };
+            if result.is_err() {
+                file.inode.state().forget_created_here();
+            }
             // Sent to the caller that waits, or else kept for the next call.
             let unreported = match answer {
                 Some(answer) => answer.send(result).err().unwrap_or(Ok(())),

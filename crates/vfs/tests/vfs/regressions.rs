@@ -205,6 +205,23 @@ async fn a_close_after_an_interrupted_one_waits_and_reports() {
     assert_eq!(released(&gate, vfs.flush(opened.handle)).await, Err(Errno::ENOSPC));
 }
 
+/// It was interrupted before it had requested the server's answer.
+#[tokio::test]
+async fn a_close_after_an_interrupted_one_asks_the_server() {
+    let (_, faulty, vfs) = mounted(Config::default());
+    let request = OpenRequest::plain(Access::Write);
+    let (entry, opened) = vfs.create(Ino::ROOT, b"f", 0o644, true, request).await.unwrap();
+    let other = open(&vfs, entry.ino, Access::Write).await;
+    let gate = faulty.hold(Call::Write, 1);
+    write(&vfs, other.handle, 0, b"other").await;
+    write(&vfs, opened.handle, 100, b"own").await;
+    let mut interrupted = Box::pin(vfs.flush(opened.handle));
+    assert!(!is_over(&mut interrupted).await);
+    drop(interrupted);
+    faulty.fail(Call::Flush, 1, Errno::EDQUOT);
+    assert_eq!(released(&gate, vfs.flush(opened.handle)).await, Err(Errno::EDQUOT));
+}
+
 /// C6: a listing gave a renamed file the attributes of the file that had the name before.
 #[tokio::test]
 async fn a_listing_does_not_tell_of_what_was_replaced_by_a_rename() {
@@ -413,6 +430,35 @@ async fn the_error_of_a_page_written_back_is_told_at_once() {
     let page = vfs.write_back(opened.handle, 0, Bytes::from_static(b"page"));
     assert_eq!(released(&gate, page).await, Err(Errno::ENOSPC));
     assert_eq!(vfs.flush(opened.handle).await, Ok(()));
+}
+
+/// The kernel takes a page whose write-back has failed for clean, and gives the error to any close.
+#[tokio::test]
+async fn a_page_is_written_back_although_a_write_has_failed() {
+    let (remote, faulty, vfs) = mounted(Config::default());
+    let request = OpenRequest::plain(Access::Write);
+    let (_, opened) = vfs.create(Ino::ROOT, b"f", 0o644, true, request).await.unwrap();
+    faulty.fail(Call::Write, 1, Errno::ENOSPC);
+    vfs.write(opened.handle, 0, Bytes::from_static(b"lost")).await.unwrap();
+    vfs.write_back(opened.handle, 4, Bytes::from_static(b"page")).await.unwrap();
+    assert_eq!(remote.content("f"), b"\0\0\0\0page");
+    assert_eq!(vfs.flush(opened.handle).await, Err(Errno::ENOSPC));
+}
+
+/// The size that the write would have made was shown.
+#[tokio::test]
+async fn a_write_that_fails_at_once_leaves_no_size_behind() {
+    let (_, faulty, vfs) = mounted(Config::default());
+    let request = OpenRequest::plain(Access::Write);
+    let (entry, opened) = vfs.create(Ino::ROOT, b"f", 0o644, true, request).await.unwrap();
+    faulty.fail(Call::Write, 1, Errno::EFBIG);
+    let far = vfs.write(opened.handle, 1 << 50, Bytes::from_static(b"x")).await;
+    assert_eq!(far, Err(Errno::EFBIG));
+    let mtime = Some(Timestamp::from_secs(LONG_AGO));
+    let change = AttrChange { mtime, ..AttrChange::default() };
+    let changed = vfs.setattr(entry.ino, change, Some(opened.handle)).await.unwrap();
+    assert_eq!(changed.attr.size, 0);
+    assert_eq!(vfs.getattr(entry.ino).await.unwrap().attr.size, 0);
 }
 
 /// A log grew while its open was in flight, and another answer showed that first: the handle had
