@@ -109,8 +109,9 @@ async fn find_folded(
             continue;
         }
         let seen = core.job.target.remote.lstat(&core.job.target.path_of(&dir.join(name))).await;
+        // The walk that lists ahead has read directories since, which changes their access times.
         if let (Ok(seen), Some(listed)) = (seen, there.get(surplus))
-            && seen == *listed
+            && (Attr { atime: listed.atime, ..seen }) == *listed
         {
             there.remove(surplus);
             there.insert(name.clone(), seen);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{Errno, Remote};
+use base::{AttrChange, Errno, Remote, Timestamp};
 use testkit::{Call, FaultyRemote, MemRemote, path};
 use transfer::{Doing, Filter, Options, Problem};
 
@@ -211,6 +211,31 @@ async fn a_name_of_another_case_is_the_copy_where_the_target_folds_case() {
             assert_eq!(read(&*target, &path("dir/file")).await, b"new content");
             assert_eq!(target.exists("dir/surplus"), !delete);
         }
+    }
+}
+
+/// As when the directory has been listed in the meantime.
+#[tokio::test]
+async fn a_name_of_another_case_is_the_copy_although_it_was_read_since() {
+    for nth in 1..=4 {
+        let source = mem(|remote| remote.put_file("dir/file", "new content"));
+        let target = folding(|remote| remote.put_file("Dir/File", "old"));
+        let faulty = Arc::new(FaultyRemote::new(target.clone()));
+        let gate = faulty.hold(Call::Lstat, nth);
+        let read_since = async {
+            gate.arrived().await;
+            let atime = Some(Timestamp::from_secs(2_000_000_000));
+            let change = AttrChange { atime, ..AttrChange::default() };
+            target.setattr(&path("Dir"), change).await.unwrap();
+            gate.release();
+            std::future::pending::<()>().await;
+        };
+        let outcome = tokio::select! {
+            outcome = copy_with(&source, &faulty, delete()) => outcome,
+            () = read_since => unreachable!(),
+        };
+        assert!(outcome.is_complete(), "{nth}: {outcome:#?}");
+        assert!(target.exists("dir/file"), "{nth}: {outcome:#?}");
     }
 }
 
