@@ -3,9 +3,11 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use base::{Errno, RemotePath, RenameMode, Result};
+use base::{Errno, FileKind, RemotePath, RenameMode, Result};
+use sftp::codec::FileAttrs;
 use sftp::{Error, Extension, StatusCode};
 
+use crate::attr;
 use crate::host::Host;
 use crate::open::is_failure;
 use crate::pipelined;
@@ -47,8 +49,10 @@ impl Host {
                 Err(error) if is_failure(&error) && self.config().rename_workaround => {
                     // Completed also if the caller stops waiting: during the operation the target
                     // has another name.
-                    let around = tokio::spawn(rename_around(session.clone(), old, new));
-                    around.await.unwrap_or(Err(error))
+                    let around = tokio::spawn(rename_around(session.clone(), old, new, error));
+                    around
+                        .await
+                        .unwrap_or_else(|_| Err(Error::Disconnected("not completed".into())))
                 }
                 other => other,
             }
@@ -102,33 +106,45 @@ impl Host {
     }
 }
 
-/// Renames `from` to `to` after moving the target at `to` aside; moves it back if that fails.
+/// Renames `from` to `to` after moving the target at `to` aside; moves it back if that fails. The
+/// target has to be of the same type, and a directory has to be empty: otherwise nothing is
+/// changed, and the result is `refusal`, the error of the plain rename.
 async fn rename_around(
     session: Arc<Session>,
     from: Vec<u8>,
     to: Vec<u8>,
+    refusal: Error,
 ) -> std::result::Result<(), Error> {
+    let client = &session.client;
     let (from, to) = (from.as_slice(), to.as_slice());
+    let (source, target) = pipelined::both(client.lstat(from), client.lstat(to)).await;
+    let is_directory = |attrs: &FileAttrs| attr::kind(attrs) == Some(FileKind::Directory);
+    let (source, target) = (is_directory(&source?), is_directory(&target?));
+    if source != target {
+        return Err(refusal);
+    }
     let aside =
         [to, format!(".sshoal-{:016x}", RandomState::new().hash_one(to)).as_bytes()].concat();
-    session.client.rename(to, &aside).await?;
-    match session.client.rename(from, to).await {
-        Ok(()) => {
-            // The replaced file has lost its name in any case; a directory has to be empty.
-            if session.client.remove(&aside).await.is_err() {
-                let removed = session.client.rmdir(&aside).await;
-                if let Err(error) = removed {
-                    tracing::warn!("left behind after a rename: {}: {error}", aside.escape_ascii());
-                }
-            }
-            Ok(())
-        }
-        Err(error) => {
-            let back = session.client.rename(&aside, to).await;
-            if let Err(error) = back {
-                tracing::warn!("not moved back: {}: {error}", aside.escape_ascii());
-            }
-            Err(error)
-        }
+    client.rename(to, &aside).await?;
+    if let Err(error) = client.rename(from, to).await {
+        move_back(&session, &aside, to).await;
+        return Err(error);
+    }
+    if target && client.rmdir(&aside).await.is_err() {
+        // It has entries.
+        move_back(&session, to, from).await;
+        move_back(&session, &aside, to).await;
+        return Err(refusal);
+    }
+    if !target && let Err(error) = client.remove(&aside).await {
+        // The replaced file has lost its name in any case.
+        tracing::warn!("left behind after a rename: {}: {error}", aside.escape_ascii());
+    }
+    Ok(())
+}
+
+async fn move_back(session: &Session, from: &[u8], to: &[u8]) {
+    if let Err(error) = session.client.rename(from, to).await {
+        tracing::warn!("not moved back: {}: {error}", from.escape_ascii());
     }
 }

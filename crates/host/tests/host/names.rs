@@ -161,15 +161,26 @@ async fn a_server_without_posix_rename() {
 
     let config = Config { rename_workaround: true, ..Config::default() };
     let real = Real::with_server(config, &refused).await;
-    for name in ["a", "b", "full/inside"] {
+    for name in ["a", "b", "full/inside", "dir/entry"] {
         std::fs::create_dir_all(real.local(name).parent().unwrap()).unwrap();
         real.write_local(name, name);
     }
+    std::fs::create_dir(real.local("empty")).unwrap();
+    for (from, to, errno) in [
+        ("dir", "full", Errno::ENOTEMPTY),
+        ("dir", "b", Errno::ENOTDIR),
+        ("b", "empty", Errno::EISDIR),
+    ] {
+        assert_eq!(rename(&real, from, to).await, Err(errno), "{from} to {to}");
+    }
+    assert!(real.local("dir/entry").exists() && real.local("full/inside").exists());
+    rename(&real, "dir", "empty").await.unwrap();
+    assert!(real.local("empty/entry").exists());
     rename(&real, "a", "b").await.unwrap();
     assert_eq!(std::fs::read(real.local("b")).unwrap(), b"a");
     assert_eq!(rename(&real, "none", "b").await, Err(Errno::ENOENT));
     assert_eq!(std::fs::read(real.local("b")).unwrap(), b"a", "moved back");
-    assert_eq!(std::fs::read_dir(real.dir.path()).unwrap().count(), 2, "nothing is left behind");
+    assert_eq!(std::fs::read_dir(real.dir.path()).unwrap().count(), 3, "nothing is left behind");
 }
 
 #[tokio::test]

@@ -416,6 +416,10 @@ async fn a_cancelled_rename_around_the_target_is_completed() {
     });
     let id = actor.expect(Request::Rename { from: b"a", to: b"b" }).await;
     actor.fail(id, StatusCode::FAILURE).await;
+    for name in [b"a", b"b"] {
+        let id = actor.expect(Request::Lstat { path: name }).await;
+        actor.attrs(id, 0o100_644, 1).await;
+    }
     let (id, aside) = actor
         .receive(|id, request| match request {
             Request::Rename { from: b"b", to } => (id, to.to_vec()),
