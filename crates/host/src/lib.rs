@@ -2,17 +2,18 @@
 //!
 //! The crate gets byte streams from a [`Connector`] and does not depend on ssh. Over [`sftp`] it
 //! adds: several sessions and the choice of a session for each request, reconnection, long reads
-//! and writes split into chunks, pipelined listings, and the precise errno where SFTP reports only
-//! FAILURE.
+//! and writes split into chunks, pipelined listings, and the precise errno where the status of SFTP
+//! is ambiguous.
 //!
 //! Invariants:
 //! 1. A handle is opened on the first session. If much of a file is read or written, the file is
-//!    also opened on other sessions (`stripes`), each verified to be of one file and one machine.
-//!    Requests through the handles of one path keep their order over all sessions (`range_lock`).
+//!    also opened on other sessions (`stripes`), after a check that it is the same file on the same
+//!    machine. Requests through the handles of one path keep their order over all sessions
+//!    (`range_lock`).
 //! 2. No operation is repeated after its connection was lost: every request in flight fails with
 //!    `EHOSTDOWN` (`ETIMEDOUT` if the watchdog ended the session, `EIO` if the server broke the
-//!    protocol), and the caller checks and decides. The next operation reconnects and waits for the
-//!    connection.
+//!    protocol). The layer above checks the outcome, and repeats the request if that is safe. The
+//!    next operation reconnects and waits for the connection.
 //! 3. A handle of a lost session returns `EHOSTDOWN` while there is no connection, and `ESTALE`
 //!    once there is one again: the caller then has to open the file again.
 //! 4. Sessions beyond the first only improve throughput; every operation works without them
