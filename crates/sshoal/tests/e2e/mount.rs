@@ -27,7 +27,7 @@ const BUSY_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a test may keep one mount. Past it the mount is cut off, so that a hang is a failure
 /// with a message.
-const LIFE_LIMIT: Duration = Duration::from_secs(400);
+const LIFE_LIMIT: Duration = Duration::from_secs(900);
 
 /// The same where tests may take long.
 const LONG_LIFE_LIMIT: Duration = Duration::from_secs(3_600);

@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// How long a program may take that only has to do its work. Nothing here takes a tenth of it on
 /// an idle machine.
-pub const LIMIT: Duration = Duration::from_secs(600);
+pub const LIMIT: Duration = Duration::from_secs(1_000);
 
 /// A child process. Dropped, it is killed.
 pub struct Process {
