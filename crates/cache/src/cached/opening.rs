@@ -320,7 +320,7 @@ impl Core {
         generation: Generation,
         racy: bool,
     ) -> Arc<Fetch> {
-        // Size and mtime do not prove that an earlier mount has fetched a part of the same content.
+        // Size and mtime do not prove that another mount has fetched a part of the same content.
         let partial = match self.config.offline || self.is_immutable(path) {
             true => self.store.fetch(source, path, validator),
             false => self.store.fetch_own(source, path, validator),

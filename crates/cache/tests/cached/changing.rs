@@ -176,6 +176,32 @@ async fn two_on_one_store_do_not_mislead_each_other() {
     }
 }
 
+/// A part that was fetched is not continued after a change made here that size and mtime do not
+/// show, also if no attributes of the file were recorded.
+#[tokio::test]
+async fn a_part_is_not_continued_after_a_change() {
+    for is_open in [true, false] {
+        let stage = Stage::new();
+        let (before, after) = (pattern(1, 2 << 20), pattern(2, 2 << 20));
+        stage.put("f", &before);
+        stage.put("g", &after);
+        let cached = stage.mount(Mode::CloseToOpen);
+        let reader = cached.open(&path("f"), READ).await.unwrap().fh;
+        cached.read(reader, 0, 1 << 20).await.unwrap();
+        if !is_open {
+            cached.close(reader);
+        }
+        cached.wait_idle().await;
+        cached.rename(&path("g"), &path("f"), RenameMode::Replace).await.unwrap();
+        assert!(keep(&cached, "f").await == after, "open: {is_open}");
+        if is_open {
+            assert!(cached.read(reader, 0, 1 << 20).await.unwrap().to_vec() == before[..1 << 20]);
+            cached.close(reader);
+        }
+        assert!(keep(&stage.mount(Mode::CloseToOpen), "f").await == after, "open: {is_open}");
+    }
+}
+
 /// No handle of the remote leaks, and a refused open changes nothing.
 #[tokio::test]
 async fn nothing_stays_open() {

@@ -73,6 +73,38 @@ async fn parts_of_two_mounts_are_not_put_together() {
     assert!(read(&stage.mount(Mode::CloseToOpen), "f").await.unwrap() == after);
 }
 
+/// The same with two mounts at the same time: a mount that could not keep its parts, since the other
+/// mount held the files, does not continue those files when they are free, nor files that the other
+/// mount has created in place of its own.
+#[tokio::test]
+async fn a_mount_does_not_continue_the_parts_of_another_one() {
+    let (before, after) = (pattern(7, 2_500_000), pattern(8, 2_500_000));
+    for is_held in [true, false] {
+        let stage = Stage::new();
+        stage.put("f", &before);
+        let (one, other) = (stage.mount(Mode::CloseToOpen), stage.mount(Mode::CloseToOpen));
+        let first = one.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
+        read_range(&one, first.fh, 0..1 << 20).await;
+        if !is_held {
+            one.close(first.fh);
+        }
+        one.wait_idle().await;
+        let second = other.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
+        read_range(&other, second.fh, 1 << 20..2 << 20).await;
+        other.close(second.fh);
+        other.wait_idle().await;
+        assert!(one.presence(&path("f")).await.unwrap().present > 0, "a part is here");
+        stage.put("f", &after);
+        if is_held {
+            one.close(first.fh);
+            one.wait_idle().await;
+        }
+        let last = if is_held { other } else { one };
+        assert!(keep(&last, "f").await == after, "held: {is_held}");
+        assert!(keep(&stage.mount(Mode::CloseToOpen), "f").await == after, "held: {is_held}");
+    }
+}
+
 /// Data of several readers, in any order, makes up one content.
 #[tokio::test]
 async fn parts_make_a_whole() {
