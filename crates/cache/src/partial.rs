@@ -256,7 +256,7 @@ impl Partial {
         &self,
         attr: &Attr,
         racy: bool,
-        seen_at: Timestamp,
+        fetched_at: Timestamp,
     ) -> Result<(KnownFile, bool), Unfinished> {
         if attr.kind != FileKind::Regular || Validator::of(attr) != self.0.subject.validator {
             self.abandon();

@@ -62,9 +62,9 @@ impl Core {
     fn repair(&self, file: &Arc<File>) {
         count(&self.counters.damaged, 1);
         // Taken before its handle at the server is opened and compared.
-        let generation = self.changes.generation();
+        let stamp = self.stamp();
         let path = file.path().filter(|_| !file.offline);
-        let fetch = path.and_then(|path| self.fetch_for(&path, &file.attr, generation));
+        let fetch = path.and_then(|path| self.fetch_for(&path, &file.attr, stamp));
         file.refetch(fetch);
     }
 

@@ -19,17 +19,18 @@
 use std::sync::{Arc, mpsc};
 
 use base::task::Task;
-use base::{Data, Errno, Mutex, RemotePath, Result, Timestamp};
+use base::{Data, Errno, Mutex, RemotePath, Result};
 use bytes::Bytes;
 use tokio::sync::{Semaphore, watch};
 
-use super::changes::{Changes, Generation};
+use super::changes::Changes;
 use super::files::{Content, File};
 use super::idle_gate::IdleGate;
 use super::pending_listings::PendingListing;
 use super::writer::{Fetched, Job, PendingWork, Piece, Recorder, Writer};
 use super::{Counters, count};
 use crate::partial::InFlight;
+use super::names::RequestStamp;
 use crate::{Partial, SourceId, Validator};
 
 /// Bound on the bytes that were read and are not on the disk yet, of all files together: this share
@@ -76,15 +77,15 @@ pub(crate) struct Fetch {
 pub(crate) struct FetchTarget {
     pub(crate) source: SourceId,
     pub(crate) path: RemotePath,
-    /// The time of the open, in the order of the changes made here.
-    pub(crate) generation: Generation,
+    /// When the file was opened.
+    pub(crate) stamp: RequestStamp,
     pub(crate) changes: Changes,
 }
 
 impl FetchTarget {
     /// Whether the file was changed here since.
     pub(crate) fn is_changed(&self) -> bool {
-        !self.changes.is_unchanged(&self.path, self.generation)
+        !self.changes.is_unchanged(&self.path, self.stamp.generation)
     }
 }
 
@@ -313,9 +314,8 @@ impl Revalidation {
                 pending.bytes = 0;
                 std::mem::take(&mut pending.pieces)
             };
-            let requested_at = Timestamp::now();
             match self.unchanged_attr().await {
-                Ok(Some(attr)) => self.pass_on(pieces, attr, requested_at),
+                Ok(Some(attr)) => self.pass_on(pieces, attr),
                 Ok(None) => self.fetch.mark_changed(&self.file, &self.queue.counters),
                 // The data cannot be verified.
                 Err(_) => drop(pieces),
@@ -330,11 +330,11 @@ impl Revalidation {
         Ok((Validator::of(&attr) == self.file.validator()).then_some(attr))
     }
 
-    fn pass_on(&self, pieces: Vec<Piece>, attr: base::Attr, seen_at: Timestamp) {
+    fn pass_on(&self, pieces: Vec<Piece>, attr: base::Attr) {
         let fetch = self.fetch.clone();
         let work = PendingWork::begin(&self.queue.in_flight, Some(&fetch));
         let file = Arc::downgrade(&self.file);
-        let fetched = Fetched { fetch, attr, seen_at, file, work };
+        let fetched = Fetched { fetch, attr, file, work };
         // The threads live as long as a sender.
         let _ = self.jobs.send(Job::Write(pieces, fetched));
     }
