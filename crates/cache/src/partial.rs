@@ -273,8 +273,8 @@ impl Partial {
                 }
             }
         }
-        let made = self.0.make_object(attr, racy, seen_at);
-        if made.is_err() && self.0.lost_its_files() {
+        let made = self.0.make_object(attr, racy, fetched_at);
+        if made.is_err() && !self.0.is_small() && self.0.lost_its_files() {
             // The next fetch has files of its own.
             self.abandon();
         }
@@ -564,10 +564,10 @@ impl Inner {
         Some(Digest::from_bytes(*hashing.blake3.finalize().as_bytes()))
     }
 
-    /// Whether its files have lost their names: another process has cleared the store, and files of
-    /// these names belong to another process.
+    /// Whether its files have lost their names: the content was abandoned, or another process has
+    /// cleared the store. Files of these names belong to another fetch.
     fn lost_its_files(&self) -> bool {
-        let Some(files) = self.state.lock().files.clone() else { return false };
+        let Some(files) = self.state.lock().files.clone() else { return true };
         !self.shared.layout().partial.leads_to(&Names::of(&self.key).data, &files.data)
     }
 
