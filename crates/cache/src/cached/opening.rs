@@ -370,7 +370,7 @@ impl Core {
 
     pub(crate) async fn finish(&self, fh: Fh) -> Result<()> {
         let (file, change) = self.files.remove(fh).ok_or(Errno::EBADF)?;
-        self.write_behind.reader_closed(&file);
+        self.write_behind.flush(&file);
         // The server has to answer only for a file that was open for writing.
         let result = match file.access.writes() {
             true => file.finish().await,
@@ -384,7 +384,7 @@ impl Core {
 
     pub(crate) fn close(&self, fh: Fh) {
         let Some((file, change)) = self.files.remove(fh) else { return };
-        self.write_behind.reader_closed(&file);
+        self.write_behind.flush(&file);
         if let Some(change) = change {
             self.end(change);
         }

@@ -53,6 +53,9 @@ impl Core {
         count(&self.counters.read_there_bytes, data.len() as u64);
         if let Content::Part(fetch) = file.content() {
             self.write_behind.add_read(file, &fetch, offset, len, &data);
+            if self.write_behind.must_flush() {
+                self.flush_all();
+            }
         }
         Ok(data)
     }

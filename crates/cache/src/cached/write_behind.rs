@@ -11,12 +11,16 @@
 //! ([`validators`](super::validators)); other files are not kept, or, in an immutable tree, are not
 //! trusted elsewhere.
 //!
+//! The data of all open files is passed on early if too much is pending: it would keep new data from
+//! being cached as long as the files are open.
+//!
 //! A reader never waits for this, nor does it take processor time from readers if it can wait
 //! ([`idle_gate`](super::idle_gate)): threads write contents ([`writer`](super::writer)) and
 //! listings ([`pending_listings`](super::pending_listings)) in the order of their reads. The queued
 //! bytes are bounded; data beyond the bound is dropped, and fetched by the next reader.
 
 use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use base::task::Task;
 use base::{Data, Errno, Mutex, RemotePath, Result};
@@ -26,11 +30,11 @@ use tokio::sync::{Semaphore, watch};
 use super::changes::Changes;
 use super::files::{Content, File};
 use super::idle_gate::IdleGate;
+use super::names::RequestStamp;
 use super::pending_listings::PendingListing;
 use super::writer::{Fetched, Job, PendingWork, Piece, Recorder, Writer};
 use super::{Counters, count};
 use crate::partial::InFlight;
-use super::names::RequestStamp;
 use crate::{Partial, SourceId, Validator};
 
 /// Bound on the bytes that were read and are not on the disk yet, of all files together: this share
@@ -48,6 +52,9 @@ const COPY_BELOW_BYTES: usize = 16 << 10;
 /// Bound on the number of jobs in flight to the store. More are dropped: each takes some kilobytes
 /// beside its bytes, and a disk may hang.
 const MAX_IN_FLIGHT: u64 = 32 << 10;
+
+/// Time between two early flushes of all open files.
+pub(crate) const FLUSH_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bytes of one file after which the server is queried whether it is still the same.
 const BATCH_BYTES: u64 = 4 << 20;
@@ -144,6 +151,7 @@ impl Queue {
 pub(crate) struct WriteBehind {
     jobs: mpsc::Sender<Job>,
     queue: Arc<Queue>,
+    flushed_at: Mutex<Option<Instant>>,
     /// Changes when the mount ends.
     shutdown: watch::Receiver<()>,
 }
@@ -160,7 +168,7 @@ impl WriteBehind {
         let space = Arc::new(Semaphore::new(units as usize));
         let queue = Arc::new(Queue { idle_gate, space, units, in_flight, counters });
         let jobs = Writer::new(recorder, queue.clone()).start()?;
-        Ok(WriteBehind { jobs, queue, shutdown })
+        Ok(WriteBehind { jobs, queue, flushed_at: Mutex::default(), shutdown })
     }
 
     /// Returns when nothing is in flight to the store.
@@ -231,8 +239,21 @@ impl WriteBehind {
         }
     }
 
-    /// The reader has closed the file: its data is verified, however little it is.
-    pub(crate) fn reader_closed(&self, file: &Arc<File>) {
+    /// Whether all open files are to be flushed now, since too much is pending.
+    pub(crate) fn must_flush(&self) -> bool {
+        if !self.queue.is_over_limit() {
+            return false;
+        }
+        let mut flushed_at = self.flushed_at.lock();
+        let is_due = flushed_at.is_none_or(|at| at.elapsed() >= FLUSH_PAUSE);
+        if is_due {
+            *flushed_at = Some(Instant::now());
+        }
+        is_due
+    }
+
+    /// Verifies the data of the file, however little it is, and passes it on.
+    pub(crate) fn flush(&self, file: &Arc<File>) {
         let Content::Part(fetch) = file.content() else { return };
         let begin = {
             let mut pending = fetch.pending.lock();

@@ -161,6 +161,34 @@ async fn a_file_is_fetched_before_it_is_read() {
     assert_eq!(stage.asked(), 1);
 }
 
+/// Data of files that were read in part and are open does not keep others from being cached.
+#[tokio::test]
+async fn open_files_do_not_take_all_memory_for_pending_data() {
+    // Less than the bytes after which the server is queried; together more than the bound on pending
+    // data.
+    const PART: u32 = 4000 << 10;
+    const OPEN: usize = 36;
+    const PIECE: u32 = 50 << 10;
+    let (stage, content) = (Stage::new(), pattern(3, 1_000_000));
+    stage.put("large", pattern(1, PART as usize + 1));
+    stage.put("read", &content);
+    stage.put("warmed", &content);
+    let cached = stage.mount(Mode::CloseToOpen);
+    for _ in 0..OPEN {
+        let opened = cached.open(&path("large"), OpenFlags::existing(Access::Read)).await.unwrap();
+        for at in (0..PART).step_by(PIECE as usize) {
+            cached.read(opened.fh, u64::from(at), PIECE).await.unwrap();
+        }
+    }
+    assert!(keep(&cached, "read").await == content);
+    let warmed = path("warmed");
+    let warming = cached.warm(&warmed, &|_| ());
+    let warmed = tokio::time::timeout(std::time::Duration::from_secs(20), warming).await;
+    assert_eq!(warmed.expect("it does not hang"), Ok(Warmed::Fetched(1_000_000)));
+    assert!(keep(&cached, "read").await == content);
+    assert!(cached.presence(&path("read")).await.unwrap().whole);
+}
+
 /// A recently changed file is waited for.
 #[tokio::test(start_paused = true)]
 async fn a_young_file_is_fetched_when_its_time_is_past() {
