@@ -87,7 +87,9 @@ impl Inner {
                 self.keep_blocks(&layout, &dir_fd, digest);
             }
             layout.partial.rename(&own.data, &dir_fd, &names.content)?;
-            layout.partial.unlink(&own.map)
+            // It is of no use any more, and is swept up if it stays.
+            let _ = layout.partial.unlink(&own.map);
+            Ok(())
         });
         named.map_err(|error| {
             // `put_about` has reported its own errors.
