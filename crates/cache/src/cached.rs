@@ -284,8 +284,7 @@ impl Cached {
     /// that is not written yet is fetched again.
     pub async fn shutdown(&self) {
         if !self.core.inner.is_disconnected() {
-            let files = self.core.files.matching(|_| true);
-            files.iter().for_each(|file| self.core.write_behind.reader_closed(file));
+            self.core.flush_all();
         }
         let _ = tokio::time::timeout(SHUTDOWN_WAIT, self.wait_idle()).await;
         let store = self.core.store.clone();
@@ -295,6 +294,12 @@ impl Cached {
 }
 
 impl Core {
+    /// Passes on the data of all open files.
+    pub(crate) fn flush_all(&self) {
+        let files = self.files.matching(|_| true);
+        files.iter().for_each(|file| self.write_behind.flush(file));
+    }
+
     pub(crate) fn is_immutable(&self, path: &RemotePath) -> bool {
         self.config.mode == Mode::Immutable || self.config.immutable.contain(path)
     }

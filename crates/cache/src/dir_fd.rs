@@ -226,11 +226,6 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Whether an open file still has a name.
-pub(crate) fn is_named(file: &File) -> bool {
-    rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink > 0)
-}
-
 /// Records in the atime that a file was used now; at most once an hour.
 pub(crate) fn note_use(file: &File, stat: &Stat) {
     let now = base::Timestamp::now().secs;

@@ -67,7 +67,7 @@ pub struct KnownFile {
     /// The content may have changed without a change of the validator after it was read
     /// ([`RACY_SECS`]): only a new fetch of the file makes it certain again.
     pub racy: bool,
-    /// When the content was read, by this machine's clock.
+    /// When the name led to the content, by this machine's clock: when the file was opened.
     pub fetched_at: Timestamp,
 }
 
@@ -96,7 +96,7 @@ pub struct KnownLink {
     pub attr: Option<Attr>,
     /// The target, as stored.
     pub target: Arc<[u8]>,
-    /// When it was read, by this machine's clock.
+    /// When it was requested, by this machine's clock.
     pub seen_at: Timestamp,
 }
 
@@ -105,6 +105,6 @@ pub struct KnownLink {
 pub struct KnownAttr {
     /// The attributes as returned by `lstat`.
     pub attr: Attr,
-    /// When they were seen, by this machine's clock.
+    /// When they were requested, by this machine's clock.
     pub seen_at: Timestamp,
 }

@@ -31,7 +31,7 @@ use tokio::sync::watch;
 
 use self::chunks::{ChunkSums, Fragment, chunk_range, chunks_of};
 use self::files::{Files, Names, Subject};
-pub(crate) use self::registry::Registry;
+pub(crate) use self::registry::{Registry, Resume};
 use crate::codec::checksum_at;
 use crate::digest::Digest;
 use crate::metadata::{KnownFile, Validator};
@@ -256,7 +256,7 @@ impl Partial {
         &self,
         attr: &Attr,
         racy: bool,
-        seen_at: Timestamp,
+        fetched_at: Timestamp,
     ) -> Result<(KnownFile, bool), Unfinished> {
         if attr.kind != FileKind::Regular || Validator::of(attr) != self.0.subject.validator {
             self.abandon();
@@ -273,8 +273,8 @@ impl Partial {
                 }
             }
         }
-        let made = self.0.make_object(attr, racy, seen_at);
-        if made.is_err() && self.0.lost_its_files() {
+        let made = self.0.make_object(attr, racy, fetched_at);
+        if made.is_err() && !self.0.is_small() && self.0.lost_its_files() {
             // The next fetch has files of its own.
             self.abandon();
         }
@@ -306,7 +306,7 @@ impl Partial {
         self.0.release_memory(&mut state);
         state.stage = Stage::Abandoned;
         drop(state);
-        self.0.shared.partials.remove(&self.0);
+        self.0.shared.partials.remove(&self.0, None);
     }
 }
 
@@ -346,8 +346,8 @@ impl Inner {
         chunk_count(self.size()) <= 1
     }
 
-    /// Resumes the files of an earlier process.
-    fn resume(&self, state: &mut PartialState) {
+    /// Resumes the files that this process or another one has left.
+    fn resume(&self, state: &mut PartialState, which: Resume) {
         if self.is_small() || !self.fits {
             return;
         }
@@ -357,6 +357,11 @@ impl Inner {
                     state.present.insert(chunk, sum);
                 }
                 state.files = Some(Arc::new(files));
+                if which == Resume::Own && !self.shared.partials.left(&self.key, &state.present) {
+                    self.remove_files(state);
+                    state.files = None;
+                    state.present = ChunkSums::new(chunk_count(self.size()));
+                }
             }
             Ok(None) => {}
             Err(error) => tracing::debug!("a partial content was not resumed: {error}"),
@@ -559,10 +564,10 @@ impl Inner {
         Some(Digest::from_bytes(*hashing.blake3.finalize().as_bytes()))
     }
 
-    /// Whether its files have lost their names: another process has cleared the store, and files of
-    /// these names belong to another process.
+    /// Whether its files have lost their names: the content was abandoned, or another process has
+    /// cleared the store. Files of these names belong to another fetch.
     fn lost_its_files(&self) -> bool {
-        let Some(files) = self.state.lock().files.clone() else { return false };
+        let Some(files) = self.state.lock().files.clone() else { return true };
         !self.shared.layout().partial.leads_to(&Names::of(&self.key).data, &files.data)
     }
 
@@ -598,7 +603,9 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let mut state = std::mem::take(self.state.get_mut());
+        // Before the lock of the files is released.
+        let left = state.files.is_some().then_some(&state.present);
+        self.shared.partials.remove(self, left);
         self.release_memory(&mut state);
-        self.shared.partials.remove(self);
     }
 }

@@ -46,8 +46,8 @@ use crate::dir_fd::DirFd;
 use crate::index::record::Record;
 use crate::metadata::{KnownAttr, KnownFile, KnownLink, SourceId, Validator};
 use crate::object::about::Origin;
-use crate::partial::Partial;
 use crate::partial::files::Subject;
+use crate::partial::{Partial, Resume};
 
 /// The configuration of a store.
 #[derive(Clone, Debug)]
@@ -259,23 +259,19 @@ impl Shared {
         path: &RemotePath,
         validator: Validator,
     ) -> Partial {
-        self.partial(Subject::new(source, path, validator))
+        self.partial(Subject::new(source, path, validator), Resume::Any)
     }
 
-    /// The partial content for one state of a file, without the bytes of other processes: size and
-    /// mtime do not prove that those are of the same content, and parts of two contents must not be
-    /// put together.
+    /// The partial content for one state of a file, with no bytes but those that this process has
+    /// fetched: size and mtime do not prove that others are of the same content, and parts of two
+    /// contents must not be put together.
     pub fn fetch_own(
         self: &Arc<Shared>,
         source: &SourceId,
         path: &RemotePath,
         validator: Validator,
     ) -> Partial {
-        let subject = Subject::new(source, path, validator);
-        if self.begins(&subject) && self.partial_bytes(&subject) > 0 {
-            self.partial(subject.clone()).abandon();
-        }
-        self.partial(subject)
+        self.partial(Subject::new(source, path, validator), Resume::Own)
     }
 
     /// The number of bytes of this state of a file in the store, in a whole or a partial content.

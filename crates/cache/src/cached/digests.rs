@@ -13,11 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base::{Attr, Dh, DigestEffort, DigestKind, FileKind, Mutex, RemotePath, Result, Timestamp};
+use base::{Attr, Dh, DigestEffort, DigestKind, FileKind, Mutex, RemotePath, Result};
 use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::names::RequestStamp;
 use super::opening::not_regular;
 use super::{Core, ReadPolicy};
 use crate::partial::files::Subject;
@@ -85,9 +86,19 @@ impl ServerDigests {
         (*validator == Validator::of(attr)).then(|| digest.clone())
     }
 
-    fn insert(&self, path: RemotePath, validator: Validator, digest: Bytes) {
+    /// Keeps an answer, if it `is_valid`. A change that begins after that check drops it
+    /// ([`ServerDigests::forget`]).
+    fn insert(
+        &self,
+        path: RemotePath,
+        answer: (Validator, Bytes),
+        is_valid: impl Fn(&RemotePath) -> bool,
+    ) {
         let mut state = self.0.lock();
-        if state.answers.insert(path.clone(), (validator, digest)).is_none() {
+        if !is_valid(&path) {
+            return;
+        }
+        if state.answers.insert(path.clone(), answer).is_none() {
             state.order.push_back(path);
         }
         while state.order.len() > MAX_ANSWERS {
@@ -141,6 +152,7 @@ impl Core {
                 let core = self.clone();
                 // In a task of its own, since other callers wait for it.
                 tokio::spawn(async move {
+                    let began = core.changes.generation();
                     let Some(files) = core.files_without_content(&dir).await else {
                         done.send_replace(true);
                         return;
@@ -152,7 +164,9 @@ impl Core {
                         Ok(digests) => {
                             for ((path, validator), digest) in files.into_iter().zip(digests) {
                                 if let Some(digest) = digest {
-                                    core.server_digests.insert(path, validator, digest);
+                                    core.server_digests.insert(path, (validator, digest), |path| {
+                                        core.changes.is_unchanged(path, began)
+                                    });
                                 }
                             }
                         }
@@ -224,6 +238,7 @@ impl Core {
         path: &RemotePath,
         attr: &Attr,
         policy: ReadPolicy,
+        stamp: RequestStamp,
     ) -> Option<Object> {
         let source = self.config.digest_source.as_ref()?;
         if policy == ReadPolicy::CacheFirst {
@@ -233,13 +248,15 @@ impl Core {
         let digest = self.store.content_of(source.kind(), &digest)?;
         let object = self.store.object(&digest).filter(|object| object.len() == attr.size)?;
         let settled = policy == ReadPolicy::Server && self.validators.is_settled(path, attr);
-        if policy == ReadPolicy::Server && !settled {
+        if policy == ReadPolicy::Server && !settled
+            || !self.changes.is_unchanged(path, stamp.generation)
+        {
             return None;
         }
         // Without a later request it is only as certain as the tree is immutable.
-        let fetched_at = Timestamp::now();
-        let known = KnownFile { attr: *attr, digest, racy: !settled, fetched_at };
+        let known = KnownFile { attr: *attr, digest, racy: !settled, fetched_at: stamp.time };
         self.store.record_file(self.source(path), path, &known);
+        self.undo_if_changed(path, stamp);
         Some(object)
     }
 

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use base::{Dh, DirEntry, Errno, Mutex, Remote, RemotePath, Result, Timestamp};
+use base::{Dh, DirEntry, Errno, Mutex, Remote, RemotePath, Result};
 
 use super::names::{RequestStamp, same_but_atime};
 use super::{Core, ReadPolicy, RemoteWait};
@@ -30,7 +30,6 @@ pub(crate) struct RemoteListing {
     dh: Dh,
     path: RemotePath,
     stamp: RequestStamp,
-    began: Timestamp,
     /// The entries returned so far; `None` when the listing is not to be recorded.
     entries: Mutex<Option<Vec<DirEntry>>>,
     inner: Arc<dyn Remote>,
@@ -55,11 +54,11 @@ impl Core {
         path: &RemotePath,
         opening: impl Future<Output = Result<Dh>> + Send,
     ) -> Result<Dh> {
-        let (stamp, began) = (self.stamp(), Timestamp::now());
+        let stamp = self.stamp();
         let dh = opening.await?;
         let (path, inner) = (path.clone(), self.inner.clone());
         let entries = Mutex::new(Some(Vec::new()));
-        let remote = RemoteListing { dh, path, stamp, began, entries, inner };
+        let remote = RemoteListing { dh, path, stamp, entries, inner };
         Ok(Dh(self.listings.add(OpenDir::Remote(remote))))
     }
 
@@ -121,7 +120,7 @@ impl Core {
         let untouched = || self.changes.is_listing_unchanged(path, generation);
         let Some(entries) = remote.entries.lock().take().filter(|_| untouched()) else { return };
         let source = self.source(path);
-        let listing = Listing { attr: None, entries: entries.into(), seen_at: remote.began };
+        let listing = Listing { attr: None, entries: entries.into(), seen_at: remote.stamp.time };
         match self.pending_listings.add(*source, path.clone(), generation, listing) {
             // A change that began meanwhile may have tried to forget it before it was added.
             Ok(_) if !untouched() => self.pending_listings.forget_listing(path),

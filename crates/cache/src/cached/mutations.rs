@@ -58,8 +58,9 @@ impl Core {
     }
 
     /// Discards the fetched part of the file: its next content may have the same size and, if a
-    /// writer sets it back, the same mtime.
+    /// writer sets it back, the same mtime. What earlier mounts have left is found by the records.
     fn abandon(&self, source: &SourceId, path: &RemotePath) {
+        self.store.abandon_own(source, path);
         let of_content = self.store.file(source, path).map(|known| known.validator());
         let of_name = self.recorded_attr(source, path).map(|known| Validator::of(&known.attr));
         for validator in of_content.into_iter().chain(of_name.filter(|it| Some(*it) != of_content))

@@ -12,11 +12,14 @@ use crate::{KnownAttr, KnownLink, SourceId};
 pub(crate) struct RequestStamp {
     pub(crate) generation: Generation,
     pub(crate) at: Instant,
+    /// By the clock that all processes share.
+    pub(crate) time: Timestamp,
 }
 
 impl Core {
     pub(crate) fn stamp(&self) -> RequestStamp {
-        RequestStamp { generation: self.changes.generation(), at: Instant::now() }
+        let (at, time) = (Instant::now(), Timestamp::now());
+        RequestStamp { generation: self.changes.generation(), at, time }
     }
 
     pub(crate) async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
@@ -108,7 +111,7 @@ impl Core {
             // The directory's listing has older attributes: it is written first.
             self.recorder.write_pending(&pending);
         }
-        let known = KnownAttr { attr: *attr, seen_at: Timestamp::now() };
+        let known = KnownAttr { attr: *attr, seen_at: stamp.time };
         self.store.record_attr(source, path, &known);
         self.undo_if_changed(path, stamp);
     }
@@ -124,7 +127,7 @@ impl Core {
     }
 
     /// A change may have begun between the check and the record.
-    fn undo_if_changed(&self, path: &RemotePath, stamp: RequestStamp) {
+    pub(super) fn undo_if_changed(&self, path: &RemotePath, stamp: RequestStamp) {
         if !self.changes.is_unchanged(path, stamp.generation) {
             self.store.forget(self.source(path), path);
         }
@@ -151,8 +154,8 @@ impl Core {
         if self.changes.is_unchanged(path, stamp.generation)
             && !self.store.link(source, path).is_some_and(says_the_same)
         {
-            let (attr, seen_at) = (None, Timestamp::now());
-            let link = KnownLink { attr, target: target[..].into(), seen_at };
+            let target = target[..].into();
+            let link = KnownLink { attr: None, target, seen_at: stamp.time };
             self.store.record_link(source, path, &link);
             self.undo_if_changed(path, stamp);
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use base::{Access, Attr, Errno, Fh, FileKind, OpenFlags, Opened, RemotePath, Result};
 use tokio::time::Instant;
 
-use super::changes::{Generation, Scope};
+use super::changes::Scope;
 use super::files::Content;
 use super::names::{RequestStamp, same_but_atime};
 use super::write_behind::{Fetch, FetchTarget};
@@ -33,7 +33,7 @@ impl Core {
             ReadPolicy::CacheFirst | ReadPolicy::CacheOnly => self.known_if_unchanged(path, policy),
         };
         if let Some(known) = known
-            && let Some(opened) = self.open_known(path, policy, known).await
+            && let Some(opened) = self.open_known(path, policy, known, stamp).await
         {
             return opened;
         }
@@ -43,8 +43,9 @@ impl Core {
             if !self.falls_back(&answer) {
                 return answer;
             }
-            if let Some(known) = self.known_if_unchanged(path, ReadPolicy::CacheOnly)
-                && let Some(opened) = self.open_known(path, ReadPolicy::CacheOnly, known).await
+            let (policy, stamp) = (ReadPolicy::CacheOnly, self.stamp());
+            if let Some(known) = self.known_if_unchanged(path, policy)
+                && let Some(opened) = self.open_known(path, policy, known, stamp).await
             {
                 return opened;
             }
@@ -66,6 +67,7 @@ impl Core {
         path: &RemotePath,
         policy: ReadPolicy,
         known: Result<Attr>,
+        stamp: RequestStamp,
     ) -> Option<Result<Opened>> {
         let attr = match known {
             Ok(attr) => attr,
@@ -74,16 +76,15 @@ impl Core {
         if let Some(error) = not_regular(&attr) {
             return Some(Err(error));
         }
-        if let Some(object) = self.cached_object(path, &attr, policy) {
-            return self.open_cached(path, attr, object).await.map(Ok);
+        let mut object = self.cached_object(path, &attr, policy);
+        if object.is_none() && policy == ReadPolicy::CacheFirst {
+            object = self.named_by_digest(path, &attr, policy, stamp).await;
         }
-        if policy == ReadPolicy::CacheFirst {
-            return match self.named_by_digest(path, &attr, policy).await {
-                Some(object) => self.open_cached(path, attr, object).await.map(Ok),
-                None => None,
-            };
+        match object {
+            Some(object) => self.open_cached(path, attr, object, stamp).await.map(Ok),
+            None if policy == ReadPolicy::CacheFirst => None,
+            None => self.open_part(path, attr),
         }
-        self.open_part(path, attr)
     }
 
     /// The cached content of the file, which has the attributes `attr`.
@@ -93,9 +94,6 @@ impl Core {
         attr: &Attr,
         policy: ReadPolicy,
     ) -> Option<Object> {
-        if self.linked.contains(path) {
-            return None;
-        }
         self.valid_contents(path, attr, policy)
             .filter(|known| same_rights(&known.attr, attr))
             .find_map(|known| self.store.object(&known.digest))
@@ -108,20 +106,39 @@ impl Core {
         attr: &Attr,
         policy: ReadPolicy,
     ) -> impl Iterator<Item = KnownFile> {
-        let sources = self.content_sources(path, policy).into_iter();
-        sources.filter_map(|source| self.store.file(source, path)).filter(move |known| {
+        let sources = match self.linked.contains(path) {
+            true => Vec::new(),
+            false => self.content_sources(path, policy),
+        };
+        let known = sources.into_iter().filter_map(|source| self.store.file(source, path));
+        known.filter(move |known| {
             // A racy content was fetched from a tree that never changes, or there is nothing
             // better.
             let trusted = !known.racy || policy != ReadPolicy::Server;
-            trusted && known.validator() == Validator::of(attr)
+            trusted
+                && known.validator() == Validator::of(attr)
+                && self.changes.is_current(path, known.fetched_at)
         })
     }
 
-    /// Opens a cached content. `None` if it turns out to be damaged.
-    async fn open_cached(&self, path: &RemotePath, attr: Attr, object: Object) -> Option<Opened> {
+    /// Opens a cached content. `None` if it turns out to be damaged, or the file was changed here
+    /// since `stamp`.
+    async fn open_cached(
+        &self,
+        path: &RemotePath,
+        attr: Attr,
+        object: Object,
+        stamp: RequestStamp,
+    ) -> Option<Opened> {
         let content = self.verified_content(object).await?;
+        let opened = self.add(path, attr, content);
+        if !self.changes.is_unchanged(path, stamp.generation) {
+            // A change that began meanwhile has not seen the file in the table.
+            drop(self.files.remove(opened.fh));
+            return None;
+        }
         count(&self.counters.hits, 1);
-        Some(self.add(path, attr, content))
+        Some(opened)
     }
 
     /// Verifies all of the content if it may be used as a backing file.
@@ -156,7 +173,7 @@ impl Core {
             is_usable(source) && self.store.present_bytes(source, path, validator) > 0
         };
         let source = self.sources(path, ReadPolicy::CacheOnly).into_iter().find(has_some)?;
-        let fetch = self.fetch_under(source, path, validator, self.changes.generation(), true);
+        let fetch = self.fetch_under(source, path, validator, self.stamp(), true);
         Some(Ok(self.add(path, attr, Content::Part(fetch))))
     }
 
@@ -231,17 +248,9 @@ impl Core {
         }
         let mut object = self.cached_object(path, &attr, ReadPolicy::Server);
         if object.is_none() {
-            object = self.named_by_digest(path, &attr, ReadPolicy::Server).await;
+            object = self.named_by_digest(path, &attr, ReadPolicy::Server, stamp).await;
         }
-        let content = self.verified_content(object?).await?;
-        let opened = self.add(path, attr, content);
-        if !self.changes.is_unchanged(path, stamp.generation) {
-            // A change that began meanwhile has not seen the file in the table.
-            drop(self.files.remove(opened.fh));
-            return None;
-        }
-        count(&self.counters.hits, 1);
-        Some(opened)
+        self.open_cached(path, attr, object?, stamp).await
     }
 
     /// The attributes of the file, if requesting them before an open pays: if its content seems to
@@ -289,7 +298,7 @@ impl Core {
         if let Some(object) = policy.and_then(|policy| self.cached_object(path, attr, policy)) {
             return Content::Whole(object);
         }
-        self.fetch_for(path, attr, stamp.generation).map_or(Content::Server, Content::Part)
+        self.fetch_for(path, attr, stamp).map_or(Content::Server, Content::Part)
     }
 
     /// The fetch into which a content with this validator is written while it is read; `None` where
@@ -298,7 +307,7 @@ impl Core {
         &self,
         path: &RemotePath,
         attr: &Attr,
-        generation: Generation,
+        stamp: RequestStamp,
     ) -> Option<Arc<Fetch>> {
         let source = match self.validators.is_settled(path, attr) {
             true => self.both_sources()[0],
@@ -309,7 +318,7 @@ impl Core {
             return None;
         }
         let racy = source != self.both_sources()[0];
-        Some(self.fetch_under(source, path, Validator::of(attr), generation, racy))
+        Some(self.fetch_under(source, path, Validator::of(attr), stamp, racy))
     }
 
     fn fetch_under(
@@ -317,16 +326,16 @@ impl Core {
         source: &SourceId,
         path: &RemotePath,
         validator: Validator,
-        generation: Generation,
+        stamp: RequestStamp,
         racy: bool,
     ) -> Arc<Fetch> {
-        // Size and mtime do not prove that an earlier mount has fetched a part of the same content.
+        // Size and mtime do not prove that another mount has fetched a part of the same content.
         let partial = match self.config.offline || self.is_immutable(path) {
             true => self.store.fetch(source, path, validator),
             false => self.store.fetch_own(source, path, validator),
         };
         let (source, path, changes) = (*source, path.clone(), self.changes.clone());
-        Fetch::new(partial, FetchTarget { source, path, generation, changes }, racy)
+        Fetch::new(partial, FetchTarget { source, path, stamp, changes }, racy)
     }
 
     /// Opens for writing, creating or truncating.
@@ -361,7 +370,7 @@ impl Core {
 
     pub(crate) async fn finish(&self, fh: Fh) -> Result<()> {
         let (file, change) = self.files.remove(fh).ok_or(Errno::EBADF)?;
-        self.write_behind.reader_closed(&file);
+        self.write_behind.flush(&file);
         // The server has to answer only for a file that was open for writing.
         let result = match file.access.writes() {
             true => file.finish().await,
@@ -375,7 +384,7 @@ impl Core {
 
     pub(crate) fn close(&self, fh: Fh) {
         let Some((file, change)) = self.files.remove(fh) else { return };
-        self.write_behind.reader_closed(&file);
+        self.write_behind.flush(&file);
         if let Some(change) = change {
             self.end(change);
         }

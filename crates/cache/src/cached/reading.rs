@@ -53,6 +53,9 @@ impl Core {
         count(&self.counters.read_there_bytes, data.len() as u64);
         if let Content::Part(fetch) = file.content() {
             self.write_behind.add_read(file, &fetch, offset, len, &data);
+            if self.write_behind.must_flush() {
+                self.flush_all();
+            }
         }
         Ok(data)
     }
@@ -62,9 +65,9 @@ impl Core {
     fn repair(&self, file: &Arc<File>) {
         count(&self.counters.damaged, 1);
         // Taken before its handle at the server is opened and compared.
-        let generation = self.changes.generation();
+        let stamp = self.stamp();
         let path = file.path().filter(|_| !file.offline);
-        let fetch = path.and_then(|path| self.fetch_for(&path, &file.attr, generation));
+        let fetch = path.and_then(|path| self.fetch_for(&path, &file.attr, stamp));
         file.refetch(fetch);
     }
 

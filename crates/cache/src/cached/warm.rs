@@ -6,7 +6,7 @@ use base::{Access, Errno, Fh, OpenFlags, RemotePath, Result};
 use tokio::task::JoinSet;
 
 use super::files::{Content, File};
-use super::write_behind::Fetch;
+use super::write_behind::{FLUSH_PAUSE, Fetch};
 use super::{Cached, Core};
 use crate::Validator;
 use crate::metadata::RACY_SECS;
@@ -126,7 +126,7 @@ impl Core {
             let mut at = range.start;
             while at < range.end {
                 let len = piece.min(range.end - at) as u32;
-                self.write_behind.wait_for_space(u64::from(len)).await;
+                self.wait_for_space(u64::from(len)).await;
                 if reads.len() >= most {
                     bytes += taken(reads.join_next().await, fetched)?;
                 }
@@ -138,11 +138,19 @@ impl Core {
         while !reads.is_empty() {
             bytes += taken(reads.join_next().await, fetched)?;
         }
-        self.write_behind.reader_closed(file);
+        self.write_behind.flush(file);
         self.write_behind.wait_written(fetch.partial.in_flight()).await;
         match file.content() {
             Content::Whole(_) => Ok(Warmed::Fetched(bytes)),
             Content::Part(_) | Content::Server => Ok(Warmed::NotKept),
+        }
+    }
+
+    async fn wait_for_space(&self, bytes: u64) {
+        let space = self.write_behind.wait_for_space(bytes);
+        tokio::pin!(space);
+        while tokio::time::timeout(FLUSH_PAUSE, &mut space).await.is_err() {
+            self.flush_all();
         }
     }
 }

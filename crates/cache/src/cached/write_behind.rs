@@ -11,21 +11,26 @@
 //! ([`validators`](super::validators)); other files are not kept, or, in an immutable tree, are not
 //! trusted elsewhere.
 //!
+//! The data of all open files is passed on early if too much is pending: it would keep new data from
+//! being cached as long as the files are open.
+//!
 //! A reader never waits for this, nor does it take processor time from readers if it can wait
 //! ([`idle_gate`](super::idle_gate)): threads write contents ([`writer`](super::writer)) and
 //! listings ([`pending_listings`](super::pending_listings)) in the order of their reads. The queued
 //! bytes are bounded; data beyond the bound is dropped, and fetched by the next reader.
 
 use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use base::task::Task;
-use base::{Data, Errno, Mutex, RemotePath, Result, Timestamp};
+use base::{Data, Errno, Mutex, RemotePath, Result};
 use bytes::Bytes;
 use tokio::sync::{Semaphore, watch};
 
-use super::changes::{Changes, Generation};
+use super::changes::Changes;
 use super::files::{Content, File};
 use super::idle_gate::IdleGate;
+use super::names::RequestStamp;
 use super::pending_listings::PendingListing;
 use super::writer::{Fetched, Job, PendingWork, Piece, Recorder, Writer};
 use super::{Counters, count};
@@ -47,6 +52,9 @@ const COPY_BELOW_BYTES: usize = 16 << 10;
 /// Bound on the number of jobs in flight to the store. More are dropped: each takes some kilobytes
 /// beside its bytes, and a disk may hang.
 const MAX_IN_FLIGHT: u64 = 32 << 10;
+
+/// Time between two early flushes of all open files.
+pub(crate) const FLUSH_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bytes of one file after which the server is queried whether it is still the same.
 const BATCH_BYTES: u64 = 4 << 20;
@@ -76,15 +84,15 @@ pub(crate) struct Fetch {
 pub(crate) struct FetchTarget {
     pub(crate) source: SourceId,
     pub(crate) path: RemotePath,
-    /// The time of the open, in the order of the changes made here.
-    pub(crate) generation: Generation,
+    /// When the file was opened.
+    pub(crate) stamp: RequestStamp,
     pub(crate) changes: Changes,
 }
 
 impl FetchTarget {
     /// Whether the file was changed here since.
     pub(crate) fn is_changed(&self) -> bool {
-        !self.changes.is_unchanged(&self.path, self.generation)
+        !self.changes.is_unchanged(&self.path, self.stamp.generation)
     }
 }
 
@@ -143,6 +151,7 @@ impl Queue {
 pub(crate) struct WriteBehind {
     jobs: mpsc::Sender<Job>,
     queue: Arc<Queue>,
+    flushed_at: Mutex<Option<Instant>>,
     /// Changes when the mount ends.
     shutdown: watch::Receiver<()>,
 }
@@ -159,7 +168,7 @@ impl WriteBehind {
         let space = Arc::new(Semaphore::new(units as usize));
         let queue = Arc::new(Queue { idle_gate, space, units, in_flight, counters });
         let jobs = Writer::new(recorder, queue.clone()).start()?;
-        Ok(WriteBehind { jobs, queue, shutdown })
+        Ok(WriteBehind { jobs, queue, flushed_at: Mutex::default(), shutdown })
     }
 
     /// Returns when nothing is in flight to the store.
@@ -230,8 +239,21 @@ impl WriteBehind {
         }
     }
 
-    /// The reader has closed the file: its data is verified, however little it is.
-    pub(crate) fn reader_closed(&self, file: &Arc<File>) {
+    /// Whether all open files are to be flushed now, since too much is pending.
+    pub(crate) fn must_flush(&self) -> bool {
+        if !self.queue.is_over_limit() {
+            return false;
+        }
+        let mut flushed_at = self.flushed_at.lock();
+        let is_due = flushed_at.is_none_or(|at| at.elapsed() >= FLUSH_PAUSE);
+        if is_due {
+            *flushed_at = Some(Instant::now());
+        }
+        is_due
+    }
+
+    /// Verifies the data of the file, however little it is, and passes it on.
+    pub(crate) fn flush(&self, file: &Arc<File>) {
         let Content::Part(fetch) = file.content() else { return };
         let begin = {
             let mut pending = fetch.pending.lock();
@@ -313,9 +335,8 @@ impl Revalidation {
                 pending.bytes = 0;
                 std::mem::take(&mut pending.pieces)
             };
-            let requested_at = Timestamp::now();
             match self.unchanged_attr().await {
-                Ok(Some(attr)) => self.pass_on(pieces, attr, requested_at),
+                Ok(Some(attr)) => self.pass_on(pieces, attr),
                 Ok(None) => self.fetch.mark_changed(&self.file, &self.queue.counters),
                 // The data cannot be verified.
                 Err(_) => drop(pieces),
@@ -330,11 +351,11 @@ impl Revalidation {
         Ok((Validator::of(&attr) == self.file.validator()).then_some(attr))
     }
 
-    fn pass_on(&self, pieces: Vec<Piece>, attr: base::Attr, seen_at: Timestamp) {
+    fn pass_on(&self, pieces: Vec<Piece>, attr: base::Attr) {
         let fetch = self.fetch.clone();
         let work = PendingWork::begin(&self.queue.in_flight, Some(&fetch));
         let file = Arc::downgrade(&self.file);
-        let fetched = Fetched { fetch, attr, seen_at, file, work };
+        let fetched = Fetched { fetch, attr, file, work };
         // The threads live as long as a sender.
         let _ = self.jobs.send(Job::Write(pieces, fetched));
     }

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Instant;
 
-use base::{Data, RemotePath, Timestamp};
+use base::{Data, RemotePath};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::changes::{Changes, Generation};
@@ -52,9 +52,8 @@ pub(crate) enum Job {
 /// that waits for the end of the job finds the content released.
 pub(crate) struct Fetched {
     pub(crate) fetch: Arc<Fetch>,
-    /// The server's last attributes of the file, and when they were requested.
+    /// The server's last attributes of the file.
     pub(crate) attr: base::Attr,
-    pub(crate) seen_at: Timestamp,
     pub(crate) file: Weak<File>,
     pub(crate) work: PendingWork,
 }
@@ -187,11 +186,13 @@ impl Writer {
     }
 
     fn finish(&mut self, fetched: Fetched) {
-        let Fetched { fetch, attr, seen_at, .. } = &fetched;
+        let Fetched { fetch, attr, .. } = &fetched;
         if fetch.target.is_changed() {
             return fetch.partial.abandon();
         }
-        match fetch.partial.finish_unrecorded(attr, fetch.racy, *seen_at) {
+        // The handle is of the file that had the name when it was opened, and perhaps no later.
+        let opened_at = fetch.target.stamp.time;
+        match fetch.partial.finish_unrecorded(attr, fetch.racy, opened_at) {
             Ok((known, is_new)) => self.completed.push(Completed { fetched, known, is_new }),
             Err(error) => tracing::debug!(%error, "a fetched content was not completed"),
         }
@@ -201,7 +202,7 @@ impl Writer {
     fn is_superseded(&self, completed: &Completed) -> bool {
         let target = &completed.fetched.fetch.target;
         self.recorder.store.attr(&target.source, &target.path).is_some_and(|known| {
-            known.seen_at > completed.fetched.seen_at
+            known.seen_at > target.stamp.time
                 && Validator::of(&known.attr) != completed.known.validator()
         })
     }

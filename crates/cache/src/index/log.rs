@@ -304,11 +304,24 @@ fn create(
 
 /// Rewrites the file with the records of `loaded`, if it is still the file that was loaded.
 pub(crate) fn compact(layout: &Layout, target: &Target<'_>, loaded: &Loaded) -> io::Result<()> {
-    let (file, _) = layout.index.file_below(&target.file(), OFlags::RDWR)?;
-    if !dir_fd::try_lock(&file)? || !dir_fd::is_named(&file) {
-        return Ok(());
+    let dir_fd = layout.index.below(&target.dir())?;
+    let (file, _) = dir_fd.read_write(FILE_NAME)?;
+    match dir_fd::try_lock(&file)? {
+        true => rewrite(layout, target, loaded, &dir_fd, &file),
+        false => Ok(()),
     }
-    let stat = rustix::fs::fstat(&file)?;
+}
+
+/// Replaces the locked `file` of `dir_fd`, unless another process has removed it: its records were
+/// forgotten then.
+fn rewrite(
+    layout: &Layout,
+    target: &Target<'_>,
+    loaded: &Loaded,
+    dir_fd: &DirFd,
+    file: &File,
+) -> io::Result<()> {
+    let stat = rustix::fs::fstat(file)?;
     if !loaded.status.is_some_and(|status| status.is_of(&stat)) {
         return Ok(());
     }
@@ -316,11 +329,61 @@ pub(crate) fn compact(layout: &Layout, target: &Target<'_>, loaded: &Loaded) -> 
     let Some(bytes) = encode(&loaded.directory.records(), checksum_seed(&header)) else {
         return Ok(());
     };
-    let dir_fd = layout.index.below(&target.dir())?;
-    layout.put(&dir_fd, FILE_NAME, &[header, bytes].concat())
+    let (tmp, new) = layout.tmp_file()?;
+    let written = new.write_all_at(&[header, bytes].concat(), 0);
+    if written.is_ok() && dir_fd.leads_to(FILE_NAME, file) {
+        return layout.tmp.rename(&tmp, dir_fd, FILE_NAME);
+    }
+    layout.tmp.unlink(&tmp).and(written)
 }
 
 fn encode(records: &[Record], seed: u64) -> Option<Vec<u8>> {
     let encoded: Option<Vec<_>> = records.iter().map(|record| record.encode(seed)).collect();
     Some(encoded?.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Timestamp;
+
+    use super::*;
+    use crate::metadata::KnownLink;
+
+    /// The file, or its directory, is removed while it is rewritten.
+    #[test]
+    fn a_compaction_does_not_bring_forgotten_records_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::open(dir.path()).unwrap();
+        let (source, path) = (SourceId::new(b"source"), RemotePath::parse(b"d").unwrap());
+        let target = Target { source: &source, path: &path };
+        let record = |name: &[u8]| {
+            let link = KnownLink { attr: None, target: (*b"to").into(), seen_at: Timestamp::now() };
+            let records = [Record::Link(name.to_vec(), link)];
+            assert!(append(&layout, &target, &records, true, |_, _| true).unwrap());
+        };
+        let load = || {
+            let mut loaded = Loaded::default();
+            loaded.load(&layout.index, &target).map(|()| loaded).ok()
+        };
+        for removes_all in [false, true] {
+            record(b"old");
+            let loaded = load().unwrap();
+            let dir_fd = layout.index.below(&target.dir()).unwrap();
+            let (file, _) = dir_fd.read_write(FILE_NAME).unwrap();
+            if removes_all {
+                let (above, name) = (Target { path: &RemotePath::root(), ..target }, b"dd");
+                let above = layout.index.below(&above.dir()).unwrap();
+                layout.move_to_trash(&above, name).unwrap();
+            } else {
+                layout.move_to_trash(&dir_fd, FILE_NAME).unwrap();
+            }
+            rewrite(&layout, &target, &loaded, &dir_fd, &file).unwrap();
+            assert!(load().is_none());
+            record(b"new");
+            rewrite(&layout, &target, &loaded, &dir_fd, &file).unwrap();
+            let now = load().unwrap().directory;
+            assert!(now.link(b"new").is_some() && now.link(b"old").is_none());
+            assert_eq!(layout.tmp.names().unwrap(), []);
+        }
+    }
 }

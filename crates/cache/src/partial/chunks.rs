@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::codec::CHECKSUM_BYTES;
+use crate::codec::{CHECKSUM_BYTES, checksum};
 use crate::object::CHUNK_BYTES;
 
 /// The checksums of the chunks that are present.
@@ -39,6 +39,12 @@ impl ChunkSums {
     /// The checksums, in order.
     pub(super) fn all(&self) -> Vec<[u8; CHECKSUM_BYTES]> {
         self.sums.iter().flatten().copied().collect()
+    }
+
+    /// A checksum of which chunks are present, and of their bytes: a chunk's checksum depends on its
+    /// number.
+    pub(super) fn seal(&self) -> [u8; CHECKSUM_BYTES] {
+        checksum(&self.all().concat())
     }
 }
 

@@ -16,7 +16,7 @@ use base::{RemotePath, Timestamp};
 
 use crate::codec::{CHECKSUM_BYTES, Reader, Writer};
 use crate::digest::hex;
-use crate::dir_fd::{DirFd, is_named, read_exact_at, try_lock};
+use crate::dir_fd::{DirFd, read_exact_at, try_lock};
 use crate::metadata::{SourceId, Validator};
 use crate::object::chunk_count;
 
@@ -142,7 +142,7 @@ impl Files {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
         };
-        if !try_lock(&data)? || !is_named(&data) {
+        if !claim(dir_fd, &names, &data)? {
             return Ok(None);
         }
         let (map, _) = dir_fd.ensure(&names.map)?;
@@ -161,7 +161,7 @@ impl Files {
     pub(super) fn create(dir_fd: &DirFd, subject: &Subject) -> io::Result<Option<Files>> {
         let names = Names::of(&subject.key());
         let (data, _) = dir_fd.ensure(&names.data)?;
-        if !try_lock(&data)? || !is_named(&data) {
+        if !claim(dir_fd, &names, &data)? {
             return Ok(None);
         }
         let made = || {
@@ -194,6 +194,12 @@ impl Files {
         let at = self.map_end.fetch_add(ENTRY_BYTES as u64, Ordering::Relaxed);
         self.map.write_all_at(&writer.0, at)
     }
+}
+
+/// Locks the data file. `false` if another process holds it, or has completed it since it was opened:
+/// it is a whole content then, which is never written to.
+fn claim(dir_fd: &DirFd, names: &Names, data: &File) -> io::Result<bool> {
+    Ok(try_lock(data)? && dir_fd.leads_to(&names.data, data))
 }
 
 /// Starts from nothing: no chunk is present.
@@ -252,6 +258,18 @@ mod tests {
         let (files, entries) = Files::resume(&dir_fd, &subject()).unwrap().unwrap();
         assert_eq!(entries, []);
         assert_eq!(files.data.metadata().unwrap().len(), 1 << 20);
+    }
+
+    #[test]
+    fn a_file_that_was_completed_meanwhile_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir_fd = DirFd::at(dir.path()).unwrap();
+        let names = Names::of(&subject().key());
+        let files = Files::create(&dir_fd, &subject()).unwrap().unwrap();
+        let (opened, _) = dir_fd.read_write(&names.data).unwrap();
+        dir_fd.rename(&names.data, &dir_fd, b"content").unwrap();
+        drop(files);
+        assert!(!claim(&dir_fd, &names, &opened).unwrap());
     }
 
     #[test]

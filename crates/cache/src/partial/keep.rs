@@ -70,7 +70,6 @@ impl Inner {
             self.remove_files(&self.state.lock());
             return Ok(());
         }
-        // If its files were removed, another process may have created new ones of the same name.
         if self.lost_its_files() {
             return Err(Unfinished::NotKept);
         }
@@ -88,7 +87,9 @@ impl Inner {
                 self.keep_blocks(&layout, &dir_fd, digest);
             }
             layout.partial.rename(&own.data, &dir_fd, &names.content)?;
-            layout.partial.unlink(&own.map)
+            // It is of no use any more, and is swept up if it stays.
+            let _ = layout.partial.unlink(&own.map);
+            Ok(())
         });
         named.map_err(|error| {
             // `put_about` has reported its own errors.
@@ -109,5 +110,42 @@ impl Inner {
         if let Err(error) = write_table(layout, dir_fd, digest, self.size(), &blocks) {
             tracing::debug!("checksums of a content are not kept: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{FileKind, RemotePath};
+    use bytes::Bytes;
+
+    use crate::object::CHUNK_BYTES;
+    use crate::{SourceId, Store, StoreConfig, Validator};
+
+    use super::*;
+
+    /// A content is abandoned while it is hashed, and the next fetch creates files of the same names.
+    #[test]
+    fn an_abandoned_content_does_not_take_the_files_of_the_next_fetch() {
+        let dir = tempfile::tempdir().unwrap();
+        let (size_bytes, free_bytes) = (Some(1 << 30), Some(0));
+        let config = StoreConfig { size_bytes, free_bytes, ..StoreConfig::new(dir.path()) };
+        let store = Store::open(config).unwrap();
+        let (source, path) = (SourceId::new(b"source"), RemotePath::parse(b"f").unwrap());
+        let content = Bytes::from(vec![7; 3 * CHUNK_BYTES as usize]);
+        let (kind, size, mtime) =
+            (FileKind::Regular, content.len() as u64, Timestamp::from_secs(5));
+        let attr = Attr { kind, perm: 0o644, size, uid: 0, gid: 0, atime: mtime, mtime };
+        let fetch = || store.fetch(&source, &path, Validator::of(&attr));
+        let first = fetch();
+        first.write(0, &content);
+        let digest = first.0.hash_all().unwrap();
+        first.abandon();
+        let next = fetch();
+        next.write(0, &content.slice(..CHUNK_BYTES as usize));
+        assert!(first.0.keep_large(&digest).is_err());
+        next.write(0, &content);
+        let known = next.finish(&attr, false).unwrap();
+        assert!(store.object(&known.digest).unwrap().read(0, content.len()).unwrap() == content);
+        assert_eq!(store.status().damaged, 0);
     }
 }

@@ -5,31 +5,55 @@ use std::sync::{Arc, Weak};
 
 use base::{Mutex, RemotePath};
 
-use super::chunks::chunk_range;
+use super::chunks::{ChunkSums, chunk_range};
 use super::files::{self, Names, Subject};
 use super::{InFlight, Inner, Partial};
+use crate::codec::CHECKSUM_BYTES;
 use crate::metadata::SourceId;
-use crate::object::chunk_count;
 use crate::store::shared::Shared;
 
 /// The partial contents of this process.
 #[derive(Default)]
 pub(crate) struct Registry {
     open: Mutex<HashMap<[u8; 32], Weak<Inner>>>,
-    /// Contents of several chunks that this process has begun to fetch.
-    begun: Mutex<HashSet<[u8; 32]>>,
+    /// The partial contents that this process has left on the disk, each with the
+    /// [`ChunkSums::seal`] of its chunks.
+    left: Mutex<HashMap<[u8; 32], (Subject, [u8; CHECKSUM_BYTES])>>,
 }
 
 /// Bound on them. Beyond it all are forgotten, and partial contents start from nothing.
-const MAX_BEGUN: usize = 64 << 10;
+const MAX_LEFT: usize = 64 << 10;
+
+/// Which partial contents on the disk are resumed. Others are discarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resume {
+    /// Those of any process.
+    Any,
+    /// Those with exactly the chunks that this process has left.
+    Own,
+}
 
 impl Registry {
-    /// Removes a content, if it is the registered one.
-    pub(super) fn remove(&self, inner: &Inner) {
+    /// Removes a content, if it is the registered one, and notes which chunks it leaves on the disk.
+    pub(super) fn remove(&self, inner: &Inner, left: Option<&ChunkSums>) {
         let mut open = self.open.lock();
-        if open.get(&inner.key).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), inner)) {
-            open.remove(&inner.key);
+        if open.get(&inner.key).is_none_or(|weak| !std::ptr::eq(weak.as_ptr(), inner)) {
+            return;
         }
+        open.remove(&inner.key);
+        let mut all = self.left.lock();
+        if all.len() >= MAX_LEFT {
+            all.clear();
+        }
+        match left {
+            Some(left) => all.insert(inner.key, (inner.subject.clone(), left.seal())),
+            None => all.remove(&inner.key),
+        };
+    }
+
+    /// Whether this process has left exactly these chunks.
+    pub(super) fn left(&self, key: &[u8; 32], chunks: &ChunkSums) -> bool {
+        self.left.lock().get(key).is_some_and(|(_, left)| *left == chunks.seal())
     }
 }
 
@@ -40,27 +64,15 @@ impl Shared {
         Some(known.in_flight.clone())
     }
 
-    /// Records that this process fetches the content, if it has several chunks. Returns whether
-    /// that is new.
-    pub(crate) fn begins(&self, subject: &Subject) -> bool {
-        if chunk_count(subject.validator.size) <= 1 {
-            return false;
-        }
-        let mut begun = self.partials.begun.lock();
-        if begun.len() >= MAX_BEGUN {
-            begun.clear();
-        }
-        begun.insert(subject.key())
-    }
-
-    /// Whether this process has begun the content.
+    /// Whether this process has fetched a part of the content, or does so.
     pub(crate) fn has_begun(&self, subject: &Subject) -> bool {
-        self.partials.begun.lock().contains(&subject.key())
+        let key = subject.key();
+        self.partials.open.lock().contains_key(&key) || self.partials.left.lock().contains_key(&key)
     }
 
-    /// The partial content of this subject: the one in use in this process, or one that an earlier
-    /// process left, or an empty one.
-    pub(crate) fn partial(self: &Arc<Shared>, subject: Subject) -> Partial {
+    /// The partial content of this subject: the one in use in this process, or the one on the disk,
+    /// or an empty one.
+    pub(crate) fn partial(self: &Arc<Shared>, subject: Subject, which: Resume) -> Partial {
         let key = subject.key();
         let mut registry = self.partials.open.lock();
         if let Some(known) = registry.get(&key).and_then(Weak::upgrade) {
@@ -71,13 +83,26 @@ impl Shared {
         // Locked before other callers can have it: they wait until it has been resumed.
         let mut state = inner.state.lock();
         drop(registry);
-        inner.resume(&mut state);
+        inner.resume(&mut state, which);
         drop(state);
         Partial(inner)
     }
 
-    /// Discards the partial contents of files below these directories. Long where there are very
-    /// many.
+    /// Discards what this process has fetched of the files at `path` and below it: it is not
+    /// continued.
+    pub(crate) fn abandon_own(&self, source: &SourceId, path: &RemotePath) {
+        let is_here = |subject: &Subject| subject.source == *source && subject.path.is_within(path);
+        self.partials.left.lock().retain(|_, (subject, _)| !is_here(subject));
+        // Dropped without the lock: dropping the last reference takes it.
+        let open: Vec<_> = self.partials.open.lock().values().filter_map(Weak::upgrade).collect();
+        open.into_iter()
+            .map(Partial)
+            .filter(|it| is_here(&it.0.subject))
+            .for_each(|it| it.abandon());
+    }
+
+    /// Discards the partial contents on the disk of files below these directories. Long where there
+    /// are very many.
     pub fn abandon_below(self: &Arc<Shared>, directories: &[(&SourceId, &RemotePath)]) {
         if directories.is_empty() {
             return;
@@ -88,11 +113,7 @@ impl Shared {
             };
             directories.iter().any(holds)
         };
-        // Dropped without the lock: dropping the last reference takes it.
-        let known: Vec<Arc<Inner>> =
-            self.partials.open.lock().values().filter_map(Weak::upgrade).collect();
-        let mut found: Vec<Subject> = known.iter().map(|it| it.subject.clone()).collect();
-        drop(known);
+        let mut found = Vec::new();
         let layout = self.layout();
         for (name, _) in layout.partial.names().unwrap_or_default() {
             if name.ends_with(b".map")
@@ -103,7 +124,7 @@ impl Shared {
             }
         }
         for subject in found.into_iter().filter(is_below) {
-            self.partial(subject).abandon();
+            self.partial(subject, Resume::Any).abandon();
         }
     }
 

@@ -271,11 +271,12 @@ fn prune(index: &DirFd, path: &[u8]) {
 
 /// Removes the trash, of any depth: the entries of a directory are moved up first.
 fn empty_trash(layout: &Layout) {
+    let Ok(trash) = layout.trash() else { return };
     // Bounded by the entries; other processes may add some at the same time.
     loop {
-        let names = layout.trash.names().unwrap_or_default();
+        let names = trash.names().unwrap_or_default();
         let removed =
-            names.iter().filter(|(name, kind)| remove_from_trash(layout, name, *kind)).count();
+            names.iter().filter(|(name, kind)| remove_from_trash(&trash, name, *kind)).count();
         if removed == 0 {
             return;
         }
@@ -283,18 +284,18 @@ fn empty_trash(layout: &Layout) {
 }
 
 /// Returns whether a part of it was removed.
-fn remove_from_trash(layout: &Layout, name: &[u8], kind: FileType) -> bool {
+fn remove_from_trash(trash: &DirFd, name: &[u8], kind: FileType) -> bool {
     if kind != FileType::Directory {
-        return layout.trash.unlink(name).is_ok();
+        return trash.unlink(name).is_ok();
     }
-    let Ok(dir_fd) = layout.trash.sub(name) else { return false };
+    let Ok(dir_fd) = trash.sub(name) else { return false };
     for (inner, kind) in dir_fd.names().unwrap_or_default() {
         let _ = match kind {
-            FileType::Directory => dir_fd.rename(&inner, &layout.trash, &unique_name()),
+            FileType::Directory => dir_fd.rename(&inner, trash, &unique_name()),
             _ => dir_fd.unlink(&inner),
         };
     }
-    layout.trash.rmdir(name).is_ok()
+    trash.rmdir(name).is_ok()
 }
 
 fn sweep_tmp(layout: &Layout) {

@@ -40,8 +40,6 @@ pub(crate) struct Layout {
     pub(crate) pins: DirFd,
     /// Files that are being written, before they get their name.
     pub(crate) tmp: DirFd,
-    /// Entries to be removed.
-    pub(crate) trash: DirFd,
     /// The index was missing, though contents exist.
     pub(crate) index_is_new: bool,
 }
@@ -60,7 +58,6 @@ impl Layout {
                 alias: root.make_sub(b"alias")?,
                 pins: root.make_sub(b"pins")?,
                 tmp: root.make_sub(b"tmp")?,
-                trash: root.make_sub(b"trash")?,
                 index_is_new,
                 root,
             })
@@ -94,10 +91,16 @@ impl Layout {
 
     /// Removes `name` from `dir_fd` atomically, with all below it. The housekeeping deletes it.
     pub(crate) fn move_to_trash(&self, dir_fd: &DirFd, name: &[u8]) -> io::Result<()> {
-        match dir_fd.rename(name, &self.trash, &unique_name()) {
+        match dir_fd.rename(name, &self.trash()?, &unique_name()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             renamed => renamed,
         }
+    }
+
+    /// The directory of entries to be removed. It is opened for each use: if it had been removed,
+    /// nothing could be moved into it, which looks as if there was nothing to move.
+    pub(super) fn trash(&self) -> io::Result<DirFd> {
+        self.root.make_sub(b"trash")
     }
 
     pub(crate) fn disk(&self) -> io::Result<StatVfs> {

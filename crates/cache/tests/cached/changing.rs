@@ -1,8 +1,11 @@
 //! Changes through a cached remote are visible through it, whatever is cached, also in open files.
 
-use base::{Access, AttrChange, Create, Errno, OpenFlags, Remote, RenameMode};
+use base::{
+    Access, AttrChange, Create, DigestEffort, DigestKind, Errno, OpenFlags, Remote, RenameMode,
+};
 use bytes::Bytes;
 use cache::Mode;
+use testkit::faulty::Gate;
 use testkit::{Call, path};
 
 use super::stage::{LONG_AGO, Stage, keep, list, pattern, read, size};
@@ -173,6 +176,83 @@ async fn two_on_one_store_do_not_mislead_each_other() {
         stage.memory.set_mtime("f", LONG_AGO + i64::from(round));
         assert!(keep(&other, "f").await == content, "round {round}");
         assert!(keep(&one, "f").await == content, "round {round}");
+    }
+}
+
+/// Another mount records what it has requested before a change made here: it is not used here.
+#[tokio::test]
+async fn what_another_mount_requested_before_a_change_is_not_used() {
+    let stage = Stage::new();
+    stage.put("f", "before");
+    stage.memory.put_symlink("l", "before");
+    let (one, other) = (stage.mount(Mode::Immutable), stage.mount(Mode::Immutable));
+    let gates = [Call::Lstat, Call::Readlink].map(|call| stage.faulty.hold_answer(call, 1));
+    let asking = other.clone();
+    let late = tokio::spawn(async move {
+        let (file, link) = (path("f"), path("l"));
+        tokio::join!(asking.lstat(&file), asking.readlink(&link))
+    });
+    for gate in &gates {
+        gate.arrived().await;
+    }
+    let change = AttrChange { size: Some(2), ..AttrChange::default() };
+    one.setattr(&path("f"), change).await.unwrap();
+    one.unlink(&path("l")).await.unwrap();
+    one.symlink(b"after", &path("l")).await.unwrap();
+    gates.iter().for_each(Gate::release);
+    let (attr, target) = late.await.unwrap();
+    assert_eq!((attr.unwrap().size, target.unwrap()), (6, b"before".to_vec()));
+    assert_eq!(size(&one, "f").await, Ok(2));
+    assert_eq!(one.readlink(&path("l")).await.unwrap(), b"after");
+}
+
+/// Another mount keeps the content of a file that was replaced here by one of the same size and
+/// mtime: the old content is not shown here.
+#[tokio::test]
+async fn what_another_mount_has_kept_of_a_replaced_file_is_not_shown() {
+    for whole in [true, false] {
+        let stage = Stage::new();
+        let (before, after) = (pattern(1, 1 << 20), pattern(2, 1 << 20));
+        stage.put("f", &before);
+        stage.put("g", &after);
+        let (one, other) = (stage.mount(Mode::CloseToOpen), stage.mount(Mode::CloseToOpen));
+        let reader = other.open(&path("f"), READ).await.unwrap().fh;
+        one.rename(&path("g"), &path("f"), RenameMode::Replace).await.unwrap();
+        other.read(reader, 0, if whole { 1 << 20 } else { 1 << 19 }).await.unwrap();
+        other.close(reader);
+        other.wait_idle().await;
+        assert_eq!(other.status().completed, u64::from(whole));
+        assert!(read(&one, "f").await.unwrap() == after, "whole: {whole}");
+        let attr = one.lstat(&path("f")).await.unwrap();
+        let digest = one.digest(&path("f"), &attr, DigestKind::Blake3, DigestEffort::Compute).await;
+        let digest = digest.unwrap().expect("it is computed");
+        assert!(digest[..] == *cache::Digest::of(&after).as_bytes(), "whole: {whole}");
+    }
+}
+
+/// A part that was fetched is not continued after a change made here that size and mtime do not
+/// show, also if no attributes of the file were recorded.
+#[tokio::test]
+async fn a_part_is_not_continued_after_a_change() {
+    for is_open in [true, false] {
+        let stage = Stage::new();
+        let (before, after) = (pattern(1, 2 << 20), pattern(2, 2 << 20));
+        stage.put("f", &before);
+        stage.put("g", &after);
+        let cached = stage.mount(Mode::CloseToOpen);
+        let reader = cached.open(&path("f"), READ).await.unwrap().fh;
+        cached.read(reader, 0, 1 << 20).await.unwrap();
+        if !is_open {
+            cached.close(reader);
+        }
+        cached.wait_idle().await;
+        cached.rename(&path("g"), &path("f"), RenameMode::Replace).await.unwrap();
+        assert!(keep(&cached, "f").await == after, "open: {is_open}");
+        if is_open {
+            assert!(cached.read(reader, 0, 1 << 20).await.unwrap().to_vec() == before[..1 << 20]);
+            cached.close(reader);
+        }
+        assert!(keep(&stage.mount(Mode::CloseToOpen), "f").await == after, "open: {is_open}");
     }
 }
 

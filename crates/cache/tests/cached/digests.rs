@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use base::{DigestEffort, DigestKind, Errno, Remote, RemotePath, Result};
+use base::{Access, DigestEffort, DigestKind, Errno, OpenFlags, Remote, RemotePath, Result};
 use bytes::Bytes;
 use cache::{Cached, CachedConfig, Digest, DigestSource, Mode};
 use testkit::{Call, MemRemote, path};
@@ -137,12 +137,16 @@ impl DigestSource for AtServer {
 
     async fn digests(&self, paths: &[RemotePath]) -> Result<Vec<Option<Bytes>>> {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        let digest = |path: &RemotePath| {
-            let content = self.memory.content(&path.to_string());
-            Some(Bytes::copy_from_slice(Digest::of(&content).as_bytes()))
-        };
-        if self.lies { Err(Errno::EIO) } else { Ok(paths.iter().map(digest).collect()) }
+        if self.lies { Err(Errno::EIO) } else { Ok(blake3_of(&self.memory, paths)) }
     }
+}
+
+fn blake3_of(memory: &MemRemote, paths: &[RemotePath]) -> Vec<Option<Bytes>> {
+    let digest = |path: &RemotePath| {
+        let content = memory.content(&path.to_string());
+        Some(Bytes::copy_from_slice(Digest::of(&content).as_bytes()))
+    };
+    paths.iter().map(digest).collect()
 }
 
 const FILES: u8 = 100;
@@ -206,6 +210,54 @@ async fn a_digest_of_what_was_is_not_used() {
     stage.memory.put_file("v2/g", "CONTENT");
     stage.memory.set_mtime("v2/g", LONG_AGO + 5);
     assert_eq!(read(&cached, "v2/g").await.unwrap(), b"CONTENT");
+}
+
+/// A source that returns its digests when it is released.
+struct Held {
+    memory: Arc<MemRemote>,
+    computed: tokio::sync::Notify,
+    released: tokio::sync::Notify,
+}
+
+#[async_trait]
+impl DigestSource for Held {
+    fn kind(&self) -> DigestKind {
+        DigestKind::Blake3
+    }
+
+    async fn digests(&self, paths: &[RemotePath]) -> Result<Vec<Option<Bytes>>> {
+        let digests = blake3_of(&self.memory, paths);
+        self.computed.notify_one();
+        self.released.notified().await;
+        Ok(digests)
+    }
+}
+
+/// A digest that was computed before a change made here, and arrives after it, is not used, also if
+/// size and mtime do not show the change.
+#[tokio::test]
+async fn a_digest_from_before_a_change_is_not_used() {
+    let stage = Stage::new();
+    stage.put("v1/f", "content");
+    stage.put("v2/f", "content");
+    keep(&stage.mount(Mode::CloseToOpen), "v1/f").await;
+    let (computed, released) = Default::default();
+    let source = Arc::new(Held { memory: stage.memory.clone(), computed, released });
+    let config = CachedConfig { digest_source: Some(source.clone()), ..stage.config() };
+    let cached = stage.mount_with(config);
+    let reading = cached.clone();
+    let early = tokio::spawn(async move { read(&reading, "v2/f").await });
+    source.computed.notified().await;
+    let flags = OpenFlags::existing(Access::Write);
+    let writer = cached.open(&path("v2/f"), flags).await.unwrap().fh;
+    cached.write(writer, 0, Bytes::from_static(b"CONTENT")).await.unwrap();
+    cached.finish(writer).await.unwrap();
+    stage.memory.set_mtime("v2/f", LONG_AGO);
+    source.released.notify_one();
+    assert_eq!(early.await.unwrap().unwrap(), b"CONTENT");
+    // A change ends what is cached of a file; the next query is answered at once.
+    source.released.notify_one();
+    assert_eq!(read(&cached, "v2/f").await.unwrap(), b"CONTENT");
 }
 
 /// A source that fails costs only the savings.

@@ -73,6 +73,38 @@ async fn parts_of_two_mounts_are_not_put_together() {
     assert!(read(&stage.mount(Mode::CloseToOpen), "f").await.unwrap() == after);
 }
 
+/// The same with two mounts at the same time: a mount that could not keep its parts, since the other
+/// mount held the files, does not continue those files when they are free, nor files that the other
+/// mount has created in place of its own.
+#[tokio::test]
+async fn a_mount_does_not_continue_the_parts_of_another_one() {
+    let (before, after) = (pattern(7, 2_500_000), pattern(8, 2_500_000));
+    for is_held in [true, false] {
+        let stage = Stage::new();
+        stage.put("f", &before);
+        let (one, other) = (stage.mount(Mode::CloseToOpen), stage.mount(Mode::CloseToOpen));
+        let first = one.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
+        read_range(&one, first.fh, 0..1 << 20).await;
+        if !is_held {
+            one.close(first.fh);
+        }
+        one.wait_idle().await;
+        let second = other.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
+        read_range(&other, second.fh, 1 << 20..2 << 20).await;
+        other.close(second.fh);
+        other.wait_idle().await;
+        assert!(one.presence(&path("f")).await.unwrap().present > 0, "a part is here");
+        stage.put("f", &after);
+        if is_held {
+            one.close(first.fh);
+            one.wait_idle().await;
+        }
+        let last = if is_held { other } else { one };
+        assert!(keep(&last, "f").await == after, "held: {is_held}");
+        assert!(keep(&stage.mount(Mode::CloseToOpen), "f").await == after, "held: {is_held}");
+    }
+}
+
 /// Data of several readers, in any order, makes up one content.
 #[tokio::test]
 async fn parts_make_a_whole() {
@@ -127,6 +159,34 @@ async fn a_file_is_fetched_before_it_is_read() {
     stage.asked();
     assert!(read(&cached, "f").await.unwrap() == content);
     assert_eq!(stage.asked(), 1);
+}
+
+/// Data of files that were read in part and are open does not keep others from being cached.
+#[tokio::test]
+async fn open_files_do_not_take_all_memory_for_pending_data() {
+    // Less than the bytes after which the server is queried; together more than the bound on pending
+    // data.
+    const PART: u32 = 4000 << 10;
+    const OPEN: usize = 36;
+    const PIECE: u32 = 50 << 10;
+    let (stage, content) = (Stage::new(), pattern(3, 1_000_000));
+    stage.put("large", pattern(1, PART as usize + 1));
+    stage.put("read", &content);
+    stage.put("warmed", &content);
+    let cached = stage.mount(Mode::CloseToOpen);
+    for _ in 0..OPEN {
+        let opened = cached.open(&path("large"), OpenFlags::existing(Access::Read)).await.unwrap();
+        for at in (0..PART).step_by(PIECE as usize) {
+            cached.read(opened.fh, u64::from(at), PIECE).await.unwrap();
+        }
+    }
+    assert!(keep(&cached, "read").await == content);
+    let warmed = path("warmed");
+    let warming = cached.warm(&warmed, &|_| ());
+    let warmed = tokio::time::timeout(std::time::Duration::from_secs(20), warming).await;
+    assert_eq!(warmed.expect("it does not hang"), Ok(Warmed::Fetched(1_000_000)));
+    assert!(keep(&cached, "read").await == content);
+    assert!(cached.presence(&path("read")).await.unwrap().whole);
 }
 
 /// A recently changed file is waited for.

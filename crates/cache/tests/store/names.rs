@@ -82,6 +82,19 @@ fn forgetting_takes_what_is_below_and_nothing_beside_it() {
     assert_eq!(store.attr(&source(), &path("ab")), None);
 }
 
+/// Any file may be removed, also the directory into which forgotten records are moved.
+#[test]
+fn forgetting_works_without_the_trash() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (world::open(dir.path()), world::open(dir.path()));
+    one.record_attr(&source(), &path("a/b"), &known(1));
+    std::fs::remove_dir_all(dir.path().join("v1/trash")).unwrap();
+    one.forget(&source(), &path("a"));
+    assert_eq!(two.attr(&source(), &path("a/b")), None);
+    one.record_attr(&source(), &path("a/b"), &known(1));
+    assert_eq!(two.attr(&source(), &path("a/b")), Some(known(1)), "the index is in use");
+}
+
 #[test]
 fn a_listing_knows_which_names_are_absent_until_something_changes() {
     let dir = tempfile::tempdir().unwrap();
