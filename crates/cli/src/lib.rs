@@ -112,7 +112,7 @@ pub fn explain(error: clap::Error) -> anyhow::Result<ExitCode> {
     let usage = text.lines().find_map(|line| line.strip_prefix("Usage: "));
     let missing = text.lines().nth(1).map(str::trim).filter(|_| why.ends_with(':'));
     let why = format!("{why}{}{}", if missing.is_some() { " " } else { "" }, missing.unwrap_or(""));
-    let problem = Problem::new("command line", why);
+    let problem = Problem::new("command line", printable(why));
     Err(match usage {
         Some(usage) => problem.hint(format!("usage: {usage}")).into(),
         None => problem.into(),
@@ -147,6 +147,20 @@ mod tests {
     fn a_problem_of_another_process_is_escaped() {
         let told = Problem::new("a\u{1b}", "b\nc").hint("d\n  e\u{9b}");
         assert_eq!(told.escaped().to_string(), "a\\u{1b}: b\n  c\n  d\n  e\\u{9b}");
+    }
+
+    /// Class of attack: a file's name, which a shell puts into the command line for `*`.
+    #[test]
+    fn arguments_in_an_error_are_escaped() {
+        let command = clap::Command::new("copy").arg(clap::arg!(--tries <N>).value_parser(["one"]));
+        for argument in
+            ["--\u{1b}]0;owned\u{7}", "--\u{9b}2J", "--gpj.\u{202e}exe", "--tries=\u{9b}"]
+        {
+            let error = command.clone().try_get_matches_from(["copy", argument]).unwrap_err();
+            let text = explain(error).unwrap_err().to_string();
+            assert_eq!(base::printable::printable_lines(text.as_bytes()), text);
+            assert!(text.contains("'--"), "{text}");
+        }
     }
 
     #[test]

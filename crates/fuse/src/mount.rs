@@ -150,12 +150,13 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<()> {
 
 /// Detaches the file system `number` from `path`, and no other one. Sends no request to it.
 fn detach(path: &Path, number: Option<Number>) -> Result<()> {
-    let (Some(number), true) = (number, rustix::process::geteuid().is_root()) else {
-        return unmount(path, true);
-    };
+    if !rustix::process::geteuid().is_root() {
+        // fusermount3 detaches only mounts of its user.
+        return fusermount::unmount(path, true);
+    }
     let failed = |errno| Error::Unmount { path: path.to_owned(), source: io::Error::from(errno) };
     let root = point::open(path).map_err(failed)?;
-    if Number::of(&root) != Some(number) {
+    if number.is_none() || Number::of(&root) != number {
         return Err(Error::Replaced(path.to_owned()));
     }
     match rustix::mount::unmount(point::link(&root), UnmountFlags::DETACH) {
@@ -213,6 +214,37 @@ mod tests {
         drop(fd);
         detach(&moved, number).unwrap();
         assert_eq!(Number::of(point::open(&moved).unwrap()), below);
+    }
+
+    /// Attack: the owner of a directory above the mount point has root detach another file system.
+    #[test]
+    fn a_link_above_the_mount_point_leads_to_no_other_file_system() {
+        if !is_root("mounting by system call") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["own/place", "other/place"] {
+            std::fs::create_dir_all(at(name)).unwrap();
+        }
+        let point = point::check(&at("own/place")).unwrap();
+        let other = mount(c"tmpfs", at("other/place"), c"tmpfs", MountFlags::empty(), None);
+        let Ok(Some(fd)) = other.map(|()| direct::mount(&point, &MountOptions::default()).unwrap())
+        else {
+            return eprintln!("skipped: mount(2) is not permitted");
+        };
+        let number = |name: &str| Number::of(point::open(&at(name)).unwrap()).unwrap();
+        let (own, other) = (number("own/place"), number("other/place"));
+        std::fs::rename(at("own"), at("moved")).unwrap();
+        std::os::unix::fs::symlink("other", at("own")).unwrap();
+        assert_eq!(point.mounted(), Some(own));
+        for unknown in [Some(own), None] {
+            assert!(matches!(detach(&point.path, unknown), Err(Error::Replaced(_))));
+            assert_eq!(number("other/place"), other, "{unknown:?}");
+        }
+        drop(fd);
+        detach(&at("moved/place"), Some(own)).unwrap();
+        detach(&at("other/place"), Some(other)).unwrap();
     }
 
     #[test]

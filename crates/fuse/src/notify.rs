@@ -80,9 +80,20 @@ impl Notifier {
         )
     }
 
-    /// Invalidates a cached name, also a negative one.
+    /// Drops a cached name, also a negative one. A file or directory in use is shown as deleted then,
+    /// and mounts below it are detached.
     pub fn inval_entry(&self, parent: u64, name: &[u8]) -> bool {
-        let body = abi::NotifyInvalEntry { parent, namelen: name.len() as u32, flags: 0 };
+        self.entry(parent, name, 0)
+    }
+
+    /// Expires a cached name, also a negative one: the next lookup is a request. Nothing in use is
+    /// affected. Before Linux 6.2 it is the same as [`inval_entry`](Notifier::inval_entry).
+    pub fn expire_entry(&self, parent: u64, name: &[u8]) -> bool {
+        self.entry(parent, name, abi::flags::EXPIRE_ONLY)
+    }
+
+    fn entry(&self, parent: u64, name: &[u8], flags: u32) -> bool {
+        let body = abi::NotifyInvalEntry { parent, namelen: name.len() as u32, flags };
         self.packet(opcode::NOTIFY_INVAL_ENTRY, &body, name)
     }
 

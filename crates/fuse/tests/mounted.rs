@@ -518,6 +518,37 @@ mod everybody {
     }
 
     #[test]
+    fn what_is_in_use_keeps_its_name_when_that_expires() {
+        let mounted = Mounted::with(
+            Memory::new(Duration::from_secs(3600)),
+            &MountOptions::default(),
+            Config::default(),
+        );
+        mounted.memory.add("used", b"");
+        let path = mounted.path("used");
+        let open = {
+            let path = path.clone();
+            in_time(move || fs::File::open(path)).unwrap()
+        };
+        let name = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
+        let looked_up = || mounted.memory.begun("lookup");
+        let before = looked_up();
+        assert!(mounted.notifier().expire_entry(ROOT, b"used"));
+        mounted.runtime.block_on(mounted.notifier().settled());
+        assert_eq!(fs::read_link(&name).unwrap(), path);
+        let again = path.clone();
+        in_time(move || again.symlink_metadata()).unwrap();
+        assert_eq!(looked_up(), before + 1);
+        assert_eq!(fs::read_link(&name).unwrap(), path);
+        // Whereas a dropped name is one that was deleted.
+        assert!(mounted.notifier().inval_entry(ROOT, b"used"));
+        mounted.runtime.block_on(mounted.notifier().settled());
+        assert_ne!(fs::read_link(&name).unwrap(), path);
+        drop(open);
+        mounted.end();
+    }
+
+    #[test]
     fn unused_inodes_are_forgotten_by_prune() {
         let mounted = Mounted::with(
             Memory::new(Duration::from_secs(3600)),

@@ -616,6 +616,7 @@ fn notifications_have_the_wire_format_and_are_sent_in_order() {
     let notifier = kernel.memory.started.get().unwrap().notifier.clone();
     assert!(notifier.inval_inode(5, -1, 0));
     assert!(notifier.inval_entry(1, b"name"));
+    assert!(notifier.expire_entry(1, b"name"));
     assert!(notifier.expire_all_names());
     assert!(notifier.prunes() && notifier.prune(&[5, 1 << 40]));
     kernel.runtime.block_on(notifier.settled());
@@ -625,8 +626,10 @@ fn notifications_have_the_wire_format_and_are_sent_in_order() {
         answer.body
     };
     assert_eq!(next(2), put(abi::NotifyInvalInode { ino: 5, off: -1, len: 0 }, b""));
-    let entry = abi::NotifyInvalEntry { parent: 1, namelen: 4, flags: 0 };
-    assert_eq!(next(3), put(entry, b"name\0"));
+    for flags in [0, 1] {
+        let entry = abi::NotifyInvalEntry { parent: 1, namelen: 4, flags };
+        assert_eq!(next(3), put(entry, b"name\0"));
+    }
     assert!(next(8).is_empty());
     let prune = abi::NotifyPrune { count: 2, padding: 0, spare: 0 };
     let inos: Vec<u8> = [5u64, 1 << 40].iter().flat_map(|ino| ino.to_ne_bytes()).collect();

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use base::printable::is_unprintable;
+
 use crate::error::{Error, Result};
 
 /// User, host and port.
@@ -35,8 +37,9 @@ impl Destination {
         if host.starts_with('-') {
             return Err(invalid("the host cannot begin with '-', as options do"));
         }
-        if host.chars().any(|char| char.is_control() || char.is_whitespace()) {
-            return Err(invalid("the host contains white space or control characters"));
+        // A message shows the host as it is.
+        if host.chars().any(|char| is_unprintable(char) || char.is_whitespace()) {
+            return Err(invalid("the host contains white space, control or format characters"));
         }
         if host.contains(|char| SHELL_CHARACTERS.contains(char)) || host.contains(['/', '@']) {
             return Err(invalid("the host contains characters that are not valid in host names"));
@@ -48,7 +51,7 @@ impl Destination {
             // DOMAIN\user and machine$ are users of Windows domains.
             let allowed = ['\\', '$'];
             let forbidden = |char: char| {
-                char.is_control()
+                is_unprintable(char)
                     || char.is_whitespace()
                     || (SHELL_CHARACTERS.contains(char) && !allowed.contains(&char))
             };
@@ -264,6 +267,9 @@ mod tests {
             "ho st:",
             "ho\nst:",
             "host\x1b[2J:",
+            "moc.\u{202e}host:",
+            "ho\u{200b}st:",
+            "us\u{2066}er@host:",
             "$(id):",
             "`id`:",
             "a;b:",

@@ -11,7 +11,7 @@ use tokio::sync::OnceCell;
 use crate::command::{self, our_options, users_options};
 use crate::config::{Config, Transport};
 use crate::diagnosis::Diagnosis;
-use crate::effective::Effective;
+use crate::effective::{self, Effective};
 use crate::error::{Error, Result};
 use crate::password::Askers;
 use crate::stream::Stream;
@@ -102,8 +102,10 @@ impl Dialer {
             Transport::Ssh => {
                 let words = self.words(asks).await;
                 tracing::debug!("starting {words:?}");
-                let askers = Askers::by(self.effective().await);
-                let password = self.config.password.clone().map(|password| (password, askers));
+                let password = match self.config.password.clone() {
+                    Some(password) => Some((password, self.askers().await)),
+                    None => None,
+                };
                 let hook: StderrHook = match heard {
                     true => self.hook.clone(),
                     false => Arc::new(|_: &str| {}),
@@ -128,11 +130,30 @@ impl Dialer {
 
     /// The user's effective configuration; `None` if ssh does not print it. Queried once.
     pub(crate) async fn effective(&self) -> Option<&Effective> {
-        let users = users_options(&self.config);
-        let (program, prefix) = self.command.split_first().expect("split gives at least one word");
+        self.effective.get_or_init(|| self.query()).await.as_ref()
+    }
+
+    async fn query(&self) -> Option<Effective> {
+        let (program, prefix) = self.program();
         let destination = self.config.destination.to_string();
-        let query = || Effective::query(program, prefix, &users, &destination);
-        self.effective.get_or_init(query).await.as_ref()
+        Effective::query(program, prefix, &users_options(&self.config), &destination).await
+    }
+
+    /// Which prompts for a password are the destination's. Queried for each connection: a `Match exec`
+    /// or a changed configuration may use a jump host that the first connection did not use.
+    async fn askers(&self) -> Askers {
+        if !effective::is_ssh(self.program().0) {
+            return Askers::default();
+        }
+        match self.query().await {
+            Some(settings) => Askers::by(&settings),
+            None => Askers::by_source(&self.config.destination),
+        }
+    }
+
+    /// The program, and the words of the ssh command after it.
+    fn program(&self) -> (&OsString, &[OsString]) {
+        self.command.split_first().expect("split gives at least one word")
     }
 
     /// The program and all its arguments.

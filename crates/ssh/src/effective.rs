@@ -2,7 +2,8 @@
 //!
 //! The command line takes precedence over the configuration files, so a default set there would
 //! silently replace the user's setting. Hence the settings are queried first: once for each
-//! [`Dialer`](crate::Dialer), and only if the program certainly is an ssh.
+//! [`Dialer`](crate::Dialer), for each connection that may need a password, and only if the program
+//! certainly is an ssh.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -38,7 +39,7 @@ impl Effective {
         options: &[OsString],
         destination: &str,
     ) -> Option<Effective> {
-        if Path::new(program).file_name() != Some(OsStr::new("ssh")) {
+        if !is_ssh(program) {
             return None;
         }
         let mut effective = Command::new(program);
@@ -77,6 +78,11 @@ impl Effective {
         let set = |keyword| self.get(keyword).is_some_and(|value| value != "none");
         set("proxycommand") || set("proxyjump")
     }
+}
+
+/// Whether the program certainly is an ssh.
+pub(crate) fn is_ssh(program: &OsStr) -> bool {
+    Path::new(program).file_name() == Some(OsStr::new("ssh"))
 }
 
 /// The output of `command`, if it succeeds in time.

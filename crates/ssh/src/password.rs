@@ -4,8 +4,8 @@
 //! with a pseudo-terminal, and this process writes the answer to the other end.
 //!
 //! The ssh of a jump host prompts on the same terminal, and a server chooses part of the text of its
-//! prompts. So with a jump host or proxy command, only a prompt that begins with the destination's own
-//! user and host is answered.
+//! prompts. So with a jump host or proxy command, or if ssh does not print its settings, only a prompt
+//! that begins with the destination's own user and host is answered.
 //!
 //! Invariants: the password is written only at a password prompt of the destination, and at most
 //! [`ANSWERS_MAX`] times; the terminal does not echo.
@@ -20,6 +20,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::config::Password;
+use crate::destination::Destination;
 use crate::effective::Effective;
 use crate::stream::polled;
 
@@ -33,27 +34,39 @@ const QUESTION_MAX_BYTES: usize = 512;
 /// Which prompts are the destination's.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Askers {
-    /// How prompts of the destination begin; `None` if no other host can prompt, or if the settings are
-    /// unknown.
-    beginnings: Option<[String; 2]>,
+    /// How prompts of the destination begin; `None` if no other host can prompt, or if nothing is known
+    /// about the program.
+    beginnings: Option<Vec<String>>,
 }
 
 impl Askers {
-    /// From the user's settings, if ssh prints them.
-    pub(crate) fn by(effective: Option<&Effective>) -> Askers {
-        let beginnings = effective.filter(|settings| settings.has_proxy()).map(|settings| {
-            let get = |keyword| settings.get(keyword).filter(|value| *value != "none");
-            let user = get("user").unwrap_or_default();
-            // ssh uses this name in its prompts.
-            let host = match get("hostkeyalias") {
-                Some(alias) => alias.to_owned(),
-                None => get("hostname").unwrap_or_default().to_lowercase(),
-            };
-            // Of the method `password`, and of `keyboard-interactive` since OpenSSH 8.5; before, the
-            // latter's prompt is only the server's text.
-            [format!("{user}@{host}'s password:"), format!("({user}@{host}) ")]
-        });
-        Askers { beginnings }
+    /// From the user's settings.
+    pub(crate) fn by(settings: &Effective) -> Askers {
+        if !settings.has_proxy() {
+            return Askers::default();
+        }
+        let get = |keyword| settings.get(keyword).filter(|value| *value != "none");
+        // ssh uses this name in its prompts.
+        let host = match get("hostkeyalias") {
+            Some(alias) => alias.to_owned(),
+            None => get("hostname").unwrap_or_default().to_lowercase(),
+        };
+        Askers::of(get("user").unwrap_or_default(), &host)
+    }
+
+    /// From the names in the source, if ssh does not print its settings: there may be a jump host.
+    pub(crate) fn by_source(destination: &Destination) -> Askers {
+        match destination.user() {
+            Some(user) => Askers::of(user, &destination.host().to_lowercase()),
+            None => Askers { beginnings: Some(Vec::new()) },
+        }
+    }
+
+    fn of(user: &str, host: &str) -> Askers {
+        // Of the method `password`, and of `keyboard-interactive` since OpenSSH 8.5; before, the
+        // latter's prompt is only the server's text.
+        let beginnings = vec![format!("{user}@{host}'s password:"), format!("({user}@{host}) ")];
+        Askers { beginnings: Some(beginnings) }
     }
 
     /// Whether a prompt, with all text before it, is the destination's.
@@ -223,7 +236,7 @@ mod tests {
     /// Through a jump host.
     fn wary(settings: &str) -> Answerer {
         let settings = format!("proxyjump gate\nuser me\nhostname Inner.Example\n{settings}");
-        let askers = Askers::by(Some(&Effective::from_answers(&settings, "")));
+        let askers = Askers::by(&Effective::from_answers(&settings, ""));
         Answerer::new(Password::new("secret"), askers)
     }
 

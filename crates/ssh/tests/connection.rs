@@ -98,6 +98,57 @@ async fn a_jump_host_that_asks_for_a_password_gets_none() {
     }
 }
 
+/// Class of attack: the password of one host is given to another. The settings do not always show the
+/// jump host: `ssh -G` may fail, and a `Match exec` may choose another route at each connection.
+#[tokio::test]
+async fn a_jump_host_that_the_settings_hide_gets_no_password() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().display();
+    let ssh = script(
+        dir.path(),
+        "ssh",
+        &format!(
+            "case \" $* \" in *' -G '*) cat {place}/settings; exit ;; esac\n\
+             exec 3<>/dev/tty\n\
+             cat {place}/question >&3; read -r word <&3\n\
+             echo \"[$word]\"\n"
+        ),
+    );
+    let dialer_of = |destination: &[u8]| {
+        let (destination, _) = Destination::parse(destination).unwrap();
+        let password = Some(Password::new("secret"));
+        let config = Config { ssh_command: (&ssh).into(), password, ..Config::new(destination) };
+        dialer(config, &Heard::default())
+    };
+    let answer = async |dialer: &Dialer, settings: Option<&str>, question: &str| {
+        let path = dir.path().join("settings");
+        match settings {
+            Some(settings) => std::fs::write(path, settings).unwrap(),
+            None => drop(std::fs::remove_file(path)),
+        }
+        std::fs::write(dir.path().join("question"), question).unwrap();
+        let mut connection = dialer.connect_again().await.unwrap();
+        let mut text = String::new();
+        connection.stream.read_to_string(&mut text).await.unwrap();
+        text
+    };
+    let (ours, gates) = ("me@inner's password: ", "me@gate's password: ");
+
+    let at_home = "user me\nhostname inner\n";
+    let away = format!("{at_home}proxyjump gate\n");
+    let dialer = dialer_of(b"inner:");
+    assert_eq!(answer(&dialer, Some(at_home), ours).await, "[secret]\n");
+    assert_eq!(answer(&dialer, Some(&away), gates).await, "");
+    assert_eq!(answer(&dialer, Some(&away), ours).await, "[secret]\n");
+
+    // Without settings only the names in the source are known.
+    assert_eq!(answer(&dialer, None, gates).await, "");
+    assert_eq!(answer(&dialer, None, ours).await, "");
+    let dialer = dialer_of(b"me@inner:");
+    assert_eq!(answer(&dialer, None, gates).await, "");
+    assert_eq!(answer(&dialer, None, ours).await, "[secret]\n");
+}
+
 #[tokio::test]
 async fn a_password_answers_each_connection() {
     let sshd = with_password("testhost");

@@ -218,8 +218,9 @@ impl vfs::Invalidate for Kernel {
     }
 
     fn names(&self, in_root: &[Name]) {
-        let drop_name = |name: &Name| self.notifier.inval_entry(Ino::ROOT.0, name.as_bytes());
-        let name = |all: bool, name: &Name| drop_name(name) && all;
+        // A directory in the root may be a working directory, or a mount point.
+        let expire = |name: &Name| self.notifier.expire_entry(Ino::ROOT.0, name.as_bytes());
+        let name = |all: bool, name: &Name| expire(name) && all;
         let sent = self.notifier.expire_all_names() || in_root.iter().fold(true, name);
         if !self.notifier.inval_inode(Ino::ROOT.0, ATTRIBUTES_ONLY, 0) || !sent {
             tracing::warn!("{DROPPED}");

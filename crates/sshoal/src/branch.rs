@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use cli::{EXIT_OK, Problem, printable};
 use control::client::ask_mount;
+use control::status::MountStatus;
 use control::{Change, Reply, Wish, Word};
 
 use crate::status;
@@ -78,9 +79,13 @@ fn list(mountpoint: &Path, json: bool) -> anyhow::Result<ExitCode> {
         Reply::Status(status) => Some(status),
         _ => None,
     })?;
+    cli::print(&shown(&status, json)?)
+}
+
+fn shown(status: &MountStatus, json: bool) -> anyhow::Result<String> {
     match json {
-        true => cli::print(&(serde_json::to_string_pretty(&status.sources)? + "\n")),
-        false => cli::print(&status::branch_list(&status)),
+        true => cli::json(&status.sources),
+        false => Ok(status::branch_list(status)),
     }
 }
 
@@ -90,4 +95,22 @@ fn text(source: OsString) -> Result<String, Problem> {
         Problem::new(format!("source '{}'", printable(source)), "not valid UTF-8")
             .hint("such a source can only be given when mounting")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use control::status::SourceStatus;
+
+    /// Root also queries the daemons of other users.
+    #[test]
+    fn nothing_of_a_daemon_reaches_the_terminal_raw() {
+        let source = || "h:\u{1b}[2J\u{9b}\u{7f}\u{202e}".to_owned();
+        let source = SourceStatus { source: source(), ..SourceStatus::default() };
+        let status = MountStatus { sources: vec![source], ..MountStatus::default() };
+        for json in [false, true] {
+            let text = shown(&status, json).unwrap();
+            assert_eq!(base::printable::printable_lines(text.as_bytes()), text);
+        }
+    }
 }

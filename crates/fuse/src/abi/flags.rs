@@ -73,3 +73,5 @@ pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 /// `fuse_lk_in.lk_flags`: a `flock` lock, not a POSIX one.
 pub const LK_FLOCK: u32 = 1 << 0;
+/// `fuse_notify_inval_entry_out.flags`: expire the name and do not drop it (since 7.38, Linux 6.2).
+pub const EXPIRE_ONLY: u32 = 1 << 0;

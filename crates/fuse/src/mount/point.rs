@@ -69,11 +69,16 @@ pub(super) fn check(path: &Path) -> Result<MountPoint> {
 }
 
 impl MountPoint {
-    /// The file system mounted on the directory now; `None` if the path leads to another directory.
+    /// The file system mounted on the directory now; `None` if its name is another directory's.
+    ///
+    /// The name is looked up beside the checked directory. The path is not used: the owner of a
+    /// directory above can make it lead to any other file system.
     pub(super) fn mounted(&self) -> Option<Number> {
         let below = Number::of(&self.directory)?;
-        let above = Number::of(open(&self.path).ok()?)?;
-        (above != below).then_some(above)
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let beside = Path::new("..").join(self.path.file_name()?);
+        let above = rustix::fs::openat(&self.directory, beside, flags, Mode::empty()).ok()?;
+        Number::of(above).filter(|above| *above != below)
     }
 }
 

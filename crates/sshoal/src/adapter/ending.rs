@@ -13,6 +13,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use vfs::Vfs;
 
+use crate::quantity::count;
+
 /// Maximum wait for the next acknowledged write. Together with the time-out of calls in progress
 /// (30 s) it is less than the 90 s after which a system that shuts down kills processes.
 pub const PATIENCE: Duration = Duration::from_secs(45);
@@ -86,13 +88,13 @@ impl Left {
 
 impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Left { bytes, changes } = self;
-        if *changes == 0 {
-            return write!(f, "{bytes} bytes");
+        let Left { bytes, changes } = *self;
+        let words = (count(bytes, "byte"), count(changes, "attribute change"));
+        match (words, bytes, changes) {
+            ((bytes, _), _, 0) => f.write_str(&bytes),
+            ((_, changes), 0, _) => f.write_str(&changes),
+            ((bytes, changes), ..) => write!(f, "{bytes} and {changes}"),
         }
-        let and = if *bytes > 0 { format!("{bytes} bytes and ") } else { String::new() };
-        let plural = if *changes == 1 { "" } else { "s" };
-        write!(f, "{and}{changes} attribute change{plural}")
     }
 }
 
@@ -126,6 +128,7 @@ mod tests {
     fn remaining_data_is_described() {
         let said = |bytes, changes| Left { bytes, changes }.to_string();
         assert_eq!(said(7, 0), "7 bytes");
+        assert_eq!(said(1, 1), "1 byte and 1 attribute change");
         assert_eq!(said(0, 1), "1 attribute change");
         assert_eq!(said(7, 2), "7 bytes and 2 attribute changes");
     }

@@ -4,7 +4,7 @@
 //! bounded queue of entries. Ends when its future is dropped; contents fetched by then stay cached.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::{Attr, DirGuard, Errno, FileKind, Remote, RemotePath, Result};
@@ -30,6 +30,10 @@ const CHECKED_AT_ONCE: u32 = 32;
 /// Number of queued files at which no further directory is listed. Their paths take some ten
 /// megabytes.
 const MAX_WAITING: usize = 100_000;
+
+/// Maximum bytes of all entries of a walk, queued or being listed: some million. A server may list a
+/// directory without an end.
+const MAX_LISTED_BYTES: usize = 256 << 20;
 
 /// Runs `job`, and sends the progress to `told`.
 pub async fn run(
@@ -151,9 +155,39 @@ enum Work {
     File(RemotePath, u64),
 }
 
+impl Work {
+    /// The memory that it takes.
+    fn bytes(&self) -> usize {
+        let (Work::Unknown(path) | Work::Directory(path) | Work::File(path, _)) = self;
+        size_of::<Work>() + path.as_bytes().len()
+    }
+}
+
+/// The bytes of the entries of a walk.
+struct Room {
+    taken: AtomicUsize,
+    limit: usize,
+}
+
+impl Room {
+    fn new(limit: usize) -> Arc<Room> {
+        Arc::new(Room { taken: AtomicUsize::new(0), limit })
+    }
+
+    /// Whether the limit is kept.
+    fn take(&self, bytes: usize) -> bool {
+        self.taken.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.limit
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.taken.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 /// A walk through trees.
 struct Walk {
     stack: Arc<Stack>,
+    room: Arc<Room>,
     /// Number of files to fetch in parallel; `None` to check only.
     fetches: Option<u32>,
     /// Directories, and entries of unknown type.
@@ -168,6 +202,7 @@ impl Walk {
     fn new(stack: &Arc<Stack>, fetches: Option<u32>) -> Walk {
         Walk {
             stack: stack.clone(),
+            room: Room::new(MAX_LISTED_BYTES),
             fetches,
             places: Vec::new(),
             files: Vec::new(),
@@ -177,7 +212,8 @@ impl Walk {
     }
 
     async fn over(mut self, paths: Vec<Path>, told: &watch::Sender<Tally>) -> Tally {
-        self.places = paths.into_iter().rev().map(|Path(path)| Work::Unknown(path)).collect();
+        let paths = paths.into_iter().rev().map(|Path(path)| Work::Unknown(path)).collect();
+        self.take((paths, Tally::default()));
         let at_once = self.fetches.unwrap_or(CHECKED_AT_ONCE) as usize;
         // Dropping this cancels all tasks in it.
         let mut running = JoinSet::new();
@@ -208,15 +244,18 @@ impl Walk {
     /// The next entry: directories first, so that the total is known early, unless too many files are
     /// queued.
     fn next(&mut self) -> Option<Work> {
-        if self.files.len() >= MAX_WAITING {
-            return self.files.pop();
-        }
-        self.places.pop().or_else(|| self.files.pop())
+        let place = match self.files.len() < MAX_WAITING {
+            true => self.places.pop(),
+            false => None,
+        };
+        let next = place.or_else(|| self.files.pop());
+        next.inspect(|work| self.room.give_back(work.bytes()))
     }
 
     /// Processes an entry. Returns the entries found, and what to add to the tally.
     fn start(&self, work: Work) -> impl Future<Output = (Vec<Work>, Tally)> + use<> {
         let (stack, moved, fetches) = (self.stack.clone(), self.moved.clone(), self.fetches);
+        let room = self.room.clone();
         async move {
             let (path, done) = match work {
                 Work::Unknown(path) => {
@@ -225,7 +264,7 @@ impl Walk {
                     (path, found.map(|found| (Vec::from_iter(found), Tally::default())))
                 }
                 Work::Directory(path) => {
-                    let listed = list(&stack.remote, &path).await;
+                    let listed = list(&stack.remote, &path, &room).await;
                     (path, listed.map(|found| (found, Tally::default())))
                 }
                 Work::File(path, size) => {
@@ -240,6 +279,7 @@ impl Walk {
     fn take(&mut self, (found, tally): (Vec<Work>, Tally)) {
         self.tally.add(&tally);
         for work in found {
+            self.room.take(work.bytes());
             if let Work::File(_, size) = work {
                 self.tally.files += 1;
                 self.tally.bytes += size;
@@ -267,14 +307,26 @@ fn work_of(path: RemotePath, attr: Option<Attr>) -> Option<Work> {
     }
 }
 
-async fn list(remote: &Arc<dyn Remote>, path: &RemotePath) -> Result<Vec<Work>> {
-    let dir = DirGuard::new(remote.as_ref(), remote.opendir(path).await?);
+async fn list(remote: &Arc<dyn Remote>, path: &RemotePath, room: &Room) -> Result<Vec<Work>> {
     let mut found = Vec::new();
-    while let Some(batch) = remote.readdir(dir.dh()).await? {
-        let work = batch.into_iter().filter_map(|it| work_of(path.join(&it.name), it.attr));
-        found.extend(work);
-    }
-    Ok(found)
+    let mut bytes = 0;
+    let listing = async {
+        let dir = DirGuard::new(remote.as_ref(), remote.opendir(path).await?);
+        while let Some(batch) = remote.readdir(dir.dh()).await? {
+            let work = batch.into_iter().filter_map(|it| work_of(path.join(&it.name), it.attr));
+            let before = found.len();
+            found.extend(work);
+            let more = found[before..].iter().map(Work::bytes).sum();
+            bytes += more;
+            if !room.take(more) {
+                return Err(Errno::EOVERFLOW);
+            }
+        }
+        Ok(())
+    };
+    let listed = listing.await;
+    room.give_back(bytes);
+    listed.map(|()| found)
 }
 
 /// One failure.
@@ -311,4 +363,27 @@ async fn file(
         Warmed::Fetched(_) => Tally { fetched_files: 1, ..whole },
         Warmed::NotKept => Tally { not_kept_files: 1, ..done },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::{MemRemote, path};
+
+    /// Class of attack: limits.
+    #[tokio::test]
+    async fn a_listing_takes_no_more_than_its_room() {
+        let remote = Arc::new(MemRemote::new());
+        for number in 0..300 {
+            remote.mkdir(&path(&format!("d{number:03}")), 0o755).await.unwrap();
+        }
+        let remote: Arc<dyn Remote> = remote;
+        let each = size_of::<Work>() + 4;
+        for (limit, wanted) in [(300 * each, Ok(300)), (299 * each, Err(Errno::EOVERFLOW))] {
+            let room = Room::new(limit);
+            let listed = list(&remote, &RemotePath::root(), &room).await;
+            assert_eq!(listed.map(|found| found.len()), wanted);
+            assert_eq!(room.taken.load(Ordering::Relaxed), 0);
+        }
+    }
 }

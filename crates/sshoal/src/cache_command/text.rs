@@ -163,7 +163,7 @@ pub fn contents(contents: &[Content]) -> String {
 /// The result of a verification in one or two lines.
 pub fn verified(found: &Verified) -> String {
     let mut out = format!(
-        "{} ({}) match their checksums\n",
+        "checksums match: {} ({})\n",
         count(found.good, "content"),
         bytes(found.good_bytes)
     );

@@ -5,13 +5,14 @@
 //! the owners of files.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use cli::{Problem, printable};
 use nix::unistd::{Group, User};
+use rustix::fs::OFlags;
 use rustix::process::getuid;
 
 use super::request::IdMap;
@@ -43,8 +44,14 @@ fn about(file: &Path) -> String {
 /// Reads a file, which must be owned by the user and not writable by others.
 fn read(path: &Path) -> Result<Vec<u8>, Problem> {
     let failed = |error: io::Error| Problem::new(about(path), error.to_string());
-    let file = File::open(path).map_err(failed)?;
+    // Does not block on a FIFO.
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let opened = OpenOptions::new().read(true).custom_flags(nonblocking).open(path);
+    let file = opened.map_err(failed)?;
     let stat = file.metadata().map_err(failed)?;
+    if !stat.is_file() {
+        return Err(Problem::new(about(path), "not a regular file"));
+    }
     let me = getuid().as_raw();
     if stat.uid() != me {
         return Err(Problem::new(about(path), format!("not owned by user {me}")));
@@ -154,6 +161,16 @@ mod tests {
         assert!(problem.contains("writable by others\n  chmod go-w"), "{problem}");
         let problem = read(Path::new("/no/file")).unwrap_err().to_string();
         assert!(problem.contains("No such file"), "{problem}");
+    }
+
+    #[test]
+    fn a_fifo_is_refused_and_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, mode, 0).unwrap();
+        assert!(read(&fifo).unwrap_err().to_string().ends_with("not a regular file"));
     }
 
     #[test]

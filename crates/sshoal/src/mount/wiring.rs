@@ -27,6 +27,7 @@ use crate::background::Ready;
 use crate::branch::change::Controlled;
 use crate::connector::Begun;
 use crate::open_modes;
+use crate::quantity::count;
 use crate::stack::Stack;
 
 /// Threads that serve the mount: one for the kernel and one for ssh can work in parallel. More did
@@ -134,8 +135,8 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     drop(asked);
     if end.abandoned > 0 {
         tracing::warn!(
-            "the mount ended with {} calls still in progress; they were cancelled",
-            end.abandoned
+            "the mount ended, and cancelled {} still in progress",
+            count(end.abandoned as u64, "call")
         );
     }
     // Data read last would otherwise be fetched again.
