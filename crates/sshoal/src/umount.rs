@@ -153,6 +153,14 @@ mod tests {
 
     use control::record::Record;
 
+    /// Root also reads the records of other users.
+    #[test]
+    fn the_words_of_a_record_are_escaped() {
+        let text = data_lost("'/m'", "\u{1b}]0;owned\u{7}\u{9b}\u{202e}").to_string();
+        assert_eq!(base::printable(text.as_bytes()), text);
+        assert!(text.contains("owned"), "{text}");
+    }
+
     #[test]
     fn only_mounts_of_ours_are_unmounted() {
         let dir = tempfile::tempdir().unwrap();
