@@ -226,7 +226,7 @@ impl Cached {
         let recorder = Recorder {
             store: store.clone(),
             pending_listings: PendingListings::default(),
-            changes: Changes::default(),
+            changes: Changes::new(config.request_timeout),
         };
         let counters = Arc::<Counters>::default();
         let core = Arc::new(Core {

@@ -166,7 +166,7 @@ mod tests {
         dir: &str,
         names: &[&str],
     ) -> Result<Arc<PendingListing>, Listing> {
-        let generation = Changes::default().generation();
+        let generation = Changes::new(std::time::Duration::ZERO).generation();
         pending_listings.add(SourceId::new(b"a"), path(dir), generation, listing(names))
     }
 
