@@ -180,7 +180,7 @@ impl Store {
         let shared = Arc::new(Shared::open(config)?);
         if shared.layout().index_is_new {
             let files = shared.rebuild_index();
-            tracing::info!("the index of the cache was rebuilt from {files} files");
+            tracing::info!("the index of the cache was rebuilt; files recorded: {files}");
         }
         shared.start_housekeeping();
         if shared.aliases {
