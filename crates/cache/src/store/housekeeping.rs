@@ -167,6 +167,12 @@ impl Shared {
         report
     }
 
+    /// The bytes of the pinned contents in the store. Long.
+    pub fn pinned_bytes(&self) -> u64 {
+        let pinned = self.pinned_contents(&self.layout(), &self.pins());
+        pinned.iter().filter_map(|digest| self.object_bytes(digest)).sum()
+    }
+
     /// The contents of pinned files, from the index. In the metadata of a content another process
     /// may not have written its files yet.
     fn pinned_contents(&self, layout: &Layout, pins: &[Place]) -> HashSet<Digest> {

@@ -148,6 +148,11 @@ fn what_is_pinned_stays_also_where_only_its_record_tells() {
         world::put(&store, file, 1).unwrap();
     }
     store.pin(&source(), &world::path(3)).unwrap();
+    assert_eq!(store.pinned_bytes(), world::content(3, 1).len() as u64);
+    store.pin(&source(), &world::path(5)).unwrap();
+    let both = [3, 5].map(|file| world::content(file, 1).len() as u64);
+    assert_eq!(store.pinned_bytes(), both.iter().sum::<u64>());
+    store.unpin(&source(), &world::path(5)).unwrap();
     drop(store);
     let digest = cache::Digest::of(&world::content(3, 1)).to_hex();
     let about = dir.path().join("v1/objects").join(&digest[..2]);

@@ -114,6 +114,23 @@ fn the_store_is_looked_at_cleaned_and_emptied_while_it_is_used() {
     mount.unmount();
 }
 
+#[test]
+fn pins_that_together_are_larger_than_the_cache_give_a_warning() {
+    let world = World::new();
+    for number in 0..16u8 {
+        let mut content = pattern(300 << 10);
+        content.iter_mut().for_each(|byte| *byte = byte.wrapping_add(number));
+        put(&world, &format!("dir{}/file{number}", number % 2), &content);
+    }
+    let mount = mount(&world, "cache_size=4M");
+    let first = mount.at("dir0");
+    told(&["cache", "pin"], &[&first]);
+    told(&["warm"], &[&first]);
+    let ended = sshoal(&["cache", "pin"], &[&mount.at("dir1")]);
+    assert!(ended.stderr.contains("4.7 MiB") && ended.stderr.contains("cache_size"), "{ended:?}");
+    mount.unmount();
+}
+
 /// Who ends the command ends the fetching.
 #[test]
 fn fetching_ends_with_the_command() {
