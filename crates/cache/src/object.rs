@@ -461,7 +461,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_compared_well_counts_while_the_file_has_the_same_status() {
+    fn a_verification_is_valid_while_the_file_has_the_same_status() {
         let verified = Verified::default();
         let status = |changed_secs| Status { size: 7, changed_secs, changed_nanos: 5 };
         let key = |ino| (Digest::of(b"content"), ino);
