@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn dots_never_count() {
+    fn lookups_of_dot_entries_are_never_counted() {
         let mut sink = PlusSink::new(4096);
         assert!(sink.push(&entry(5), 1, b".."));
         let mut bytes = sink.bytes();
