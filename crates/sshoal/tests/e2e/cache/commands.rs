@@ -18,7 +18,7 @@ fn json(words: &[&str], paths: &[&Path]) -> Value {
 }
 
 #[test]
-fn a_tree_is_fetched_before_anybody_reads_it() {
+fn warm_fetches_a_tree_before_it_is_read() {
     let mut world = World::new();
     let files = put_tree(&world);
     let all: u64 = files.iter().map(|(_, content)| content.len() as u64).sum();
@@ -75,7 +75,7 @@ fn a_mount_without_a_cache_says_how_to_get_one() {
 }
 
 #[test]
-fn the_store_is_looked_at_cleaned_and_emptied_while_it_is_used() {
+fn the_cache_commands_work_while_the_store_is_in_use() {
     let world = World::new();
     let files = put_tree(&world);
     let mount = mount(&world, "");
