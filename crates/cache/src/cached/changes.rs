@@ -53,8 +53,9 @@ impl Scope {
     }
 }
 
-/// Bound on the paths of either kind: some megabytes. Beyond it, all requests sent until then are
-/// taken for older than a change.
+/// Bound on the paths of both kinds: some megabytes. Beyond it the older half is dropped. Requests
+/// sent before are taken for older than a change. Contents are not: a mount that changes very many
+/// files would fetch all others again.
 const MAX_PATHS: usize = 16 << 10;
 
 #[derive(Default)]
@@ -193,16 +194,28 @@ impl Times {
             path.parent().map(|dir| self.listings.insert(dir, now));
         }
         if self.trees.len() + self.listings.len() > MAX_PATHS {
-            *self = Times { all: Some(now), ..Times::default() };
+            self.drop_older_half();
         }
     }
 
     fn are_before(&self, path: &RemotePath, seen_at: Timestamp) -> bool {
+    fn drop_older_half(&mut self) {
+        let mut times: Vec<_> =
+            self.trees.values().chain(self.listings.values()).copied().collect();
+        let half = times.len() / 2;
+        let middle = *times.select_nth_unstable(half).1;
+        self.trees.retain(|_, changed| *changed > middle);
+        self.listings.retain(|_, changed| *changed > middle);
+        self.all = self.all.max(Some(middle));
+    }
+
         // The attributes of a directory change with its names.
         let own = [self.all.as_ref(), self.listings.get(path)];
-        if own.into_iter().any(|changed| changed_since(changed, seen_at)) {
-            return false;
-        }
+        let is_older = own.into_iter().any(|changed| changed_since(changed, seen_at));
+        !is_older && self.tree_is_before(path, seen_at)
+    }
+
+    fn tree_is_before(&self, path: &RemotePath, seen_at: Timestamp) -> bool {
         let mut above = std::iter::successors(Some(path.clone()), RemotePath::parent);
         self.trees.is_empty() || above.all(|at| !changed_since(self.trees.get(&at), seen_at))
     }
@@ -302,5 +315,7 @@ mod tests {
         let after = Timestamp { secs: Timestamp::now().secs + 1, nanos: 0 };
         assert!(changes.is_current(&path("never"), after));
         assert!(changes.0.lock().times.trees.len() < MAX_PATHS);
+        assert!(changes.is_current_file(&path("never"), before));
+        assert!(!changes.is_current_file(&path(&format!("d/f{MAX_PATHS}")), before));
     }
 }

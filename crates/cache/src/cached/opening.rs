@@ -117,7 +117,7 @@ impl Core {
             let trusted = !known.racy || policy != ReadPolicy::Server;
             trusted
                 && known.validator() == Validator::of(attr)
-                && self.changes.is_current(path, known.fetched_at)
+                && self.changes.is_current_file(path, known.fetched_at)
         })
     }
 
