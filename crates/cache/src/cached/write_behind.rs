@@ -11,8 +11,8 @@
 //! ([`validators`](super::validators)); other files are not kept, or, in an immutable tree, are not
 //! trusted elsewhere.
 //!
-//! The data of all open files is passed on early if too much is pending: it would keep new data from
-//! being cached as long as the files are open.
+//! The data of all open files is passed on early if too much is pending: it would keep new data
+//! from being cached as long as the files are open.
 //!
 //! A reader never waits for this, nor does it take processor time from readers if it can wait
 //! ([`idle_gate`](super::idle_gate)): threads write contents ([`writer`](super::writer)) and

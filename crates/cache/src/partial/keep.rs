@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// A content is abandoned while it is hashed, and the next fetch creates files of the same names.
+    /// A content is abandoned while it is hashed, and the next fetch creates files of its names.
     #[test]
     fn an_abandoned_content_does_not_take_the_files_of_the_next_fetch() {
         let dir = tempfile::tempdir().unwrap();

@@ -23,7 +23,8 @@ pub(crate) struct Registry {
 /// A partial content, and the [`ChunkSums::seal`] of its chunks.
 type Left = (Subject, [u8; CHECKSUM_BYTES]);
 
-/// Bound on those that were left. Beyond it all are forgotten, and partial contents start from nothing.
+/// Bound on those that were left. Beyond it all are forgotten, and partial contents start from
+/// nothing.
 const MAX_LEFT: usize = 64 << 10;
 
 /// Which partial contents on the disk are resumed. Others are discarded.
@@ -37,7 +38,8 @@ pub(crate) enum Resume {
 }
 
 impl Registry {
-    /// Removes a content, if it is the registered one, and notes which chunks it leaves on the disk.
+    /// Removes a content, if it is the registered one, and notes which chunks it leaves on the
+    /// disk.
     pub(super) fn remove(&self, inner: &Inner, left: Option<&ChunkSums>) {
         let mut open = self.open.lock();
         if open.get(&inner.key).is_none_or(|weak| !std::ptr::eq(weak.as_ptr(), inner)) {
