@@ -377,6 +377,16 @@ impl Sink {
         }
     }
 
+    /// Sets the time of last change of what is no directory.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn set_mtime(&self, path: &RemotePath, mtime: base::Timestamp) -> Result<()> {
+        let (dir, name) = self.place(path)?;
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        utimensat(&dir, name.as_bytes(), &times(mtime), flags).map_err(errno)
+    }
+
     /// Returns when the names in the directory are on the disk.
     ///
     /// # Errors

@@ -277,7 +277,7 @@ impl Streaming {
     /// If the target cannot be opened or created.
     pub async fn pull(&self, pull: &Pull) -> Result<Streamed, Unable> {
         let unable = |errno| Unable { place: pull.root.clone(), errno };
-        let sink = Sink::open(&pull.root).map_err(unable)?;
+        let sink = Arc::new(Sink::open(&pull.root).map_err(unable)?);
         let name = name_or_all(pull.name.as_ref());
         let command = script::pull(&plain_path(&pull.directory), &name, &self.options);
         let peer = match self.prepare(command, Use::Tree).await {
@@ -294,11 +294,19 @@ impl Streaming {
             }
         }
         let naming = Naming { top: pull.name.clone(), to, is_directory };
-        let options = self.options.clone();
+        let (options, here) = (self.options.clone(), sink.clone());
         let unpack = move |counters: &mut Counters, archive: stream::Archive| {
-            Unpacker::new(&sink, &target, &naming, &options, counters).run(archive)
+            Unpacker::new(&here, &target, &naming, &options, counters).run(archive)
         };
-        let end = peer.receive((), self.counters(), unpack).await;
+        let mut end = peer.receive((), self.counters(), unpack).await;
+        if end.why.is_none() {
+            let mut counters = end.done;
+            end.done = blocking(move || {
+                counters.date(&sink);
+                counters
+            })
+            .await;
+        }
         if let (Some(_), Some(made)) = (&end.why, made) {
             // Where nothing has come into it: the source may be none that needs it.
             let _ = std::fs::remove_dir(made);

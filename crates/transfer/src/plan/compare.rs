@@ -262,7 +262,7 @@ pub(super) async fn settle(core: &Arc<Core>, steps: Vec<Step>) -> Vec<(Step, Ver
 }
 
 /// Whether both files, or both links, have the same in them.
-async fn same_content(
+pub(crate) async fn same_content(
     core: &Core,
     source: usize,
     from: &RemotePath,

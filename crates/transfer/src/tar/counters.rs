@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use base::{Attr, Errno, FileKind, RemotePath};
+use base::{Attr, Errno, FileKind, RemotePath, Timestamp};
 
 use crate::events::{Entry, Events, Progress};
 use crate::outcome::{Counts, Doing};
-use crate::sink::Finished;
+use crate::sink::{Finished, Sink};
 use crate::step::Action;
+
+/// Files that get their time when tar has succeeded; further ones are missed. Some 25 MB.
+const IN_DOUBT_LIMIT: usize = 1 << 18;
 
 /// The counts of a stream, and their observers.
 pub(super) struct Counters {
@@ -18,14 +21,18 @@ pub(super) struct Counters {
     pub owners_refused: bool,
     /// The file that is being sent, with its attributes at the source.
     pub sending: Option<(RemotePath, Attr)>,
+    /// Files whose content is in doubt until tar has succeeded: paths below the sink's root, and the
+    /// times that they get then.
+    in_doubt: Vec<(RemotePath, Timestamp)>,
     progress: Arc<Progress>,
     events: Arc<dyn Events>,
 }
 
 impl Counters {
     pub(super) fn new(progress: Arc<Progress>, events: Arc<dyn Events>) -> Counters {
-        let counts = Counts::default();
-        Counters { counts, missed: 0, owners_refused: false, sending: None, progress, events }
+        let (counts, in_doubt) = (Counts::default(), Vec::new());
+        let (owners_refused, sending) = (false, None);
+        Counters { counts, missed: 0, owners_refused, sending, in_doubt, progress, events }
     }
 
     /// The counters of the program.
@@ -60,6 +67,23 @@ impl Counters {
     pub(super) fn missed(&mut self, name: &RemotePath, doing: Doing, errno: Errno) {
         tracing::debug!("{name}: {doing}: {errno}");
         self.missed += 1;
+    }
+
+    /// Notes a file whose content is in doubt.
+    pub(super) fn doubted(&mut self, path: &RemotePath, mtime: Timestamp) {
+        match self.in_doubt.len() < IN_DOUBT_LIMIT {
+            true => self.in_doubt.push((path.clone(), mtime)),
+            false => self.missed += 1,
+        }
+    }
+
+    /// Gives the files in doubt their times: tar has succeeded. On a thread that may block.
+    pub(super) fn date(&mut self, sink: &Sink) {
+        for (path, mtime) in std::mem::take(&mut self.in_doubt) {
+            if let Err(errno) = sink.set_mtime(&path, mtime) {
+                self.missed(&path, Doing::SetAttr, errno);
+            }
+        }
     }
 
     /// Counts attributes that the system refused.

@@ -19,7 +19,7 @@ use crate::step::{Action, Skip, Why};
 use super::counters::Counters;
 use super::member::{Kind, Member};
 use super::reader::Reader;
-use super::receive::{Broken, Receiver, attr, here};
+use super::receive::{Broken, Receiver, attr, here, torn_since};
 
 /// What is behind an archive's end: zeros up to a whole record, of 10 KiB with all known tars.
 const TRAILER_LIMIT_BYTES: u64 = 1 << 20;
@@ -80,6 +80,7 @@ pub(super) struct Unpacker<'a> {
     open: Vec<(RemotePath, Finish)>,
     /// Bytes of the extended attributes that these are to get.
     kept_bytes: usize,
+    torn_since: i64,
     progress: Arc<Progress>,
 }
 
@@ -92,8 +93,8 @@ impl<'a> Unpacker<'a> {
         counters: &'a mut Counters,
     ) -> Unpacker<'a> {
         let progress = counters.progress();
-        let open = Vec::new();
-        Unpacker { sink, target, naming, options, counters, open, kept_bytes: 0, progress }
+        let (open, kept_bytes, torn_since) = (Vec::new(), 0, torn_since());
+        Unpacker { sink, target, naming, options, counters, open, kept_bytes, torn_since, progress }
     }
 
     /// All of it, to the end of the stream.
@@ -160,7 +161,8 @@ impl<'a> Unpacker<'a> {
     }
 
     fn receiver(&self) -> Receiver<'_> {
-        Receiver { sink: self.sink, options: self.options, progress: &self.progress }
+        let Unpacker { sink, options, progress, torn_since, .. } = self;
+        Receiver { sink, options, progress, torn_since: *torn_since }
     }
 
     fn entry<R: BufRead>(
@@ -179,8 +181,12 @@ impl<'a> Unpacker<'a> {
         if kind == FileKind::Regular {
             self.counters.begin_file(bytes);
         }
-        let finished = self.receiver().entry(reader, member, path)?;
-        self.counters.refused(finished);
+        let mtime = member.mtime;
+        let received = self.receiver().entry(reader, member, path)?;
+        self.counters.refused(received.finished);
+        if received.in_doubt {
+            self.counters.doubted(path, mtime);
+        }
         self.counters.done(name, kind, bytes, &action);
         Ok(())
     }

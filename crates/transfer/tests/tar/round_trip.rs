@@ -276,7 +276,14 @@ async fn what_cannot_be_read_is_missed_and_the_rest_comes() {
     let pull = pull_of(dir.path(), Some("tree"), dir.path(), "copy");
     let told = streaming(shell.clone(), all()).pull(&pull).await.unwrap();
     assert!(matches!(told, Streamed::Partly(_)), "{told:?}");
-    assert_eq!(kept(&dir.path().join("copy")), kept(&dir.path().join("tree")));
+    let [copy, tree] = ["copy", "tree"].map(|name| kept(&dir.path().join(name)));
+    for (name, kept) in &tree {
+        // It ends with zeros, which may be those of a tar that has failed: a run compares it.
+        let in_doubt = name == b"sparse";
+        assert_eq!(copy[name] == *kept, !in_doubt, "{}", name.escape_ascii());
+        assert!(copy[name].has_content_of(kept), "{}", name.escape_ascii());
+    }
+    assert_eq!(copy.len(), tree.len());
     // A push that did not end well keeps the name of what is not whole.
     let push = push_of(&dir.path().join("tree"), dir.path(), "pushed");
     match streaming(shell, all()).push(&push).await.unwrap() {
