@@ -375,7 +375,7 @@ pub(super) async fn enter_dir(
 }
 
 /// What must be done before anything in a directory is changed.
-pub(super) fn need(there: Option<&Attr>) -> Need {
+fn need(there: Option<&Attr>) -> Need {
     match there {
         None => Need::Make,
         Some(there) if !there.is_dir() => Need::Replace,

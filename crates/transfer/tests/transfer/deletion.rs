@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use base::{AttrChange, Errno, Remote, Timestamp};
 use testkit::{Call, FaultyRemote, MemRemote, path};
-use transfer::{Doing, Filter, Options, Problem};
+use transfer::{Doing, Filter, Job, Options, Problem, Source, Tree};
 
-use crate::kit::{copy_with, mem, names, read};
+use crate::kit::{copy_with, mem, names, read, run};
 
 fn delete() -> Options {
     Options { delete: true, ..Options::default() }
@@ -180,6 +180,43 @@ async fn a_limit_of_deletions_may_be_any_number() {
     let options = Options { max_delete: Some(u64::MAX), ..delete() };
     let outcome = copy_with(&source, &target, options).await;
     assert_eq!((outcome.counts.deleted, outcome.is_complete()), (1, true));
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_counted_is_not_within_the_limit() {
+    let source = mem(|remote| remote.put_file("f", "content"));
+    let target = mem(|remote| {
+        for number in 0..9 {
+            remote.put_file(&format!("old/{number}"), "");
+        }
+        remote.set_perm("old", 0o300);
+    });
+    let faulty = Arc::new(FaultyRemote::new(target.clone()));
+    // That of the target's root is the first one.
+    faulty.fail(Call::Opendir, 2, Errno::EACCES);
+    let options = Options { max_delete: Some(5), ..delete() };
+    let outcome = copy_with(&source, &faulty, options).await;
+    assert_eq!((outcome.counts.deleted, outcome.deletions_withheld), (0, 1), "{outcome:#?}");
+    let (name, doing, errno) = (path("old"), Doing::ListTarget, Errno::EACCES);
+    assert_eq!(outcome.problems, [Problem::Failed { name, doing, errno }]);
+    assert_eq!(target.attr("old").perm, 0o300);
+}
+
+/// The directory into which named sources are copied is the user's own.
+#[tokio::test]
+async fn the_mode_of_the_target_is_left() {
+    let source = mem(|remote| remote.put_file("dir/file", "content"));
+    let target = mem(|remote| {
+        remote.put_dir("target");
+        remote.set_perm("target", 0o550);
+    });
+    let tree = Tree::remote(source).at(path("dir"));
+    let sources = vec![Source { tree, to: path("dir") }];
+    let into = Tree::remote(target.clone()).at(path("target"));
+    let outcome = run(Job { sources, target: into, options: Options::default() }).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert_eq!(target.content("target/dir/file"), b"content");
+    assert_eq!(target.attr("target").perm, 0o550);
 }
 
 /// A target that finds names whatever their case.
