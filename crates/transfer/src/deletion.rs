@@ -16,6 +16,7 @@ use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
 use crate::dir::Dir;
+use crate::meeting::NewNames;
 use crate::outcome::{Doing, Problem};
 use crate::plan::list;
 use crate::run::Core;
@@ -57,11 +58,13 @@ pub(crate) struct DeferredDeletions {
     pub(crate) deletions: Vec<Deletion>,
     /// Steps for which a directory must go first.
     pub(crate) steps: Vec<Step>,
+    /// Names that are checked before.
+    pub(crate) new_names: Vec<NewNames>,
 }
 
 /// Deletes, if nothing has failed. Returns the steps that could not be executed before.
 pub(crate) async fn carry_out(core: &Arc<Core>) -> Vec<Step> {
-    let DeferredDeletions { deletions, steps } =
+    let DeferredDeletions { deletions, steps, .. } =
         std::mem::take(&mut *core.deferred.lock().unwrap_or_else(PoisonError::into_inner));
     if deletions.is_empty() {
         return steps;

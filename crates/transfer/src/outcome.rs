@@ -91,6 +91,15 @@ pub enum Problem {
         /// Relative to the target.
         name: RemotePath,
     },
+    /// The target has it under another name.
+    #[error(
+        "{name}: the target has it under another name, which it takes for the same (case, accents); \
+         of two such names only one is there"
+    )]
+    Met {
+        /// Relative to the target.
+        name: RemotePath,
+    },
     /// Its directory could not be created.
     #[error("{name}: not copied, since its directory could not be made")]
     NoDirectory {
@@ -153,6 +162,7 @@ impl Problem {
             | Problem::Changed { name }
             | Problem::Vanished { name }
             | Problem::Unlisted { name }
+            | Problem::Met { name }
             | Problem::NoDirectory { name }
             | Problem::DirectoryInTheWay { name }
             | Problem::Differs { name, .. }

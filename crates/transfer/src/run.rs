@@ -27,6 +27,7 @@ use crate::deletion;
 use crate::dir::{DirDone, Place};
 use crate::events::{Events, Progress};
 use crate::job::{Job, JobError};
+use crate::meeting;
 use crate::outcome::{Doing, Outcome, Problem, Stop};
 use crate::plan;
 use crate::step::{Action, Step};
@@ -190,6 +191,7 @@ impl Run {
         }
         self.settle().await;
         unseen::report(&self.core, self.core.asked_for_unseen()).await;
+        meeting::check(&self.core).await;
         for step in deletion::carry_out(&self.core).await {
             self.apply(step).await;
         }

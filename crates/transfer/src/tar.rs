@@ -271,7 +271,7 @@ impl Streaming {
         reasons.into_iter().find(|(is, _)| *is).map(|(_, option)| option)
     }
 
-    /// Pulls a tree. The target should be empty: files in it are replaced.
+    /// Pulls a tree. The target should be empty: what is in it stays, and is missed.
     ///
     /// # Errors
     /// If the target cannot be opened or created.

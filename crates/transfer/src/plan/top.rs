@@ -42,6 +42,7 @@ pub(crate) async fn look(
             core.problem(&problem);
         }
     }
+    compare::note_new_names(core, &root, &found.steps, false);
     Ok(found)
 }
 

@@ -17,6 +17,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
 
 use crate::options::Options;
 use crate::outcome::Doing;
+use crate::plan::may_meet;
 use crate::setid;
 use crate::step::{Action, Skip, Why};
 
@@ -46,6 +47,8 @@ pub(super) struct Packer<'a, W: Write> {
     sent: u64,
     /// A file was sent that is not whole.
     is_damaged: bool,
+    /// Some file systems take two of the names for one.
+    may_meet: bool,
     options: &'a Options,
     counters: &'a mut Counters,
     /// Of files with several names: the first of them in the archive, and at the target.
@@ -82,7 +85,8 @@ impl<'a, W: Write> Packer<'a, W> {
     ) -> Packer<'a, W> {
         let buffer = Vec::with_capacity(SEND_BYTES + READ_BYTES);
         let (names, device) = (HashMap::new(), None);
-        Packer { output, buffer, sent: 0, is_damaged: false, options, counters, names, device }
+        let (sent, is_damaged, may_meet) = (0, false, false);
+        Packer { output, buffer, sent, is_damaged, may_meet, options, counters, names, device }
     }
 
     /// Packs what is called `from` in `directory`, as `stage` in the archive and `to` at the target.
@@ -125,17 +129,18 @@ impl<'a, W: Write> Packer<'a, W> {
         self.output.flush()
     }
 
-    /// Ends the archive, with the mark that it is whole if it is.
+    /// Ends the archive, with the mark that it is whole if it is. The mark is executable if the target
+    /// may take two names for one.
     pub(super) fn finish(mut self, mark: &[u8]) -> io::Result<W> {
         if !self.is_damaged {
-            self.append_empty(mark);
+            self.append_empty(mark, if self.may_meet { 0o700 } else { 0o600 });
         }
         self.end()
     }
 
     /// Appends an empty file of 1970.
-    fn append_empty(&mut self, path: &[u8]) {
-        let empty = Member { perm: 0o600, ..Member::bare(path, Kind::File) };
+    fn append_empty(&mut self, path: &[u8], perm: u32) {
+        let empty = Member { perm, ..Member::bare(path, Kind::File) };
         writer::append(&mut self.buffer, &empty);
     }
 
@@ -222,7 +227,9 @@ impl<'a, W: Write> Packer<'a, W> {
         writer::append(&mut self.buffer, &member);
         self.send_if_full()?;
         self.counters.done(&place.name, FileKind::Directory, 0, &Action::MakeDir);
-        for (name, kind) in entries(&directory).map_err(&failed)? {
+        let entries = entries(&directory).map_err(&failed)?;
+        self.may_meet = self.may_meet || may_meet(entries.iter().map(|(name, _)| name));
+        for (name, kind) in entries {
             let path = [&place.path[..], b"/", name.as_bytes()].concat();
             let place = Place { path, name: place.name.join(&name) };
             self.entry(directory.as_fd(), name.as_bytes(), kind, &place, depth + 1)?;
@@ -332,7 +339,7 @@ impl<'a, W: Write> Packer<'a, W> {
             true => self.buffer.truncate(begin.1),
             false => {
                 self.is_damaged = true;
-                self.append_empty(&place.path);
+                self.append_empty(&place.path, 0o600);
             }
         }
         Err(changed)

@@ -78,6 +78,8 @@ pub(super) struct Receiver<'a> {
     pub progress: &'a Progress,
     /// See [`torn_since`].
     pub torn_since: i64,
+    /// No member replaces anything.
+    pub is_new: bool,
 }
 
 /// A member that was received.
@@ -153,6 +155,7 @@ impl Receiver<'_> {
             owner: self.options.owners.of(member.uid, member.gid),
             mtime: Some(member.mtime),
             fsync: self.options.fsync,
+            is_new: self.is_new,
             ..Finish::default()
         }
     }

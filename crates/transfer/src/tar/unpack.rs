@@ -162,7 +162,7 @@ impl<'a> Unpacker<'a> {
 
     fn receiver(&self) -> Receiver<'_> {
         let Unpacker { sink, options, progress, torn_since, .. } = self;
-        Receiver { sink, options, progress, torn_since: *torn_since }
+        Receiver { sink, options, progress, torn_since: *torn_since, is_new: true }
     }
 
     fn entry<R: BufRead>(
@@ -197,8 +197,10 @@ impl<'a> Unpacker<'a> {
         name: &RemotePath,
         path: &RemotePath,
     ) -> Result<(), Broken> {
-        if !path.is_root() {
-            self.sink.make_dir(path).map_err(here(Doing::Make))?;
+        let is_new = path.is_root() || self.sink.make_dir(path).map_err(here(Doing::Make))?;
+        if !is_new && name != &self.naming.to {
+            // The file system may take two names for one: a run finds out.
+            self.counters.missed(name, Doing::Make, Errno::EEXIST);
         }
         self.counters.done(name, FileKind::Directory, 0, &Action::MakeDir);
         let mut finish = self.receiver().finish(member);

@@ -1,5 +1,6 @@
-//! A tar that cannot read a file to its end fills it with zeros, and leaves it its size and time. Such a
-//! file is copied again, or reported, whatever size and time say.
+//! Streams that deliver something else than the source has, under its size and time: a tar that cannot
+//! read a file to its end fills it with zeros, and two names may be one at the target. Such a file is
+//! copied again, or reported.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -11,10 +12,12 @@ use base::Errno;
 use local::Local;
 use testkit::{Call, FaultyRemote};
 use transfer::strategy::{Copied, Direction};
+use transfer::tar::Streamed;
 use transfer::{Options, Xattrs};
 
 use super::by_name;
-use super::shell::LocalShell;
+use super::round_trip::push_of;
+use super::shell::{LocalShell, streaming};
 use super::strategy::{Server, plan, run, run_well};
 
 const BYTES: usize = 300_000;
@@ -206,5 +209,59 @@ async fn a_pushed_file_that_shrinks_while_it_is_read_is_copied_again() {
         assert!(fs::read(to.path().join("tree/large")).unwrap() == content, "{tar}");
         let time = fs::metadata(to.path().join("tree/large")).unwrap().mtime();
         assert_eq!((time, fs::read_dir(to.path()).unwrap().count()), (1_500_000_000, 1), "{tar}");
+    }
+}
+
+/// A tree of two names that some file systems take for one, with one size and time.
+fn alike() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("tree")).unwrap();
+    for (name, content) in [("Name", "one"), ("name", "two")] {
+        fs::write(dir.path().join("tree").join(name), content).unwrap();
+        aged(&dir.path().join("tree").join(name), old());
+    }
+    dir
+}
+
+#[tokio::test]
+async fn a_pulled_file_replaces_none_that_has_just_come() {
+    let (from, to) = (alike(), tempfile::tempdir().unwrap());
+    let programs = tempfile::tempdir().unwrap();
+    // As this machine sees it, if it takes both names for one.
+    let shell = LocalShell::with_tar(
+        programs.path(),
+        "exec $real --sort=name --transform 's,/name$,/Name,' \"$@\"",
+    );
+    let server = Server::new(Arc::new(Local::open(from.path()).unwrap()), Some(shell));
+    let copied = pull(from.path(), to.path(), &server, &Options::default()).await;
+    assert!(copied.outcome.is_complete(), "{copied:#?}");
+    assert_eq!(copied.engines, ["tar", "sftp"]);
+    for (name, content) in [("Name", "one"), ("name", "two")] {
+        assert_eq!(fs::read_to_string(to.path().join("tree").join(name)).unwrap(), content);
+    }
+}
+
+#[tokio::test]
+async fn a_pushed_tree_of_such_names_is_compared_where_the_server_does_not_distinguish_them() {
+    let from = alike();
+    fs::create_dir(from.path().join("other")).unwrap();
+    let programs = tempfile::tempdir().unwrap();
+    // The mark is found under its other name.
+    let script = "$real \"$@\"; for m in .*.end; do cp -p \"$m\" \"${m%end}END\"; done; exit 0";
+    let folding = LocalShell::with_tar(programs.path(), script);
+    let runs = [
+        ("tree", &folding, true),
+        ("other", &folding, false),
+        ("tree", &LocalShell::plain(), false),
+    ];
+    for (name, shell, is_kept) in runs {
+        let to = tempfile::tempdir().unwrap();
+        let push = push_of(&from.path().join(name), to.path(), name);
+        let streamed = streaming(shell.clone(), Options::default()).push(&push).await.unwrap();
+        match streamed {
+            Streamed::Partly(done) => assert!(is_kept && done.stage.is_some(), "{name}: {done:?}"),
+            other => assert!(!is_kept && matches!(other, Streamed::Whole(_)), "{name}: {other:?}"),
+        }
+        assert_eq!(to.path().join(name).exists(), !is_kept);
     }
 }

@@ -161,7 +161,7 @@ impl Placer {
         let is_file = member.kind == Kind::File;
         let bytes = if is_file { member.file_bytes() } else { 0 };
         let (options, progress, torn_since) = (&self.options, &*core.progress, self.torn_since);
-        let receiver = Receiver { sink, options, progress, torn_since };
+        let receiver = Receiver { sink, options, progress, torn_since, is_new: false };
         let received = receiver.entry(reader, member, &path)?;
         if is_file && core.job.options.hard_links {
             self.firsts.insert(step.from.clone(), (step.name.clone(), received.in_doubt));
