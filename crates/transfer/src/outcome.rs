@@ -274,6 +274,8 @@ pub struct Outcome {
     pub deletions_limited: bool,
     /// Owners could not be set.
     pub owners_refused: bool,
+    /// Hard links were to be preserved, and a file came over SFTP, which does not report them.
+    pub links_unknown: bool,
     /// How long it took.
     pub elapsed: Duration,
     /// Time that pieces of files have waited for the source, in total.
@@ -305,6 +307,7 @@ impl Outcome {
         self.deletions_withheld += other.deletions_withheld;
         self.deletions_limited |= other.deletions_limited;
         self.owners_refused |= other.owners_refused;
+        self.links_unknown |= other.links_unknown;
         self.elapsed += other.elapsed;
         self.waited_for_source += other.waited_for_source;
         self.waited_for_target += other.waited_for_target;

@@ -14,6 +14,7 @@ mod core;
 mod names;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use base::{AttrChange, Errno, FileKind};
 use tokio::sync::{Semaphore, mpsc};
@@ -263,6 +264,9 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
         }
         Action::Copy(_) if step.attr.kind == FileKind::Regular => {
             ready(step).await?;
+            if core.job.options.hard_links && core.here[step.source].is_none() {
+                core.links_unknown.store(true, Ordering::Relaxed);
+            }
             copy::file(core, step, left).await
         }
         Action::Copy(_) => Err(Problem::Other {

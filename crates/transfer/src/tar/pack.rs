@@ -429,9 +429,11 @@ impl<'a, W: Write> Packer<'a, W> {
         let Ok(len) = rustix::fs::flistxattr(file, &mut names[..]) else { return xattrs };
         for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
             let mut value = vec![0; XATTR_BYTES];
-            // What the kernel makes up by itself is not the file's.
+            // What the kernel makes up by itself is not the file's, but for access lists.
+            let is_made_up =
+                name.starts_with(b"system.") && !name.starts_with(b"system.posix_acl_");
             if self.options.xattrs.takes(name)
-                && !name.starts_with(b"system.")
+                && !is_made_up
                 && let Ok(len) = rustix::fs::fgetxattr(file, name, &mut value[..])
             {
                 value.truncate(len);
