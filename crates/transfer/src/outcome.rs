@@ -155,6 +155,13 @@ impl Problem {
         move |errno| Problem::Failed { name: name.clone(), doing, errno }
     }
 
+    /// The target's file system has refused that many extended attributes.
+    pub(crate) fn refused_xattrs(name: &RemotePath, count: usize) -> Problem {
+        let words =
+            format!("{count} extended attributes were refused by the file system of the target");
+        Problem::Other { name: name.clone(), words }
+    }
+
     /// The entry, relative to the target.
     pub fn name(&self) -> &RemotePath {
         match self {

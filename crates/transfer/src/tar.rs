@@ -59,7 +59,7 @@ use tokio::sync::Notify;
 pub use crate::compress::{Compress, Method};
 use crate::events::{Events, Progress};
 use crate::options::Options;
-use crate::outcome::{Counts, Outcome};
+use crate::outcome::{Counts, Outcome, Problem};
 use crate::shell::{Shell, ShellError, plain_path};
 use crate::sink::Sink;
 use crate::task::blocking;
@@ -247,6 +247,10 @@ pub struct StreamOutcome {
     pub counts: Counts,
     /// The system refused owners.
     pub owners_refused: bool,
+    /// The first 1000 problems that a run would not find.
+    pub problems: Vec<Problem>,
+    /// All of these problems.
+    pub problems_total: u64,
     /// The use of the link.
     pub link: Link,
     /// Why it is not whole, for the log.
@@ -488,9 +492,11 @@ fn opened(path: &std::path::Path) -> base::Result<(std::os::fd::OwnedFd, Vec<u8>
 
 impl Streamed {
     fn of(end: stream::End<Counters>) -> Streamed {
-        let stream::End { done: Counters { counts, missed, owners_refused, .. }, why, link } = end;
+        let stream::End { done: counters, why, link } = end;
+        let Counters { counts, missed, owners_refused, problems, problems_total, .. } = counters;
         let why = why.or_else(|| (missed > 0).then(|| format!("{missed} missed")));
         let done = StreamOutcome { counts, owners_refused, link, why, ..StreamOutcome::default() };
+        let done = StreamOutcome { problems, problems_total, ..done };
         if done.why.is_none() { Streamed::Whole(done) } else { Streamed::Partly(done) }
     }
 }
@@ -528,6 +534,8 @@ impl StreamOutcome {
         Outcome {
             counts: self.counts,
             owners_refused: self.owners_refused,
+            problems: self.problems.clone(),
+            problems_total: self.problems_total,
             elapsed: self.link.elapsed,
             waited_for_source,
             waited_for_target,

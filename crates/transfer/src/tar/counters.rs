@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::{Attr, Errno, FileKind, RemotePath, Timestamp};
 
 use crate::events::{Entry, Events, Progress};
-use crate::outcome::{Counts, Doing};
+use crate::outcome::{Counts, Doing, PROBLEMS_KEPT, Problem};
 use crate::sink::{Finished, Sink};
 use crate::step::Action;
 
@@ -19,6 +19,9 @@ pub(super) struct Counters {
     pub missed: u64,
     /// Owners could not be set.
     pub owners_refused: bool,
+    /// What a run would not find, up to a number, and all of it.
+    pub problems: Vec<Problem>,
+    pub problems_total: u64,
     /// The file that is being sent, with its attributes at the source.
     pub sending: Option<(RemotePath, Attr)>,
     /// Files whose content is in doubt until tar has succeeded: paths below the sink's root, and the
@@ -31,8 +34,17 @@ pub(super) struct Counters {
 impl Counters {
     pub(super) fn new(progress: Arc<Progress>, events: Arc<dyn Events>) -> Counters {
         let (counts, in_doubt) = (Counts::default(), Vec::new());
-        let (owners_refused, sending) = (false, None);
-        Counters { counts, missed: 0, owners_refused, sending, in_doubt, progress, events }
+        Counters {
+            counts,
+            missed: 0,
+            owners_refused: false,
+            problems: Vec::new(),
+            problems_total: 0,
+            sending: None,
+            in_doubt,
+            progress,
+            events,
+        }
     }
 
     /// The counters of the program.
@@ -86,9 +98,15 @@ impl Counters {
         }
     }
 
-    /// Counts attributes that the system refused.
-    pub(super) fn refused(&mut self, finished: Finished) {
+    /// Notes attributes that the system refused. Extended ones are a problem here, since a run does not
+    /// compare them.
+    pub(super) fn refused(&mut self, name: &RemotePath, finished: Finished) {
         self.owners_refused |= finished.owner_refused;
-        self.missed += finished.xattrs_refused as u64;
+        if finished.xattrs_refused > 0 {
+            self.problems_total += 1;
+            if self.problems.len() < PROBLEMS_KEPT {
+                self.problems.push(Problem::refused_xattrs(name, finished.xattrs_refused));
+            }
+        }
     }
 }

@@ -183,7 +183,7 @@ impl<'a> Unpacker<'a> {
         }
         let mtime = member.mtime;
         let received = self.receiver().entry(reader, member, path)?;
-        self.counters.refused(received.finished);
+        self.counters.refused(name, received.finished);
         if received.in_doubt {
             self.counters.doubted(path, mtime);
         }
@@ -241,7 +241,7 @@ impl<'a> Unpacker<'a> {
                 return;
             }
             match self.sink.finish_dir(&below(self.target, path), finish) {
-                Ok(finished) => self.counters.refused(finished),
+                Ok(finished) => self.counters.refused(path, finished),
                 Err(errno) => self.counters.missed(path, Doing::SetAttr, errno),
             }
             self.kept_bytes -= xattr_bytes(finish);

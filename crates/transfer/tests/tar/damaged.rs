@@ -171,6 +171,24 @@ async fn files_in_doubt_have_their_times_when_tar_has_succeeded() {
     }
 }
 
+/// A run compares no extended attributes, so the stream reports them itself.
+#[tokio::test]
+async fn extended_attributes_that_are_refused_here_are_a_problem() {
+    let (from, _) = trees();
+    let (to, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let tar = "exec $real --pax-option='SCHILY.xattr.unknown.name:=value' \"$@\"";
+    let shell = LocalShell::with_tar(programs.path(), tar);
+    let server = Server::new(Arc::new(Local::open(from.path()).unwrap()), Some(shell));
+    let options = Options { xattrs: Xattrs::All, ..Options::default() };
+    let copied = pull(from.path(), to.path(), &server, &options).await;
+    // tar sends them of what has times within a second.
+    let problems: Vec<_> = copied.outcome.problems.iter().map(|it| it.to_string()).collect();
+    assert!(!problems.is_empty() && !copied.outcome.is_complete(), "{copied:#?}");
+    let words = ": 1 extended attributes were refused by the file system of the target";
+    assert!(problems.iter().all(|it| it.ends_with(words)), "{problems:?}");
+    assert_same(from.path(), to.path(), "with attributes");
+}
+
 /// A source shrinks while it is packed, and has its size and time again when it is compared.
 #[tokio::test]
 async fn a_pushed_file_that_shrinks_while_it_is_read_is_copied_again() {

@@ -182,12 +182,8 @@ impl Placer {
         }
         step.action = action;
         if finished.xattrs_refused > 0 {
-            let words = format!(
-                "{} extended attributes were refused by the file system of the target",
-                finished.xattrs_refused
-            );
-            let name = step.name.clone();
-            return self.core.ended(&step, Err(Problem::Other { name, words }));
+            let problem = Problem::refused_xattrs(&step.name, finished.xattrs_refused);
+            return self.core.ended(&step, Err(problem));
         }
         self.core.ended(&step, Ok(Copied { bytes, resumed: 0 }));
         let Step { from, name, action, dir, attr: asked, .. } = step;
