@@ -40,6 +40,9 @@ impl Ino {
     pub const ROOT: Ino = Ino(1);
 }
 
+/// What names have in common that a file system takes for one.
+pub type Folding = fn(&[u8]) -> Vec<u8>;
+
 /// The capacity of a tree, and the owner of its files.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -52,7 +55,7 @@ pub struct Limits {
     /// Group of new files.
     pub gid: u32,
     /// Names of one directory for which this is equal are one, listed as it was created.
-    pub folds: Option<fn(&[u8]) -> Vec<u8>>,
+    pub folds: Option<Folding>,
 }
 
 impl Default for Limits {
