@@ -129,19 +129,22 @@ impl<'a, W: Write> Packer<'a, W> {
         self.output.flush()
     }
 
-    /// Ends the archive, with the mark that it is whole if it is. The mark is executable if the target
+    /// Ends the archive, with the mark that it is whole if it is. The mark is not empty if the target
     /// may take two names for one.
     pub(super) fn finish(mut self, mark: &[u8]) -> io::Result<W> {
         if !self.is_damaged {
-            self.append_empty(mark, if self.may_meet { 0o700 } else { 0o600 });
+            self.append(mark, if self.may_meet { b"\n" } else { b"" });
         }
         self.end()
     }
 
-    /// Appends an empty file of 1970.
-    fn append_empty(&mut self, path: &[u8], perm: u32) {
-        let empty = Member { perm, ..Member::bare(path, Kind::File) };
-        writer::append(&mut self.buffer, &empty);
+    /// Appends a file of 1970.
+    fn append(&mut self, path: &[u8], content: &[u8]) {
+        let stored_bytes = content.len() as u64;
+        let member = Member { perm: 0o600, stored_bytes, ..Member::bare(path, Kind::File) };
+        writer::append(&mut self.buffer, &member);
+        self.buffer.extend_from_slice(content);
+        writer::append_padding(&mut self.buffer, stored_bytes);
     }
 
     /// Ends the archive.
@@ -339,7 +342,7 @@ impl<'a, W: Write> Packer<'a, W> {
             true => self.buffer.truncate(begin.1),
             false => {
                 self.is_damaged = true;
-                self.append_empty(&place.path, 0o600);
+                self.append(&place.path, b"");
             }
         }
         Err(changed)

@@ -209,7 +209,7 @@ pub(super) fn push(
          plain) {make} {WIDEN}tar -xf - \"$@\"; t=$?; break;; \
          gzip|zstd) {make} \"$v\" -dc | tar -xf - \"$@\"; t=$?; break;; \
          *) exit 64;; esac; done; \
-         m=$s{MARK_TEXT}; [ -e \"$m\" ] || t=1; [ -x \"$m\" ] && [ -e \"$s{OTHER_MARK}\" ] && t=1; rm -f -- \"$m\"; b=${{s##*/}}; \
+         m=$s{MARK_TEXT}; [ -e \"$m\" ] || t=1; [ -s \"$m\" ] && [ -e \"$s{OTHER_MARK}\" ] && t=1; rm -f -- \"$m\"; b=${{s##*/}}; \
          if [ \"$i\" ] && [ \"$i\" != \"$(ls -di -- \"$s\" 2>/dev/null)\" ]; then \
          rm -rf -- \"$s\"; echo kept; \
          elif [ \"$t\" != 0 ] || [ -e \"$n\" ] || [ -h \"$n\" ]; then echo kept; \
