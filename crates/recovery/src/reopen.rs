@@ -8,6 +8,7 @@
 //!    attributes must be the expected ones (`expected_attrs`), or the file must have grown.
 //! 2. Appends without a reply are looked for in the file (`appends`).
 //! 3. If the write verifier has changed, the unstable writes are compared with the file (`verify`).
+//!    So does each other open of a file that has unstable writes.
 //! 4. The log is replayed in its order, with the changes that have joined it in the meantime.
 
 mod appends;
@@ -190,6 +191,7 @@ pub(crate) async fn reopen_one(core: &Arc<Core>, handle: &Arc<Handle>) -> Result
             Err(ReopenResult::Open) => unreachable!("a search does not change the phase"),
         };
     let guard = opened.pop().ok_or(Errno::EBADF)?.1?;
+    verify::check(core, file, &observed.path).await?;
     if let Some(unused) = handle.set_reopened(guard.take()) {
         core.inner.close(unused);
     }
@@ -202,6 +204,23 @@ pub(crate) async fn reopen_one(core: &Arc<Core>, handle: &Arc<Handle>) -> Result
         }
     }
     Ok(())
+}
+
+/// The file was opened by `path` for a new handle, while nothing is lost. A lost file is checked
+/// when it is reopened.
+pub(crate) async fn check_unstable(
+    core: &Arc<Core>,
+    file: &OpenFile,
+    path: &RemotePath,
+) -> Result<()> {
+    let is_needed = {
+        let state = file.lock();
+        state.phase == Phase::Open && !state.unstable.is_empty()
+    };
+    match is_needed {
+        true => Box::pin(verify::check(core, file, path)).await,
+        false => Ok(()),
+    }
 }
 
 /// Searches the file at its paths, and opens it for the `wanted` handles. With `may_grow`, a file

@@ -15,6 +15,7 @@ use crate::Core;
 use crate::change::PendingChange;
 use crate::change_log::Change;
 use crate::expected_attrs::ExpectedAttrs;
+use crate::reopen;
 
 /// Number of paths at which dead entries are first swept.
 const FIRST_SWEEP: usize = 64;
@@ -146,18 +147,20 @@ impl OpenFiles {
         // Closed if the caller is cancelled.
         let guard = OpenGuard::new(&*core.inner, opened.fh);
         if flags.access.writes() {
-            // Requests the verifier early, so that it is probably known when the first write is
-            // acknowledged.
-            let _ = core.write_verifier.current(core);
+            // Early, so that it is probably known when the first write is acknowledged.
+            core.write_verifier.request(core);
         }
         let file = self.file_of(core, path, flags, opened, pending).await;
+        let epoch = file.lock().epoch;
+        if reopen::check_unstable(core, &file, path).await.is_err() {
+            file.mark_lost(epoch);
+        }
         let mut table = self.table.lock();
         let number = table.next;
         table.next += 1;
         let handle = Arc::new(Handle::new(number, file, flags, self.inner.clone()));
         {
             let mut state = handle.file.lock();
-            let epoch = state.epoch;
             let weak = Arc::downgrade(&handle);
             let inner =
                 InnerHandle { handle: weak, fh: guard.take(), epoch, closed: false, refused: None };

@@ -61,6 +61,56 @@ async fn data_lost_by_a_restart_is_reported_by_the_next_write() {
     assert_eq!(stage.content("f"), "0123456789abcdefghij!");
 }
 
+/// A4: the machine crashes while no handle of the file shows that: a flush has closed it, or the
+/// handle is not used before another one is opened.
+#[tokio::test(start_paused = true)]
+async fn data_lost_by_an_unnoticed_restart_is_reported() {
+    for (flushes, writes) in [(true, false), (true, true), (false, false), (false, true)] {
+        let stage = Stage::new();
+        let fh = written(&stage).await;
+        if flushes {
+            stage.recovering.flush(fh).await.unwrap();
+        }
+        restarted(&stage, "0123456789\0\0\0\0\0\0\0\0\0\0");
+        let used = if flushes { fh } else { stage.create("f").await };
+        let reported = match writes {
+            true => stage.put(used, 0, "0").await,
+            false => stage.recovering.fsync(used).await,
+        };
+        assert_eq!(reported, Err(Errno::EIO), "flushes: {flushes}, writes: {writes}");
+        // Reported once.
+        stage.put(used, 10, "abcdefghij").await.unwrap();
+        stage.recovering.fsync(used).await.unwrap();
+        for fh in [fh, used] {
+            stage.recovering.close(fh);
+        }
+        stage.nothing_leaked().await;
+    }
+}
+
+/// The machine was restarted while no file was open. Data written since is not lost with a mere
+/// connection.
+#[tokio::test(start_paused = true)]
+async fn a_restart_before_an_open_is_no_loss() {
+    for flushes in [false, true] {
+        let stage = Stage::new();
+        let fh = written(&stage).await;
+        stage.recovering.close(fh);
+        restarted(&stage, "");
+        let fh = stage.create("new").await;
+        // These writes overlap, so they cannot be compared.
+        stage.put(fh, 0, "0123456789").await.unwrap();
+        stage.put(fh, 5, "ab").await.unwrap();
+        if flushes {
+            stage.recovering.flush(fh).await.unwrap();
+        } else {
+            stage.blink();
+        }
+        stage.recovering.fsync(fh).await.unwrap();
+        stage.put(fh, 0, "x").await.unwrap();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn without_a_restart_nothing_is_compared() {
     let stage = Stage::new();
