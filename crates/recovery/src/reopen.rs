@@ -177,7 +177,10 @@ async fn reopen_all(core: &Arc<Core>, file: &Arc<OpenFile>) -> ReopenResult {
 /// Reopens the file for one handle that a flush has closed, while nothing is lost.
 pub(crate) async fn reopen_one(core: &Arc<Core>, handle: &Arc<Handle>) -> Result<()> {
     let file = &handle.file;
-    let next = file.lock().next_if_idle(0);
+    let (next, epoch) = {
+        let state = file.lock();
+        (state.next_if_idle(0), state.epoch)
+    };
     // Bytes that another client has appended in the meantime do not prevent further appends.
     let may_grow = handle.flags.append;
     let (observed, mut opened) =
@@ -192,9 +195,10 @@ pub(crate) async fn reopen_one(core: &Arc<Core>, handle: &Arc<Handle>) -> Result
         };
     let guard = opened.pop().ok_or(Errno::EBADF)?.1?;
     verify::check(core, file, &observed.path).await?;
-    if let Some(unused) = handle.set_reopened(guard.take()) {
-        core.inner.close(unused);
+    if !handle.set_reopened(guard.fh(), epoch) {
+        return Ok(());
     }
+    let _ = guard.take();
     let mut state = file.lock();
     state.set_found(&observed);
     if let Some(attr) = &observed.attr {

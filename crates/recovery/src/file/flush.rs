@@ -72,18 +72,15 @@ impl Handle {
         Ok(inner.map(|inner| inner.closed = true).is_some())
     }
 
-    /// The file was reopened for this handle. Returns `fh` if it is not needed.
-    pub(crate) fn set_reopened(&self, fh: Fh) -> Option<Fh> {
+    /// The file was reopened for this handle, by requests that were sent in this epoch. `false` if
+    /// `fh` may not be used: the file was lost in the meantime, and is reopened for all its handles.
+    pub(crate) fn set_reopened(&self, fh: Fh, epoch: u64) -> bool {
         let mut state = self.file.lock();
-        let epoch = state.epoch;
-        match state.inner_handles.get_mut(&self.number) {
-            Some(inner) if inner.closed => {
-                (inner.fh, inner.epoch, inner.closed) = (fh, epoch, false);
-                None
-            }
-            // The handle was lost and reopened in the meantime.
-            _ => Some(fh),
+        if state.epoch != epoch || !state.is_closed_by_flush(self.number) {
+            return false;
         }
+        let inner = state.inner_handles.get_mut(&self.number);
+        inner.map(|inner| (inner.fh, inner.closed) = (fh, false)).is_some()
     }
 }
 

@@ -39,6 +39,7 @@ pub(crate) struct OpenFiles {
 /// The state of a file when an open of its path was about to be sent.
 pub(crate) struct PendingOpen {
     file: Arc<OpenFile>,
+    epoch: u64,
     /// `None` if no open of the file had been answered.
     expected: Option<ExpectedAttrs>,
     /// The number of the next change at that time, if no change was in flight.
@@ -107,12 +108,12 @@ impl OpenFiles {
             ),
             false => None,
         };
-        let (next, has_attrs) = {
+        let (next, epoch, has_attrs) = {
             let state = file.lock();
-            (state.next_if_idle(u64::from(truncation.is_some())), state.has_attrs)
+            (state.next_if_idle(u64::from(truncation.is_some())), state.epoch, state.has_attrs)
         };
         let expected = has_attrs.then(|| file.expected());
-        Ok(PendingOpen { file, expected, next, truncation })
+        Ok(PendingOpen { file, epoch, expected, next, truncation })
     }
 
     /// The file at `path`, added to the table if there is none.
@@ -150,8 +151,13 @@ impl OpenFiles {
             // Early, so that it is probably known when the first write is acknowledged.
             core.write_verifier.request(core);
         }
+        // The file may be lost since, and then this handle is as well.
+        let (pending_file, epoch_before) = (pending.file.clone(), pending.epoch);
         let file = self.file_of(core, path, flags, opened, pending).await;
-        let epoch = file.lock().epoch;
+        let epoch = match Arc::ptr_eq(&file, &pending_file) {
+            true => epoch_before,
+            false => file.lock().epoch,
+        };
         if reopen::check_unstable(core, &file, path).await.is_err() {
             file.mark_lost(epoch);
         }
@@ -179,7 +185,7 @@ impl OpenFiles {
         opened: &Opened,
         pending: PendingOpen,
     ) -> Arc<OpenFile> {
-        let PendingOpen { file, expected, next, truncation } = pending;
+        let PendingOpen { file, expected, next, truncation, .. } = pending;
         let was_truncated = truncation.is_some();
         if let Some(truncation) = truncation {
             truncation.happened(core);

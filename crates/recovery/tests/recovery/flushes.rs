@@ -6,6 +6,7 @@ use std::time::Duration;
 use base::{Access, Create, Errno, OpenFlags, Remote, RenameMode};
 use bytes::Bytes;
 use testkit::{Call, path};
+use tokio::time::Instant;
 
 use super::stage::{Stage, Started, appending, making, others_run, poll_once};
 
@@ -251,6 +252,36 @@ async fn a_loss_reopens_a_flushed_file() {
         stage.recovering.close(fh);
         stage.nothing_leaked().await;
     }
+}
+
+/// The handle that was opened before the loss is as lost as the others: the append is not sent
+/// through it, so its outcome is never in doubt.
+#[tokio::test(start_paused = true)]
+async fn a_handle_from_before_a_loss_is_not_used_after_it() {
+    let stage = Stage::new();
+    let fh = flushed(&stage, appending()).await;
+    let other = stage.open("f", OpenFlags::existing(Access::Read)).await;
+    let lost = stage.faulty.hold(Call::Read, 1);
+    stage.faulty.fail(Call::Read, 1, Errno::ESTALE);
+    let mut read = stage.recovering.read(other, 0, 100);
+    assert!(poll_once(&mut read).is_pending());
+    let gate = stage.faulty.hold_answer(Call::Open, 1);
+    let mut append = stage.recovering.write(fh, 0, Bytes::from_static(b"C"));
+    assert!(poll_once(&mut append).is_pending());
+    gate.arrived().await;
+    lost.release();
+    assert!(poll_once(&mut read).is_pending(), "the loss is noticed");
+    gate.release();
+    assert!(poll_once(&mut append).is_pending());
+    stage.faulty.restore_without_handles(Errno::ESTALE);
+    let began = Instant::now();
+    assert_eq!(append.await, Ok(()));
+    assert_eq!(began.elapsed(), Duration::ZERO, "nothing is in doubt");
+    read.await.unwrap();
+    assert_eq!(stage.content("f"), "contentC");
+    stage.recovering.close(fh);
+    stage.recovering.close(other);
+    stage.nothing_leaked().await;
 }
 
 /// Writes without a reply are replayed through the reopened file.
