@@ -110,6 +110,7 @@ impl Remote for Replicas {
     /// Closes the file, and returns the answer of its primary.
     async fn finish(&self, fh: Fh) -> Result<()> {
         let file = self.files.remove(fh.0).ok_or(Errno::EBADF)?;
+        file.begin_finish();
         let handle = file.primary();
         self.call_primary(
             &file,

@@ -2,7 +2,7 @@
 
 use base::{AttrChange, Errno, Remote};
 use bytes::Bytes;
-use testkit::Call;
+use testkit::{Call, path};
 
 use super::stage::{Stage, making, others_run, poll_once};
 
@@ -226,6 +226,28 @@ async fn a_gateway_that_was_only_disconnected_has_lost_nothing() {
         stage.blink();
         let expected = if runs_on { Ok(()) } else { Err(Errno::EIO) };
         assert_eq!(stage.recovering.fsync(fh).await, expected, "runs on: {runs_on}");
+        stage.recovering.close(fh);
+        stage.nothing_leaked().await;
+    }
+}
+
+/// A4: the gateway's machine crashes while a flush has closed the file.
+#[tokio::test(start_paused = true)]
+async fn data_lost_by_a_restarted_gateway_is_reported_for_a_flushed_file() {
+    for is_noticed in [true, false] {
+        let stage = Stage::pool();
+        let fh = stage.create("f").await;
+        others_run().await;
+        stage.put(fh, 0, "content").await.unwrap();
+        stage.recovering.flush(fh).await.unwrap();
+        stage.faulty.cut();
+        if is_noticed {
+            stage.recovering.lstat(&path("")).await.unwrap();
+        }
+        stage.server().put_file("f", "\0\0\0\0\0\0\0");
+        stage.faulty.set_write_verifier("another");
+        stage.faulty.restore_without_handles(Errno::ESTALE);
+        assert_eq!(stage.recovering.fsync(fh).await, Err(Errno::EIO), "noticed: {is_noticed}");
         stage.recovering.close(fh);
         stage.nothing_leaked().await;
     }
