@@ -27,6 +27,7 @@
 //! | unlink, rmdir | anything newer | unknown |
 //! | rename | old name absent; the new name leads to what the old name was before | done |
 //! | rename | old name absent, its state before unknown; the new name is not known to be unchanged | done |
+//! | rename | both names lead to what the old name was before; the new name did not before | done |
 //! | rename | the old name leads to what it was before | sent again |
 //! | rename | old name present; the new name leads to what the old name was before | done |
 //! | rename | old name present, its state before unknown; the new name is unchanged | sent again |

@@ -174,5 +174,6 @@ pub(crate) struct Removal(Arc<OpenFile>);
 impl Drop for Removal {
     fn drop(&mut self) {
         self.0.lock().removals -= 1;
+        self.0.attempt_ended.notify_waiters();
     }
 }

@@ -231,6 +231,8 @@ impl Core {
                 _ => Outcome::Unknown("the new name is not the file that had the old one"),
             },
             (Some(old), _) => match matches_before(before_from, Some(old)) {
+                // Another file that looks the same has taken the old name.
+                Some(true) if is_moved && to_changed == Some(true) => Outcome::Done,
                 Some(true) => Outcome::NotDone,
                 _ if is_moved => Outcome::Done,
                 None if to_changed != Some(true) => Outcome::NotDone,
