@@ -25,6 +25,8 @@ use std::task::Poll;
 use base::{Access, Attr, Errno, Fh, OpenFlags, OpenGuard, RemotePath, Result};
 use tokio::time::Instant;
 
+pub(crate) use permission::{needed_perm, set_perm};
+
 use crate::Core;
 use crate::change::send;
 use crate::change_log::{Change, Replay};
