@@ -151,6 +151,39 @@ async fn a_change_by_others_observed_by_a_second_open_is_the_same_file() {
     }
 }
 
+/// Another client has appended to the file while no handle of it is open at the server. A later open
+/// observes that, and the earlier descriptor stays valid.
+#[tokio::test(start_paused = true)]
+async fn a_later_open_of_a_grown_file_keeps_the_earlier_descriptor() {
+    let content: String = (0..100).map(|number| format!("line {number}\n")).collect();
+    for flushes in [false, true] {
+        let stage = Stage::new();
+        stage.server().put_file("f", content.as_str());
+        let flags = if flushes { appending() } else { OpenFlags::existing(Access::Read) };
+        let fh = stage.open("f", flags).await;
+        if flushes {
+            stage.recovering.flush(fh).await.unwrap();
+        } else {
+            stage.read(fh).await.unwrap();
+            stage.blink();
+        }
+        let grown = content.clone() + "and more";
+        stage.server().put_file("f", grown.as_str());
+        let later = stage.open("f", OpenFlags::existing(Access::Read)).await;
+        match flushes {
+            true => stage.put(fh, 0, "!").await.unwrap(),
+            false => assert_eq!(stage.read(fh).await.unwrap(), grown.as_bytes()),
+        }
+        // Both know the file.
+        stage.blink();
+        let expected = if flushes { grown + "!" } else { grown };
+        assert_eq!(stage.read(later).await.unwrap(), expected.as_bytes(), "{flushes}");
+        stage.recovering.close(fh);
+        stage.recovering.close(later);
+        stage.nothing_leaked().await;
+    }
+}
+
 /// Another file has replaced an open one: the two are never treated as one.
 #[tokio::test(start_paused = true)]
 async fn a_second_open_of_another_file_is_another_file() {
