@@ -8,7 +8,8 @@
 //!
 //! - A handle is marked before its close is sent. A call that finds the mark reopens the file
 //!   first. A call that was too early gets `EBADF` from the inner remote, which sends nothing through
-//!   a closed handle. It is repeated through the new handle; a change is replayed as after a loss.
+//!   a closed handle. It is repeated through the new handle. A change begins again; if a newer one
+//!   has begun since, it is replayed in its place, as after a loss.
 //! - A file without a name cannot be reopened, so a flush does not close it. Before this mount
 //!   removes or replaces a name, the closed handles of its file are reopened, and no flush closes
 //!   them until the request has ended.

@@ -106,6 +106,37 @@ async fn a_close_in_flight_does_not_block_others() {
     stage.nothing_leaked().await;
 }
 
+/// A write that begins just before the close is refused by the inner remote. Only its own handle is
+/// reopened: the others are not compared with a file that another client writes to.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_a_close_overtakes_does_not_affect_other_handles() {
+    for is_changed in [false, true] {
+        let stage = Stage::new();
+        let fh = stage.create("f").await;
+        let other = stage.create("f").await;
+        stage.put(fh, 0, "content").await.unwrap();
+        let gate = stage.faulty.hold(Call::Write, 1);
+        stage.faulty.fail(Call::Write, 1, Errno::EBADF);
+        let mut write = stage.recovering.write(fh, 0, Bytes::from_static(b"C"));
+        let mut flush = stage.recovering.flush(fh);
+        assert!(poll_once(&mut write).is_pending() && poll_once(&mut flush).is_pending());
+        if is_changed {
+            stage.server().put_file("f", "another content");
+        }
+        stage.faulty.reset_calls();
+        gate.release();
+        let (written, flushed) = tokio::join!(write, flush);
+        assert_eq!(flushed, Ok(()));
+        let expected = if is_changed { Err(Errno::ESTALE) } else { Ok(()) };
+        assert_eq!((written, stage.faulty.calls(Call::Open)), (expected, 1), "{is_changed}");
+        let content = if is_changed { "another content" } else { "Content" };
+        assert_eq!(stage.read(other).await.unwrap(), content.as_bytes(), "{is_changed}");
+        stage.recovering.close(fh);
+        stage.recovering.close(other);
+        stage.nothing_leaked().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_flushed_file_survives_unlink_and_rename() {
     let stage = Stage::new();
