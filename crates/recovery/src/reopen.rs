@@ -190,7 +190,7 @@ pub(crate) async fn reopen_one(core: &Arc<Core>, handle: &Arc<Handle>) -> Result
         Err(ReopenResult::Open) => unreachable!("a search does not change the phase"),
     };
     let guard = opened.pop().ok_or(Errno::EBADF)?.1?;
-    verify::check(core, file, &observed.path).await?;
+    verify::check(core, file, &observed.path).await.map_err(stale_as_loss)?;
     if !handle.set_reopened(guard.fh(), epoch) {
         return Ok(());
     }

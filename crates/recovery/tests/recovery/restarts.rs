@@ -88,6 +88,20 @@ async fn data_lost_by_an_unnoticed_restart_is_reported() {
     }
 }
 
+/// The connection is lost once more while the data is compared.
+#[tokio::test(start_paused = true)]
+async fn a_comparison_that_is_interrupted_is_repeated() {
+    let stage = Stage::new();
+    let fh = written(&stage).await;
+    stage.recovering.flush(fh).await.unwrap();
+    restarted(&stage, "0123456789\0\0\0\0\0\0\0\0\0\0");
+    stage.faulty.fail(Call::Read, 1, Errno::ESTALE);
+    assert_eq!(stage.recovering.fsync(fh).await, Err(Errno::EIO));
+    assert_eq!(stage.faulty.not_reached(), 0);
+    stage.recovering.close(fh);
+    stage.nothing_leaked().await;
+}
+
 /// The machine was restarted while no file was open. Data written since is not lost with a mere
 /// connection.
 #[tokio::test(start_paused = true)]
