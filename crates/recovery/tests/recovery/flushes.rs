@@ -137,6 +137,28 @@ async fn a_write_that_a_close_overtakes_does_not_affect_other_handles() {
     }
 }
 
+/// The same for a copy between two files.
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_a_close_overtakes_does_not_affect_other_handles() {
+    let stage = Stage::new();
+    let (from, to) = (stage.create("from").await, stage.create("to").await);
+    let other = stage.create("to").await;
+    stage.put(from, 0, "content").await.unwrap();
+    let gate = stage.faulty.hold(Call::Copy, 1);
+    stage.faulty.fail(Call::Copy, 1, Errno::EBADF);
+    let mut copy = stage.recovering.copy(from, 0, to, 0, 7);
+    let mut flush = stage.recovering.flush(from);
+    assert!(poll_once(&mut copy).is_pending() && poll_once(&mut flush).is_pending());
+    stage.faulty.reset_calls();
+    gate.release();
+    assert_eq!(tokio::join!(copy, flush), (Ok(7), Ok(())));
+    assert_eq!((stage.content("to").as_str(), stage.faulty.calls(Call::Open)), ("content", 1));
+    for fh in [from, to, other] {
+        stage.recovering.close(fh);
+    }
+    stage.nothing_leaked().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_flushed_file_survives_unlink_and_rename() {
     let stage = Stage::new();
