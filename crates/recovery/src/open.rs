@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use base::{Create, Errno, OpenFlags, Opened, RemotePath, Result};
+use base::{Create, Errno, OpenFlags, OpenGuard, Opened, RemotePath, Result};
 
 use crate::Core;
 use crate::connection::is_loss;
@@ -44,7 +44,8 @@ impl Core {
         flags: OpenFlags,
         may_retry: bool,
     ) -> Result<Option<Opened>> {
-        let before = self.files.begin_open(self, path, flags).await?;
+        let mut before = self.files.begin_open(self, path, flags).await?;
+        let is_new = matches!(flags.create, Create::Exclusive(_));
         let requested = self.history.now();
         let opened = match flags.create {
             Create::Exclusive(perm) => self.open_new(path, flags, perm).await,
@@ -71,6 +72,15 @@ impl Core {
             drop(before);
             self.bounded_wait(self.renames.wait_until_ended(path)).await?;
             return Ok(None);
+        }
+        if is_new && self.renames.affects(path) {
+            // The file that had the name has left it already, and keeps its state by the new name.
+            let guard = OpenGuard::new(&*self.inner, opened.fh);
+            OpenFiles::abort_open(before);
+            self.bounded_wait(self.renames.wait_until_ended(path)).await?;
+            let existing = OpenFlags { truncate: false, ..flags };
+            before = self.files.begin_open(self, path, existing).await?;
+            let _ = guard.take();
         }
         let seen = NameState::Present(ExpectedAttrs::of(&opened.attr));
         match flags.create == Create::Never && !flags.truncate {

@@ -190,6 +190,8 @@ impl OpenFiles {
         if let Some(truncation) = truncation {
             truncation.happened(core);
         }
+        // A file that was known before it was created is another one, which has lost its name.
+        let is_new = matches!(flags.create, Create::Exclusive(_)) && expected.is_some();
         let old_path = file.lock().path.clone();
         let has_same_path = old_path.as_ref() == Some(path);
         let moved = old_path.filter(|_| !has_same_path);
@@ -198,7 +200,10 @@ impl OpenFiles {
         let is_followed =
             moved.is_some() && (flags.create == Create::Never || file.lock().has_attrs);
         let snapshot = OpenSnapshot { expected, next, was_truncated };
-        if (has_same_path || is_followed) && file.is_same_file(core, opened, Some(snapshot)).await {
+        if !is_new
+            && (has_same_path || is_followed)
+            && file.is_same_file(core, opened, Some(snapshot)).await
+        {
             return file;
         }
         if let Some(other) = self.get(path).filter(|other| !Arc::ptr_eq(other, &file))
@@ -209,7 +214,7 @@ impl OpenFiles {
         let mut table = self.table.lock();
         let new = OpenFile::new(path.clone(), self.core.clone());
         new.lock().first_observed(&opened.attr, true);
-        new.lock().pending_path = moved;
+        new.lock().pending_path = moved.filter(|_| !is_new);
         let replaced = table.by_path.get(path).and_then(Weak::upgrade);
         table.insert(path, &new);
         drop(table);

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use base::{Access, AttrChange, Errno, OpenFlags, Remote, RenameMode};
+use base::{Access, AttrChange, Create, Errno, OpenFlags, Remote, RenameMode};
 use testkit::{Call, path};
 
 use super::stage::{Stage, Started, appending, making, others_run, poll_once};
@@ -127,6 +127,53 @@ async fn an_open_that_races_a_rename_is_found_by_the_new_name() {
     let fh = opened.unwrap().fh;
     stage.blink();
     assert_eq!(stage.read(fh).await.unwrap(), b"content");
+}
+
+/// A file is created by a name whose former file is being renamed, and the replies arrive in either
+/// order. After a loss, each handle is that of its own file.
+#[tokio::test(start_paused = true)]
+async fn a_file_created_by_a_name_that_is_being_renamed_is_another_file() {
+    for (content, renamed_first) in [("", false), ("", true), ("content", false), ("content", true)]
+    {
+        let stage = Stage::new();
+        let recovering = &stage.recovering;
+        let old = stage.create("a").await;
+        stage.put(old, 0, content).await.unwrap();
+        let (one, other) = (path("a"), path("b"));
+        let gate = stage.faulty.hold_answer(Call::Rename, 1);
+        let opened = stage.faulty.hold_answer(Call::Open, 1);
+        let flags = OpenFlags { create: Create::Exclusive(0o644), ..making() };
+        let (renamed, new, ()) = tokio::join!(
+            recovering.rename(&one, &other, RenameMode::Replace),
+            async {
+                gate.arrived().await;
+                recovering.open(&one, flags).await
+            },
+            async {
+                gate.arrived().await;
+                opened.arrived().await;
+                let gates = if renamed_first { [&gate, &opened] } else { [&opened, &gate] };
+                for gate in gates {
+                    gate.release();
+                    others_run().await;
+                }
+            }
+        );
+        renamed.unwrap();
+        let new = new.unwrap().fh;
+        for lost in [true, false] {
+            if lost {
+                stage.blink();
+            }
+            stage.put(old, 0, "the old one").await.unwrap();
+            stage.put(new, 0, "the new one").await.unwrap();
+            assert_eq!(stage.content("a"), "the new one", "{content:?}");
+            assert_eq!(stage.content("b"), "the old one", "{content:?}");
+        }
+        recovering.close(old);
+        recovering.close(new);
+        stage.nothing_leaked().await;
+    }
 }
 
 /// Another client has written to the file; a second open observes that, and both handles stay
