@@ -94,7 +94,7 @@ impl ServerEpoch {
             return false;
         }
         let before = std::mem::replace(&mut *self.epoch.lock(), now.clone());
-        before != Epoch::Unknown && before != now && self.has_unsynced()
+        matches!(before, Epoch::Known(_)) && before != now && self.has_unsynced()
     }
 }
 
