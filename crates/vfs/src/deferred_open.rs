@@ -151,6 +151,7 @@ impl Shared {
         let flags = OpenFlags { create: Create::Never, ..OpenFlags::existing(Access::Read) };
         for attempt in 1.. {
             inode.writes.drained().await;
+            self.await_moves(inode.ino).await;
             let path = self.path(inode.ino)?;
             let stamp = self.stamp_request();
             let opened = self.remote.open(&path, flags).await.map(|opened| {

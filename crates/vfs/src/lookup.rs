@@ -65,6 +65,7 @@ impl Vfs {
             if let Some(known) = &known {
                 known.writes.drained().await;
             }
+            self.await_moves(parent).await;
             let stamp = self.stamp_request();
             let seq = stamp.seq;
             let path = self.path(parent)?.join(&name);
@@ -195,7 +196,8 @@ impl Vfs {
                 (Err(error), _) | (_, Err(error)) if error != Errno::ENOENT => return Err(error),
                 _ => false,
             };
-            if !agrees && inode.state().unchanged_since(seq) {
+            let unmoved = self.tree().paths_unchanged_since(seq);
+            if !agrees && unmoved && inode.state().unchanged_since(seq) {
                 self.tree().orphan(inode.ino);
                 return Ok(false);
             }

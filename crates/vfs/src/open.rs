@@ -7,7 +7,6 @@
 //!
 //! [`flush`]: crate::flush
 
-use std::pin::pin;
 use std::sync::{Arc, OnceLock, Weak};
 
 use base::{
@@ -26,7 +25,7 @@ use crate::readahead::Readahead;
 use crate::remote_file::RemoteFile;
 use crate::server_close::WrittenHandle;
 use crate::shared::Shared;
-use crate::tree::RequestStamp;
+use crate::tree::{RequestStamp, Tree};
 use crate::{Change, Entry, Handle, Ino, Vfs, name};
 
 /// How an application opens a file.
@@ -278,17 +277,12 @@ impl Vfs {
         Err(Errno::ESTALE)
     }
 
-    /// Waits until no name of `inode` is being changed through this mount.
+    /// Waits until no name of `inode`, and no directory on its path, is being renamed through this
+    /// mount.
     async fn await_renames(&self, inode: &Inode) {
-        loop {
-            let mut ended = pin!(self.shared.names_changed.notified());
-            // Registered before the check, so that no notification is missed.
-            ended.as_mut().enable();
-            if !inode.state().is_renaming() {
-                return;
-            }
-            ended.await;
-        }
+        let is_settled =
+            |tree: &mut Tree| !inode.state().is_renaming() && !tree.is_moving(inode.ino);
+        self.once_names_allow(|tree| is_settled(tree).then_some(())).await;
     }
 
     /// Opens the file by its name at the server. `None` if the name may have led to another file,
@@ -331,7 +325,7 @@ impl Vfs {
             Err(Errno::ENOENT) => {
                 // If another machine has removed the name, the kernel decides: it may have to
                 // create the file.
-                if self.path_changed_since(inode, &path, first_stamp) {
+                if self.path_changed_since(ino, &path, first_stamp) {
                     return Ok(None);
                 }
                 self.has_other_path(inode, &path, stamp);
@@ -349,7 +343,7 @@ impl Vfs {
         for attempt in 1..=MAX_COMPARISONS {
             let known = inode.state().version();
             if !self.is_same_file(inode, &path, &attr, stamp).await? {
-                if self.path_changed_since(inode, &path, first_stamp) {
+                if self.path_changed_since(ino, &path, first_stamp) {
                     return Ok(None);
                 }
                 self.tree().orphan(ino);
@@ -442,9 +436,8 @@ impl Vfs {
         request: OpenRequest,
     ) -> Result<(Entry, Opened)> {
         let name = name(name_bytes)?;
-        let path = self.path(parent)?.join(&name);
         let create = if exclusive { Create::Exclusive(perm) } else { Create::IfAbsent(perm) };
-        let change = self.begin_name_changes(&[(parent, &name, BoundTo::New)]);
+        let (path, change) = self.begin_name_change(parent, &name, BoundTo::New).await?;
         let known = self.tree().child(parent, &name);
         if let Some(known) = &known {
             known.writes.drained().await;
@@ -654,8 +647,8 @@ impl Vfs {
     /// Returns when all earlier changes of names in a directory are on the server's disk. `EINVAL`
     /// if the server cannot promise that.
     pub async fn fsyncdir(&self, ino: Ino) -> Result<()> {
-        let path = self.path(ino)?;
-        self.remote.fsyncdir(&path).await.map_err(no_fsync)
+        let syncing = self.by_path(ino, |path, _| async move { self.remote.fsyncdir(&path).await });
+        syncing.await.map_err(no_fsync)
     }
 
     /// The last descriptor of this open file was closed. Does not wait.
