@@ -108,20 +108,22 @@ impl Vfs {
     async fn flush_to_server(&self, file: &OpenFile) -> Result<()> {
         let inode = &file.inode;
         inode.writes.drained_but(file.number).await;
-        // The answer does not reflect writes through other handles, or writes that are not sent
-        // yet.
-        let changes_begun = {
+        let (changes_begun, all_sent) = {
             let state = inode.state();
-            let sent = inode.writes.sent_through(file.number);
-            (state.changes_in_flight() as usize == sent).then(|| state.changes_begun())
+            let (sent, all_sent) = inode.writes.sent_through(file.number);
+            // The attributes do not reflect writes through other handles, or writes that are not
+            // sent yet.
+            let alone = state.changes_in_flight() as usize == sent;
+            (alone.then(|| state.changes_begun()), all_sent)
         };
         let requested_at = Instant::now();
         let stat = async { self.remote.fstat(file.fh().await?).await };
         let closed = async {
-            // Not before writes that are not sent yet.
-            match changes_begun {
-                Some(_) => file.close_at_server(&self.remote).await,
-                None => Ok(()),
+            // Not before writes that are not sent yet: those of a process that shares the open file,
+            // whose own close follows.
+            match all_sent {
+                true => file.close_at_server(&self.remote).await,
+                false => Ok(()),
             }
         };
         let (attr, closed, ()) = tokio::join!(stat, closed, inode.writes.drained());
