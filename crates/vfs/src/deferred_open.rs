@@ -197,13 +197,10 @@ impl Shared {
             if Validator::of(attr) == expected || state.changed_since(since) {
                 return Ok(());
             }
-            state.invalidate_pages_and_size();
         }
         self.record_attr(inode, attr, RequestStamp { seq, ..stamp });
         tracing::debug!(ino = inode.ino.0, "the file changed between its open and a read");
-        if let Some(invalidate) = self.invalidate.get() {
-            invalidate.content(inode.ino);
-        }
+        self.drop_pages(inode);
         Err(Errno::ESTALE)
     }
 

@@ -143,6 +143,13 @@ impl OpenFile {
         });
     }
 
+    /// Drops the kernel's pages: they contain bytes of a failed write.
+    pub(crate) fn drop_pages(&self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.drop_pages(&self.inode);
+        }
+    }
+
     /// Keeps an error for a call that can report it, or for the log.
     pub(crate) fn keep_error(&self, error: Errno) {
         self.with(|state| state.error = state.error.or(Some(error)));

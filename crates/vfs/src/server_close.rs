@@ -137,6 +137,7 @@ impl WrittenHandle {
         tracing::error!("{path}: the server reports at its close that writes have failed: {error}");
         if let Some(inode) = inode {
             inode.state().write_failed(error);
+            shared.drop_pages(&inode);
         }
         Err(error)
     }
