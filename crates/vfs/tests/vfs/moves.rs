@@ -1,11 +1,16 @@
 //! Directories that are renamed through this mount while calls for names below them are in flight.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Access, AttrChange, Errno, RenameMode, Result};
 use bytes::Bytes;
-use testkit::{Call, MemRemote};
+use testkit::dice::Dice;
+use testkit::interleave::{Interleave, seeds};
+use testkit::{Call, FaultyRemote, MemRemote};
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 use vfs::{Config, Entry, Ino, LookupResult, OpenRequest, Vfs};
 
@@ -187,4 +192,110 @@ async fn a_rename_of_a_directory_waits_for_changes_below_it() {
     change.await.unwrap();
     renaming.await.unwrap();
     assert!(remote.exists("e/sub"));
+}
+
+/// Files of a directory, as its programs know them. Locked by each call, as in the kernel, which
+/// does not lock the directories above.
+type Files = Mutex<BTreeMap<&'static str, String>>;
+
+const STEPS: usize = 12;
+
+/// Two directories swap their names all the time.
+async fn swap(vfs: &Vfs, dice: &mut Dice) {
+    for _ in 0..STEPS {
+        for (from, to) in [("one", "t"), ("two", "one"), ("t", "two")] {
+            rename(vfs, (Ino::ROOT, from), (Ino::ROOT, to)).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(dice.below(2000))).await;
+    }
+}
+
+/// A program that uses the files of one directory.
+async fn program(vfs: &Vfs, dir: Ino, files: &Files, dice: &mut Dice) {
+    for step in 0..STEPS {
+        let (name, other) = dice.pick(&[("a", "b"), ("b", "a")]);
+        let mut files = files.lock().await;
+        let found = match vfs.lookup(dir, name.as_bytes()).await.unwrap() {
+            LookupResult::Found(entry) => Some(entry.ino),
+            LookupResult::Absent(_) => None,
+        };
+        assert_eq!(found.is_some(), files.contains_key(name), "{name}");
+        match (found, dice.below(6)) {
+            (None, _) => {
+                let content = format!("{dir:?} {step} {}", dice.any());
+                let request = plain(Access::Write);
+                let made = vfs.create(dir, name.as_bytes(), 0o644, true, request).await;
+                let (_, opened) = made.unwrap();
+                vfs.write(opened.handle, 0, Bytes::from(content.clone())).await.unwrap();
+                vfs.flush(opened.handle).await.unwrap();
+                vfs.release(opened.handle);
+                files.insert(name, content);
+            }
+            (_, 0) => {
+                vfs.unlink(dir, name.as_bytes()).await.unwrap();
+                files.remove(name);
+            }
+            (_, 1) => {
+                rename(vfs, (dir, name), (dir, other)).await.unwrap();
+                let content = files.remove(name).unwrap();
+                files.insert(other, content);
+            }
+            (Some(file), 2) => {
+                let size = AttrChange { size: Some(3), ..mode(0o600) };
+                vfs.setattr(file, size, None).await.unwrap();
+                files.get_mut(name).unwrap().truncate(3);
+            }
+            (_, 3) => {
+                let listed = list(vfs, dir, false).await;
+                assert_eq!(listed.len(), files.len() + 1);
+            }
+            (Some(file), _) => {
+                let opened = vfs.open(file, plain(Access::Read)).await.unwrap();
+                let read = vfs.read(opened.handle, 0, 1000).await.unwrap().to_vec();
+                assert_eq!(read, files[name].as_bytes());
+                vfs.release(opened.handle);
+            }
+        }
+    }
+}
+
+/// In any order of requests and answers, each call uses the file of its own directory, and none
+/// waits for ever.
+#[tokio::test(start_paused = true)]
+async fn files_stay_in_their_directories_in_any_order_of_calls() {
+    for seed in seeds(60, 3000) {
+        let remote = Arc::new(MemRemote::new());
+        for dir in ["one", "two"] {
+            remote.put_dir(dir);
+            remote.put_file(&format!("{dir}/mark"), dir);
+        }
+        let link = Arc::new(FaultyRemote::new(remote.clone()));
+        let mut play = Interleave::new(seed);
+        play.client("mount", [link.clone()], async move {
+            let vfs = Vfs::new(link, Config { login: Some((0, 0)), ..Config::default() });
+            let dirs = (look(&vfs, Ino::ROOT, "one").await, look(&vfs, Ino::ROOT, "two").await);
+            let (one, two) = Default::default();
+            let dice = |number| Dice::of_part(seed, "moves", number);
+            let (mut first, mut second, mut third, mut fourth) =
+                (dice(0), dice(1), dice(2), dice(3));
+            tokio::join!(
+                swap(&vfs, &mut first),
+                program(&vfs, dirs.0.ino, &one, &mut second),
+                program(&vfs, dirs.0.ino, &one, &mut third),
+                program(&vfs, dirs.1.ino, &two, &mut fourth),
+            );
+            [("one", one.into_inner()), ("two", two.into_inner())]
+        });
+        let files = play.run(|_| {}).await.remove(0).expect("it was not killed");
+        for (dir, files) in files {
+            let at = ["one", "two"]
+                .into_iter()
+                .find(|at| remote.content(&format!("{at}/mark")) == dir.as_bytes());
+            let at = at.expect("it has one of the names");
+            assert_eq!(remote.names(at).len(), files.len() + 1, "seed {seed}, {dir}");
+            for (name, content) in files {
+                assert_eq!(remote.content(&format!("{at}/{name}")), content.as_bytes());
+            }
+        }
+    }
 }
