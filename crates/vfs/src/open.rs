@@ -341,11 +341,20 @@ impl Vfs {
             opened => opened?,
         };
         let file = self.new_open_file(inode, remote, request, None);
-        let may_have_led_elsewhere = || {
-            let tree = self.tree();
-            place.as_ref().is_none_or(|place| {
-                tree.may_have_led_elsewhere_since(&path, place, ino, first_stamp.seq)
-            })
+        let may_be_other_file = || {
+            let (tree, seq) = (self.tree(), first_stamp.seq);
+            let Some(place) = &place else { return true };
+            if request.access.writes() {
+                return tree.may_have_led_elsewhere_since(&path, place, ino, seq);
+            }
+            // A reader may get the file that is taking the name: no later open uses the pages of an
+            // inode that has lost its name.
+            let Some(present) = tree.path(ino) else { return false };
+            let above = tree.first_name(place.0).zip(path.parent());
+            present != path
+                || above.is_some_and(|(above, dir)| {
+                    tree.may_have_led_elsewhere_since(&dir, &above, place.0, seq)
+                })
         };
         for attempt in 1..=MAX_COMPARISONS {
             let known = inode.state().version();
@@ -359,9 +368,9 @@ impl Vfs {
             if !self.is_still_named(inode, &path, &file, &attr, stamp).await {
                 return Ok(None);
             }
-            if request.access.writes() && may_have_led_elsewhere() {
-                // It may be the file that has the name now; then the write must go through its own
-                // inode.
+            if may_be_other_file() {
+                // Writes must go through the inode of that file, and its content must not fill the
+                // pages of this one.
                 return Ok(None);
             }
             if self.config.page_cache != PageCache::Always

@@ -165,6 +165,24 @@ async fn names_below_a_directory_that_is_being_renamed_are_found() {
     }
 }
 
+/// A6: an open that is overtaken by renames of directories gets its own file, although size and
+/// mtime of the file that has its path now are the same.
+#[tokio::test(start_paused = true)]
+async fn a6_a_file_is_opened_in_its_own_directory() {
+    let Mount { remote, faulty, vfs } = two_directories();
+    put(&remote, "new/f", "OF D");
+    let (dir, _) = (look(&vfs, Ino::ROOT, "d").await, look(&vfs, Ino::ROOT, "new").await);
+    let file = look(&vfs, dir.ino, "f").await;
+    let gate = faulty.hold(Call::Open, 1);
+    let mut opening = Box::pin(vfs.open(file.ino, plain(Access::Read)));
+    assert!(waits(opening.as_mut()).await);
+    rename(&vfs, (Ino::ROOT, "d"), (Ino::ROOT, "old")).await.unwrap();
+    rename(&vfs, (Ino::ROOT, "new"), (Ino::ROOT, "d")).await.unwrap();
+    gate.release();
+    let opened = opening.await.unwrap();
+    assert_eq!(vfs.read(opened.handle, 0, 100).await.unwrap().to_vec(), b"of d");
+}
+
 /// A rename of a directory waits for the changes of names below it, also if it is given up.
 #[tokio::test(start_paused = true)]
 async fn a_rename_of_a_directory_waits_for_changes_below_it() {
