@@ -59,14 +59,18 @@ impl Vfs {
         F: Future<Output = Caller>,
     {
         let file = self.files.get(handle.0)?;
-        let written = file.take_written();
-        let unfinished = Unfinished { file: &file, written };
+        let flushing = async {
+            // The answer to another close may be the error of this one, too.
+            let _alone = file.flushing.lock().await;
+            let written = file.take_written();
+            let unfinished = Unfinished { file: &file, written };
+            let result = self.flush_file(&file, written, &caller).await;
+            std::mem::forget(unfinished);
+            result
+        };
         tokio::select! {
             biased;
-            result = self.flush_file(&file, written, &caller) => {
-                std::mem::forget(unfinished);
-                result
-            }
+            result = flushing => result,
             () = self.abandoned(&file, &caller) => {
                 tracing::debug!(ino = file.inode.ino.0, "a close stopped waiting for its writes");
                 Ok(())
@@ -86,8 +90,8 @@ impl Vfs {
         let closed = match written {
             true => self.flush_to_server(file).await,
             false => {
-                // Another descriptor of this open file may be being closed, or its close was
-                // interrupted, with writes still in flight.
+                // The close of another descriptor of this open file may have been interrupted, with
+                // writes still in flight.
                 file.inode.writes.drained_of(file.number).await;
                 Ok(())
             }

@@ -78,6 +78,8 @@ pub(crate) struct OpenFile {
     pub(crate) readahead: OnceLock<Arc<Readahead>>,
     /// For a file opened with `O_APPEND`: the open file that writes pages back in place.
     pub(crate) in_place: OnceCell<Arc<OpenFile>>,
+    /// Held by a close: those of one open file wait for each other.
+    pub(crate) flushing: tokio::sync::Mutex<()>,
     state: Mutex<FileState>,
     lost_write: Arc<LostWrite>,
     shared: Weak<Shared>,
@@ -529,6 +531,7 @@ impl Vfs {
             fetched,
             readahead: OnceLock::new(),
             in_place: OnceCell::new(),
+            flushing: tokio::sync::Mutex::default(),
             state: Mutex::new(FileState {
                 failures_seen: inode.state().failed_writes().0,
                 ..FileState::default()

@@ -412,6 +412,23 @@ async fn an_error_is_reported_to_a_caller_that_can_use_it() {
     }
 }
 
+/// A3: also if the parent closes the file while the close of the child process waits for the
+/// server's answer.
+#[tokio::test(start_paused = true)]
+async fn a3_a_close_waits_for_the_answer_to_another_close_of_the_open_file() {
+    let mount = mounted().await;
+    mount.write(0, "content").await;
+    mount.faulty.fail_after(Call::Flush, 1, Errno::EDQUOT);
+    let gate = mount.faulty.hold_answer(Call::Flush, 1);
+    let mut child = Box::pin(mount.flush(Caller::Exiting));
+    assert!(timeout(Duration::from_millis(100), child.as_mut()).await.is_err());
+    let mut parent = Box::pin(mount.flush(Caller::Alive));
+    assert!(timeout(Duration::from_millis(100), parent.as_mut()).await.is_err());
+    gate.release();
+    let _ = child.await;
+    assert_eq!(parent.await, Err(Errno::EDQUOT));
+}
+
 /// A3: an error that no caller could use is logged, and shows in the exit code of the mount.
 #[tokio::test(start_paused = true)]
 async fn an_error_that_only_an_exiting_caller_got_is_a_lost_write() {
