@@ -116,6 +116,10 @@ impl Vfs {
                         self.config.kernel_entry.map_or(ttl, |cap| cap.min(ttl)),
                     ));
                 }
+                // The path led elsewhere in each attempt, so the name may exist.
+                Err(Errno::ENOENT) if !tree.path_unchanged_since(parent, seq) => {
+                    return Err(Errno::ESTALE);
+                }
                 Err(error) => return Err(error),
             }
         }

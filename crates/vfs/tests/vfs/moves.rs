@@ -218,9 +218,9 @@ type Files = Mutex<BTreeMap<&'static str, String>>;
 
 const STEPS: usize = 12;
 
-/// Two directories swap their names all the time.
+/// Two directories swap their names: fewer renames in all than a call has attempts.
 async fn swap(vfs: &Vfs, dice: &mut Dice) {
-    for _ in 0..STEPS {
+    for _ in 0..2 {
         for (from, to) in [("one", "t"), ("two", "one"), ("t", "two")] {
             rename(vfs, (Ino::ROOT, from), (Ino::ROOT, to)).await.unwrap();
         }
