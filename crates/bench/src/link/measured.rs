@@ -228,3 +228,26 @@ impl Drop for Talk {
         let _ = self.child.wait();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_counts_no_byte_of_the_warm_up_and_no_time_without_its_bytes() {
+        let (length, warm) = (Duration::from_millis(60), Duration::from_millis(20));
+        // A thousand bytes in a millisecond at the least, since a sleep is never too short; the
+        // first ones come in one piece.
+        let mut pieces = std::iter::once(1_000_000).chain(std::iter::repeat(1_000));
+        let steady = rate(length, warm, |_| {
+            thread::sleep(Duration::from_millis(1));
+            Ok(pieces.next().unwrap_or(0))
+        });
+        let steady = steady.unwrap();
+        assert!(steady > 0.0 && steady <= 1e6, "{steady}");
+        // One that ends before it is warm counts whole.
+        let mut short = [1_000, 5_000, 0].into_iter();
+        assert!(rate(length, warm, |_| Ok(short.next().unwrap_or(0))).unwrap() > 0.0);
+        assert!(rate(length, warm, |_| Err(io::ErrorKind::TimedOut.into())).is_err());
+    }
+}

@@ -12,7 +12,6 @@ use crate::corpus::{self, last_changed};
 use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::measure::{Cache, Unit};
-use crate::results::SubjectInfo;
 use crate::size::Size;
 use crate::subject::Direction;
 
@@ -32,7 +31,7 @@ const CHANGED: &str = "copy/changed";
 /// One file of this number is changed.
 const CHANGED_ONE_IN: usize = 100;
 
-/// Programs that copy everything each time, or cannot copy over an existing tree.
+/// Programs that copy everything each time, or cannot copy over an existing tree, with any options.
 const ALWAYS_ALL: [&str; 5] = ["scp", "sftp", "ftp", "tar", "sshoal-copy:tar"];
 
 impl Workload for Copy {
@@ -82,10 +81,7 @@ impl Workload for Copy {
                     copy_trees(context, direction, sources, "copy/in", last, rsync)
                 });
                 let step = step.with_deadline(DEADLINE_FACTOR);
-                let copies_all = |subject: &SubjectInfo| {
-                    subject.kind == "copy" && ALWAYS_ALL.contains(&subject.name.as_str())
-                };
-                steps.push(step.only_for(move |it| turn == "first" || !copies_all(it)));
+                steps.push(step.only_for(move |it| turn == "first" || !it.is_any_of(&ALWAYS_ALL)));
             }
         }
         steps

@@ -83,7 +83,7 @@ fn step(direction: Direction, cipher: Option<String>) -> Step {
     // A directory that the user has mounted, and programs without ssh, have no choice of cipher.
     let has_ssh = |subject: &SubjectInfo| match subject.kind.as_str() {
         "local" | "target" => false,
-        "copy" => !WITHOUT_SSH.contains(&subject.name.as_str()),
+        "copy" => !subject.is_any_of(&WITHOUT_SSH),
         _ => true,
     };
     let step = Step::new(measure, COPY_FILES, move |context| copy(context, direction));
