@@ -14,6 +14,9 @@ mod ranking;
 mod text;
 mod view;
 
+pub(crate) use document::{Table, row};
+pub(crate) use text::{paragraph, table};
+
 use crate::results::Results;
 
 use view::View;

@@ -207,12 +207,24 @@ impl Server {
         matches!(self.machine, Machine::Private { .. })
     }
 
+    /// What ssh would do, as `ssh -G` prints it.
+    pub(crate) fn settings(&self, executor: &Executor) -> Result<String, Failure> {
+        let mut command = Command::new("ssh");
+        command.arg("-G").args(self.ssh_options(None)).arg(&self.destination);
+        let said = executor.succeed(command, LIMIT)?.output.stdout;
+        Ok(String::from_utf8_lossy(&said).into_owned())
+    }
+
     /// Where it is, by `ssh -G`.
     ///
     /// # Errors
     /// In ssh's own words.
     pub fn endpoint(&self, executor: &Executor) -> Result<Endpoint, Failure> {
-        ask(self.ssh_options(None), &self.destination, executor)
+        let mut endpoint = parse(&self.settings(executor)?, std::env::var_os("HOME"))
+            .ok_or_else(|| Failure::failed("what ssh -G says is not understood"))?;
+        endpoint.keys.retain(|path| path.exists());
+        endpoint.known_hosts.retain(|path| path.exists());
+        Ok(endpoint)
     }
 }
 
@@ -279,22 +291,6 @@ pub struct Endpoint {
     pub known_hosts: Vec<PathBuf>,
     /// The name under which those know the host.
     pub known_as: String,
-}
-
-/// What ssh would do.
-fn ask(
-    options: Vec<OsString>,
-    destination: &str,
-    executor: &Executor,
-) -> Result<Endpoint, Failure> {
-    let mut command = Command::new("ssh");
-    command.arg("-G").args(options).arg(destination);
-    let said = executor.succeed(command, LIMIT)?.output.stdout;
-    let mut endpoint = parse(&String::from_utf8_lossy(&said), std::env::var_os("HOME"))
-        .ok_or_else(|| Failure::failed("what ssh -G says is not understood"))?;
-    endpoint.keys.retain(|path| path.exists());
-    endpoint.known_hosts.retain(|path| path.exists());
-    Ok(endpoint)
 }
 
 /// Lines `keyword value`, keywords in small letters (ssh(1), -G).

@@ -35,7 +35,8 @@ pub(super) fn text(document: &Document) -> String {
     out
 }
 
-fn paragraph(out: &mut String, mark: &str, text: &str) {
+/// Writes wrapped text, its first line behind a mark.
+pub(crate) fn paragraph(out: &mut String, mark: &str, text: &str) {
     let indent = " ".repeat(mark.len());
     let options = textwrap::Options::new(WIDTH).initial_indent(mark).subsequent_indent(&indent);
     for line in textwrap::wrap(&printable(text), options) {
@@ -44,7 +45,7 @@ fn paragraph(out: &mut String, mark: &str, text: &str) {
 }
 
 /// Writes a table; columns that do not fit go to another table below it.
-fn table(out: &mut String, table: &Table) {
+pub(crate) fn table(out: &mut String, table: &Table) {
     let _ = writeln!(out);
     paragraph(out, "", &table.caption);
     let mut first = 0;

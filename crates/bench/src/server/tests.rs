@@ -79,7 +79,9 @@ fn the_second_way_leads_to_the_same_machine_over_another_link() {
     let ways = [server.destination(), second].map(|way| {
         let mut command = Command::new("ssh");
         command.args(server.ssh_options(None)).arg(way).arg("echo $PPID; echo $SSH_CONNECTION");
-        let port = ask(server.ssh_options(None), way, &Executor::new()).unwrap().port;
+        let mut query = Command::new("ssh");
+        query.arg("-G").args(server.ssh_options(None)).arg(way);
+        let port = parse(&said(query), None).unwrap().port;
         (said(command).lines().count(), port)
     });
     assert_eq!((ways[0].0, ways[1].0), (2, 2));
