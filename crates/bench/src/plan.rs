@@ -5,7 +5,6 @@
 mod prepare;
 mod request;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -163,29 +162,6 @@ impl Host {
         let destination = user.map_or_else(|| host.to_owned(), |user| format!("{user}@{host}"));
         let directory = directory.map(str::to_owned);
         Ok(Host { destination, directory, config: None, port: None })
-    }
-
-    /// The configuration for ssh, in `scratch` if one has to be made: what ssh finds first wins,
-    /// so the port stands before all that is included.
-    ///
-    /// # Errors
-    /// When it cannot be written, or the configuration named is not there.
-    fn ssh_config(&self, scratch: &Path) -> Result<Option<PathBuf>, Failure> {
-        let named = match &self.config {
-            Some(file) => Some(file.canonicalize().map_err(|error| {
-                Failure::failed(format!("ssh's configuration {file:?}: {error}"))
-            })?),
-            None => None,
-        };
-        let Some(port) = self.port else { return Ok(named) };
-        let included = match named {
-            Some(file) => format!("Include \"{}\"\n", file.display()),
-            // The user's own, and the system's, which ssh does not read when it is given a file.
-            None => "Include ~/.ssh/config\nMatch all\nInclude /etc/ssh/ssh_config\n".to_owned(),
-        };
-        let file = scratch.join("host-ssh-config");
-        fs::write(&file, format!("Port {port}\n{included}"))?;
-        Ok(Some(file))
     }
 }
 

@@ -15,6 +15,7 @@ mod text;
 mod view;
 
 pub(crate) use document::{Table, row};
+pub(crate) use method::circumstances;
 pub(crate) use text::{paragraph, table};
 
 use crate::results::Results;

@@ -123,13 +123,15 @@ impl Server {
         destination: &str,
         directory: Option<&str>,
         ssh_config: Option<&Path>,
+        port: Option<u16>,
         executor: &Executor,
     ) -> Result<Server, Failure> {
         if destination.is_empty() || destination.starts_with('-') {
             let shown = destination.escape_debug();
             return Err(Failure::failed(format!("'{shown}' is no host")));
         }
-        let options = options_with(ssh_config);
+        let mut options = options_with(ssh_config);
+        options.extend(port.into_iter().flat_map(|it| ["-o".into(), format!("Port={it}").into()]));
         let words = ssh_words(&options, destination);
         let parent = directory.unwrap_or(HOST_DIRECTORY);
         let root = storage::make_remote_root(&words, parent, executor)?;

@@ -35,7 +35,10 @@ pub trait Subject: Send + Sync {
 
     /// Whether it can be measured here: installed, mounted, writable, large enough. Asked before
     /// anything runs; must not block on a dead mount (use the executor).
-    fn check(&self, executor: &Executor) -> Result<(), LeftOut>;
+    fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
+        let _ = executor;
+        Ok(())
+    }
 
     /// Where its files are.
     fn storage(&self) -> &dyn Storage;
@@ -105,8 +108,7 @@ pub enum Access<'a> {
     Directory(&'a Path),
     /// A program that copies files and trees between this machine and the storage.
     Copier(&'a dyn Copier),
-    /// `ssh HOST cat`: the raw stream. With `-` as the local path the command has the data on its
-    /// standard output (pull) or takes them from its standard input (push).
+    /// `ssh HOST cat`: a program that copies, but files only.
     Stream(&'a dyn Copier),
     /// SFTP over ssh with no file system above it. The command that speaks it on stdin and stdout.
     Sftp(&'a dyn Fn() -> Command),

@@ -16,7 +16,6 @@ mod local;
 mod names;
 mod remote;
 mod sftp;
-mod stream;
 mod walk;
 
 use std::fs::File;
@@ -32,6 +31,7 @@ pub use job::{
     Check, Done, Entry, Invocation, Job, NameJob, Operation, Order, Target, Transfer, Until,
 };
 pub(crate) use latencies::Latencies;
+pub(crate) use sftp::Connection;
 pub use walk::Walk;
 
 /// The hidden subcommand of the program that calls [`main`].
@@ -139,10 +139,6 @@ fn perform(transfer: &Transfer, action: Action) -> Result<Done, Failure> {
     match (&transfer.target, action) {
         (Target::Path(path), action) => local::run(path, transfer, action),
         (Target::Sftp { ssh, path }, action) => remote::run(ssh, path, transfer, action),
-        (Target::Stream { ssh }, Action::Read(checker)) => stream::read(ssh, transfer, checker),
-        (Target::Stream { ssh }, Action::Write { content, .. }) => {
-            stream::write(ssh, transfer, &content)
-        }
     }
 }
 

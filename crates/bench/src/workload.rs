@@ -88,7 +88,6 @@ pub trait Workload: Send + Sync {
 /// Kinds of access, by what a step needs.
 const DIRECTORY: &[AccessKind] = &[AccessKind::Directory];
 const OPEN_FILES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Sftp];
-const SEQUENTIAL: &[AccessKind] = &[AccessKind::Directory, AccessKind::Sftp, AccessKind::Stream];
 const COPY_FILES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Copier, AccessKind::Stream];
 const COPY_TREES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Copier];
 

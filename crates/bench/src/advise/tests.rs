@@ -50,7 +50,7 @@ fn advice_on_a_host_that_has_one_cipher_and_no_compression() {
     let dir = tempfile::tempdir().unwrap();
     let executor = Executor::new();
     let at = dir.path().to_str();
-    let server = Server::host("testhost", at, Some(&sshd.config_path()), &executor).unwrap();
+    let server = Server::host("testhost", at, Some(&sshd.config_path()), None, &executor).unwrap();
     let findings = advise(&server, &executor, &mut |_| (), LITTLE).unwrap().findings;
     let names: Vec<&str> = findings.ciphers.iter().map(|it| it.name.as_str()).collect();
     assert_eq!(names, ["aes128-ctr"]);

@@ -106,9 +106,12 @@ pub fn start_server(
         Some(host) => {
             progress.prepare("connecting to the host");
             let start = || {
-                let config = host.ssh_config(scratch)?;
-                let directory = host.directory.as_deref();
-                Server::host(&host.destination, directory, config.as_deref(), executor)
+                let config = host.config.as_ref().map(|file| {
+                    let failed = |error| format!("ssh's configuration {file:?}: {error}");
+                    file.canonicalize().map_err(|error| Failure::failed(failed(error)))
+                });
+                let (config, directory) = (config.transpose()?, host.directory.as_deref());
+                Server::host(&host.destination, directory, config.as_deref(), host.port, executor)
             };
             (format!("host '{}'", host.destination.escape_debug()), start())
         }

@@ -9,7 +9,6 @@
 //! 4. When it returns there is no session.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Instant;
 
 use crate::failure::Failure;
@@ -17,7 +16,7 @@ use crate::measure::{Cache, Measure};
 use crate::progress::Progress;
 use crate::results::Measured;
 use crate::step::StepContext;
-use crate::subject::{Access, AccessKind, Session, Tuning};
+use crate::subject::{AccessKind, Session, Tuning};
 use crate::workload::Step;
 
 use super::result_log::{ResultLog, as_it_was};
@@ -185,7 +184,6 @@ impl Trial<'_> {
             *measure = as_it_was(measure);
         }
         let deadline = Instant::now() + self.run.plan.deadline.mul_f64(step.deadline_factor);
-        self.await_answer(session, deadline)?;
         let scratch =
             tempfile::Builder::new().prefix("step-").tempdir_in(self.run.plan.scratch.path())?;
         let mut context = StepContext {
@@ -200,17 +198,6 @@ impl Trial<'_> {
             server_usage: self.run.plan.server_usage.as_ref(),
         };
         step.run(&mut context)
-    }
-
-    /// Waits until a file system answers. Some are in the table of mounts before they have a
-    /// connection, and what that takes is not the step's.
-    fn await_answer(&self, session: &dyn Session, deadline: Instant) -> Result<(), Failure> {
-        let Access::Directory(dir) = session.access() else { return Ok(()) };
-        let mut command = Command::new("stat");
-        command.arg("--").arg(dir);
-        let limit = deadline.saturating_duration_since(Instant::now());
-        self.run.executor.succeed(command, limit)?;
-        Ok(())
     }
 
     /// After a failure: a session that may be broken is of no use to the next step.

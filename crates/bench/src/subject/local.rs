@@ -15,7 +15,7 @@ use rustix::fs::{Advice, fadvise, statfs};
 use crate::corpus::tree::files;
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::results::{LeftOut, SubjectInfo};
+use crate::results::SubjectInfo;
 use crate::storage::{Directory, Storage};
 use crate::subject::{Access, Session, Subject, Tuning};
 
@@ -43,10 +43,6 @@ impl Local {
 impl Subject for Local {
     fn info(&self) -> SubjectInfo {
         SubjectInfo::new(&self.name, "local", "a directory of the local disk")
-    }
-
-    fn check(&self, _: &Executor) -> Result<(), LeftOut> {
-        Ok(())
     }
 
     fn storage(&self) -> &dyn Storage {

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::executor::{Executor, find_program};
+use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::Server;
@@ -31,30 +31,11 @@ const REMOVE_LIMIT: Duration = Duration::from_secs(120);
 /// Longest time to write and drop all caches.
 const DROP_LIMIT: Duration = Duration::from_secs(120);
 
-/// Programs of the workloads. Dropping all caches drops them too, and that the next step has to load
-/// its program from the disk is not the target's fault.
-const PROGRAMS: [&str; 17] = [
-    "sh",
-    "cat",
-    "tar",
-    "wc",
-    "ls",
-    "find",
-    "du",
-    "grep",
-    "rsync",
-    "cp",
-    "mkdir",
-    "rm",
-    "stat",
-    "sha256sum",
-    "fio",
-    "make",
-    "ld",
-];
-
-/// Loads the compiler proper and the assembler, which `gcc --version` does not run.
-const COMPILE: &str = "gcc -O2 -x c -c -o /dev/null /dev/null";
+/// Loads the programs of the workloads with their libraries, and what `gcc --version` does not run.
+/// Dropping all caches drops them too, and that the next step has to load its program from the disk
+/// is not the target's fault.
+const WARM: &str = "for program in sh cat tar wc ls find du grep rsync cp mkdir rm stat sha256sum \
+    fio make ld; do $program --version; done; gcc -O2 -x c -c -o /dev/null /dev/null";
 
 /// All caches of the machine are dropped: there is no other way to make a mount of the kernel's
 /// forget. It needs root.
@@ -141,11 +122,6 @@ impl Subject for Target {
         SubjectInfo { version: shown(kind), ..SubjectInfo::new(&self.name, "target", command) }
     }
 
-    fn check(&self, _: &Executor) -> Result<(), LeftOut> {
-        // It was, when it was made.
-        Ok(())
-    }
-
     fn storage(&self) -> &dyn Storage {
         &self.storage
     }
@@ -191,7 +167,9 @@ impl Session for TargetSession {
             // In most containers root may not.
             return Ok(false);
         }
-        warm_programs(executor);
+        let mut warm = Command::new("sh");
+        warm.args(["-c", WARM]);
+        let _ = executor.run(warm, LOOK_LIMIT);
         if let Some(server) = &self.server
             && server.is_private()
         {
@@ -199,18 +177,6 @@ impl Session for TargetSession {
         }
         Ok(true)
     }
-}
-
-/// Loads the programs of the workloads with their libraries.
-fn warm_programs(executor: &Executor) {
-    for program in PROGRAMS.iter().filter_map(|name| find_program(*name)) {
-        let mut command = Command::new(program);
-        command.arg("--version");
-        let _ = executor.run(command, LOOK_LIMIT);
-    }
-    let mut compile = Command::new("sh");
-    compile.args(["-c", COMPILE]);
-    let _ = executor.run(compile, LOOK_LIMIT);
 }
 
 #[cfg(test)]

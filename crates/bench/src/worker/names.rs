@@ -39,7 +39,6 @@ pub(super) fn run(job: &NameJob) -> Result<Done, Failure> {
     let (mut side, directory) = match &job.target {
         Target::Path(path) => (Side::Local, path),
         Target::Sftp { ssh, path } => (Side::Remote(Sftp::connect(ssh)?), path),
-        Target::Stream { .. } => return Err(Failure::failed("a stream has no names")),
     };
     if job.make_directory {
         let made = side.perform(&Operation::Mkdir, directory, &Details::default());

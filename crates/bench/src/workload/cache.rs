@@ -17,7 +17,7 @@ use crate::size::Size;
 use crate::step::StepContext;
 use crate::storage::SCRIPT_LIMIT;
 use crate::subject::Access;
-use crate::worker::{Check, Job, Order, Transfer, Until};
+use crate::worker::{Check, Job, Transfer, Until};
 
 use super::copy::make_trees;
 use super::copying::Expected;
@@ -206,9 +206,8 @@ enum Reads {
     Random,
 }
 
-/// Bytes of a sequential and of a random read.
+/// Bytes of a sequential read.
 const SEQUENTIAL_BYTES: u32 = 128 << 10;
-const RANDOM_BYTES: u32 = 4096;
 
 /// Random reads at most.
 const RANDOM_READS: u64 = 20_000;
@@ -218,19 +217,13 @@ fn read_large(
     reads: Reads,
     unit: Unit,
 ) -> Result<Measured, Failure> {
-    let seconds = context.size.random_seconds;
-    let (record_bytes, order, until) = match reads {
-        Reads::Random => (
-            RANDOM_BYTES,
-            Order::Random { seed: context.seed },
-            Until::Within { operations: RANDOM_READS, seconds },
-        ),
-        Reads::First | Reads::Remounted => (SEQUENTIAL_BYTES, Order::Sequential, Until::Pass),
+    let size = context.size;
+    let (target, bytes) = (shown(context, Path::new(LARGE))?, size.random_file_bytes);
+    let until = Until::Within { operations: RANDOM_READS, seconds: size.random_seconds };
+    let transfer = match reads {
+        Reads::Random => Transfer::at_random(target, bytes, context.seed, until),
+        Reads::First | Reads::Remounted => Transfer::pass(target, bytes, SEQUENTIAL_BYTES),
     };
-    let target = shown(context, Path::new(LARGE))?;
-    let file_bytes = context.size.random_file_bytes;
-    let transfer =
-        Transfer { target, file_bytes, record_bytes, order, until, depth: 1, direct: false };
     let job = Job::Read { transfer, check: Check::Content { seed: LARGE_SEED } };
     let measured = timed(context, &job)?.1;
     if reads == Reads::First {

@@ -51,57 +51,37 @@ type Body = fn(&mut StepContext<'_>, Shape) -> Result<Measured, Failure>;
 #[derive(Debug)]
 pub struct Fio;
 
-/// The two shapes of the jobs.
+/// The shape of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
-    /// 128 KiB in sequence, depth 4.
-    Sequential,
-    /// 4 KiB at random, depth 32.
-    Random,
+struct Shape {
+    /// In front of the direction, in fio's `--rw`.
+    prefix: &'static str,
+    record_bytes: u32,
+    depth: u32,
+    unit: Unit,
 }
 
+const SEQUENTIAL: Shape =
+    Shape { prefix: "", record_bytes: 128 << 10, depth: 4, unit: Unit::BytesPerSecond };
+const RANDOM: Shape =
+    Shape { prefix: "rand", record_bytes: 4 << 10, depth: 32, unit: Unit::PerSecond };
+
 impl Shape {
-    fn record_bytes(self) -> u32 {
-        match self {
-            Shape::Sequential => 128 << 10,
-            Shape::Random => 4 << 10,
-        }
-    }
-
-    fn depth(self) -> u32 {
-        match self {
-            Shape::Sequential => 4,
-            Shape::Random => 32,
-        }
-    }
-
-    fn unit(self) -> Unit {
-        match self {
-            Shape::Sequential => Unit::BytesPerSecond,
-            Shape::Random => Unit::PerSecond,
-        }
-    }
-
     /// A job of this shape for our generator.
     fn transfer(self, context: &StepContext<'_>, target: Target, until: Until) -> Transfer {
-        let order = match self {
-            Shape::Sequential => Order::Sequential,
-            Shape::Random => Order::Random { seed: context.seed },
+        let bytes = context.size.random_file_bytes;
+        let transfer = match self.unit {
+            Unit::BytesPerSecond => {
+                Transfer { until, ..Transfer::pass(target, bytes, self.record_bytes) }
+            }
+            _ => Transfer::at_random(target, bytes, context.seed, until),
         };
-        Transfer {
-            target,
-            file_bytes: context.size.random_file_bytes,
-            record_bytes: self.record_bytes(),
-            order,
-            until,
-            depth: self.depth(),
-            direct: true,
-        }
+        Transfer { depth: self.depth, direct: true, ..transfer }
     }
 
     /// The number of 4 KiB blocks that `writes` writes change.
     fn changed_blocks(self, file_bytes: u64, writes: u64) -> u64 {
-        let written = writes.saturating_mul(self.record_bytes().into());
+        let written = writes.saturating_mul(self.record_bytes.into());
         written.min(file_bytes) / 4096
     }
 }
@@ -140,24 +120,23 @@ impl Workload for Fio {
     fn steps(&self, _size: &Size) -> Vec<Step> {
         let step = |id, title, shape: Shape, body: Body| {
             let title = format!("fio: {title}");
-            let measure = measure("fio", id, &title, shape.unit(), Cache::Direct);
+            let measure = measure("fio", id, &title, shape.unit, Cache::Direct);
             let step = Step::new(measure, OPEN_FILES, move |context| body(context, shape));
             step.with_deadline(DEADLINE_FACTOR)
         };
-        let (sequential, random) = (Shape::Sequential, Shape::Random);
         vec![
-            step("read", "sequential read, 128 KiB, depth 4, direct", sequential, read),
+            step("read", "sequential read, 128 KiB, depth 4, direct", SEQUENTIAL, read),
             step(
                 "write",
                 "sequential write, 128 KiB, depth 4, direct, fsync at the end",
-                sequential,
+                SEQUENTIAL,
                 write,
             ),
-            step("randread", "random read, 4 KiB, depth 32, direct", random, read),
+            step("randread", "random read, 4 KiB, depth 32, direct", RANDOM, read),
             step(
                 "randwrite",
                 "random write, 4 KiB, depth 32, direct, fsync at the end",
-                random,
+                RANDOM,
                 write,
             ),
         ]
@@ -179,7 +158,7 @@ fn read(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured, Failure
         let transfer = shape.transfer(context, target, until);
         timed(context, &Job::Read { transfer, check })?.1
     };
-    valued(measured, shape.unit())
+    valued(measured, shape.unit)
 }
 
 /// A job overwrites data of earlier jobs, so the content of the file is not known. Known is which
@@ -205,7 +184,7 @@ fn write(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured, Failur
         // The next step must not find writes in flight.
         context.settle(&mut Measured::default())?;
     }
-    valued(Measured { verified: true, ..measured }, shape.unit())
+    valued(Measured { verified: true, ..measured }, shape.unit)
 }
 
 /// The seed of content that was in no file before.
@@ -222,15 +201,8 @@ fn read_blocks(context: &mut StepContext<'_>, check: Check) -> Result<(), Failur
         Target::Sftp { .. } => (0, 32),
         _ => (BLOCKS_BYTES, 1),
     };
-    let transfer = Transfer {
-        target,
-        file_bytes: context.size.random_file_bytes,
-        record_bytes,
-        order: Order::Sequential,
-        until: Until::Pass,
-        depth,
-        direct: false,
-    };
+    let bytes = context.size.random_file_bytes;
+    let transfer = Transfer { depth, ..Transfer::pass(target, bytes, record_bytes) };
     aside(context, &Job::Read { transfer, check }).map(drop)
 }
 

@@ -42,8 +42,8 @@ pub(super) fn timed(context: &mut StepContext<'_>, job: &Job) -> Result<(Done, M
     let done = worker::report(&output.stdout)?;
     let client = match context.access() {
         // Its process is the client; logging in is no part of what is measured.
-        Access::Sftp(_) | Access::Stream(_) => account::since(&done.before, &measured.client),
-        Access::Directory(_) | Access::Copier(_) => measured.client,
+        Access::Sftp(_) => account::since(&done.before, &measured.client),
+        _ => measured.client,
     };
     let measured = Measured {
         seconds: done.seconds,

@@ -15,7 +15,7 @@ use crate::size::Size;
 use crate::step::StepContext;
 use crate::storage::Storage;
 use crate::subject::Access;
-use crate::worker::{Check, Entry, Job, Operation, Order, Transfer, Until};
+use crate::worker::{Check, Entry, Job, Operation, Transfer, Until};
 
 use super::copying::fresh;
 use super::generator::{shown, timed, valued};
@@ -175,15 +175,9 @@ fn list(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
 fn read(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
     let size = context.size;
     let operations = size.latency_operations.into();
-    let transfer = Transfer {
-        target: shown(context, Path::new(LARGE))?,
-        file_bytes: large_bytes(size),
-        record_bytes: 4096,
-        order: Order::Random { seed: context.seed },
-        until: Until::Within { operations, seconds: time_limit(size) },
-        depth: 1,
-        direct: false,
-    };
+    let until = Until::Within { operations, seconds: time_limit(size) };
+    let target = shown(context, Path::new(LARGE))?;
+    let transfer = Transfer::at_random(target, large_bytes(size), context.seed, until);
     let job = Job::Read { transfer, check: Check::Content { seed: SEED } };
     Ok(timed(context, &job)?.1)
 }

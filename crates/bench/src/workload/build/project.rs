@@ -48,21 +48,8 @@ pub(super) enum Way {
 }
 
 /// Variables by which the user's `make` and compiler could build something else.
-const FOREIGN: [&str; 13] = [
-    "MAKEFLAGS",
-    "MFLAGS",
-    "MAKELEVEL",
-    "ARCH",
-    "CROSS_COMPILE",
-    "KCFLAGS",
-    "KBUILD_OUTPUT",
-    "O",
-    "CC",
-    "CFLAGS",
-    "CPPFLAGS",
-    "LDFLAGS",
-    "CCACHE_DIR",
-];
+const FOREIGN: &str = "MAKEFLAGS MFLAGS MAKELEVEL ARCH CROSS_COMPILE KCFLAGS KBUILD_OUTPUT O CC \
+    CFLAGS CPPFLAGS LDFLAGS CCACHE_DIR";
 
 const GENERATED_SCRIPT: &str = r#"make -s -j2 -C "$2" -f "$1/Makefile" SOURCE="$1""#;
 
@@ -164,7 +151,7 @@ impl Project {
             Project::Own { way: Way::Cmake, .. } => script(CMAKE_SCRIPT, &places),
             Project::Own { way: Way::Configure, .. } => script(CONFIGURE_SCRIPT, &places),
         };
-        for name in FOREIGN {
+        for name in FOREIGN.split(' ') {
             command.env_remove(name);
         }
         // What a compiler that is ended leaves behind goes with the objects.
@@ -184,30 +171,9 @@ const KERNEL_BYTES: u64 = 200 << 20;
 
 /// What a build of `lib/ kernel/ fs/` looks at, apart from all `Kconfig` files, which it reads
 /// too; of the whole it is a sixth.
-const PARTS: [&str; 22] = [
-    "Makefile",
-    "Kbuild",
-    "Kconfig",
-    "arch/Kconfig",
-    "block",
-    "fs",
-    "include",
-    "init",
-    "io_uring",
-    "kernel",
-    "lib",
-    "mm",
-    "scripts",
-    "security",
-    "tools/arch",
-    "tools/build",
-    "tools/include",
-    "tools/lib/str_error_r.c",
-    "tools/lib/string.c",
-    "tools/lib/subcmd",
-    "tools/objtool",
-    "tools/scripts",
-];
+const PARTS: &str = "Makefile Kbuild Kconfig arch/Kconfig block fs include init io_uring kernel lib \
+    mm scripts security tools/arch tools/build tools/include tools/lib/str_error_r.c \
+    tools/lib/string.c tools/lib/subcmd tools/objtool tools/scripts";
 
 /// Two builds give the same bytes, and no program looks for a repository above the sources.
 const ENVIRONMENT: [(&str, &str); 4] = [
@@ -256,7 +222,7 @@ fn unpack_kernel(to: &Path, executor: &Executor) -> Result<(), Failure> {
 tar -C "$to" --strip-components=1 --no-same-owner --wildcards -xJf "$archive" "$@""#,
         &[to, Path::new(ARCHIVE)],
     );
-    unpack.args(PARTS.map(|part| format!("{KERNEL}/{part}")));
+    unpack.args(PARTS.split(' ').map(|part| format!("{KERNEL}/{part}")));
     unpack.args(architecture().map(|name| format!("{KERNEL}/arch/{name}")));
     unpack.arg(format!("{KERNEL}/*/Kconfig*"));
     executor.succeed(unpack, SCRIPT_LIMIT)?;

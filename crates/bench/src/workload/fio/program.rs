@@ -36,16 +36,13 @@ fn common(
     direction: Direction,
     file_bytes: u64,
 ) -> Result<Command, Failure> {
-    let kind = match (shape, direction) {
-        (Shape::Sequential, Direction::Read) => "read",
-        (Shape::Sequential, Direction::Write) => "write",
-        (Shape::Random, Direction::Read) => "randread",
-        (Shape::Random, Direction::Write) => "randwrite",
-    };
+    let direction = if direction == Direction::Read { "read" } else { "write" };
     let mut fio = program("fio");
     fio.args(["--name=bench", "--ioengine=libaio", "--direct=1", "--fallocate=none"]);
-    fio.arg(file_name(path)?).arg(format!("--rw={kind}")).arg(format!("--size={file_bytes}"));
-    fio.arg(format!("--bs={}", shape.record_bytes())).arg(format!("--iodepth={}", shape.depth()));
+    fio.arg(file_name(path)?)
+        .arg(format!("--rw={}{direction}", shape.prefix))
+        .arg(format!("--size={file_bytes}"));
+    fio.arg(format!("--bs={}", shape.record_bytes)).arg(format!("--iodepth={}", shape.depth));
     Ok(fio)
 }
 
@@ -75,7 +72,7 @@ pub(super) fn verified_writes(
     shape: Shape,
     records: u64,
 ) -> Result<(), Failure> {
-    let bytes = (records * u64::from(shape.record_bytes())).min(context.size.random_file_bytes);
+    let bytes = (records * u64::from(shape.record_bytes)).min(context.size.random_file_bytes);
     let mut fio = common(path, shape, Direction::Write, context.size.random_file_bytes)?;
     fio.args(["--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--verify_dump=0"]);
     // It would leave a file in the directory in which it runs.
