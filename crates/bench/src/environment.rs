@@ -45,7 +45,7 @@ const PROGRAMS: [(&str, &str); 16] = [
 /// Versions are those of the installed programs that a run may use; subjects add their own.
 pub fn gather(scratch: &Path, server: &Server, executor: &Executor) -> Environment {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let mounts = mount_table::Table::open().and_then(|mut table| table.read()).unwrap_or_default();
+    let mounts = mountinfo::all().unwrap_or_default();
     let kind = |path: &Path| {
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         mount_table::holding(&mounts, &path)

@@ -296,10 +296,9 @@ pub fn last_words(bytes: &[u8]) -> String {
     let lines: Vec<&str> =
         text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     let last = &lines[lines.len().saturating_sub(LINES)..];
-    let printable = |line: &&str| -> String {
-        let escape =
-            |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
-        line.chars().take(CHARACTERS).map(escape).collect()
+    let printable = |line: &&str| {
+        let line: String = line.chars().take(CHARACTERS).collect();
+        base::printable(line.as_bytes())
     };
     last.iter().map(printable).collect::<Vec<_>>().join("\n")
 }

@@ -38,15 +38,7 @@ pub fn text(results: &Results) -> String {
     text::text(&document::document(&View::of(results)))
 }
 
-/// Text from outside, safe for a terminal: control characters as escapes.
+/// Text from outside, safe for a terminal (see [`base::printable()`]).
 pub fn printable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for char in text.chars() {
-        if char.is_control() {
-            out.extend(char.escape_default());
-        } else {
-            out.push(char);
-        }
-    }
-    out
+    base::printable(text.as_bytes())
 }

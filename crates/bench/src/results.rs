@@ -160,6 +160,18 @@ pub struct LeftOut {
     pub remedy: Option<String>,
 }
 
+impl LeftOut {
+    /// One that nothing can be done about.
+    pub fn new(name: impl Into<String>, why: impl Into<String>) -> LeftOut {
+        LeftOut { name: name.into(), why: why.into(), remedy: None }
+    }
+
+    /// With what to do about it.
+    pub fn with_remedy(self, remedy: impl Into<String>) -> LeftOut {
+        LeftOut { remedy: Some(remedy.into()), ..self }
+    }
+}
+
 /// One measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {

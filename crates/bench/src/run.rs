@@ -11,6 +11,8 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
 use crate::advise::Advice;
 use crate::executor::Executor;
 use crate::failure::Failure;
@@ -83,7 +85,7 @@ impl<'a> Run<'a> {
             progress.prepare(&format!("preparing {}", workload.name()));
             if let Err(failure) = workload.make(&plan.size, &corpus, executor) {
                 interrupted(executor)?;
-                log.leave_out(left_out(workload.name().to_owned(), &failure));
+                log.leave_out(LeftOut::new(workload.name(), failure.to_string()));
                 continue;
             }
             let laid_out = lay_out(plan, workload, &corpus, executor, log)?;
@@ -97,12 +99,11 @@ impl<'a> Run<'a> {
     /// Tells book and display what is to come.
     fn announce(&self, log: &mut ResultLog, progress: &mut Progress) {
         for ready in &self.works {
-            for (number, step) in ready.steps.iter().enumerate() {
+            for step in &ready.steps {
                 log.expect(step.measure.clone());
                 for &subject in &self.turns {
                     if ready.laid_out[subject] && step.concerns(log.subject(subject)) {
-                        let step = (ready.workload.name(), number);
-                        progress.expect(subject, step, self.plan.settings.rounds);
+                        progress.expect(self.plan.settings.rounds);
                     }
                 }
             }
@@ -179,7 +180,7 @@ fn lay_out(
                 interrupted(executor)?;
                 if let Err(failure) = &done {
                     let what = format!("{} on {}", workload.name(), storage.name());
-                    log.leave_out(left_out(what, failure));
+                    log.leave_out(LeftOut::new(what, failure.to_string()));
                 }
                 places.push((storage.name(), done.is_ok()));
                 done.is_ok()
@@ -188,10 +189,6 @@ fn lay_out(
         laid_out.push(good);
     }
     Ok(laid_out)
-}
-
-fn left_out(name: String, failure: &Failure) -> LeftOut {
-    LeftOut { name, why: failure.to_string(), remedy: None }
 }
 
 fn interrupted(executor: &Executor) -> Result<(), Failure> {
@@ -250,9 +247,7 @@ impl Files {
     /// # Errors
     /// Of the file system.
     pub fn keep(&self, results: &Results) -> io::Result<()> {
-        let mut json = serde_json::to_vec_pretty(results)?;
-        json.push(b'\n');
-        self.replace("results.json", &json)
+        self.replace_json("results.json", results)
     }
 
     /// All of them; their paths.
@@ -272,11 +267,12 @@ impl Files {
     /// # Errors
     /// Of the file system.
     pub fn write_advice(&self, advice: &Advice) -> io::Result<PathBuf> {
-        const NAME: &str = "advice.json";
-        let mut json = serde_json::to_vec_pretty(advice)?;
-        json.push(b'\n');
-        self.replace(NAME, &json)?;
-        Ok(self.dir.join(NAME))
+        self.replace_json("advice.json", advice)?;
+        Ok(self.dir.join("advice.json"))
+    }
+
+    fn replace_json(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
+        self.replace(name, &[&serde_json::to_vec_pretty(value)?, &b"\n"[..]].concat())
     }
 
     fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {

@@ -19,12 +19,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use sandbox::link::{Link, LinkOptions};
-use sandbox::sshd::{Options, SftpServer, Sshd};
+use sandbox::sshd::{Options, Sshd};
 
 use crate::account;
 use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::link::{self, LinkSpec};
+use crate::quoting::shown;
 use crate::results::{LinkReport, Usage};
 use crate::storage::{self, Directory, Storage};
 
@@ -41,15 +42,6 @@ const HOST_DIRECTORY: &str = "/tmp";
 
 /// Longest time to remove the run's directory on a host.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(120);
-
-/// Places where distributions have `sftp-server`: Debian, Fedora, Arch, openSUSE, Alpine.
-const SFTP_SERVERS: [&str; 5] = [
-    "/usr/lib/openssh/sftp-server",
-    "/usr/libexec/openssh/sftp-server",
-    "/usr/lib/ssh/sftp-server",
-    "/usr/libexec/ssh/sftp-server",
-    "/usr/libexec/sftp-server",
-];
 
 /// A server and the directory on it in which the run may write. Dropping it ends it.
 pub struct Server {
@@ -76,12 +68,9 @@ impl Server {
     /// When sshd cannot be started; its words are in the failure.
     pub fn private(link: &LinkSpec, scratch: &Path) -> Result<Server, Failure> {
         let root = scratch.join("server");
-        fs::create_dir(&root).map_err(|error| {
-            let root = root.display().to_string();
-            Failure::failed(format!("cannot make {}: {error}", root.escape_debug()))
-        })?;
-        let options =
-            Options { alias: ALIAS.to_owned(), sftp_server: sftp_server(), ..Options::default() };
+        fs::create_dir(&root)
+            .map_err(|error| Failure::failed(format!("cannot make {}: {error}", shown(&root))))?;
+        let options = Options { alias: ALIAS.to_owned(), ..Options::default() };
         let sshd = Sshd::start(options).map_err(|error| {
             let hint = "it needs openssh-server and openssh-client";
             Failure::failed(format!("cannot start a private sshd: {error} ({hint})"))
@@ -127,8 +116,7 @@ impl Server {
         executor: &Executor,
     ) -> Result<Server, Failure> {
         if destination.is_empty() || destination.starts_with('-') {
-            let shown = destination.escape_debug();
-            return Err(Failure::failed(format!("'{shown}' is no host")));
+            return Err(Failure::failed(format!("'{}' is no host", shown(destination))));
         }
         let mut options = options_with(ssh_config);
         options.extend(port.into_iter().flat_map(|it| ["-o".into(), format!("Port={it}").into()]));
@@ -239,11 +227,6 @@ impl Drop for Server {
             let _ = storage::remove_remote_root(&words, root, REMOVAL_LIMIT, executor);
         }
     }
-}
-
-fn sftp_server() -> SftpServer {
-    let found = SFTP_SERVERS.iter().map(PathBuf::from).find(|path| path.exists());
-    found.map_or(SftpServer::Internal, SftpServer::External)
 }
 
 /// Options of all ssh programs of a run.

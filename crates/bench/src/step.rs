@@ -40,6 +40,17 @@ impl StepContext<'_> {
         self.session.access()
     }
 
+    /// The directory that the subject shows.
+    ///
+    /// # Errors
+    /// When it is no file system.
+    pub fn directory(&self) -> Result<&Path, Failure> {
+        match self.access() {
+            Access::Directory(dir) => Ok(dir),
+            _ => Err(Failure::failed("it has no directory")),
+        }
+    }
+
     /// Runs a program as what is measured: usage of the client's and the server's processes is
     /// taken before and after. Value, bytes and operations are the step's to fill in; `seconds`,
     /// and all usages are filled.

@@ -16,6 +16,7 @@ use std::time::Duration;
 use crate::corpus;
 use crate::executor::{Executor, Program, Ran};
 use crate::failure::Failure;
+use crate::quoting::shown;
 
 /// Longest time for one errand, a big file through a slow link.
 pub const SCRIPT_LIMIT: Duration = Duration::from_secs(1800);
@@ -119,8 +120,7 @@ impl Directory {
     fn at(&self, path: &Path) -> Result<PathBuf, Failure> {
         let below = |part| matches!(part, Component::Normal(_) | Component::CurDir);
         if !path.components().all(below) {
-            let path = path.display().to_string();
-            let why = format!("{} is not a path below {}", path.escape_debug(), self.name);
+            let why = format!("{} is not a path below {}", shown(path), self.name);
             return Err(Failure::failed(why));
         }
         Ok(self.root.join(path))
@@ -211,8 +211,7 @@ impl Storage for Directory {
 }
 
 fn cannot_read(path: &Path, error: &std::io::Error) -> Failure {
-    let path = path.display().to_string();
-    Failure::failed(format!("cannot read {}: {error}", path.escape_debug()))
+    Failure::failed(format!("cannot read {}: {error}", shown(path)))
 }
 
 /// Makes a directory of its own below `parent` on the machine that `ssh` leads to; returns its

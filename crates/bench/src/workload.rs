@@ -176,11 +176,8 @@ fn check_installed(name: &str, programs: &[(&str, &str)]) -> Result<(), LeftOut>
         return Ok(());
     }
     let (programs, packages): (Vec<&str>, Vec<&str>) = missing.into_iter().copied().unzip();
-    Err(LeftOut {
-        name: name.to_owned(),
-        why: format!("not installed: {}", programs.join(", ")),
-        remedy: Some(format!("install {}", packages.join(" "))),
-    })
+    let left_out = LeftOut::new(name, format!("not installed: {}", programs.join(", ")));
+    Err(left_out.with_remedy(format!("install {}", packages.join(" "))))
 }
 
 /// A program of this machine, in the C locale.

@@ -153,10 +153,9 @@ pub(super) fn understand(request: &Request) -> Result<Wanted, Refusal> {
     let mut commands = Vec::new();
     for (name, line) in &request.commands {
         let words = shlex::split(line).filter(|words| !words.is_empty());
-        let words = words.ok_or_else(|| LeftOut {
-            name: name.clone(),
-            why: format!("not a command line: {}", line.escape_debug()),
-            remedy: Some("a quote has to be closed".to_owned()),
+        let words = words.ok_or_else(|| {
+            LeftOut::new(name, format!("not a command line: {}", line.escape_debug()))
+                .with_remedy("a quote has to be closed")
         })?;
         commands.push((name.clone(), words));
     }
@@ -329,11 +328,9 @@ pub(super) fn check_space<'a>(
             in_scratch += in_place;
             continue;
         }
-        let free = storage.free_bytes().map_err(|failure| LeftOut {
-            name: storage.name().to_owned(),
-            why: format!("its free space is not known: {failure}"),
-            remedy: None,
-        })?;
+        let unknown = |why| format!("its free space is not known: {why}");
+        let free = storage.free_bytes();
+        let free = free.map_err(|why| LeftOut::new(storage.name(), unknown(why)))?;
         require(storage.name(), free, in_place)?;
     }
     let stat = rustix::fs::statvfs(scratch).map_err(io::Error::from);

@@ -83,7 +83,7 @@ impl Trial<'_> {
     ) -> Result<Ending, Failure> {
         let mut state = State { given_up, ..State::default() };
         let mut started = false;
-        for (number, step) in self.ready.steps.iter().enumerate() {
+        for step in &self.ready.steps {
             let mut measure = step.measure.clone();
             progress.begin(
                 log.subject_name(self.subject),
@@ -96,8 +96,14 @@ impl Trial<'_> {
                 self.close(&mut state, log);
                 return Err(Failure::Interrupted);
             }
-            progress.done(self.subject, (self.ready.workload.name(), number), outcome.as_ref());
-            let Some(outcome) = outcome else { continue };
+            let Some(outcome) = outcome else {
+                // It was expected if nothing but the session could show it.
+                if self.round == 0 && step.concerns(log.subject(self.subject)) {
+                    progress.drop_expected(self.run.plan.settings.rounds);
+                }
+                continue;
+            };
+            progress.done(&outcome);
             state.stumbled = outcome.is_err();
             if let Err(failure) = &outcome {
                 progress.failed(log.subject_name(self.subject), &measure.id, failure);

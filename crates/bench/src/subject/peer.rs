@@ -103,10 +103,7 @@ impl Subject for Peer {
 
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
         let name = &self.name;
-        let left_out = |why: &str, remedy: &str| {
-            let (why, remedy) = (why.to_owned(), Some(remedy.to_owned()));
-            Err(LeftOut { name: name.clone(), why, remedy })
-        };
+        let left_out = |why: &str, remedy| Err(LeftOut::new(name, why).with_remedy(remedy));
         for program in self.kind.programs() {
             program.require(name)?;
         }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
+use crate::quoting::shown;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::Server;
 use crate::storage::{Directory, Storage};
@@ -20,7 +21,7 @@ use crate::subject::{Access, Session, Subject, Tuning};
 
 use mountinfo::Mount;
 
-use crate::mount_table::{Table, holding, is_remote, shown};
+use crate::mount_table::{holding, is_remote};
 
 /// Longest time for one look at a mount that works.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
@@ -63,10 +64,8 @@ pub fn target(
     server: Option<Arc<Server>>,
     executor: &Executor,
 ) -> Result<Target, LeftOut> {
-    let left_out = |why: String, remedy: &str| LeftOut {
-        name: name.to_owned(),
-        why: format!("{} {why}", shown(path)),
-        remedy: Some(remedy.to_owned()),
+    let left_out = |why: String, remedy| {
+        LeftOut::new(name, format!("{} {why}", shown(path))).with_remedy(remedy)
     };
     let real = output(executor, "realpath", &["-e".as_ref(), "--".as_ref(), path.as_ref()])
         .map_err(|error| left_out(format!("cannot be used: {error}"), "is it mounted?"))?;
@@ -87,8 +86,7 @@ pub fn target(
 
 /// The mount that is meant: one at this very point, or one of a network file system above it.
 fn mount_of(real: &Path) -> Result<Mount, String> {
-    let mounts = Table::open().and_then(|mut table| table.read());
-    let mounts = mounts.map_err(|error| format!("cannot be looked for: {error}"))?;
+    let mounts = mountinfo::all().map_err(|error| format!("cannot be looked for: {error}"))?;
     chosen(&mounts, real)
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::job::{Check, Transfer};
 use crate::corpus::content::{BLOCK_BYTES, Content, mark};
 use crate::failure::Failure;
+use crate::quoting::shown;
 
 const MARK_BYTES: usize = 8;
 
@@ -94,7 +95,7 @@ fn read_marks(path: &Path, blocks: usize) -> Result<Vec<u64>, Failure> {
 }
 
 fn marks_failed(path: &Path, error: &io::Error) -> Failure {
-    Failure::failed(format!("{}: {error}", path.display().to_string().escape_debug()))
+    Failure::failed(format!("{}: {error}", shown(path)))
 }
 
 /// The failure of a file that ends early.

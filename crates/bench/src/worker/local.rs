@@ -18,6 +18,7 @@ use super::latencies::Latencies;
 use super::walk::Walk;
 use crate::corpus::content::BLOCK_BYTES;
 use crate::failure::Failure;
+use crate::quoting::shown;
 
 /// Where `O_DIRECT` wants memory to begin; a page suffices for every file system.
 const ALIGNMENT_BYTES: usize = 4096;
@@ -53,10 +54,7 @@ pub(super) fn walk(transfer: &Transfer, record_bytes: u32) -> Result<Walk, Failu
 /// caller to check, at the storage.
 pub(super) fn run(path: &Path, transfer: &Transfer, mut action: Action) -> Result<Done, Failure> {
     let failed = |what: &'static str| {
-        move |error: io::Error| {
-            let path = path.display().to_string();
-            Failure::failed(format!("{what} {}: {error}", path.escape_debug()))
-        }
+        move |error: io::Error| Failure::failed(format!("{what} {}: {error}", shown(path)))
     };
     let mut walk = walk(transfer, transfer.record_bytes)?;
     let mut memory = vec![0; transfer.record_bytes as usize + ALIGNMENT_BYTES];

@@ -22,7 +22,6 @@ use crate::results::{LeftOut, Measured};
 use crate::size::{Scale, Size};
 use crate::step::StepContext;
 use crate::storage::SCRIPT_LIMIT;
-use crate::subject::Access;
 
 use super::copying::{load, save};
 use super::{DIRECTORY, Step, Workload, measure};
@@ -118,12 +117,9 @@ impl Workload for Build {
 
 /// Builds a project in an empty directory.
 fn build(context: &mut StepContext<'_>, project: &Project) -> Result<Measured, Failure> {
-    let Access::Directory(dir) = context.access() else {
-        return Err(Failure::failed("it has no directory to build from"));
-    };
     let objects = context.scratch.join("objects");
     fs::create_dir(&objects)?;
-    let command = project.command(&dir.join(project.source()), &objects);
+    let command = project.command(&context.directory()?.join(project.source()), &objects);
     let (_, measured) = context.timed(command)?;
     let expected: Objects = load(&context.corpus.join(project.expected()))?;
     let exact = project.is_reproducible();

@@ -16,7 +16,6 @@ use crate::results::{LeftOut, Measured};
 use crate::size::Size;
 use crate::step::StepContext;
 use crate::storage::SCRIPT_LIMIT;
-use crate::subject::Access;
 use crate::worker::{Check, Job, Transfer, Until};
 
 use super::copy::make_trees;
@@ -140,17 +139,9 @@ impl Workload for Cache {
     }
 }
 
-/// The path under which the subject shows a path of the storage.
-fn path(context: &StepContext<'_>, path: &str) -> Result<PathBuf, Failure> {
-    match context.access() {
-        Access::Directory(dir) => Ok(dir.join(path)),
-        _ => Err(Failure::failed("it has no directory to read")),
-    }
-}
-
 /// Reads a tree as an archive.
 fn read_tree(context: &mut StepContext<'_>, name: &str) -> Result<Measured, Failure> {
-    let tree = path(context, name)?;
+    let tree = context.directory()?.join(name);
     let expected = Expected::load(context.corpus, name)?;
     let (_, measured) = context.timed(archive(&tree))?;
     check_contents(context, &tree, &context.corpus.join(name))?;
@@ -163,7 +154,7 @@ xargs -0 stat -c %s -- | wc -l"#;
 
 /// `stat` of each file, to compare [`read_digests`] with.
 fn stat_files(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
-    let tree = path(context, FIRST)?;
+    let tree = context.directory()?.join(FIRST);
     let files = Expected::load(context.corpus, FIRST)?.kept.files;
     let (output, measured) = context.timed(script(STAT_SCRIPT, &[&tree]))?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -182,7 +173,7 @@ const DIGITS: u64 = 64;
 
 /// The digest of each file by its extended attribute.
 fn read_digests(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
-    let tree = path(context, FIRST)?;
+    let tree = context.directory()?.join(FIRST);
     // Digests are made in idle time, or by the first request.
     context.aside(script(ATTRIBUTE_SCRIPT, &[&tree]))?;
     let (output, measured) = context.timed(script(ATTRIBUTE_SCRIPT, &[&tree]))?;

@@ -14,7 +14,6 @@ use crate::results::Measured;
 use crate::size::Size;
 use crate::step::StepContext;
 use crate::storage::Storage;
-use crate::subject::Access;
 use crate::worker::{Check, Entry, Job, Operation, Transfer, Until};
 
 use super::copying::fresh;
@@ -201,9 +200,7 @@ struct Copies {
 impl Copies {
     /// Starts them, if the subject is a file system.
     fn start(context: &StepContext<'_>) -> Result<Copies, Failure> {
-        let Access::Directory(dir) = context.access() else {
-            return Err(Failure::failed("it has no files that can be copied"));
-        };
+        let dir = context.directory()?;
         let written = fresh("latency/copied");
         let out = copy(context.executor, &dir.join(LARGE), Path::new("/dev/null"))?;
         let into = copy(context.executor, &context.corpus.join(LARGE), &dir.join(&written))?;

@@ -14,11 +14,12 @@ use crate::corpus::tree::Listing;
 use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::measure::{Cache, Unit};
+use crate::quoting::shown;
 use crate::results::{LeftOut, Measured};
 use crate::size::{Scale, Size};
 use crate::step::StepContext;
 use crate::storage::SCRIPT_LIMIT;
-use crate::subject::{Access, Direction};
+use crate::subject::Direction;
 
 use super::copying::{Expected, OnMount, copy_local, copy_trees, fresh, removed_after};
 use super::{COPY_TREES, DIRECTORY, Step, Workload, measure, program, script};
@@ -57,11 +58,11 @@ impl Workload for Tree {
 
     fn lacks(&self, size: &Size) -> Vec<LeftOut> {
         match &size.tree_source {
-            Some(source) if !source.is_dir() => vec![LeftOut {
-                name: "tree".to_owned(),
-                why: format!("{} is not a directory", source.display().to_string().escape_debug()),
-                remedy: Some("name the directory of a tree of sources".to_owned()),
-            }],
+            Some(source) if !source.is_dir() => {
+                let why = format!("{} is not a directory", shown(source));
+                let remedy = "name the directory of a tree of sources";
+                vec![LeftOut::new("tree", why).with_remedy(remedy)]
+            }
             _ => Vec::new(),
         }
     }
@@ -171,11 +172,8 @@ fn remove(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
         if context.subject.info().is_there() {
             context.session.forget(context.executor)?;
         }
-        let Access::Directory(dir) = context.access() else {
-            return Err(Failure::failed("it has no directory to remove something from"));
-        };
         let mut command = program("rm");
-        command.arg("-rf").arg(dir.join(&tree));
+        command.arg("-rf").arg(context.directory()?.join(&tree));
         let mut measured = context.timed(command)?.1;
         context.settle(&mut measured)?;
         if context.subject.storage().digest(&above)? != Listing::default().digest() {

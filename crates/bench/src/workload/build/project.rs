@@ -8,6 +8,7 @@ use std::process::Command;
 use crate::corpus::tree::bytes_below;
 use crate::executor::Executor;
 use crate::failure::Failure;
+use crate::quoting::shown;
 use crate::results::LeftOut;
 use crate::storage::SCRIPT_LIMIT;
 use crate::workload::copying::copy_local;
@@ -68,14 +69,12 @@ impl Project {
         ];
         match ways.into_iter().find(|(file, _)| source.join(file).is_file()) {
             Some((_, way)) => Ok(Project::Own { source: source.to_owned(), way }),
-            None => Err(LeftOut {
-                name: "build".to_owned(),
-                why: format!(
-                    "{} has neither Kbuild, nor CMakeLists.txt, nor configure",
-                    source.display().to_string().escape_debug()
-                ),
-                remedy: Some("name sources that can be built in another directory".to_owned()),
-            }),
+            None => {
+                let source = shown(source);
+                let why = format!("{source} has neither Kbuild, nor CMakeLists.txt, nor configure");
+                let remedy = "name sources that can be built in another directory";
+                Err(LeftOut::new("build", why).with_remedy(remedy))
+            }
         }
     }
 
@@ -95,10 +94,7 @@ impl Project {
             Project::Generated { modules } => format!("a generated C program of {modules} files"),
             Project::KernelLibrary => format!("{} (tinyconfig, lib/)", KERNEL),
             Project::Kernel => format!("{} (tinyconfig, lib/ kernel/ fs/)", KERNEL),
-            Project::Own { source, .. } => {
-                let name = source.file_name().unwrap_or_default().to_string_lossy();
-                name.escape_debug().to_string()
-            }
+            Project::Own { source, .. } => shown(source.file_name().unwrap_or_default()),
         }
     }
 
@@ -189,20 +185,11 @@ pub(super) fn check_kernel() -> Result<(), LeftOut> {
     let programs = [("flex", "flex"), ("bison", "bison"), ("bc", "bc"), ("xz", "xz-utils")];
     check_installed(name, &programs)?;
     if !Path::new(ARCHIVE).is_file() {
-        return Err(LeftOut {
-            name: name.to_owned(),
-            why: format!("{ARCHIVE} is not there"),
-            remedy: Some(format!("install {KERNEL}")),
-        });
+        let left_out = LeftOut::new(name, format!("{ARCHIVE} is not there"));
+        return Err(left_out.with_remedy(format!("install {KERNEL}")));
     }
-    match architecture() {
-        Some(_) => Ok(()),
-        None => Err(LeftOut {
-            name: name.to_owned(),
-            why: format!("not tried on {}", std::env::consts::ARCH),
-            remedy: None,
-        }),
-    }
+    let why = || format!("not tried on {}", std::env::consts::ARCH);
+    architecture().map(drop).ok_or_else(|| LeftOut::new(name, why()))
 }
 
 /// The kernel's word for this machine's.

@@ -7,7 +7,6 @@ use crate::failure::Failure;
 use crate::measure::{Cache, Unit};
 use crate::results::Measured;
 use crate::step::StepContext;
-use crate::subject::Access;
 use crate::workload::copying::Expected;
 use crate::workload::{DIRECTORY, Step, measure, program, script};
 
@@ -90,10 +89,7 @@ fn look(
     question: Question,
     word: &str,
 ) -> Result<Measured, Failure> {
-    let Access::Directory(dir) = context.access() else {
-        return Err(Failure::failed("it has no directory to read"));
-    };
-    let tree = dir.join(SOURCE);
+    let tree = context.directory()?.join(SOURCE);
     let original = context.corpus.join(SOURCE);
     let expected = Expected::load(context.corpus, SOURCE)?;
     let (output, measured) = context.timed(question.command(&tree, word))?;
@@ -158,28 +154,21 @@ impl Answer<'_> {
 
 fn compare(question: Question, answer: &Answer<'_>, right: &Answer<'_>) -> Result<(), Failure> {
     let (said, expected) = (answer.lines(question), right.lines(question));
+    if said == expected {
+        return Ok(());
+    }
     let missing = expected.iter().filter(|line| said.binary_search(line).is_err());
     let added = said.iter().filter(|line| expected.binary_search(line).is_err());
-    let first = missing.clone().next().or(added.clone().next());
-    let Some(first) = first.or_else(|| repeated(&said, &expected)) else {
-        return Ok(());
-    };
+    // Or a line is there more often, or less often, than it should be.
+    let differ = said.iter().zip(&expected).find(|(one, other)| one != other);
+    let first = missing.clone().next().or(added.clone().next()).or(differ.map(|it| it.0));
     Err(Failure::wrong(format!(
         "{}: {} lines are missing and {} should not be there; the first is {:?}",
         question.words().0,
         missing.count(),
         added.count(),
-        String::from_utf8_lossy(first)
+        String::from_utf8_lossy(first.or(said.last()).map_or(b"", |line| line))
     )))
-}
-
-/// A line that is there more often, or less often, than it should be.
-fn repeated<'a>(said: &'a [Vec<u8>], expected: &'a [Vec<u8>]) -> Option<&'a Vec<u8>> {
-    let differ = said.iter().zip(expected).find(|(one, other)| one != other);
-    differ.map(|(one, _)| one).or_else(|| match said.len() > expected.len() {
-        true => said.last(),
-        false => expected.get(said.len()),
-    })
 }
 
 /// The line without the first occurrence of `part`.
