@@ -25,7 +25,7 @@ pub use rates::Figures;
 use crate::corpus;
 use crate::environment;
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::report::{Table, paragraph, row, table};
 use crate::server::{Handshake, Server};
 use crate::storage::script;
@@ -91,7 +91,7 @@ pub fn advise(
     executor: &Executor,
     progress: &mut dyn FnMut(&str),
     effort: Effort,
-) -> Result<Advice, Failure> {
+) -> Result<Advice> {
     progress("reading the settings of both ends");
     let handshake = Handshake::of(server.ssh(None), executor)?;
     let found = settings(server, &handshake, executor)?;
@@ -133,11 +133,7 @@ pub fn advise(
 }
 
 /// All that is read and not measured.
-fn settings(
-    server: &Server,
-    handshake: &Handshake,
-    executor: &Executor,
-) -> Result<Findings, Failure> {
+fn settings(server: &Server, handshake: &Handshake, executor: &Executor) -> Result<Findings> {
     let of_user = server.settings(executor)?;
     let mut ssh = Command::new("ssh");
     ssh.args(["-G", "-F", "none", "localhost"]);
@@ -178,7 +174,7 @@ fn sshoal_cipher(handshake: &Handshake, chosen: bool, has_aes: bool) -> String {
 }
 
 /// The ciphers that both ends have, in the client's order.
-fn common_ciphers(handshake: &Handshake, executor: &Executor) -> Result<Vec<String>, Failure> {
+fn common_ciphers(handshake: &Handshake, executor: &Executor) -> Result<Vec<String>> {
     let mut ssh = Command::new("ssh");
     ssh.args(["-Q", "cipher"]);
     let known = executor.succeed(ssh, QUERY_LIMIT)?.output.stdout;
@@ -211,7 +207,7 @@ fn compressed(server: &Server, cipher: &str) -> Trial {
 }
 
 /// The files of a generated tree in one file, which compresses as sources do.
-fn text(dir: &FilePath) -> Result<PathBuf, Failure> {
+fn text(dir: &FilePath) -> Result<PathBuf> {
     let tree = dir.join("tree");
     corpus::tree::make(&tree, TEXT_FILES, SEED)?;
     let mut whole = Vec::new();

@@ -24,7 +24,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 
 use crate::account;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::results::Usage;
 
 pub use background::Background;
@@ -174,7 +174,7 @@ impl Executor {
     /// # Errors
     /// When it cannot be started, is not done by `limit` (its group is killed), prints too much,
     /// or the run was interrupted. A status other than 0 is not an error.
-    pub fn run(&self, program: impl Into<Program>, limit: Duration) -> Result<Ran, Failure> {
+    pub fn run(&self, program: impl Into<Program>, limit: Duration) -> Result<Ran> {
         if self.is_interrupted() {
             return Err(Failure::Interrupted);
         }
@@ -229,7 +229,7 @@ impl Executor {
     ///
     /// # Errors
     /// As [`Executor::run`].
-    pub fn succeed(&self, program: impl Into<Program>, limit: Duration) -> Result<Ran, Failure> {
+    pub fn succeed(&self, program: impl Into<Program>, limit: Duration) -> Result<Ran> {
         let program = program.into();
         let name = program.name();
         let ran = self.run(program, limit)?;
@@ -250,7 +250,7 @@ impl Executor {
     ///
     /// # Errors
     /// When it cannot be started, or the run was interrupted.
-    pub fn spawn(&self, program: impl Into<Program>) -> Result<Background, Failure> {
+    pub fn spawn(&self, program: impl Into<Program>) -> Result<Background> {
         if self.is_interrupted() {
             return Err(Failure::Interrupted);
         }

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::results::{Environment, LeftOut, LinkReport, Settings, SubjectInfo, Usage};
 use crate::run::Scratch;
 use crate::size::Size;
 use crate::storage::Storage;
-use crate::subject::{Session, Subject, Tuning};
+use crate::subject::{Started, Subject, Tuning};
 use crate::workload::Workload;
 
 pub use prepare::{prepare, start_server};
@@ -69,12 +69,7 @@ impl Subject for Control {
         self.0.storage()
     }
 
-    fn start(
-        &self,
-        scratch: &Path,
-        tuning: &Tuning,
-        executor: &Executor,
-    ) -> Result<Box<dyn Session>, Failure> {
+    fn start(&self, scratch: &Path, tuning: &Tuning, executor: &Executor) -> Started {
         self.0.start(scratch, tuning, executor)
     }
 }

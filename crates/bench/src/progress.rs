@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::results::Measured;
 
 /// How often the bar is drawn, a second.
@@ -94,7 +94,7 @@ impl Progress {
     }
 
     /// A step has ended.
-    pub(crate) fn done(&mut self, outcome: &Result<Measured, Failure>) {
+    pub(crate) fn done(&mut self, outcome: &Result<Measured>) {
         let took = self.since.elapsed();
         self.since = Instant::now();
         self.estimate.add(took);

@@ -16,7 +16,8 @@ mod view;
 
 pub(crate) use document::{Table, row};
 pub(crate) use method::circumstances;
-pub(crate) use text::{paragraph, table};
+pub use text::paragraph;
+pub(crate) use text::table;
 
 use crate::results::Results;
 

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::advise::Advice;
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::report;
@@ -77,7 +77,7 @@ impl<'a> Run<'a> {
         executor: &'a Executor,
         log: &mut ResultLog,
         progress: &mut Progress,
-    ) -> Result<Run<'a>, Failure> {
+    ) -> Result<Run<'a>> {
         let corpus = plan.scratch.subdirectory("corpus-")?;
         let mut works = Vec::new();
         for workload in &plan.works {
@@ -115,7 +115,7 @@ impl<'a> Run<'a> {
         log: &mut ResultLog,
         progress: &mut Progress,
         keep: &mut dyn FnMut(&Results),
-    ) -> Result<(), Failure> {
+    ) -> Result<()> {
         let mut refusals = vec![0; self.plan.subjects.len()];
         let rounds = self.plan.settings.rounds;
         for round in 0..rounds {
@@ -167,7 +167,7 @@ fn lay_out(
     corpus: &Path,
     executor: &Executor,
     log: &mut ResultLog,
-) -> Result<Vec<bool>, Failure> {
+) -> Result<Vec<bool>> {
     let mut places: Vec<(&str, bool)> = Vec::new();
     let mut laid_out = Vec::new();
     for subject in &plan.subjects {
@@ -191,7 +191,7 @@ fn lay_out(
     Ok(laid_out)
 }
 
-fn interrupted(executor: &Executor) -> Result<(), Failure> {
+fn interrupted(executor: &Executor) -> Result<()> {
     if executor.is_interrupted() { Err(Failure::Interrupted) } else { Ok(()) }
 }
 

@@ -23,7 +23,7 @@ use sandbox::sshd::{Options, Sshd};
 
 use crate::account;
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::link::{self, LinkSpec};
 use crate::quoting::shown;
 use crate::results::{LinkReport, Usage};
@@ -66,7 +66,7 @@ impl Server {
     ///
     /// # Errors
     /// When sshd cannot be started; its words are in the failure.
-    pub fn private(link: &LinkSpec, scratch: &Path) -> Result<Server, Failure> {
+    pub fn private(link: &LinkSpec, scratch: &Path) -> Result<Server> {
         let root = scratch.join("server");
         fs::create_dir(&root)
             .map_err(|error| Failure::failed(format!("cannot make {}: {error}", shown(&root))))?;
@@ -114,7 +114,7 @@ impl Server {
         ssh_config: Option<&Path>,
         port: Option<u16>,
         executor: &Executor,
-    ) -> Result<Server, Failure> {
+    ) -> Result<Server> {
         if destination.is_empty() || destination.starts_with('-') {
             return Err(Failure::failed(format!("'{}' is no host", shown(destination))));
         }
@@ -198,7 +198,7 @@ impl Server {
     }
 
     /// What ssh would do, as `ssh -G` prints it.
-    pub(crate) fn settings(&self, executor: &Executor) -> Result<String, Failure> {
+    pub(crate) fn settings(&self, executor: &Executor) -> Result<String> {
         let mut command = Command::new("ssh");
         command.arg("-G").args(self.ssh_options(None)).arg(&self.destination);
         let said = executor.succeed(command, LIMIT)?.output.stdout;
@@ -209,7 +209,7 @@ impl Server {
     ///
     /// # Errors
     /// In ssh's own words.
-    pub fn endpoint(&self, executor: &Executor) -> Result<Endpoint, Failure> {
+    pub fn endpoint(&self, executor: &Executor) -> Result<Endpoint> {
         let mut endpoint = parse(&self.settings(executor)?, std::env::var_os("HOME"))
             .ok_or_else(|| Failure::failed("what ssh -G says is not understood"))?;
         endpoint.keys.retain(|path| path.exists());
@@ -250,7 +250,7 @@ fn ssh_words(options: &[OsString], destination: &str) -> Vec<OsString> {
 
 /// A configuration that differs from the server's own in the ports, of which ssh takes the first that
 /// it sees, and has another name for the second of them.
-fn write_config(path: &Path, of_server: &Path, ports: [u16; 2]) -> Result<(), Failure> {
+fn write_config(path: &Path, of_server: &Path, ports: [u16; 2]) -> Result<()> {
     let names = format!("Host {ALIAS} {SECOND}\n");
     let own = fs::read_to_string(of_server)?.replacen(&format!("Host {ALIAS}\n"), &names, 1);
     let [first, second] = ports;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::account;
 use crate::executor::{Executor, Program};
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::results::{Measured, Usage};
 use crate::size::Size;
 use crate::subject::{Access, Session, Subject};
@@ -44,7 +44,7 @@ impl StepContext<'_> {
     ///
     /// # Errors
     /// When it is no file system.
-    pub fn directory(&self) -> Result<&Path, Failure> {
+    pub fn directory(&self) -> Result<&Path> {
         match self.access() {
             Access::Directory(dir) => Ok(dir),
             _ => Err(Failure::failed("it has no directory")),
@@ -61,7 +61,7 @@ impl StepContext<'_> {
     ///
     /// # Errors
     /// As [`Executor::succeed`].
-    pub fn timed(&mut self, program: impl Into<Program>) -> Result<(Output, Measured), Failure> {
+    pub fn timed(&mut self, program: impl Into<Program>) -> Result<(Output, Measured)> {
         let limit = self.deadline.saturating_duration_since(Instant::now());
         account::forget_peak(&self.session.client_pids());
         let before = self.used();
@@ -83,7 +83,7 @@ impl StepContext<'_> {
     ///
     /// # Errors
     /// As [`Session::settle`].
-    pub fn settle(&mut self, measured: &mut Measured) -> Result<(), Failure> {
+    pub fn settle(&mut self, measured: &mut Measured) -> Result<()> {
         let before = self.used();
         let begin = Instant::now();
         self.session.settle(self.executor)?;
@@ -114,7 +114,7 @@ impl StepContext<'_> {
     ///
     /// # Errors
     /// As [`Executor::succeed`].
-    pub fn aside(&mut self, program: impl Into<Program>) -> Result<Output, Failure> {
+    pub fn aside(&mut self, program: impl Into<Program>) -> Result<Output> {
         let limit = self.deadline.saturating_duration_since(Instant::now());
         Ok(self.executor.succeed(program, limit)?.output)
     }

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::account;
 use crate::executor::{Executor, Program, last_words};
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::results::Usage;
 use crate::server::Server;
 use crate::stats;
@@ -58,11 +58,7 @@ pub(super) struct Flow {
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Runs commands that print without end at the same time, and counts what they print.
-pub(super) fn flow(
-    commands: Vec<Command>,
-    timing: Timing,
-    executor: &Executor,
-) -> Result<Flow, Failure> {
+pub(super) fn flow(commands: Vec<Command>, timing: Timing, executor: &Executor) -> Result<Flow> {
     let counts: Vec<AtomicU64> = commands.iter().map(|_| AtomicU64::new(0)).collect();
     // All is counted, or one stream has ended too early.
     let over = AtomicBool::new(false);
@@ -199,7 +195,7 @@ pub(super) fn compare(
     timing: Timing,
     rounds: usize,
     trials: &[Trial],
-) -> Result<Vec<Figures>, Failure> {
+) -> Result<Vec<Figures>> {
     let mut tried: Vec<Rounds> = trials.iter().map(|_| Rounds::default()).collect();
     for round in 0..rounds {
         for turn in 0..trials.len() {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use sandbox::link::{Link, LinkOptions, echo};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::worker::Connection;
 
 /// Round trips that are timed on a short link. Their median is stable to 1 % from there on.
@@ -45,9 +45,7 @@ pub(crate) struct Figures {
 
 /// Measures a link over TCP, with servers of its own behind it, and gives it back with no target
 /// set. Without options there is no link, and the bare loopback is measured.
-pub(crate) fn through_tcp(
-    options: Option<LinkOptions>,
-) -> Result<(Option<Link>, Figures), Failure> {
+pub(crate) fn through_tcp(options: Option<LinkOptions>) -> Result<(Option<Link>, Figures)> {
     let failed = |error: io::Error| Failure::failed(format!("cannot measure the link: {error}"));
     measure_tcp(options).map_err(failed)
 }
@@ -153,7 +151,7 @@ fn rate(
 
 /// Measures what ssh makes of a real link: the round trip of one byte through `ssh HOST cat`, and
 /// what `ssh HOST 'cat /dev/zero'` brings. `ssh` gives an `ssh` up to the host.
-pub(crate) fn through_ssh(ssh: impl Fn() -> Command) -> Result<Figures, Failure> {
+pub(crate) fn through_ssh(ssh: impl Fn() -> Command) -> Result<Figures> {
     let failed =
         |error: io::Error| Failure::failed(format!("cannot measure the link through ssh: {error}"));
     let start = |program: &str| {

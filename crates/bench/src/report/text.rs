@@ -35,9 +35,9 @@ pub(super) fn text(document: &Document) -> String {
     out
 }
 
-/// Writes wrapped text, its first line behind a mark.
-pub(crate) fn paragraph(out: &mut String, mark: &str, text: &str) {
-    let indent = " ".repeat(mark.len());
+/// Writes text wrapped for a terminal, its first line behind a mark.
+pub fn paragraph(out: &mut String, mark: &str, text: &str) {
+    let indent = " ".repeat(mark.chars().count());
     let options = textwrap::Options::new(WIDTH).initial_indent(mark).subsequent_indent(&indent);
     for line in textwrap::wrap(&printable(text), options) {
         let _ = writeln!(out, "{line}");

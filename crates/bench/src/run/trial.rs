@@ -11,7 +11,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Measure};
 use crate::progress::Progress;
 use crate::results::Measured;
@@ -80,7 +80,7 @@ impl Trial<'_> {
         log: &mut ResultLog,
         progress: &mut Progress,
         given_up: Option<String>,
-    ) -> Result<Ending, Failure> {
+    ) -> Result<Ending> {
         let mut state = State { given_up, ..State::default() };
         let mut started = false;
         for step in &self.ready.steps {
@@ -126,7 +126,7 @@ impl Trial<'_> {
         measure: &mut Measure,
         state: &mut State,
         log: &mut ResultLog,
-    ) -> Option<Result<Measured, Failure>> {
+    ) -> Option<Result<Measured>> {
         let subject = log.subject(self.subject);
         let suits = match &state.live {
             Some(live) => step.suits(live.session.access().kind()),
@@ -155,7 +155,7 @@ impl Trial<'_> {
     }
 
     /// Sees to a session with this tuning.
-    fn open(&self, tuning: &Tuning, state: &mut State, log: &mut ResultLog) -> Result<(), Failure> {
+    fn open(&self, tuning: &Tuning, state: &mut State, log: &mut ResultLog) -> Result<()> {
         if state.live.as_ref().is_some_and(|live| live.tuning == *tuning) {
             return Ok(());
         }
@@ -185,7 +185,7 @@ impl Trial<'_> {
         measure: &mut Measure,
         session: &mut dyn Session,
         forget: bool,
-    ) -> Result<Measured, Failure> {
+    ) -> Result<Measured> {
         if forget && !session.forget(self.run.executor)? {
             *measure = as_it_was(measure);
         }

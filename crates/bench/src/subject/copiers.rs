@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::quoting::{double, joined, no_pattern, rsync_word, shell_quoted};
 use crate::server::Server;
 use crate::subject::{Access, Copier, Direction, Session};
@@ -225,7 +225,7 @@ impl CopySession {
     }
 
     /// Whether a path of the storage is a directory. Queries the server if that is not known.
-    fn is_directory(&self, path: &Path) -> Result<bool, Failure> {
+    fn is_directory(&self, path: &Path) -> Result<bool> {
         if let Some(root) = self.server.storage().local() {
             return Ok(root.join(path).is_dir());
         }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::account;
 use crate::executor::{Background, Executor};
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::quoting::shown;
 
 use super::programs::FUSERMOUNT;
@@ -66,7 +66,7 @@ impl Mount {
         point: &Path,
         limit: Duration,
         executor: &Executor,
-    ) -> Result<Mount, Failure> {
+    ) -> Result<Mount> {
         if mount_table::at(point)?.is_some() {
             return Err(Failure::failed(format!("something is mounted at {}", shown(point))));
         }
@@ -83,7 +83,7 @@ impl Mount {
     }
 
     /// sshfs mounts before it has connected; the first look at its root waits for that.
-    fn wait_for_answer(&self, deadline: Instant) -> Result<(), Failure> {
+    fn wait_for_answer(&self, deadline: Instant) -> Result<()> {
         let mut look = Command::new("stat");
         look.arg("--").arg(self.point.join("."));
         let left = deadline.saturating_duration_since(Instant::now());
@@ -102,7 +102,7 @@ impl Mount {
         }
     }
 
-    fn wait_until_mounted(&mut self, deadline: Instant) -> Result<(), Failure> {
+    fn wait_until_mounted(&mut self, deadline: Instant) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Err(Failure::failed("there is no daemon")) };
         loop {
             let has_ended = daemon.wait(LOOK).is_some();
@@ -135,7 +135,7 @@ impl Mount {
     }
 
     /// Unmounts and waits until the daemon has ended.
-    fn stop(&mut self) -> Result<(), Failure> {
+    fn stop(&mut self) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         if !daemon.is_running() {
             let failure = Failure::failed(ended(daemon, "it was unmounted"));
@@ -161,7 +161,7 @@ impl Mount {
         }
     }
 
-    fn unmount(&self) -> Result<(), Failure> {
+    fn unmount(&self) -> Result<()> {
         // After an interrupt too the mount is ended in order, if it lets itself be.
         let executor = self.executor.for_cleanup();
         let deadline = Instant::now() + BUSY_LIMIT;
@@ -270,14 +270,14 @@ impl MountSession {
         executor: &Executor,
         cache: Cache,
         make: impl Fn(&Path, u32) -> Command + 'static,
-    ) -> Result<MountSession, Failure> {
+    ) -> Result<MountSession> {
         let point = scratch.canonicalize()?.join("mnt");
         fs::create_dir(&point)?;
         let mount = Mount::start(make(&point, 0), &point, limit, executor)?;
         Ok(MountSession { point, limit, make: Box::new(make), made: 1, mount, cache })
     }
 
-    fn settle_within(&self, executor: &Executor, limit: Duration) -> Result<(), Failure> {
+    fn settle_within(&self, executor: &Executor, limit: Duration) -> Result<()> {
         match &self.cache {
             Cache::Rclone(caches) => rclone::settle(caches, &self.mount, executor, limit),
             Cache::Unknown | Cache::Kept(_) => Ok(()),
@@ -294,12 +294,12 @@ impl Session for MountSession {
         self.mount.processes()
     }
 
-    fn settle(&mut self, executor: &Executor) -> Result<(), Failure> {
+    fn settle(&mut self, executor: &Executor) -> Result<()> {
         self.settle_within(executor, SETTLE_LIMIT)
     }
 
     /// Unmounts and mounts again, so that neither kernel nor daemon knows anything.
-    fn forget(&mut self, executor: &Executor) -> Result<bool, Failure> {
+    fn forget(&mut self, executor: &Executor) -> Result<bool> {
         self.settle(executor)?;
         self.mount.stop()?;
         match &self.cache {
@@ -319,7 +319,7 @@ impl Session for MountSession {
         Ok(true)
     }
 
-    fn stop(&mut self, executor: &Executor) -> Result<(), Failure> {
+    fn stop(&mut self, executor: &Executor) -> Result<()> {
         let settled = self.settle_within(executor, STOP_LIMIT);
         self.mount.stop()?;
         settled

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::executor::{Executor, find_program};
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::Server;
 use crate::storage::Storage;
-use crate::subject::{Session, Subject, Tuning};
+use crate::subject::{Session, Started, Subject, Tuning};
 
 use super::identity::Identity;
 use super::mount::{Cache, MountSession};
@@ -99,12 +99,7 @@ impl Subject for Mounted {
         self.server.storage()
     }
 
-    fn start(
-        &self,
-        scratch: &Path,
-        tuning: &Tuning,
-        executor: &Executor,
-    ) -> Result<Box<dyn Session>, Failure> {
+    fn start(&self, scratch: &Path, tuning: &Tuning, executor: &Executor) -> Started {
         let program = find_program(&self.program)
             .ok_or_else(|| Failure::failed("the program is no longer there"))?;
         let program = std::path::absolute(program)?;

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::executor::{Executor, find_program};
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::storage::Storage;
-use crate::subject::{Access, Session, Subject, Tuning};
+use crate::subject::{Access, Session, Started, Subject, Tuning};
 
 use super::catalog::Setting;
 use super::copiers::{CopySession, Manner, Tool};
@@ -139,12 +139,7 @@ impl Subject for Peer {
         self.setting.server.storage()
     }
 
-    fn start(
-        &self,
-        scratch: &Path,
-        tuning: &Tuning,
-        executor: &Executor,
-    ) -> Result<Box<dyn Session>, Failure> {
+    fn start(&self, scratch: &Path, tuning: &Tuning, executor: &Executor) -> Started {
         let server = self.setting.server.clone();
         let usual = self.kind.is_floor().then(|| FLOOR_CIPHER.to_owned());
         let cipher = tuning.cipher.clone().or(usual);

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::quoting::shown;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::Server;
 use crate::storage::{Directory, Storage};
-use crate::subject::{Access, Session, Subject, Tuning};
+use crate::subject::{Access, Session, Started, Subject, Tuning};
 
 use mountinfo::Mount;
 
@@ -103,7 +103,7 @@ fn chosen(mounts: &[Mount], real: &Path) -> Result<Mount, String> {
 }
 
 /// Runs a program that prints one path.
-fn output(executor: &Executor, program: &str, words: &[&OsStr]) -> Result<PathBuf, Failure> {
+fn output(executor: &Executor, program: &str, words: &[&OsStr]) -> Result<PathBuf> {
     let mut command = Command::new(program);
     command.args(words);
     let mut bytes = executor.succeed(command, LOOK_LIMIT)?.output.stdout;
@@ -124,12 +124,7 @@ impl Subject for Target {
         &self.storage
     }
 
-    fn start(
-        &self,
-        _: &Path,
-        _: &Tuning,
-        executor: &Executor,
-    ) -> Result<Box<dyn Session>, Failure> {
+    fn start(&self, _: &Path, _: &Tuning, executor: &Executor) -> Started {
         let mut session = TargetSession { root: self.root.clone(), server: self.server.clone() };
         session.forget(executor)?;
         Ok(Box::new(session))
@@ -154,7 +149,7 @@ impl Session for TargetSession {
         Access::Directory(&self.root)
     }
 
-    fn forget(&mut self, executor: &Executor) -> Result<bool, Failure> {
+    fn forget(&mut self, executor: &Executor) -> Result<bool> {
         if !rustix::process::geteuid().is_root() {
             return Ok(false);
         }
@@ -167,7 +162,7 @@ impl Session for TargetSession {
         }
         let mut warm = Command::new("sh");
         warm.args(["-c", WARM]);
-        let _ = executor.run(warm, LOOK_LIMIT);
+        let _ = executor.run(warm, DROP_LIMIT);
         if let Some(server) = &self.server
             && server.is_private()
         {

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::content::BLOCK_BYTES;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::results::{Latency, Usage};
 
 /// One thing to do.
@@ -64,7 +64,7 @@ impl Invocation {
     ///
     /// # Errors
     /// When one of its words is not UTF-8.
-    pub fn of(command: &Command) -> Result<Invocation, Failure> {
+    pub fn of(command: &Command) -> Result<Invocation> {
         let text = |word: &OsStr| {
             let why = || Failure::failed(format!("{word:?} in a command is not UTF-8"));
             word.to_str().map(str::to_owned).ok_or_else(why)

@@ -13,7 +13,7 @@ use sftp::codec::{
     RemoteHandle, Reply, Request, StatusCode, Version,
 };
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 use super::job::Invocation;
 
@@ -38,7 +38,7 @@ pub(super) struct Sftp {
 
 impl Sftp {
     /// Starts a program that speaks SFTP, and negotiates the version and the limits.
-    pub(super) fn connect(ssh: &Invocation) -> Result<Sftp, Failure> {
+    pub(super) fn connect(ssh: &Invocation) -> Result<Sftp> {
         let connection = Connection::start(ssh.command()).map_err(|error| {
             Failure::failed(format!("cannot start {}: {error}", ssh.program.escape_debug()))
         })?;

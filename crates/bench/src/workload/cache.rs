@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::corpus;
 use crate::executor::{Executor, find_program};
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::measure::{Cache as State, Unit};
 use crate::results::{LeftOut, Measured};
 use crate::size::Size;
@@ -71,7 +71,7 @@ impl Workload for Cache {
         (all, 2 * all)
     }
 
-    fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<(), Failure> {
+    fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<()> {
         make_trees(FIRST, SECOND, size, corpus, executor)?;
         let digests =
             executor.succeed(script(DIGEST_SCRIPT, &[corpus.join(FIRST)]), SCRIPT_LIMIT)?;
@@ -140,7 +140,7 @@ impl Workload for Cache {
 }
 
 /// Reads a tree as an archive.
-fn read_tree(context: &mut StepContext<'_>, name: &str) -> Result<Measured, Failure> {
+fn read_tree(context: &mut StepContext<'_>, name: &str) -> Result<Measured> {
     let tree = context.directory()?.join(name);
     let expected = Expected::load(context.corpus, name)?;
     let (_, measured) = context.timed(archive(&tree))?;
@@ -153,7 +153,7 @@ const STAT_SCRIPT: &str = r#"cd -- "$1" && find . -type f -print0 | sort -z |
 xargs -0 stat -c %s -- | wc -l"#;
 
 /// `stat` of each file, to compare [`read_digests`] with.
-fn stat_files(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+fn stat_files(context: &mut StepContext<'_>) -> Result<Measured> {
     let tree = context.directory()?.join(FIRST);
     let files = Expected::load(context.corpus, FIRST)?.kept.files;
     let (output, measured) = context.timed(script(STAT_SCRIPT, &[&tree]))?;
@@ -172,7 +172,7 @@ xargs -0 getfattr --only-values -n user.sha256 --"#;
 const DIGITS: u64 = 64;
 
 /// The digest of each file by its extended attribute.
-fn read_digests(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+fn read_digests(context: &mut StepContext<'_>) -> Result<Measured> {
     let tree = context.directory()?.join(FIRST);
     // Digests are made in idle time, or by the first request.
     context.aside(script(ATTRIBUTE_SCRIPT, &[&tree]))?;
@@ -203,11 +203,7 @@ const SEQUENTIAL_BYTES: u32 = 128 << 10;
 /// Random reads at most.
 const RANDOM_READS: u64 = 20_000;
 
-fn read_large(
-    context: &mut StepContext<'_>,
-    reads: Reads,
-    unit: Unit,
-) -> Result<Measured, Failure> {
+fn read_large(context: &mut StepContext<'_>, reads: Reads, unit: Unit) -> Result<Measured> {
     let size = context.size;
     let (target, bytes) = (shown(context, Path::new(LARGE))?, size.random_file_bytes);
     let until = Until::Within { operations: RANDOM_READS, seconds: size.random_seconds };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::corpus::{self, last_changed};
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::measure::{Cache, Unit};
 use crate::size::Size;
 use crate::subject::Direction;
@@ -53,7 +53,7 @@ impl Workload for Copy {
         (3 * tree, 3 * tree)
     }
 
-    fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<(), Failure> {
+    fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<()> {
         make_trees(SOURCE, CHANGED, size, corpus, executor)
     }
 
@@ -95,7 +95,7 @@ pub(super) fn make_trees(
     size: &Size,
     corpus: &Path,
     executor: &Executor,
-) -> Result<(), Failure> {
+) -> Result<()> {
     corpus::tree::make(&corpus.join(source), size.tree_files, SEED)?;
     copy_local(&corpus.join(source), &corpus.join(changed), executor)?;
     change(&corpus.join(changed))?;
@@ -104,7 +104,7 @@ pub(super) fn make_trees(
 }
 
 /// Makes one file in [`CHANGED_ONE_IN`] longer, and a day younger.
-fn change(tree: &Path) -> Result<(), Failure> {
+fn change(tree: &Path) -> Result<()> {
     let time = last_changed() + Duration::from_secs(86_400);
     for path in corpus::tree::files(tree)?.iter().step_by(CHANGED_ONE_IN) {
         let mut file = File::options().append(true).open(path)?;

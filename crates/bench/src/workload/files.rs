@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::corpus;
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Unit};
 use crate::results::{Measured, SubjectInfo};
 use crate::size::Size;
@@ -44,7 +44,7 @@ impl Workload for Files {
         (2 * size.file_bytes, 2 * size.file_bytes)
     }
 
-    fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<(), Failure> {
+    fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<()> {
         corpus::file(corpus, LARGE, size.file_bytes, SEED)?;
         fs::write(corpus.join(DIGEST), corpus::digest_content(SEED, size.file_bytes))?;
         Ok(())
@@ -90,7 +90,7 @@ fn step(direction: Direction, cipher: Option<String>) -> Step {
     step.only_for(move |subject| is_default || has_ssh(subject)).with_tuning(tuning)
 }
 
-fn copy(context: &mut StepContext<'_>, direction: Direction) -> Result<Measured, Failure> {
+fn copy(context: &mut StepContext<'_>, direction: Direction) -> Result<Measured> {
     let expected = fs::read_to_string(context.corpus.join(DIGEST))?;
     let check = |digest: &str| {
         let wrong = || Failure::wrong("the copy of the file differs from the original");

@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::corpus;
 use crate::corpus::content::mix;
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::measure::{Cache, Unit};
 use crate::results::Measured;
 use crate::size::Size;
@@ -45,7 +45,7 @@ const VERIFIED: u64 = 200;
 const BLOCKS_BYTES: u32 = 1 << 20;
 
 /// The body of a step.
-type Body = fn(&mut StepContext<'_>, Shape) -> Result<Measured, Failure>;
+type Body = fn(&mut StepContext<'_>, Shape) -> Result<Measured>;
 
 /// The workload.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl Workload for Fio {
         (2 * size.random_file_bytes, size.random_file_bytes)
     }
 
-    fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<(), Failure> {
+    fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<()> {
         let file = corpus::file(corpus, READ_FILE, size.random_file_bytes, SEED)?;
         // Each storage has a copy of its own.
         Ok(fs::hard_link(file, corpus.join(WRITE_FILE))?)
@@ -143,7 +143,7 @@ impl Workload for Fio {
     }
 }
 
-fn read(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured, Failure> {
+fn read(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured> {
     let target = shown(context, Path::new(READ_FILE))?;
     let check = Check::Content { seed: SEED };
     let measured = if let Target::Path(path) = &target {
@@ -163,7 +163,7 @@ fn read(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured, Failure
 
 /// A job overwrites data of earlier jobs, so the content of the file is not known. Known is which
 /// blocks differ before and after: fio writes random data, and each record once in a pass.
-fn write(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured, Failure> {
+fn write(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured> {
     let marks = context.scratch.join("marks");
     read_blocks(context, Check::Remember { marks: marks.clone() })?;
     let target = shown(context, Path::new(WRITE_FILE))?;
@@ -194,7 +194,7 @@ fn fresh_seed() -> u64 {
 }
 
 /// Reads all of the written file, in the storage if this machine can reach it.
-fn read_blocks(context: &mut StepContext<'_>, check: Check) -> Result<(), Failure> {
+fn read_blocks(context: &mut StepContext<'_>, check: Check) -> Result<()> {
     let target = at_storage(context, Path::new(WRITE_FILE))?;
     // Over SFTP by requests of the greatest length that the server allows.
     let (record_bytes, depth) = match target {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crate::corpus;
 use crate::corpus::content::{self, Content};
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Unit};
 use crate::results::Measured;
 use crate::size::Size;
@@ -43,7 +43,7 @@ const FLOOR_DEPTH: u32 = 32;
 type Written = Arc<Relay<PathBuf>>;
 
 /// The body of a step.
-type Body = fn(&mut StepContext<'_>, &Written) -> Result<Measured, Failure>;
+type Body = fn(&mut StepContext<'_>, &Written) -> Result<Measured>;
 
 /// The workload.
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ impl Workload for Iozone {
         (read + size.file_bytes, read)
     }
 
-    fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<(), Failure> {
+    fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<()> {
         for bytes in lengths(size) {
             corpus::file(&corpus.join("iozone"), &format!("read-{bytes}"), bytes, READ_SEED)?;
         }
@@ -167,11 +167,7 @@ fn in_sequence(target: Target, file_bytes: u64) -> Transfer {
 }
 
 /// Write and re-write.
-fn write(
-    context: &mut StepContext<'_>,
-    written: &Written,
-    again: bool,
-) -> Result<Measured, Failure> {
+fn write(context: &mut StepContext<'_>, written: &Written, again: bool) -> Result<Measured> {
     let path = if again {
         written.need(context)?
     } else {
@@ -190,11 +186,7 @@ fn write(
     measured
 }
 
-fn write_file(
-    context: &mut StepContext<'_>,
-    path: &Path,
-    again: bool,
-) -> Result<Measured, Failure> {
+fn write_file(context: &mut StepContext<'_>, path: &Path, again: bool) -> Result<Measured> {
     let transfer = in_sequence(shown(context, path)?, context.size.file_bytes);
     let seed = WRITE_SEEDS[usize::from(again)];
     let job = Job::Write { transfer, seed, create: !again };
@@ -204,7 +196,7 @@ fn write_file(
     valued(Measured { verified: true, ..measured }, Unit::BytesPerSecond)
 }
 
-fn compare(context: &StepContext<'_>, path: &Path, digest: &str) -> Result<(), Failure> {
+fn compare(context: &StepContext<'_>, path: &Path, digest: &str) -> Result<()> {
     if context.subject.storage().digest(path)? == digest {
         return Ok(());
     }
@@ -212,7 +204,7 @@ fn compare(context: &StepContext<'_>, path: &Path, digest: &str) -> Result<(), F
 }
 
 /// Read and re-read.
-fn read(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+fn read(context: &mut StepContext<'_>) -> Result<Measured> {
     let bytes = context.size.file_bytes;
     let target = shown(context, &read_file(bytes))?;
     let check = Check::Content { seed: READ_SEED };
@@ -226,7 +218,7 @@ fn at_random(context: &StepContext<'_>, target: Target, file_bytes: u64) -> Tran
     Transfer { direct: true, ..Transfer::at_random(target, file_bytes, context.seed, until) }
 }
 
-fn random_read(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+fn random_read(context: &mut StepContext<'_>) -> Result<Measured> {
     // The file was read just before; without O_DIRECT the page cache would be measured.
     context.session.forget(context.executor)?;
     let bytes = context.size.random_file_bytes;
@@ -236,13 +228,13 @@ fn random_read(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
     valued(timed(context, &job)?.1, Unit::PerSecond)
 }
 
-fn random_write(context: &mut StepContext<'_>, written: &Written) -> Result<Measured, Failure> {
+fn random_write(context: &mut StepContext<'_>, written: &Written) -> Result<Measured> {
     let path = written.need(context)?;
     let measured = random_write_to(context, &path);
     removed(context, &path, measured)
 }
 
-fn random_write_to(context: &mut StepContext<'_>, path: &Path) -> Result<Measured, Failure> {
+fn random_write_to(context: &mut StepContext<'_>, path: &Path) -> Result<Measured> {
     let bytes = context.size.file_bytes;
     let transfer = at_random(context, shown(context, path)?, bytes);
     let order = transfer.order;

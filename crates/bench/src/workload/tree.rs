@@ -12,7 +12,7 @@ use std::process::Command;
 use crate::corpus;
 use crate::corpus::tree::Listing;
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Unit};
 use crate::quoting::shown;
 use crate::results::{LeftOut, Measured};
@@ -76,7 +76,7 @@ impl Workload for Tree {
         (2 * tree, 3 * tree)
     }
 
-    fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<(), Failure> {
+    fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<()> {
         let source = corpus.join(SOURCE);
         match &size.tree_source {
             None => corpus::tree::make(&source, size.tree_files, SEED)?,
@@ -163,7 +163,7 @@ fn on_mounts(step: Step) -> Step {
 /// Removes a copy of the tree that was put into the storage without the subject, which is why the
 /// measure is cold: a client with a cached listing may rightly report that there is no such tree.
 /// A target and the local disk have all of it cached then, and drop their caches again.
-fn remove(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+fn remove(context: &mut StepContext<'_>) -> Result<Measured> {
     let above = fresh("tree/rm");
     let expected = Expected::load(context.corpus, SOURCE)?;
     removed_after(context, &above, |context| {

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::corpus::tree::bytes_below;
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::quoting::shown;
 use crate::results::LeftOut;
 use crate::storage::SCRIPT_LIMIT;
@@ -127,7 +127,7 @@ impl Project {
     }
 
     /// Lays the sources out locally, in a directory that is not there.
-    pub(super) fn make_source(&self, to: &Path, executor: &Executor) -> Result<(), Failure> {
+    pub(super) fn make_source(&self, to: &Path, executor: &Executor) -> Result<()> {
         match self {
             Project::Generated { modules } => Ok(generated::make(to, *modules)?),
             Project::KernelLibrary | Project::Kernel => unpack_kernel(to, executor),
@@ -202,7 +202,7 @@ fn architecture() -> Option<&'static str> {
 }
 
 /// Unpacks what is needed of it.
-fn unpack_kernel(to: &Path, executor: &Executor) -> Result<(), Failure> {
+fn unpack_kernel(to: &Path, executor: &Executor) -> Result<()> {
     fs::create_dir_all(to)?;
     let mut unpack = script(
         r#"to=$1; archive=$2; shift 2

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Unit};
 use crate::results::Measured;
 use crate::step::StepContext;
@@ -84,11 +84,7 @@ pub(super) fn step(question: Question, cache: Cache, word: &'static str) -> Step
     step.with_deadline(DEADLINE_FACTOR)
 }
 
-fn look(
-    context: &mut StepContext<'_>,
-    question: Question,
-    word: &str,
-) -> Result<Measured, Failure> {
+fn look(context: &mut StepContext<'_>, question: Question, word: &str) -> Result<Measured> {
     let tree = context.directory()?.join(SOURCE);
     let original = context.corpus.join(SOURCE);
     let expected = Expected::load(context.corpus, SOURCE)?;
@@ -116,7 +112,7 @@ pub(in crate::workload) fn check_contents(
     context: &mut StepContext<'_>,
     tree: &Path,
     original: &Path,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let shown = context.aside(script(CANONICAL_SCRIPT, &[tree]))?.stdout;
     if shown != context.aside(script(CANONICAL_SCRIPT, &[original]))?.stdout {
         return Err(Failure::wrong("the contents of the tree differ from the original"));
@@ -152,7 +148,7 @@ impl Answer<'_> {
     }
 }
 
-fn compare(question: Question, answer: &Answer<'_>, right: &Answer<'_>) -> Result<(), Failure> {
+fn compare(question: Question, answer: &Answer<'_>, right: &Answer<'_>) -> Result<()> {
     let (said, expected) = (answer.lines(question), right.lines(question));
     if said == expected {
         return Ok(());
@@ -207,7 +203,7 @@ fn check_usage(
     original: &Path,
     least: u64,
     context: &mut StepContext<'_>,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let sizes = |dir: &Path| {
         let mut command = program("find");
         command.arg(dir).args(["-not", "-type", "d", "-printf", r"%P %s\n"]);
