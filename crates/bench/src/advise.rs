@@ -265,7 +265,7 @@ fn figures_table(found: &Findings) -> Table {
         let mb = |bytes_per_s: f64| significant(bytes_per_s / 1e6);
         let cpu = |cpu: Option<f64>| cpu.map_or_else(|| "–".to_owned(), significant);
         let (slow, fast) = (figures.slowest_bytes_per_s, figures.fastest_bytes_per_s);
-        let default = if figures.name == found.ssh_cipher { " (default of ssh)" } else { "" };
+        let default = if figures.name == found.ssh_cipher { " (default)" } else { "" };
         let cells = match &figures.failure {
             Some(why) => {
                 let why = why.lines().next().unwrap_or_default().to_owned();

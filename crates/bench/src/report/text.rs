@@ -11,7 +11,7 @@ use super::printable;
 const WIDTH: usize = 100;
 
 /// Columns of a row's name, and of a cell, at most.
-const NAME: usize = 38;
+const NAME: usize = 40;
 const CELL: usize = 50;
 
 pub(super) fn text(document: &Document) -> String {
