@@ -11,12 +11,13 @@
 //! time, and the usage of ended children. Not counted: context switches of ended threads and
 //! processes, and CPU of processes that no process of the tree has waited for.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::time::ClockId;
-use procfs::process::{Process, Stat, all_processes};
+use procfs::process::{Process, Stat};
+use sandbox::sshd::with_descendants;
 
 use crate::results::Usage;
 
@@ -109,28 +110,6 @@ pub(crate) fn cpu_seconds_of_children() -> Option<Usage> {
 
 fn read(pid: u32) -> Option<Process> {
     Process::new(pid.cast_signed()).ok()
-}
-
-/// The processes that `is_root` selects and their descendants, each once. It reads all of `/proc`,
-/// since the lists of children are incomplete while others end (proc_tid_children(5)).
-fn with_descendants(is_root: impl Fn(&Stat) -> bool) -> Vec<Stat> {
-    let mut all: HashMap<i32, Stat> = HashMap::new();
-    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
-    for process in all_processes().into_iter().flatten().flatten() {
-        let Ok(stat) = process.stat() else { continue };
-        children.entry(stat.ppid).or_default().push(stat.pid);
-        all.insert(stat.pid, stat);
-    }
-    let mut open: Vec<i32> = all.values().filter(|stat| is_root(stat)).map(|it| it.pid).collect();
-    let mut found = Vec::new();
-    while let Some(pid) = open.pop() {
-        // Removed, so that no process is counted twice.
-        if let Some(stat) = all.remove(&pid) {
-            found.push(stat);
-            open.extend(children.remove(&pid).unwrap_or_default());
-        }
-    }
-    found
 }
 
 /// A process and its descendants, by the lists of children.

@@ -1,40 +1,37 @@
 //! Which settings of ssh would be faster between two machines: cipher, number of sessions,
-//! compression, IPQoS. Each with the figures behind it.
+//! compression. Each with the figures behind it.
 //!
 //! It measures plain `ssh`, which all subjects over ssh have in common: streams of zeros into a
 //! pipe. [`Findings`] are the measurements; [`Item`]s follow from them without any I/O.
 //!
-//! Nothing is changed on either machine. On a server at most two megabytes are written into the
-//! run's directory, and removed.
+//! Nothing is changed on either machine. On a server at most a megabyte is written into the run's
+//! directory, and removed.
 
-mod findings;
 mod items;
 mod rates;
 
 use std::ffi::OsString;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::fs;
 use std::path::{Path as FilePath, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
+
+pub use items::{Findings, Item, Path, Verdict};
+pub use rates::Figures;
 
 use crate::corpus;
 use crate::environment;
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
+use crate::report::{Table, paragraph, row, table};
 use crate::server::{Handshake, Server};
 use crate::storage::script;
 use crate::units::{counted, duration_us, significant};
 
-pub use findings::{Findings, Path, SSH_WINDOW_BYTES, Sessions};
-pub use rates::Figures;
 use rates::{Timing, Trial, compare};
-
-/// Columns of the terminal that text is wrapped for.
-const WIDTH: usize = 100;
 
 /// Numbers of connections that are tried. A server may refuse more than ten logins at once.
 const CONNECTIONS: [u32; 4] = [1, 2, 4, 8];
@@ -46,15 +43,14 @@ const LONG_RTT_US: f64 = 20_000.0;
 
 /// Text for compression: enough files that zlib's window of 32 KiB is passed many times.
 const TEXT_FILES: u32 = 80;
-const RANDOM_BYTES: u64 = 1 << 20;
 const SEED: u64 = 1;
 
-/// Names in the server's directory.
+/// Its name in the server's directory.
 const TEXT: &str = "advise-text";
-const RANDOM: &str = "advise-random";
 
-/// Prints a file again and again, until the reader closes the pipe.
+/// Print a file again and again, or zeros, until the reader closes the pipe.
 const REPEAT: &str = r#"while cat -- "$1"; do :; done"#;
+const ZEROS: &str = "exec cat /dev/zero";
 
 /// `ssh -G` and `ssh -Q` only read files.
 const QUERY_LIMIT: Duration = Duration::from_secs(30);
@@ -66,44 +62,6 @@ pub struct Advice {
     pub findings: Findings,
     /// One for each setting, in the order in which they are shown.
     pub items: Vec<Item>,
-}
-
-/// Advice on one setting.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Item {
-    /// Its name in ssh or sshoal: `Ciphers`, `max_conns`.
-    pub setting: String,
-    /// Whether it gains anything.
-    pub verdict: Verdict,
-    /// The figures behind the verdict.
-    pub found: String,
-    /// The reason.
-    pub why: String,
-    /// Command lines; empty where nothing needs to be done.
-    pub to_type: Vec<String>,
-}
-
-/// Whether a setting gains anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// It would be faster or need less CPU.
-    Matters,
-    /// It gains nothing between these machines.
-    NotHere,
-    /// It could not be measured.
-    Unknown,
-}
-
-impl Verdict {
-    /// The words for a reader.
-    pub fn words(self) -> &'static str {
-        match self {
-            Verdict::Matters => "matters here",
-            Verdict::NotHere => "does not matter here",
-            Verdict::Unknown => "not known here",
-        }
-    }
 }
 
 /// How much is measured.
@@ -133,33 +91,54 @@ pub fn advise(
     executor: &Executor,
     progress: &mut dyn FnMut(&str),
     effort: Effort,
-) -> Result<Advice, Failure> {
+) -> Result<Advice> {
     progress("reading the settings of both ends");
     let handshake = Handshake::of(server.ssh(None), executor)?;
     let found = settings(server, &handshake, executor)?;
     let usual = if found.rtt_us < LONG_RTT_US { ROUNDS } else { ROUNDS_OF_LONG_LINKS };
     let timing = Timing::of(Duration::from_secs_f64(found.rtt_us / 1e6), effort.window);
     let rounds = effort.rounds.unwrap_or(usual);
-    let findings = Run { server, executor, progress, timing, rounds }.measure(&handshake, found)?;
+    let measure = |trials: &[Trial]| compare(server, executor, timing, rounds, trials);
+
+    let common = common_ciphers(&handshake, executor)?;
+    progress(&format!("measuring {} ciphers", common.len()));
+    let trials: Vec<_> = common.iter().map(|name| zeros(server, name, name.clone(), 1)).collect();
+    let mut ciphers = measure(&trials)?;
+    ciphers.sort_by(|a, b| b.bytes_per_s.total_cmp(&a.bytes_per_s));
+    let found = Findings { ciphers, ..found };
+    let Some(best) = found.best_cipher().map(|best| best.name.clone()) else {
+        let why = found.ciphers.iter().find_map(|figures| figures.failure.clone());
+        let why = why.unwrap_or_else(|| "both ends have none in common".to_owned());
+        return Err(Failure::failed(format!("no cipher works: {why}")));
+    };
+
+    progress("measuring several sessions at once, and compression");
+    let name = |connections: u32| counted(connections.into(), "connection");
+    let mut trials = Vec::from(CONNECTIONS.map(|n| zeros(server, &best, name(n), n)));
+    let compresses = handshake.compression.iter().any(|name| name.starts_with("zlib"));
+    if compresses {
+        let dir = sandbox::private_dir("sshoal-advise-")?;
+        server.storage().put(&text(dir.path())?, FilePath::new(TEXT))?;
+        trials.push(compressed(server, &best));
+    }
+    let measured = measure(&trials);
+    if compresses {
+        // The whole directory is removed soon.
+        let _ = server.storage().remove(FilePath::new(TEXT));
+    }
+    let mut sessions = measured?;
+    let compressed = sessions.drain(CONNECTIONS.len()..).next();
+    let findings = Findings { sessions, compressed, ..found };
     Ok(Advice { items: items::all(&findings), findings })
 }
 
 /// All that is read and not measured.
-fn settings(
-    server: &Server,
-    handshake: &Handshake,
-    executor: &Executor,
-) -> Result<Findings, Failure> {
-    let query = |arguments: &[OsString]| {
-        let mut ssh = Command::new("ssh");
-        ssh.arg("-G").args(arguments);
-        let said = executor.succeed(ssh, QUERY_LIMIT)?.output.stdout;
-        Ok::<_, Failure>(String::from_utf8_lossy(&said).into_owned())
-    };
-    let mut arguments = server.ssh_options(None);
-    arguments.push(server.destination().into());
-    let of_user = query(&arguments)?;
-    let without_user = query(&["-F", "none", "localhost"].map(OsString::from))?;
+fn settings(server: &Server, handshake: &Handshake, executor: &Executor) -> Result<Findings> {
+    let of_user = server.settings(executor)?;
+    let mut ssh = Command::new("ssh");
+    ssh.args(["-G", "-F", "none", "localhost"]);
+    let without_user = executor.succeed(ssh, QUERY_LIMIT)?.output.stdout;
+    let without_user = String::from_utf8_lossy(&without_user).into_owned();
     // Lines `keyword value`, keywords in small letters (ssh(1), `-G`).
     let value = |text: &str, keyword: &str| {
         let mut lines = text.lines().filter_map(|line| line.split_once(' '));
@@ -181,7 +160,6 @@ fn settings(
         sshoal_cipher: sshoal_cipher(handshake, chosen, has_aes),
         ssh_cipher: handshake.cipher.clone(),
         has_compression: value(&of_user, "compression").as_deref() == Some("yes"),
-        ipqos: value(&of_user, "ipqos").unwrap_or_default().escape_debug().to_string(),
         host: link.name,
         ..Findings::default()
     })
@@ -190,127 +168,46 @@ fn settings(
 /// The default of sshoal: that of ssh, unless the user has chosen no ciphers, the processor has AES
 /// and the server offers the cipher made for it.
 fn sshoal_cipher(handshake: &Handshake, chosen: bool, has_aes: bool) -> String {
-    let offered = handshake.ciphers.iter().any(|name| name == findings::AES_CIPHER);
+    let offered = handshake.ciphers.iter().any(|name| name == items::AES_CIPHER);
     let fast = !chosen && has_aes && offered;
-    if fast { findings::AES_CIPHER.to_owned() } else { handshake.cipher.clone() }
+    if fast { items::AES_CIPHER.to_owned() } else { handshake.cipher.clone() }
 }
 
-/// The measurements of one call of [`advise`].
-struct Run<'a> {
-    server: &'a Server,
-    executor: &'a Executor,
-    progress: &'a mut dyn FnMut(&str),
-    timing: Timing,
-    rounds: usize,
+/// The ciphers that both ends have, in the client's order.
+fn common_ciphers(handshake: &Handshake, executor: &Executor) -> Result<Vec<String>> {
+    let mut ssh = Command::new("ssh");
+    ssh.args(["-Q", "cipher"]);
+    let known = executor.succeed(ssh, QUERY_LIMIT)?.output.stdout;
+    let known = String::from_utf8_lossy(&known).into_owned();
+    let common = known.lines().filter(|name| handshake.ciphers.iter().any(|it| it == name));
+    Ok(common.map(str::to_owned).collect())
 }
 
-impl Run<'_> {
-    fn measure(mut self, handshake: &Handshake, found: Findings) -> Result<Findings, Failure> {
-        let mut ssh = Command::new("ssh");
-        ssh.args(["-Q", "cipher"]);
-        let known = self.executor.succeed(ssh, QUERY_LIMIT)?.output.stdout;
-        let known = String::from_utf8_lossy(&known).into_owned();
-        let common = known.lines().filter(|name| handshake.ciphers.iter().any(|it| it == name));
-        let ciphers = self.ciphers(&common.collect::<Vec<_>>())?;
-        let found = Findings { ciphers, ..found };
-        let Some(best) = found.best_cipher().map(|best| best.name.clone()) else {
-            let why = found.ciphers.iter().find_map(|figures| figures.failure.clone());
-            let why = why.unwrap_or_else(|| "both ends have none in common".to_owned());
-            return Err(Failure::failed(format!("no cipher works: {why}")));
-        };
-        let sessions = self.sessions(&best)?;
-        let compresses = handshake.compression.iter().any(|name| name.starts_with("zlib"));
-        self.options(&best, compresses, Findings { sessions, ..found })
-    }
-
-    fn compare(&self, trials: &[Trial<'_>]) -> Result<Vec<Figures>, Failure> {
-        compare(self.server, self.executor, self.timing, self.rounds, trials)
-    }
-
-    fn ciphers(&mut self, names: &[&str]) -> Result<Vec<Figures>, Failure> {
-        (self.progress)(&format!("measuring {} ciphers", names.len()));
-        let trials: Vec<_> =
-            names.iter().map(|name| zeros(self.server, name, name.to_string(), &[], 1)).collect();
-        let mut figures = self.compare(&trials)?;
-        figures.sort_by(|a, b| b.bytes_per_s.total_cmp(&a.bytes_per_s));
-        Ok(figures)
-    }
-
-    fn sessions(&mut self, cipher: &str) -> Result<Vec<Sessions>, Failure> {
-        (self.progress)("measuring several sessions at once");
-        let name = |connections: u32| counted(connections.into(), "connection");
-        let trials = CONNECTIONS.map(|n| zeros(self.server, cipher, name(n), &[], n));
-        let figures = self.compare(&trials)?.into_iter().zip(CONNECTIONS);
-        Ok(figures.map(|(figures, connections)| Sessions { connections, figures }).collect())
-    }
-
-    /// Compression and IPQoS, against the default of each.
-    fn options(
-        &mut self,
-        cipher: &str,
-        compresses: bool,
-        found: Findings,
-    ) -> Result<Findings, Failure> {
-        (self.progress)("measuring compression and IPQoS");
-        let storage = self.server.storage();
-        let dir = sandbox::private_dir("sshoal-advise-")?;
-        let mut trials = vec![
-            zeros(self.server, cipher, "plain".to_owned(), &[], 1),
-            zeros(self.server, cipher, "IPQoS=none".to_owned(), &["-o", "IPQoS=none"], 1),
-        ];
-        if compresses {
-            storage.put(&text(dir.path())?, FilePath::new(TEXT))?;
-            let random = corpus::file(dir.path(), RANDOM, RANDOM_BYTES, SEED)?;
-            storage.put(&random, FilePath::new(RANDOM))?;
-            trials.extend([TEXT, RANDOM].map(|file| compressed(self.server, cipher, file)));
-        }
-        let figures = self.compare(&trials);
-        if compresses {
-            for name in [TEXT, RANDOM] {
-                // The whole directory is removed soon.
-                let _ = storage.remove(FilePath::new(name));
-            }
-        }
-        let mut figures = figures?.into_iter();
-        Ok(Findings {
-            plain: figures.next().unwrap_or_default(),
-            unmarked: figures.next().unwrap_or_default(),
-            compressed_text: figures.next(),
-            compressed_random: figures.next(),
-            ..found
-        })
-    }
-}
-
-/// Zeros without end, through some ssh commands at once. No cipher is faster for certain data.
-fn zeros<'a>(
-    server: &'a Server,
-    cipher: &'a str,
-    name: String,
-    options: &'a [&'a str],
-    streams: u32,
-) -> Trial<'a> {
-    let one = move || {
-        let mut ssh = server.ssh(Some(cipher));
-        // Options have precedence over the user's configuration.
-        ssh.args(options).args(["-o", "Compression=no", "cat /dev/zero"]);
-        ssh
-    };
-    Trial { name, commands: Box::new(move || (0..streams).map(|_| one()).collect()), windows: 1 }
-}
-
-/// A file of the server's directory without end, compressed.
-fn compressed(server: &Server, cipher: &str, file: &str) -> Trial<'static> {
+/// An ssh to the server with these settings, which have precedence over the user's.
+fn ssh(server: &Server, cipher: &str, compression: &str) -> Vec<OsString> {
     let mut words = vec![OsString::from("ssh")];
     words.extend(server.ssh_options(Some(cipher)));
-    words.extend(["-o".into(), "Compression=yes".into(), server.destination().into()]);
-    let path = server.storage().root().join(file);
-    let command = move || script::command(Some(&words), REPEAT, &[path.as_os_str()]);
-    Trial { name: file.to_owned(), commands: Box::new(move || vec![command()]), windows: 3 }
+    words.extend(["-o".into(), format!("Compression={compression}").into()]);
+    words.push(server.destination().into());
+    words
+}
+
+/// Zeros without end, through some sessions at once. No cipher is faster for certain data.
+fn zeros(server: &Server, cipher: &str, name: String, streams: u32) -> Trial {
+    let words = ssh(server, cipher, "no");
+    let command = Box::new(move || script::command(Some(&words), ZEROS, &[]));
+    Trial { name, command, streams, windows: 1 }
+}
+
+/// The text in the server's directory without end, compressed.
+fn compressed(server: &Server, cipher: &str) -> Trial {
+    let (words, path) = (ssh(server, cipher, "yes"), server.storage().root().join(TEXT));
+    let command = Box::new(move || script::command(Some(&words), REPEAT, &[path.as_os_str()]));
+    Trial { name: "Compression=yes, text".to_owned(), command, streams: 1, windows: 3 }
 }
 
 /// The files of a generated tree in one file, which compresses as sources do.
-fn text(dir: &FilePath) -> Result<PathBuf, Failure> {
+fn text(dir: &FilePath) -> Result<PathBuf> {
     let tree = dir.join("tree");
     corpus::tree::make(&tree, TEXT_FILES, SEED)?;
     let mut whole = Vec::new();
@@ -330,81 +227,61 @@ impl fmt::Display for Advice {
             Some(link) => format!("TCP rate {}", items::link_rate(link)),
             None => format!("ssh rate {}", items::link_rate(found.wide_bytes_per_s())),
         };
-        paragraph(f, "", &format!("{}; server: {}", found.host, found.server))?;
         let rtt = duration_us(found.rtt_us);
         let product = significant(found.product_bytes() / 1024.0);
-        paragraph(f, "", &format!("round trip {rtt}; {wide}; bandwidth × delay {product} KiB"))?;
-        for warning in found.warnings() {
-            paragraph(f, "  ! ", &warning)?;
+        let mut text = String::new();
+        paragraph(&mut text, "", &format!("{}; server: {}", found.host, found.server));
+        let facts = format!("round trip {rtt}; {wide}; bandwidth × delay {product} KiB");
+        paragraph(&mut text, "", &facts);
+        if found.path != Path::Network {
+            paragraph(&mut text, "  ! ", SHARED_PROCESSORS);
         }
-        writeln!(f, "\n{}", figures_table(found))?;
+        table(&mut text, &figures_table(found));
         for verdict in [Verdict::Matters, Verdict::NotHere, Verdict::Unknown] {
             let mut items = self.items.iter().filter(|item| item.verdict == verdict).peekable();
             if items.peek().is_some() {
-                writeln!(f, "\n{}", verdict.words().to_uppercase())?;
+                writeln!(text, "\n{}", verdict.words().to_uppercase())?;
             } else if verdict == Verdict::Matters {
-                writeln!(f, "\nNo setting would be faster here.")?;
+                writeln!(text, "\nNo setting would be faster here.")?;
             }
             for item in items {
-                writeln!(f, "  {}", item.setting)?;
-                paragraph(f, "    ", &item.found)?;
-                paragraph(f, "    ", &item.why)?;
+                writeln!(text, "  {}", item.setting)?;
+                paragraph(&mut text, "    ", &item.found);
+                paragraph(&mut text, "    ", &item.why);
                 // Command lines are not wrapped, so that they can be copied.
-                item.to_type.iter().try_for_each(|line| writeln!(f, "      {line}"))?;
+                item.to_type.iter().try_for_each(|line| writeln!(text, "      {line}"))?;
             }
         }
-        Ok(())
+        f.write_str(&text)
     }
 }
 
-fn paragraph(f: &mut fmt::Formatter<'_>, indent: &str, text: &str) -> fmt::Result {
-    let rest = " ".repeat(indent.len());
-    let options = textwrap::Options::new(WIDTH).initial_indent(indent).subsequent_indent(&rest);
-    textwrap::wrap(text, options).iter().try_for_each(|line| writeln!(f, "{line}"))
-}
+const SHARED_PROCESSORS: &str = "Client and server share this machine's processors. With a real \
+    server (--host) ciphers are faster, and several sessions gain more.";
 
 fn figures_table(found: &Findings) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_width(WIDTH as u16);
-    table.set_header(["", "MB/s", "rounds", "CPU s/GB client", "server"]);
-    let mut row = |name: String, figures: &Figures| {
+    let figures = found.ciphers.iter().chain(&found.sessions).chain(&found.compressed);
+    let rows = figures.map(|figures| {
         let mb = |bytes_per_s: f64| significant(bytes_per_s / 1e6);
         let cpu = |cpu: Option<f64>| cpu.map_or_else(|| "–".to_owned(), significant);
         let (slow, fast) = (figures.slowest_bytes_per_s, figures.fastest_bytes_per_s);
-        match &figures.failure {
+        let default = if figures.name == found.ssh_cipher { " (default)" } else { "" };
+        let cells = match &figures.failure {
             Some(why) => {
-                let why = why.lines().next().unwrap_or_default().escape_debug();
-                table.add_row([name, "failed".to_owned(), why.to_string()])
+                let why = why.lines().next().unwrap_or_default().to_owned();
+                ["failed".to_owned(), why, String::new(), String::new()]
             }
-            None => table.add_row([
-                name,
+            None => [
                 mb(figures.bytes_per_s),
                 format!("{}–{}", mb(slow), mb(fast)),
                 cpu(figures.client_cpu_s_per_gb),
                 cpu(figures.server_cpu_s_per_gb),
-            ]),
+            ],
         };
-    };
-    for figures in &found.ciphers {
-        let default = if figures.name == found.ssh_cipher { " (default of ssh)" } else { "" };
-        row(format!("{}{default}", figures.name), figures);
-    }
-    for tried in &found.sessions {
-        row(tried.figures.name.clone(), &tried.figures);
-    }
-    if let Some((text, random)) =
-        found.compressed_text.as_ref().zip(found.compressed_random.as_ref())
-    {
-        row("Compression=no".to_owned(), &found.plain);
-        row("Compression=yes, text".to_owned(), text);
-        row("Compression=yes, random data".to_owned(), random);
-    }
-    row("IPQoS=none".to_owned(), &found.unmarked);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+        row(format!("{}{default}", figures.name), cells)
+    });
+    let header = ["MB/s", "rounds", "CPU s/GB client", "server"];
+    Table::new("rates of ssh", &header, rows.collect())
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
+use crate::quoting::shown;
 use content::Content;
 
 /// Bytes hashed at a time: in the processor's cache, and few enough calls.
@@ -25,14 +26,10 @@ const DIGEST_STEP_BYTES: usize = 256 << 10;
 ///
 /// # Errors
 /// What creating and writing can fail with.
-pub fn file(corpus: &Path, name: &str, bytes: u64, seed: u64) -> Result<PathBuf, Failure> {
+pub fn file(corpus: &Path, name: &str, bytes: u64, seed: u64) -> Result<PathBuf> {
     let path = corpus.join(name);
-    let failed = |error: io::Error| {
-        Failure::failed(format!(
-            "cannot make {}: {error}",
-            path.display().to_string().escape_debug()
-        ))
-    };
+    let failed =
+        |error: io::Error| Failure::failed(format!("cannot make {}: {error}", shown(&path)));
     if fs::metadata(&path).is_ok_and(|found| found.len() == bytes) {
         return Ok(path);
     }

@@ -16,27 +16,9 @@ use crate::subject;
 /// Longest time for one query.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Flags of a processor that matter to ciphers, digests and copying.
-const FLAGS: [&str; 18] = [
-    "hypervisor",
-    "aes",
-    "vaes",
-    "pclmulqdq",
-    "vpclmulqdq",
-    "sse4_2",
-    "avx",
-    "avx2",
-    "avx512f",
-    "sha_ni",
-    "bmi2",
-    "erms",
-    "fsrm", // x86
-    "pmull",
-    "sha1",
-    "sha2",
-    "sve",
-    "asimd", // ARM
-];
+/// Flags of a processor that matter to ciphers, digests and copying: of x86, then of ARM.
+const FLAGS: &str = "hypervisor aes vaes pclmulqdq vpclmulqdq sse4_2 avx avx2 avx512f sha_ni bmi2 \
+    erms fsrm pmull sha1 sha2 sve asimd";
 
 /// Programs that a run may use, and the argument that prints their version.
 const PROGRAMS: [(&str, &str); 16] = [
@@ -63,7 +45,7 @@ const PROGRAMS: [(&str, &str); 16] = [
 /// Versions are those of the installed programs that a run may use; subjects add their own.
 pub fn gather(scratch: &Path, server: &Server, executor: &Executor) -> Environment {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let mounts = mount_table::Table::open().and_then(|mut table| table.read()).unwrap_or_default();
+    let mounts = mountinfo::all().unwrap_or_default();
     let kind = |path: &Path| {
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         mount_table::holding(&mounts, &path)
@@ -121,7 +103,7 @@ fn cpu_model(cpuinfo: &str) -> String {
 fn flags_of(cpuinfo: &str) -> Vec<String> {
     let flags = field(cpuinfo, "flags").or_else(|| field(cpuinfo, "Features")).unwrap_or_default();
     let all: Vec<&str> = flags.split_ascii_whitespace().collect();
-    FLAGS.iter().filter(|flag| all.contains(flag)).map(|&flag| flag.to_owned()).collect()
+    FLAGS.split(' ').filter(|flag| all.contains(flag)).map(str::to_owned).collect()
 }
 
 /// The value of the first line `key : value`.

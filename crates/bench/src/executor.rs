@@ -24,7 +24,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 
 use crate::account;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::results::Usage;
 
 pub use background::Background;
@@ -174,7 +174,7 @@ impl Executor {
     /// # Errors
     /// When it cannot be started, is not done by `limit` (its group is killed), prints too much,
     /// or the run was interrupted. A status other than 0 is not an error.
-    pub fn run(&self, program: impl Into<Program>, limit: Duration) -> Result<Ran, Failure> {
+    pub fn run(&self, program: impl Into<Program>, limit: Duration) -> Result<Ran> {
         if self.is_interrupted() {
             return Err(Failure::Interrupted);
         }
@@ -229,7 +229,7 @@ impl Executor {
     ///
     /// # Errors
     /// As [`Executor::run`].
-    pub fn succeed(&self, program: impl Into<Program>, limit: Duration) -> Result<Ran, Failure> {
+    pub fn succeed(&self, program: impl Into<Program>, limit: Duration) -> Result<Ran> {
         let program = program.into();
         let name = program.name();
         let ran = self.run(program, limit)?;
@@ -250,7 +250,7 @@ impl Executor {
     ///
     /// # Errors
     /// When it cannot be started, or the run was interrupted.
-    pub fn spawn(&self, program: impl Into<Program>) -> Result<Background, Failure> {
+    pub fn spawn(&self, program: impl Into<Program>) -> Result<Background> {
         if self.is_interrupted() {
             return Err(Failure::Interrupted);
         }
@@ -296,10 +296,9 @@ pub fn last_words(bytes: &[u8]) -> String {
     let lines: Vec<&str> =
         text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     let last = &lines[lines.len().saturating_sub(LINES)..];
-    let printable = |line: &&str| -> String {
-        let escape =
-            |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
-        line.chars().take(CHARACTERS).map(escape).collect()
+    let printable = |line: &&str| {
+        let line: String = line.chars().take(CHARACTERS).collect();
+        base::printable(line.as_bytes())
     };
     last.iter().map(printable).collect::<Vec<_>>().join("\n")
 }

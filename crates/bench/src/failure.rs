@@ -37,6 +37,9 @@ pub enum Failure {
     Interrupted,
 }
 
+/// Results that fail so, unless said otherwise.
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
 impl Failure {
     /// A failure with a message.
     pub fn failed(why: impl Into<String>) -> Failure {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sandbox::link::LinkOptions;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::results::LinkReport;
 
 pub(crate) use measured::{Figures, through_ssh, through_tcp};
@@ -71,7 +71,7 @@ impl FromStr for LinkSpec {
     type Err = Failure;
 
     /// The failure says what is wrong and what is right.
-    fn from_str(text: &str) -> Result<LinkSpec, Failure> {
+    fn from_str(text: &str) -> Result<LinkSpec> {
         match PRESETS.into_iter().find(|(name, ..)| *name == text) {
             Some((_, rtt_us, bits_per_s)) => Ok(LinkSpec {
                 name: text.to_owned(),

@@ -5,18 +5,17 @@
 mod prepare;
 mod request;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::results::{Environment, LeftOut, LinkReport, Settings, SubjectInfo, Usage};
 use crate::run::Scratch;
 use crate::size::Size;
 use crate::storage::Storage;
-use crate::subject::{Session, Subject, Tuning};
+use crate::subject::{Started, Subject, Tuning};
 use crate::workload::Workload;
 
 pub use prepare::{prepare, start_server};
@@ -70,12 +69,7 @@ impl Subject for Control {
         self.0.storage()
     }
 
-    fn start(
-        &self,
-        scratch: &Path,
-        tuning: &Tuning,
-        executor: &Executor,
-    ) -> Result<Box<dyn Session>, Failure> {
+    fn start(&self, scratch: &Path, tuning: &Tuning, executor: &Executor) -> Started {
         self.0.start(scratch, tuning, executor)
     }
 }
@@ -163,29 +157,6 @@ impl Host {
         let destination = user.map_or_else(|| host.to_owned(), |user| format!("{user}@{host}"));
         let directory = directory.map(str::to_owned);
         Ok(Host { destination, directory, config: None, port: None })
-    }
-
-    /// The configuration for ssh, in `scratch` if one has to be made: what ssh finds first wins,
-    /// so the port stands before all that is included.
-    ///
-    /// # Errors
-    /// When it cannot be written, or the configuration named is not there.
-    fn ssh_config(&self, scratch: &Path) -> Result<Option<PathBuf>, Failure> {
-        let named = match &self.config {
-            Some(file) => Some(file.canonicalize().map_err(|error| {
-                Failure::failed(format!("ssh's configuration {file:?}: {error}"))
-            })?),
-            None => None,
-        };
-        let Some(port) = self.port else { return Ok(named) };
-        let included = match named {
-            Some(file) => format!("Include \"{}\"\n", file.display()),
-            // The user's own, and the system's, which ssh does not read when it is given a file.
-            None => "Include ~/.ssh/config\nMatch all\nInclude /etc/ssh/ssh_config\n".to_owned(),
-        };
-        let file = scratch.join("host-ssh-config");
-        fs::write(&file, format!("Port {port}\n{included}"))?;
-        Ok(Some(file))
     }
 }
 

@@ -21,6 +21,11 @@ pub(crate) fn shown_command<Word: AsRef<OsStr>>(words: &[Word]) -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
+/// A path or a name for messages.
+pub(crate) fn shown(text: impl AsRef<OsStr>) -> String {
+    base::printable(text.as_ref().as_bytes())
+}
+
 /// One word for `rsync -e`, which knows quotes, and in them the quote doubled, but no backslash.
 pub(crate) fn rsync_word(word: &OsStr) -> OsString {
     if is_plain(word) {

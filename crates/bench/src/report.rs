@@ -14,6 +14,11 @@ mod ranking;
 mod text;
 mod view;
 
+pub(crate) use document::{Table, row};
+pub(crate) use method::circumstances;
+pub use text::paragraph;
+pub(crate) use text::table;
+
 use crate::results::Results;
 
 use view::View;
@@ -34,15 +39,7 @@ pub fn text(results: &Results) -> String {
     text::text(&document::document(&View::of(results)))
 }
 
-/// Text from outside, safe for a terminal: control characters as escapes.
+/// Text from outside, safe for a terminal (see [`base::printable()`]).
 pub fn printable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for char in text.chars() {
-        if char.is_control() {
-            out.extend(char.escape_default());
-        } else {
-            out.push(char);
-        }
-    }
-    out
+    base::printable(text.as_bytes())
 }

@@ -140,6 +140,13 @@ impl SubjectInfo {
     pub fn is_there(&self) -> bool {
         matches!(self.kind.as_str(), "local" | "target")
     }
+
+    /// Whether it is one of these, with any options, or the control of such a one.
+    pub fn is_any_of(&self, names: &[&str]) -> bool {
+        let own = self.control_of.as_deref().unwrap_or(&self.name);
+        let options = |name: &&str| own.strip_prefix(*name);
+        names.iter().filter_map(options).any(|rest| rest.is_empty() || rest.starts_with(':'))
+    }
 }
 
 /// What was asked for and not measured.
@@ -151,6 +158,18 @@ pub struct LeftOut {
     pub why: String,
     /// What to do about it: the package to install.
     pub remedy: Option<String>,
+}
+
+impl LeftOut {
+    /// One that nothing can be done about.
+    pub fn new(name: impl Into<String>, why: impl Into<String>) -> LeftOut {
+        LeftOut { name: name.into(), why: why.into(), remedy: None }
+    }
+
+    /// With what to do about it.
+    pub fn with_remedy(self, remedy: impl Into<String>) -> LeftOut {
+        LeftOut { remedy: Some(remedy.into()), ..self }
+    }
 }
 
 /// One measurement.

@@ -11,9 +11,11 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
 use crate::advise::Advice;
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::report;
@@ -75,7 +77,7 @@ impl<'a> Run<'a> {
         executor: &'a Executor,
         log: &mut ResultLog,
         progress: &mut Progress,
-    ) -> Result<Run<'a>, Failure> {
+    ) -> Result<Run<'a>> {
         let corpus = plan.scratch.subdirectory("corpus-")?;
         let mut works = Vec::new();
         for workload in &plan.works {
@@ -83,7 +85,7 @@ impl<'a> Run<'a> {
             progress.prepare(&format!("preparing {}", workload.name()));
             if let Err(failure) = workload.make(&plan.size, &corpus, executor) {
                 interrupted(executor)?;
-                log.leave_out(left_out(workload.name().to_owned(), &failure));
+                log.leave_out(LeftOut::new(workload.name(), failure.to_string()));
                 continue;
             }
             let laid_out = lay_out(plan, workload, &corpus, executor, log)?;
@@ -97,12 +99,11 @@ impl<'a> Run<'a> {
     /// Tells book and display what is to come.
     fn announce(&self, log: &mut ResultLog, progress: &mut Progress) {
         for ready in &self.works {
-            for (number, step) in ready.steps.iter().enumerate() {
+            for step in &ready.steps {
                 log.expect(step.measure.clone());
                 for &subject in &self.turns {
                     if ready.laid_out[subject] && step.concerns(log.subject(subject)) {
-                        let step = (ready.workload.name(), number);
-                        progress.expect(subject, step, self.plan.settings.rounds);
+                        progress.expect(self.plan.settings.rounds);
                     }
                 }
             }
@@ -114,7 +115,7 @@ impl<'a> Run<'a> {
         log: &mut ResultLog,
         progress: &mut Progress,
         keep: &mut dyn FnMut(&Results),
-    ) -> Result<(), Failure> {
+    ) -> Result<()> {
         let mut refusals = vec![0; self.plan.subjects.len()];
         let rounds = self.plan.settings.rounds;
         for round in 0..rounds {
@@ -166,7 +167,7 @@ fn lay_out(
     corpus: &Path,
     executor: &Executor,
     log: &mut ResultLog,
-) -> Result<Vec<bool>, Failure> {
+) -> Result<Vec<bool>> {
     let mut places: Vec<(&str, bool)> = Vec::new();
     let mut laid_out = Vec::new();
     for subject in &plan.subjects {
@@ -179,7 +180,7 @@ fn lay_out(
                 interrupted(executor)?;
                 if let Err(failure) = &done {
                     let what = format!("{} on {}", workload.name(), storage.name());
-                    log.leave_out(left_out(what, failure));
+                    log.leave_out(LeftOut::new(what, failure.to_string()));
                 }
                 places.push((storage.name(), done.is_ok()));
                 done.is_ok()
@@ -190,11 +191,7 @@ fn lay_out(
     Ok(laid_out)
 }
 
-fn left_out(name: String, failure: &Failure) -> LeftOut {
-    LeftOut { name, why: failure.to_string(), remedy: None }
-}
-
-fn interrupted(executor: &Executor) -> Result<(), Failure> {
+fn interrupted(executor: &Executor) -> Result<()> {
     if executor.is_interrupted() { Err(Failure::Interrupted) } else { Ok(()) }
 }
 
@@ -250,9 +247,7 @@ impl Files {
     /// # Errors
     /// Of the file system.
     pub fn keep(&self, results: &Results) -> io::Result<()> {
-        let mut json = serde_json::to_vec_pretty(results)?;
-        json.push(b'\n');
-        self.replace("results.json", &json)
+        self.replace_json("results.json", results)
     }
 
     /// All of them; their paths.
@@ -272,11 +267,12 @@ impl Files {
     /// # Errors
     /// Of the file system.
     pub fn write_advice(&self, advice: &Advice) -> io::Result<PathBuf> {
-        const NAME: &str = "advice.json";
-        let mut json = serde_json::to_vec_pretty(advice)?;
-        json.push(b'\n');
-        self.replace(NAME, &json)?;
-        Ok(self.dir.join(NAME))
+        self.replace_json("advice.json", advice)?;
+        Ok(self.dir.join("advice.json"))
+    }
+
+    fn replace_json(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
+        self.replace(name, &[&serde_json::to_vec_pretty(value)?, &b"\n"[..]].concat())
     }
 
     fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {

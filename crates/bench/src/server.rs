@@ -19,12 +19,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use sandbox::link::{Link, LinkOptions};
-use sandbox::sshd::{Options, SftpServer, Sshd};
+use sandbox::sshd::{Options, Sshd};
 
 use crate::account;
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::link::{self, LinkSpec};
+use crate::quoting::shown;
 use crate::results::{LinkReport, Usage};
 use crate::storage::{self, Directory, Storage};
 
@@ -41,15 +42,6 @@ const HOST_DIRECTORY: &str = "/tmp";
 
 /// Longest time to remove the run's directory on a host.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(120);
-
-/// Places where distributions have `sftp-server`: Debian, Fedora, Arch, openSUSE, Alpine.
-const SFTP_SERVERS: [&str; 5] = [
-    "/usr/lib/openssh/sftp-server",
-    "/usr/libexec/openssh/sftp-server",
-    "/usr/lib/ssh/sftp-server",
-    "/usr/libexec/ssh/sftp-server",
-    "/usr/libexec/sftp-server",
-];
 
 /// A server and the directory on it in which the run may write. Dropping it ends it.
 pub struct Server {
@@ -74,14 +66,11 @@ impl Server {
     ///
     /// # Errors
     /// When sshd cannot be started; its words are in the failure.
-    pub fn private(link: &LinkSpec, scratch: &Path) -> Result<Server, Failure> {
+    pub fn private(link: &LinkSpec, scratch: &Path) -> Result<Server> {
         let root = scratch.join("server");
-        fs::create_dir(&root).map_err(|error| {
-            let root = root.display().to_string();
-            Failure::failed(format!("cannot make {}: {error}", root.escape_debug()))
-        })?;
-        let options =
-            Options { alias: ALIAS.to_owned(), sftp_server: sftp_server(), ..Options::default() };
+        fs::create_dir(&root)
+            .map_err(|error| Failure::failed(format!("cannot make {}: {error}", shown(&root))))?;
+        let options = Options { alias: ALIAS.to_owned(), ..Options::default() };
         let sshd = Sshd::start(options).map_err(|error| {
             let hint = "it needs openssh-server and openssh-client";
             Failure::failed(format!("cannot start a private sshd: {error} ({hint})"))
@@ -123,13 +112,14 @@ impl Server {
         destination: &str,
         directory: Option<&str>,
         ssh_config: Option<&Path>,
+        port: Option<u16>,
         executor: &Executor,
-    ) -> Result<Server, Failure> {
+    ) -> Result<Server> {
         if destination.is_empty() || destination.starts_with('-') {
-            let shown = destination.escape_debug();
-            return Err(Failure::failed(format!("'{shown}' is no host")));
+            return Err(Failure::failed(format!("'{}' is no host", shown(destination))));
         }
-        let options = options_with(ssh_config);
+        let mut options = options_with(ssh_config);
+        options.extend(port.into_iter().flat_map(|it| ["-o".into(), format!("Port={it}").into()]));
         let words = ssh_words(&options, destination);
         let parent = directory.unwrap_or(HOST_DIRECTORY);
         let root = storage::make_remote_root(&words, parent, executor)?;
@@ -207,12 +197,24 @@ impl Server {
         matches!(self.machine, Machine::Private { .. })
     }
 
+    /// What ssh would do, as `ssh -G` prints it.
+    pub(crate) fn settings(&self, executor: &Executor) -> Result<String> {
+        let mut command = Command::new("ssh");
+        command.arg("-G").args(self.ssh_options(None)).arg(&self.destination);
+        let said = executor.succeed(command, LIMIT)?.output.stdout;
+        Ok(String::from_utf8_lossy(&said).into_owned())
+    }
+
     /// Where it is, by `ssh -G`.
     ///
     /// # Errors
     /// In ssh's own words.
-    pub fn endpoint(&self, executor: &Executor) -> Result<Endpoint, Failure> {
-        ask(self.ssh_options(None), &self.destination, executor)
+    pub fn endpoint(&self, executor: &Executor) -> Result<Endpoint> {
+        let mut endpoint = parse(&self.settings(executor)?, std::env::var_os("HOME"))
+            .ok_or_else(|| Failure::failed("what ssh -G says is not understood"))?;
+        endpoint.keys.retain(|path| path.exists());
+        endpoint.known_hosts.retain(|path| path.exists());
+        Ok(endpoint)
     }
 }
 
@@ -225,11 +227,6 @@ impl Drop for Server {
             let _ = storage::remove_remote_root(&words, root, REMOVAL_LIMIT, executor);
         }
     }
-}
-
-fn sftp_server() -> SftpServer {
-    let found = SFTP_SERVERS.iter().map(PathBuf::from).find(|path| path.exists());
-    found.map_or(SftpServer::Internal, SftpServer::External)
 }
 
 /// Options of all ssh programs of a run.
@@ -253,7 +250,7 @@ fn ssh_words(options: &[OsString], destination: &str) -> Vec<OsString> {
 
 /// A configuration that differs from the server's own in the ports, of which ssh takes the first that
 /// it sees, and has another name for the second of them.
-fn write_config(path: &Path, of_server: &Path, ports: [u16; 2]) -> Result<(), Failure> {
+fn write_config(path: &Path, of_server: &Path, ports: [u16; 2]) -> Result<()> {
     let names = format!("Host {ALIAS} {SECOND}\n");
     let own = fs::read_to_string(of_server)?.replacen(&format!("Host {ALIAS}\n"), &names, 1);
     let [first, second] = ports;
@@ -279,22 +276,6 @@ pub struct Endpoint {
     pub known_hosts: Vec<PathBuf>,
     /// The name under which those know the host.
     pub known_as: String,
-}
-
-/// What ssh would do.
-fn ask(
-    options: Vec<OsString>,
-    destination: &str,
-    executor: &Executor,
-) -> Result<Endpoint, Failure> {
-    let mut command = Command::new("ssh");
-    command.arg("-G").args(options).arg(destination);
-    let said = executor.succeed(command, LIMIT)?.output.stdout;
-    let mut endpoint = parse(&String::from_utf8_lossy(&said), std::env::var_os("HOME"))
-        .ok_or_else(|| Failure::failed("what ssh -G says is not understood"))?;
-    endpoint.keys.retain(|path| path.exists());
-    endpoint.known_hosts.retain(|path| path.exists());
-    Ok(endpoint)
 }
 
 /// Lines `keyword value`, keywords in small letters (ssh(1), -G).

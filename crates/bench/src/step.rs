@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::account;
 use crate::executor::{Executor, Program};
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::results::{Measured, Usage};
 use crate::size::Size;
 use crate::subject::{Access, Session, Subject};
@@ -40,6 +40,17 @@ impl StepContext<'_> {
         self.session.access()
     }
 
+    /// The directory that the subject shows.
+    ///
+    /// # Errors
+    /// When it is no file system.
+    pub fn directory(&self) -> Result<&Path> {
+        match self.access() {
+            Access::Directory(dir) => Ok(dir),
+            _ => Err(Failure::failed("it has no directory")),
+        }
+    }
+
     /// Runs a program as what is measured: usage of the client's and the server's processes is
     /// taken before and after. Value, bytes and operations are the step's to fill in; `seconds`,
     /// and all usages are filled.
@@ -50,28 +61,20 @@ impl StepContext<'_> {
     ///
     /// # Errors
     /// As [`Executor::succeed`].
-    pub fn timed(&mut self, program: impl Into<Program>) -> Result<(Output, Measured), Failure> {
+    pub fn timed(&mut self, program: impl Into<Program>) -> Result<(Output, Measured)> {
         let limit = self.deadline.saturating_duration_since(Instant::now());
-        let pids = self.session.client_pids();
-        account::forget_peak(&pids);
-        let server_before = self.server_so_far();
-        let daemon_before = account::tree_usage(&pids);
+        account::forget_peak(&self.session.client_pids());
+        let before = self.used();
         let ran = self.executor.succeed(program, limit)?;
-        let daemon = account::since(&daemon_before, &account::tree_usage(&pids));
-        let server = server_before.zip(self.server_so_far());
+        let (daemon, server) = self.used_since(&before);
         let (client, application) = match self.session.access() {
             Access::Directory(_) => (daemon, Some(ran.usage)),
             Access::Copier(_) | Access::Stream(_) | Access::Sftp(_) => {
                 (account::plus(ran.usage, daemon), None)
             }
         };
-        let measured = Measured {
-            seconds: ran.seconds,
-            client,
-            server: server.map(|(before, after)| account::since(&before, &after)),
-            application,
-            ..Measured::default()
-        };
+        let measured =
+            Measured { seconds: ran.seconds, client, server, application, ..Measured::default() };
         Ok((ran.output, measured))
     }
 
@@ -80,33 +83,38 @@ impl StepContext<'_> {
     ///
     /// # Errors
     /// As [`Session::settle`].
-    pub fn settle(&mut self, measured: &mut Measured) -> Result<(), Failure> {
-        let pids = self.session.client_pids();
-        let server_before = self.server_so_far();
-        let client_before = account::tree_usage(&pids);
+    pub fn settle(&mut self, measured: &mut Measured) -> Result<()> {
+        let before = self.used();
         let begin = Instant::now();
         self.session.settle(self.executor)?;
         measured.seconds += begin.elapsed().as_secs_f64();
-        let client = account::since(&client_before, &account::tree_usage(&pids));
+        let (client, server) = self.used_since(&before);
         measured.client = account::after(measured.client, client);
-        measured.server =
-            measured.server.zip(server_before).zip(self.server_so_far()).map(
-                |((so_far, before), now)| account::after(so_far, account::since(&before, &now)),
-            );
+        let both = measured.server.zip(server);
+        measured.server = both.map(|(so_far, settling)| account::after(so_far, settling));
         Ok(())
     }
 
-    /// What the server has used so far, with what the session itself has started there.
-    fn server_so_far(&self) -> Option<Usage> {
+    /// What the client's processes have used so far, and the server's, with those that the session
+    /// itself has started there.
+    fn used(&self) -> (Usage, Option<Usage>) {
         let own = account::tree_usage(&self.session.server_pids());
-        (self.server_usage)().map(|usage| account::plus(usage, own))
+        let server = (self.server_usage)().map(|usage| account::plus(usage, own));
+        (account::tree_usage(&self.session.client_pids()), server)
+    }
+
+    fn used_since(&self, (client, server): &(Usage, Option<Usage>)) -> (Usage, Option<Usage>) {
+        let (client_now, server_now) = self.used();
+        let of_server = server.as_ref().zip(server_now);
+        let of_server = of_server.map(|(before, now)| account::since(before, &now));
+        (account::since(client, &client_now), of_server)
     }
 
     /// Runs a program that prepares or checks, within the same deadline.
     ///
     /// # Errors
     /// As [`Executor::succeed`].
-    pub fn aside(&mut self, program: impl Into<Program>) -> Result<Output, Failure> {
+    pub fn aside(&mut self, program: impl Into<Program>) -> Result<Output> {
         let limit = self.deadline.saturating_duration_since(Instant::now());
         Ok(self.executor.succeed(program, limit)?.output)
     }

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use crate::corpus;
 use crate::executor::{Executor, Program, Ran};
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
+use crate::quoting::shown;
 
 /// Longest time for one errand, a big file through a slow link.
 pub const SCRIPT_LIMIT: Duration = Duration::from_secs(1800);
@@ -32,23 +33,23 @@ pub trait Storage: Send + Sync {
     fn local(&self) -> Option<PathBuf>;
 
     /// Puts a local file or tree there under a new name, parents made.
-    fn put(&self, from: &Path, to: &Path) -> Result<(), Failure>;
+    fn put(&self, from: &Path, to: &Path) -> Result<()>;
 
     /// Makes a directory and its parents; it may be there.
-    fn make_dir(&self, path: &Path) -> Result<(), Failure>;
+    fn make_dir(&self, path: &Path) -> Result<()>;
 
     /// Removes a file or tree; it may be gone.
-    fn remove(&self, path: &Path) -> Result<(), Failure>;
+    fn remove(&self, path: &Path) -> Result<()>;
 
     /// SHA-256 in hexadecimal of a file, or of the listing of a tree (see
     /// [`crate::corpus::tree::digest`]).
-    fn digest(&self, path: &Path) -> Result<String, Failure>;
+    fn digest(&self, path: &Path) -> Result<String>;
 
     /// Reads all of it into the page cache of the machine that has it.
-    fn warm(&self, path: &Path) -> Result<(), Failure>;
+    fn warm(&self, path: &Path) -> Result<()>;
 
     /// Bytes that may still be written.
-    fn free_bytes(&self) -> Result<u64, Failure>;
+    fn free_bytes(&self) -> Result<u64>;
 }
 
 /// A directory here, on a mount, or on another machine.
@@ -103,7 +104,7 @@ impl Directory {
     }
 
     /// Runs a script where the directory is; it gets `path` as `$1`.
-    fn run_script(&self, script: &str, path: &Path) -> Result<Ran, Failure> {
+    fn run_script(&self, script: &str, path: &Path) -> Result<Ran> {
         let command = script::command(self.ssh(), script, &[path.as_os_str()]);
         self.executor.succeed(command, SCRIPT_LIMIT)
     }
@@ -116,11 +117,10 @@ impl Directory {
     }
 
     /// A path below the root; nothing else is touched.
-    fn at(&self, path: &Path) -> Result<PathBuf, Failure> {
+    fn at(&self, path: &Path) -> Result<PathBuf> {
         let below = |part| matches!(part, Component::Normal(_) | Component::CurDir);
         if !path.components().all(below) {
-            let path = path.display().to_string();
-            let why = format!("{} is not a path below {}", path.escape_debug(), self.name);
+            let why = format!("{} is not a path below {}", shown(path), self.name);
             return Err(Failure::failed(why));
         }
         Ok(self.root.join(path))
@@ -128,7 +128,7 @@ impl Directory {
 
     /// Unpacks a local tree into `to`. `tar` on both ends keeps modes, times and links, and no
     /// owners, which not every mount can keep.
-    fn put_tree(&self, from: &Path, to: &Path) -> Result<(), Failure> {
+    fn put_tree(&self, from: &Path, to: &Path) -> Result<()> {
         let (reader, writer) = std::io::pipe()?;
         let mut pack = Command::new("tar");
         pack.arg("-C").arg(from).args(["-cf", "-", "."]);
@@ -158,7 +158,7 @@ impl Storage for Directory {
         matches!(self.reach, Reach::Here).then(|| self.root.clone())
     }
 
-    fn put(&self, from: &Path, to: &Path) -> Result<(), Failure> {
+    fn put(&self, from: &Path, to: &Path) -> Result<()> {
         let to = self.at(to)?;
         if fs::metadata(from).map_err(|error| cannot_read(from, &error))?.is_dir() {
             return self.put_tree(from, &to);
@@ -176,11 +176,11 @@ impl Storage for Directory {
         self.executor.succeed(Program::from(command).stdin(file), SCRIPT_LIMIT).map(drop)
     }
 
-    fn make_dir(&self, path: &Path) -> Result<(), Failure> {
+    fn make_dir(&self, path: &Path) -> Result<()> {
         self.run_script(script::MAKE_DIR, &self.at(path)?).map(drop)
     }
 
-    fn remove(&self, path: &Path) -> Result<(), Failure> {
+    fn remove(&self, path: &Path) -> Result<()> {
         let path = self.at(path)?;
         if path.components().eq(self.root.components()) {
             return Err(Failure::failed(format!("{} itself is not to be removed", self.name)));
@@ -188,7 +188,7 @@ impl Storage for Directory {
         self.run_script(script::REMOVE, &path).map(drop)
     }
 
-    fn digest(&self, path: &Path) -> Result<String, Failure> {
+    fn digest(&self, path: &Path) -> Result<String> {
         let path = self.at(path)?;
         if matches!(self.reach, Reach::Here) {
             return Ok(corpus::digest(&path)?);
@@ -196,11 +196,11 @@ impl Storage for Directory {
         listing::digest(&self.run_script(script::DIGEST, &path)?.output.stdout)
     }
 
-    fn warm(&self, path: &Path) -> Result<(), Failure> {
+    fn warm(&self, path: &Path) -> Result<()> {
         self.run_script(script::WARM, &self.at(path)?).map(drop)
     }
 
-    fn free_bytes(&self) -> Result<u64, Failure> {
+    fn free_bytes(&self) -> Result<u64> {
         let ran = self.run_script(script::FREE, &self.root)?;
         let text = String::from_utf8_lossy(&ran.output.stdout);
         script::free_bytes(&text).ok_or_else(|| {
@@ -211,8 +211,7 @@ impl Storage for Directory {
 }
 
 fn cannot_read(path: &Path, error: &std::io::Error) -> Failure {
-    let path = path.display().to_string();
-    Failure::failed(format!("cannot read {}: {error}", path.escape_debug()))
+    Failure::failed(format!("cannot read {}: {error}", shown(path)))
 }
 
 /// Makes a directory of its own below `parent` on the machine that `ssh` leads to; returns its
@@ -221,7 +220,7 @@ pub(crate) fn make_remote_root(
     ssh: &[OsString],
     parent: &str,
     executor: &Executor,
-) -> Result<PathBuf, Failure> {
+) -> Result<PathBuf> {
     use std::os::unix::ffi::OsStringExt;
     let command = script::command(Some(ssh), script::MAKE_ROOT, &[OsStr::new(parent)]);
     let said = executor.succeed(command, SCRIPT_LIMIT)?.output.stdout;
@@ -243,7 +242,7 @@ pub(crate) fn remove_remote_root(
     root: &Path,
     limit: Duration,
     executor: &Executor,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let command = script::command(Some(ssh), script::REMOVE, &[root.as_os_str()]);
     executor.succeed(command, limit).map(drop)
 }

@@ -19,7 +19,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::storage::Storage;
 
@@ -35,20 +35,21 @@ pub trait Subject: Send + Sync {
 
     /// Whether it can be measured here: installed, mounted, writable, large enough. Asked before
     /// anything runs; must not block on a dead mount (use the executor).
-    fn check(&self, executor: &Executor) -> Result<(), LeftOut>;
+    fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
+        let _ = executor;
+        Ok(())
+    }
 
     /// Where its files are.
     fn storage(&self) -> &dyn Storage;
 
     /// Starts it, with nothing cached. `scratch` is an empty directory for its mount point, cache
     /// and logs.
-    fn start(
-        &self,
-        scratch: &Path,
-        tuning: &Tuning,
-        executor: &Executor,
-    ) -> Result<Box<dyn Session>, Failure>;
+    fn start(&self, scratch: &Path, tuning: &Tuning, executor: &Executor) -> Started;
 }
+
+/// A subject at work, or why it is not.
+pub type Started = Result<Box<dyn Session>>;
 
 /// Settings of the connection that a workload may vary.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,7 +76,7 @@ pub trait Session {
 
     /// Returns when all that was acknowledged has arrived at the storage, for subjects that write
     /// back later than `close` and `fsync` say. To be called before what was written is compared.
-    fn settle(&mut self, executor: &Executor) -> Result<(), Failure> {
+    fn settle(&mut self, executor: &Executor) -> Result<()> {
         let _ = executor;
         Ok(())
     }
@@ -84,13 +85,13 @@ pub trait Session {
     /// cache stays. `Ok(false)` where that cannot be done: the sample is then not called cold.
     /// After a failure the session can only be abandoned. Programs that are started for each step
     /// have nothing to forget.
-    fn forget(&mut self, executor: &Executor) -> Result<bool, Failure> {
+    fn forget(&mut self, executor: &Executor) -> Result<bool> {
         let _ = executor;
         Ok(true)
     }
 
     /// Ends it in order: unmounts, waits for its processes.
-    fn stop(&mut self, executor: &Executor) -> Result<(), Failure> {
+    fn stop(&mut self, executor: &Executor) -> Result<()> {
         let _ = executor;
         Ok(())
     }
@@ -105,8 +106,7 @@ pub enum Access<'a> {
     Directory(&'a Path),
     /// A program that copies files and trees between this machine and the storage.
     Copier(&'a dyn Copier),
-    /// `ssh HOST cat`: the raw stream. With `-` as the local path the command has the data on its
-    /// standard output (pull) or takes them from its standard input (push).
+    /// `ssh HOST cat`: a program that copies, but files only.
     Stream(&'a dyn Copier),
     /// SFTP over ssh with no file system above it. The command that speaks it on stdin and stdout.
     Sftp(&'a dyn Fn() -> Command),

@@ -16,7 +16,6 @@ mod local;
 mod names;
 mod remote;
 mod sftp;
-mod stream;
 mod walk;
 
 use std::fs::File;
@@ -24,7 +23,7 @@ use std::io::{self, Read, Seek, Write};
 use std::process::{Command, ExitCode};
 
 use crate::executor::Program;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 use crate::corpus::content::Content;
 use check::Checker;
@@ -32,6 +31,7 @@ pub use job::{
     Check, Done, Entry, Invocation, Job, NameJob, Operation, Order, Target, Transfer, Until,
 };
 pub(crate) use latencies::Latencies;
+pub(crate) use sftp::Connection;
 pub use walk::Walk;
 
 /// The hidden subcommand of the program that calls [`main`].
@@ -41,7 +41,7 @@ pub const SUBCOMMAND: &str = "bench-worker";
 ///
 /// # Errors
 /// When a path is not UTF-8, or there is no place for a temporary file.
-pub fn program(job: &Job) -> Result<Program, Failure> {
+pub fn program(job: &Job) -> Result<Program> {
     let failed = |why: io::Error| Failure::failed(format!("cannot hand over a job: {why}"));
     let program = Program::from(process().map_err(failed)?);
     Ok(program.stdin(job_file(job).map_err(failed)?))
@@ -69,7 +69,7 @@ fn job_file(job: &Job) -> io::Result<File> {
 ///
 /// # Errors
 /// The worker's own failure, or that it printed something else.
-pub fn report(output: &[u8]) -> Result<Done, Failure> {
+pub fn report(output: &[u8]) -> Result<Done> {
     serde_json::from_slice(output).unwrap_or_else(|error| {
         Err(Failure::failed(format!("the worker's report cannot be read: {error}")))
     })
@@ -97,7 +97,7 @@ pub fn main() -> ExitCode {
 ///
 /// # Errors
 /// What the file or the server answered, or that data are wrong.
-pub fn run(job: &Job) -> Result<Done, Failure> {
+pub fn run(job: &Job) -> Result<Done> {
     match job {
         Job::Read { transfer, check } => {
             perform(transfer, Action::Read(Checker::new(check, transfer)?))
@@ -127,7 +127,7 @@ impl Action {
     }
 
     /// Returns whether all data were compared.
-    fn finish(&self) -> Result<bool, Failure> {
+    fn finish(&self) -> Result<bool> {
         match self {
             Action::Read(checker) => checker.finish().map(|()| true),
             Action::Write { .. } => Ok(false),
@@ -135,14 +135,10 @@ impl Action {
     }
 }
 
-fn perform(transfer: &Transfer, action: Action) -> Result<Done, Failure> {
+fn perform(transfer: &Transfer, action: Action) -> Result<Done> {
     match (&transfer.target, action) {
         (Target::Path(path), action) => local::run(path, transfer, action),
         (Target::Sftp { ssh, path }, action) => remote::run(ssh, path, transfer, action),
-        (Target::Stream { ssh }, Action::Read(checker)) => stream::read(ssh, transfer, checker),
-        (Target::Stream { ssh }, Action::Write { content, .. }) => {
-            stream::write(ssh, transfer, &content)
-        }
     }
 }
 

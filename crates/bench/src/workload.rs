@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::executor::{Executor, find_program};
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::measure::{Cache, Measure, Unit};
 use crate::results::{LeftOut, Measured, SubjectInfo};
 use crate::size::Size;
@@ -70,13 +70,13 @@ pub trait Workload: Send + Sync {
     fn space(&self, size: &Size) -> (u64, u64);
 
     /// Makes its data locally, once a run, in `corpus/NAME`.
-    fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<(), Failure>;
+    fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<()>;
 
     /// Its files and trees, by their paths in the corpus and in a storage; below the directory NAME.
     fn data(&self, size: &Size) -> Vec<PathBuf>;
 
     /// Puts its data into a storage, once a run for each.
-    fn lay_out(&self, size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<(), Failure> {
+    fn lay_out(&self, size: &Size, corpus: &Path, storage: &dyn Storage) -> Result<()> {
         self.data(size).iter().try_for_each(|path| storage.put(&corpus.join(path), path))
     }
 
@@ -88,7 +88,6 @@ pub trait Workload: Send + Sync {
 /// Kinds of access, by what a step needs.
 const DIRECTORY: &[AccessKind] = &[AccessKind::Directory];
 const OPEN_FILES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Sftp];
-const SEQUENTIAL: &[AccessKind] = &[AccessKind::Directory, AccessKind::Sftp, AccessKind::Stream];
 const COPY_FILES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Copier, AccessKind::Stream];
 const COPY_TREES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Copier];
 
@@ -96,7 +95,7 @@ const COPY_TREES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Copier];
 type Selection = Box<dyn Fn(&SubjectInfo) -> bool + Send + Sync>;
 
 /// The body of a step.
-type Body = Box<dyn Fn(&mut StepContext<'_>) -> Result<Measured, Failure> + Send + Sync>;
+type Body = Box<dyn Fn(&mut StepContext<'_>) -> Result<Measured> + Send + Sync>;
 
 /// One measure, and how it is obtained.
 pub struct Step {
@@ -118,7 +117,7 @@ impl Step {
     pub fn new(
         measure: Measure,
         accesses: &'static [AccessKind],
-        body: impl Fn(&mut StepContext<'_>) -> Result<Measured, Failure> + Send + Sync + 'static,
+        body: impl Fn(&mut StepContext<'_>) -> Result<Measured> + Send + Sync + 'static,
     ) -> Step {
         Step {
             measure,
@@ -159,7 +158,7 @@ impl Step {
     ///
     /// # Errors
     /// Those of the subject, and wrong data.
-    pub fn run(&self, context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+    pub fn run(&self, context: &mut StepContext<'_>) -> Result<Measured> {
         (self.body)(context)
     }
 }
@@ -177,11 +176,8 @@ fn check_installed(name: &str, programs: &[(&str, &str)]) -> Result<(), LeftOut>
         return Ok(());
     }
     let (programs, packages): (Vec<&str>, Vec<&str>) = missing.into_iter().copied().unzip();
-    Err(LeftOut {
-        name: name.to_owned(),
-        why: format!("not installed: {}", programs.join(", ")),
-        remedy: Some(format!("install {}", packages.join(" "))),
-    })
+    let left_out = LeftOut::new(name, format!("not installed: {}", programs.join(", ")));
+    Err(left_out.with_remedy(format!("install {}", packages.join(" "))))
 }
 
 /// A program of this machine, in the C locale.

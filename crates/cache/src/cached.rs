@@ -51,7 +51,6 @@ mod writer;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::{Errno, Mutex, Remote, RemotePath, Result, Table};
@@ -104,23 +103,15 @@ pub struct CachedStatus {
     pub missed_offline: u64,
 }
 
-/// The counters, with the names of [`CachedStatus`].
+/// The counters so far.
 #[derive(Default)]
-pub(crate) struct Counters {
-    hits: AtomicU64,
-    misses: AtomicU64,
-    read_here_bytes: AtomicU64,
-    read_there_bytes: AtomicU64,
-    completed: AtomicU64,
-    changed_meanwhile: AtomicU64,
-    left_out_bytes: AtomicU64,
-    damaged: AtomicU64,
-    missed_offline: AtomicU64,
-}
+pub(crate) struct Counters(Mutex<CachedStatus>);
 
-/// Adds to a counter.
-pub(crate) fn count(counter: &AtomicU64, by: u64) {
-    counter.fetch_add(by, Ordering::Relaxed);
+impl Counters {
+    /// Changes the counters.
+    pub(crate) fn add(&self, change: impl FnOnce(&mut CachedStatus)) {
+        change(&mut self.0.lock());
+    }
 }
 
 /// Where a path is looked up.
@@ -258,19 +249,7 @@ impl Cached {
 
     /// The counters so far.
     pub fn status(&self) -> CachedStatus {
-        let counters = &self.core.counters;
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        CachedStatus {
-            hits: read(&counters.hits),
-            misses: read(&counters.misses),
-            read_here_bytes: read(&counters.read_here_bytes),
-            read_there_bytes: read(&counters.read_there_bytes),
-            completed: read(&counters.completed),
-            changed_meanwhile: read(&counters.changed_meanwhile),
-            left_out_bytes: read(&counters.left_out_bytes),
-            damaged: read(&counters.damaged),
-            missed_offline: read(&counters.missed_offline),
-        }
+        *self.core.counters.0.lock()
     }
 
     /// Returns when all data whose reader has closed the file or reached its end is in the store,
@@ -376,7 +355,8 @@ impl Core {
 
     /// Counts and logs that `what` of `path` is not cached; returns the error for it.
     pub(crate) fn missed_offline(&self, what: &'static str, path: &RemotePath) -> Errno {
-        let count = self.counters.missed_offline.fetch_add(1, Ordering::Relaxed) + 1;
+        self.counters.add(|it| it.missed_offline += 1);
+        let count = self.counters.0.lock().missed_offline;
         let (mut logged_at, now) = (self.misses_logged_at.lock(), Instant::now());
         if logged_at.get(what).is_none_or(|last| now.duration_since(*last) >= LOG_PAUSE) {
             logged_at.insert(what, now);

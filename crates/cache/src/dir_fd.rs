@@ -56,6 +56,19 @@ impl DirFd {
         }
     }
 
+    /// Opens a directory several levels below, through no link; creates those that are absent.
+    pub(crate) fn make_below(&self, path: &[u8]) -> io::Result<DirFd> {
+        match self.below(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            opened => return opened,
+        }
+        // A tree is mostly created from its root down.
+        match path.iter().rposition(|byte| *byte == b'/') {
+            Some(at) => self.make_below(&path[..at])?.make_sub(&path[at + 1..]),
+            None => self.make_sub(path),
+        }
+    }
+
     /// A directory several levels below, through no link.
     pub(crate) fn below(&self, path: &[u8]) -> io::Result<DirFd> {
         Ok(DirFd(self.open_below(path, DIR_FLAGS)?))

@@ -266,10 +266,8 @@ impl Shared {
         path: &RemotePath,
         listing: &Listing,
     ) {
-        let known = self
-            .with_directory(source, path.clone(), |directory| Some(directory.has_listing(listing)));
-        let record = match known {
-            Some(true) => Record::SeenAgain(listing.seen_at),
+        let record = match self.directory(source, path) {
+            Some(known) if known.has_entries_of(listing) => Record::SeenAgain(listing.seen_at),
             _ => Record::Listing(listing.clone()),
         };
         self.record(source, path, &[record]);

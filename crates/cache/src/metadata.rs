@@ -81,19 +81,36 @@ impl KnownFile {
 /// The record of a directory that was listed completely: a name that is not in it was absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
-    /// The directory's own attributes, as they were before the listing.
-    pub attr: Option<Attr>,
     /// Its entries in the server's order, without `.` and `..`.
     pub entries: Arc<[DirEntry]>,
     /// When the listing began, by this machine's clock.
     pub seen_at: Timestamp,
 }
 
+impl Listing {
+    /// Whether both have the same entries, except for their atimes.
+    pub(crate) fn has_entries_of(&self, other: &Listing) -> bool {
+        let same = |(one, other): (&DirEntry, &DirEntry)| {
+            let attrs = match (&one.attr, &other.attr) {
+                (Some(one), Some(other)) => same_but_atime(one, other),
+                (None, None) => true,
+                _ => false,
+            };
+            one.name == other.name && attrs
+        };
+        self.entries.len() == other.entries.len()
+            && self.entries.iter().zip(other.entries.iter()).all(same)
+    }
+}
+
+/// Whether only the atime differs, which changes by reading.
+pub(crate) fn same_but_atime(one: &Attr, other: &Attr) -> bool {
+    *one == Attr { atime: one.atime, ..*other }
+}
+
 /// The record of a symbolic link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownLink {
-    /// The attributes of the link itself, where known.
-    pub attr: Option<Attr>,
     /// The target, as stored.
     pub target: Arc<[u8]>,
     /// When it was requested, by this machine's clock.

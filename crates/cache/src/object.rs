@@ -22,7 +22,6 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -40,7 +39,7 @@ use self::reading::{ReadError, Wait};
 use crate::codec::CHECKSUM_BYTES;
 use crate::digest::{Digest, Digests};
 use crate::dir_fd::{DirFd, note_use, read_exact_at};
-use crate::store::layout::Layout;
+use crate::partial::chunks::chunk_range;
 use crate::store::quota::on_disk;
 use crate::store::shared::Shared;
 
@@ -419,41 +418,21 @@ impl Shared {
             changed = true;
         }
         let space = if is_new { on_disk(1) } else { 0 };
-        if changed && self.may_write() && self.reserve_quietly(space) {
-            self.put_about(&layout, &dir_fd, &names, &about);
+        if !changed || !self.may_write() || !self.reserve_quietly(space) {
+            return;
         }
-    }
-
-    /// Writes the metadata of a content; `false` when that failed.
-    pub(crate) fn put_about(
-        &self,
-        layout: &Layout,
-        dir_fd: &DirFd,
-        names: &Names,
-        about: &About,
-    ) -> bool {
         // Others may be reading the file.
-        if let Err(error) = layout.put(dir_fd, &names.about, &about.encode()) {
-            // Another process has removed the content, and its directory.
-            if error.kind() != io::ErrorKind::NotFound {
-                self.health.failed("writing a content's metadata", &error);
-            }
-            return false;
+        match layout.put(&dir_fd, &names.about, &about.encode()) {
+            Ok(()) => about.digests.into_iter().for_each(|known| self.known_digests.insert(known)),
+            Err(error) => self.write_failed(&layout, "writing a content's metadata", &error),
         }
-        if let Some(digests) = about.digests {
-            self.known_digests.insert(digests);
-        }
-        true
     }
 }
 
 /// Reads a chunk of a partial content's file.
 pub(crate) fn read_chunk_of(file: &File, chunk: u64, size: u64) -> Option<Vec<u8>> {
-    let offset = chunk * CHUNK_BYTES;
-    let len = CHUNK_BYTES.min(size - offset) as usize;
-    let mut bytes = vec![0; len];
-    file.read_exact_at(&mut bytes, offset).ok()?;
-    Some(bytes)
+    let range = chunk_range(chunk, size);
+    read_exact_at(file, range.start, (range.end - range.start) as usize).ok().flatten()
 }
 
 #[cfg(test)]

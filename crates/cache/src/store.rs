@@ -262,18 +262,6 @@ impl Shared {
         self.partial(Subject::new(source, path, validator), Resume::Any)
     }
 
-    /// The partial content for one state of a file, with no bytes but those that this process has
-    /// fetched: size and mtime do not prove that others are of the same content, and parts of two
-    /// contents must not be put together.
-    pub fn fetch_own(
-        self: &Arc<Shared>,
-        source: &SourceId,
-        path: &RemotePath,
-        validator: Validator,
-    ) -> Partial {
-        self.partial(Subject::new(source, path, validator), Resume::Own)
-    }
-
     /// The number of bytes of this state of a file in the store, in a whole or a partial content.
     pub fn present_bytes(&self, source: &SourceId, path: &RemotePath, validator: Validator) -> u64 {
         let known = self.file(source, path).filter(|known| known.validator() == validator);

@@ -96,6 +96,20 @@ impl PendingChange {
         self.file.lock().log.is_sent(self.number)
     }
 
+    /// Withdraws a change that was not sent, so that it can begin again. `false` if that would change
+    /// the order, because a newer change has begun since; then it is replayed in its place.
+    fn withdraw_newest(&mut self) -> bool {
+        let mut state = self.file.lock();
+        if state.log.next() != self.number + 1 || !state.log.is_sent(self.number) {
+            return false;
+        }
+        let ended_entry = state.log.end(self.number, false);
+        drop(state);
+        drop(ended_entry);
+        self.ended = true;
+        true
+    }
+
     fn lost(&self, may_have_arrived: bool) {
         self.file.lock().log.lost(self.number, may_have_arrived);
     }
@@ -134,22 +148,18 @@ impl Core {
     /// Changes a file through an outer handle.
     pub(crate) async fn change(self: &Arc<Core>, fh: Fh, change: Change) -> Result<()> {
         let handle = self.files.handle(fh)?;
-        let mut permit = None;
-        let (mut pending, usable) = match PendingChange::begin(&handle, &change, None)? {
-            Some(begun) => begun,
-            // Repeated if a flush closes the handle at this moment.
-            None => loop {
-                let granted =
-                    Box::pin(self.change_permit(&handle.file, change.eof_effect(), Some(&handle)))
-                        .await?;
-                if let Some(begun) = PendingChange::begin(&handle, &change, Some(&granted))? {
-                    permit = Some(granted);
-                    break begun;
-                }
-            },
-        };
-        let mut lost = None;
-        if let Some(UsableHandle { fh, epoch }) = usable {
+        // Repeated if a flush closes the handle at this moment.
+        let (pending, lost) = loop {
+            let mut permit = None;
+            let mut begun = PendingChange::begin(&handle, &change, None)?;
+            if begun.is_none() {
+                let effect = change.eof_effect();
+                let granted = Box::pin(self.change_permit(&handle.file, effect, Some(&handle)));
+                let granted = permit.insert(granted.await?);
+                begun = PendingChange::begin(&handle, &change, Some(granted))?;
+            }
+            let Some((mut pending, usable)) = begun else { continue };
+            let Some(UsableHandle { fh, epoch }) = usable else { break (pending, None) };
             let mut digest = None;
             let mut is_digested = !self.write_verifier.may_be_available();
             let mut call = send(&*self.inner, fh, &change);
@@ -167,22 +177,24 @@ impl Core {
             .await;
             match answer {
                 Ok(()) if pending.acknowledged(self, digest) => return Ok(()),
-                Ok(()) => {}
+                Ok(()) => break (pending, None),
                 Err(errno) if is_loss(errno) => {
                     pending.lost(true);
                     handle.file.mark_lost(epoch);
-                    lost = Some(errno);
+                    break (pending, Some(errno));
                 }
                 Err(errno) if handle.is_stale(fh, errno) => {
+                    if errno == Errno::EBADF && pending.withdraw_newest() {
+                        continue;
+                    }
                     pending.lost(false);
                     handle.file.mark_lost(epoch);
-                    lost = Some(Errno::ESTALE);
+                    break (pending, Some(Errno::ESTALE));
                 }
                 Err(errno) if pending.is_final_error() => return Err(errno),
-                Err(_) => {}
+                Err(_) => break (pending, None),
             }
-        }
-        drop(permit);
+        };
         Box::pin(self.await_replay(&handle, pending, lost)).await
     }
 

@@ -101,14 +101,15 @@ pub(crate) struct FileState {
     pub(crate) answered_changes: u64,
     /// This mount has changed the file since it was opened.
     changed: bool,
-    /// Requests in flight that remove or replace its name: no flush closes the file meanwhile.
-    removals: usize,
+    /// Requests in flight that remove or replace its name: meanwhile no flush closes the file, and
+    /// it is not reopened after a loss.
+    pub(crate) removals: usize,
 }
 
 /// The state that all handles of one file share.
 pub(crate) struct OpenFile {
     state: Mutex<FileState>,
-    /// Notified when an attempt to reopen the file has ended.
+    /// Notified when an attempt to reopen the file has ended, or a removal of its name.
     pub(crate) attempt_ended: Notify,
     /// The queue for changes that are not admitted at once (`change_queue`).
     pub(crate) queue: tokio::sync::Mutex<()>,

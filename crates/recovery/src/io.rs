@@ -209,8 +209,8 @@ impl Core {
                 match call(first.fh, second.fh).await {
                     Err(errno) if is_lost(errno, one, first) || is_lost(errno, other, second) => {
                         // Reopening shows which of them was lost.
-                        one.file.mark_lost(first.epoch);
-                        other.file.mark_lost(second.epoch);
+                        one.note_loss(errno, first.epoch);
+                        other.note_loss(errno, second.epoch);
                         lost = Some(errno);
                     }
                     answer => return answer,

@@ -15,7 +15,7 @@
 //! | creates a name | absent | sent again |
 //! | creates a name | present, and present before | sent again (`EEXIST`) |
 //! | mkdir | an empty new directory with no other permission bits than requested | done |
-//! | exclusive create | an empty new file with no other permission bits than requested | done, opened |
+//! | exclusive create | an empty new file with no other permission bits than requested, or needed to open it | done, opened |
 //! | symlink | a link with the same target | done |
 //! | link | a file with the attributes of the existing name | done |
 //! | creates a name | anything else | `EEXIST` |
@@ -27,6 +27,7 @@
 //! | unlink, rmdir | anything newer | unknown |
 //! | rename | old name absent; the new name leads to what the old name was before | done |
 //! | rename | old name absent, its state before unknown; the new name is not known to be unchanged | done |
+//! | rename | both names lead to what the old name was before; the new name did not before | done |
 //! | rename | the old name leads to what it was before | sent again |
 //! | rename | old name present; the new name leads to what the old name was before | done |
 //! | rename | old name present, its state before unknown; the new name is unchanged | sent again |
@@ -93,7 +94,7 @@ pub(crate) struct SentAt {
 
 /// A request without a reply.
 #[derive(Clone, Copy, Debug)]
-struct InDoubt {
+pub(crate) struct InDoubt {
     span: RequestSpan,
     /// Observations from here on may show the effect of the request.
     seq: Seq,
@@ -106,13 +107,13 @@ impl SentAt {
     }
 
     /// The loss is noticed now.
-    fn lost(self) -> InDoubt {
+    pub(crate) fn lost(self) -> InDoubt {
         InDoubt { span: RequestSpan::until_now(self.time), seq: self.seq }
     }
 }
 
-/// The outcome of an exclusive create.
-enum CreateOutcome {
+/// The outcome of a create.
+pub(crate) enum CreateOutcome {
     Opened(Opened),
     Absent,
     Exists,

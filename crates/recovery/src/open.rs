@@ -1,18 +1,21 @@
 //! Opening files.
 //!
 //! An interrupted open may be repeated: a file that it created exists, a file that it truncated is
-//! empty. Only an exclusive create must check whether it has created the file (`name_ops`).
+//! empty. An exclusive create must check whether it has created the file (`name_ops`). So must an
+//! open that is refused when it is repeated: it may have created a file that its mode protects.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use base::{Create, Errno, OpenFlags, Opened, RemotePath, Result};
+use base::{Create, Errno, OpenFlags, OpenGuard, Opened, RemotePath, Result};
 
 use crate::Core;
 use crate::connection::is_loss;
 use crate::expected_attrs::ExpectedAttrs;
 use crate::file::OpenFiles;
 use crate::name_history::NameState;
-use crate::name_ops::SentAt;
+use crate::name_ops::{CreateOutcome, SentAt};
+use crate::reopen::needed_perm;
 
 /// Attempts to open a file that is removed, renamed or replaced in the meantime.
 const MAX_OPENS: u32 = 8;
@@ -41,10 +44,14 @@ impl Core {
         flags: OpenFlags,
         may_retry: bool,
     ) -> Result<Option<Opened>> {
-        let before = self.files.begin_open(self, path, flags).await?;
+        let mut before = self.files.begin_open(self, path, flags).await?;
+        let is_new = matches!(flags.create, Create::Exclusive(_));
         let requested = self.history.now();
         let opened = match flags.create {
             Create::Exclusive(perm) => self.open_new(path, flags, perm).await,
+            Create::IfAbsent(perm) if needed_perm(flags.access) & !perm != 0 => {
+                Box::pin(self.open_or_create_protected(path, flags, perm)).await
+            }
             _ => self.with_retry(|| self.inner.open(path, flags)).await,
         };
         let opened = match opened {
@@ -66,6 +73,15 @@ impl Core {
             self.bounded_wait(self.renames.wait_until_ended(path)).await?;
             return Ok(None);
         }
+        if is_new && self.renames.affects(path) {
+            // The file that had the name has left it already, and keeps its state by the new name.
+            let guard = OpenGuard::new(&*self.inner, opened.fh);
+            OpenFiles::abort_open(before);
+            self.bounded_wait(self.renames.wait_until_ended(path)).await?;
+            let existing = OpenFlags { truncate: false, ..flags };
+            before = self.files.begin_open(self, path, existing).await?;
+            let _ = guard.take();
+        }
         let seen = NameState::Present(ExpectedAttrs::of(&opened.attr));
         match flags.create == Create::Never && !flags.truncate {
             true => self.history.record_reply(path, seen, requested),
@@ -73,6 +89,31 @@ impl Core {
         }
         let fh = self.files.finish_open(self, path, flags, &opened, before).await;
         Ok(Some(Opened { fh, ..opened }))
+    }
+
+    /// Opens a file, or creates one whose mode would refuse the open.
+    async fn open_or_create_protected(
+        self: &Arc<Core>,
+        path: &RemotePath,
+        flags: OpenFlags,
+        perm: u32,
+    ) -> Result<Opened> {
+        let sent = SentAt::now(self);
+        let attempts = AtomicU32::new(0);
+        let opened = self.with_retry(|| {
+            attempts.fetch_add(1, Ordering::Relaxed);
+            self.inner.open(path, flags)
+        });
+        match opened.await {
+            Err(Errno::EACCES) if attempts.into_inner() > 1 => {}
+            opened => return opened,
+        }
+        let outcome =
+            self.with_retry(|| Box::pin(self.create_outcome(path, flags, perm, sent.lost())));
+        match outcome.await? {
+            CreateOutcome::Opened(opened) => Ok(opened),
+            CreateOutcome::Absent | CreateOutcome::Exists => Err(Errno::EACCES),
+        }
     }
 
     async fn open_new(

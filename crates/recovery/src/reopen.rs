@@ -8,6 +8,7 @@
 //!    attributes must be the expected ones (`expected_attrs`), or the file must have grown.
 //! 2. Appends without a reply are looked for in the file (`appends`).
 //! 3. If the write verifier has changed, the unstable writes are compared with the file (`verify`).
+//!    So does each other open of a file that has unstable writes.
 //! 4. The log is replayed in its order, with the changes that have joined it in the meantime.
 
 mod appends;
@@ -17,11 +18,14 @@ mod verify;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
 use base::{Access, Attr, Errno, Fh, OpenFlags, OpenGuard, RemotePath, Result};
 use tokio::time::Instant;
+
+pub(crate) use permission::{needed_perm, set_perm};
 
 use crate::Core;
 use crate::change::send;
@@ -163,11 +167,7 @@ const MAX_SEARCHES: u32 = 8;
 
 async fn reopen_all(core: &Arc<Core>, file: &Arc<OpenFile>) -> ReopenResult {
     appends::wait(file).await;
-    let lost = |state: &FileState| {
-        let lost = state.inner_handles.values().filter(|inner| inner.epoch < state.epoch);
-        lost.filter_map(|inner| inner.handle.upgrade()).collect()
-    };
-    match find_file(core, file, lost, false).await {
+    match find_file(core, file, Wanted::Lost).await {
         Ok((observed, opened)) => resume(core, file, observed, opened).await,
         Err(result) => result,
     }
@@ -176,23 +176,25 @@ async fn reopen_all(core: &Arc<Core>, file: &Arc<OpenFile>) -> ReopenResult {
 /// Reopens the file for one handle that a flush has closed, while nothing is lost.
 pub(crate) async fn reopen_one(core: &Arc<Core>, handle: &Arc<Handle>) -> Result<()> {
     let file = &handle.file;
-    let next = file.lock().next_if_idle(0);
-    // Bytes that another client has appended in the meantime do not prevent further appends.
-    let may_grow = handle.flags.append;
-    let (observed, mut opened) =
-        match find_file(core, file, |_| vec![handle.clone()], may_grow).await {
-            Ok(found) => found,
-            Err(ReopenResult::Failed(errno)) => return Err(errno),
-            Err(ReopenResult::Dead(why)) => {
-                file.warn(core, &format!("{why} {CLOSED}"));
-                return Err(Errno::ESTALE);
-            }
-            Err(ReopenResult::Open) => unreachable!("a search does not change the phase"),
-        };
+    let (next, epoch) = {
+        let state = file.lock();
+        (state.next_if_idle(0), state.epoch)
+    };
+    let (observed, mut opened) = match find_file(core, file, Wanted::Closed(handle)).await {
+        Ok(found) => found,
+        Err(ReopenResult::Failed(errno)) => return Err(errno),
+        Err(ReopenResult::Dead(why)) => {
+            file.warn(core, &format!("{why} {CLOSED}"));
+            return Err(Errno::ESTALE);
+        }
+        Err(ReopenResult::Open) => unreachable!("a search does not change the phase"),
+    };
     let guard = opened.pop().ok_or(Errno::EBADF)?.1?;
-    if let Some(unused) = handle.set_reopened(guard.take()) {
-        core.inner.close(unused);
+    verify::check(core, file, &observed.path).await.map_err(stale_as_loss)?;
+    if !handle.set_reopened(guard.fh(), epoch) {
+        return Ok(());
     }
+    let _ = guard.take();
     let mut state = file.lock();
     state.set_found(&observed);
     if let Some(attr) = &observed.attr {
@@ -204,24 +206,92 @@ pub(crate) async fn reopen_one(core: &Arc<Core>, handle: &Arc<Handle>) -> Result
     Ok(())
 }
 
-/// Searches the file at its paths, and opens it for the `wanted` handles. With `may_grow`, a file
-/// that is only longer and newer is accepted.
+/// The file was opened by `path` for a new handle, while nothing is lost. A lost file is checked
+/// when it is reopened.
+pub(crate) async fn check_unstable(
+    core: &Arc<Core>,
+    file: &OpenFile,
+    path: &RemotePath,
+) -> Result<()> {
+    let is_needed = {
+        let state = file.lock();
+        state.phase == Phase::Open && !state.unstable.is_empty()
+    };
+    match is_needed {
+        true => Box::pin(verify::check(core, file, path)).await,
+        false => Ok(()),
+    }
+}
+
+/// The handles for which a file is searched.
+#[derive(Clone, Copy)]
+enum Wanted<'a> {
+    /// All that are lost.
+    Lost,
+    /// One that a flush has closed.
+    Closed(&'a Arc<Handle>),
+}
+
+impl Wanted<'_> {
+    fn handles(self, state: &FileState) -> Vec<Arc<Handle>> {
+        match self {
+            Wanted::Lost => {
+                let lost = state.inner_handles.values().filter(|inner| inner.epoch < state.epoch);
+                lost.filter_map(|inner| inner.handle.upgrade()).collect()
+            }
+            Wanted::Closed(handle) => vec![handle.clone()],
+        }
+    }
+
+    /// Whether a file that is only longer and newer is accepted: bytes that another client has
+    /// appended in the meantime do not prevent further appends.
+    fn may_grow(self) -> bool {
+        matches!(self, Wanted::Closed(handle) if handle.flags.append)
+    }
+}
+
+/// Waits for requests in flight that may have given the name to another file, which must not be
+/// taken for this one: those that remove or replace the name, and if there are changes to replay,
+/// also a rename of the file itself.
+async fn wait_for_name(core: &Core, file: &OpenFile) {
+    loop {
+        let mut ended = pin!(file.attempt_ended.notified());
+        // Registered before the check, so that no notification is lost.
+        ended.as_mut().enable();
+        let (is_being_removed, path) = {
+            let state = file.lock();
+            (state.removals > 0, state.path.clone().filter(|_| !state.log.is_idle()))
+        };
+        if is_being_removed {
+            ended.await;
+        } else if let Some(path) = path.filter(|path| core.renames.affects(path)) {
+            core.renames.wait_until_ended(&path).await;
+        } else {
+            return;
+        }
+    }
+}
+
+/// Searches the file at its paths, and opens it for the `wanted` handles.
 async fn find_file<'a>(
     core: &'a Arc<Core>,
     file: &OpenFile,
-    wanted: impl Fn(&FileState) -> Vec<Arc<Handle>>,
-    may_grow: bool,
+    wanted: Wanted<'_>,
 ) -> std::result::Result<(Observation, Vec<Reopened<'a>>), ReopenResult> {
     for searches in 1.. {
+        // A handle that a flush has closed is reopened before a removal of its name is sent.
+        if let Wanted::Lost = wanted {
+            wait_for_name(core, file).await;
+        }
         let (paths, path_version, handles, answered_changes) = {
             let state = file.lock();
             let paths: Vec<RemotePath> =
                 state.path.iter().chain(&state.pending_path).cloned().collect();
-            (paths, state.path_version, wanted(&state), state.answered_changes)
+            (paths, state.path_version, wanted.handles(&state), state.answered_changes)
         };
         let mut why = "removed through this mount".to_owned();
         for path in paths {
-            match open_by_path(core, file, &path, &handles, may_grow).await {
+            match open_by_path(core, file, &path, &handles, wanted.may_grow()).await {
                 Found::Same { attr, opened } => {
                     return Ok((
                         Observation { path, path_version, attr, answered_changes },

@@ -1,14 +1,19 @@
 //! The write verifier of the server ([`Remote::write_verifier`](base::Remote::write_verifier)),
 //! which changes when the server may have lost unstable writes.
 //!
-//! It is requested in the background when a file is first opened for writing over a connection, so
-//! no call waits for it. A file takes the verifier over with a write that was acknowledged after
-//! the verifier was known, through a handle that was opened before: then all writes through that
-//! handle belong to this verifier.
+//! It is requested in the background when a file is opened or reopened for writing, because the
+//! connection may be another one since the last request, and no call may have noticed that. The
+//! inner remote keeps its answer for each connection, so most requests are answered at once. A file
+//! takes the verifier over with an acknowledged write.
+//!
+//! Each open of a file that has unstable writes compares the verifiers (`reopen::verify`). A handle
+//! does not survive a restart, so a write or fsync through any handle finds what was lost before
+//! that handle was opened.
 
 use std::sync::Arc;
 
 use base::Mutex;
+use base::task::Task;
 use bytes::Bytes;
 
 use crate::Core;
@@ -19,7 +24,7 @@ pub(crate) enum Value {
     /// Not requested since the last loss.
     #[default]
     NotRequested,
-    /// Requested and not answered.
+    /// Requested, and not answered yet.
     Requested,
     /// The server has no verifier.
     Unavailable,
@@ -53,17 +58,28 @@ impl WriteVerifier {
 
     /// The verifier, if it is known; requests it if necessary.
     pub(crate) fn current(&self, core: &Arc<Core>) -> Option<Bytes> {
+        match &self.0.lock().value {
+            Value::Known(write_verifier) => return Some(write_verifier.clone()),
+            Value::Requested | Value::Unavailable => return None,
+            Value::NotRequested => {}
+        }
+        self.request(core);
+        None
+    }
+
+    /// Requests the verifier.
+    pub(crate) fn request(&self, core: &Arc<Core>) {
         let losses = {
             let mut state = self.0.lock();
-            match &state.value {
-                Value::Known(write_verifier) => return Some(write_verifier.clone()),
-                Value::Requested | Value::Unavailable => return None,
-                Value::NotRequested => state.value = Value::Requested,
+            if state.value == Value::Requested {
+                return;
             }
+            state.value = Value::Requested;
             state.losses
         };
         let core = core.clone();
-        tokio::spawn(async move {
+        // Runs on by itself if it is not answered at once.
+        let _ = Task::start(async move {
             let mut shutdown = core.shutdown.clone();
             let answer = tokio::select! {
                 answer = core.inner.write_verifier() => answer,
@@ -76,7 +92,6 @@ impl WriteVerifier {
             };
             core.write_verifier.store(value, losses);
         });
-        None
     }
 
     fn store(&self, value: Value, losses: u64) {

@@ -142,7 +142,7 @@ impl File {
         self.open_path.note_change_through(primary.member.index);
         unsynced.begun += 1;
         if !std::mem::replace(&mut unsynced.counted, true) {
-            primary.member.unsynced.fetch_add(1, Ordering::SeqCst);
+            primary.member.epoch.begin_unsynced();
         }
     }
 
@@ -160,19 +160,25 @@ impl File {
         }
     }
 
-    fn clear_unsynced(&self, unsynced: &mut Unsynced) -> bool {
-        let counted = std::mem::take(&mut unsynced.counted);
-        if counted {
-            self.primary().member.unsynced.fetch_sub(1, Ordering::SeqCst);
+    fn clear_unsynced(&self, unsynced: &mut Unsynced) {
+        if std::mem::take(&mut unsynced.counted) {
+            self.primary().member.epoch.end_unsynced();
         }
-        counted
     }
 
     /// Its handle is lost.
     pub(crate) fn handle_lost(&self) {
-        let in_doubt = self.clear_unsynced(&mut self.unsynced.lock());
-        if in_doubt {
-            self.primary().member.epoch.mark_in_doubt();
+        let mut unsynced = self.unsynced.lock();
+        if unsynced.counted {
+            self.primary().member.epoch.note_lost_handle();
+        }
+        self.clear_unsynced(&mut unsynced);
+    }
+
+    /// Its handle is about to be finished. Its caller may open the file again.
+    pub(crate) fn begin_finish(&self) {
+        if self.unsynced.lock().counted {
+            self.primary().member.epoch.note_finished();
         }
     }
 }

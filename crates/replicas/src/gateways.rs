@@ -141,10 +141,7 @@ impl Gateways {
         self.update_usable();
         tracing::warn!(gateway = ?member.name, usable = self.usable(), "left out: {reason}");
         if member.health() == Health::Lost {
-            match member.unsynced.load(Ordering::SeqCst) {
-                0 => member.epoch.reset(),
-                _ => member.epoch.mark_in_doubt(),
-            }
+            member.epoch.note_lost();
         }
     }
 

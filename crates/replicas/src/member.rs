@@ -108,8 +108,6 @@ pub(crate) struct Member {
     min_rtt_ns: AtomicU64,
     /// Time per queued byte beyond the round trip, in picoseconds.
     byte_time: MovingAverage,
-    /// Open files with acknowledged writes that were not synced.
-    pub(crate) unsynced: AtomicUsize,
     pub(crate) epoch: ServerEpoch,
     /// Notified when it is left out.
     left_out_event: Notify,
@@ -130,7 +128,6 @@ impl Member {
                 left_at: None,
                 times_left_out: 0,
             }),
-            unsynced: AtomicUsize::new(0),
             epoch: ServerEpoch::default(),
             health: AtomicU8::new(Health::Healthy as u8),
             allowance: AtomicUsize::new(FULL_ALLOWANCE),

@@ -10,6 +10,9 @@
 //! | content, attributes | the name; its directory, whose listing shows them |
 //! | created, removed, renamed | the name and all below it; its directory |
 //!
+//! The entries below a renamed directory get new names. A directory is renamed through the gateway
+//! that last made a change below it. The others that did may not show the new name yet.
+//!
 //! The nearest entry applies: a name's own before one of a directory above it, and of two changes
 //! of one name the later.
 //!
@@ -84,6 +87,9 @@ pub(crate) struct Entry {
     /// The answer to a change was lost, and another change was made shortly before: no other
     /// gateway's answer proves whether it exists.
     pub(crate) is_ambiguous: bool,
+    /// Since the change, a directory above was renamed through another gateway: its own gateway may
+    /// not show the new name.
+    pub(crate) is_moved: bool,
 }
 
 impl Entry {
@@ -101,6 +107,7 @@ impl Entry {
             unseen: false,
             was_changed_before: false,
             is_ambiguous: false,
+            is_moved: false,
         }
     }
 }
@@ -183,6 +190,31 @@ impl RecentChanges {
     /// The recent change of `path`, or of a directory above it that covers it.
     pub(crate) fn get(&self, path: &RemotePath) -> Option<Entry> {
         self.valid()?.find(path, Instant::now())
+    }
+
+    /// The gateway of the last change below this directory.
+    pub(crate) fn last_below(&self, directory: &RemotePath) -> Option<usize> {
+        let (table, now) = (self.valid()?, Instant::now());
+        let below = table.entries.iter().filter(|(path, entry)| {
+            entry.until > now && path.is_within(directory) && *path != directory
+        });
+        below.max_by_key(|(_, entry)| entry.until).map(|(_, entry)| entry.gateway)
+    }
+
+    /// Records that `from`, and all below it, was renamed.
+    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
+        let Some(mut table) = self.valid() else { return };
+        let renamed_by = table.find(to, Instant::now()).map(|entry| entry.gateway);
+        let below = |path: &RemotePath, name: &RemotePath| path.is_within(name) && path != name;
+        let touched: Vec<_> = table
+            .entries
+            .extract_if(|path, _| below(path, from) || below(path, to))
+            .filter_map(|(path, entry)| {
+                let is_moved = entry.is_moved || renamed_by != Some(entry.gateway);
+                Some((path.moved(from, to)?, Entry { is_moved, ..entry }))
+            })
+            .collect();
+        table.entries.extend(touched);
     }
 
     /// The gateway that last created, removed or renamed a name in this directory.

@@ -110,6 +110,7 @@ impl Remote for Replicas {
     /// Closes the file, and returns the answer of its primary.
     async fn finish(&self, fh: Fh) -> Result<()> {
         let file = self.files.remove(fh.0).ok_or(Errno::EBADF)?;
+        file.begin_finish();
         let handle = file.primary();
         self.call_primary(
             &file,
@@ -163,12 +164,14 @@ impl Remote for Replicas {
         self.change(target, &paths, |remote| remote.link(existing, new)).await
     }
 
-    /// The primary of an open file that loses its name comes first, as for `unlink`, then that of
-    /// the file that gets the name.
+    /// For a file, the primary of an open file that loses its name comes first, as for `unlink`,
+    /// then that of the file that gets the name. For a directory, the gateway of the last change
+    /// below it comes first.
     async fn rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()> {
-        let target = match self.open_paths.get(to) {
-            Some(_) => first_specific(self.change_target(to), self.change_target(from)),
-            None => first_specific(self.change_target(from), self.change_target(to)),
+        let target = match (self.recent.last_below(from), self.open_paths.get(to)) {
+            (Some(gateway), _) => Target::PreferWaiting(gateway),
+            (None, Some(_)) => first_specific(self.change_target(to), self.change_target(from)),
+            (None, None) => first_specific(self.change_target(from), self.change_target(to)),
         };
         let paths: &[_] = match from == to {
             true => &[(from, ChangeKind::Content)],
@@ -176,6 +179,9 @@ impl Remote for Replicas {
         };
         self.change(target, paths, |remote| remote.rename(from, to, mode)).await?;
         self.open_paths.renamed(from, to);
+        if from != to {
+            self.recent.renamed(from, to);
+        }
         Ok(())
     }
 

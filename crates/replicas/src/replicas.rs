@@ -133,9 +133,11 @@ impl Replicas {
         gateway: usize,
         answer: Result<T>,
     ) -> Result<T> {
-        let Some(changed) = self.recent.get(path).filter(|it| it.gateway != gateway) else {
-            return answer;
-        };
+        let Some(changed) = self.recent.get(path) else { return answer };
+        if changed.gateway == gateway {
+            let is_doubtful = changed.is_moved && matches!(answer, Err(Errno::ENOENT));
+            return if is_doubtful { Err(Errno::EHOSTDOWN) } else { answer };
+        }
         match (changed.exists, &answer) {
             (Some(true), Err(Errno::ENOENT)) | (Some(false), Ok(_)) => Err(Errno::EHOSTDOWN),
             (None, Err(Errno::ENOENT)) if changed.was_changed_before => Err(Errno::EHOSTDOWN),

@@ -7,8 +7,11 @@
 //! then, or cannot report its boot, may have lost them; and another gateway may show the files
 //! without them meanwhile. A gateway that was lost before it was queried for its boot, and is back
 //! so soon, was most likely only disconnected.
+//!
+//! A gateway may reconnect by itself before any request fails. So each caller that needs to know
+//! queries the boots of all usable gateways.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::Mutex;
@@ -17,7 +20,8 @@ use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
 use crate::gateways::{Gateways, is_loss};
-use crate::member::{Member, Weight};
+use crate::member::Member;
+use crate::status::Reason;
 
 /// How long a gateway in doubt is waited for: most connections are up again by then. A writer waits
 /// for it once, when its gateway is lost for good.
@@ -38,23 +42,59 @@ enum Epoch {
 pub(crate) struct ServerEpoch {
     epoch: Mutex<Epoch>,
     in_doubt: AtomicBool,
+    /// Open files with acknowledged writes that were not synced.
+    open_unsynced: AtomicUsize,
+    /// There were such files in this epoch whose handles were lost or finished: their callers may
+    /// open them again to sync them.
+    former_unsynced: AtomicBool,
 }
 
 impl ServerEpoch {
-    /// The gateway was lost with unsynced writes.
-    pub(crate) fn mark_in_doubt(&self) {
+    /// An open file has its first unsynced write.
+    pub(crate) fn begin_unsynced(&self) {
+        self.open_unsynced.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// An open file has no unsynced writes any more, or was closed for good.
+    pub(crate) fn end_unsynced(&self) {
+        self.open_unsynced.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// An open file with unsynced writes is about to be finished.
+    pub(crate) fn note_finished(&self) {
+        self.former_unsynced.store(true, Ordering::SeqCst);
+    }
+
+    /// The handle of an open file with unsynced writes was lost.
+    pub(crate) fn note_lost_handle(&self) {
+        self.former_unsynced.store(true, Ordering::SeqCst);
         self.in_doubt.store(true, Ordering::SeqCst);
     }
 
-    /// The gateway was lost without unsynced writes: any epoch is as good when it is back.
-    pub(crate) fn reset(&self) {
-        if !self.in_doubt.load(Ordering::SeqCst) {
+    /// The gateway was lost. Without unsynced writes, any epoch is as good when it is back.
+    pub(crate) fn note_lost(&self) {
+        if self.has_unsynced() {
+            self.note_lost_handle();
+        } else if !self.in_doubt.load(Ordering::SeqCst) {
             *self.epoch.lock() = Epoch::Unknown;
         }
     }
 
+    fn has_unsynced(&self) -> bool {
+        self.open_unsynced.load(Ordering::SeqCst) > 0 || self.former_unsynced.load(Ordering::SeqCst)
+    }
+
     fn needs_query(&self) -> bool {
         !self.in_doubt.load(Ordering::SeqCst) && *self.epoch.lock() == Epoch::Unknown
+    }
+
+    /// The usable gateway is in the epoch `now`. Whether it has lost unsynced writes by a restart.
+    fn observe(&self, now: Epoch) -> bool {
+        if now == Epoch::Unknown {
+            return false;
+        }
+        let before = std::mem::replace(&mut *self.epoch.lock(), now.clone());
+        matches!(before, Epoch::Known(_)) && before != now && self.has_unsynced()
     }
 }
 
@@ -76,13 +116,14 @@ impl Gateways {
         let _alone = self.losses.query_lock.lock().await;
         let deadline = Instant::now() + RECONNECT_WAIT;
         for member in &self.members {
-            if member.epoch.in_doubt.swap(false, Ordering::SeqCst) {
-                if !self.is_same_epoch(member, deadline).await {
-                    self.losses.count.fetch_add(1, Ordering::SeqCst);
-                }
-            } else if member.is_usable() && member.epoch.needs_query() {
-                let run = self.query_epoch(member, deadline).await;
-                *member.epoch.epoch.lock() = run;
+            let is_lost = if member.epoch.in_doubt.swap(false, Ordering::SeqCst) {
+                !self.is_same_epoch(member, deadline).await
+            } else {
+                member.is_usable() && member.epoch.observe(self.query_epoch(member, deadline).await)
+            };
+            if is_lost {
+                member.epoch.former_unsynced.store(false, Ordering::SeqCst);
+                self.losses.count.fetch_add(1, Ordering::SeqCst);
             }
         }
         self.losses.count.load(Ordering::SeqCst)
@@ -123,10 +164,18 @@ impl Gateways {
     }
 
     async fn query_epoch(&self, member: &Member, deadline: Instant) -> Epoch {
-        let asked = self.call_while_usable(member, Weight::Small, member.remote.write_verifier());
-        match timeout_at(deadline, asked).await {
+        // Not measured: a gateway may answer from memory.
+        let answer = tokio::select! {
+            biased;
+            answer = timeout_at(deadline, member.remote.write_verifier()) => answer,
+            () = member.left_out() => return Epoch::Unknown,
+        };
+        match answer {
             Ok(Ok(Some(run))) => Epoch::Known(run),
-            Ok(Err(errno)) if is_loss(errno) => Epoch::Unknown,
+            Ok(Err(errno)) if is_loss(errno) => {
+                self.leave_out(member, Reason::Failed(errno));
+                Epoch::Unknown
+            }
             Ok(Ok(None) | Err(_)) => Epoch::Unsupported,
             Err(_) => Epoch::Unknown,
         }

@@ -23,6 +23,8 @@ mod files;
 mod keeper;
 mod tree;
 
+pub use tree::with_descendants;
+
 use std::fs;
 use std::io;
 use std::net::TcpListener;
@@ -52,6 +54,17 @@ pub enum SftpServer {
     Disabled,
 }
 
+impl SftpServer {
+    /// OpenSSH's program where a distribution has it (Debian, Fedora, Arch, openSUSE, Alpine), or else
+    /// the one inside of sshd.
+    fn installed() -> SftpServer {
+        let places = ["lib/openssh", "libexec/openssh", "lib/ssh", "libexec/ssh", "libexec"];
+        let mut programs =
+            places.iter().map(|place| Path::new("/usr").join(place).join("sftp-server"));
+        programs.find(|it| it.exists()).map_or(SftpServer::Internal, SftpServer::External)
+    }
+}
+
 /// How the server is to be.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -70,8 +83,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            // Debian's place for it.
-            sftp_server: SftpServer::External("/usr/lib/openssh/sftp-server".into()),
+            sftp_server: SftpServer::installed(),
             settings: Vec::new(),
             alias: "testhost".to_owned(),
             takes_password: false,

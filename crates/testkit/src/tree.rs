@@ -40,6 +40,9 @@ impl Ino {
     pub const ROOT: Ino = Ino(1);
 }
 
+/// What names have in common that a file system takes for one.
+pub type Folding = fn(&[u8]) -> Vec<u8>;
+
 /// The capacity of a tree, and the owner of its files.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -51,14 +54,14 @@ pub struct Limits {
     pub uid: u32,
     /// Group of new files.
     pub gid: u32,
-    /// Names are matched without the case of ASCII letters, and listed as created.
-    pub folds_case: bool,
+    /// Names of one directory for which this is equal are one, listed as it was created.
+    pub folds: Option<Folding>,
 }
 
 impl Default for Limits {
     /// No limit of content, a million inodes (a bound for a runaway test), owner 1000.
     fn default() -> Limits {
-        Limits { capacity_bytes: None, inodes: 1 << 20, uid: 1000, gid: 1000, folds_case: false }
+        Limits { capacity_bytes: None, inodes: 1 << 20, uid: 1000, gid: 1000, folds: None }
     }
 }
 

@@ -16,6 +16,7 @@ use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
 use crate::dir::Dir;
+use crate::meeting::NewNames;
 use crate::outcome::{Doing, Problem};
 use crate::plan::list;
 use crate::run::Core;
@@ -57,11 +58,13 @@ pub(crate) struct DeferredDeletions {
     pub(crate) deletions: Vec<Deletion>,
     /// Steps for which a directory must go first.
     pub(crate) steps: Vec<Step>,
+    /// Names that are checked before.
+    pub(crate) new_names: Vec<NewNames>,
 }
 
 /// Deletes, if nothing has failed. Returns the steps that could not be executed before.
 pub(crate) async fn carry_out(core: &Arc<Core>) -> Vec<Step> {
-    let DeferredDeletions { deletions, steps } =
+    let DeferredDeletions { deletions, steps, .. } =
         std::mem::take(&mut *core.deferred.lock().unwrap_or_else(PoisonError::into_inner));
     if deletions.is_empty() {
         return steps;
@@ -77,7 +80,13 @@ pub(crate) async fn carry_out(core: &Arc<Core>) -> Vec<Step> {
         let mut count = 0;
         for deletion in &deletions {
             let more = most.saturating_sub(count).saturating_add(1);
-            count += count_tree(core, &deletion.name, deletion.attr.kind, more).await;
+            match count_tree(core, &deletion.name, deletion.attr.kind, more).await {
+                Ok(counted) => count += counted,
+                Err(problem) => {
+                    core.problem(&problem);
+                    return withhold(core, deletions.len() as u64, steps);
+                }
+            }
             if count > most {
                 core.limit_deletions();
                 return withhold(core, count, steps);
@@ -145,9 +154,16 @@ async fn delete(core: &Arc<Core>, deletion: &Deletion) {
     }
 }
 
-/// The number of entries that a deletion removes, up to `most`. A directory that cannot be listed counts
-/// as one.
-async fn count_tree(core: &Core, name: &RemotePath, kind: FileKind, most: u64) -> u64 {
+/// The number of entries that a deletion removes, up to `most`.
+///
+/// # Errors
+/// If a directory cannot be listed: the deletion would make it accessible first.
+async fn count_tree(
+    core: &Core,
+    name: &RemotePath,
+    kind: FileKind,
+    most: u64,
+) -> std::result::Result<u64, Problem> {
     let mut count = 1;
     let mut dirs = vec![name.clone()];
     while kind == FileKind::Directory
@@ -155,7 +171,11 @@ async fn count_tree(core: &Core, name: &RemotePath, kind: FileKind, most: u64) -
         && let Some(dir) = dirs.pop()
     {
         let target = &core.job.target;
-        for (entry, attr) in list(&target.remote, &target.path_of(&dir)).await.unwrap_or_default() {
+        let entries = match list(&target.remote, &target.path_of(&dir)).await {
+            Err(Errno::ENOENT) => continue,
+            listed => listed.map_err(Problem::failed(&dir, Doing::ListTarget))?,
+        };
+        for (entry, attr) in entries {
             let below = dir.join(&entry);
             if !core.job.options.keeps(&below, attr.is_dir()) {
                 count += 1;
@@ -165,7 +185,7 @@ async fn count_tree(core: &Core, name: &RemotePath, kind: FileKind, most: u64) -
             }
         }
     }
-    count
+    Ok(count)
 }
 
 /// A directory that is being emptied. Its mode may keep its owner out: then it is changed once, and

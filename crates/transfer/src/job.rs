@@ -119,14 +119,23 @@ impl Job {
         if self.sources.is_empty() {
             return Err(JobError::NoSource);
         }
-        for (index, source) in self.sources.iter().enumerate() {
-            let overlaps = |other: &Source| source.to.is_within(&other.to);
-            let others = self.sources.iter().enumerate().filter(|(other, _)| *other != index);
-            if others.into_iter().any(|(_, other)| overlaps(other)) {
-                return Err(JobError::SameName(source.to.clone()));
-            }
-        }
-        Ok(())
+        let to: Vec<_> = self.sources.iter().map(|source| source.to.clone()).collect();
+        check_names(&to)
+    }
+}
+
+/// Checks what sources become at the target.
+///
+/// # Errors
+/// When one of them becomes what another one becomes, or something below that.
+pub(crate) fn check_names(to: &[RemotePath]) -> Result<(), JobError> {
+    let meets = |(index, name): &(usize, &RemotePath)| {
+        let mut others = to.iter().enumerate().filter(|(other, _)| other != index);
+        others.any(|(_, other)| name.is_within(other))
+    };
+    match to.iter().enumerate().find(meets) {
+        Some((_, name)) => Err(JobError::SameName(name.clone())),
+        None => Ok(()),
     }
 }
 

@@ -40,6 +40,7 @@ mod flow;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod job;
+mod meeting;
 pub mod options;
 pub mod outcome;
 pub mod plan;

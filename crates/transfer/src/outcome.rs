@@ -91,6 +91,15 @@ pub enum Problem {
         /// Relative to the target.
         name: RemotePath,
     },
+    /// The target has it under another name.
+    #[error(
+        "{name}: the target has it under another name, which it takes for the same (case, accents); \
+         of two such names only one is there"
+    )]
+    Met {
+        /// Relative to the target.
+        name: RemotePath,
+    },
     /// Its directory could not be created.
     #[error("{name}: not copied, since its directory could not be made")]
     NoDirectory {
@@ -146,6 +155,13 @@ impl Problem {
         move |errno| Problem::Failed { name: name.clone(), doing, errno }
     }
 
+    /// The target's file system has refused that many extended attributes.
+    pub(crate) fn refused_xattrs(name: &RemotePath, count: usize) -> Problem {
+        let words =
+            format!("{count} extended attributes were refused by the file system of the target");
+        Problem::Other { name: name.clone(), words }
+    }
+
     /// The entry, relative to the target.
     pub fn name(&self) -> &RemotePath {
         match self {
@@ -153,6 +169,7 @@ impl Problem {
             | Problem::Changed { name }
             | Problem::Vanished { name }
             | Problem::Unlisted { name }
+            | Problem::Met { name }
             | Problem::NoDirectory { name }
             | Problem::DirectoryInTheWay { name }
             | Problem::Differs { name, .. }
@@ -264,6 +281,8 @@ pub struct Outcome {
     pub deletions_limited: bool,
     /// Owners could not be set.
     pub owners_refused: bool,
+    /// Hard links were to be preserved, and a file came over SFTP, which does not report them.
+    pub links_unknown: bool,
     /// How long it took.
     pub elapsed: Duration,
     /// Time that pieces of files have waited for the source, in total.
@@ -295,6 +314,7 @@ impl Outcome {
         self.deletions_withheld += other.deletions_withheld;
         self.deletions_limited |= other.deletions_limited;
         self.owners_refused |= other.owners_refused;
+        self.links_unknown |= other.links_unknown;
         self.elapsed += other.elapsed;
         self.waited_for_source += other.waited_for_source;
         self.waited_for_target += other.waited_for_target;

@@ -24,7 +24,9 @@ use crate::run::{Core, Group};
 use crate::step::Step;
 use crate::task::returned;
 pub use ahead::Ahead;
-pub(crate) use decide::is_same_second;
+pub(crate) use compare::same_content;
+pub(crate) use decide::{is_same_second, undated};
+pub(crate) use folding::may_meet;
 pub(crate) use top::look;
 
 /// Pairs of directories that are compared at once. A pair takes two to three round trips, so over

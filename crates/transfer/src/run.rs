@@ -14,6 +14,7 @@ mod core;
 mod names;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use base::{AttrChange, Errno, FileKind};
 use tokio::sync::{Semaphore, mpsc};
@@ -27,6 +28,7 @@ use crate::deletion;
 use crate::dir::{DirDone, Place};
 use crate::events::{Events, Progress};
 use crate::job::{Job, JobError};
+use crate::meeting;
 use crate::outcome::{Doing, Outcome, Problem, Stop};
 use crate::plan;
 use crate::step::{Action, Step};
@@ -190,6 +192,7 @@ impl Run {
         }
         self.settle().await;
         unseen::report(&self.core, self.core.asked_for_unseen()).await;
+        meeting::check(&self.core).await;
         for step in deletion::carry_out(&self.core).await {
             self.apply(step).await;
         }
@@ -261,6 +264,9 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
         }
         Action::Copy(_) if step.attr.kind == FileKind::Regular => {
             ready(step).await?;
+            if core.job.options.hard_links && core.here[step.source].is_none() {
+                core.links_unknown.store(true, Ordering::Relaxed);
+            }
             copy::file(core, step, left).await
         }
         Action::Copy(_) => Err(Problem::Other {

@@ -21,9 +21,10 @@ use base::{Attr, Errno, FileKind, Name, RemotePath, Result};
 use bytes::Bytes;
 use local::{errno, open_beneath};
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT,
-    Uid, XattrFlags, chmod, chownat, fchmod, fchown, flock, fsetxattr, fstat, fsync, ftruncate,
-    futimens, linkat, mkdirat, mknodat, openat, renameat, statat, symlinkat, unlinkat, utimensat,
+    AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps,
+    UTIME_OMIT, Uid, XattrFlags, chmod, chownat, fchmod, fchown, flock, fsetxattr, fstat, fsync,
+    ftruncate, futimens, linkat, mkdirat, mknodat, openat, renameat, renameat_with, statat,
+    symlinkat, unlinkat, utimensat,
 };
 
 use crate::copy::parts;
@@ -52,6 +53,9 @@ pub struct Finish {
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Write it to the disk. [`Sink::sync_dir`] does so for its name.
     pub fsync: bool,
+    /// No entry has the name; `EEXIST` if one has, perhaps since the file system takes two names for
+    /// one.
+    pub is_new: bool,
 }
 
 /// How a file was finished.
@@ -277,15 +281,16 @@ impl Sink {
         incoming.finish(&Finish { size: sparse.then_some(end), ..finish.clone() })
     }
 
-    /// Creates a directory with mode 0700; one that exists is used as it is.
+    /// Creates a directory with mode 0700; one that exists is used as it is. Returns whether it was
+    /// created.
     ///
     /// # Errors
     /// Those of the system; `ENOTDIR` if an entry of another kind has the name.
-    pub fn make_dir(&self, path: &RemotePath) -> Result<()> {
+    pub fn make_dir(&self, path: &RemotePath) -> Result<bool> {
         let (dir, name) = self.place(path)?;
         match mkdirat(&dir, name.as_bytes(), Mode::RWXU) {
-            Err(rustix::io::Errno::EXIST) => self.dir(path).map(drop),
-            made => made.map_err(errno),
+            Err(rustix::io::Errno::EXIST) => self.dir(path).map(|_| false),
+            made => made.map(|()| true).map_err(errno),
         }
     }
 
@@ -303,7 +308,8 @@ impl Sink {
     ) -> Result<Finished> {
         let (dir, name) = self.place(path)?;
         let make = |temporary: &Name| symlinkat(target, &dir, temporary.as_bytes());
-        self.replacing(&dir, &name, attr, make, |dir, made| apply_metadata(dir, made, finish))
+        let prepare = |dir: &OwnedFd, made: &Name| apply_metadata(dir, made, finish);
+        self.replacing((&dir, &name, finish.is_new), attr, make, prepare)
     }
 
     /// Makes `path` a further name of `existing`, which must be in the directory too.
@@ -318,7 +324,8 @@ impl Sink {
         let make = |temporary: &Name| {
             linkat(&from_dir, from.as_bytes(), &dir, temporary.as_bytes(), flags)
         };
-        self.replacing(&dir, &name, attr, make, |_, _| Ok(Finished::default())).map(drop)
+        let prepare = |_: &OwnedFd, _: &Name| Ok(Finished::default());
+        self.replacing((&dir, &name, false), attr, make, prepare).map(drop)
     }
 
     /// Makes a device, a pipe or a socket, with `device` as its number.
@@ -343,19 +350,19 @@ impl Sink {
         // With no rights before it has its owner.
         let make =
             |temporary: &Name| mknodat(&dir, temporary.as_bytes(), kind, Mode::empty(), device);
-        self.replacing(&dir, &name, attr, make, |dir, made| {
+        let prepare = |dir: &OwnedFd, made: &Name| {
             let finished = apply_metadata(dir, made, finish)?;
             set_perm(dir, made, finish.perm)?;
             Ok(finished)
-        })
+        };
+        self.replacing((&dir, &name, finish.is_new), attr, make, prepare)
     }
 
-    /// Creates an entry under a temporary name and renames it. If another run renames the temporary
-    /// entry meanwhile, it is created again.
+    /// Creates an entry under a temporary name and renames it to a place, which may have to be free. If
+    /// another run renames the temporary entry meanwhile, it is created again.
     fn replacing(
         &self,
-        dir: &OwnedFd,
-        name: &Name,
+        (dir, name, is_new): (&OwnedFd, &Name, bool),
         attr: &Attr,
         make: impl Fn(&Name) -> rustix::io::Result<()>,
         prepare: impl Fn(&OwnedFd, &Name) -> Result<Finished>,
@@ -364,7 +371,7 @@ impl Sink {
             let temporary = temporary::name(name, attr, 0, MachineRun::here());
             make(&temporary).map_err(errno)?;
             let named = prepare(dir, &temporary).and_then(|finished| {
-                renameat(dir, temporary.as_bytes(), dir, name.as_bytes()).map_err(errno)?;
+                rename(dir, &temporary, name, is_new)?;
                 Ok(finished)
             });
             // A rename between two names of one file does nothing, and leaves both.
@@ -375,6 +382,16 @@ impl Sink {
             Err(Errno::ENOENT) => once()?,
             end => end,
         }
+    }
+
+    /// Sets the time of last change of what is no directory.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn set_mtime(&self, path: &RemotePath, mtime: base::Timestamp) -> Result<()> {
+        let (dir, name) = self.place(path)?;
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        utimensat(&dir, name.as_bytes(), &times(mtime), flags).map_err(errno)
     }
 
     /// Returns when the names in the directory are on the disk.
@@ -398,6 +415,23 @@ impl Sink {
     pub fn finish_dir(&self, path: &RemotePath, finish: &Finish) -> Result<Finished> {
         apply(&self.open_dir(path)?, finish)
     }
+}
+
+/// Gives an entry its name. If that `is_new`, nothing is replaced.
+fn rename(dir: &OwnedFd, from: &Name, to: &Name, is_new: bool) -> Result<()> {
+    let (from, to) = (from.as_bytes(), to.as_bytes());
+    if is_new {
+        match renameat_with(dir, from, dir, to, RenameFlags::NOREPLACE) {
+            // Not every file system can.
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+                if statat(dir, to, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+                    return Err(Errno::EEXIST);
+                }
+            }
+            renamed => return renamed.map_err(errno),
+        }
+    }
+    renameat(dir, from, dir, to).map_err(errno)
 }
 
 /// The attributes of a regular file; `None` of all else.
@@ -542,8 +576,10 @@ impl Incoming {
         let _locked = file.try_clone()?;
         // A file system on the network reports a full disk or an exceeded quota only here.
         nix::unistd::close(file).map_err(|error| Errno::from_raw(error as i32))?;
-        renameat(&self.dir, self.temporary.as_bytes(), &self.dir, self.name.as_bytes())
-            .map_err(errno)?;
+        let renamed = rename(&self.dir, &self.temporary, &self.name, finish.is_new);
+        // It is whole, and its name is taken.
+        self.keep &= renamed != Err(Errno::EEXIST);
+        renamed?;
         self.keep = true;
         Ok(finished)
     }

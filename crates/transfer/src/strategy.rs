@@ -44,7 +44,7 @@ use base::Remote;
 use tokio::sync::watch;
 
 use crate::events::{Events, Progress};
-use crate::job::JobError;
+use crate::job::{JobError, check_names};
 use crate::options::Options;
 use crate::outcome::Outcome;
 use crate::shell::{Running, Shell};
@@ -243,8 +243,15 @@ impl Plan {
     /// Checks what is known before anything is connected.
     ///
     /// # Errors
-    /// [`CopyError::NoStream`] where [`Engine::Tar`] cannot do what the options ask for.
+    /// [`CopyError::NoStream`] where [`Engine::Tar`] cannot do what the options ask for, and
+    /// [`CopyError::Job`] where two sources have one name at the target.
     pub fn check(&self) -> Result<(), CopyError> {
+        // Of all sources: a stream copies one of them without the others.
+        let to: Vec<_> = match self.direction {
+            Direction::Pull => self.remote.iter().map(RemotePlace::path).collect(),
+            Direction::Push => self.local.iter().map(LocalPlace::relative).collect(),
+        };
+        check_names(&to).map_err(CopyError::Job)?;
         match (self.engine, Streaming::unsuited(&self.options, false, false)) {
             (Engine::Tar, Some(option)) => {
                 Err(CopyError::NoStream(format!("it cannot do {option}")))
@@ -265,6 +272,7 @@ pub async fn copy(
     display: Arc<dyn Display>,
     stop: watch::Receiver<bool>,
 ) -> Result<Copied, CopyError> {
+    plan.check()?;
     let direction = plan.direction;
     let context = Context::new(plan, connector, display, stop);
     let mut results = Results::default();

@@ -59,7 +59,7 @@ use tokio::sync::Notify;
 pub use crate::compress::{Compress, Method};
 use crate::events::{Events, Progress};
 use crate::options::Options;
-use crate::outcome::{Counts, Outcome};
+use crate::outcome::{Counts, Outcome, Problem};
 use crate::shell::{Shell, ShellError, plain_path};
 use crate::sink::Sink;
 use crate::task::blocking;
@@ -247,6 +247,10 @@ pub struct StreamOutcome {
     pub counts: Counts,
     /// The system refused owners.
     pub owners_refused: bool,
+    /// The first 1000 problems that a run would not find.
+    pub problems: Vec<Problem>,
+    /// All of these problems.
+    pub problems_total: u64,
     /// The use of the link.
     pub link: Link,
     /// Why it is not whole, for the log.
@@ -271,13 +275,13 @@ impl Streaming {
         reasons.into_iter().find(|(is, _)| *is).map(|(_, option)| option)
     }
 
-    /// Pulls a tree. The target should be empty: files in it are replaced.
+    /// Pulls a tree. The target should be empty: what is in it stays, and is missed.
     ///
     /// # Errors
     /// If the target cannot be opened or created.
     pub async fn pull(&self, pull: &Pull) -> Result<Streamed, Unable> {
         let unable = |errno| Unable { place: pull.root.clone(), errno };
-        let sink = Sink::open(&pull.root).map_err(unable)?;
+        let sink = Arc::new(Sink::open(&pull.root).map_err(unable)?);
         let name = name_or_all(pull.name.as_ref());
         let command = script::pull(&plain_path(&pull.directory), &name, &self.options);
         let peer = match self.prepare(command, Use::Tree).await {
@@ -294,11 +298,19 @@ impl Streaming {
             }
         }
         let naming = Naming { top: pull.name.clone(), to, is_directory };
-        let options = self.options.clone();
+        let (options, here) = (self.options.clone(), sink.clone());
         let unpack = move |counters: &mut Counters, archive: stream::Archive| {
-            Unpacker::new(&sink, &target, &naming, &options, counters).run(archive)
+            Unpacker::new(&here, &target, &naming, &options, counters).run(archive)
         };
-        let end = peer.receive((), self.counters(), unpack).await;
+        let mut end = peer.receive((), self.counters(), unpack).await;
+        if end.why.is_none() {
+            let mut counters = end.done;
+            end.done = blocking(move || {
+                counters.date(&sink);
+                counters
+            })
+            .await;
+        }
         if let (Some(_), Some(made)) = (&end.why, made) {
             // Where nothing has come into it: the source may be none that needs it.
             let _ = std::fs::remove_dir(made);
@@ -480,9 +492,11 @@ fn opened(path: &std::path::Path) -> base::Result<(std::os::fd::OwnedFd, Vec<u8>
 
 impl Streamed {
     fn of(end: stream::End<Counters>) -> Streamed {
-        let stream::End { done: Counters { counts, missed, owners_refused, .. }, why, link } = end;
+        let stream::End { done: counters, why, link } = end;
+        let Counters { counts, missed, owners_refused, problems, problems_total, .. } = counters;
         let why = why.or_else(|| (missed > 0).then(|| format!("{missed} missed")));
         let done = StreamOutcome { counts, owners_refused, link, why, ..StreamOutcome::default() };
+        let done = StreamOutcome { problems, problems_total, ..done };
         if done.why.is_none() { Streamed::Whole(done) } else { Streamed::Partly(done) }
     }
 }
@@ -520,6 +534,8 @@ impl StreamOutcome {
         Outcome {
             counts: self.counts,
             owners_refused: self.owners_refused,
+            problems: self.problems.clone(),
+            problems_total: self.problems_total,
             elapsed: self.link.elapsed,
             waited_for_source,
             waited_for_target,

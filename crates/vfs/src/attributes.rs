@@ -66,6 +66,7 @@ impl Vfs {
     async fn query_attr(&self, inode: &Arc<Inode>) -> Result<(Attr, RequestStamp, bool)> {
         for attempt in 1.. {
             inode.writes.drained().await;
+            self.await_moves(inode.ino).await;
             let stamp = self.stamp_request();
             // A handle refers to the file itself, wherever its name leads by now. It may have been
             // lost with its session; then only the name is left.
@@ -220,6 +221,7 @@ impl Vfs {
         }
         inode.writes.drained().await;
         for attempt in 1.. {
+            self.await_moves(inode.ino).await;
             let stamp = self.stamp_request();
             let Some(path) = self.tree().path(inode.ino) else { break };
             match self.remote.setattr(&path, change).await {

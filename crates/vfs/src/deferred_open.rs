@@ -151,6 +151,7 @@ impl Shared {
         let flags = OpenFlags { create: Create::Never, ..OpenFlags::existing(Access::Read) };
         for attempt in 1.. {
             inode.writes.drained().await;
+            self.await_moves(inode.ino).await;
             let path = self.path(inode.ino)?;
             let stamp = self.stamp_request();
             let opened = self.remote.open(&path, flags).await.map(|opened| {
@@ -196,13 +197,10 @@ impl Shared {
             if Validator::of(attr) == expected || state.changed_since(since) {
                 return Ok(());
             }
-            state.invalidate_pages_and_size();
         }
         self.record_attr(inode, attr, RequestStamp { seq, ..stamp });
         tracing::debug!(ino = inode.ino.0, "the file changed between its open and a read");
-        if let Some(invalidate) = self.invalidate.get() {
-            invalidate.content(inode.ino);
-        }
+        self.drop_pages(inode);
         Err(Errno::ESTALE)
     }
 

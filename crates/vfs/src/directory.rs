@@ -50,7 +50,6 @@ pub trait Listing {
 /// An open directory.
 pub(crate) struct OpenDirectory {
     ino: Ino,
-    remote: Arc<dyn Remote>,
     opened_at: Instant,
     /// Held while a batch is fetched, since batches arrive in order.
     fetching: tokio::sync::Mutex<()>,
@@ -61,7 +60,7 @@ pub(crate) struct OpenDirectory {
 
 struct ListingState {
     /// `None` if the listing is from the directory cache.
-    dh: Option<Dh>,
+    open: Option<OwnedDh>,
     /// Entries that have arrived from the remote and are not in `entries` yet, with the time of
     /// arrival. Kept here, since a caller may be interrupted while it requests missing attributes.
     fetched: VecDeque<(DirEntry, Instant)>,
@@ -85,9 +84,9 @@ const MAX_KEPT_ENTRIES: usize = 1 << 17;
 const READ_WITHIN: Duration = Duration::from_secs(1);
 
 impl ListingState {
-    fn new(dh: Dh, stamp: RequestStamp) -> ListingState {
+    fn new(open: OwnedDh, stamp: RequestStamp) -> ListingState {
         ListingState {
-            dh: Some(dh),
+            open: Some(open),
             fetched: VecDeque::new(),
             entries: VecDeque::new(),
             dropped: 0,
@@ -102,7 +101,7 @@ impl ListingState {
     fn from_cache((entries, stamp): FullListing) -> ListingState {
         let first_batch_at = Some(stamp.at);
         ListingState {
-            dh: None,
+            open: None,
             fetched: VecDeque::new(),
             entries: entries.into(),
             dropped: 0,
@@ -176,11 +175,15 @@ impl OpenDirectory {
     }
 }
 
-impl Drop for OpenDirectory {
+/// A directory handle of the remote, closed when dropped.
+struct OwnedDh {
+    remote: Arc<dyn Remote>,
+    dh: Dh,
+}
+
+impl Drop for OwnedDh {
     fn drop(&mut self) {
-        if let Some(dh) = self.with(|state| state.dh) {
-            self.remote.closedir(dh);
-        }
+        self.remote.closedir(self.dh);
     }
 }
 
@@ -202,15 +205,12 @@ impl Vfs {
         let state = match cached {
             Some(full) => ListingState::from_cache(full),
             None => {
-                let stamp = self.stamp_request();
                 let opening = async {
-                    let opened = self.remote.opendir(&path).await;
-                    let dh = opened.inspect_err(|error| {
+                    self.open_listing(ino).await.inspect_err(|error| {
                         if *error == Errno::ENOENT {
                             self.invalidate_inode(&inode);
                         }
-                    })?;
-                    Ok(ListingState::new(dh, stamp))
+                    })
                 };
                 let cached = || Ok(self.stale_listing(ino).map(ListingState::from_cache));
                 self.or_stale(opening, cached).await?
@@ -219,7 +219,6 @@ impl Vfs {
         let number = self.directories.number();
         let directory = OpenDirectory {
             ino,
-            remote: self.remote.clone(),
             opened_at: Instant::now(),
             fetching: tokio::sync::Mutex::default(),
             state: Mutex::new(state),
@@ -227,6 +226,15 @@ impl Vfs {
         };
         self.directories.insert(number, Arc::new(directory));
         Ok(DirHandle(number))
+    }
+
+    /// Opens the directory `ino` at the remote.
+    async fn open_listing(&self, ino: Ino) -> Result<ListingState> {
+        let opening = self.by_path(ino, |path, stamp| async move {
+            let dh = self.remote.opendir(&path).await?;
+            Ok(ListingState::new(OwnedDh { remote: self.remote.clone(), dh }, stamp))
+        });
+        opening.await
     }
 
     /// The full listing of the directory `ino`, if it is cached and valid. Notes that the directory
@@ -323,13 +331,9 @@ impl Vfs {
         if !started && (self.serves_stale() || !old && !changed()) {
             return Ok(());
         }
-        let path = self.path(directory.ino)?;
-        let stamp = self.stamp_request();
-        let dh = self.remote.opendir(&path).await?;
-        let old = directory.with(|state| std::mem::replace(state, ListingState::new(dh, stamp)).dh);
-        if let Some(old) = old {
-            self.remote.closedir(old);
-        }
+        let again = self.open_listing(directory.ino).await?;
+        // Closed without the lock.
+        let _old = directory.with(|state| std::mem::replace(state, again));
         Ok(())
     }
 
@@ -346,7 +350,8 @@ impl Vfs {
         let wanted = offset.saturating_sub(DOTS.len());
         while !directory.with(reached) {
             // A listing without a handle is complete.
-            let Some(dh) = directory.with(|state| state.dh) else { break };
+            let dh = directory.with(|state| state.open.as_ref().map(|open| open.dh));
+            let Some(dh) = dh else { break };
             // Entries of an earlier caller that was interrupted.
             self.resolve_fetched(directory, wanted).await?;
             if directory.with(reached) {
@@ -382,9 +387,7 @@ impl Vfs {
             let cached = cached.filter(|_| state.end() == 0)?;
             Some(std::mem::replace(state, ListingState::from_cache(cached)))
         });
-        if let Some(dh) = replaced.as_ref().and_then(|replaced| replaced.dh) {
-            self.remote.closedir(dh);
-        }
+        // Closed without the lock.
         replaced.is_some()
     }
 
@@ -406,8 +409,11 @@ impl Vfs {
     /// continues with the same name.
     async fn resolve_fetched(&self, directory: &OpenDirectory, wanted: usize) -> Result<()> {
         while let Some(name) = directory.with(|state| state.take_resolved(wanted)) {
-            let path = self.path(directory.ino)?.join(&name);
-            let attr = match self.remote.lstat(&path).await {
+            let asking = self.by_path(directory.ino, |path, _| {
+                let path = path.join(&name);
+                async move { self.remote.lstat(&path).await }
+            });
+            let attr = match asking.await {
                 Ok(attr) => Some(attr),
                 Err(Errno::ENOENT) => None,
                 Err(error) => return Err(error),

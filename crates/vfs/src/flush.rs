@@ -59,14 +59,18 @@ impl Vfs {
         F: Future<Output = Caller>,
     {
         let file = self.files.get(handle.0)?;
-        let written = file.take_written();
-        let unfinished = Unfinished { file: &file, written };
+        let flushing = async {
+            // The answer to another close may be the error of this one, too.
+            let _alone = file.flushing.lock().await;
+            let written = file.take_written();
+            let unfinished = Unfinished { file: &file, written };
+            let result = self.flush_file(&file, written, &caller).await;
+            std::mem::forget(unfinished);
+            result
+        };
         tokio::select! {
             biased;
-            result = self.flush_file(&file, written, &caller) => {
-                std::mem::forget(unfinished);
-                result
-            }
+            result = flushing => result,
             () = self.abandoned(&file, &caller) => {
                 tracing::debug!(ino = file.inode.ino.0, "a close stopped waiting for its writes");
                 Ok(())
@@ -86,8 +90,8 @@ impl Vfs {
         let closed = match written {
             true => self.flush_to_server(file).await,
             false => {
-                // Another descriptor of this open file may be being closed, or its close was
-                // interrupted, with writes still in flight.
+                // The close of another descriptor of this open file may have been interrupted, with
+                // writes still in flight.
                 file.inode.writes.drained_of(file.number).await;
                 Ok(())
             }
@@ -108,20 +112,22 @@ impl Vfs {
     async fn flush_to_server(&self, file: &OpenFile) -> Result<()> {
         let inode = &file.inode;
         inode.writes.drained_but(file.number).await;
-        // The answer does not reflect writes through other handles, or writes that are not sent
-        // yet.
-        let changes_begun = {
+        let (changes_begun, all_sent) = {
             let state = inode.state();
-            let sent = inode.writes.sent_through(file.number);
-            (state.changes_in_flight() as usize == sent).then(|| state.changes_begun())
+            let (sent, all_sent) = inode.writes.sent_through(file.number);
+            // The attributes do not reflect writes through other handles, or writes that are not
+            // sent yet.
+            let alone = state.changes_in_flight() as usize == sent;
+            (alone.then(|| state.changes_begun()), all_sent)
         };
         let requested_at = Instant::now();
         let stat = async { self.remote.fstat(file.fh().await?).await };
         let closed = async {
-            // Not before writes that are not sent yet.
-            match changes_begun {
-                Some(_) => file.close_at_server(&self.remote).await,
-                None => Ok(()),
+            // Not before writes that are not sent yet: those of a process that shares the open file,
+            // whose own close follows.
+            match all_sent {
+                true => file.close_at_server(&self.remote).await,
+                false => Ok(()),
             }
         };
         let (attr, closed, ()) = tokio::join!(stat, closed, inode.writes.drained());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use base::{FileKind, Name};
 
+use crate::inode::Inode;
 use crate::shared::Shared;
 use crate::{Ino, Vfs};
 
@@ -43,6 +44,15 @@ impl Shared {
         self.tree().set_kernel(invalidate.clone());
         // Set once, by the owner of the file system.
         let _ = self.invalidate.set(invalidate);
+    }
+
+    /// The kernel's pages of `inode` may hold bytes that are not in the file: drops them, also for
+    /// descriptors that are open.
+    pub(crate) fn drop_pages(&self, inode: &Inode) {
+        inode.state().distrust_pages();
+        if let Some(invalidate) = self.invalidate.get() {
+            invalidate.content(inode.ino);
+        }
     }
 }
 

@@ -65,6 +65,7 @@ impl Vfs {
             if let Some(known) = &known {
                 known.writes.drained().await;
             }
+            self.await_moves(parent).await;
             let stamp = self.stamp_request();
             let seq = stamp.seq;
             let path = self.path(parent)?.join(&name);
@@ -114,6 +115,10 @@ impl Vfs {
                     return Ok(LookupResult::Absent(
                         self.config.kernel_entry.map_or(ttl, |cap| cap.min(ttl)),
                     ));
+                }
+                // The path led elsewhere in each attempt, so the name may exist.
+                Err(Errno::ENOENT) if !tree.path_unchanged_since(parent, seq) => {
+                    return Err(Errno::ESTALE);
                 }
                 Err(error) => return Err(error),
             }
@@ -195,7 +200,8 @@ impl Vfs {
                 (Err(error), _) | (_, Err(error)) if error != Errno::ENOENT => return Err(error),
                 _ => false,
             };
-            if !agrees && inode.state().unchanged_since(seq) {
+            let unmoved = self.tree().paths_unchanged_since(seq);
+            if !agrees && unmoved && inode.state().unchanged_since(seq) {
                 self.tree().orphan(inode.ino);
                 return Ok(false);
             }

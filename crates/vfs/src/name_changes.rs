@@ -157,6 +157,13 @@ impl NameChanges {
             || names.into_iter().any(|(_, change)| change.in_flight > 0 || change.seq > seq)
     }
 
+    /// The directories with changes in flight.
+    pub(crate) fn dirs_in_flight(&self) -> impl Iterator<Item = Ino> {
+        let in_flight =
+            |names: &HashMap<Name, NameChange>| names.values().any(|change| change.in_flight > 0);
+        self.by_dir.iter().filter(move |(_, names)| in_flight(names)).map(|(dir, _)| *dir)
+    }
+
     /// Whether any change in `dir` is recorded.
     pub(crate) fn has_changes_in(&self, dir: Ino) -> bool {
         self.by_dir.contains_key(&dir)

@@ -1,5 +1,11 @@
 //! mkdir, rmdir, unlink, symlink, link, rename, readlink: operations on names.
+//!
+//! Requests name a file by its path. So that a request never changes a name in another directory,
+//! the path of a name is fixed while it is being changed: the change begins when no name on the
+//! path is being changed, and a rename of a directory is sent when no name below it is being
+//! changed. A change waits only for changes that began before it, so no two wait for each other.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use base::{Attr, Errno, FileKind, Location, Name, RemotePath, RenameMode, Result, Timestamp};
@@ -8,6 +14,8 @@ use tokio::time::Instant;
 use crate::inode::Inode;
 use crate::lookup::MAX_ATTEMPTS;
 use crate::name_changes::BoundTo;
+use crate::shared::Shared;
+use crate::tree::Tree;
 use crate::{Entry, Ino, Vfs, links, name};
 
 /// The permission bits of a mode.
@@ -21,11 +29,25 @@ pub(crate) struct NameChangeGuard<'a> {
     names: Vec<(Ino, Name, BoundTo)>,
     /// The files that have these names.
     inodes: Vec<Arc<Inode>>,
-    /// Paths below the names may change.
+    /// The rename of a directory was sent.
     moves_directory: bool,
 }
 
 impl NameChangeGuard<'_> {
+    /// The rename of a directory is about to be sent: waits until no name below `dirs` is being
+    /// changed.
+    async fn begin_move(&mut self, dirs: &[Ino]) {
+        let begin = |tree: &mut Tree| {
+            if dirs.iter().any(|dir| tree.has_changes_below(*dir)) {
+                return None;
+            }
+            self.names.iter().for_each(|(dir, name, _)| tree.begin_move(*dir, name));
+            Some(())
+        };
+        self.vfs.once_names_allow(begin).await;
+        self.moves_directory = true;
+    }
+
     /// The files that had the names when the change began.
     pub(crate) fn inodes(&self) -> &[Arc<Inode>] {
         &self.inodes
@@ -40,9 +62,9 @@ impl Drop for NameChangeGuard<'_> {
             tree.end_name_change(*dir, name, *bound_to);
             tree.note_change_in(*dir);
             tree.renew_name(*dir, name, now);
-        }
-        if self.moves_directory {
-            tree.end_move();
+            if self.moves_directory {
+                tree.end_move(*dir, name);
+            }
         }
         drop(tree);
         self.inodes.iter().for_each(|inode| inode.state().end_renaming());
@@ -50,12 +72,85 @@ impl Drop for NameChangeGuard<'_> {
     }
 }
 
-impl Vfs {
-    pub(crate) fn begin_name_changes(
+impl Shared {
+    /// The first result of `attempt`, which is repeated each time a change of names has ended.
+    pub(crate) async fn once_names_allow<T>(
         &self,
+        mut attempt: impl FnMut(&mut Tree) -> Option<T>,
+    ) -> T {
+        loop {
+            if let Some(result) = attempt(&mut self.tree()) {
+                return result;
+            }
+            let mut ended = pin!(self.names_changed.notified());
+            // Registered before the second attempt, so that no notification is missed.
+            ended.as_mut().enable();
+            if let Some(result) = attempt(&mut self.tree()) {
+                return result;
+            }
+            ended.await;
+        }
+    }
+
+    /// Waits until no rename of a directory on the path of `ino` is in flight.
+    pub(crate) async fn await_moves(&self, ino: Ino) {
+        self.once_names_allow(|tree| (!tree.is_moving(ino)).then_some(())).await;
+    }
+}
+
+impl Vfs {
+    /// Begins a change of a name. Returns the path of the name, which is fixed until the change
+    /// ends.
+    pub(crate) async fn begin_name_change(
+        &self,
+        dir: Ino,
+        name: &Name,
+        bound_to: BoundTo,
+    ) -> Result<(RemotePath, NameChangeGuard<'_>)> {
+        let begin = |tree: &mut Tree| {
+            let path = self.fixed_path(tree, dir, name)?;
+            Some(path.map(|path| (path, self.begin_changes(tree, &[(dir, name, bound_to)]))))
+        };
+        self.once_names_allow(begin).await
+    }
+
+    /// Begins the change of names of a rename. Returns also the paths of the names, and the
+    /// directories that have them; `None` if no directory is moved.
+    async fn begin_rename(
+        &self,
+        from: (Ino, &Name),
+        to: (Ino, &Name),
+    ) -> Result<([RemotePath; 2], NameChangeGuard<'_>, Option<Vec<Ino>>)> {
+        let begin = |tree: &mut Tree| {
+            let from_path = self.fixed_path(tree, from.0, from.1)?;
+            let paths = (from_path, self.fixed_path(tree, to.0, to.1)?);
+            let (Ok(from_path), Ok(to_path)) = paths else { return Some(Err(Errno::ESTALE)) };
+            let known = [from, to].map(|(dir, name)| tree.child(dir, name));
+            let moved = known[0].as_ref();
+            let bound_to = moved.map_or(BoundTo::New, |moved| BoundTo::Inode(moved.ino));
+            let moves_directory = moved.is_none_or(|moved| moved.kind == FileKind::Directory);
+            // The server refuses to move a directory below itself.
+            let below_itself = |dir| tree.is_within(from.0, dir) || tree.is_within(to.0, dir);
+            let dirs = known.iter().flatten().map(|known| known.ino);
+            let dirs = dirs.filter(|dir| !below_itself(*dir)).collect();
+            let names = [(from.0, from.1, BoundTo::Nothing), (to.0, to.1, bound_to)];
+            let change = self.begin_changes(tree, &names);
+            Some(Ok(([from_path, to_path], change, moves_directory.then_some(dirs))))
+        };
+        self.once_names_allow(begin).await
+    }
+
+    /// The path of a name; `None` while a name on the path of `dir` is being changed.
+    fn fixed_path(&self, tree: &Tree, dir: Ino, name: &Name) -> Option<Result<RemotePath>> {
+        let Some(path) = tree.path(dir) else { return Some(Err(Errno::ESTALE)) };
+        (!tree.is_path_changing(dir)).then(|| Ok(path.join(name)))
+    }
+
+    fn begin_changes(
+        &self,
+        tree: &mut Tree,
         names: &[(Ino, &Name, BoundTo)],
     ) -> NameChangeGuard<'_> {
-        let mut tree = self.tree();
         let mut inodes = Vec::new();
         for (dir, name, bound_to) in names {
             tree.begin_name_change(*dir, name, *bound_to);
@@ -67,26 +162,10 @@ impl Vfs {
         NameChangeGuard { vfs: self, names, inodes, moves_directory: false }
     }
 
-    /// Begins the change of names of a rename.
-    fn begin_rename(&self, from: (Ino, &Name), to: (Ino, &Name)) -> NameChangeGuard<'_> {
-        let moved = self.tree().child(from.0, from.1);
-        let bound_to = moved.as_ref().map_or(BoundTo::New, |moved| BoundTo::Inode(moved.ino));
-        let mut change =
-            self.begin_name_changes(&[(from.0, from.1, BoundTo::Nothing), (to.0, to.1, bound_to)]);
-        let mut tree = self.tree();
-        change.moves_directory = moved.is_none_or(|moved| moved.kind == FileKind::Directory);
-        if change.moves_directory {
-            tree.begin_move();
-        }
-        drop(tree);
-        change
-    }
-
     /// Creates a directory.
     pub async fn mkdir(&self, parent: Ino, name_bytes: &[u8], perm: u32) -> Result<Entry> {
         let name = name(name_bytes)?;
-        let path = self.path(parent)?.join(&name);
-        let change = self.begin_name_changes(&[(parent, &name, BoundTo::New)]);
+        let (path, change) = self.begin_name_change(parent, &name, BoundTo::New).await?;
         let request = self.remote.mkdir(&path, perm);
         // If permission bits are missing, the answer may be from before they are corrected; or the
         // server insists on others.
@@ -98,8 +177,7 @@ impl Vfs {
     /// Creates a symbolic link.
     pub async fn symlink(&self, parent: Ino, name_bytes: &[u8], target: &[u8]) -> Result<Entry> {
         let name = name(name_bytes)?;
-        let path = self.path(parent)?.join(&name);
-        let change = self.begin_name_changes(&[(parent, &name, BoundTo::New)]);
+        let (path, change) = self.begin_name_change(parent, &name, BoundTo::New).await?;
         let request = self.remote.symlink(target, &path);
         let matches = |attr: &Attr| attr.kind == FileKind::Symlink;
         let expected_attr =
@@ -173,11 +251,11 @@ impl Vfs {
         if inode.kind == FileKind::Directory {
             return Err(Errno::EPERM);
         }
-        let path = self.path(parent)?.join(&name);
-        let change = self.begin_name_changes(&[(parent, &name, BoundTo::Inode(ino))]);
+        let (path, change) = self.begin_name_change(parent, &name, BoundTo::Inode(ino)).await?;
         let mut attempt = 0;
         loop {
             attempt += 1;
+            self.await_moves(ino).await;
             let existing = self.path(ino)?;
             let stamp = self.stamp_request();
             match self.remote.link(&existing, &path).await {
@@ -205,8 +283,7 @@ impl Vfs {
     /// Removes the name of a file. An open file lives on.
     pub async fn unlink(&self, parent: Ino, name_bytes: &[u8]) -> Result<()> {
         let name = name(name_bytes)?;
-        let path = self.path(parent)?.join(&name);
-        let change = self.begin_name_changes(&[(parent, &name, BoundTo::Nothing)]);
+        let (path, change) = self.begin_name_change(parent, &name, BoundTo::Nothing).await?;
         self.force_deferred_opens(change.inodes()).await;
         let finish_removal = self.remote.unlink(&path).await;
         self.finish_removal(parent, &name, finish_removal)
@@ -215,8 +292,7 @@ impl Vfs {
     /// Removes an empty directory.
     pub async fn rmdir(&self, parent: Ino, name_bytes: &[u8]) -> Result<()> {
         let name = name(name_bytes)?;
-        let path = self.path(parent)?.join(&name);
-        let _change = self.begin_name_changes(&[(parent, &name, BoundTo::Nothing)]);
+        let (path, _change) = self.begin_name_change(parent, &name, BoundTo::Nothing).await?;
         let finish_removal = self.remote.rmdir(&path).await;
         self.finish_removal(parent, &name, finish_removal)
     }
@@ -241,10 +317,12 @@ impl Vfs {
         mode: RenameMode,
     ) -> Result<()> {
         let (from_name, to_name) = (name(from.1)?, name(to.1)?);
-        let from_path = self.path(from.0)?.join(&from_name);
-        let to_path = self.path(to.0)?.join(&to_name);
-        let change = self.begin_rename((from.0, &from_name), (to.0, &to_name));
+        let ([from_path, to_path], mut change, moved_dirs) =
+            self.begin_rename((from.0, &from_name), (to.0, &to_name)).await?;
         self.force_deferred_opens(change.inodes()).await;
+        if let Some(dirs) = moved_dirs {
+            change.begin_move(&dirs).await;
+        }
         self.remote.rename(&from_path, &to_path, mode).await?;
         // Two names of one file stay as they are, and perhaps only the server knows that they are;
         // so nothing is assumed about the old name.
@@ -258,8 +336,11 @@ impl Vfs {
 
     /// The target of a symbolic link, if [`Links`](crate::Links) lets the kernel see it.
     pub async fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        let path = self.path(ino)?;
-        let target = self.remote.readlink(&path).await.inspect_err(|error| {
+        let reading = self.by_path(ino, |path, _| async move {
+            let target = self.remote.readlink(&path).await?;
+            Ok((path, target))
+        });
+        let (path, target) = reading.await.inspect_err(|error| {
             // The link is gone, or is another file by now.
             if matches!(*error, Errno::ENOENT | Errno::EINVAL)
                 && let Ok(link) = self.inode(ino)
@@ -277,8 +358,7 @@ impl Vfs {
     /// behind it; none for a directory that exists only in the mount. `EOPNOTSUPP` if the remote
     /// cannot describe itself, `ESTALE` if the file has no name any more.
     pub async fn locate(&self, ino: Ino) -> Result<Vec<Location>> {
-        let path = self.path(ino)?;
-        self.remote.locate(&path).await
+        self.by_path(ino, |path, _| async move { self.remote.locate(&path).await }).await
     }
 }
 

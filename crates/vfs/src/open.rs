@@ -7,7 +7,6 @@
 //!
 //! [`flush`]: crate::flush
 
-use std::pin::pin;
 use std::sync::{Arc, OnceLock, Weak};
 
 use base::{
@@ -26,7 +25,7 @@ use crate::readahead::Readahead;
 use crate::remote_file::RemoteFile;
 use crate::server_close::WrittenHandle;
 use crate::shared::Shared;
-use crate::tree::RequestStamp;
+use crate::tree::{RequestStamp, Tree};
 use crate::{Change, Entry, Handle, Ino, Vfs, name};
 
 /// How an application opens a file.
@@ -79,6 +78,8 @@ pub(crate) struct OpenFile {
     pub(crate) readahead: OnceLock<Arc<Readahead>>,
     /// For a file opened with `O_APPEND`: the open file that writes pages back in place.
     pub(crate) in_place: OnceCell<Arc<OpenFile>>,
+    /// Held by a close: those of one open file wait for each other.
+    pub(crate) flushing: tokio::sync::Mutex<()>,
     state: Mutex<FileState>,
     lost_write: Arc<LostWrite>,
     shared: Weak<Shared>,
@@ -142,6 +143,13 @@ impl OpenFile {
             state.error = state.error.or(Some(error));
             state.failures_seen += 1;
         });
+    }
+
+    /// Drops the kernel's pages: they contain bytes of a failed write.
+    pub(crate) fn drop_pages(&self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.drop_pages(&self.inode);
+        }
     }
 
     /// Keeps an error for a call that can report it, or for the log.
@@ -278,17 +286,12 @@ impl Vfs {
         Err(Errno::ESTALE)
     }
 
-    /// Waits until no name of `inode` is being changed through this mount.
+    /// Waits until no name of `inode`, and no directory on its path, is being renamed through this
+    /// mount.
     async fn await_renames(&self, inode: &Inode) {
-        loop {
-            let mut ended = pin!(self.shared.names_changed.notified());
-            // Registered before the check, so that no notification is missed.
-            ended.as_mut().enable();
-            if !inode.state().is_renaming() {
-                return;
-            }
-            ended.await;
-        }
+        let is_settled =
+            |tree: &mut Tree| !inode.state().is_renaming() && !tree.is_moving(inode.ino);
+        self.once_names_allow(|tree| is_settled(tree).then_some(())).await;
     }
 
     /// Opens the file by its name at the server. `None` if the name may have led to another file,
@@ -331,7 +334,7 @@ impl Vfs {
             Err(Errno::ENOENT) => {
                 // If another machine has removed the name, the kernel decides: it may have to
                 // create the file.
-                if self.path_changed_since(inode, &path, first_stamp) {
+                if self.path_changed_since(ino, &path, first_stamp) {
                     return Ok(None);
                 }
                 self.has_other_path(inode, &path, stamp);
@@ -340,16 +343,25 @@ impl Vfs {
             opened => opened?,
         };
         let file = self.new_open_file(inode, remote, request, None);
-        let may_have_led_elsewhere = || {
-            let tree = self.tree();
-            place.as_ref().is_none_or(|place| {
-                tree.may_have_led_elsewhere_since(&path, place, ino, first_stamp.seq)
-            })
+        let may_be_other_file = || {
+            let (tree, seq) = (self.tree(), first_stamp.seq);
+            let Some(place) = &place else { return true };
+            if request.access.writes() {
+                return tree.may_have_led_elsewhere_since(&path, place, ino, seq);
+            }
+            // A reader may get the file that is taking the name: no later open uses the pages of an
+            // inode that has lost its name.
+            let Some(present) = tree.path(ino) else { return false };
+            let above = tree.first_name(place.0).zip(path.parent());
+            present != path
+                || above.is_some_and(|(above, dir)| {
+                    tree.may_have_led_elsewhere_since(&dir, &above, place.0, seq)
+                })
         };
         for attempt in 1..=MAX_COMPARISONS {
             let known = inode.state().version();
             if !self.is_same_file(inode, &path, &attr, stamp).await? {
-                if self.path_changed_since(inode, &path, first_stamp) {
+                if self.path_changed_since(ino, &path, first_stamp) {
                     return Ok(None);
                 }
                 self.tree().orphan(ino);
@@ -358,9 +370,9 @@ impl Vfs {
             if !self.is_still_named(inode, &path, &file, &attr, stamp).await {
                 return Ok(None);
             }
-            if request.access.writes() && may_have_led_elsewhere() {
-                // It may be the file that has the name now; then the write must go through its own
-                // inode.
+            if may_be_other_file() {
+                // Writes must go through the inode of that file, and its content must not fill the
+                // pages of this one.
                 return Ok(None);
             }
             if self.config.page_cache != PageCache::Always
@@ -442,9 +454,8 @@ impl Vfs {
         request: OpenRequest,
     ) -> Result<(Entry, Opened)> {
         let name = name(name_bytes)?;
-        let path = self.path(parent)?.join(&name);
         let create = if exclusive { Create::Exclusive(perm) } else { Create::IfAbsent(perm) };
-        let change = self.begin_name_changes(&[(parent, &name, BoundTo::New)]);
+        let (path, change) = self.begin_name_change(parent, &name, BoundTo::New).await?;
         let known = self.tree().child(parent, &name);
         if let Some(known) = &known {
             known.writes.drained().await;
@@ -520,6 +531,7 @@ impl Vfs {
             fetched,
             readahead: OnceLock::new(),
             in_place: OnceCell::new(),
+            flushing: tokio::sync::Mutex::default(),
             state: Mutex::new(FileState {
                 failures_seen: inode.state().failed_writes().0,
                 ..FileState::default()
@@ -654,8 +666,8 @@ impl Vfs {
     /// Returns when all earlier changes of names in a directory are on the server's disk. `EINVAL`
     /// if the server cannot promise that.
     pub async fn fsyncdir(&self, ino: Ino) -> Result<()> {
-        let path = self.path(ino)?;
-        self.remote.fsyncdir(&path).await.map_err(no_fsync)
+        let syncing = self.by_path(ino, |path, _| async move { self.remote.fsyncdir(&path).await });
+        syncing.await.map_err(no_fsync)
     }
 
     /// The last descriptor of this open file was closed. Does not wait.

@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+use base::task::Task;
 use base::{Errno, Fh, OwnedFh, Remote, Result};
 use tokio::sync::{Notify, oneshot};
 
@@ -87,7 +88,7 @@ impl WrittenHandle {
     ) -> Result<()> {
         let (answer, answered) = oneshot::channel();
         self.start(close_call, Some(answer));
-        // The sender is dropped without an answer only when the mount ends.
+        // The sender is dropped without an answer only with its runtime.
         answered.await.unwrap_or(Ok(()))
     }
 
@@ -104,7 +105,8 @@ impl WrittenHandle {
         };
         let pending = shared.closing.begin();
         let lost_write = shared.lost_write.clone();
-        shared.background.start(async move {
+        // Not background work, which ends before the remaining data is written.
+        Task::start(async move {
             let answer = close_call.await.or_else(|error| self.failed(error));
             let unreported = match caller {
                 Some(caller) => caller.send(answer).err().unwrap_or(Ok(())),
@@ -135,6 +137,7 @@ impl WrittenHandle {
         tracing::error!("{path}: the server reports at its close that writes have failed: {error}");
         if let Some(inode) = inode {
             inode.state().write_failed(error);
+            shared.drop_pages(&inode);
         }
         Err(error)
     }

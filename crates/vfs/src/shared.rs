@@ -20,6 +20,7 @@ use crate::dirty::Dirty;
 use crate::fractions::Fractions;
 use crate::inode::{Inode, State};
 use crate::invalidate::Invalidate;
+use crate::lookup::MAX_ATTEMPTS;
 use crate::open::{LostWrite, OpenFile};
 use crate::prefetch::Prefetcher;
 use crate::readahead::UsedBytes;
@@ -157,17 +158,34 @@ impl Shared {
         !tree.paths_unchanged_since(stamp.seq) || tree.path(inode.ino).as_ref() != Some(path)
     }
 
-    /// Whether `path`, the path of `inode` at `stamp`, may have led elsewhere since, or may do so
-    /// now, because of a local change.
+    /// Whether `path`, the path of `ino` at `stamp`, may have led elsewhere since, or may do so now,
+    /// because of a local change.
     pub(crate) fn path_changed_since(
         &self,
-        inode: &Inode,
+        ino: Ino,
         path: &RemotePath,
         stamp: RequestStamp,
     ) -> bool {
         let tree = self.tree();
-        tree.path(inode.ino).as_ref() != Some(path)
-            || !tree.path_unchanged_since(inode.ino, stamp.seq)
+        tree.path(ino).as_ref() != Some(path) || !tree.path_unchanged_since(ino, stamp.seq)
+    }
+
+    /// The result of a `request` that changes nothing, for the path of `ino`. The request is
+    /// repeated if the path may have led elsewhere because of a local change.
+    pub(crate) async fn by_path<T, F: Future<Output = Result<T>>>(
+        &self,
+        ino: Ino,
+        request: impl Fn(RemotePath, RequestStamp) -> F,
+    ) -> Result<T> {
+        for attempt in 1.. {
+            self.await_moves(ino).await;
+            let (path, stamp) = (self.path(ino)?, self.stamp_request());
+            let result = request(path.clone(), stamp).await;
+            if attempt == MAX_ATTEMPTS || !self.path_changed_since(ino, &path, stamp) {
+                return result;
+            }
+        }
+        unreachable!("the last attempt returns")
     }
 
     /// Notes that `inode` has coalesced writes.

@@ -71,8 +71,8 @@ pub(crate) struct Tree {
     change_counter: Arc<ChangeCounter>,
     /// Sequence number of the last change of a directory's path.
     last_move_seq: u64,
-    /// Renames of directories in flight.
-    moves_in_flight: u32,
+    /// The names that renames of directories in flight change.
+    moving: Vec<(Ino, Name)>,
     changes: NameChanges,
     dir_cache: DirCache,
     forgotten_changes: ForgottenChanges,
@@ -86,7 +86,7 @@ impl Tree {
             numbers: Numbers::default(),
             change_counter,
             last_move_seq: 0,
-            moves_in_flight: 0,
+            moving: Vec::new(),
             changes: NameChanges::default(),
             dir_cache: DirCache::with_max_bytes(budget.dir_cache_bytes()),
             forgotten_changes: ForgottenChanges::default(),
@@ -116,20 +116,38 @@ impl Tree {
         Some(RemotePath::from_names(names.into_iter().rev()))
     }
 
+    /// The names on the path of a node, the last one first; fewer for an orphan and for nodes below
+    /// one.
+    fn links_up(&self, ino: Ino) -> impl Iterator<Item = &Link> {
+        let link = |ino: Ino| self.nodes.get(ino)?.links.first();
+        std::iter::successors(link(ino), move |below| link(below.parent))
+    }
+
+    /// Whether a node is the directory `dir`, or below it.
+    pub(crate) fn is_within(&self, ino: Ino, dir: Ino) -> bool {
+        ino == dir || self.links_up(ino).any(|link| link.parent == dir)
+    }
+
     /// Whether no name on the path of a node was changed locally since `seq`, and none is being
     /// changed. Other directories may have been renamed.
     pub(crate) fn path_unchanged_since(&self, ino: Ino, seq: u64) -> bool {
-        let mut at = ino;
-        while at != Ino::ROOT {
-            let Some(link) = self.nodes.get(at).and_then(|node| node.links.first()) else {
-                return false;
-            };
-            if !self.name_unchanged_since(link.parent, &link.name, seq) {
-                return false;
-            }
-            at = link.parent;
-        }
-        true
+        self.links_up(ino).all(|link| self.name_unchanged_since(link.parent, &link.name, seq))
+    }
+
+    /// Whether a name on the path of a node is being changed.
+    pub(crate) fn is_path_changing(&self, ino: Ino) -> bool {
+        !self.path_unchanged_since(ino, self.change_counter.now())
+    }
+
+    /// Whether a rename of a directory on the path of a node was sent and is not answered.
+    pub(crate) fn is_moving(&self, ino: Ino) -> bool {
+        let moves = |link: &Link| self.moving.iter().any(|(dir, name)| link.is(*dir, name));
+        !self.moving.is_empty() && self.links_up(ino).any(moves)
+    }
+
+    /// Whether any name in `dir`, or in a directory below it, is being changed.
+    pub(crate) fn has_changes_below(&self, dir: Ino) -> bool {
+        self.changes.dirs_in_flight().any(|changing| self.is_within(changing, dir))
     }
 
     /// Whether `path`, which led to `ino` at `seq` by this name in this directory, may have led to
@@ -165,9 +183,7 @@ impl Tree {
         let Some(node) = self.nodes.get(ino).filter(|node| node.links.len() == 1) else {
             return false;
         };
-        let above = |ino: &Ino| self.nodes.get(*ino)?.links.first().map(|link| link.parent);
-        let first = node.links.first().map(|link| link.parent);
-        std::iter::successors(first, above).last() == Some(Ino::ROOT)
+        self.links_up(node.inode.ino).last().is_some_and(|link| link.parent == Ino::ROOT)
     }
 
     /// All paths of a node.
@@ -229,20 +245,22 @@ impl Tree {
 
     /// Whether no directory was moved locally since `seq`, and none is being moved.
     pub(crate) fn paths_unchanged_since(&self, seq: u64) -> bool {
-        self.moves_in_flight == 0 && self.last_move_seq <= seq
+        self.moving.is_empty() && self.last_move_seq <= seq
     }
 
-    /// A rename of a directory begins. Must be followed by [`Tree::end_move`].
-    pub(crate) fn begin_move(&mut self) {
+    /// A rename of a directory, which changes `name` in `dir`, is about to be sent. Must be followed
+    /// by [`Tree::end_move`].
+    pub(crate) fn begin_move(&mut self, dir: Ino, name: &Name) {
         self.last_move_seq = self.change_counter.advance();
-        self.moves_in_flight += 1;
+        self.moving.push((dir, name.clone()));
         self.dir_cache.clear_by_path();
     }
 
     /// A rename of a directory has ended, successfully or not.
-    pub(crate) fn end_move(&mut self) {
+    pub(crate) fn end_move(&mut self, dir: Ino, name: &Name) {
         self.last_move_seq = self.change_counter.advance();
-        self.moves_in_flight -= 1;
+        let ended = self.moving.iter().position(|moving| moving.0 == dir && moving.1 == *name);
+        ended.map(|at| self.moving.swap_remove(at));
     }
 
     /// A change of `name` in `dir` begins. Must be followed by [`Tree::end_name_change`].

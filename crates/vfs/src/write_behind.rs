@@ -153,6 +153,7 @@ impl WriteRequest {
             };
             if result.is_err() {
                 file.inode.state().forget_created_here();
+                file.drop_pages();
             }
             // Sent to the caller that waits, or else kept for the next call.
             let unreported = match answer {

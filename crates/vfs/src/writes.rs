@@ -258,10 +258,13 @@ impl Writes {
         self.lock().map_or(0, |state| state.answered)
     }
 
-    /// The number of writes through `handle` that were sent and not answered.
-    pub(crate) fn sent_through(&self, handle: u64) -> usize {
-        let Some(state) = self.lock() else { return 0 };
-        state.by_number.values().filter(|write| write.handle == handle && write.sent).count()
+    /// The number of writes through `handle` that were sent and not answered, and whether all of
+    /// its writes were sent.
+    pub(crate) fn sent_through(&self, handle: u64) -> (usize, bool) {
+        let Some(state) = self.lock() else { return (0, true) };
+        let writes = || state.by_number.values().filter(|write| write.handle == handle);
+        let sent = writes().filter(|write| write.sent).count();
+        (sent, sent == writes().count())
     }
 
     /// A write has ended, successfully or not. Must be followed by [`Writes::send`] or

@@ -1,17 +1,159 @@
-//! From findings to advice, one function for each setting. Pure.
+//! The measurements that advice rests on, and the advice on each setting. Pure.
 
-use super::findings::Findings;
-use super::rates::Figures;
-use super::{Item, Verdict};
+use serde::Serialize;
+
 use crate::units::{bit_rate, duration_us, significant};
+
+use super::Figures;
+
+/// OpenSSH's window for a channel in each direction: data sent and not yet consumed.
+/// `CHAN_SES_WINDOW_DEFAULT` in its `channels.h`, fixed on both ends.
+const SSH_WINDOW_BYTES: f64 = 2097152.0;
 
 /// A cipher that needs at most this fraction of the CPU is worth an option even where the link
 /// limits the rate.
 const CHEAPER: f64 = 0.8;
 
+/// The default of sshoal where the processor has instructions for it.
+pub(super) const AES_CIPHER: &str = "aes128-gcm@openssh.com";
+
+/// Advice on one setting.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Item {
+    /// Its name in ssh or sshoal: `Ciphers`, `max_conns`.
+    pub setting: String,
+    /// Whether it gains anything.
+    pub verdict: Verdict,
+    /// The figures behind the verdict.
+    pub found: String,
+    /// The reason.
+    pub why: String,
+    /// Command lines; empty where nothing needs to be done.
+    pub to_type: Vec<String>,
+}
+
+/// Whether a setting gains anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It would be faster or need less CPU.
+    Matters,
+    /// It gains nothing between these machines.
+    NotHere,
+    /// It could not be measured.
+    Unknown,
+}
+
+impl Verdict {
+    /// The words for a reader.
+    pub fn words(self) -> &'static str {
+        match self {
+            Verdict::Matters => "matters here",
+            Verdict::NotHere => "does not matter here",
+            Verdict::Unknown => "not known here",
+        }
+    }
+}
+
+/// What is between client and server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Path {
+    /// Nothing: the server is on this machine.
+    #[default]
+    Loopback,
+    /// A forwarder on this machine that adds delay and limits the rate.
+    Simulated,
+    /// A network.
+    Network,
+}
+
+/// All measurements.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Findings {
+    /// The link's name, or the host.
+    pub host: String,
+    /// The server's version. Printable.
+    pub server: String,
+    /// What is between client and server.
+    pub path: Path,
+    /// Of one byte: over TCP to a private server, through ssh to a host.
+    pub rtt_us: f64,
+    /// TCP rate of a private server's link. For a network only the rate of ssh is known.
+    pub link_bytes_per_s: Option<f64>,
+    /// Ciphers that both ends support, fastest first; those that failed last.
+    pub ciphers: Vec<Figures>,
+    /// The default of ssh.
+    pub ssh_cipher: String,
+    /// The default of sshoal.
+    pub sshoal_cipher: String,
+    /// The best cipher through 1, 2, 4 and 8 sessions, all together.
+    pub sessions: Vec<Figures>,
+    /// One session with `Compression=yes`, of text; `None` where the server has no compression.
+    pub compressed: Option<Figures>,
+    /// The user's configuration has `Compression=yes`.
+    pub has_compression: bool,
+}
+
+impl Findings {
+    /// The greatest known rate of the link, bytes per second: on a network that of ssh.
+    pub fn wide_bytes_per_s(&self) -> f64 {
+        let measured = self.ciphers.iter().chain(&self.sessions).map(|it| it.bytes_per_s);
+        let ssh = measured.fold(0.0, f64::max);
+        self.link_bytes_per_s.map_or(ssh, |link| link.max(ssh))
+    }
+
+    /// Bandwidth × delay: the bytes in flight that fill the link.
+    pub fn product_bytes(&self) -> f64 {
+        self.wide_bytes_per_s() * self.rtt_us / 1e6
+    }
+
+    /// The limit of one session: a window each round trip.
+    pub fn ceiling_bytes_per_s(&self) -> f64 {
+        if self.rtt_us > 0.0 { SSH_WINDOW_BYTES * 1e6 / self.rtt_us } else { f64::INFINITY }
+    }
+
+    /// The number of windows that fill the link.
+    pub fn windows(&self) -> u32 {
+        (self.product_bytes() / SSH_WINDOW_BYTES).ceil().clamp(1.0, 1000.0) as u32
+    }
+
+    /// The figures of one connection, and those of the smallest number of connections with nine
+    /// tenths of the best rate. `None` where one was not measured.
+    pub fn enough(&self) -> Option<(&Figures, &Figures)> {
+        let worked = || self.sessions.iter().filter(|tried| tried.bytes_per_s > 0.0);
+        let best = worked().map(|tried| tried.bytes_per_s).fold(0.0, f64::max);
+        let one = worked().find(|tried| tried.connections == 1)?;
+        let enough = worked().find(|tried| tried.bytes_per_s >= 0.9 * best)?;
+        // A rate above the limit of one session needs no comparison with its measured rate.
+        let gains =
+            enough.clearly_faster(one) || enough.bytes_per_s >= 1.1 * self.ceiling_bytes_per_s();
+        Some((one, if gains { enough } else { one }))
+    }
+
+    /// The figures of a cipher that worked.
+    pub fn cipher(&self, name: &str) -> Option<&Figures> {
+        self.ciphers.iter().find(|figures| figures.name == name && figures.failure.is_none())
+    }
+
+    /// The cipher to use: of those that are not clearly slower than the fastest, the one with the
+    /// least CPU. A default with at most a tenth more CPU than that comes first.
+    pub fn best_cipher(&self) -> Option<&Figures> {
+        let worked = || self.ciphers.iter().filter(|figures| figures.bytes_per_s > 0.0);
+        let fastest = worked().max_by(|a, b| a.bytes_per_s.total_cmp(&b.bytes_per_s))?;
+        let as_fast = || worked().filter(|figures| !fastest.clearly_faster(figures));
+        let cpu = |figures: &Figures| figures.cpu_s_per_gb().unwrap_or(f64::MAX);
+        let cheapest = as_fast().min_by(|a, b| cpu(a).total_cmp(&cpu(b)))?;
+        let default = [&self.sshoal_cipher, &self.ssh_cipher].into_iter().find_map(|name| {
+            as_fast().find(|it| it.name == *name && cpu(it) <= 1.1 * cpu(cheapest))
+        });
+        Some(default.unwrap_or(cheapest))
+    }
+}
+
 /// Advice on all settings, in the order in which it is shown.
 pub(super) fn all(found: &Findings) -> Vec<Item> {
-    vec![ciphers(found), sessions(found), compression(found), ipqos(found)]
+    vec![ciphers(found), sessions(found), compression(found)]
 }
 
 /// An item with nothing to type.
@@ -97,20 +239,20 @@ fn sessions(found: &Findings) -> Item {
     let Some((one, enough)) = found.enough() else {
         return item(SETTING, Verdict::Unknown, text, "Several sessions could not be measured.");
     };
-    let tried = found.sessions.iter().map(|tried| match &tried.figures.failure {
-        None => format!("{}: {}", tried.connections, rate(tried.figures.bytes_per_s)),
+    let tried = found.sessions.iter().map(|tried| match &tried.failure {
+        None => format!("{}: {}", tried.connections, rate(tried.bytes_per_s)),
         Some(_) => format!("{}: failed", tried.connections),
     });
     text += &format!(". Measured connections: {}", tried.collect::<Vec<_>>().join(", "));
     if enough.connections == one.connections {
-        let mut others = found.sessions.iter().map(|tried| tried.figures.bytes_per_s);
-        if others.any(|rate| rate >= 1.1 * one.figures.bytes_per_s) {
+        let mut others = found.sessions.iter().map(|tried| tried.bytes_per_s);
+        if others.any(|rate| rate >= 1.1 * one.bytes_per_s) {
             let why = "Several seem faster, but the rounds differ too much to be sure.";
             return item(SETTING, Verdict::Unknown, text, why);
         }
         return item(SETTING, Verdict::NotHere, text, "One session is as fast as several.");
     }
-    let why = if one.figures.bytes_per_s > 0.7 * ceiling {
+    let why = if one.bytes_per_s > 0.7 * ceiling {
         let windows = found.windows();
         format!("ssh's window of 2 MiB is fixed. The link holds {windows} of them.")
     } else {
@@ -123,55 +265,34 @@ fn sessions(found: &Findings) -> Item {
 /// Compression against the link.
 fn compression(found: &Findings) -> Item {
     const SETTING: &str = "Compression";
-    let Some((text, random)) = found.compressed_text.as_ref().zip(found.compressed_random.as_ref())
-    else {
+    let Some(text) = &found.compressed else {
         let why = "The server does not offer it.";
         return item(SETTING, Verdict::NotHere, "no zlib in the server's offer".into(), why);
     };
-    if let Some(failure) = text.failure.as_ref().or(found.plain.failure.as_ref()) {
+    let failed = Figures { failure: Some("no session".to_owned()), ..Figures::default() };
+    let plain = found.sessions.first().unwrap_or(&failed);
+    if let Some(failure) = text.failure.as_ref().or(plain.failure.as_ref()) {
         let failure = failure.lines().next().unwrap_or_default();
         return item(SETTING, Verdict::Unknown, format!("not measured: {failure}"), "");
     }
-    let measured = format!(
-        "without {}; with it, text {}, data that do not compress {}",
-        rate(found.plain.bytes_per_s),
-        rate(text.bytes_per_s),
-        rate(random.bytes_per_s)
-    );
+    let (without, with) = (rate(plain.bytes_per_s), rate(text.bytes_per_s));
+    let measured = format!("without {without}; with it, text {with}");
     // The rate at which one thread compresses: by the CPU of the server, where it is known, and at
     // least the rate that was measured.
     let by_cpu = text.server_cpu_s_per_gb.filter(|cpu| *cpu > 0.0).map_or(0.0, |cpu| 1e9 / cpu);
     let limit = link_rate(by_cpu.max(text.bytes_per_s));
     let below = format!("It is zlib in one thread: worth it for text on links below {limit}");
-    if text.clearly_faster(&found.plain) {
+    if text.clearly_faster(plain) {
         let why = format!("{below}, and never for data that are compressed already.");
         let lines = ["sshoal -C HOST:DIR MOUNTPOINT        (text and sources only)".to_owned()];
         return item(SETTING, Verdict::Matters, measured, why).typing(lines);
     }
-    if found.has_compression && found.plain.clearly_faster(text) {
+    if found.has_compression && plain.clearly_faster(text) {
         let why = format!("Your configuration has it on. {below}.");
         let lines = ["sshoal -o Compression=no HOST:DIR MOUNTPOINT".to_owned()];
         return item(SETTING, Verdict::Matters, measured, why).typing(lines);
     }
     item(SETTING, Verdict::NotHere, measured, format!("{below}. Leave it off."))
-}
-
-/// The marks in IP packets.
-fn ipqos(found: &Findings) -> Item {
-    let text = format!(
-        "{}: {}; none: {}",
-        found.ipqos,
-        rate(found.plain.bytes_per_s),
-        rate(found.unmarked.bytes_per_s)
-    );
-    let worked = found.plain.failure.is_none() && found.unmarked.failure.is_none();
-    if worked && found.unmarked.clearly_faster(&found.plain) {
-        let why = "The network gives marked packets a lower priority.";
-        let lines = ["sshoal -o IPQoS=none HOST:DIR MOUNTPOINT".to_owned()];
-        return item("IPQoS", Verdict::Matters, text, why).typing(lines);
-    }
-    let why = "Marked packets were as fast. A busy Wi-Fi may give them a lower priority.";
-    item("IPQoS", Verdict::NotHere, text, why)
 }
 
 #[cfg(test)]

@@ -27,11 +27,9 @@ fn advice_on_a_private_server() {
     }
     assert!(found.cipher(&found.ssh_cipher).is_some(), "{found:#?}");
     assert_eq!(found.sessions.len(), 4);
-    assert!(found.sessions.iter().all(|tried| tried.figures.bytes_per_s > 0.0), "{found:#?}");
-    for compressed in [&found.compressed_text, &found.compressed_random] {
-        let figures = compressed.as_ref().unwrap();
-        assert!(figures.failure.is_none() && figures.bytes_per_s > 0.0, "{figures:?}");
-    }
+    assert!(found.sessions.iter().all(|tried| tried.bytes_per_s > 0.0), "{found:#?}");
+    let figures = found.compressed.as_ref().unwrap();
+    assert!(figures.failure.is_none() && figures.bytes_per_s > 0.0, "{figures:?}");
     // It has left nothing.
     let left: Vec<_> = std::fs::read_dir(server.storage().root()).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
@@ -52,13 +50,13 @@ fn advice_on_a_host_that_has_one_cipher_and_no_compression() {
     let dir = tempfile::tempdir().unwrap();
     let executor = Executor::new();
     let at = dir.path().to_str();
-    let server = Server::host("testhost", at, Some(&sshd.config_path()), &executor).unwrap();
+    let server = Server::host("testhost", at, Some(&sshd.config_path()), None, &executor).unwrap();
     let findings = advise(&server, &executor, &mut |_| (), LITTLE).unwrap().findings;
     let names: Vec<&str> = findings.ciphers.iter().map(|it| it.name.as_str()).collect();
     assert_eq!(names, ["aes128-ctr"]);
     assert_eq!((findings.ssh_cipher.as_str(), findings.path), ("aes128-ctr", Path::Network));
-    assert_eq!((findings.compressed_text.as_ref(), findings.link_bytes_per_s), (None, None));
-    assert!(findings.sessions[3].figures.bytes_per_s > 0.0, "{findings:#?}");
+    assert_eq!((findings.compressed.as_ref(), findings.link_bytes_per_s), (None, None));
+    assert!(findings.sessions[3].bytes_per_s > 0.0, "{findings:#?}");
     assert!(findings.rtt_us > 0.0);
 }
 
@@ -69,8 +67,8 @@ fn sshoal_prefers_aes_unless_the_user_has_chosen() {
         ciphers: ciphers.iter().map(|&name| name.to_owned()).collect(),
         ..Handshake::default()
     };
-    let both = offer(&[findings::AES_CIPHER, "b"]);
-    assert_eq!(sshoal_cipher(&both, false, true), findings::AES_CIPHER);
+    let both = offer(&[items::AES_CIPHER, "b"]);
+    assert_eq!(sshoal_cipher(&both, false, true), items::AES_CIPHER);
     assert_eq!(sshoal_cipher(&both, true, true), "b");
     assert_eq!(sshoal_cipher(&both, false, false), "b");
     assert_eq!(sshoal_cipher(&offer(&["b"]), false, true), "b");

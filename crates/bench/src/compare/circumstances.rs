@@ -1,5 +1,6 @@
 //! What differs between two runs besides their figures.
 
+use crate::report::circumstances;
 use crate::results::Results;
 use crate::stats::{Noise, median};
 use crate::units;
@@ -22,9 +23,8 @@ pub(super) fn differences(
 ) -> Vec<String> {
     let mut notes = Vec::new();
     partial(old, new, &mut notes);
-    machine(old, new, &mut notes);
+    facts(old, new, &mut notes);
     link(old, new, &mut notes);
-    settings(old, new, &mut notes);
     subjects(old, new, &mut notes);
     notes.extend(yardsticks(new, changes));
     if noise.is_unknown() {
@@ -59,26 +59,20 @@ fn differ(notes: &mut Vec<String>, what: &str, old: &str, new: &str) {
     }
 }
 
-fn machine(old: &Results, new: &Results, notes: &mut Vec<String>) {
-    let (a, b) = (&old.environment, &new.environment);
-    differ(notes, "CPU", &a.cpu, &b.cpu);
-    differ(notes, "CPUs", &a.cpus.to_string(), &b.cpus.to_string());
-    let memory = |bytes: u64| format!("{} MiB", units::mebibytes(bytes));
-    differ(notes, "memory", &memory(a.memory_bytes), &memory(b.memory_bytes));
-    differ(notes, "kernel", &a.kernel, &b.kernel);
-    differ(notes, "system", &a.system, &b.system);
-    differ(notes, "scratch directory", &a.scratch, &b.scratch);
-    differ(notes, "server", &a.server, &b.server);
-    differ(notes, "program", &old.program, &new.program);
-    for (program, version) in &b.versions {
-        if let Some((_, before)) = a.versions.iter().find(|(name, _)| name == program) {
+/// Machine, settings, and the programs that both have.
+fn facts(old: &Results, new: &Results, notes: &mut Vec<String>) {
+    for ((what, before), (_, now)) in circumstances(old).into_iter().zip(circumstances(new)) {
+        differ(notes, what, &before, &now);
+    }
+    for (program, version) in &new.environment.versions {
+        let mut versions = old.environment.versions.iter();
+        if let Some((_, before)) = versions.find(|(name, _)| name == program) {
             differ(notes, program, before, version);
         }
     }
 }
 
 fn link(old: &Results, new: &Results, notes: &mut Vec<String>) {
-    differ(notes, "link", &old.link.name, &new.link.name);
     let mut check = |what: &str, old: Option<f64>, new: Option<f64>, show: fn(f64) -> String| {
         let Some((old, new)) = old.zip(new) else { return };
         if (new / old - 1.0).abs() > LINK_TOLERANCE {
@@ -88,14 +82,6 @@ fn link(old: &Results, new: &Results, notes: &mut Vec<String>) {
     let (a, b) = (&old.link, &new.link);
     check("round trip", a.measured_rtt_us, b.measured_rtt_us, units::duration_us);
     check("rate", a.measured_bytes_per_s, b.measured_bytes_per_s, units::bit_rate);
-}
-
-fn settings(old: &Results, new: &Results, notes: &mut Vec<String>) {
-    let (a, b) = (&old.settings, &new.settings);
-    differ(notes, "size", &a.size, &b.size);
-    differ(notes, "rounds", &a.rounds.to_string(), &b.rounds.to_string());
-    differ(notes, "seed", &a.seed.to_string(), &b.seed.to_string());
-    differ(notes, "reference", &a.reference, &b.reference);
 }
 
 fn subjects(old: &Results, new: &Results, notes: &mut Vec<String>) {

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 
 use super::child::{Child, Kept, Output, signal_group};
 use super::{DEATH, LeftBehind, Program, find_program, last_words};
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 /// Kept of the output: its end.
 const WORDS_BYTES: usize = 64 * 1024;
@@ -52,10 +52,7 @@ impl Shared {
 }
 
 impl Background {
-    pub(super) fn start(
-        program: &Program,
-        left_behind: Arc<LeftBehind>,
-    ) -> Result<Background, Failure> {
+    pub(super) fn start(program: &Program, left_behind: Arc<LeftBehind>) -> Result<Background> {
         let name = program.name();
         let failed = |error: io::Error| Failure::failed(format!("cannot run {name}: {error}"));
         let words = Kept::last(WORDS_BYTES);
@@ -105,7 +102,7 @@ impl Background {
     ///
     /// # Errors
     /// When it has ended without that, with its last words, or has not printed it by `limit`.
-    pub fn wait_for(&self, text: &str, limit: Duration) -> Result<(), Failure> {
+    pub fn wait_for(&self, text: &str, limit: Duration) -> Result<()> {
         let printed = || {
             let words = self.shared.words.bytes();
             words.windows(text.len().max(1)).any(|window| window == text.as_bytes())

@@ -2,16 +2,15 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::AsFd;
-
 use sandbox::link::{Link, LinkOptions, echo};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
+use crate::worker::Connection;
 
 /// Round trips that are timed on a short link. Their median is stable to 1 % from there on.
 const PINGS: usize = 301;
@@ -46,9 +45,7 @@ pub(crate) struct Figures {
 
 /// Measures a link over TCP, with servers of its own behind it, and gives it back with no target
 /// set. Without options there is no link, and the bare loopback is measured.
-pub(crate) fn through_tcp(
-    options: Option<LinkOptions>,
-) -> Result<(Option<Link>, Figures), Failure> {
+pub(crate) fn through_tcp(options: Option<LinkOptions>) -> Result<(Option<Link>, Figures)> {
     let failed = |error: io::Error| Failure::failed(format!("cannot measure the link: {error}"));
     measure_tcp(options).map_err(failed)
 }
@@ -78,10 +75,7 @@ fn measure_tcp(options: Option<LinkOptions>) -> io::Result<(Option<Link>, Figure
     // Round trips come last: the first ones wait until the wire is free of what is left.
     let (mut client, server) = connect()?;
     let echo = thread::Builder::new().name("link-echo".to_owned()).spawn(move || echo(server))?;
-    let rtt_us = median_rtt_us(rtt, || {
-        client.write_all(b"x")?;
-        client.read_exact(&mut [0])
-    });
+    let rtt_us = median_rtt_us(rtt, || round_trip(&mut client));
     drop(client);
     let _ = echo.join();
     Ok((link, Figures { rtt_us: rtt_us?, bytes_per_s: bytes_per_s? }))
@@ -157,74 +151,59 @@ fn rate(
 
 /// Measures what ssh makes of a real link: the round trip of one byte through `ssh HOST cat`, and
 /// what `ssh HOST 'cat /dev/zero'` brings. `ssh` gives an `ssh` up to the host.
-pub(crate) fn through_ssh(ssh: impl Fn() -> Command) -> Result<Figures, Failure> {
+pub(crate) fn through_ssh(ssh: impl Fn() -> Command) -> Result<Figures> {
     let failed =
         |error: io::Error| Failure::failed(format!("cannot measure the link through ssh: {error}"));
+    let start = |program: &str| {
+        let mut ssh = ssh();
+        ssh.arg(program).process_group(0);
+        let connection = Connection::start(ssh)?;
+        connection.stream.set_read_timeout(Some(PATIENCE))?;
+        Ok::<_, io::Error>(connection)
+    };
     let measure = || {
-        let mut cat = Talk::start(ssh(), "cat")?;
-        let start = Instant::now();
-        cat.round_trip()?;
-        cat.round_trip()?;
-        // The first one has the login in it.
-        let expected = {
+        let mut cat = start("cat")?;
+        let rtt_us = round_trip(&mut cat.stream).and_then(|()| {
+            // The first one had the login in it.
             let again = Instant::now();
-            cat.round_trip()?;
-            again.elapsed().min(start.elapsed())
-        };
-        let rtt_us = median_rtt_us(expected, || cat.round_trip())?;
-        drop(cat);
-        let mut zeros = Talk::start(ssh(), "cat /dev/zero")?;
-        let bytes_per_s = rate(SSH_BULK_FOR, SSH_BULK_WARM, |buffer| zeros.read(buffer))?;
-        Ok(Figures { rtt_us, bytes_per_s })
+            round_trip(&mut cat.stream)?;
+            median_rtt_us(again.elapsed(), || round_trip(&mut cat.stream))
+        });
+        cat.kill();
+        let rtt_us = rtt_us?;
+        let mut zeros = start("cat /dev/zero")?;
+        let bytes_per_s = rate(SSH_BULK_FOR, SSH_BULK_WARM, |buffer| zeros.stream.read(buffer));
+        zeros.kill();
+        Ok(Figures { rtt_us, bytes_per_s: bytes_per_s? })
     };
     measure().map_err(failed)
 }
 
-/// A program at the other end and its standard streams. It is killed when it is dropped.
-struct Talk {
-    child: Child,
-    input: ChildStdin,
-    output: ChildStdout,
+/// A byte there and back.
+fn round_trip(stream: &mut (impl Read + Write)) -> io::Result<()> {
+    stream.write_all(b"x")?;
+    stream.read_exact(&mut [0])
 }
 
-impl Talk {
-    fn start(mut ssh: Command, program: &str) -> io::Result<Talk> {
-        use std::os::unix::process::CommandExt;
-        ssh.arg(program).process_group(0);
-        ssh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = ssh.spawn()?;
-        match (child.stdin.take(), child.stdout.take()) {
-            (Some(input), Some(output)) => Ok(Talk { child, input, output }),
-            _ => Err(io::ErrorKind::BrokenPipe.into()),
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn round_trip(&mut self) -> io::Result<()> {
-        self.input.write_all(b"x")?;
-        loop {
-            match self.read(&mut [0]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
-                got => return got.map(drop),
-            }
-        }
-    }
-
-    /// Reads what is there, and waits for it with bounded patience. A signal may interrupt it.
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-        let output = self.output.as_fd();
-        let ready = poll(&mut [PollFd::new(&output, PollFlags::IN)], Some(&patience))?;
-        if ready == 0 {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.output.read(buffer)
-    }
-}
-
-impl Drop for Talk {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    #[test]
+    fn a_rate_counts_no_byte_of_the_warm_up_and_no_time_without_its_bytes() {
+        let (length, warm) = (Duration::from_millis(60), Duration::from_millis(20));
+        // A thousand bytes in a millisecond at the least, since a sleep is never too short; the
+        // first ones come in one piece.
+        let mut pieces = std::iter::once(1_000_000).chain(std::iter::repeat(1_000));
+        let steady = rate(length, warm, |_| {
+            thread::sleep(Duration::from_millis(1));
+            Ok(pieces.next().unwrap_or(0))
+        });
+        let steady = steady.unwrap();
+        assert!(steady > 0.0 && steady <= 1e6, "{steady}");
+        // One that ends before it is warm counts whole.
+        let mut short = [1_000, 5_000, 0].into_iter();
+        assert!(rate(length, warm, |_| Ok(short.next().unwrap_or(0))).unwrap() > 0.0);
+        assert!(rate(length, warm, |_| Err(io::ErrorKind::TimedOut.into())).is_err());
     }
 }

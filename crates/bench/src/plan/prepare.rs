@@ -106,9 +106,12 @@ pub fn start_server(
         Some(host) => {
             progress.prepare("connecting to the host");
             let start = || {
-                let config = host.ssh_config(scratch)?;
-                let directory = host.directory.as_deref();
-                Server::host(&host.destination, directory, config.as_deref(), executor)
+                let config = host.config.as_ref().map(|file| {
+                    let failed = |error| format!("ssh's configuration {file:?}: {error}");
+                    file.canonicalize().map_err(|error| Failure::failed(failed(error)))
+                });
+                let (config, directory) = (config.transpose()?, host.directory.as_deref());
+                Server::host(&host.destination, directory, config.as_deref(), host.port, executor)
             };
             (format!("host '{}'", host.destination.escape_debug()), start())
         }
@@ -150,10 +153,9 @@ pub(super) fn understand(request: &Request) -> Result<Wanted, Refusal> {
     let mut commands = Vec::new();
     for (name, line) in &request.commands {
         let words = shlex::split(line).filter(|words| !words.is_empty());
-        let words = words.ok_or_else(|| LeftOut {
-            name: name.clone(),
-            why: format!("not a command line: {}", line.escape_debug()),
-            remedy: Some("a quote has to be closed".to_owned()),
+        let words = words.ok_or_else(|| {
+            LeftOut::new(name, format!("not a command line: {}", line.escape_debug()))
+                .with_remedy("a quote has to be closed")
         })?;
         commands.push((name.clone(), words));
     }
@@ -326,11 +328,9 @@ pub(super) fn check_space<'a>(
             in_scratch += in_place;
             continue;
         }
-        let free = storage.free_bytes().map_err(|failure| LeftOut {
-            name: storage.name().to_owned(),
-            why: format!("its free space is not known: {failure}"),
-            remedy: None,
-        })?;
+        let unknown = |why| format!("its free space is not known: {why}");
+        let free = storage.free_bytes();
+        let free = free.map_err(|why| LeftOut::new(storage.name(), unknown(why)))?;
         require(storage.name(), free, in_place)?;
     }
     let stat = rustix::fs::statvfs(scratch).map_err(io::Error::from);

@@ -1,6 +1,5 @@
 //! Who and what is admitted, and why a run does not begin.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -152,17 +151,4 @@ fn hosts() {
     for text in ["", ":dir", "@h", "-oProxyCommand=x", "me@-x", "[::1", "[::1]x", "me@"] {
         assert!(host(text).is_err(), "{text}");
     }
-}
-
-#[test]
-fn a_port_goes_before_the_configuration() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::parse("h").unwrap();
-    assert_eq!(host.ssh_config(dir.path()), Ok(None));
-    host.port = Some(2222);
-    let own = host.ssh_config(dir.path()).unwrap().unwrap();
-    let text = fs::read_to_string(own).unwrap();
-    assert!(text.starts_with("Port 2222\nInclude ~/.ssh/config\n"), "{text}");
-    host.config = Some(dir.path().join("none"));
-    assert!(host.ssh_config(dir.path()).is_err());
 }

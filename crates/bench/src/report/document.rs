@@ -46,7 +46,7 @@ pub(super) enum Block {
     Command(String),
 }
 
-pub(super) struct Table {
+pub(crate) struct Table {
     pub(super) caption: String,
     /// Without the column of row names.
     pub(super) header: Vec<String>,
@@ -55,7 +55,7 @@ pub(super) struct Table {
     pub(super) words: bool,
 }
 
-pub(super) struct Row {
+pub(crate) struct Row {
     pub(super) name: String,
     /// For a terminal.
     pub(super) short: String,
@@ -122,7 +122,15 @@ impl Cell {
     }
 }
 
-fn row(name: impl Into<String>, cells: impl IntoIterator<Item = String>) -> Row {
+impl Table {
+    /// A table of figures.
+    pub(crate) fn new(caption: impl Into<String>, header: &[&str], rows: Vec<Row>) -> Table {
+        let header = header.iter().map(|&word| word.to_owned()).collect();
+        Table { caption: caption.into(), header, rows, words: false }
+    }
+}
+
+pub(crate) fn row(name: impl Into<String>, cells: impl IntoIterator<Item = String>) -> Row {
     let name = name.into();
     Row { short: name.clone(), name, cells: cells.into_iter().map(Cell::from).collect() }
 }
@@ -165,12 +173,8 @@ fn summary(view: &View<'_>) -> Section {
     let reference = &view.results.settings.reference;
     let header = ["best in", "clearly", "better", "worse", "≈", "typical", "failed"];
     let rows = ranking::ranks(view).into_iter().map(|(subject, cells)| row(&subject.name, cells));
-    let mut blocks = vec![Block::Table(Table {
-        caption: format!("summary (better, worse, ≈, typical: than {reference})"),
-        header: header.map(str::to_owned).into(),
-        rows: rows.collect(),
-        words: false,
-    })];
+    let caption = format!("summary (better, worse, ≈, typical: than {reference})");
+    let mut blocks = vec![Block::Table(Table::new(caption, &header, rows.collect()))];
     if let Some(ours) = ranking::ours(view) {
         let (ahead, behind) = ranking::extremes(view, &ours.name);
         for (words, comparisons) in [("ahead of", ahead), ("behind", behind)] {
@@ -219,20 +223,17 @@ fn family(name: &str, tables: &[Figures<'_>]) -> Section {
             short: label(measure, false),
             cells: cells.iter().map(|figure| Cell::of(figure, figures)).collect(),
         });
-        blocks.push(Block::Table(Table {
-            caption: format!("{name}, {} ({})", figures.scale.unit, figures.direction()),
-            header: names(&figures.subjects),
-            rows: rows.collect(),
-            words: false,
-        }));
+        let caption = format!("{name}, {} ({})", figures.scale.unit, figures.direction());
+        let table = Table::new(caption, &names(&figures.subjects), rows.collect());
+        blocks.push(Block::Table(table));
     }
     // Names from a file may hold anything.
     let plain = |char: char| if char.is_ascii_alphanumeric() { char } else { '-' };
     section(&format!("work-{}", name.chars().map(plain).collect::<String>()), name, blocks)
 }
 
-fn names(subjects: &[&SubjectInfo]) -> Vec<String> {
-    subjects.iter().map(|subject| subject.name.clone()).collect()
+fn names<'a>(subjects: &[&'a SubjectInfo]) -> Vec<&'a str> {
+    subjects.iter().map(|subject| subject.name.as_str()).collect()
 }
 
 /// Percentiles of single operations, where they were timed.
@@ -265,13 +266,9 @@ fn latency(view: &View<'_>) -> Option<Section> {
         }
     }
     let header = ["mean", "50 %", "90 %", "99 %", "99.9 %", "slowest", "operations"];
-    let table = Table {
-        caption: "single operations: percentiles in µs, medians of the rounds".to_owned(),
-        header: header.map(str::to_owned).into(),
-        rows,
-        words: false,
-    };
-    let is_empty = table.rows.is_empty();
+    let caption = "single operations: percentiles in µs, medians of the rounds";
+    let is_empty = rows.is_empty();
+    let table = Table::new(caption, &header, rows);
     (!is_empty).then(|| section("latency", "Single operations", vec![Block::Table(table)]))
 }
 
@@ -344,17 +341,15 @@ fn table_of<T>(
             Row { short, ..row(name, subjects.iter().map(cell)) }
         })
         .collect();
-    let header = names(&subjects);
     let is_empty = rows.is_empty() || subjects.is_empty();
-    (!is_empty).then_some(Block::Table(Table { caption, header, rows, words: false }))
+    (!is_empty).then(|| Block::Table(Table::new(caption, &names(&subjects), rows)))
 }
 
 /// The machine, the subjects, the method, and the command.
 fn about(view: &View<'_>) -> Vec<Block> {
     let results = view.results;
     let words = |caption: &str, header: &[&str], rows: Vec<Row>| {
-        let header = header.iter().map(|&word| word.to_owned()).collect();
-        Block::Table(Table { caption: caption.to_owned(), header, rows, words: true })
+        Block::Table(Table { words: true, ..Table::new(caption, header, rows) })
     };
     let facts = method::facts(view).into_iter().map(|(name, value)| row(name, [value]));
     let subjects = results.subjects.iter().map(|subject| {

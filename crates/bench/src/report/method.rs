@@ -1,30 +1,42 @@
 //! The method and the circumstances of a run, in words.
 
 use super::view::View;
+use crate::results::Results;
 use crate::units;
 
-/// Names and values of machine, link and run.
-pub(super) fn facts(view: &View<'_>) -> Vec<(&'static str, String)> {
-    let (results, environment) = (view.results, &view.results.environment);
-    let mut facts = vec![
+/// Names and values of what two runs that are compared should have in common.
+pub(crate) fn circumstances(results: &Results) -> Vec<(&'static str, String)> {
+    let (settings, environment) = (&results.settings, &results.environment);
+    vec![
         ("program", results.program.clone()),
-        ("began", results.started.clone()),
-        ("took", units::run_time(results.seconds)),
-        ("size", results.settings.size.clone()),
-        ("rounds", results.settings.rounds.to_string()),
-        ("reference", results.settings.reference.clone()),
-        ("seed", results.settings.seed.to_string()),
-        ("deadline of a step", format!("{} s", units::significant(results.settings.deadline_s))),
-        ("link", link(view)),
+        ("size", settings.size.clone()),
+        ("rounds", settings.rounds.to_string()),
+        ("reference", settings.reference.clone()),
+        ("seed", settings.seed.to_string()),
+        ("deadline of a step", format!("{} s", units::significant(settings.deadline_s))),
+        ("link", results.link.name.clone()),
         ("system", environment.system.clone()),
         ("kernel", environment.kernel.clone()),
         ("CPU", format!("{}, {}", environment.cpu, units::counted(environment.cpus.into(), "CPU"))),
         ("CPU flags", environment.cpu_flags.join(" ")),
         ("memory", format!("{} MiB", units::mebibytes(environment.memory_bytes))),
-        ("load at the start", units::significant(environment.load)),
         ("scratch directory on", environment.scratch.clone()),
         ("server", environment.server.clone()),
+    ]
+}
+
+/// Those, and what belongs to this run alone.
+pub(super) fn facts(view: &View<'_>) -> Vec<(&'static str, String)> {
+    let results = view.results;
+    let mut facts = vec![
+        ("began", results.started.clone()),
+        ("took", units::run_time(results.seconds)),
+        ("load at the start", units::significant(results.environment.load)),
     ];
+    facts.extend(circumstances(results).into_iter().map(|(name, value)| match name {
+        "link" => (name, link(view)),
+        _ => (name, value),
+    }));
     facts.retain(|(_, value)| !value.is_empty());
     facts
 }

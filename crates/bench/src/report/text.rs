@@ -11,7 +11,7 @@ use super::printable;
 const WIDTH: usize = 100;
 
 /// Columns of a row's name, and of a cell, at most.
-const NAME: usize = 38;
+const NAME: usize = 40;
 const CELL: usize = 50;
 
 pub(super) fn text(document: &Document) -> String {
@@ -35,8 +35,9 @@ pub(super) fn text(document: &Document) -> String {
     out
 }
 
-fn paragraph(out: &mut String, mark: &str, text: &str) {
-    let indent = " ".repeat(mark.len());
+/// Writes text wrapped for a terminal, its first line behind a mark.
+pub fn paragraph(out: &mut String, mark: &str, text: &str) {
+    let indent = " ".repeat(mark.chars().count());
     let options = textwrap::Options::new(WIDTH).initial_indent(mark).subsequent_indent(&indent);
     for line in textwrap::wrap(&printable(text), options) {
         let _ = writeln!(out, "{line}");
@@ -44,7 +45,7 @@ fn paragraph(out: &mut String, mark: &str, text: &str) {
 }
 
 /// Writes a table; columns that do not fit go to another table below it.
-fn table(out: &mut String, table: &Table) {
+pub(crate) fn table(out: &mut String, table: &Table) {
     let _ = writeln!(out);
     paragraph(out, "", &table.caption);
     let mut first = 0;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::measure::{Cache, Measure};
 use crate::plan::Plan;
 use crate::results::{LeftOut, Measured, Outcome, Results, SCHEMA, Sample, SubjectInfo};
@@ -65,7 +65,7 @@ impl ResultLog {
         measure: &Measure,
         subject: usize,
         round: u32,
-        outcome: Result<Measured, Failure>,
+        outcome: Result<Measured>,
     ) {
         let sample = Sample {
             measure: measure.id.clone(),

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::mount_table;
 
 /// For detaching one mount.
@@ -57,7 +57,7 @@ impl Drop for Scratch {
 ///
 /// # Errors
 /// When something stays mounted, or files cannot be removed.
-pub(super) fn remove(dir: &Path) -> Result<(), Failure> {
+pub(super) fn remove(dir: &Path) -> Result<()> {
     // The run may have been interrupted, and this still has to be done.
     let executor = Executor::new();
     for point in mount_table::below(dir)? {

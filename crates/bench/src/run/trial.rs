@@ -9,15 +9,14 @@
 //! 4. When it returns there is no session.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Instant;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Measure};
 use crate::progress::Progress;
 use crate::results::Measured;
 use crate::step::StepContext;
-use crate::subject::{Access, AccessKind, Session, Tuning};
+use crate::subject::{AccessKind, Session, Tuning};
 use crate::workload::Step;
 
 use super::result_log::{ResultLog, as_it_was};
@@ -81,10 +80,10 @@ impl Trial<'_> {
         log: &mut ResultLog,
         progress: &mut Progress,
         given_up: Option<String>,
-    ) -> Result<Ending, Failure> {
+    ) -> Result<Ending> {
         let mut state = State { given_up, ..State::default() };
         let mut started = false;
-        for (number, step) in self.ready.steps.iter().enumerate() {
+        for step in &self.ready.steps {
             let mut measure = step.measure.clone();
             progress.begin(
                 log.subject_name(self.subject),
@@ -97,8 +96,14 @@ impl Trial<'_> {
                 self.close(&mut state, log);
                 return Err(Failure::Interrupted);
             }
-            progress.done(self.subject, (self.ready.workload.name(), number), outcome.as_ref());
-            let Some(outcome) = outcome else { continue };
+            let Some(outcome) = outcome else {
+                // It was expected if nothing but the session could show it.
+                if self.round == 0 && step.concerns(log.subject(self.subject)) {
+                    progress.drop_expected(self.run.plan.settings.rounds);
+                }
+                continue;
+            };
+            progress.done(&outcome);
             state.stumbled = outcome.is_err();
             if let Err(failure) = &outcome {
                 progress.failed(log.subject_name(self.subject), &measure.id, failure);
@@ -121,7 +126,7 @@ impl Trial<'_> {
         measure: &mut Measure,
         state: &mut State,
         log: &mut ResultLog,
-    ) -> Option<Result<Measured, Failure>> {
+    ) -> Option<Result<Measured>> {
         let subject = log.subject(self.subject);
         let suits = match &state.live {
             Some(live) => step.suits(live.session.access().kind()),
@@ -150,7 +155,7 @@ impl Trial<'_> {
     }
 
     /// Sees to a session with this tuning.
-    fn open(&self, tuning: &Tuning, state: &mut State, log: &mut ResultLog) -> Result<(), Failure> {
+    fn open(&self, tuning: &Tuning, state: &mut State, log: &mut ResultLog) -> Result<()> {
         if state.live.as_ref().is_some_and(|live| live.tuning == *tuning) {
             return Ok(());
         }
@@ -180,12 +185,11 @@ impl Trial<'_> {
         measure: &mut Measure,
         session: &mut dyn Session,
         forget: bool,
-    ) -> Result<Measured, Failure> {
+    ) -> Result<Measured> {
         if forget && !session.forget(self.run.executor)? {
             *measure = as_it_was(measure);
         }
         let deadline = Instant::now() + self.run.plan.deadline.mul_f64(step.deadline_factor);
-        self.await_answer(session, deadline)?;
         let scratch =
             tempfile::Builder::new().prefix("step-").tempdir_in(self.run.plan.scratch.path())?;
         let mut context = StepContext {
@@ -200,17 +204,6 @@ impl Trial<'_> {
             server_usage: self.run.plan.server_usage.as_ref(),
         };
         step.run(&mut context)
-    }
-
-    /// Waits until a file system answers. Some are in the table of mounts before they have a
-    /// connection, and what that takes is not the step's.
-    fn await_answer(&self, session: &dyn Session, deadline: Instant) -> Result<(), Failure> {
-        let Access::Directory(dir) = session.access() else { return Ok(()) };
-        let mut command = Command::new("stat");
-        command.arg("--").arg(dir);
-        let limit = deadline.saturating_duration_since(Instant::now());
-        self.run.executor.succeed(command, limit)?;
-        Ok(())
     }
 
     /// After a failure: a session that may be broken is of no use to the next step.

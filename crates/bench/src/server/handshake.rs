@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 /// Longest time for one login.
 const LOGIN_LIMIT: Duration = Duration::from_secs(60);
@@ -24,7 +24,7 @@ pub(crate) struct Handshake {
 
 impl Handshake {
     /// Logs in once with an `ssh HOST` command.
-    pub(crate) fn of(mut ssh: Command, executor: &Executor) -> Result<Handshake, Failure> {
+    pub(crate) fn of(mut ssh: Command, executor: &Executor) -> Result<Handshake> {
         // The offer is logged from -vv on.
         ssh.args(["-vv", "true"]);
         let log = executor.succeed(ssh, LOGIN_LIMIT)?.output.stderr;

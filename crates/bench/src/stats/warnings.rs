@@ -39,7 +39,6 @@ pub fn warnings(results: &Results) -> Vec<String> {
     warnings.extend(of_link(&results.link));
     warnings.extend(of_spread(results, &index));
     warnings.extend(of_outliers(results, &index));
-    warnings.extend(of_groups(results, &index));
     warnings.extend(of_drift(results, &index));
     warnings
 }
@@ -244,44 +243,6 @@ const LEAST_FIGURES: usize = 8;
 /// Rounds that a statement about a trend needs.
 const LEAST_FOR_TREND: usize = 4;
 
-/// Rounds that a statement about two groups of values needs.
-const LEAST_FOR_GROUPS: usize = 6;
-
-fn of_groups(results: &Results, index: &Index<'_>) -> Option<String> {
-    let found: Vec<String> = cells(results, index)
-        .filter_map(|(measure, subject, values)| {
-            let (low, high) = two_groups(&values)?;
-            let (low, high) = (units::significant(low), units::significant(high));
-            Some(format!("{} ({low} or {high})", figure(measure, subject)))
-        })
-        .collect();
-    (!found.is_empty()).then(|| {
-        format!(
-            "Values fall into two groups, with nothing between, in {}. The median then says little: \
-             look for a cause with two states, such as the CPU's frequency or which CPUs client \
-             and server got (taskset).",
-            examples(&found)
-        )
-    })
-}
-
-/// Medians of two groups of at least two values each, if the gap between them is at least a fifth
-/// and three times the width of either.
-fn two_groups(values: &[f64]) -> Option<(f64, f64)> {
-    if values.len() < LEAST_FOR_GROUPS || values.iter().any(|&value| value <= 0.0) {
-        return None;
-    }
-    let mut logs: Vec<f64> = values.iter().map(|value| value.ln()).collect();
-    logs.sort_by(f64::total_cmp);
-    let gap = |at: usize| logs[at] - logs[at - 1];
-    let at = (2..=logs.len() - 2).max_by(|&a, &b| gap(a).total_cmp(&gap(b)))?;
-    let (low, high) = logs.split_at(at);
-    let width = |group: &[f64]| group[group.len() - 1] - group[0];
-    let apart = gap(at) > 1.2_f64.ln() && gap(at) > 3.0 * width(low).max(width(high));
-    let middle = |group: &[f64]| median(group).map(f64::exp);
-    apart.then(|| Some((middle(low)?, middle(high)?)))?
-}
-
 fn of_drift(results: &Results, index: &Index<'_>) -> Option<String> {
     let effects = round_effects(results, index)?;
     let (first, last) = (*effects.first()?, *effects.last()?);
@@ -303,16 +264,7 @@ fn of_drift(results: &Results, index: &Index<'_>) -> Option<String> {
             ));
         }
     }
-    let rest = median(&effects[1..])?;
-    let slow = rest - first;
-    let steady = effects[1..].iter().all(|effect| (effect - rest).abs() < slow / 2.0);
-    (effects.len() >= 3 && slow.exp() - 1.0 > TREND && steady).then(|| {
-        format!(
-            "The first round was slower than the others by {}: disk or server were still warming \
-             up. With more rounds (--rounds) it weighs less.",
-            units::percent(slow.exp() - 1.0)
-        )
-    })
+    None
 }
 
 /// For each round, by how much (as a logarithm, above 0 is better) the typical figure was better

@@ -6,10 +6,10 @@
 //! lines of `sha256sum` for its files. Everything begins with `./`, and `.` is the tree itself.
 
 use crate::corpus::tree::Listing;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 /// The digest that is meant.
-pub(super) fn digest(printed: &[u8]) -> Result<String, Failure> {
+pub(super) fn digest(printed: &[u8]) -> Result<String> {
     let odd = || Failure::failed("the listing of the server is not understood");
     // A login shell may print something of its own before.
     let start = |word: &[u8]| printed.windows(word.len()).position(|it| it == word);

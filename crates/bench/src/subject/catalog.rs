@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::server::Server;
 use crate::subject::Subject;
 
@@ -262,7 +262,7 @@ impl Spec {
     ///
     /// # Errors
     /// When its directory in the scratch directory cannot be made.
-    pub fn make(&self, setting: &Setting) -> Result<Box<dyn Subject>, Failure> {
+    pub fn make(&self, setting: &Setting) -> Result<Box<dyn Subject>> {
         let name = self.name();
         let mounted = |program: PathBuf, options: Vec<String>| {
             let words = options.into_iter().flat_map(|option| ["-o".to_owned(), option]).collect();

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::quoting::{double, joined, no_pattern, rsync_word, shell_quoted};
 use crate::server::Server;
 use crate::subject::{Access, Copier, Direction, Session};
@@ -86,11 +86,8 @@ impl Session for CopySession {
 impl Copier for CopySession {
     fn copy(&self, direction: Direction, storage: &Path, local: &Path) -> Option<Command> {
         let remote = self.server.storage().root().join(storage);
-        // A name with a colon would be a host; `-` is a stream.
-        let local = match (direction, self.tool) {
-            (Direction::In, tool) if tool != Tool::Cat => std::path::absolute(local).ok()?,
-            _ => local.to_owned(),
-        };
+        // A name with a colon would be a host.
+        let local = std::path::absolute(local).ok()?;
         // Of scp and sftp only the source of a push is different for a tree. They are not asked to
         // look up a name at the server.
         let is_tree = match (direction, self.tool) {
@@ -132,9 +129,7 @@ impl Copier for CopySession {
                     Direction::Out => (TO_FILE, "exec cat %"),
                     Direction::In => (FROM_FILE, "exec cat >%"),
                 };
-                let ssh = self.ssh(line, &remote);
-                let is_stream = local == Path::new("-");
-                Some(if is_stream { ssh } else { with_shell(script, &[&local], &ssh) })
+                Some(with_shell(script, &[&local], &self.ssh(line, &remote)))
             }
             (Tool::Rsync | Tool::Own(_), _) => {
                 let remote = self.remote(&with_slash(remote.as_os_str(), is_tree));
@@ -230,7 +225,7 @@ impl CopySession {
     }
 
     /// Whether a path of the storage is a directory. Queries the server if that is not known.
-    fn is_directory(&self, path: &Path) -> Result<bool, Failure> {
+    fn is_directory(&self, path: &Path) -> Result<bool> {
         if let Some(root) = self.server.storage().local() {
             return Ok(root.join(path).is_dir());
         }

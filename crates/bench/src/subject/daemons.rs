@@ -23,10 +23,10 @@ use sandbox::link::Link;
 use sandbox::{random_word, write_private};
 
 use crate::executor::{Background, Executor};
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::quoting::{double, joined};
 use crate::server::Server;
-use crate::subject::{Access, Copier, Direction, Session};
+use crate::subject::{Access, Copier, Direction, Session, Started};
 
 use super::copiers::with_slash;
 use super::programs::VSFTPD;
@@ -63,7 +63,7 @@ impl<C: Copier> Session for DaemonSession<C> {
         self.daemon.is_running().then(|| self.daemon.pid()).into_iter().collect()
     }
 
-    fn stop(&mut self, _: &Executor) -> Result<(), Failure> {
+    fn stop(&mut self, _: &Executor) -> Result<()> {
         self.abandon();
         Ok(())
     }
@@ -78,8 +78,8 @@ impl<C: Copier> Session for DaemonSession<C> {
 fn start(
     server: &Server,
     executor: &Executor,
-    command: impl FnOnce(SocketAddr) -> Result<Command, Failure>,
-) -> Result<(Background, Option<Link>, u16), Failure> {
+    command: impl FnOnce(SocketAddr) -> Result<Command>,
+) -> Result<(Background, Option<Link>, u16)> {
     let options = server.link_options();
     let address = if options.is_some() { BEHIND } else { Ipv4Addr::LOCALHOST };
     let own = TcpListener::bind((address, 0))?.local_addr()?;
@@ -103,16 +103,12 @@ fn start(
     Ok((daemon, link, port))
 }
 
-fn root(server: &Server) -> Result<PathBuf, Failure> {
+fn root(server: &Server) -> Result<PathBuf> {
     server.storage().local().ok_or_else(|| Failure::failed("not private"))
 }
 
 /// Starts rsync's daemon.
-pub(super) fn rsyncd(
-    server: &Server,
-    scratch: &Path,
-    executor: &Executor,
-) -> Result<Box<dyn Session>, Failure> {
+pub(super) fn rsyncd(server: &Server, scratch: &Path, executor: &Executor) -> Started {
     let (root, scratch) = (root(server)?, scratch.canonicalize()?);
     let password = random_word()?;
     let secrets = scratch.join("secrets");
@@ -175,11 +171,7 @@ impl Copier for RsyncdCopier {
 }
 
 /// Starts vsftpd.
-pub(super) fn ftp(
-    server: &Server,
-    scratch: &Path,
-    executor: &Executor,
-) -> Result<Box<dyn Session>, Failure> {
+pub(super) fn ftp(server: &Server, scratch: &Path, executor: &Executor) -> Started {
     let program = VSFTPD.find().ok_or_else(|| Failure::failed("vsftpd is gone"))?;
     let (root, scratch) = (root(server)?, scratch.canonicalize()?);
     let password = random_word()?;

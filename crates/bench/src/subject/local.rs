@@ -14,10 +14,10 @@ use rustix::fs::{Advice, fadvise, statfs};
 
 use crate::corpus::tree::files;
 use crate::executor::Executor;
-use crate::failure::Failure;
-use crate::results::{LeftOut, SubjectInfo};
+use crate::failure::Result;
+use crate::results::SubjectInfo;
 use crate::storage::{Directory, Storage};
-use crate::subject::{Access, Session, Subject, Tuning};
+use crate::subject::{Access, Session, Started, Subject, Tuning};
 
 /// Longest time to write what is not yet on the disk.
 const SYNC_LIMIT: Duration = Duration::from_secs(120);
@@ -45,20 +45,11 @@ impl Subject for Local {
         SubjectInfo::new(&self.name, "local", "a directory of the local disk")
     }
 
-    fn check(&self, _: &Executor) -> Result<(), LeftOut> {
-        Ok(())
-    }
-
     fn storage(&self) -> &dyn Storage {
         &self.storage
     }
 
-    fn start(
-        &self,
-        _: &Path,
-        _: &Tuning,
-        executor: &Executor,
-    ) -> Result<Box<dyn Session>, Failure> {
+    fn start(&self, _: &Path, _: &Tuning, executor: &Executor) -> Started {
         let mut session = LocalSession(self.storage.root().to_owned());
         session.forget(executor)?;
         Ok(Box::new(session))
@@ -72,7 +63,7 @@ impl Session for LocalSession {
         Access::Directory(&self.0)
     }
 
-    fn forget(&mut self, executor: &Executor) -> Result<bool, Failure> {
+    fn forget(&mut self, executor: &Executor) -> Result<bool> {
         let kind = statfs(&self.0).map_err(io::Error::from)?.f_type;
         if IN_MEMORY.contains(&kind) {
             return Ok(false);
@@ -83,7 +74,7 @@ impl Session for LocalSession {
 }
 
 /// Writes what is not yet on the disk of all files of a tree, and drops it from the page cache.
-pub(super) fn drop_from_memory(root: &Path, executor: &Executor) -> Result<(), Failure> {
+pub(super) fn drop_from_memory(root: &Path, executor: &Executor) -> Result<()> {
     // Pages that are not yet written are not dropped.
     let mut sync = Command::new("sync");
     sync.arg("-f").arg(root);

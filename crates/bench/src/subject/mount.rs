@@ -10,17 +10,17 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
-
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::account;
 use crate::executor::{Background, Executor};
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
+use crate::quoting::shown;
 
 use super::programs::FUSERMOUNT;
 use super::{Access, Session, local, rclone};
-use crate::mount_table::{Table, shown};
+use crate::mount_table;
 
 /// Longest time for a program to be ready, unless the caller says otherwise: four logins through
 /// the slowest link.
@@ -36,8 +36,8 @@ const BUSY_LIMIT: Duration = Duration::from_secs(2);
 /// Longest time for a program that unmounts by force.
 const FORCE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often is looked whether the run was interrupted, or a mount is no longer busy.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval of the checks whether it is mounted, the run was interrupted, or it is no longer busy.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Longest time to upload written data, over any link.
 const SETTLE_LIMIT: Duration = Duration::from_secs(300);
@@ -66,9 +66,8 @@ impl Mount {
         point: &Path,
         limit: Duration,
         executor: &Executor,
-    ) -> Result<Mount, Failure> {
-        let mut table = Table::open()?;
-        if table.at(point)?.is_some() {
+    ) -> Result<Mount> {
+        if mount_table::at(point)?.is_some() {
             return Err(Failure::failed(format!("something is mounted at {}", shown(point))));
         }
         let daemon = executor.spawn(command)?;
@@ -76,8 +75,7 @@ impl Mount {
         let mut mount =
             Mount { point: point.to_owned(), daemon: Some(daemon), connection: None, executor };
         let deadline = Instant::now() + limit;
-        let waited = mount.wait_until_mounted(&mut table, deadline);
-        match waited.and_then(|()| mount.wait_for_answer(&mut table, deadline)) {
+        match mount.wait_until_mounted(deadline).and_then(|()| mount.wait_for_answer(deadline)) {
             Ok(()) => Ok(mount),
             Err(Failure::TimedOut { .. }) => Err(Failure::timed_out(limit)),
             Err(failure) => Err(failure),
@@ -85,14 +83,15 @@ impl Mount {
     }
 
     /// sshfs mounts before it has connected; the first look at its root waits for that.
-    fn wait_for_answer(&self, table: &mut Table, deadline: Instant) -> Result<(), Failure> {
+    fn wait_for_answer(&self, deadline: Instant) -> Result<()> {
         let mut look = Command::new("stat");
         look.arg("--").arg(self.point.join("."));
         let left = deadline.saturating_duration_since(Instant::now());
         let looked = self.executor.succeed(look, left);
         let Some(daemon) = &self.daemon else { return looked.map(drop) };
         // Without its mount it is the empty directory that has answered.
-        let answers = looked.is_ok() && table.at(&self.point)?.is_some() && daemon.is_running();
+        let answers =
+            looked.is_ok() && mount_table::at(&self.point)?.is_some() && daemon.is_running();
         match looked {
             Ok(_) if answers => Ok(()),
             Err(failure @ (Failure::Interrupted | Failure::TimedOut { .. })) => Err(failure),
@@ -103,30 +102,25 @@ impl Mount {
         }
     }
 
-    fn wait_until_mounted(&mut self, table: &mut Table, deadline: Instant) -> Result<(), Failure> {
+    fn wait_until_mounted(&mut self, deadline: Instant) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Err(Failure::failed("there is no daemon")) };
-        let pid = i32::try_from(daemon.pid()).ok().and_then(Pid::from_raw);
-        // When there is none, it has ended, which the loop finds out.
-        let end = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         loop {
-            let runs = daemon.is_running();
-            if let Some(mounted) = table.at(&self.point)? {
+            let has_ended = daemon.wait(LOOK).is_some();
+            if let Some(mounted) = mount_table::at(&self.point)? {
                 self.connection = Some(mounted.device.minor);
-                if runs {
+                if !has_ended {
                     return Ok(());
                 }
             }
-            if !runs {
+            if has_ended {
                 return Err(Failure::failed(ended(daemon, "it was mounted and stayed (with -f)")));
             }
             if self.executor.is_interrupted() {
                 return Err(Failure::Interrupted);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if Instant::now() >= deadline {
                 return Err(Failure::timed_out(Duration::ZERO));
             }
-            table.wait(end.as_ref().map(|end| end as _), left.min(LOOK))?;
         }
     }
 
@@ -141,7 +135,7 @@ impl Mount {
     }
 
     /// Unmounts and waits until the daemon has ended.
-    fn stop(&mut self) -> Result<(), Failure> {
+    fn stop(&mut self) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         if !daemon.is_running() {
             let failure = Failure::failed(ended(daemon, "it was unmounted"));
@@ -167,7 +161,7 @@ impl Mount {
         }
     }
 
-    fn unmount(&self) -> Result<(), Failure> {
+    fn unmount(&self) -> Result<()> {
         // After an interrupt too the mount is ended in order, if it lets itself be.
         let executor = self.executor.for_cleanup();
         let deadline = Instant::now() + BUSY_LIMIT;
@@ -180,9 +174,7 @@ impl Mount {
             if !busy || Instant::now() >= deadline {
                 return Err(failure);
             }
-            let mut table = Table::open()?;
-            table.read()?;
-            table.wait(None, LOOK)?;
+            thread::sleep(LOOK);
         }
     }
 
@@ -191,8 +183,7 @@ impl Mount {
         self.abort();
         // Dropping it kills it.
         drop(self.daemon.take());
-        let mounted = || Table::open().and_then(|mut table| table.at(&self.point));
-        if let Ok(Some(_)) = mounted() {
+        if let Ok(Some(_)) = mount_table::at(&self.point) {
             let executor = self.executor.for_cleanup();
             let _ = executor.run(unmount(&self.point, true), FORCE_LIMIT);
         }
@@ -202,7 +193,7 @@ impl Mount {
     /// Has the kernel answer everything that waits for the daemon with an error.
     fn abort(&self) {
         let Some(connection) = self.connection else { return };
-        let there = Table::open().and_then(|mut table| table.at(&self.point)).ok().flatten();
+        let there = mount_table::at(&self.point).ok().flatten();
         // The number may by now be another mount's.
         if there.is_some_and(|mount| mount.device.minor == connection) {
             let _ = fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
@@ -279,14 +270,14 @@ impl MountSession {
         executor: &Executor,
         cache: Cache,
         make: impl Fn(&Path, u32) -> Command + 'static,
-    ) -> Result<MountSession, Failure> {
+    ) -> Result<MountSession> {
         let point = scratch.canonicalize()?.join("mnt");
         fs::create_dir(&point)?;
         let mount = Mount::start(make(&point, 0), &point, limit, executor)?;
         Ok(MountSession { point, limit, make: Box::new(make), made: 1, mount, cache })
     }
 
-    fn settle_within(&self, executor: &Executor, limit: Duration) -> Result<(), Failure> {
+    fn settle_within(&self, executor: &Executor, limit: Duration) -> Result<()> {
         match &self.cache {
             Cache::Rclone(caches) => rclone::settle(caches, &self.mount, executor, limit),
             Cache::Unknown | Cache::Kept(_) => Ok(()),
@@ -303,12 +294,12 @@ impl Session for MountSession {
         self.mount.processes()
     }
 
-    fn settle(&mut self, executor: &Executor) -> Result<(), Failure> {
+    fn settle(&mut self, executor: &Executor) -> Result<()> {
         self.settle_within(executor, SETTLE_LIMIT)
     }
 
     /// Unmounts and mounts again, so that neither kernel nor daemon knows anything.
-    fn forget(&mut self, executor: &Executor) -> Result<bool, Failure> {
+    fn forget(&mut self, executor: &Executor) -> Result<bool> {
         self.settle(executor)?;
         self.mount.stop()?;
         match &self.cache {
@@ -328,7 +319,7 @@ impl Session for MountSession {
         Ok(true)
     }
 
-    fn stop(&mut self, executor: &Executor) -> Result<(), Failure> {
+    fn stop(&mut self, executor: &Executor) -> Result<()> {
         let settled = self.settle_within(executor, STOP_LIMIT);
         self.mount.stop()?;
         settled

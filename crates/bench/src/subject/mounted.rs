@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::executor::{Executor, find_program};
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::Server;
 use crate::storage::Storage;
-use crate::subject::{Session, Subject, Tuning};
+use crate::subject::{Session, Started, Subject, Tuning};
 
 use super::identity::Identity;
 use super::mount::{Cache, MountSession};
 use super::{identity, programs};
-use crate::quoting::{joined, shown_command};
+use crate::quoting::{joined, shown, shown_command};
 
 /// A program that mounts as `PROGRAM [options] host:dir mountpoint`, and with `-f` stays in the
 /// foreground.
@@ -86,12 +86,9 @@ impl Subject for Mounted {
 
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
         let Some(program) = find_program(&self.program) else {
-            let name = self.program.to_string_lossy().escape_debug().to_string();
-            return Err(LeftOut {
-                name: self.name.clone(),
-                why: format!("{name} is not installed"),
-                remedy: self.package.map(|package| format!("install the package {package}")),
-            });
+            let remedy = self.package.map(|package| format!("install the package {package}"));
+            let why = format!("{} is not installed", shown(&self.program));
+            return Err(LeftOut { remedy, ..LeftOut::new(&self.name, why) });
         };
         device_of_fuse(&self.name)?;
         self.identity.version(|| programs::version(&program, "-V", executor));
@@ -102,12 +99,7 @@ impl Subject for Mounted {
         self.server.storage()
     }
 
-    fn start(
-        &self,
-        scratch: &Path,
-        tuning: &Tuning,
-        executor: &Executor,
-    ) -> Result<Box<dyn Session>, Failure> {
+    fn start(&self, scratch: &Path, tuning: &Tuning, executor: &Executor) -> Started {
         let program = find_program(&self.program)
             .ok_or_else(|| Failure::failed("the program is no longer there"))?;
         let program = std::path::absolute(program)?;
@@ -133,12 +125,9 @@ impl Subject for Mounted {
 
 /// Nothing can be mounted without it.
 pub(super) fn device_of_fuse(subject: &str) -> Result<(), LeftOut> {
-    match std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-        Ok(_) => Ok(()),
-        Err(error) => Err(LeftOut {
-            name: subject.to_owned(),
-            why: format!("/dev/fuse cannot be opened: {error}"),
-            remedy: Some("load the module fuse; in a container, give it the device".to_owned()),
-        }),
-    }
+    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    device.map(drop).map_err(|error| {
+        LeftOut::new(subject, format!("/dev/fuse cannot be opened: {error}"))
+            .with_remedy("load the module fuse; in a container, give it the device")
+    })
 }

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::executor::{Executor, find_program};
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::storage::Storage;
-use crate::subject::{Access, Session, Subject, Tuning};
+use crate::subject::{Access, Session, Started, Subject, Tuning};
 
 use super::catalog::Setting;
 use super::copiers::{CopySession, Manner, Tool};
@@ -103,10 +103,7 @@ impl Subject for Peer {
 
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
         let name = &self.name;
-        let left_out = |why: &str, remedy: &str| {
-            let (why, remedy) = (why.to_owned(), Some(remedy.to_owned()));
-            Err(LeftOut { name: name.clone(), why, remedy })
-        };
+        let left_out = |why: &str, remedy| Err(LeftOut::new(name, why).with_remedy(remedy));
         for program in self.kind.programs() {
             program.require(name)?;
         }
@@ -142,12 +139,7 @@ impl Subject for Peer {
         self.setting.server.storage()
     }
 
-    fn start(
-        &self,
-        scratch: &Path,
-        tuning: &Tuning,
-        executor: &Executor,
-    ) -> Result<Box<dyn Session>, Failure> {
+    fn start(&self, scratch: &Path, tuning: &Tuning, executor: &Executor) -> Started {
         let server = self.setting.server.clone();
         let usual = self.kind.is_floor().then(|| FLOOR_CIPHER.to_owned());
         let cipher = tuning.cipher.clone().or(usual);

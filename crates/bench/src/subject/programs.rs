@@ -48,10 +48,9 @@ impl Program {
 
     /// The same; what to install when it is not there.
     pub(super) fn require(&self, subject: &str) -> Result<PathBuf, LeftOut> {
-        self.find().ok_or_else(|| LeftOut {
-            name: subject.to_owned(),
-            why: format!("{} is not installed", self.name),
-            remedy: Some(format!("install the package {}", self.package)),
+        self.find().ok_or_else(|| {
+            LeftOut::new(subject, format!("{} is not installed", self.name))
+                .with_remedy(format!("install the package {}", self.package))
         })
     }
 

@@ -19,10 +19,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::quoting::joined;
 use crate::server::Endpoint;
-use crate::subject::Session;
+use crate::subject::Started;
 
 use super::catalog::Setting;
 use super::mount::{Cache, Mount, MountSession};
@@ -52,7 +52,7 @@ pub(super) fn start(
     scratch: &Path,
     cipher: Option<String>,
     executor: &Executor,
-) -> Result<Box<dyn Session>, Failure> {
+) -> Started {
     let program = RCLONE.find().ok_or_else(|| Failure::failed("rclone is gone"))?;
     let endpoint = setting.server.endpoint(executor)?;
     let known_hosts = scratch.join("known_hosts");
@@ -132,7 +132,7 @@ pub(super) fn settle(
     mount: &Mount,
     executor: &Executor,
     limit: Duration,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let deadline = Instant::now() + limit;
     while has_dirty(caches)? {
         if mount.pid().is_none() {

@@ -11,16 +11,17 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::executor::{Executor, find_program};
-use crate::failure::Failure;
+use crate::executor::Executor;
+use crate::failure::Result;
+use crate::quoting::shown;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::server::Server;
 use crate::storage::{Directory, Storage};
-use crate::subject::{Access, Session, Subject, Tuning};
+use crate::subject::{Access, Session, Started, Subject, Tuning};
 
 use mountinfo::Mount;
 
-use crate::mount_table::{Table, holding, is_remote, shown};
+use crate::mount_table::{holding, is_remote};
 
 /// Longest time for one look at a mount that works.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
@@ -31,30 +32,11 @@ const REMOVE_LIMIT: Duration = Duration::from_secs(120);
 /// Longest time to write and drop all caches.
 const DROP_LIMIT: Duration = Duration::from_secs(120);
 
-/// Programs of the workloads. Dropping all caches drops them too, and that the next step has to load
-/// its program from the disk is not the target's fault.
-const PROGRAMS: [&str; 17] = [
-    "sh",
-    "cat",
-    "tar",
-    "wc",
-    "ls",
-    "find",
-    "du",
-    "grep",
-    "rsync",
-    "cp",
-    "mkdir",
-    "rm",
-    "stat",
-    "sha256sum",
-    "fio",
-    "make",
-    "ld",
-];
-
-/// Loads the compiler proper and the assembler, which `gcc --version` does not run.
-const COMPILE: &str = "gcc -O2 -x c -c -o /dev/null /dev/null";
+/// Loads the programs of the workloads with their libraries, and what `gcc --version` does not run.
+/// Dropping all caches drops them too, and that the next step has to load its program from the disk
+/// is not the target's fault.
+const WARM: &str = "for program in sh cat tar wc ls find du grep rsync cp mkdir rm stat sha256sum \
+    fio make ld; do $program --version; done; gcc -O2 -x c -c -o /dev/null /dev/null";
 
 /// All caches of the machine are dropped: there is no other way to make a mount of the kernel's
 /// forget. It needs root.
@@ -82,10 +64,8 @@ pub fn target(
     server: Option<Arc<Server>>,
     executor: &Executor,
 ) -> Result<Target, LeftOut> {
-    let left_out = |why: String, remedy: &str| LeftOut {
-        name: name.to_owned(),
-        why: format!("{} {why}", shown(path)),
-        remedy: Some(remedy.to_owned()),
+    let left_out = |why: String, remedy| {
+        LeftOut::new(name, format!("{} {why}", shown(path))).with_remedy(remedy)
     };
     let real = output(executor, "realpath", &["-e".as_ref(), "--".as_ref(), path.as_ref()])
         .map_err(|error| left_out(format!("cannot be used: {error}"), "is it mounted?"))?;
@@ -106,8 +86,7 @@ pub fn target(
 
 /// The mount that is meant: one at this very point, or one of a network file system above it.
 fn mount_of(real: &Path) -> Result<Mount, String> {
-    let mounts = Table::open().and_then(|mut table| table.read());
-    let mounts = mounts.map_err(|error| format!("cannot be looked for: {error}"))?;
+    let mounts = mountinfo::all().map_err(|error| format!("cannot be looked for: {error}"))?;
     chosen(&mounts, real)
 }
 
@@ -124,7 +103,7 @@ fn chosen(mounts: &[Mount], real: &Path) -> Result<Mount, String> {
 }
 
 /// Runs a program that prints one path.
-fn output(executor: &Executor, program: &str, words: &[&OsStr]) -> Result<PathBuf, Failure> {
+fn output(executor: &Executor, program: &str, words: &[&OsStr]) -> Result<PathBuf> {
     let mut command = Command::new(program);
     command.args(words);
     let mut bytes = executor.succeed(command, LOOK_LIMIT)?.output.stdout;
@@ -141,21 +120,11 @@ impl Subject for Target {
         SubjectInfo { version: shown(kind), ..SubjectInfo::new(&self.name, "target", command) }
     }
 
-    fn check(&self, _: &Executor) -> Result<(), LeftOut> {
-        // It was, when it was made.
-        Ok(())
-    }
-
     fn storage(&self) -> &dyn Storage {
         &self.storage
     }
 
-    fn start(
-        &self,
-        _: &Path,
-        _: &Tuning,
-        executor: &Executor,
-    ) -> Result<Box<dyn Session>, Failure> {
+    fn start(&self, _: &Path, _: &Tuning, executor: &Executor) -> Started {
         let mut session = TargetSession { root: self.root.clone(), server: self.server.clone() };
         session.forget(executor)?;
         Ok(Box::new(session))
@@ -180,7 +149,7 @@ impl Session for TargetSession {
         Access::Directory(&self.root)
     }
 
-    fn forget(&mut self, executor: &Executor) -> Result<bool, Failure> {
+    fn forget(&mut self, executor: &Executor) -> Result<bool> {
         if !rustix::process::geteuid().is_root() {
             return Ok(false);
         }
@@ -191,7 +160,9 @@ impl Session for TargetSession {
             // In most containers root may not.
             return Ok(false);
         }
-        warm_programs(executor);
+        let mut warm = Command::new("sh");
+        warm.args(["-c", WARM]);
+        let _ = executor.run(warm, DROP_LIMIT);
         if let Some(server) = &self.server
             && server.is_private()
         {
@@ -199,18 +170,6 @@ impl Session for TargetSession {
         }
         Ok(true)
     }
-}
-
-/// Loads the programs of the workloads with their libraries.
-fn warm_programs(executor: &Executor) {
-    for program in PROGRAMS.iter().filter_map(|name| find_program(*name)) {
-        let mut command = Command::new(program);
-        command.arg("--version");
-        let _ = executor.run(command, LOOK_LIMIT);
-    }
-    let mut compile = Command::new("sh");
-    compile.args(["-c", COMPILE]);
-    let _ = executor.run(compile, LOOK_LIMIT);
 }
 
 #[cfg(test)]

@@ -19,7 +19,6 @@ use super::{Access, Copier, Direction, Session, Subject, Tuning, target};
 use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::link::LinkSpec;
-use crate::mount_table::Table;
 use crate::results::LeftOut;
 use crate::server::Server;
 
@@ -88,13 +87,7 @@ impl World {
 /// Fails when a mount below the world's directory is left.
 impl Drop for World {
     fn drop(&mut self) {
-        let left: Vec<_> = Table::open()
-            .unwrap()
-            .read()
-            .unwrap()
-            .into_iter()
-            .filter(|mount| mount.mountpoint.starts_with(self.dir.path()))
-            .collect();
+        let left = crate::mount_table::below(self.dir.path()).unwrap();
         if !std::thread::panicking() {
             assert!(left.is_empty(), "left mounted: {left:?}");
         }
@@ -190,7 +183,7 @@ fn mounts_show_and_take_files_and_leave_nothing() {
         world.shell(r#"cmp "$1" "$2""#, &[&from, &point.join(&new)]).expect(&name);
         session.stop(&world.executor).expect(&name);
         assert!(session.client_pids().is_empty() && pids.iter().all(|&pid| !is_alive(pid)));
-        assert_eq!(Table::open().unwrap().at(&point).unwrap(), None, "{name}");
+        assert_eq!(crate::mount_table::at(&point).unwrap(), None, "{name}");
         assert_ne!(subject.info().version, "", "{name}");
     }
 }
@@ -403,7 +396,7 @@ fn however_a_mount_ends_nothing_is_left() {
     let begin = Instant::now();
     session.abandon();
     assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
-    assert_eq!(Table::open().unwrap().at(&point).unwrap(), None);
+    assert_eq!(crate::mount_table::at(&point).unwrap(), None);
     assert!(is_dead_soon(pid));
 
     // Its daemon has died.

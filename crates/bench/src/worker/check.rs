@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::job::{Check, Transfer};
 use crate::corpus::content::{BLOCK_BYTES, Content, mark};
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
+use crate::quoting::shown;
 
 const MARK_BYTES: usize = 8;
 
@@ -18,7 +19,7 @@ pub(super) enum Checker {
 }
 
 impl Checker {
-    pub(super) fn new(check: &Check, transfer: &Transfer) -> Result<Checker, Failure> {
+    pub(super) fn new(check: &Check, transfer: &Transfer) -> Result<Checker> {
         let blocks = transfer.file_bytes.div_ceil(BLOCK_BYTES as u64) as usize;
         Ok(match check {
             Check::Content { seed } => Checker::Content(Content::new(*seed)),
@@ -35,7 +36,7 @@ impl Checker {
     }
 
     /// Compares what is at an offset of the file, a whole number of blocks from its start.
-    pub(super) fn check(&mut self, offset_bytes: u64, bytes: &[u8]) -> Result<(), Failure> {
+    pub(super) fn check(&mut self, offset_bytes: u64, bytes: &[u8]) -> Result<()> {
         let first = offset_bytes / BLOCK_BYTES as u64;
         let blocks = || (first as usize..).zip(bytes.chunks(BLOCK_BYTES));
         match self {
@@ -58,7 +59,7 @@ impl Checker {
     }
 
     /// What can be said only at the end.
-    pub(super) fn finish(&self) -> Result<(), Failure> {
+    pub(super) fn finish(&self) -> Result<()> {
         match self {
             Checker::Content(_) => Ok(()),
             Checker::Remember { marks, file } => {
@@ -73,7 +74,7 @@ impl Checker {
     }
 }
 
-fn same(content: &Content, first: u64, bytes: &[u8]) -> Result<(), Failure> {
+fn same(content: &Content, first: u64, bytes: &[u8]) -> Result<()> {
     content.check(first, bytes).map_err(|mismatch| Failure::wrong(mismatch.to_string()))
 }
 
@@ -81,7 +82,7 @@ fn beyond() -> Failure {
     Failure::wrong("the file is longer than it was")
 }
 
-fn read_marks(path: &Path, blocks: usize) -> Result<Vec<u64>, Failure> {
+fn read_marks(path: &Path, blocks: usize) -> Result<Vec<u64>> {
     let bytes = fs::read(path).map_err(|error| marks_failed(path, &error))?;
     let marks: Vec<u64> = bytes
         .chunks_exact(MARK_BYTES)
@@ -94,7 +95,7 @@ fn read_marks(path: &Path, blocks: usize) -> Result<Vec<u64>, Failure> {
 }
 
 fn marks_failed(path: &Path, error: &io::Error) -> Failure {
-    Failure::failed(format!("{}: {error}", path.display().to_string().escape_debug()))
+    Failure::failed(format!("{}: {error}", shown(path)))
 }
 
 /// The failure of a file that ends early.

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::Failure;
+use crate::corpus::content::BLOCK_BYTES;
+use crate::failure::{Failure, Result};
 use crate::results::{Latency, Usage};
 
 /// One thing to do.
@@ -47,12 +48,6 @@ pub enum Target {
         /// The server's name of it.
         path: PathBuf,
     },
-    /// The output or input of a program.
-    Stream {
-        /// It prints one byte as soon as it runs. When it is read from, all that follows is the
-        /// file. When it is written to, it prints another byte when it has taken all of it.
-        ssh: Invocation,
-    },
 }
 
 /// A command as data.
@@ -69,7 +64,7 @@ impl Invocation {
     ///
     /// # Errors
     /// When one of its words is not UTF-8.
-    pub fn of(command: &Command) -> Result<Invocation, Failure> {
+    pub fn of(command: &Command) -> Result<Invocation> {
         let text = |word: &OsStr| {
             let why = || Failure::failed(format!("{word:?} in a command is not UTF-8"));
             word.to_str().map(str::to_owned).ok_or_else(why)
@@ -105,6 +100,20 @@ pub struct Transfer {
     pub depth: u32,
     /// With `O_DIRECT`, if the file system has it.
     pub direct: bool,
+}
+
+impl Transfer {
+    /// All of a file, from its start to its end.
+    pub fn pass(target: Target, file_bytes: u64, record_bytes: u32) -> Transfer {
+        let (order, until) = (Order::Sequential, Until::Pass);
+        Transfer { target, file_bytes, record_bytes, order, until, depth: 1, direct: false }
+    }
+
+    /// Blocks of 4 KiB in a random order.
+    pub fn at_random(target: Target, file_bytes: u64, seed: u64, until: Until) -> Transfer {
+        let order = Order::Random { seed };
+        Transfer { order, until, ..Transfer::pass(target, file_bytes, BLOCK_BYTES as u32) }
+    }
 }
 
 /// In which order the records of a file are visited.

@@ -17,7 +17,8 @@ use super::job::{Done, Order, Transfer};
 use super::latencies::Latencies;
 use super::walk::Walk;
 use crate::corpus::content::BLOCK_BYTES;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
+use crate::quoting::shown;
 
 /// Where `O_DIRECT` wants memory to begin; a page suffices for every file system.
 const ALIGNMENT_BYTES: usize = 4096;
@@ -42,7 +43,7 @@ pub(super) fn record(transfer: &Transfer, record_bytes: u32, number: u64) -> (u6
 }
 
 /// The order of the records of a transfer.
-pub(super) fn walk(transfer: &Transfer, record_bytes: u32) -> Result<Walk, Failure> {
+pub(super) fn walk(transfer: &Transfer, record_bytes: u32) -> Result<Walk> {
     if record_bytes == 0 || !(record_bytes as usize).is_multiple_of(BLOCK_BYTES) {
         return Err(Failure::failed(format!("records of {record_bytes} bytes")));
     }
@@ -51,12 +52,9 @@ pub(super) fn walk(transfer: &Transfer, record_bytes: u32) -> Result<Walk, Failu
 
 /// Reads and compares, or writes, as the transfer says. Whether written data arrived is for the
 /// caller to check, at the storage.
-pub(super) fn run(path: &Path, transfer: &Transfer, mut action: Action) -> Result<Done, Failure> {
+pub(super) fn run(path: &Path, transfer: &Transfer, mut action: Action) -> Result<Done> {
     let failed = |what: &'static str| {
-        move |error: io::Error| {
-            let path = path.display().to_string();
-            Failure::failed(format!("{what} {}: {error}", path.escape_debug()))
-        }
+        move |error: io::Error| Failure::failed(format!("{what} {}: {error}", shown(path)))
     };
     let mut walk = walk(transfer, transfer.record_bytes)?;
     let mut memory = vec![0; transfer.record_bytes as usize + ALIGNMENT_BYTES];

@@ -10,7 +10,7 @@ use std::time::Instant;
 use sftp::codec::{FileAttrs, OpenFlags, Request};
 
 use crate::corpus::content::Content;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 use super::clock::used;
 use super::job::{Done, Entry, NameJob, Operation, Target};
@@ -35,11 +35,10 @@ enum Outcome {
 }
 
 /// Does the job.
-pub(super) fn run(job: &NameJob) -> Result<Done, Failure> {
+pub(super) fn run(job: &NameJob) -> Result<Done> {
     let (mut side, directory) = match &job.target {
         Target::Path(path) => (Side::Local, path),
         Target::Sftp { ssh, path } => (Side::Remote(Sftp::connect(ssh)?), path),
-        Target::Stream { .. } => return Err(Failure::failed("a stream has no names")),
     };
     if job.make_directory {
         let made = side.perform(&Operation::Mkdir, directory, &Details::default());
@@ -115,7 +114,7 @@ impl Details {
     }
 }
 
-fn judge(operation: &Operation, name: &str, outcome: io::Result<Outcome>) -> Result<(), Failure> {
+fn judge(operation: &Operation, name: &str, outcome: io::Result<Outcome>) -> Result<()> {
     match (operation, outcome) {
         (Operation::StatAbsent, Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         (Operation::StatAbsent, Ok(_)) => {
@@ -142,7 +141,7 @@ fn content_of(entry: &Entry, number: u32) -> Vec<u8> {
     }
 }
 
-fn judge_entry(name: &str, entry: &Entry, found: Found) -> Result<(), Failure> {
+fn judge_entry(name: &str, entry: &Entry, found: Found) -> Result<()> {
     let is_right = match entry {
         Entry::File { bytes, .. } => found == Found::File((*bytes).into()),
         Entry::Directory => found == Found::Directory,
@@ -153,7 +152,7 @@ fn judge_entry(name: &str, entry: &Entry, found: Found) -> Result<(), Failure> {
     Err(Failure::wrong(format!("{name} is {found:?}, and should be {entry:?}")))
 }
 
-fn judge_names(listed: Vec<Vec<u8>>, prefix: &str, count: u32) -> Result<(), Failure> {
+fn judge_names(listed: Vec<Vec<u8>>, prefix: &str, count: u32) -> Result<()> {
     let entries = listed.len();
     let listed: BTreeSet<Vec<u8>> = listed.into_iter().collect();
     if listed.len() != entries {

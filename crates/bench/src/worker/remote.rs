@@ -17,7 +17,7 @@ use super::local::{record, walk};
 use super::sftp::{Sftp, refusal};
 use super::walk::Walk;
 use crate::corpus::content::BLOCK_BYTES;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 /// No more than this is asked for at once: OpenSSH's window for a channel, beyond which a server
 /// cannot send.
@@ -55,7 +55,7 @@ pub(super) fn run(
     path: &Path,
     transfer: &Transfer,
     action: Action,
-) -> Result<Done, Failure> {
+) -> Result<Done> {
     let mut sftp = Sftp::connect(ssh)?;
     let create = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
     let (longest, flags) = match &action {
@@ -148,7 +148,7 @@ impl Run<'_> {
     }
 
     /// Takes one reply.
-    fn take(&mut self) -> Result<(), Failure> {
+    fn take(&mut self) -> Result<()> {
         let (what, alone) = (self.action.name(), self.is_alone());
         let Run { sftp, slots, clock, action, transfer, .. } = self;
         let answer = sftp.answer();
@@ -188,7 +188,7 @@ impl Run<'_> {
     }
 
     /// Compares the length of a file that was read, makes a written one durable, and closes it.
-    fn finish(self) -> Result<Done, Failure> {
+    fn finish(self) -> Result<Done> {
         let Run { mut sftp, transfer, action, handle, mut clock, latencies, done, .. } = self;
         match action {
             Action::Read(_) => {

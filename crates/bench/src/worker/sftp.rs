@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use bytes::{Buf, Bytes, BytesMut};
 use sftp::codec::{
@@ -13,7 +13,7 @@ use sftp::codec::{
     RemoteHandle, Reply, Request, StatusCode, Version,
 };
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 use super::job::Invocation;
 
@@ -38,8 +38,10 @@ pub(super) struct Sftp {
 
 impl Sftp {
     /// Starts a program that speaks SFTP, and negotiates the version and the limits.
-    pub(super) fn connect(ssh: &Invocation) -> Result<Sftp, Failure> {
-        let connection = Connection::start(ssh)?;
+    pub(super) fn connect(ssh: &Invocation) -> Result<Sftp> {
+        let connection = Connection::start(ssh.command()).map_err(|error| {
+            Failure::failed(format!("cannot start {}: {error}", ssh.program.escape_debug()))
+        })?;
         let (inbox, outbox) = (BytesMut::new(), BytesMut::new());
         let mut sftp = Sftp { connection, inbox, outbox, limits: Limits::default() };
         sftp.greet().map_err(|error| sftp.connection.failure(&error))?;
@@ -200,32 +202,31 @@ const WORDS_BYTES: usize = 2000;
 
 /// A program and the stream to it. Dropping it closes the stream, at which ssh ends, and waits.
 #[derive(Debug)]
-pub(in crate::worker) struct Connection {
+pub(crate) struct Connection {
     /// Its standard input and output.
-    pub(in crate::worker) stream: UnixStream,
+    pub(crate) stream: UnixStream,
     child: Child,
     words: File,
 }
 
 impl Connection {
-    pub(in crate::worker) fn start(ssh: &Invocation) -> Result<Connection, Failure> {
-        let start = || {
-            let (stream, theirs) = UnixStream::pair()?;
-            let words = tempfile::tempfile()?;
-            let mut command = ssh.command();
-            command.stdin(OwnedFd::from(theirs.try_clone()?)).stdout(OwnedFd::from(theirs));
-            command.stderr(Stdio::from(words.try_clone()?));
-            let child = command.spawn()?;
-            Ok(Connection { stream, child, words })
-        };
-        let failed = |error: io::Error| {
-            Failure::failed(format!("cannot start {}: {error}", ssh.program.escape_debug()))
-        };
-        start().map_err(failed)
+    /// Runs a command; its streams are set here.
+    pub(crate) fn start(mut command: Command) -> io::Result<Connection> {
+        let (stream, theirs) = UnixStream::pair()?;
+        let words = tempfile::tempfile()?;
+        command.stdin(OwnedFd::from(theirs.try_clone()?)).stdout(OwnedFd::from(theirs));
+        command.stderr(Stdio::from(words.try_clone()?));
+        let child = command.spawn()?;
+        Ok(Connection { stream, child, words })
+    }
+
+    /// Ends the program without waiting for it to do so by itself.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
     }
 
     /// Why the stream broke: what the program has said, or else the error.
-    pub(in crate::worker) fn failure(&mut self, error: &io::Error) -> Failure {
+    fn failure(&mut self, error: &io::Error) -> Failure {
         let words = self.words().unwrap_or_default();
         match words.trim() {
             "" => Failure::failed(format!("the connection broke: {error}")),
@@ -242,12 +243,6 @@ impl Connection {
         (&self.words).take(WORDS_BYTES as u64).read_to_end(&mut words)?;
         let lines = String::from_utf8_lossy(&words);
         Ok(lines.lines().map(|line| line.escape_debug().to_string()).collect::<Vec<_>>().join("\n"))
-    }
-
-    /// Waits for its end after it has closed its output; whether it was content.
-    pub(in crate::worker) fn finish(&mut self) -> io::Result<bool> {
-        self.stream.shutdown(std::net::Shutdown::Both)?;
-        Ok(self.child.wait()?.success())
     }
 }
 

@@ -1,7 +1,6 @@
 //! Each job against a directory of this machine and over SFTP, with right and with wrong data.
 
 mod data;
-mod figures;
 mod names;
 mod protocol;
 

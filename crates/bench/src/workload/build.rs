@@ -16,13 +16,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::corpus::digest_file;
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Unit};
 use crate::results::{LeftOut, Measured};
 use crate::size::{Scale, Size};
 use crate::step::StepContext;
 use crate::storage::SCRIPT_LIMIT;
-use crate::subject::Access;
 
 use super::copying::{load, save};
 use super::{DIRECTORY, Step, Workload, measure};
@@ -75,7 +74,7 @@ impl Workload for Build {
         (sources, 2 * sources)
     }
 
-    fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<(), Failure> {
+    fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<()> {
         for project in Build::choose(size).0 {
             let source = corpus.join(project.source());
             if !source.exists() {
@@ -117,13 +116,10 @@ impl Workload for Build {
 }
 
 /// Builds a project in an empty directory.
-fn build(context: &mut StepContext<'_>, project: &Project) -> Result<Measured, Failure> {
-    let Access::Directory(dir) = context.access() else {
-        return Err(Failure::failed("it has no directory to build from"));
-    };
+fn build(context: &mut StepContext<'_>, project: &Project) -> Result<Measured> {
     let objects = context.scratch.join("objects");
     fs::create_dir(&objects)?;
-    let command = project.command(&dir.join(project.source()), &objects);
+    let command = project.command(&context.directory()?.join(project.source()), &objects);
     let (_, measured) = context.timed(command)?;
     let expected: Objects = load(&context.corpus.join(project.expected()))?;
     let exact = project.is_reproducible();
@@ -149,7 +145,7 @@ impl Objects {
         self.0.len() as u64
     }
 
-    fn save(&self, file: &Path) -> Result<(), Failure> {
+    fn save(&self, file: &Path) -> Result<()> {
         if self.0.is_empty() {
             return Err(Failure::failed("the build of the original has made no object files"));
         }
@@ -158,7 +154,7 @@ impl Objects {
 
     /// Compares built objects with these, which were built from the original. Returns whether all
     /// bytes are equal; with `exact`, any difference is a failure.
-    fn check(&self, built: &Objects, exact: bool) -> Result<bool, Failure> {
+    fn check(&self, built: &Objects, exact: bool) -> Result<bool> {
         let wrong =
             |name: &str, why: &str| Err(Failure::wrong(format!("{} {why}", name.escape_debug())));
         if let Some(missing) = self.0.keys().find(|&name| !built.0.contains_key(name)) {

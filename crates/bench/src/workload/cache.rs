@@ -10,14 +10,13 @@ use std::path::{Path, PathBuf};
 
 use crate::corpus;
 use crate::executor::{Executor, find_program};
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::measure::{Cache as State, Unit};
 use crate::results::{LeftOut, Measured};
 use crate::size::Size;
 use crate::step::StepContext;
 use crate::storage::SCRIPT_LIMIT;
-use crate::subject::Access;
-use crate::worker::{Check, Job, Order, Transfer, Until};
+use crate::worker::{Check, Job, Transfer, Until};
 
 use super::copy::make_trees;
 use super::copying::Expected;
@@ -72,7 +71,7 @@ impl Workload for Cache {
         (all, 2 * all)
     }
 
-    fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<(), Failure> {
+    fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<()> {
         make_trees(FIRST, SECOND, size, corpus, executor)?;
         let digests =
             executor.succeed(script(DIGEST_SCRIPT, &[corpus.join(FIRST)]), SCRIPT_LIMIT)?;
@@ -140,17 +139,9 @@ impl Workload for Cache {
     }
 }
 
-/// The path under which the subject shows a path of the storage.
-fn path(context: &StepContext<'_>, path: &str) -> Result<PathBuf, Failure> {
-    match context.access() {
-        Access::Directory(dir) => Ok(dir.join(path)),
-        _ => Err(Failure::failed("it has no directory to read")),
-    }
-}
-
 /// Reads a tree as an archive.
-fn read_tree(context: &mut StepContext<'_>, name: &str) -> Result<Measured, Failure> {
-    let tree = path(context, name)?;
+fn read_tree(context: &mut StepContext<'_>, name: &str) -> Result<Measured> {
+    let tree = context.directory()?.join(name);
     let expected = Expected::load(context.corpus, name)?;
     let (_, measured) = context.timed(archive(&tree))?;
     check_contents(context, &tree, &context.corpus.join(name))?;
@@ -162,8 +153,8 @@ const STAT_SCRIPT: &str = r#"cd -- "$1" && find . -type f -print0 | sort -z |
 xargs -0 stat -c %s -- | wc -l"#;
 
 /// `stat` of each file, to compare [`read_digests`] with.
-fn stat_files(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
-    let tree = path(context, FIRST)?;
+fn stat_files(context: &mut StepContext<'_>) -> Result<Measured> {
+    let tree = context.directory()?.join(FIRST);
     let files = Expected::load(context.corpus, FIRST)?.kept.files;
     let (output, measured) = context.timed(script(STAT_SCRIPT, &[&tree]))?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -181,8 +172,8 @@ xargs -0 getfattr --only-values -n user.sha256 --"#;
 const DIGITS: u64 = 64;
 
 /// The digest of each file by its extended attribute.
-fn read_digests(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
-    let tree = path(context, FIRST)?;
+fn read_digests(context: &mut StepContext<'_>) -> Result<Measured> {
+    let tree = context.directory()?.join(FIRST);
     // Digests are made in idle time, or by the first request.
     context.aside(script(ATTRIBUTE_SCRIPT, &[&tree]))?;
     let (output, measured) = context.timed(script(ATTRIBUTE_SCRIPT, &[&tree]))?;
@@ -206,31 +197,20 @@ enum Reads {
     Random,
 }
 
-/// Bytes of a sequential and of a random read.
+/// Bytes of a sequential read.
 const SEQUENTIAL_BYTES: u32 = 128 << 10;
-const RANDOM_BYTES: u32 = 4096;
 
 /// Random reads at most.
 const RANDOM_READS: u64 = 20_000;
 
-fn read_large(
-    context: &mut StepContext<'_>,
-    reads: Reads,
-    unit: Unit,
-) -> Result<Measured, Failure> {
-    let seconds = context.size.random_seconds;
-    let (record_bytes, order, until) = match reads {
-        Reads::Random => (
-            RANDOM_BYTES,
-            Order::Random { seed: context.seed },
-            Until::Within { operations: RANDOM_READS, seconds },
-        ),
-        Reads::First | Reads::Remounted => (SEQUENTIAL_BYTES, Order::Sequential, Until::Pass),
+fn read_large(context: &mut StepContext<'_>, reads: Reads, unit: Unit) -> Result<Measured> {
+    let size = context.size;
+    let (target, bytes) = (shown(context, Path::new(LARGE))?, size.random_file_bytes);
+    let until = Until::Within { operations: RANDOM_READS, seconds: size.random_seconds };
+    let transfer = match reads {
+        Reads::Random => Transfer::at_random(target, bytes, context.seed, until),
+        Reads::First | Reads::Remounted => Transfer::pass(target, bytes, SEQUENTIAL_BYTES),
     };
-    let target = shown(context, Path::new(LARGE))?;
-    let file_bytes = context.size.random_file_bytes;
-    let transfer =
-        Transfer { target, file_bytes, record_bytes, order, until, depth: 1, direct: false };
     let job = Job::Read { transfer, check: Check::Content { seed: LARGE_SEED } };
     let measured = timed(context, &job)?.1;
     if reads == Reads::First {

@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use crate::corpus::{self, last_changed};
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::measure::{Cache, Unit};
-use crate::results::SubjectInfo;
 use crate::size::Size;
 use crate::subject::Direction;
 
@@ -32,7 +31,7 @@ const CHANGED: &str = "copy/changed";
 /// One file of this number is changed.
 const CHANGED_ONE_IN: usize = 100;
 
-/// Programs that copy everything each time, or cannot copy over an existing tree.
+/// Programs that copy everything each time, or cannot copy over an existing tree, with any options.
 const ALWAYS_ALL: [&str; 5] = ["scp", "sftp", "ftp", "tar", "sshoal-copy:tar"];
 
 impl Workload for Copy {
@@ -54,7 +53,7 @@ impl Workload for Copy {
         (3 * tree, 3 * tree)
     }
 
-    fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<(), Failure> {
+    fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<()> {
         make_trees(SOURCE, CHANGED, size, corpus, executor)
     }
 
@@ -82,10 +81,7 @@ impl Workload for Copy {
                     copy_trees(context, direction, sources, "copy/in", last, rsync)
                 });
                 let step = step.with_deadline(DEADLINE_FACTOR);
-                let copies_all = |subject: &SubjectInfo| {
-                    subject.kind == "copy" && ALWAYS_ALL.contains(&subject.name.as_str())
-                };
-                steps.push(step.only_for(move |it| turn == "first" || !copies_all(it)));
+                steps.push(step.only_for(move |it| turn == "first" || !it.is_any_of(&ALWAYS_ALL)));
             }
         }
         steps
@@ -99,7 +95,7 @@ pub(super) fn make_trees(
     size: &Size,
     corpus: &Path,
     executor: &Executor,
-) -> Result<(), Failure> {
+) -> Result<()> {
     corpus::tree::make(&corpus.join(source), size.tree_files, SEED)?;
     copy_local(&corpus.join(source), &corpus.join(changed), executor)?;
     change(&corpus.join(changed))?;
@@ -108,7 +104,7 @@ pub(super) fn make_trees(
 }
 
 /// Makes one file in [`CHANGED_ONE_IN`] longer, and a day younger.
-fn change(tree: &Path) -> Result<(), Failure> {
+fn change(tree: &Path) -> Result<()> {
     let time = last_changed() + Duration::from_secs(86_400);
     for path in corpus::tree::files(tree)?.iter().step_by(CHANGED_ONE_IN) {
         let mut file = File::options().append(true).open(path)?;

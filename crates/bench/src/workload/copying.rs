@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::corpus;
 use crate::corpus::tree::{Links, Tally, survey};
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::results::Measured;
 use crate::step::StepContext;
 use crate::storage::SCRIPT_LIMIT;
@@ -46,16 +46,16 @@ impl Expected {
     }
 
     /// Surveys a tree of the corpus, for [`Expected::load`].
-    pub(super) fn save(corpus: &Path, tree: &str) -> Result<(), Failure> {
+    pub(super) fn save(corpus: &Path, tree: &str) -> Result<()> {
         save(&Expected::of(&corpus.join(tree))?, &Expected::file(corpus, tree))
     }
 
-    pub(super) fn load(corpus: &Path, tree: &str) -> Result<Expected, Failure> {
+    pub(super) fn load(corpus: &Path, tree: &str) -> Result<Expected> {
         load(&Expected::file(corpus, tree))
     }
 
     /// Checks the digest of a copy. Links must be kept on a mount.
-    fn check(&self, digest: &str, on_mount: bool) -> Result<(), Failure> {
+    fn check(&self, digest: &str, on_mount: bool) -> Result<()> {
         let of_copiers = [self.followed.as_ref(), Some(&self.left_out)];
         if digest == self.kept.digest
             || !on_mount && of_copiers.into_iter().flatten().any(|tally| tally.digest == digest)
@@ -78,7 +78,7 @@ impl Expected {
 }
 
 /// Copies a tree of this machine to a path that does not exist.
-pub(super) fn copy_local(from: &Path, to: &Path, executor: &Executor) -> Result<(), Failure> {
+pub(super) fn copy_local(from: &Path, to: &Path, executor: &Executor) -> Result<()> {
     fs::create_dir_all(to)?;
     let mut copy = program("cp");
     copy.arg("-a").arg("--").arg(from.join(".")).arg(to);
@@ -86,13 +86,13 @@ pub(super) fn copy_local(from: &Path, to: &Path, executor: &Executor) -> Result<
 }
 
 /// Writes a value to a file of the corpus.
-pub(super) fn save(value: &impl Serialize, file: &Path) -> Result<(), Failure> {
+pub(super) fn save(value: &impl Serialize, file: &Path) -> Result<()> {
     let text = serde_json::to_vec(value).map_err(|error| Failure::failed(error.to_string()))?;
     Ok(fs::write(file, text)?)
 }
 
 /// Reads a value that [`save`] has written.
-pub(super) fn load<T: DeserializeOwned>(file: &Path) -> Result<T, Failure> {
+pub(super) fn load<T: DeserializeOwned>(file: &Path) -> Result<T> {
     serde_json::from_slice(&fs::read(file)?).map_err(|error| Failure::failed(error.to_string()))
 }
 
@@ -113,7 +113,7 @@ fn copy(
     stored: &Path,
     local: &Path,
     on_mount: OnMount,
-) -> Result<Measured, Failure> {
+) -> Result<Measured> {
     let command = match context.access() {
         Access::Directory(dir) => {
             let shown = dir.join(stored);
@@ -139,8 +139,8 @@ pub(super) fn copy_all(
     sources: &[&str],
     prefix: &str,
     on_mount: OnMount,
-    check: impl Fn(&str) -> Result<(), Failure>,
-) -> Result<Measured, Failure> {
+    check: impl Fn(&str) -> Result<()>,
+) -> Result<Measured> {
     let mut measured = Measured::default();
     if direction == Direction::Out {
         let to = context.scratch.join("out");
@@ -169,7 +169,7 @@ pub(super) fn copy_trees(
     prefix: &str,
     expected: &str,
     on_mount: OnMount,
-) -> Result<Measured, Failure> {
+) -> Result<Measured> {
     let expected = Expected::load(context.corpus, expected)?;
     let is_mount = context.access().kind() == AccessKind::Directory;
     let check = |digest: &str| expected.check(digest, is_mount);
@@ -181,8 +181,8 @@ pub(super) fn copy_trees(
 pub(super) fn removed_after<T>(
     context: &mut StepContext<'_>,
     path: &Path,
-    write: impl FnOnce(&mut StepContext<'_>) -> Result<T, Failure>,
-) -> Result<T, Failure> {
+    write: impl FnOnce(&mut StepContext<'_>) -> Result<T>,
+) -> Result<T> {
     let written = write(context);
     removed(context, path, written)
 }
@@ -191,11 +191,7 @@ pub(super) fn removed_after<T>(
 ///
 /// After a time-out nothing is removed from a storage that only the subject or a link leads to,
 /// since that would time out as well. It is removed with the storage.
-pub(super) fn removed<T>(
-    context: &StepContext<'_>,
-    path: &Path,
-    written: Result<T, Failure>,
-) -> Result<T, Failure> {
+pub(super) fn removed<T>(context: &StepContext<'_>, path: &Path, written: Result<T>) -> Result<T> {
     let storage = context.subject.storage();
     if matches!(written, Err(Failure::TimedOut { .. })) && storage.local().is_none() {
         return written;

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::corpus;
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Unit};
 use crate::results::{Measured, SubjectInfo};
 use crate::size::Size;
@@ -44,7 +44,7 @@ impl Workload for Files {
         (2 * size.file_bytes, 2 * size.file_bytes)
     }
 
-    fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<(), Failure> {
+    fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<()> {
         corpus::file(corpus, LARGE, size.file_bytes, SEED)?;
         fs::write(corpus.join(DIGEST), corpus::digest_content(SEED, size.file_bytes))?;
         Ok(())
@@ -83,14 +83,14 @@ fn step(direction: Direction, cipher: Option<String>) -> Step {
     // A directory that the user has mounted, and programs without ssh, have no choice of cipher.
     let has_ssh = |subject: &SubjectInfo| match subject.kind.as_str() {
         "local" | "target" => false,
-        "copy" => !WITHOUT_SSH.contains(&subject.name.as_str()),
+        "copy" => !subject.is_any_of(&WITHOUT_SSH),
         _ => true,
     };
     let step = Step::new(measure, COPY_FILES, move |context| copy(context, direction));
     step.only_for(move |subject| is_default || has_ssh(subject)).with_tuning(tuning)
 }
 
-fn copy(context: &mut StepContext<'_>, direction: Direction) -> Result<Measured, Failure> {
+fn copy(context: &mut StepContext<'_>, direction: Direction) -> Result<Measured> {
     let expected = fs::read_to_string(context.corpus.join(DIGEST))?;
     let check = |digest: &str| {
         let wrong = || Failure::wrong("the copy of the file differs from the original");

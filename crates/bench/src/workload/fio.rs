@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::corpus;
 use crate::corpus::content::mix;
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::measure::{Cache, Unit};
 use crate::results::Measured;
 use crate::size::Size;
@@ -45,63 +45,43 @@ const VERIFIED: u64 = 200;
 const BLOCKS_BYTES: u32 = 1 << 20;
 
 /// The body of a step.
-type Body = fn(&mut StepContext<'_>, Shape) -> Result<Measured, Failure>;
+type Body = fn(&mut StepContext<'_>, Shape) -> Result<Measured>;
 
 /// The workload.
 #[derive(Debug)]
 pub struct Fio;
 
-/// The two shapes of the jobs.
+/// The shape of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
-    /// 128 KiB in sequence, depth 4.
-    Sequential,
-    /// 4 KiB at random, depth 32.
-    Random,
+struct Shape {
+    /// In front of the direction, in fio's `--rw`.
+    prefix: &'static str,
+    record_bytes: u32,
+    depth: u32,
+    unit: Unit,
 }
 
+const SEQUENTIAL: Shape =
+    Shape { prefix: "", record_bytes: 128 << 10, depth: 4, unit: Unit::BytesPerSecond };
+const RANDOM: Shape =
+    Shape { prefix: "rand", record_bytes: 4 << 10, depth: 32, unit: Unit::PerSecond };
+
 impl Shape {
-    fn record_bytes(self) -> u32 {
-        match self {
-            Shape::Sequential => 128 << 10,
-            Shape::Random => 4 << 10,
-        }
-    }
-
-    fn depth(self) -> u32 {
-        match self {
-            Shape::Sequential => 4,
-            Shape::Random => 32,
-        }
-    }
-
-    fn unit(self) -> Unit {
-        match self {
-            Shape::Sequential => Unit::BytesPerSecond,
-            Shape::Random => Unit::PerSecond,
-        }
-    }
-
     /// A job of this shape for our generator.
     fn transfer(self, context: &StepContext<'_>, target: Target, until: Until) -> Transfer {
-        let order = match self {
-            Shape::Sequential => Order::Sequential,
-            Shape::Random => Order::Random { seed: context.seed },
+        let bytes = context.size.random_file_bytes;
+        let transfer = match self.unit {
+            Unit::BytesPerSecond => {
+                Transfer { until, ..Transfer::pass(target, bytes, self.record_bytes) }
+            }
+            _ => Transfer::at_random(target, bytes, context.seed, until),
         };
-        Transfer {
-            target,
-            file_bytes: context.size.random_file_bytes,
-            record_bytes: self.record_bytes(),
-            order,
-            until,
-            depth: self.depth(),
-            direct: true,
-        }
+        Transfer { depth: self.depth, direct: true, ..transfer }
     }
 
     /// The number of 4 KiB blocks that `writes` writes change.
     fn changed_blocks(self, file_bytes: u64, writes: u64) -> u64 {
-        let written = writes.saturating_mul(self.record_bytes().into());
+        let written = writes.saturating_mul(self.record_bytes.into());
         written.min(file_bytes) / 4096
     }
 }
@@ -127,7 +107,7 @@ impl Workload for Fio {
         (2 * size.random_file_bytes, size.random_file_bytes)
     }
 
-    fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<(), Failure> {
+    fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<()> {
         let file = corpus::file(corpus, READ_FILE, size.random_file_bytes, SEED)?;
         // Each storage has a copy of its own.
         Ok(fs::hard_link(file, corpus.join(WRITE_FILE))?)
@@ -140,31 +120,30 @@ impl Workload for Fio {
     fn steps(&self, _size: &Size) -> Vec<Step> {
         let step = |id, title, shape: Shape, body: Body| {
             let title = format!("fio: {title}");
-            let measure = measure("fio", id, &title, shape.unit(), Cache::Direct);
+            let measure = measure("fio", id, &title, shape.unit, Cache::Direct);
             let step = Step::new(measure, OPEN_FILES, move |context| body(context, shape));
             step.with_deadline(DEADLINE_FACTOR)
         };
-        let (sequential, random) = (Shape::Sequential, Shape::Random);
         vec![
-            step("read", "sequential read, 128 KiB, depth 4, direct", sequential, read),
+            step("read", "sequential read, 128 KiB, depth 4, direct", SEQUENTIAL, read),
             step(
                 "write",
                 "sequential write, 128 KiB, depth 4, direct, fsync at the end",
-                sequential,
+                SEQUENTIAL,
                 write,
             ),
-            step("randread", "random read, 4 KiB, depth 32, direct", random, read),
+            step("randread", "random read, 4 KiB, depth 32, direct", RANDOM, read),
             step(
                 "randwrite",
                 "random write, 4 KiB, depth 32, direct, fsync at the end",
-                random,
+                RANDOM,
                 write,
             ),
         ]
     }
 }
 
-fn read(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured, Failure> {
+fn read(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured> {
     let target = shown(context, Path::new(READ_FILE))?;
     let check = Check::Content { seed: SEED };
     let measured = if let Target::Path(path) = &target {
@@ -179,12 +158,12 @@ fn read(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured, Failure
         let transfer = shape.transfer(context, target, until);
         timed(context, &Job::Read { transfer, check })?.1
     };
-    valued(measured, shape.unit())
+    valued(measured, shape.unit)
 }
 
 /// A job overwrites data of earlier jobs, so the content of the file is not known. Known is which
 /// blocks differ before and after: fio writes random data, and each record once in a pass.
-fn write(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured, Failure> {
+fn write(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured> {
     let marks = context.scratch.join("marks");
     read_blocks(context, Check::Remember { marks: marks.clone() })?;
     let target = shown(context, Path::new(WRITE_FILE))?;
@@ -205,7 +184,7 @@ fn write(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured, Failur
         // The next step must not find writes in flight.
         context.settle(&mut Measured::default())?;
     }
-    valued(Measured { verified: true, ..measured }, shape.unit())
+    valued(Measured { verified: true, ..measured }, shape.unit)
 }
 
 /// The seed of content that was in no file before.
@@ -215,22 +194,15 @@ fn fresh_seed() -> u64 {
 }
 
 /// Reads all of the written file, in the storage if this machine can reach it.
-fn read_blocks(context: &mut StepContext<'_>, check: Check) -> Result<(), Failure> {
+fn read_blocks(context: &mut StepContext<'_>, check: Check) -> Result<()> {
     let target = at_storage(context, Path::new(WRITE_FILE))?;
     // Over SFTP by requests of the greatest length that the server allows.
     let (record_bytes, depth) = match target {
         Target::Sftp { .. } => (0, 32),
         _ => (BLOCKS_BYTES, 1),
     };
-    let transfer = Transfer {
-        target,
-        file_bytes: context.size.random_file_bytes,
-        record_bytes,
-        order: Order::Sequential,
-        until: Until::Pass,
-        depth,
-        direct: false,
-    };
+    let bytes = context.size.random_file_bytes;
+    let transfer = Transfer { depth, ..Transfer::pass(target, bytes, record_bytes) };
     aside(context, &Job::Read { transfer, check }).map(drop)
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use crate::account;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::measure::Unit;
 use crate::results::Measured;
 use crate::step::StepContext;
@@ -13,7 +13,7 @@ use crate::subject::Access;
 use crate::worker::{self, Done, Invocation, Job, Target};
 
 /// A path of the storage as the subject shows it.
-pub(super) fn shown(context: &StepContext<'_>, path: &Path) -> Result<Target, Failure> {
+pub(super) fn shown(context: &StepContext<'_>, path: &Path) -> Result<Target> {
     match context.access() {
         Access::Directory(dir) => Ok(Target::Path(dir.join(path))),
         Access::Sftp(ssh) => {
@@ -28,7 +28,7 @@ pub(super) fn shown(context: &StepContext<'_>, path: &Path) -> Result<Target, Fa
 
 /// A path of the storage without the subject, if this machine can reach it so; else as the subject
 /// shows it after it has forgotten all that it had cached.
-pub(super) fn at_storage(context: &mut StepContext<'_>, path: &Path) -> Result<Target, Failure> {
+pub(super) fn at_storage(context: &mut StepContext<'_>, path: &Path) -> Result<Target> {
     if let Some(local) = context.subject.storage().local() {
         return Ok(Target::Path(local.join(path)));
     }
@@ -37,13 +37,13 @@ pub(super) fn at_storage(context: &mut StepContext<'_>, path: &Path) -> Result<T
 }
 
 /// Does a job as what is measured; the value is the step's to fill in.
-pub(super) fn timed(context: &mut StepContext<'_>, job: &Job) -> Result<(Done, Measured), Failure> {
+pub(super) fn timed(context: &mut StepContext<'_>, job: &Job) -> Result<(Done, Measured)> {
     let (output, measured) = context.timed(worker::program(job)?)?;
     let done = worker::report(&output.stdout)?;
     let client = match context.access() {
         // Its process is the client; logging in is no part of what is measured.
-        Access::Sftp(_) | Access::Stream(_) => account::since(&done.before, &measured.client),
-        Access::Directory(_) | Access::Copier(_) => measured.client,
+        Access::Sftp(_) => account::since(&done.before, &measured.client),
+        _ => measured.client,
     };
     let measured = Measured {
         seconds: done.seconds,
@@ -58,12 +58,12 @@ pub(super) fn timed(context: &mut StepContext<'_>, job: &Job) -> Result<(Done, M
 }
 
 /// Does a job that prepares or checks.
-pub(super) fn aside(context: &mut StepContext<'_>, job: &Job) -> Result<Done, Failure> {
+pub(super) fn aside(context: &mut StepContext<'_>, job: &Job) -> Result<Done> {
     worker::report(&context.aside(worker::program(job)?)?.stdout)
 }
 
 /// The same with the value that a unit asks for.
-pub(super) fn valued(measured: Measured, unit: Unit) -> Result<Measured, Failure> {
+pub(super) fn valued(measured: Measured, unit: Unit) -> Result<Measured> {
     let per_second = |amount: u64| amount as f64 / measured.seconds;
     let value = match unit {
         Unit::BytesPerSecond => per_second(measured.bytes),
@@ -100,7 +100,7 @@ impl<T> Relay<T> {
     }
 
     /// The same, which has to be there.
-    pub(super) fn need(&self, context: &StepContext<'_>) -> Result<T, Failure> {
+    pub(super) fn need(&self, context: &StepContext<'_>) -> Result<T> {
         let why = "the step before it has left nothing to work on";
         self.take(context).ok_or_else(|| Failure::NotTried { why: why.to_owned() })
     }

@@ -4,29 +4,25 @@
 //! As with `iozone -e -c`, `fsync` and `close` are in the times of writing. Written files are
 //! compared in the storage, by digest; reads are compared block by block. The generator is our own.
 //!
-//! The floor takes part: `ssh cat` reads and writes in sequence, and SFTP without a file system
-//! does all but the re-read, since it has no cache.
+//! SFTP without a file system takes part, but for the re-read, since it has no cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use crate::corpus;
 use crate::corpus::content::{self, Content};
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Unit};
-use crate::quoting::shell_quoted;
 use crate::results::Measured;
 use crate::size::Size;
 use crate::step::StepContext;
-use crate::subject::{Access, AccessKind, Copier, Direction};
-use crate::worker::{Check, Invocation, Job, Order, Target, Transfer, Until, Walk};
+use crate::worker::{Check, Job, Order, Target, Transfer, Until, Walk};
 
-use super::copying::{cannot_copy, fresh, removed};
+use super::copying::{fresh, removed};
 use super::generator::{Relay, shown, timed, valued};
-use super::{DIRECTORY, OPEN_FILES, SEQUENTIAL, Step, Workload, measure};
+use super::{DIRECTORY, OPEN_FILES, Step, Workload, measure};
 
 /// Content of the file that is read.
 const READ_SEED: u64 = 0x10;
@@ -43,14 +39,11 @@ const BLOCK_BYTES: u32 = 4096;
 /// Requests in flight of SFTP without a file system; at most two megabytes in all.
 const FLOOR_DEPTH: u32 = 32;
 
-/// The name of a copier's standard input or output, in place of a file.
-const STANDARD_STREAM: &str = "-";
-
 /// The written file, while it has the data of the last of these steps.
 type Written = Arc<Relay<PathBuf>>;
 
 /// The body of a step.
-type Body = fn(&mut StepContext<'_>, &Written) -> Result<Measured, Failure>;
+type Body = fn(&mut StepContext<'_>, &Written) -> Result<Measured>;
 
 /// The workload.
 #[derive(Debug, Default)]
@@ -88,7 +81,7 @@ impl Workload for Iozone {
         (read + size.file_bytes, read)
     }
 
-    fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<(), Failure> {
+    fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<()> {
         for bytes in lengths(size) {
             corpus::file(&corpus.join("iozone"), &format!("read-{bytes}"), bytes, READ_SEED)?;
         }
@@ -115,7 +108,7 @@ impl Workload for Iozone {
                 "sequential write, 64 KiB records, fsync and close included",
                 bytes,
                 Cache::None,
-                SEQUENTIAL,
+                OPEN_FILES,
                 |context, written| write(context, written, false),
             ),
             step(
@@ -131,7 +124,7 @@ impl Workload for Iozone {
                 "sequential read, 64 KiB records",
                 bytes,
                 Cache::Cold,
-                SEQUENTIAL,
+                OPEN_FILES,
                 |context, _| read(context),
             ),
             step(
@@ -168,43 +161,13 @@ fn in_sequence(target: Target, file_bytes: u64) -> Transfer {
     // The floor uses the longest records of the server, not those of iozone.
     let record_bytes = match target {
         Target::Sftp { .. } => 0,
-        Target::Path(_) | Target::Stream { .. } => RECORD_BYTES,
+        Target::Path(_) => RECORD_BYTES,
     };
-    let (order, until) = (Order::Sequential, Until::Pass);
-    Transfer { target, file_bytes, record_bytes, order, until, depth: FLOOR_DEPTH, direct: false }
-}
-
-/// An `ssh` command with its remote command, the last word, changed.
-fn with_remote(ssh: &Command, change: impl FnOnce(&str) -> String) -> Result<Target, Failure> {
-    let mut ssh = Invocation::of(ssh)?;
-    let remote = ssh.args.last_mut().ok_or_else(cannot_copy)?;
-    *remote = change(remote);
-    Ok(Target::Stream { ssh })
-}
-
-/// A stream from the server that begins with a byte of its own.
-fn pulled(copier: &dyn Copier, path: &Path) -> Result<Target, Failure> {
-    let ssh =
-        copier.copy(Direction::Out, path, Path::new(STANDARD_STREAM)).ok_or_else(cannot_copy)?;
-    with_remote(&ssh, |cat| format!("printf R; {cat}"))
-}
-
-/// A stream to the server, which answers with a byte at its start and another one when all data
-/// are on its disk.
-fn pushed(copier: &dyn Copier, path: &Path, root: &Path) -> Result<Target, Failure> {
-    let ssh =
-        copier.copy(Direction::In, path, Path::new(STANDARD_STREAM)).ok_or_else(cannot_copy)?;
-    let file = shell_quoted(root.join(path).as_os_str()).into_string();
-    let file = file.map_err(|path| Failure::failed(format!("{path:?} is not UTF-8")))?;
-    with_remote(&ssh, |_| format!("printf R; cat >{file} && sync {file} && printf D"))
+    Transfer { depth: FLOOR_DEPTH, ..Transfer::pass(target, file_bytes, record_bytes) }
 }
 
 /// Write and re-write.
-fn write(
-    context: &mut StepContext<'_>,
-    written: &Written,
-    again: bool,
-) -> Result<Measured, Failure> {
+fn write(context: &mut StepContext<'_>, written: &Written, again: bool) -> Result<Measured> {
     let path = if again {
         written.need(context)?
     } else {
@@ -216,24 +179,15 @@ fn write(
         fresh("iozone/new")
     };
     let measured = write_file(context, &path, again);
-    // No later step needs the file of a stream.
-    if measured.is_err() || context.access().kind() == AccessKind::Stream {
+    if measured.is_err() {
         return removed(context, &path, measured);
     }
     written.leave(context, path);
     measured
 }
 
-fn write_file(
-    context: &mut StepContext<'_>,
-    path: &Path,
-    again: bool,
-) -> Result<Measured, Failure> {
-    let target = match context.access() {
-        Access::Stream(copier) => pushed(copier, path, context.subject.storage().root())?,
-        _ => shown(context, path)?,
-    };
-    let transfer = in_sequence(target, context.size.file_bytes);
+fn write_file(context: &mut StepContext<'_>, path: &Path, again: bool) -> Result<Measured> {
+    let transfer = in_sequence(shown(context, path)?, context.size.file_bytes);
     let seed = WRITE_SEEDS[usize::from(again)];
     let job = Job::Write { transfer, seed, create: !again };
     let (_, mut measured) = timed(context, &job)?;
@@ -242,7 +196,7 @@ fn write_file(
     valued(Measured { verified: true, ..measured }, Unit::BytesPerSecond)
 }
 
-fn compare(context: &StepContext<'_>, path: &Path, digest: &str) -> Result<(), Failure> {
+fn compare(context: &StepContext<'_>, path: &Path, digest: &str) -> Result<()> {
     if context.subject.storage().digest(path)? == digest {
         return Ok(());
     }
@@ -250,13 +204,9 @@ fn compare(context: &StepContext<'_>, path: &Path, digest: &str) -> Result<(), F
 }
 
 /// Read and re-read.
-fn read(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+fn read(context: &mut StepContext<'_>) -> Result<Measured> {
     let bytes = context.size.file_bytes;
-    let path = read_file(bytes);
-    let target = match context.access() {
-        Access::Stream(copier) => pulled(copier, &path)?,
-        _ => shown(context, &path)?,
-    };
+    let target = shown(context, &read_file(bytes))?;
     let check = Check::Content { seed: READ_SEED };
     let job = Job::Read { transfer: in_sequence(target, bytes), check };
     valued(timed(context, &job)?.1, Unit::BytesPerSecond)
@@ -264,18 +214,11 @@ fn read(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
 
 /// The transfer of the random tests.
 fn at_random(context: &StepContext<'_>, target: Target, file_bytes: u64) -> Transfer {
-    Transfer {
-        target,
-        file_bytes,
-        record_bytes: BLOCK_BYTES,
-        order: Order::Random { seed: context.seed },
-        until: Until::Seconds(context.size.random_seconds),
-        depth: 1,
-        direct: true,
-    }
+    let until = Until::Seconds(context.size.random_seconds);
+    Transfer { direct: true, ..Transfer::at_random(target, file_bytes, context.seed, until) }
 }
 
-fn random_read(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+fn random_read(context: &mut StepContext<'_>) -> Result<Measured> {
     // The file was read just before; without O_DIRECT the page cache would be measured.
     context.session.forget(context.executor)?;
     let bytes = context.size.random_file_bytes;
@@ -285,13 +228,13 @@ fn random_read(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
     valued(timed(context, &job)?.1, Unit::PerSecond)
 }
 
-fn random_write(context: &mut StepContext<'_>, written: &Written) -> Result<Measured, Failure> {
+fn random_write(context: &mut StepContext<'_>, written: &Written) -> Result<Measured> {
     let path = written.need(context)?;
     let measured = random_write_to(context, &path);
     removed(context, &path, measured)
 }
 
-fn random_write_to(context: &mut StepContext<'_>, path: &Path) -> Result<Measured, Failure> {
+fn random_write_to(context: &mut StepContext<'_>, path: &Path) -> Result<Measured> {
     let bytes = context.size.file_bytes;
     let transfer = at_random(context, shown(context, path)?, bytes);
     let order = transfer.order;

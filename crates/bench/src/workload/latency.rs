@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use crate::corpus;
 use crate::executor::{Background, Executor};
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Unit};
 use crate::results::Measured;
 use crate::size::Size;
 use crate::step::StepContext;
 use crate::storage::Storage;
-use crate::subject::Access;
-use crate::worker::{Check, Entry, Job, Operation, Order, Transfer, Until};
+use crate::worker::{Check, Entry, Job, Operation, Transfer, Until};
 
 use super::copying::fresh;
 use super::generator::{shown, timed, valued};
@@ -49,7 +48,7 @@ const KNOWN_NAMES: u32 = 100;
 const NAME_BYTES: u64 = 4096;
 
 /// The body of a step.
-type Body = fn(&mut StepContext<'_>, &Chain) -> Result<Measured, Failure>;
+type Body = fn(&mut StepContext<'_>, &Chain) -> Result<Measured>;
 
 /// The workload.
 #[derive(Debug, Default)]
@@ -82,7 +81,7 @@ impl Workload for Latency {
         (laid_out + made, laid_out + made)
     }
 
-    fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<(), Failure> {
+    fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<()> {
         make(&corpus.join(MANY), EMPTY, FILE, size.latency_operations)?;
         make(&corpus.join(LISTED), Entry::Directory, DIRECTORY_NAME, listed_directories(size))?;
         for number in 0..listed_directories(size) {
@@ -164,7 +163,7 @@ fn known(context: &StepContext<'_>, operation: Operation) -> Look<'static> {
     Look { names: KNOWN_NAMES.min(look.names), warm: true, ..look }
 }
 
-fn list(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+fn list(context: &mut StepContext<'_>) -> Result<Measured> {
     let operation = Operation::List { prefix: FILE.to_owned(), names: LISTED_NAMES };
     let names = listed_directories(context.size);
     let look = look(context, operation);
@@ -172,18 +171,12 @@ fn list(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
     Look { operations: names, ..listed }.run(context)
 }
 
-fn read(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+fn read(context: &mut StepContext<'_>) -> Result<Measured> {
     let size = context.size;
     let operations = size.latency_operations.into();
-    let transfer = Transfer {
-        target: shown(context, Path::new(LARGE))?,
-        file_bytes: large_bytes(size),
-        record_bytes: 4096,
-        order: Order::Random { seed: context.seed },
-        until: Until::Within { operations, seconds: time_limit(size) },
-        depth: 1,
-        direct: false,
-    };
+    let until = Until::Within { operations, seconds: time_limit(size) };
+    let target = shown(context, Path::new(LARGE))?;
+    let transfer = Transfer::at_random(target, large_bytes(size), context.seed, until);
     let job = Job::Read { transfer, check: Check::Content { seed: SEED } };
     Ok(timed(context, &job)?.1)
 }
@@ -206,10 +199,8 @@ struct Copies {
 
 impl Copies {
     /// Starts them, if the subject is a file system.
-    fn start(context: &StepContext<'_>) -> Result<Copies, Failure> {
-        let Access::Directory(dir) = context.access() else {
-            return Err(Failure::failed("it has no files that can be copied"));
-        };
+    fn start(context: &StepContext<'_>) -> Result<Copies> {
+        let dir = context.directory()?;
         let written = fresh("latency/copied");
         let out = copy(context.executor, &dir.join(LARGE), Path::new("/dev/null"))?;
         let into = copy(context.executor, &context.corpus.join(LARGE), &dir.join(&written))?;
@@ -218,7 +209,7 @@ impl Copies {
     }
 
     /// Ends them. An error if one of them had ended before: then nothing ran beside it.
-    fn end(self, storage: &dyn Storage) -> Result<(), Failure> {
+    fn end(self, storage: &dyn Storage) -> Result<()> {
         let ended = self.running.iter().find(|copy| !copy.is_running());
         let failed = ended
             .map(|copy| Failure::failed(format!("a copy ended before its time: {}", copy.words())));
@@ -229,7 +220,7 @@ impl Copies {
     }
 }
 
-fn copy(executor: &Executor, from: &Path, to: &Path) -> Result<Background, Failure> {
+fn copy(executor: &Executor, from: &Path, to: &Path) -> Result<Background> {
     let mut command = Command::new("sh");
     command.args(["-c", COPY, "copy"].map(OsStr::new)).args([from, to]);
     executor.spawn(command)

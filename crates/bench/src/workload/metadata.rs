@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::measure::{Cache, Unit};
 use crate::results::Measured;
 use crate::size::Size;
@@ -21,7 +21,7 @@ const FILES: &str = "metadata/files";
 const NAME_BYTES: u64 = 4096;
 
 /// The body of a step, with the number of names.
-type Body = fn(&mut StepContext<'_>, &Chain, u32) -> Result<Measured, Failure>;
+type Body = fn(&mut StepContext<'_>, &Chain, u32) -> Result<Measured>;
 
 /// The workload.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl Workload for Metadata {
         (3 * bytes, 3 * bytes)
     }
 
-    fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<(), Failure> {
+    fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<()> {
         make(&corpus.join(FILES), EMPTY, FILE, size.metadata_files)
     }
 
@@ -83,7 +83,7 @@ impl Workload for Metadata {
     }
 }
 
-fn stat(context: &mut StepContext<'_>, warm: bool) -> Result<Measured, Failure> {
+fn stat(context: &mut StepContext<'_>, warm: bool) -> Result<Measured> {
     let names = context.size.metadata_files;
     let operation = Operation::Stat(EMPTY);
     let look = Look { directory: FILES, operation, prefix: FILE, names, operations: names, warm };

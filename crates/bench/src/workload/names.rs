@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::corpus;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::results::Measured;
 use crate::size::Size;
 use crate::step::StepContext;
@@ -53,7 +53,7 @@ fn once(target: Target, operation: Operation, prefix: &str, names: u32) -> NameJ
 }
 
 /// Makes a directory of names in this process, on a local disk.
-pub(super) fn make(path: &Path, entry: Entry, prefix: &str, names: u32) -> Result<(), Failure> {
+pub(super) fn make(path: &Path, entry: Entry, prefix: &str, names: u32) -> Result<()> {
     fs::create_dir_all(path)?;
     let target = Target::Path(path.to_owned());
     worker::run(&Job::Names(once(target, making(entry), prefix, names))).map(drop)
@@ -79,7 +79,7 @@ pub(super) struct Look<'a> {
 }
 
 impl Look<'_> {
-    pub(super) fn run(self, context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+    pub(super) fn run(self, context: &mut StepContext<'_>) -> Result<Measured> {
         let Look { operation, prefix, names, operations, warm, .. } = self;
         let target = shown(context, Path::new(self.directory))?;
         let order = Order::Random { seed: context.seed };
@@ -109,7 +109,7 @@ pub(super) fn fill(
     entry: Entry,
     prefix: &'static str,
     names: u32,
-) -> Result<Measured, Failure> {
+) -> Result<Measured> {
     if let Some(left) = chain.take(context) {
         context.subject.storage().remove(&left.path)?;
     }
@@ -126,7 +126,7 @@ pub(super) fn rename(
     context: &mut StepContext<'_>,
     chain: &Chain,
     prefix: &'static str,
-) -> Result<Measured, Failure> {
+) -> Result<Measured> {
     let made = chain.need(context)?;
     let operation = Operation::Rename { prefix: prefix.to_owned() };
     let after = |made, _| Made { prefix, ..made };
@@ -136,7 +136,7 @@ pub(super) fn rename(
 }
 
 /// Removes all that was made.
-pub(super) fn empty(context: &mut StepContext<'_>, chain: &Chain) -> Result<Measured, Failure> {
+pub(super) fn empty(context: &mut StepContext<'_>, chain: &Chain) -> Result<Measured> {
     let made = chain.need(context)?;
     let operation = match made.entry {
         Entry::File { .. } => Operation::Unlink,
@@ -157,7 +157,7 @@ fn change(
     create: bool,
     operation: Operation,
     after: impl FnOnce(Made, u32) -> Made,
-) -> Result<(Measured, Made), Failure> {
+) -> Result<(Measured, Made)> {
     let path = made.path.clone();
     let change = |context: &mut StepContext<'_>| {
         let target = shown(context, &made.path)?;
@@ -179,7 +179,7 @@ fn change(
 }
 
 /// Whether the directory at the storage is as it has to be.
-fn compare(context: &StepContext<'_>, made: &Made) -> Result<(), Failure> {
+fn compare(context: &StepContext<'_>, made: &Made) -> Result<()> {
     let expected = context.scratch.join("expected");
     make(&expected, made.entry, made.prefix, made.names)?;
     let digest = corpus::tree::digest(&expected)?;

@@ -12,13 +12,14 @@ use std::process::Command;
 use crate::corpus;
 use crate::corpus::tree::Listing;
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Unit};
+use crate::quoting::shown;
 use crate::results::{LeftOut, Measured};
 use crate::size::{Scale, Size};
 use crate::step::StepContext;
 use crate::storage::SCRIPT_LIMIT;
-use crate::subject::{Access, Direction};
+use crate::subject::Direction;
 
 use super::copying::{Expected, OnMount, copy_local, copy_trees, fresh, removed_after};
 use super::{COPY_TREES, DIRECTORY, Step, Workload, measure, program, script};
@@ -57,11 +58,11 @@ impl Workload for Tree {
 
     fn lacks(&self, size: &Size) -> Vec<LeftOut> {
         match &size.tree_source {
-            Some(source) if !source.is_dir() => vec![LeftOut {
-                name: "tree".to_owned(),
-                why: format!("{} is not a directory", source.display().to_string().escape_debug()),
-                remedy: Some("name the directory of a tree of sources".to_owned()),
-            }],
+            Some(source) if !source.is_dir() => {
+                let why = format!("{} is not a directory", shown(source));
+                let remedy = "name the directory of a tree of sources";
+                vec![LeftOut::new("tree", why).with_remedy(remedy)]
+            }
             _ => Vec::new(),
         }
     }
@@ -75,7 +76,7 @@ impl Workload for Tree {
         (2 * tree, 3 * tree)
     }
 
-    fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<(), Failure> {
+    fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<()> {
         let source = corpus.join(SOURCE);
         match &size.tree_source {
             None => corpus::tree::make(&source, size.tree_files, SEED)?,
@@ -162,7 +163,7 @@ fn on_mounts(step: Step) -> Step {
 /// Removes a copy of the tree that was put into the storage without the subject, which is why the
 /// measure is cold: a client with a cached listing may rightly report that there is no such tree.
 /// A target and the local disk have all of it cached then, and drop their caches again.
-fn remove(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
+fn remove(context: &mut StepContext<'_>) -> Result<Measured> {
     let above = fresh("tree/rm");
     let expected = Expected::load(context.corpus, SOURCE)?;
     removed_after(context, &above, |context| {
@@ -171,11 +172,8 @@ fn remove(context: &mut StepContext<'_>) -> Result<Measured, Failure> {
         if context.subject.info().is_there() {
             context.session.forget(context.executor)?;
         }
-        let Access::Directory(dir) = context.access() else {
-            return Err(Failure::failed("it has no directory to remove something from"));
-        };
         let mut command = program("rm");
-        command.arg("-rf").arg(dir.join(&tree));
+        command.arg("-rf").arg(context.directory()?.join(&tree));
         let mut measured = context.timed(command)?.1;
         context.settle(&mut measured)?;
         if context.subject.storage().digest(&above)? != Listing::default().digest() {

@@ -54,8 +54,9 @@ impl Scope {
     }
 }
 
-/// Bound on the paths of either kind: some megabytes. Beyond it, all requests sent until then are
-/// taken for older than a change.
+/// Bound on the paths of both kinds: some megabytes. Beyond it the older half is dropped. Requests
+/// sent before are taken for older than a change. Contents are not: a mount that changes very many
+/// files would fetch all others again.
 const MAX_PATHS: usize = 16 << 10;
 
 #[derive(Default)]
@@ -154,9 +155,10 @@ impl Changes {
         self.0.lock().times.are_before(path, seen_at)
     }
 
-    /// Whether nothing was ever changed here.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.lock().next == 0
+    /// Whether the file `path`, which any mount has opened at `opened_at`, was not changed here
+    /// since.
+    pub(crate) fn is_current_file(&self, path: &RemotePath, opened_at: Timestamp) -> bool {
+        self.0.lock().times.tree_is_before(path, opened_at)
     }
 
     fn any(&self, since: Generation, touches: impl Fn(&Scope) -> bool) -> bool {
@@ -216,16 +218,28 @@ impl Times {
             path.parent().map(|dir| self.listings.insert(dir, now));
         }
         if self.trees.len() + self.listings.len() > MAX_PATHS {
-            *self = Times { all: Some(now), ..Times::default() };
+            self.drop_older_half();
         }
+    }
+
+    fn drop_older_half(&mut self) {
+        let mut times: Vec<_> =
+            self.trees.values().chain(self.listings.values()).copied().collect();
+        let half = times.len() / 2;
+        let middle = *times.select_nth_unstable(half).1;
+        self.trees.retain(|_, changed| *changed > middle);
+        self.listings.retain(|_, changed| *changed > middle);
+        self.all = self.all.max(Some(middle));
     }
 
     fn are_before(&self, path: &RemotePath, seen_at: Timestamp) -> bool {
         // The attributes of a directory change with its names.
         let own = [self.all.as_ref(), self.listings.get(path)];
-        if own.into_iter().any(|changed| changed_since(changed, seen_at)) {
-            return false;
-        }
+        let is_older = own.into_iter().any(|changed| changed_since(changed, seen_at));
+        !is_older && self.tree_is_before(path, seen_at)
+    }
+
+    fn tree_is_before(&self, path: &RemotePath, seen_at: Timestamp) -> bool {
         let mut above = std::iter::successors(Some(path.clone()), RemotePath::parent);
         self.trees.is_empty() || above.all(|at| !changed_since(self.trees.get(&at), seen_at))
     }
@@ -322,7 +336,7 @@ mod tests {
     fn a_record_requested_before_a_change_is_not_current() {
         let changes = changes();
         let before = Timestamp::now();
-        assert!(changes.is_empty() && changes.is_current(&path("d/f"), before));
+        assert!(changes.is_current(&path("d/f"), before));
         changes.begin(vec![Scope::Subtree(path("d/f")), Scope::Names(path("d"))]).done();
         let after = Timestamp { secs: Timestamp::now().secs + 1, nanos: 0 };
         for at in ["d/f", "d/f/below", "d", ""] {
@@ -330,7 +344,6 @@ mod tests {
             assert!(changes.is_current(&path(at), after), "{at}");
         }
         assert!(changes.is_current(&path("d/g"), before));
-        assert!(!changes.is_empty());
     }
 
     #[test]
@@ -344,5 +357,7 @@ mod tests {
         let after = Timestamp { secs: Timestamp::now().secs + 1, nanos: 0 };
         assert!(changes.is_current(&path("never"), after));
         assert!(changes.0.lock().times.trees.len() < MAX_PATHS);
+        assert!(changes.is_current_file(&path("never"), before));
+        assert!(!changes.is_current_file(&path(&format!("d/f{MAX_PATHS}")), before));
     }
 }

@@ -8,7 +8,7 @@
 //! A digest computed by the server is that of the content at that time. It is taken for that of a
 //! validator only if the remote returned this validator before and after it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ const MAX_FILES: usize = 512;
 /// first reader.
 const MAX_BYTES: u64 = 512 << 20;
 
-/// Bound on the digests that were returned and not used yet.
+/// Bound on the digests that were returned. All are dropped then.
 const MAX_ANSWERS: usize = 16 << 10;
 
 /// How long the first reader of a directory waits for digests of contents that were just kept, and
@@ -62,7 +62,6 @@ type QueryDone = watch::Receiver<bool>;
 #[derive(Default)]
 struct Queries {
     answers: HashMap<RemotePath, (Validator, Bytes)>,
-    order: VecDeque<RemotePath>,
     queried: HashMap<RemotePath, (Instant, QueryDone)>,
 }
 
@@ -98,14 +97,10 @@ impl ServerDigests {
         if !is_valid(&path) {
             return;
         }
-        if state.answers.insert(path.clone(), answer).is_none() {
-            state.order.push_back(path);
+        if state.answers.len() >= MAX_ANSWERS {
+            state.answers.clear();
         }
-        while state.order.len() > MAX_ANSWERS {
-            if let Some(oldest) = state.order.pop_front() {
-                state.answers.remove(&oldest);
-            }
-        }
+        state.answers.insert(path, answer);
     }
 
     /// Begins a query for the digests of the files in `dir`: the sender ends it. `Err` is the query
@@ -119,10 +114,7 @@ impl ServerDigests {
             return Err(answered.clone());
         }
         if state.queried.len() >= MAX_QUERIED {
-            state.queried.retain(|_, (at, _)| now.duration_since(*at) < PAUSE);
-            if state.queried.len() >= MAX_QUERIED {
-                state.queried.clear();
-            }
+            state.queried.clear();
         }
         let (done, answered) = watch::channel(false);
         state.queried.insert(dir.clone(), (now, answered));

@@ -4,7 +4,7 @@
 //! takes as long as reading it. So the writer waits until nothing was read for a moment, too much
 //! is queued, a job has waited for too long, or a caller waits for it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,9 +21,7 @@ const MAX_WAIT: Duration = Duration::from_secs(5);
 
 /// See the [module](self).
 pub(crate) struct IdleGate {
-    began: Instant,
-    /// Time of the last read, in milliseconds since `began`.
-    read_at_ms: AtomicU64,
+    read_at: Mutex<Instant>,
     /// The number of callers that wait for the writes.
     requests: Mutex<usize>,
     changed: Condvar,
@@ -36,21 +34,16 @@ pub(crate) struct FlushRequest<'a>(&'a IdleGate);
 impl IdleGate {
     pub(crate) fn new() -> IdleGate {
         IdleGate {
-            began: Instant::now(),
-            read_at_ms: AtomicU64::new(0),
+            read_at: Mutex::new(Instant::now()),
             requests: Mutex::default(),
             changed: Condvar::new(),
             closed: AtomicBool::new(false),
         }
     }
 
-    fn elapsed_ms(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
     /// Notes a read.
     pub(crate) fn note_read(&self) {
-        self.read_at_ms.store(self.elapsed_ms(), Ordering::Relaxed);
+        *self.read_at.lock() = Instant::now();
     }
 
     /// Opens the gate for a caller that waits for the writes.
@@ -82,8 +75,7 @@ impl IdleGate {
     }
 
     fn is_idle(&self) -> bool {
-        let since = self.elapsed_ms().saturating_sub(self.read_at_ms.load(Ordering::Relaxed));
-        u128::from(since) >= IDLE_AFTER.as_millis()
+        self.read_at.lock().elapsed() >= IDLE_AFTER
     }
 }
 
@@ -95,6 +87,8 @@ impl Drop for FlushRequest<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU64;
+
     use super::*;
 
     /// Notes reads all the time while `meanwhile` runs.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use base::{Dh, DirEntry, Errno, Mutex, Remote, RemotePath, Result};
 
-use super::names::{RequestStamp, same_but_atime};
+use super::names::RequestStamp;
 use super::{Core, ReadPolicy, RemoteWait};
 use crate::{Listing, SourceId};
 
@@ -120,7 +120,7 @@ impl Core {
         let untouched = || self.changes.is_listing_unchanged(path, generation);
         let Some(entries) = remote.entries.lock().take().filter(|_| untouched()) else { return };
         let source = self.source(path);
-        let listing = Listing { attr: None, entries: entries.into(), seen_at: remote.stamp.time };
+        let listing = Listing { entries: entries.into(), seen_at: remote.stamp.time };
         match self.pending_listings.add(*source, path.clone(), generation, listing) {
             // A change that began meanwhile may have tried to forget it before it was added.
             Ok(_) if !untouched() => self.pending_listings.forget_listing(path),
@@ -139,16 +139,4 @@ impl Core {
             .or_else(|| self.store.directory(source, path));
         known.filter(|listing| self.changes.is_current(path, listing.seen_at))
     }
-}
-
-pub(crate) fn same_entries(one: &[DirEntry], other: &[DirEntry]) -> bool {
-    let same = |(one, other): (&DirEntry, &DirEntry)| {
-        let attrs = match (&one.attr, &other.attr) {
-            (Some(one), Some(other)) => same_but_atime(one, other),
-            (None, None) => true,
-            _ => false,
-        };
-        one.name == other.name && attrs
-    };
-    one.len() == other.len() && one.iter().zip(other).all(same)
 }

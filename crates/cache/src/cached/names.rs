@@ -5,6 +5,7 @@ use tokio::time::Instant;
 
 use super::changes::Generation;
 use super::{Core, ReadPolicy, RemoteWait};
+use crate::metadata::same_but_atime;
 use crate::{KnownAttr, KnownLink, SourceId};
 
 /// When a request was sent.
@@ -80,9 +81,8 @@ impl Core {
         if let Some(listed) = self.pending_listings.lists(source, path) {
             return !listed;
         }
-        let counts =
-            || path.parent().is_some_and(|dir| self.known_directory(source, &dir).is_some());
-        self.store.is_listed(source, path) == Some(false) && (self.changes.is_empty() || counts())
+        self.store.is_listed(source, path) == Some(false)
+            && path.parent().is_some_and(|dir| self.known_directory(source, &dir).is_some())
     }
 
     /// Notes that the remote returned `attr`, which are recorded elsewhere, for the request of
@@ -154,8 +154,7 @@ impl Core {
         if self.changes.is_unchanged(path, stamp.generation)
             && !self.store.link(source, path).is_some_and(says_the_same)
         {
-            let target = target[..].into();
-            let link = KnownLink { attr: None, target, seen_at: stamp.time };
+            let link = KnownLink { target: target[..].into(), seen_at: stamp.time };
             self.store.record_link(source, path, &link);
             self.undo_if_changed(path, stamp);
         }
@@ -176,9 +175,4 @@ impl Core {
             Err(error) => Some(Err(error)),
         }
     }
-}
-
-/// Whether only the atime differs, which changes by reading.
-pub(crate) fn same_but_atime(one: &Attr, other: &Attr) -> bool {
-    *one == Attr { atime: one.atime, ..*other }
 }

@@ -6,14 +6,16 @@
 
 use std::sync::Arc;
 
-use base::{Access, Attr, Errno, Fh, FileKind, OpenFlags, Opened, RemotePath, Result};
+use base::{Access, Attr, Data, Errno, Fh, FileKind, OpenFlags, Opened, RemotePath, Result};
 use tokio::time::Instant;
 
 use super::changes::Scope;
 use super::files::Content;
-use super::names::{RequestStamp, same_but_atime};
+use super::names::RequestStamp;
 use super::write_behind::{Fetch, FetchTarget};
-use super::{Core, ReadPolicy, RemoteWait, count};
+use super::{Core, ReadPolicy, RemoteWait};
+use crate::metadata::same_but_atime;
+use crate::partial::Resume;
 use crate::partial::files::Subject;
 use crate::{KnownFile, Object, SourceId, Validator};
 
@@ -117,7 +119,7 @@ impl Core {
             let trusted = !known.racy || policy != ReadPolicy::Server;
             trusted
                 && known.validator() == Validator::of(attr)
-                && self.changes.is_current(path, known.fetched_at)
+                && self.changes.is_current_file(path, known.fetched_at)
         })
     }
 
@@ -137,7 +139,7 @@ impl Core {
             drop(self.files.remove(opened.fh));
             return None;
         }
-        count(&self.counters.hits, 1);
+        self.counters.add(|it| it.hits += 1);
         Some(opened)
     }
 
@@ -151,7 +153,7 @@ impl Core {
         match verified {
             Ok(Ok(())) => Some(Content::Whole(object)),
             _ => {
-                count(&self.counters.damaged, 1);
+                self.counters.add(|it| it.damaged += 1);
                 None
             }
         }
@@ -195,7 +197,7 @@ impl Core {
                 return Ok(opened);
             }
         }
-        count(&self.counters.misses, 1);
+        self.counters.add(|it| it.misses += 1);
         let flags = OpenFlags::existing(Access::Read);
         let opened = self.within(wait, self.inner.open(path, flags)).await?;
         // In the table at once, so that it is closed in any case.
@@ -227,7 +229,8 @@ impl Core {
         }
         if let Content::Part(fetch) = file.content() {
             match opened.attr.size {
-                0 => self.write_behind.complete_empty(&file, &fetch),
+                // An empty content is complete.
+                0 => self.write_behind.add_read(&file, &fetch, 0, 0, &Data::new()),
                 // A change may have begun before the file was in the table.
                 _ if !self.changes.is_unchanged(path, stamp.generation) => file.read_from_server(),
                 _ => {}
@@ -330,10 +333,11 @@ impl Core {
         racy: bool,
     ) -> Arc<Fetch> {
         // Size and mtime do not prove that another mount has fetched a part of the same content.
-        let partial = match self.config.offline || self.is_immutable(path) {
-            true => self.store.fetch(source, path, validator),
-            false => self.store.fetch_own(source, path, validator),
+        let which = match self.config.offline || self.is_immutable(path) {
+            true => Resume::Any,
+            false => Resume::Own,
         };
+        let partial = self.store.partial(Subject::new(source, path, validator), which);
         let (source, path, changes) = (*source, path.clone(), self.changes.clone());
         Fetch::new(partial, FetchTarget { source, path, stamp, changes }, racy)
     }

@@ -158,7 +158,7 @@ mod tests {
         let entry =
             |name: &&str| DirEntry { name: Name::new(name.as_bytes()).unwrap(), attr: Some(attr) };
         let entries = names.iter().map(entry).collect::<Vec<_>>().into();
-        Listing { attr: None, entries, seen_at: Timestamp::now() }
+        Listing { entries, seen_at: Timestamp::now() }
     }
 
     fn add(

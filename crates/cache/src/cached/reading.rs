@@ -7,9 +7,9 @@ use base::{Attr, Data, Errno, Fh, Result};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
+use super::Core;
 use super::files::{Content, File};
 use super::write_behind::Fetch;
-use super::{Core, count};
 use crate::{CHUNK_BYTES, Damaged, Object, Validator};
 
 /// Longest read that is made on the runtime's own thread if it is in the page cache, in bytes.
@@ -39,7 +39,7 @@ impl Core {
     }
 
     fn count_local(&self, data: Data) -> Data {
-        count(&self.counters.read_here_bytes, data.len() as u64);
+        self.counters.add(|it| it.read_here_bytes += data.len() as u64);
         data
     }
 
@@ -50,7 +50,7 @@ impl Core {
         }
         let fh = file.open_server_handle().await?;
         let data = self.inner.read(fh, offset, len).await?;
-        count(&self.counters.read_there_bytes, data.len() as u64);
+        self.counters.add(|it| it.read_there_bytes += data.len() as u64);
         if let Content::Part(fetch) = file.content() {
             self.write_behind.add_read(file, &fetch, offset, len, &data);
             if self.write_behind.must_flush() {
@@ -63,7 +63,7 @@ impl Core {
     /// Handles a damaged content. The store has removed it; bytes read from the server complete it
     /// again.
     fn repair(&self, file: &Arc<File>) {
-        count(&self.counters.damaged, 1);
+        self.counters.add(|it| it.damaged += 1);
         // Taken before its handle at the server is opened and compared.
         let stamp = self.stamp();
         let path = file.path().filter(|_| !file.offline);

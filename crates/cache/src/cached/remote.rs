@@ -14,21 +14,6 @@ use bytes::Bytes;
 use super::changes::Scope;
 use super::{Cached, Core, ReadPolicy};
 
-/// File system statistics without a query of the server: none.
-const UNKNOWN_FIGURES: StatVfs = StatVfs {
-    block_size: 4096,
-    fragment_size: 4096,
-    blocks: 0,
-    blocks_free: 0,
-    blocks_available: 0,
-    files: 0,
-    files_free: 0,
-    files_available: 0,
-    fsid: 0,
-    name_max: 255,
-    read_only: true,
-};
-
 #[async_trait]
 impl Remote for Cached {
     async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
@@ -181,7 +166,9 @@ impl Remote for Cached {
     async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
         if self.core.config.offline {
             // df(1) shows a file system without figures.
-            return Ok(UNKNOWN_FIGURES);
+            let (block_size, fragment_size, name_max) = (4096, 4096, 255);
+            let known = StatVfs { block_size, fragment_size, name_max, ..StatVfs::default() };
+            return Ok(StatVfs { read_only: true, ..known });
         }
         self.core.inner.statvfs(path).await
     }

@@ -11,8 +11,8 @@
 //! ([`validators`](super::validators)); other files are not kept, or, in an immutable tree, are not
 //! trusted elsewhere.
 //!
-//! The data of all open files is passed on early if too much is pending: it would keep new data from
-//! being cached as long as the files are open.
+//! The data of all open files is passed on early if too much is pending: it would keep new data
+//! from being cached as long as the files are open.
 //!
 //! A reader never waits for this, nor does it take processor time from readers if it can wait
 //! ([`idle_gate`](super::idle_gate)): threads write contents ([`writer`](super::writer)) and
@@ -27,13 +27,13 @@ use base::{Data, Errno, Mutex, RemotePath, Result};
 use bytes::Bytes;
 use tokio::sync::{Semaphore, watch};
 
+use super::Counters;
 use super::changes::Changes;
 use super::files::{Content, File};
 use super::idle_gate::IdleGate;
 use super::names::RequestStamp;
 use super::pending_listings::PendingListing;
 use super::writer::{Fetched, Job, PendingWork, Piece, Recorder, Writer};
-use super::{Counters, count};
 use crate::partial::InFlight;
 use crate::{Partial, SourceId, Validator};
 
@@ -107,7 +107,7 @@ impl Fetch {
         let pieces = {
             let mut pending = self.pending.lock();
             if !std::mem::replace(&mut pending.changed, true) {
-                count(&counters.changed_meanwhile, 1);
+                counters.add(|it| it.changed_meanwhile += 1);
             }
             pending.bytes = 0;
             std::mem::take(&mut pending.pieces)
@@ -124,7 +124,7 @@ impl Fetch {
             (std::mem::take(&mut pending.pieces), std::mem::take(&mut pending.bytes))
         };
         drop(pieces);
-        count(&counters.left_out_bytes, bytes);
+        counters.add(|it| it.left_out_bytes += bytes);
     }
 }
 
@@ -227,7 +227,7 @@ impl WriteBehind {
                 }
                 Ok(_) => {}
                 Err(_) => {
-                    count(&self.queue.counters.left_out_bytes, data.len() as u64);
+                    self.queue.counters.add(|it| it.left_out_bytes += data.len() as u64);
                 }
             }
             pending.due |= end == size;
@@ -263,11 +263,6 @@ impl WriteBehind {
         if begin {
             self.revalidate(file.clone(), fetch);
         }
-    }
-
-    /// An empty content is complete.
-    pub(crate) fn complete_empty(&self, file: &Arc<File>, fetch: &Arc<Fetch>) {
-        self.add_read(file, fetch, 0, 0, &Data::new());
     }
 
     /// Queries the server, in the background, whether the file is still the same, and queues the

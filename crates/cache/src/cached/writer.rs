@@ -11,9 +11,7 @@ use base::{Data, RemotePath};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::changes::{Changes, Generation};
-use super::count;
 use super::files::File;
-use super::listing::same_entries;
 use super::pending_listings::{PendingListing, PendingListings};
 use super::write_behind::{Fetch, Queue};
 use crate::partial::InFlight;
@@ -226,7 +224,7 @@ impl Writer {
                 fetch.partial.abandon();
                 self.recorder.store.forget(&fetch.target.source, &fetch.target.path);
             } else {
-                count(&self.queue.counters.completed, 1);
+                self.queue.counters.add(|it| it.completed += 1);
                 let file = fetched.file.upgrade();
                 if let Some((file, object)) =
                     file.and_then(|file| Some((file, self.recorder.store.object(&known.digest)?)))
@@ -270,8 +268,7 @@ impl Recorder {
         listing: &Listing,
     ) {
         let says_the_same = |known: Listing| {
-            self.changes.is_current(path, known.seen_at)
-                && same_entries(&known.entries, &listing.entries)
+            self.changes.is_current(path, known.seen_at) && known.has_entries_of(listing)
         };
         if self.store.directory(source, path).is_some_and(says_the_same) {
             return;

@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 
-use base::Timestamp;
-
 use super::record::{Record, weight};
 use crate::metadata::{KnownAttr, KnownFile, KnownLink, Listing};
 
@@ -53,13 +51,7 @@ impl Directory {
                 let names = self.name(name);
                 (names.file, names.attr) = (Some(known), Some((attr, order)));
             }
-            Record::Link(name, known) => {
-                let names = self.name(name);
-                if let Some(attr) = known.attr {
-                    names.attr = Some((KnownAttr { attr, seen_at: known.seen_at }, order));
-                }
-                names.link = Some(known);
-            }
+            Record::Link(name, known) => self.name(name).link = Some(known),
             Record::Attr(name, known) => self.name(name).attr = Some((known, order)),
             Record::Forget(name) => {
                 self.listing = None;
@@ -106,30 +98,15 @@ impl Directory {
     /// its absence.
     pub(crate) fn attr(&self, name: &[u8]) -> Option<KnownAttr> {
         let alone = self.names.get(name).and_then(|known| known.attr);
-        let own = name.is_empty();
-        match (&self.listing, alone) {
-            (Some(listed), Some((known, order))) if own || order > listed.order => {
-                let listing = listed.own_attr().filter(|_| own && listed.order > order);
-                Some(listing.unwrap_or(known))
+        match &self.listing {
+            // A listing has no entry for the directory itself.
+            Some(listed)
+                if !name.is_empty() && alone.is_none_or(|(_, order)| order < listed.order) =>
+            {
+                listed.attr(name)
             }
-            (Some(listed), None) if own => listed.own_attr(),
-            (Some(listed), _) => listed.attr(name),
-            (None, alone) => alone.map(|(known, _)| known),
+            _ => alone.map(|(known, _)| known),
         }
-    }
-
-    /// Whether a listing equals the recorded one, except for atimes and the time of the listing.
-    pub(crate) fn has_listing(&self, listing: &Listing) -> bool {
-        let Some(known) = &self.listing else { return false };
-        let without_atime = |attr: Option<base::Attr>| {
-            attr.map(|attr| base::Attr { atime: Timestamp::default(), ..attr })
-        };
-        let (old, new) = (&known.listing, listing);
-        without_atime(old.attr) == without_atime(new.attr)
-            && old.entries.len() == new.entries.len()
-            && old.entries.iter().zip(new.entries.iter()).all(|(old, new)| {
-                old.name == new.name && without_atime(old.attr) == without_atime(new.attr)
-            })
     }
 
     /// The smallest set of records that results in the same state.
@@ -138,8 +115,8 @@ impl Directory {
         let (mut before, mut after) = (Vec::new(), Vec::new());
         for (name, known) in &self.names {
             let attr = known.attr;
-            // These set the attributes too, so they come before the record that has set them last.
             before.extend(known.link.clone().map(|link| Record::Link(name.clone(), link)));
+            // It sets the attributes too, so it comes before the record that has set them last.
             before.extend(known.file.map(|file| Record::File(name.clone(), file)));
             if let Some((attr, order)) = attr {
                 let side = if order > listed { &mut after } else { &mut before };
@@ -170,17 +147,13 @@ impl IndexedListing {
         let entry = &self.listing.entries[*self.positions.get(name)?];
         Some(KnownAttr { attr: entry.attr?, seen_at: self.listing.seen_at })
     }
-
-    fn own_attr(&self) -> Option<KnownAttr> {
-        Some(KnownAttr { attr: self.listing.attr?, seen_at: self.listing.seen_at })
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use base::{Attr, DirEntry, FileKind, Name};
+    use base::{Attr, DirEntry, FileKind, Name, Timestamp};
     use proptest::prelude::*;
 
     use super::super::record::tests::record;
@@ -209,7 +182,7 @@ mod tests {
             attr: Some(attr(*size)),
         };
         let entries: Vec<_> = names.iter().map(entry).collect();
-        Listing { attr: None, entries: Arc::from(entries), seen_at: Timestamp::from_secs(1) }
+        Listing { entries: Arc::from(entries), seen_at: Timestamp::from_secs(1) }
     }
 
     fn directory(records: &[Record]) -> Directory {

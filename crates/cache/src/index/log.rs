@@ -109,24 +109,6 @@ impl Target<'_> {
         let expected = self.header_with(&header[8..16]);
         Ok((header == expected).then_some(header))
     }
-
-    /// The directory of the file; created with its parents if it is absent.
-    fn make_dir(&self, index: &DirFd) -> io::Result<DirFd> {
-        if let Ok(dir_fd) = index.below(&self.dir()) {
-            return Ok(dir_fd);
-        }
-        // A tree is mostly recorded from its root down.
-        if let Some((above, name)) = self.path.parent().zip(self.path.file_name())
-            && let Ok(above) = index.below(&Target { source: self.source, path: &above }.dir())
-        {
-            return above.make_sub(&[&[SUB], name.as_bytes()].concat());
-        }
-        let mut dir_fd = index.make_sub(hex(self.source.as_bytes()).as_bytes())?;
-        for name in self.path.names() {
-            dir_fd = dir_fd.make_sub(&[&[SUB], name].concat())?;
-        }
-        Ok(dir_fd)
-    }
 }
 
 /// The seed of the checksums in a file with this header.
@@ -292,7 +274,7 @@ fn create(
     if !space(0, bytes.len() as u64) {
         return Ok(false);
     }
-    let dir_fd = target.make_dir(&layout.index)?;
+    let dir_fd = layout.index.make_below(&target.dir())?;
     let (tmp, file) = layout.tmp_file()?;
     let made =
         file.write_all_at(&bytes, 0).and_then(|()| layout.tmp.rename_new(&tmp, &dir_fd, FILE_NAME));
@@ -357,7 +339,7 @@ mod tests {
         let (source, path) = (SourceId::new(b"source"), RemotePath::parse(b"d").unwrap());
         let target = Target { source: &source, path: &path };
         let record = |name: &[u8]| {
-            let link = KnownLink { attr: None, target: (*b"to").into(), seen_at: Timestamp::now() };
+            let link = KnownLink { target: (*b"to").into(), seen_at: Timestamp::now() };
             let records = [Record::Link(name.to_vec(), link)];
             assert!(append(&layout, &target, &records, true, |_, _| true).unwrap());
         };

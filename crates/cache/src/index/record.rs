@@ -46,7 +46,7 @@ impl Record {
                 writer.u8(u8::from(known.racy)).time(known.fetched_at)
             }
             Record::Link(name, known) => {
-                writer.u8(4).string(name).optional_attr(known.attr.as_ref());
+                writer.u8(4).string(name).optional_attr(None);
                 writer.string(&known.target).time(known.seen_at)
             }
             Record::Attr(name, known) => {
@@ -74,8 +74,9 @@ impl Record {
             }
             4 => {
                 let name = reader.string()?.to_vec();
-                let (attr, target) = (reader.optional_attr()?, reader.string()?.into());
-                Record::Link(name, KnownLink { attr, target, seen_at: reader.time()? })
+                reader.optional_attr()?;
+                let target = reader.string()?.into();
+                Record::Link(name, KnownLink { target, seen_at: reader.time()? })
             }
             5 => {
                 let name = reader.string()?.to_vec();
@@ -90,7 +91,7 @@ impl Record {
 }
 
 fn encode_listing<'a>(writer: &'a mut Writer, listing: &Listing) -> &'a mut Writer {
-    writer.u8(1).time(listing.seen_at).optional_attr(listing.attr.as_ref());
+    writer.u8(1).time(listing.seen_at).optional_attr(None);
     writer.u32(listing.entries.len() as u32);
     for entry in listing.entries.iter() {
         writer.string(entry.name.as_bytes()).optional_attr(entry.attr.as_ref());
@@ -99,14 +100,15 @@ fn encode_listing<'a>(writer: &'a mut Writer, listing: &Listing) -> &'a mut Writ
 }
 
 fn decode_listing(reader: &mut Reader<'_>) -> Option<Listing> {
-    let (seen_at, attr) = (reader.time()?, reader.optional_attr()?);
+    let seen_at = reader.time()?;
+    reader.optional_attr()?;
     let count = reader.u32()?;
     let mut entries = Vec::new();
     for _ in 0..count {
         let name = Name::new(reader.string()?).ok()?;
         entries.push(DirEntry { name, attr: reader.optional_attr()? });
     }
-    Some(Listing { attr, entries: Arc::from(entries), seen_at })
+    Some(Listing { entries: Arc::from(entries), seen_at })
 }
 
 /// The records in `bytes`, in order; `None` if any of them is damaged.
@@ -175,8 +177,8 @@ pub(crate) mod tests {
         let entries = prop::collection::vec(entry, 0..5);
         let target = prop::collection::vec(any::<u8>(), 0..9);
         prop_oneof![
-            (prop::option::of(attr()), entries, time()).prop_map(|(attr, entries, seen_at)| {
-                Record::Listing(Listing { attr, entries: Arc::from(entries), seen_at })
+            (entries, time()).prop_map(|(entries, seen_at)| {
+                Record::Listing(Listing { entries: Arc::from(entries), seen_at })
             }),
             time().prop_map(Record::SeenAgain),
             (name(), attr(), any::<[u8; 32]>(), any::<bool>(), time()).prop_map(
@@ -185,11 +187,9 @@ pub(crate) mod tests {
                     Record::File(name, KnownFile { attr, digest, racy, fetched_at })
                 }
             ),
-            (name(), prop::option::of(attr()), target, time()).prop_map(
-                |(name, attr, target, seen_at)| {
-                    Record::Link(name, KnownLink { attr, target: target.into(), seen_at })
-                }
-            ),
+            (name(), target, time()).prop_map(|(name, target, seen_at)| {
+                Record::Link(name, KnownLink { target: target.into(), seen_at })
+            }),
             (name(), attr(), time())
                 .prop_map(|(name, attr, seen_at)| Record::Attr(name, KnownAttr { attr, seen_at })),
             name().prop_map(Record::Forget),
@@ -248,13 +248,10 @@ pub(crate) mod tests {
         let entry = DirEntry { name: Name::new(&name).unwrap(), attr: Some(attr) };
         let entries: Arc<[DirEntry]> = Arc::from([entry]);
         let records = [
-            Record::Listing(Listing { attr: None, entries, seen_at: time }),
+            Record::Listing(Listing { entries, seen_at: time }),
             Record::SeenAgain(time),
             Record::File(name.clone(), KnownFile { attr, digest, racy: true, fetched_at: time }),
-            Record::Link(
-                name.clone(),
-                KnownLink { attr: None, target: Arc::from(*b"to"), seen_at: time },
-            ),
+            Record::Link(name.clone(), KnownLink { target: Arc::from(*b"to"), seen_at: time }),
             Record::Attr(name.clone(), KnownAttr { attr, seen_at: time }),
             Record::Forget(name),
             Record::ForgetListing,

@@ -2,7 +2,6 @@
 //! beside the content, and usable to find it.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::Arc;
 
 use base::{DigestKind, Mutex};
@@ -72,10 +71,8 @@ impl Shared {
         let digest = if kind == DigestKind::Blake3 {
             Digest::from_bytes(value.try_into().ok()?)
         } else {
-            let name = hex(value);
-            let dir_fd = self.layout().alias.sub(alias_dir(kind)?).ok()?;
-            let dir_fd = dir_fd.sub(name.get(..2)?.as_bytes()).ok()?;
-            decode_text(&dir_fd.readlink(&name.as_bytes()[2..]).ok()?)?
+            let (dir, name) = alias(kind, value)?;
+            decode_text(&self.layout().alias.below(&dir).ok()?.readlink(&name).ok()?)?
         };
         // The alias has no checksum; the content's metadata has one.
         let same = kind == DigestKind::Blake3 || self.digests(&digest)?.get(kind) == value;
@@ -83,15 +80,23 @@ impl Shared {
     }
 }
 
-const ALIASES: [DigestKind; 3] = [DigestKind::Md5, DigestKind::Sha1, DigestKind::Sha256];
+/// The aliases of a content.
+fn aliases(digests: &Digests) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
+    let kinds = [DigestKind::Md5, DigestKind::Sha1, DigestKind::Sha256].into_iter();
+    kinds.filter_map(|kind| alias(kind, &digests.get(kind)))
+}
 
-fn alias_dir(kind: DigestKind) -> Option<&'static [u8]> {
-    match kind {
-        DigestKind::Md5 => Some(b"md5"),
-        DigestKind::Sha1 => Some(b"sha1"),
-        DigestKind::Sha256 => Some(b"sha256"),
-        DigestKind::Blake3 => None,
-    }
+/// The directory of an alias, below `alias`, and its name; `None` for a digest of BLAKE3.
+fn alias(kind: DigestKind, value: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let dir = match kind {
+        DigestKind::Md5 => "md5",
+        DigestKind::Sha1 => "sha1",
+        DigestKind::Sha256 => "sha256",
+        DigestKind::Blake3 => return None,
+    };
+    let name = hex(value);
+    let (first, rest) = name.split_at_checked(2)?;
+    Some((format!("{dir}/{first}").into(), rest.into()))
 }
 
 /// The letters of an alias, of five bits each.
@@ -123,27 +128,18 @@ fn decode_text(text: &[u8]) -> Option<Digest> {
 /// An alias is a symbolic link that is never followed: its text is the content's name, and it takes
 /// an inode and no block. Without it the content may be fetched once more.
 fn add_aliases(layout: &Layout, digests: &Digests) {
-    for kind in ALIASES {
-        let name = hex(&digests.get(kind));
-        let made = || -> io::Result<()> {
-            let dir_fd = layout.alias.make_sub(alias_dir(kind).unwrap_or_default())?;
-            let dir_fd = dir_fd.make_sub(&name.as_bytes()[..2])?;
-            dir_fd.symlink(&encode_text(&digests.blake3), &name.as_bytes()[2..])
-        };
-        if let Err(error) = made() {
+    for (dir, name) in aliases(digests) {
+        let made = layout.alias.make_below(&dir);
+        let made = made.and_then(|dir_fd| dir_fd.symlink(&encode_text(&digests.blake3), &name));
+        if let Err(error) = made {
             tracing::trace!("no alias of a digest: {error}");
         }
     }
 }
 
 pub(super) fn remove_aliases(layout: &Layout, digests: &Digests) {
-    for kind in ALIASES {
-        let name = hex(&digests.get(kind));
-        let removed = || -> io::Result<()> {
-            let dir_fd = layout.alias.sub(alias_dir(kind).unwrap_or_default())?;
-            dir_fd.sub(&name.as_bytes()[..2])?.unlink(&name.as_bytes()[2..])
-        };
-        let _ = removed();
+    for (dir, name) in aliases(digests) {
+        let _ = layout.alias.below(&dir).and_then(|dir_fd| dir_fd.unlink(&name));
     }
 }
 

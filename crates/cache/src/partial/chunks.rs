@@ -41,8 +41,8 @@ impl ChunkSums {
         self.sums.iter().flatten().copied().collect()
     }
 
-    /// A checksum of which chunks are present, and of their bytes: a chunk's checksum depends on its
-    /// number.
+    /// A checksum of which chunks are present, and of their bytes: a chunk's checksum depends on
+    /// its number.
     pub(super) fn seal(&self) -> [u8; CHECKSUM_BYTES] {
         checksum(&self.all().concat())
     }

@@ -196,8 +196,8 @@ impl Files {
     }
 }
 
-/// Locks the data file. `false` if another process holds it, or has completed it since it was opened:
-/// it is a whole content then, which is never written to.
+/// Locks the data file. `false` if another process holds it, or has completed it since it was
+/// opened: it is a whole content then, which is never written to.
 fn claim(dir_fd: &DirFd, names: &Names, data: &File) -> io::Result<bool> {
     Ok(try_lock(data)? && dir_fd.leads_to(&names.data, data))
 }

@@ -1,7 +1,5 @@
 //! Moving a complete content into the store.
 
-use std::io;
-
 use base::{Attr, Timestamp};
 
 use super::files::{Names, Subject};
@@ -73,31 +71,26 @@ impl Inner {
         if self.lost_its_files() {
             return Err(Unfinished::NotKept);
         }
-        let about = About::new(*digest, self.size(), self.state.lock().present.all());
+        let about = About::new(*digest, self.size(), self.state.lock().present.all()).encode();
         // A little more than the chunks have reserved; not worth failing for.
-        shared.reserve(on_disk(about.encode().len() as u64));
+        shared.reserve(on_disk(about.len() as u64));
         let has_room = shared.reserve(table_bytes(self.size()));
         let (layout, names, own) =
             (shared.layout(), object::Names::of(digest), Names::of(&self.key));
         let named = layout.objects.make_sub(&names.dir).and_then(|dir_fd| {
-            if !shared.put_about(&layout, &dir_fd, &names, &about) {
-                return Err(io::ErrorKind::Other.into());
-            }
+            layout.put(&dir_fd, &names.about, &about)?;
             if has_room {
                 self.keep_blocks(&layout, &dir_fd, digest);
             }
-            layout.partial.rename(&own.data, &dir_fd, &names.content)?;
-            // It is of no use any more, and is swept up if it stays.
-            let _ = layout.partial.unlink(&own.map);
-            Ok(())
+            layout.partial.rename(&own.data, &dir_fd, &names.content)
         });
         named.map_err(|error| {
-            // `put_about` has reported its own errors.
-            if error.kind() != io::ErrorKind::Other {
-                shared.write_failed(&layout, "naming a content", &error);
-            }
+            shared.write_failed(&layout, "naming a content", &error);
             Unfinished::NotKept
-        })
+        })?;
+        // It is of no use any more, and is swept up if it stays.
+        let _ = layout.partial.unlink(&own.map);
+        Ok(())
     }
 
     /// Writes the block checksums. They are optional: a reader computes missing ones.
@@ -123,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// A content is abandoned while it is hashed, and the next fetch creates files of the same names.
+    /// A content is abandoned while it is hashed, and the next fetch creates files of its names.
     #[test]
     fn an_abandoned_content_does_not_take_the_files_of_the_next_fetch() {
         let dir = tempfile::tempdir().unwrap();

@@ -16,12 +16,15 @@ use crate::store::shared::Shared;
 #[derive(Default)]
 pub(crate) struct Registry {
     open: Mutex<HashMap<[u8; 32], Weak<Inner>>>,
-    /// The partial contents that this process has left on the disk, each with the
-    /// [`ChunkSums::seal`] of its chunks.
-    left: Mutex<HashMap<[u8; 32], (Subject, [u8; CHECKSUM_BYTES])>>,
+    /// Those that this process has left on the disk.
+    left: Mutex<HashMap<[u8; 32], Left>>,
 }
 
-/// Bound on them. Beyond it all are forgotten, and partial contents start from nothing.
+/// A partial content, and the [`ChunkSums::seal`] of its chunks.
+type Left = (Subject, [u8; CHECKSUM_BYTES]);
+
+/// Bound on those that were left. Beyond it all are forgotten, and partial contents start from
+/// nothing.
 const MAX_LEFT: usize = 64 << 10;
 
 /// Which partial contents on the disk are resumed. Others are discarded.
@@ -29,12 +32,14 @@ const MAX_LEFT: usize = 64 << 10;
 pub(crate) enum Resume {
     /// Those of any process.
     Any,
-    /// Those with exactly the chunks that this process has left.
+    /// Those with exactly the chunks that this process has left: size and mtime do not prove that
+    /// others are of the same content, and parts of two contents must not be put together.
     Own,
 }
 
 impl Registry {
-    /// Removes a content, if it is the registered one, and notes which chunks it leaves on the disk.
+    /// Removes a content, if it is the registered one, and notes which chunks it leaves on the
+    /// disk.
     pub(super) fn remove(&self, inner: &Inner, left: Option<&ChunkSums>) {
         let mut open = self.open.lock();
         if open.get(&inner.key).is_none_or(|weak| !std::ptr::eq(weak.as_ptr(), inner)) {

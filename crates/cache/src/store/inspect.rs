@@ -13,7 +13,7 @@ use crate::digest::Digest;
 use crate::index::record::Record;
 use crate::metadata::{KnownFile, SourceId};
 use crate::object::about::Origin;
-use crate::partial::chunks::chunk_range;
+use crate::object::read_chunk_of;
 use crate::partial::files;
 
 /// A content in the store.
@@ -200,9 +200,7 @@ fn verify_partial(layout: &Layout, key: &[u8; 32], report: &mut VerifyReport) {
         return;
     };
     for (chunk, sum) in entries.into_iter().collect::<HashMap<_, _>>() {
-        let range = chunk_range(chunk, subject.validator.size);
-        let len = (range.end - range.start) as usize;
-        let bytes = crate::dir_fd::read_exact_at(&data, range.start, len).ok().flatten();
+        let bytes = read_chunk_of(&data, chunk, subject.validator.size);
         if bytes.is_some_and(|bytes| crate::codec::checksum_at(&bytes, chunk) == sum) {
             report.good_chunks += 1;
         } else {

@@ -73,9 +73,9 @@ async fn parts_of_two_mounts_are_not_put_together() {
     assert!(read(&stage.mount(Mode::CloseToOpen), "f").await.unwrap() == after);
 }
 
-/// The same with two mounts at the same time: a mount that could not keep its parts, since the other
-/// mount held the files, does not continue those files when they are free, nor files that the other
-/// mount has created in place of its own.
+/// The same with two mounts at the same time: a mount that could not keep its parts, since the
+/// other mount held the files, does not continue those files when they are free, nor files that the
+/// other mount has created in place of its own.
 #[tokio::test]
 async fn a_mount_does_not_continue_the_parts_of_another_one() {
     let (before, after) = (pattern(7, 2_500_000), pattern(8, 2_500_000));
@@ -164,8 +164,8 @@ async fn a_file_is_fetched_before_it_is_read() {
 /// Data of files that were read in part and are open does not keep others from being cached.
 #[tokio::test]
 async fn open_files_do_not_take_all_memory_for_pending_data() {
-    // Less than the bytes after which the server is queried; together more than the bound on pending
-    // data.
+    // Less than the bytes after which the server is queried; together more than the bound on
+    // pending data.
     const PART: u32 = 4000 << 10;
     const OPEN: usize = 36;
     const PIECE: u32 = 50 << 10;

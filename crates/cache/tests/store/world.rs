@@ -116,12 +116,12 @@ pub(crate) fn listing(number: u64, files: u64, version: u64) -> Listing {
     let entries: Vec<_> = entries
         .map(|file| DirEntry { name: name(file), attr: Some(attr(file, version)) })
         .collect();
-    Listing { attr: None, entries: Arc::from(entries), seen_at: Timestamp::from_secs(5) }
+    Listing { entries: Arc::from(entries), seen_at: Timestamp::from_secs(5) }
 }
 
 pub(crate) fn link_of(number: u64) -> KnownLink {
     let target = format!("target of {number}").into_bytes();
-    KnownLink { attr: None, target: target.into(), seen_at: Timestamp::from_secs(6) }
+    KnownLink { target: target.into(), seen_at: Timestamp::from_secs(6) }
 }
 
 /// Puts a file's content into the store, in pieces of `piece` bytes; returns the result of

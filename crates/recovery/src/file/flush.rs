@@ -8,7 +8,8 @@
 //!
 //! - A handle is marked before its close is sent. A call that finds the mark reopens the file
 //!   first. A call that was too early gets `EBADF` from the inner remote, which sends nothing through
-//!   a closed handle. It is repeated through the new handle; a change is replayed as after a loss.
+//!   a closed handle. It is repeated through the new handle. A change begins again; if a newer one
+//!   has begun since, it is replayed in its place, as after a loss.
 //! - A file without a name cannot be reopened, so a flush does not close it. Before this mount
 //!   removes or replaces a name, the closed handles of its file are reopened, and no flush closes
 //!   them until the request has ended.
@@ -72,18 +73,15 @@ impl Handle {
         Ok(inner.map(|inner| inner.closed = true).is_some())
     }
 
-    /// The file was reopened for this handle. Returns `fh` if it is not needed.
-    pub(crate) fn set_reopened(&self, fh: Fh) -> Option<Fh> {
+    /// The file was reopened for this handle, by requests that were sent in this epoch. `false` if
+    /// `fh` may not be used: the file was lost in the meantime, and is reopened for all its handles.
+    pub(crate) fn set_reopened(&self, fh: Fh, epoch: u64) -> bool {
         let mut state = self.file.lock();
-        let epoch = state.epoch;
-        match state.inner_handles.get_mut(&self.number) {
-            Some(inner) if inner.closed => {
-                (inner.fh, inner.epoch, inner.closed) = (fh, epoch, false);
-                None
-            }
-            // The handle was lost and reopened in the meantime.
-            _ => Some(fh),
+        if state.epoch != epoch || !state.is_closed_by_flush(self.number) {
+            return false;
         }
+        let inner = state.inner_handles.get_mut(&self.number);
+        inner.map(|inner| (inner.fh, inner.closed) = (fh, false)).is_some()
     }
 }
 
@@ -177,5 +175,6 @@ pub(crate) struct Removal(Arc<OpenFile>);
 impl Drop for Removal {
     fn drop(&mut self) {
         self.0.lock().removals -= 1;
+        self.0.attempt_ended.notify_waiters();
     }
 }

@@ -3,7 +3,8 @@
 //! All handles of a file share one [`OpenFile`], even if their opens overlap: a change through one
 //! of them must be expected of the others after a loss. SFTP has no inode numbers, so attributes
 //! decide. If they are not the expected ones, another client has changed or replaced the file: then
-//! an fstat of both handles decides.
+//! an fstat of both handles decides. For that, a file whose handles are lost or closed by a flush is
+//! reopened first.
 
 use std::sync::Arc;
 
@@ -50,7 +51,7 @@ impl OpenFile {
     /// of both handles decides.
     pub(super) async fn is_same_file(
         &self,
-        core: &Core,
+        core: &Arc<Core>,
         opened: &Opened,
         snapshot: Option<OpenSnapshot>,
     ) -> bool {
@@ -75,9 +76,31 @@ impl OpenFile {
                 return true;
             }
         }
-        // If the handles cannot be compared, attributes observed between two changes of this mount
-        // are accepted: a later loss compares them again.
-        self.compare_handles(core, opened.fh).await.unwrap_or(!is_unchanged)
+        match self.compare_handles(core, opened.fh).await {
+            Some(is_same) => is_same,
+            // Attributes observed between two changes of this mount are accepted: a later loss
+            // compares them again.
+            None if !is_unchanged => true,
+            None => Box::pin(self.compare_reopened(core, opened)).await,
+        }
+    }
+
+    /// As [`OpenFile::compare_handles`], after reopening the file if necessary. `false` if it is no
+    /// longer the file that was open.
+    async fn compare_reopened(&self, core: &Arc<Core>, opened: &Opened) -> bool {
+        let handle = {
+            let state = self.lock();
+            let own = state.inner_handles.values().filter(|inner| inner.refused.is_none());
+            own.filter_map(|inner| inner.handle.upgrade()).next()
+        };
+        let Some(handle) = handle else { return false };
+        match core.fstat_unqueued(&handle).await {
+            Ok(own) => self
+                .compare_handles(core, opened.fh)
+                .await
+                .unwrap_or(opened.attr.is_between(&own, &own)),
+            Err(_) => false,
+        }
     }
 
     /// Whether `fh` shows the same file as one of its own handles: its size and mtime lie between

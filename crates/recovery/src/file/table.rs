@@ -15,6 +15,7 @@ use crate::Core;
 use crate::change::PendingChange;
 use crate::change_log::Change;
 use crate::expected_attrs::ExpectedAttrs;
+use crate::reopen;
 
 /// Number of paths at which dead entries are first swept.
 const FIRST_SWEEP: usize = 64;
@@ -38,6 +39,7 @@ pub(crate) struct OpenFiles {
 /// The state of a file when an open of its path was about to be sent.
 pub(crate) struct PendingOpen {
     file: Arc<OpenFile>,
+    epoch: u64,
     /// `None` if no open of the file had been answered.
     expected: Option<ExpectedAttrs>,
     /// The number of the next change at that time, if no change was in flight.
@@ -106,12 +108,12 @@ impl OpenFiles {
             ),
             false => None,
         };
-        let (next, has_attrs) = {
+        let (next, epoch, has_attrs) = {
             let state = file.lock();
-            (state.next_if_idle(u64::from(truncation.is_some())), state.has_attrs)
+            (state.next_if_idle(u64::from(truncation.is_some())), state.epoch, state.has_attrs)
         };
         let expected = has_attrs.then(|| file.expected());
-        Ok(PendingOpen { file, expected, next, truncation })
+        Ok(PendingOpen { file, epoch, expected, next, truncation })
     }
 
     /// The file at `path`, added to the table if there is none.
@@ -146,18 +148,25 @@ impl OpenFiles {
         // Closed if the caller is cancelled.
         let guard = OpenGuard::new(&*core.inner, opened.fh);
         if flags.access.writes() {
-            // Requests the verifier early, so that it is probably known when the first write is
-            // acknowledged.
-            let _ = core.write_verifier.current(core);
+            // Early, so that it is probably known when the first write is acknowledged.
+            core.write_verifier.request(core);
         }
+        // The file may be lost since, and then this handle is as well.
+        let (pending_file, epoch_before) = (pending.file.clone(), pending.epoch);
         let file = self.file_of(core, path, flags, opened, pending).await;
+        let epoch = match Arc::ptr_eq(&file, &pending_file) {
+            true => epoch_before,
+            false => file.lock().epoch,
+        };
+        if reopen::check_unstable(core, &file, path).await.is_err() {
+            file.mark_lost(epoch);
+        }
         let mut table = self.table.lock();
         let number = table.next;
         table.next += 1;
         let handle = Arc::new(Handle::new(number, file, flags, self.inner.clone()));
         {
             let mut state = handle.file.lock();
-            let epoch = state.epoch;
             let weak = Arc::downgrade(&handle);
             let inner =
                 InnerHandle { handle: weak, fh: guard.take(), epoch, closed: false, refused: None };
@@ -176,11 +185,13 @@ impl OpenFiles {
         opened: &Opened,
         pending: PendingOpen,
     ) -> Arc<OpenFile> {
-        let PendingOpen { file, expected, next, truncation } = pending;
+        let PendingOpen { file, expected, next, truncation, .. } = pending;
         let was_truncated = truncation.is_some();
         if let Some(truncation) = truncation {
             truncation.happened(core);
         }
+        // A file that was known before it was created is another one, which has lost its name.
+        let is_new = matches!(flags.create, Create::Exclusive(_)) && expected.is_some();
         let old_path = file.lock().path.clone();
         let has_same_path = old_path.as_ref() == Some(path);
         let moved = old_path.filter(|_| !has_same_path);
@@ -189,7 +200,10 @@ impl OpenFiles {
         let is_followed =
             moved.is_some() && (flags.create == Create::Never || file.lock().has_attrs);
         let snapshot = OpenSnapshot { expected, next, was_truncated };
-        if (has_same_path || is_followed) && file.is_same_file(core, opened, Some(snapshot)).await {
+        if !is_new
+            && (has_same_path || is_followed)
+            && file.is_same_file(core, opened, Some(snapshot)).await
+        {
             return file;
         }
         if let Some(other) = self.get(path).filter(|other| !Arc::ptr_eq(other, &file))
@@ -200,7 +214,7 @@ impl OpenFiles {
         let mut table = self.table.lock();
         let new = OpenFile::new(path.clone(), self.core.clone());
         new.lock().first_observed(&opened.attr, true);
-        new.lock().pending_path = moved;
+        new.lock().pending_path = moved.filter(|_| !is_new);
         let replaced = table.by_path.get(path).and_then(Weak::upgrade);
         table.insert(path, &new);
         drop(table);

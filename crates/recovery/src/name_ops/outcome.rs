@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use base::{Attr, AttrChange, DirGuard, Errno, FileKind, OpenFlags, OpenGuard, RemotePath, Result};
+use base::{Attr, DirGuard, Errno, FileKind, OpenFlags, OpenGuard, RemotePath, Result};
 
 use super::{CreateOutcome, InDoubt, Outcome};
 use crate::Core;
 use crate::name_history::{NameState, Seq};
+use crate::reopen::{needed_perm, set_perm};
 use crate::server_clock::about_equal;
 
 /// The permission bits that are compared. A new entry may inherit other bits from its directory.
@@ -116,8 +117,7 @@ impl Core {
         if let Some(perm) = missing_bits(perm, attr.perm) {
             // The bits that the server's umask has removed. The interrupted mkdir would have set
             // them.
-            let change = AttrChange { perm: Some(perm), ..AttrChange::default() };
-            self.inner.setattr(path, change).await?;
+            self.inner.setattr(path, set_perm(perm)).await?;
         }
         Ok(Outcome::Done)
     }
@@ -231,6 +231,8 @@ impl Core {
                 _ => Outcome::Unknown("the new name is not the file that had the old one"),
             },
             (Some(old), _) => match matches_before(before_from, Some(old)) {
+                // Another file that looks the same has taken the old name.
+                Some(true) if is_moved && to_changed == Some(true) => Outcome::Done,
                 Some(true) => Outcome::NotDone,
                 _ if is_moved => Outcome::Done,
                 None if to_changed != Some(true) => Outcome::NotDone,
@@ -240,34 +242,45 @@ impl Core {
         })
     }
 
-    pub(super) async fn create_outcome(
+    pub(crate) async fn create_outcome(
         self: &Arc<Core>,
         path: &RemotePath,
         flags: OpenFlags,
         perm: u32,
         in_doubt: InDoubt,
     ) -> Result<CreateOutcome> {
-        let Some(attr) = self.lstat_if_present(path).await? else {
+        let Some(mut attr) = self.lstat_if_present(path).await? else {
             return Ok(CreateOutcome::Absent);
         };
+        // The requested mode may refuse the open. Then these bits are added for the time of the
+        // open; an interrupted attempt may have added them already.
+        let added = needed_perm(flags.access) & !perm;
         let is_ours = !self.existed(path, in_doubt.seq)
             && attr.kind == FileKind::Regular
             && attr.size == 0
-            && attr.perm & COMPARED_PERM & !perm == 0
+            && attr.perm & COMPARED_PERM & !(perm | added) == 0
             && self.created_during(path, &attr, in_doubt).await?;
         if !is_ours {
             return Ok(CreateOutcome::Exists);
         }
         let existing = OpenFlags { append: flags.append, ..OpenFlags::existing(flags.access) };
-        let mut opened = match self.inner.open(path, existing).await {
+        let opened = match self.inner.open(path, existing).await {
+            Err(Errno::EACCES) if added != 0 => {
+                attr.perm |= added;
+                self.inner.setattr(path, set_perm(attr.perm)).await?;
+                self.inner.open(path, existing).await
+            }
+            opened => opened,
+        };
+        let mut opened = match opened {
             Err(Errno::ENOENT) => return Ok(CreateOutcome::Absent),
             opened => opened?,
         };
         let guard = OpenGuard::new(&*self.inner, opened.fh);
-        if let Some(perm) = missing_bits(perm, attr.perm) {
-            let change = AttrChange { perm: Some(perm), ..AttrChange::default() };
-            self.inner.fsetattr(guard.fh(), change).await?;
-            opened.attr.perm = perm;
+        let wanted = attr.perm & !added | perm & COMPARED_PERM;
+        if wanted != attr.perm {
+            self.inner.fsetattr(guard.fh(), set_perm(wanted)).await?;
+            opened.attr.perm = wanted;
         }
         opened.fh = guard.take();
         Ok(CreateOutcome::Opened(opened))

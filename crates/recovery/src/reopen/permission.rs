@@ -12,12 +12,13 @@ use crate::Core;
 use crate::connection::is_loss;
 use crate::file::OpenFile;
 
-fn perm(perm: u32) -> AttrChange {
+/// A change of the permission bits.
+pub(crate) fn set_perm(perm: u32) -> AttrChange {
     AttrChange { perm: Some(perm), ..AttrChange::default() }
 }
 
 /// The permission bits that the owner needs for this access.
-fn needed_perm(access: Access) -> u32 {
+pub(crate) fn needed_perm(access: Access) -> u32 {
     match access {
         Access::Read => 0o400,
         Access::Write => 0o200,
@@ -42,7 +43,7 @@ pub(super) async fn open(
         // Another file has taken the name in the meantime; the caller detects that as well.
         return Ok(Opened { fh: guard.take(), ..opened });
     }
-    core.inner.fsetattr(guard.fh(), perm(before)).await?;
+    core.inner.fsetattr(guard.fh(), set_perm(before)).await?;
     file.note_mode_restored(before);
     let attr = base::Attr { perm: before, ..opened.attr };
     Ok(Opened { fh: guard.take(), attr })
@@ -61,8 +62,8 @@ async fn open_with_added_mode(
     if more == attr.perm || !before.or(file.expected()).matches(&attr) {
         return Err(Errno::EACCES);
     }
-    file.note_mode_added(attr.perm, &perm(more));
-    match core.inner.setattr(path, perm(more)).await {
+    file.note_mode_added(attr.perm, &set_perm(more));
+    match core.inner.setattr(path, set_perm(more)).await {
         // The login is not the owner.
         Err(Errno::EPERM | Errno::EACCES) => {
             file.note_mode_restored(attr.perm);
@@ -71,7 +72,7 @@ async fn open_with_added_mode(
         Err(errno) => Err(errno),
         Ok(()) => match core.inner.open(path, flags).await {
             Err(errno) if !is_loss(errno) => {
-                if core.inner.setattr(path, perm(attr.perm)).await.is_ok() {
+                if core.inner.setattr(path, set_perm(attr.perm)).await.is_ok() {
                     file.note_mode_restored(attr.perm);
                 }
                 Err(errno)
@@ -94,6 +95,6 @@ impl OpenFile {
     fn note_mode_restored(&self, before: u32) {
         let mut state = self.lock();
         state.mode_to_restore = None;
-        state.expected.set(&perm(before), &|_| false);
+        state.expected.set(&set_perm(before), &|_| false);
     }
 }

@@ -8,7 +8,7 @@ use super::join_all;
 use crate::Core;
 use crate::change_log::Covered;
 use crate::connection::is_loss;
-use crate::file::OpenFile;
+use crate::file::{OpenFile, Phase};
 use crate::unstable::{Digest, Extent};
 
 /// Reads in flight at once.
@@ -17,6 +17,8 @@ const MAX_IN_FLIGHT: usize = 16;
 /// Compares the unstable writes with the file, if the server may have lost them. The next write or
 /// fsync of the file reports a loss. An error means that this could not be checked.
 pub(super) async fn check(core: &Arc<Core>, file: &OpenFile, path: &RemotePath) -> Result<()> {
+    // For the writes from now on.
+    core.write_verifier.request(core);
     let old_verifier = {
         let mut state = file.lock();
         if state.unstable.is_empty() {
@@ -39,14 +41,19 @@ pub(super) async fn check(core: &Arc<Core>, file: &OpenFile, path: &RemotePath) 
         // restart.
         None => old_verifier.is_none(),
     };
-    if !is_intact {
+    let is_lost = {
+        let mut state = file.lock();
+        state.write_verifier = new_verifier;
+        // Another check may have found the loss since.
+        let is_lost = !is_intact && !state.unstable.is_empty();
+        if is_lost {
+            state.unstable.clear();
+            state.deferred_error = Some(Errno::EIO);
+        }
+        is_lost
+    };
+    if is_lost {
         file.warn(core, "the server restarted and lost data that was written but not synced");
-    }
-    let mut state = file.lock();
-    state.write_verifier = new_verifier;
-    if !is_intact {
-        state.unstable.clear();
-        state.deferred_error = Some(Errno::EIO);
     }
     Ok(())
 }
@@ -57,7 +64,7 @@ async fn is_intact_on_server(
     file: &OpenFile,
     path: &RemotePath,
 ) -> Result<Option<bool>> {
-    let extents = {
+    let (extents, next) = {
         let state = file.lock();
         let Some(mut extents) = state.unstable.extents() else { return Ok(None) };
         let covered =
@@ -67,7 +74,7 @@ async fn is_intact_on_server(
         }
         // The other extents will be replayed.
         extents.retain(|extent| covered(extent) == Covered::Not);
-        extents
+        (extents, state.log.next())
     };
     let inner = &*core.inner;
     let opened = match inner.open(path, OpenFlags::existing(Access::Read)).await {
@@ -79,7 +86,10 @@ async fn is_intact_on_server(
     let guard = OpenGuard::new(inner, opened.fh);
     for extent in extents {
         if digest(core, &guard, &extent).await? != Some(extent.digest) {
-            return Ok(Some(false));
+            let state = file.lock();
+            // Through handles that are not lost, the file may be changed in the meantime.
+            let may_be_overwritten = state.phase == Phase::Open && state.log.next() != next;
+            return Ok((!may_be_overwritten).then_some(false));
         }
     }
     Ok(Some(true))

@@ -569,6 +569,60 @@ async fn a_file_is_found_while_its_rename_is_in_flight() {
     }
 }
 
+/// L4: a file is replaced or removed while its connection is lost. Its writes are never replayed
+/// into the file that has its name then, also if that cannot be distinguished by its attributes.
+#[tokio::test(start_paused = true)]
+async fn a_write_is_not_replayed_into_the_file_that_has_taken_the_name() {
+    for (call, from) in [(Call::Rename, "g"), (Call::Rename, "f"), (Call::Unlink, "f")] {
+        let stage = Stage::new();
+        let recovering = &stage.recovering;
+        let fh = stage.create("f").await;
+        stage.put(fh, 0, "old!").await.unwrap();
+        stage.server().put_file("g", "other");
+        for name in ["f", "g", "moved"] {
+            let _ = recovering.lstat(&path(name)).await;
+        }
+        let lost = stage.faulty.hold(Call::Write, 1);
+        stage.faulty.fail(Call::Write, 1, Errno::EHOSTDOWN);
+        let mut write = recovering.write(fh, 0, Bytes::from_static(b"newer"));
+        assert!(poll_once(&mut write).is_pending());
+        // The request is executed, its reply is lost, and its outcome is not checked yet.
+        stage.faulty.fail_after(call, 1, Errno::EHOSTDOWN);
+        let gate = stage.faulty.hold(Call::Lstat, 1);
+        let (one, other) = (path(from), path(if from == "g" { "f" } else { "moved" }));
+        let mut change: Started<'_, base::Result<()>> = match call {
+            Call::Rename => recovering.rename(&one, &other, RenameMode::Replace),
+            _ => recovering.unlink(&one),
+        };
+        assert!(poll_once(&mut change).is_pending());
+        if from == "f" {
+            stage.server().put_file("f", "other");
+        }
+        let (written, changed, ()) = tokio::join!(write, change, async {
+            lost.release();
+            others_run().await;
+            gate.release();
+        });
+        assert_eq!(changed, Ok(()), "{call:?} {from}");
+        match (call, from) {
+            (Call::Rename, "f") => {
+                assert_eq!(written, Ok(()));
+                assert_eq!(
+                    (stage.content("f"), stage.content("moved")),
+                    ("other".into(), "newer".into())
+                );
+            }
+            (Call::Rename, _) => {
+                assert_eq!((written, stage.content("f")), (Err(Errno::ESTALE), "other".into()));
+            }
+            // The file that another client has created looks like the one to be removed.
+            _ => assert!(written.is_err() && !stage.server().exists("f"), "{written:?}"),
+        }
+        recovering.close(fh);
+        stage.nothing_leaked().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_file_without_a_name_is_stale_only_after_a_loss() {
     let stage = Stage::new();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use base::{Access, Create, Errno, OpenFlags, Remote, RenameMode};
 use bytes::Bytes;
 use testkit::{Call, path};
+use tokio::time::Instant;
 
 use super::stage::{Stage, Started, appending, making, others_run, poll_once};
 
@@ -102,6 +103,59 @@ async fn a_close_in_flight_does_not_block_others() {
     assert_eq!(flush.await, Ok(()));
     assert_eq!(stage.content("f"), "CONTENT");
     stage.recovering.close(fh);
+    stage.nothing_leaked().await;
+}
+
+/// A write that begins just before the close is refused by the inner remote. Only its own handle is
+/// reopened: the others are not compared with a file that another client writes to.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_a_close_overtakes_does_not_affect_other_handles() {
+    for is_changed in [false, true] {
+        let stage = Stage::new();
+        let fh = stage.create("f").await;
+        let other = stage.create("f").await;
+        stage.put(fh, 0, "content").await.unwrap();
+        let gate = stage.faulty.hold(Call::Write, 1);
+        stage.faulty.fail(Call::Write, 1, Errno::EBADF);
+        let mut write = stage.recovering.write(fh, 0, Bytes::from_static(b"C"));
+        let mut flush = stage.recovering.flush(fh);
+        assert!(poll_once(&mut write).is_pending() && poll_once(&mut flush).is_pending());
+        if is_changed {
+            stage.server().put_file("f", "another content");
+        }
+        stage.faulty.reset_calls();
+        gate.release();
+        let (written, flushed) = tokio::join!(write, flush);
+        assert_eq!(flushed, Ok(()));
+        let expected = if is_changed { Err(Errno::ESTALE) } else { Ok(()) };
+        assert_eq!((written, stage.faulty.calls(Call::Open)), (expected, 1), "{is_changed}");
+        let content = if is_changed { "another content" } else { "Content" };
+        assert_eq!(stage.read(other).await.unwrap(), content.as_bytes(), "{is_changed}");
+        stage.recovering.close(fh);
+        stage.recovering.close(other);
+        stage.nothing_leaked().await;
+    }
+}
+
+/// The same for a copy between two files.
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_a_close_overtakes_does_not_affect_other_handles() {
+    let stage = Stage::new();
+    let (from, to) = (stage.create("from").await, stage.create("to").await);
+    let other = stage.create("to").await;
+    stage.put(from, 0, "content").await.unwrap();
+    let gate = stage.faulty.hold(Call::Copy, 1);
+    stage.faulty.fail(Call::Copy, 1, Errno::EBADF);
+    let mut copy = stage.recovering.copy(from, 0, to, 0, 7);
+    let mut flush = stage.recovering.flush(from);
+    assert!(poll_once(&mut copy).is_pending() && poll_once(&mut flush).is_pending());
+    stage.faulty.reset_calls();
+    gate.release();
+    assert_eq!(tokio::join!(copy, flush), (Ok(7), Ok(())));
+    assert_eq!((stage.content("to").as_str(), stage.faulty.calls(Call::Open)), ("content", 1));
+    for fh in [from, to, other] {
+        stage.recovering.close(fh);
+    }
     stage.nothing_leaked().await;
 }
 
@@ -251,6 +305,36 @@ async fn a_loss_reopens_a_flushed_file() {
         stage.recovering.close(fh);
         stage.nothing_leaked().await;
     }
+}
+
+/// The handle that was opened before the loss is as lost as the others: the append is not sent
+/// through it, so its outcome is never in doubt.
+#[tokio::test(start_paused = true)]
+async fn a_handle_from_before_a_loss_is_not_used_after_it() {
+    let stage = Stage::new();
+    let fh = flushed(&stage, appending()).await;
+    let other = stage.open("f", OpenFlags::existing(Access::Read)).await;
+    let lost = stage.faulty.hold(Call::Read, 1);
+    stage.faulty.fail(Call::Read, 1, Errno::ESTALE);
+    let mut read = stage.recovering.read(other, 0, 100);
+    assert!(poll_once(&mut read).is_pending());
+    let gate = stage.faulty.hold_answer(Call::Open, 1);
+    let mut append = stage.recovering.write(fh, 0, Bytes::from_static(b"C"));
+    assert!(poll_once(&mut append).is_pending());
+    gate.arrived().await;
+    lost.release();
+    assert!(poll_once(&mut read).is_pending(), "the loss is noticed");
+    gate.release();
+    assert!(poll_once(&mut append).is_pending());
+    stage.faulty.restore_without_handles(Errno::ESTALE);
+    let began = Instant::now();
+    assert_eq!(append.await, Ok(()));
+    assert_eq!(began.elapsed(), Duration::ZERO, "nothing is in doubt");
+    read.await.unwrap();
+    assert_eq!(stage.content("f"), "contentC");
+    stage.recovering.close(fh);
+    stage.recovering.close(other);
+    stage.nothing_leaked().await;
 }
 
 /// Writes without a reply are replayed through the reopened file.

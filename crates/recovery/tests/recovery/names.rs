@@ -66,6 +66,54 @@ async fn a_file_created_by_another_client_is_eexist() {
     stage.nothing_leaked().await;
 }
 
+/// L2: a new file whose mode does not permit its own creator to open it again.
+#[tokio::test(start_paused = true)]
+async fn a_created_read_only_file_is_opened_after_a_lost_reply() {
+    for create in [Create::Exclusive(0o444), Create::IfAbsent(0o444)] {
+        // No other request is lost, or one request of the recovery, or its reply.
+        for fault in 0..9 {
+            let stage = Stage::new();
+            with_clock(&stage).await;
+            stage.faulty.fail_after(Call::Open, 1, Errno::EHOSTDOWN);
+            // The server refuses to open the file while it has this mode.
+            let refused = match create {
+                Create::Exclusive(_) => vec![2],
+                _ => vec![2, 3],
+            };
+            for nth in &refused {
+                stage.faulty.fail(Call::Open, *nth, Errno::EACCES);
+            }
+            let open = refused.len() as u64 + 2;
+            let faults =
+                [(Call::Lstat, 1), (Call::Setattr, 1), (Call::Open, open), (Call::Fsetattr, 1)];
+            match (faults.get(fault / 2), fault % 2) {
+                (None, _) => {}
+                (Some((call, nth)), 0) => stage.faulty.fail(*call, *nth, Errno::EHOSTDOWN),
+                (Some((call, nth)), _) => stage.faulty.fail_after(*call, *nth, Errno::EHOSTDOWN),
+            }
+            let flags = OpenFlags { create, ..making() };
+            let fh = stage.open("f", flags).await;
+            assert_eq!(stage.faulty.not_reached(), 0, "{create:?} {fault}");
+            stage.put(fh, 0, "content").await.unwrap();
+            assert_eq!(stage.content("f"), "content");
+            assert_eq!(stage.server().attr("f").perm, 0o444, "{create:?} {fault}");
+            stage.recovering.close(fh);
+            stage.nothing_leaked().await;
+        }
+    }
+    // A file of another client stays as it is.
+    let stage = Stage::new();
+    with_clock(&stage).await;
+    stage.server().put_file("f", "theirs");
+    stage.server().set_perm("f", 0o444);
+    stage.faulty.fail(Call::Open, 1, Errno::EHOSTDOWN);
+    stage.faulty.fail(Call::Open, 2, Errno::EACCES);
+    let flags = OpenFlags { create: Create::IfAbsent(0o444), ..making() };
+    let opened = stage.recovering.open(&path("f"), flags).await;
+    assert_eq!(opened.unwrap_err(), Errno::EACCES);
+    assert_eq!(stage.server().attr("f").perm, 0o444);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_entry_that_replaced_a_removed_name_is_not_removed() {
     for clock in [true, false] {

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use base::{Access, AttrChange, Errno, OpenFlags, Remote, RenameMode};
+use base::{Access, AttrChange, Create, Errno, OpenFlags, Remote, RenameMode};
 use testkit::{Call, path};
 
 use super::stage::{Stage, Started, appending, making, others_run, poll_once};
@@ -129,6 +129,53 @@ async fn an_open_that_races_a_rename_is_found_by_the_new_name() {
     assert_eq!(stage.read(fh).await.unwrap(), b"content");
 }
 
+/// A file is created by a name whose former file is being renamed, and the replies arrive in either
+/// order. After a loss, each handle is that of its own file.
+#[tokio::test(start_paused = true)]
+async fn a_file_created_by_a_name_that_is_being_renamed_is_another_file() {
+    for (content, renamed_first) in [("", false), ("", true), ("content", false), ("content", true)]
+    {
+        let stage = Stage::new();
+        let recovering = &stage.recovering;
+        let old = stage.create("a").await;
+        stage.put(old, 0, content).await.unwrap();
+        let (one, other) = (path("a"), path("b"));
+        let gate = stage.faulty.hold_answer(Call::Rename, 1);
+        let opened = stage.faulty.hold_answer(Call::Open, 1);
+        let flags = OpenFlags { create: Create::Exclusive(0o644), ..making() };
+        let (renamed, new, ()) = tokio::join!(
+            recovering.rename(&one, &other, RenameMode::Replace),
+            async {
+                gate.arrived().await;
+                recovering.open(&one, flags).await
+            },
+            async {
+                gate.arrived().await;
+                opened.arrived().await;
+                let gates = if renamed_first { [&gate, &opened] } else { [&opened, &gate] };
+                for gate in gates {
+                    gate.release();
+                    others_run().await;
+                }
+            }
+        );
+        renamed.unwrap();
+        let new = new.unwrap().fh;
+        for lost in [true, false] {
+            if lost {
+                stage.blink();
+            }
+            stage.put(old, 0, "the old one").await.unwrap();
+            stage.put(new, 0, "the new one").await.unwrap();
+            assert_eq!(stage.content("a"), "the new one", "{content:?}");
+            assert_eq!(stage.content("b"), "the old one", "{content:?}");
+        }
+        recovering.close(old);
+        recovering.close(new);
+        stage.nothing_leaked().await;
+    }
+}
+
 /// Another client has written to the file; a second open observes that, and both handles stay
 /// usable.
 #[tokio::test(start_paused = true)]
@@ -148,6 +195,39 @@ async fn a_change_by_others_observed_by_a_second_open_is_the_same_file() {
         stage.blink();
         let written = format!("ours{}", &content[4..]);
         assert_eq!(stage.read(one).await.unwrap(), written.as_bytes());
+    }
+}
+
+/// Another client has appended to the file while no handle of it is open at the server. A later open
+/// observes that, and the earlier descriptor stays valid.
+#[tokio::test(start_paused = true)]
+async fn a_later_open_of_a_grown_file_keeps_the_earlier_descriptor() {
+    let content: String = (0..100).map(|number| format!("line {number}\n")).collect();
+    for flushes in [false, true] {
+        let stage = Stage::new();
+        stage.server().put_file("f", content.as_str());
+        let flags = if flushes { appending() } else { OpenFlags::existing(Access::Read) };
+        let fh = stage.open("f", flags).await;
+        if flushes {
+            stage.recovering.flush(fh).await.unwrap();
+        } else {
+            stage.read(fh).await.unwrap();
+            stage.blink();
+        }
+        let grown = content.clone() + "and more";
+        stage.server().put_file("f", grown.as_str());
+        let later = stage.open("f", OpenFlags::existing(Access::Read)).await;
+        match flushes {
+            true => stage.put(fh, 0, "!").await.unwrap(),
+            false => assert_eq!(stage.read(fh).await.unwrap(), grown.as_bytes()),
+        }
+        // Both know the file.
+        stage.blink();
+        let expected = if flushes { grown + "!" } else { grown };
+        assert_eq!(stage.read(later).await.unwrap(), expected.as_bytes(), "{flushes}");
+        stage.recovering.close(fh);
+        stage.recovering.close(later);
+        stage.nothing_leaked().await;
     }
 }
 

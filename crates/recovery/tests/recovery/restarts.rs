@@ -2,7 +2,7 @@
 
 use base::{AttrChange, Errno, Remote};
 use bytes::Bytes;
-use testkit::Call;
+use testkit::{Call, path};
 
 use super::stage::{Stage, making, others_run, poll_once};
 
@@ -59,6 +59,70 @@ async fn data_lost_by_a_restart_is_reported_by_the_next_write() {
     stage.put(fh, 10, "abcdefghij!").await.unwrap();
     stage.recovering.fsync(fh).await.unwrap();
     assert_eq!(stage.content("f"), "0123456789abcdefghij!");
+}
+
+/// A4: the machine crashes while no handle of the file shows that: a flush has closed it, or the
+/// handle is not used before another one is opened.
+#[tokio::test(start_paused = true)]
+async fn data_lost_by_an_unnoticed_restart_is_reported() {
+    for (flushes, writes) in [(true, false), (true, true), (false, false), (false, true)] {
+        let stage = Stage::new();
+        let fh = written(&stage).await;
+        if flushes {
+            stage.recovering.flush(fh).await.unwrap();
+        }
+        restarted(&stage, "0123456789\0\0\0\0\0\0\0\0\0\0");
+        let used = if flushes { fh } else { stage.create("f").await };
+        let reported = match writes {
+            true => stage.put(used, 0, "0").await,
+            false => stage.recovering.fsync(used).await,
+        };
+        assert_eq!(reported, Err(Errno::EIO), "flushes: {flushes}, writes: {writes}");
+        // Reported once.
+        stage.put(used, 10, "abcdefghij").await.unwrap();
+        stage.recovering.fsync(used).await.unwrap();
+        for fh in [fh, used] {
+            stage.recovering.close(fh);
+        }
+        stage.nothing_leaked().await;
+    }
+}
+
+/// The connection is lost once more while the data is compared.
+#[tokio::test(start_paused = true)]
+async fn a_comparison_that_is_interrupted_is_repeated() {
+    let stage = Stage::new();
+    let fh = written(&stage).await;
+    stage.recovering.flush(fh).await.unwrap();
+    restarted(&stage, "0123456789\0\0\0\0\0\0\0\0\0\0");
+    stage.faulty.fail(Call::Read, 1, Errno::ESTALE);
+    assert_eq!(stage.recovering.fsync(fh).await, Err(Errno::EIO));
+    assert_eq!(stage.faulty.not_reached(), 0);
+    stage.recovering.close(fh);
+    stage.nothing_leaked().await;
+}
+
+/// The machine was restarted while no file was open. Data written since is not lost with a mere
+/// connection.
+#[tokio::test(start_paused = true)]
+async fn a_restart_before_an_open_is_no_loss() {
+    for flushes in [false, true] {
+        let stage = Stage::new();
+        let fh = written(&stage).await;
+        stage.recovering.close(fh);
+        restarted(&stage, "");
+        let fh = stage.create("new").await;
+        // These writes overlap, so they cannot be compared.
+        stage.put(fh, 0, "0123456789").await.unwrap();
+        stage.put(fh, 5, "ab").await.unwrap();
+        if flushes {
+            stage.recovering.flush(fh).await.unwrap();
+        } else {
+            stage.blink();
+        }
+        stage.recovering.fsync(fh).await.unwrap();
+        stage.put(fh, 0, "x").await.unwrap();
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,6 +240,28 @@ async fn a_gateway_that_was_only_disconnected_has_lost_nothing() {
         stage.blink();
         let expected = if runs_on { Ok(()) } else { Err(Errno::EIO) };
         assert_eq!(stage.recovering.fsync(fh).await, expected, "runs on: {runs_on}");
+        stage.recovering.close(fh);
+        stage.nothing_leaked().await;
+    }
+}
+
+/// A4: the gateway's machine crashes while a flush has closed the file.
+#[tokio::test(start_paused = true)]
+async fn data_lost_by_a_restarted_gateway_is_reported_for_a_flushed_file() {
+    for is_noticed in [true, false] {
+        let stage = Stage::pool();
+        let fh = stage.create("f").await;
+        others_run().await;
+        stage.put(fh, 0, "content").await.unwrap();
+        stage.recovering.flush(fh).await.unwrap();
+        stage.faulty.cut();
+        if is_noticed {
+            stage.recovering.lstat(&path("")).await.unwrap();
+        }
+        stage.server().put_file("f", "\0\0\0\0\0\0\0");
+        stage.faulty.set_write_verifier("another");
+        stage.faulty.restore_without_handles(Errno::ESTALE);
+        assert_eq!(stage.recovering.fsync(fh).await, Err(Errno::EIO), "noticed: {is_noticed}");
         stage.recovering.close(fh);
         stage.nothing_leaked().await;
     }

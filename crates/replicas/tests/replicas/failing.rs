@@ -264,6 +264,47 @@ async fn a_gateway_restarted_without_unsynced_writes_has_lost_nothing() {
     it.pool.close(again);
 }
 
+/// Unsynced writes may be lost with the gateway, also when no handle of their file is open: the
+/// caller has closed it and may open it again to sync it, or was told that the handle was lost.
+#[tokio::test(start_paused = true)]
+async fn unsynced_writes_of_a_closed_handle_come_into_doubt() {
+    for (closed, is_noticed) in
+        [("finished", true), ("finished", false), ("lost", true), ("lost", false)]
+    {
+        let it = Faulty::new(Mode::Failover, 2);
+        it.gateways.iter().for_each(|gateway| gateway.set_write_verifier("its first"));
+        let fh = it.create("file").await;
+        let before = it.pool.write_verifier().await.unwrap();
+        it.put(fh, 0, b"first").await;
+        let other = it.create("other").await;
+        it.put(other, 0, b"first").await;
+        match closed {
+            "finished" => it.pool.finish(fh).await.unwrap(),
+            _ => {
+                it.gateways[0].cut();
+                it.gateways[0].restore_without_handles(Errno::ESTALE);
+                assert_eq!(it.pool.fsync(fh).await, Err(Errno::ESTALE));
+                it.pool.close(fh);
+            }
+        }
+        it.pool.close(other);
+        assert_eq!(it.pool.write_verifier().await.unwrap(), before, "{closed}");
+        // The machine is restarted, noticed by a request or by none.
+        it.gateways[0].cut();
+        if is_noticed {
+            it.pool.lstat(&path("")).await.unwrap();
+            it.until(0, is_left_out).await;
+        }
+        it.gateways[0].set_write_verifier("its second");
+        it.gateways[0].restore_without_handles(Errno::ESTALE);
+        it.until(0, |state| !is_left_out(state)).await;
+        let after = it.pool.write_verifier().await.unwrap();
+        assert_ne!(after, before, "{closed}, noticed: {is_noticed}");
+        // Counted once.
+        assert_eq!(it.pool.write_verifier().await.unwrap(), after);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn all_away_is_away_and_ends() {
     let it = Faulty::new(Mode::Balance, 2);

@@ -283,6 +283,47 @@ async fn names_in_a_new_directory_are_requested_from_its_gateway() {
     }
 }
 
+/// A directory is renamed after files far below it were changed. An older size is never shown, nor
+/// is a file denied: a gateway that does not show the new name yet cannot answer.
+#[tokio::test(start_paused = true)]
+async fn changes_below_a_renamed_directory_are_seen() {
+    for (mode, files) in MODES.into_iter().flat_map(|mode| [(mode, 1), (mode, OFTEN)]) {
+        let it = Behind::new(mode);
+        let at = |above: &str, number: usize| format!("{above}/x{number}/file");
+        for number in 0..files {
+            it.server.put_file(&at("d", number), b"old");
+            it.all_see(&["", "d", "new", &at("d", number), &at("new", number)]).await;
+        }
+        for number in 0..files {
+            it.put(&at("d", number), b"newer content").await;
+        }
+        it.pool.rename(&path("d"), &path("new"), RenameMode::Replace).await.unwrap();
+        let sizes = async || {
+            let mut sizes = Vec::new();
+            for number in 0..files {
+                let attr = it.pool.lstat(&path(&at("new", number))).await;
+                sizes.push(attr.map(|attr| attr.size));
+            }
+            sizes
+        };
+        let seen = sizes().await;
+        let has_one_writer = files == 1 || mode == Mode::Failover;
+        assert!(
+            seen.iter().all(|size| match size {
+                Ok(size) => *size == 13,
+                Err(errno) => *errno == Errno::EHOSTDOWN && !has_one_writer,
+            }),
+            "{mode:?}: {seen:?}"
+        );
+        assert!(seen.iter().any(|size| size.is_ok()), "{mode:?}");
+        let old = it.pool.lstat(&path(&at("d", 0))).await;
+        assert!(matches!(old, Err(Errno::ENOENT | Errno::EHOSTDOWN)), "{old:?}");
+        tokio::time::advance(LAG).await;
+        assert_eq!(sizes().await, vec![Ok(13); files], "{mode:?}");
+        assert_eq!(it.content(&at("new", 0)).await, b"newer content", "{mode:?}");
+    }
+}
+
 /// The answer to a change is lost. Another gateway shows the state before the change, or the state
 /// it has cached before the name was created.
 #[tokio::test(start_paused = true)]

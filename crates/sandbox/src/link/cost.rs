@@ -22,7 +22,7 @@ const PINGS: (usize, usize) = (21, 201);
 
 /// Most that is believed. On a busy machine more is measured, but that is the other programs'
 /// cost, and will be different later.
-const BELIEVED: Duration = Duration::from_micros(60);
+pub(super) const BELIEVED: Duration = Duration::from_micros(60);
 
 /// The cost of one way on a link of this round trip. It is measured at that round trip, since a
 /// processor that has slept for longer wakes later.

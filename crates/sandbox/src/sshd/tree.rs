@@ -72,17 +72,28 @@ pub(super) fn kill(list: impl Fn() -> Vec<Process>) {
 
 /// All living processes below `root`, without it.
 pub(super) fn descendants(root: u32) -> Vec<Process> {
-    let mut children: HashMap<i32, Vec<Stat>> = HashMap::new();
-    let all = all_processes().into_iter().flatten().flatten();
-    for stat in all.filter_map(|process| process.stat().ok()) {
-        children.entry(stat.ppid).or_default().push(stat);
+    let root = root.cast_signed();
+    let found = with_descendants(|stat| stat.pid == root).into_iter();
+    found.filter(|stat| stat.pid != root).filter_map(Process::open).collect()
+}
+
+/// The processes that `is_root` selects and their descendants, each once. It reads all of `/proc`,
+/// since the lists of children are incomplete while others end (proc_tid_children(5)).
+pub fn with_descendants(is_root: impl Fn(&Stat) -> bool) -> Vec<Stat> {
+    let mut all: HashMap<i32, Stat> = HashMap::new();
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for process in all_processes().into_iter().flatten().flatten() {
+        let Ok(stat) = process.stat() else { continue };
+        children.entry(stat.ppid).or_default().push(stat.pid);
+        all.insert(stat.pid, stat);
     }
+    let mut open: Vec<i32> = all.values().filter(|stat| is_root(stat)).map(|it| it.pid).collect();
     let mut found = Vec::new();
-    let mut parents = vec![root.cast_signed()];
-    while let Some(parent) = parents.pop() {
-        for stat in children.remove(&parent).unwrap_or_default() {
-            parents.push(stat.pid);
-            found.extend(Process::open(stat));
+    while let Some(pid) = open.pop() {
+        // Removed, so that no process is counted twice.
+        if let Some(stat) = all.remove(&pid) {
+            found.push(stat);
+            open.extend(children.remove(&pid).unwrap_or_default());
         }
     }
     found

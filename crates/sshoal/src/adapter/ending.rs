@@ -65,6 +65,11 @@ impl Ending {
             () = standstill(vfs) => format!("no reply for {} s", PATIENCE.as_secs()),
         };
         let left = Left::of(vfs);
+        if left == Left::default() {
+            // Every write was acknowledged.
+            tracing::warn!("the server's answers to the last closes are not known: {why}");
+            return;
+        }
         // The mount ends once.
         let _ = self.given_up.set(left);
         tracing::error!("gave up {left} that were not written to the server: {why}");
@@ -72,7 +77,7 @@ impl Ending {
 }
 
 /// Acknowledged data that is not on the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Left {
     bytes: u64,
     /// Attribute changes.
@@ -109,7 +114,7 @@ async fn standstill(vfs: &Vfs) {
         if now != left {
             (left, since) = (now, Instant::now());
         }
-        if !is_told && began.elapsed() >= NOTICE_AFTER {
+        if !is_told && left != Left::default() && began.elapsed() >= NOTICE_AFTER {
             is_told = true;
             let limit = PATIENCE.as_secs();
             tracing::warn!(

@@ -162,6 +162,12 @@ impl Show {
         if outcome.owners_refused && self.maps_owners {
             eprintln!("sshoal: note: owners were left, since only root may give files away");
         }
+        if outcome.links_unknown {
+            eprintln!(
+                "sshoal: note: files came over SFTP, which does not report hard links: names of one \
+                 file may be files of their own now"
+            );
+        }
         if outcome.deletions_withheld > 0 {
             let were = many(outcome.deletions_withheld, "entry was", "entries were");
             let why = match outcome.deletions_limited {
@@ -307,6 +313,7 @@ fn summary_json(direction: Direction, copied: &Copied) -> Value {
         "bytes": counts.bytes,
         "bytes_copied": counts.bytes_copied,
         "bytes_resumed": counts.bytes_resumed,
+        "hard_links_unknown": outcome.links_unknown,
         "problems": outcome.problems_total,
         "seconds": outcome.elapsed.as_secs_f64(),
         "limited_by": limit(copied),

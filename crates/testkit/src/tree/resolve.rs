@@ -59,9 +59,9 @@ impl Tree {
             // A component comes from a path or a target split at `/`, so only NUL can be invalid.
             let name = Name::new(&component).map_err(|_| Errno::EINVAL)?;
             let folded = || {
-                let is_same = |other: &[u8]| other.eq_ignore_ascii_case(&component);
-                let folds = self.limits.folds_case;
-                folds.then(|| entries.iter().find(|(other, _)| is_same(other.as_bytes()))).flatten()
+                let key = self.limits.folds?;
+                let folded = key(&component);
+                entries.iter().find(|(other, _)| key(other.as_bytes()) == folded)
             };
             let there = entries.get_key_value(&name).or_else(folded);
             let Some((name, found)) = there.map(|(name, ino)| (name.clone(), *ino)) else {

@@ -40,9 +40,10 @@ pub(crate) async fn hard_link(
             remove_stale(core, step).await;
             Ok(Copied::default())
         }
-        // The server makes none: what it holds is right, if it takes more room.
+        // The server makes none, or no more: what it holds is right, if it takes more room.
         Err(Problem::Failed {
-            errno: Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::EPERM, ..
+            errno: Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::EPERM | Errno::EMLINK,
+            ..
         }) => super::file(core, step, left).await,
         Err(problem) => Err(problem),
     }

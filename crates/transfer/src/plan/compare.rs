@@ -6,12 +6,13 @@ use std::sync::{Arc, PoisonError};
 use base::{Attr, Errno, FileKind, Name, Remote, RemotePath};
 
 use super::decide::{Verdict, decide};
-use super::folding::Folding;
+use super::folding::{Folding, may_meet};
 use super::{Found, Pair, list};
 use crate::deletion::{Absent, Deletion};
 use crate::digest;
 use crate::dir::{Dir, Last, Need, Place};
 use crate::job::Tree;
+use crate::meeting::NewNames;
 use crate::outcome::{Doing, Problem};
 use crate::run::{Core, differing};
 use crate::step::{Action, Skip, Step, Why};
@@ -82,6 +83,7 @@ async fn compared(core: &Arc<Core>, pair: &Pair) -> Result<Found, Problem> {
     for (step, verdict) in settle(core, steps).await {
         enter(core, pair.file_system, step, verdict, &mut found).await;
     }
+    note_new_names(core, &pair.own, &found.steps, core.job.options.delete && !there.is_empty());
     if core.job.options.delete {
         gather_deletions(core, pair, there, &folding, &found.steps);
     }
@@ -175,6 +177,21 @@ fn sort_out(
     (at_target.into_iter().collect(), partials)
 }
 
+/// Notes the new names of a directory, if the target may take one of them for another name.
+pub(super) fn note_new_names(core: &Core, dir: &Arc<Dir>, steps: &[Step], has_surplus: bool) {
+    let is_new = |step: &&Step| step.there.is_none() && step.changes();
+    let names = steps.iter().filter(is_new).filter_map(|step| step.name.file_name());
+    let names: Vec<Name> = names.collect();
+    let all: Vec<Name> = match names.is_empty() || has_surplus {
+        true => Vec::new(),
+        false => steps.iter().filter_map(|step| step.name.file_name()).collect(),
+    };
+    if !names.is_empty() && (has_surplus || may_meet(all.iter())) {
+        let new = NewNames { dir: dir.clone(), names, has_surplus };
+        core.deferred.lock().unwrap_or_else(PoisonError::into_inner).new_names.push(new);
+    }
+}
+
 /// What is left over at the target when all of the source's names were taken out. Left-overs of
 /// what is copied now are continued, or removed with that.
 fn gather_deletions(
@@ -262,7 +279,7 @@ pub(super) async fn settle(core: &Arc<Core>, steps: Vec<Step>) -> Vec<(Step, Ver
 }
 
 /// Whether both files, or both links, have the same in them.
-async fn same_content(
+pub(crate) async fn same_content(
     core: &Core,
     source: usize,
     from: &RemotePath,
@@ -375,7 +392,7 @@ pub(super) async fn enter_dir(
 }
 
 /// What must be done before anything in a directory is changed.
-pub(super) fn need(there: Option<&Attr>) -> Need {
+fn need(there: Option<&Attr>) -> Need {
     match there {
         None => Need::Make,
         Some(there) if !there.is_dir() => Need::Replace,

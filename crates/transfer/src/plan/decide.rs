@@ -46,24 +46,35 @@ pub(crate) fn decide(options: &Options, attr: &Attr, there: Option<&Attr>) -> Ve
 
 fn regular(options: &Options, attr: &Attr, there: &Attr) -> Verdict {
     let same_time = is_same_second(attr.mtime, there.mtime);
-    if options.update && there.mtime.secs > attr.mtime.secs {
+    let in_doubt = there.mtime == undated(attr.mtime);
+    if options.update && carried(there.mtime) > carried(attr.mtime) && !in_doubt {
         return Verdict::Is(Action::Skip(Skip::Newer));
     }
     if attr.size != there.size {
         return Verdict::Is(Action::Copy(Why::Size));
     }
-    match (options.checksum, same_time) {
+    match (options.checksum || in_doubt, same_time) {
         (true, _) => Verdict::ByDigest,
         (false, true) => Verdict::SameContent,
         (false, false) => Verdict::Is(Action::Copy(Why::Time)),
     }
 }
 
-/// Whether two times are equal at the resolution of SFTP: it has whole seconds from 1970 to 2106, and
-/// the nearest of these for all others.
+/// A time as SFTP has it: whole seconds from 1970 to 2106, and the nearest of these for all others.
+fn carried(time: Timestamp) -> i64 {
+    time.secs.clamp(0, i64::from(u32::MAX))
+}
+
+/// Whether two times are equal at the resolution of SFTP.
 pub(crate) fn is_same_second(a: Timestamp, b: Timestamp) -> bool {
-    let carried = |time: Timestamp| time.secs.clamp(0, i64::from(u32::MAX));
     carried(a) == carried(b)
+}
+
+/// The time of a copy whose content is in doubt: the beginning of 1970, or one second later if
+/// `mtime`, which the file has at the source, looks like that. Such a copy is compared by digest,
+/// also by a later run.
+pub(crate) fn undated(mtime: Timestamp) -> Timestamp {
+    Timestamp::from_secs(i64::from(carried(mtime) == 0))
 }
 
 fn make(attr: &Attr, why: Why) -> Action {
@@ -103,6 +114,22 @@ mod tests {
         let same = |a, b| is_same_second(Timestamp::from_secs(a), Timestamp::from_secs(b));
         assert!(same(-5, 0) && same(1 << 40, i64::from(u32::MAX)));
         assert!(!same(-5, 1) && !same(1, 2));
+    }
+
+    #[test]
+    fn a_copy_in_doubt_is_compared_by_its_content() {
+        for (secs, undated) in [(5, 0), (0, 1), (-7, 1)] {
+            for update in [false, true] {
+                let options = Options { update, ..Options::default() };
+                let verdict = |there| decide(&options, &file(4, secs, 0), Some(&there));
+                assert_eq!(verdict(file(4, undated, 0)), Verdict::ByDigest, "{secs}");
+                assert_eq!(verdict(file(4, secs, 0)), Verdict::SameContent, "{secs}");
+                assert_eq!(verdict(file(3, undated, 0)), Verdict::Is(Action::Copy(Why::Size)));
+            }
+        }
+        let update = Options { update: true, ..Options::default() };
+        let verdict = decide(&update, &file(4, -7, 0), Some(&file(3, 0, 0)));
+        assert_eq!(verdict, Verdict::Is(Action::Copy(Why::Size)), "both are 1970 over SFTP");
     }
 
     #[test]

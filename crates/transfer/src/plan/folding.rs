@@ -1,12 +1,14 @@
-//! Names that some file systems do not distinguish: by case (macOS, Windows, vfat, ext4 with casefold)
-//! or by the form of accented letters (macOS). Pure.
+//! Names that some file systems do not distinguish: by case (macOS, Windows, vfat, ext4 with casefold),
+//! by the form of accented letters (macOS), or by dots and blanks at the end (Windows, vfat). Pure.
 //!
 //! Only the server knows whether its file system does so. This module finds the names to query: those
 //! of a source that are not at the target, each with a surplus name of the target that may be the same.
+//! Nothing is lost if it misses a pair: the directory is listed again before anything in it is deleted
+//! ([`crate::meeting`]).
 //! Letters are compared in lower case. Accents are not composed here: two names that are equal up to
 //! their first letter outside of ASCII may be the same if one has combining accents.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use base::{Attr, Name};
 
@@ -51,11 +53,31 @@ impl Folding {
     }
 }
 
+/// Whether two of these names may be one.
+pub(crate) fn may_meet<'a>(names: impl Iterator<Item = &'a Name>) -> bool {
+    let mut by_key: HashMap<Vec<u8>, (HashSet<String>, [bool; 2])> = HashMap::new();
+    for name in names {
+        let Ok(text) = std::str::from_utf8(name.as_bytes()) else { continue };
+        let (folded, is_accented) = (folded(text), text.chars().any(is_accent));
+        let (others, has) = by_key.entry(key(name)).or_default();
+        has[usize::from(is_accented)] = true;
+        if !others.insert(folded) || *has == [true; 2] {
+            return true;
+        }
+    }
+    false
+}
+
+/// A name in lower case, without what some systems ignore at its end.
+fn folded(text: &str) -> String {
+    text.trim_end_matches(['.', ' ']).to_lowercase().replace('\u{df}', "ss")
+}
+
 /// What names have in common that may be one: what is before the first letter outside of ASCII, and
 /// before the letter that an accent behind it belongs to.
 fn key(name: &Name) -> Vec<u8> {
     let Ok(text) = std::str::from_utf8(name.as_bytes()) else { return name.as_bytes().to_vec() };
-    let lower = text.to_lowercase();
+    let lower = folded(text);
     let ascii = lower.bytes().take_while(u8::is_ascii).count();
     let mut key = lower.as_bytes()[..ascii].to_vec();
     if let Some(first) = lower[ascii..].chars().next() {
@@ -72,7 +94,7 @@ fn may_be_one(a: &Name, b: &Name) -> bool {
     let texts = (std::str::from_utf8(a.as_bytes()), std::str::from_utf8(b.as_bytes()));
     let (Ok(a), Ok(b)) = texts else { return false };
     let has_accents = |text: &str| text.chars().any(is_accent);
-    has_accents(a) != has_accents(b) || a.to_lowercase() == b.to_lowercase()
+    has_accents(a) != has_accents(b) || folded(a) == folded(b)
 }
 
 /// Whether it is composed with the letter before it where names are: an accent of Latin, Greek and
@@ -109,9 +131,12 @@ mod tests {
             ("\u{c4}rger", "a\u{308}rger"),
             ("\u{c4}RGER", "\u{e4}rger"),
             ("\u{ac00}", "\u{1100}\u{1161}"),
+            ("stra\u{df}e", "STRASSE"),
+            ("name. ", "Name"),
         ] {
             assert_eq!(paired(&[a], &[b]).len(), 1, "{a} {b}");
             assert_eq!(paired(&[b], &[a]).len(), 1, "{b} {a}");
+            assert!(may_meet([a, "other", b].map(name).iter()), "{a} {b}");
         }
     }
 
@@ -125,6 +150,7 @@ mod tests {
             ("\u{6771}", "\u{4eac}"),
         ] {
             assert!(paired(&[a], &[b]).is_empty(), "{a} {b}");
+            assert!(!may_meet([a, "other", b].map(name).iter()), "{a} {b}");
         }
         assert!(paired(&[], &["a"]).is_empty());
     }

@@ -6,9 +6,9 @@ use base::{Attr, Errno, FileKind, RemotePath};
 use tokio::sync::mpsc;
 
 use super::Found;
-use super::compare::{self, file_system, left_of, need};
+use super::compare::{self, file_system, left_of};
 use super::decide::Verdict;
-use crate::dir::{Dir, DirDone, Place};
+use crate::dir::{Dir, DirDone, Need, Place};
 use crate::job::JobError;
 use crate::outcome::{Doing, Problem};
 use crate::run::Core;
@@ -26,7 +26,9 @@ pub(crate) async fn look(
         Err(Errno::ENOENT) if !target.path.is_root() => None,
         Err(errno) => return Err(JobError::Target(errno)),
     };
-    let (path, need) = (target.path.clone(), need(there.as_ref()));
+    // The user's own directory keeps its mode, unless the one source gives it another (`whole`).
+    let need = if there.is_some() { Need::Nothing } else { Need::Make };
+    let path = target.path.clone();
     let place = Place { path, need, ..Place::default() };
     let root = Dir::new(place, target.remote.clone(), over);
     let mut found = Found::default();
@@ -40,6 +42,7 @@ pub(crate) async fn look(
             core.problem(&problem);
         }
     }
+    compare::note_new_names(core, &root, &found.steps, false);
     Ok(found)
 }
 

@@ -34,6 +34,8 @@ pub(crate) struct Core {
     /// The sources by system calls, if they are local directories.
     pub(crate) here: Vec<Option<Arc<Sink>>>,
     pub(crate) owners_refused: AtomicBool,
+    /// A file was copied of which it is not known whether it has other names.
+    pub(crate) links_unknown: AtomicBool,
     pub(crate) deferred: Mutex<DeferredDeletions>,
     target_run: OnceCell<MachineRun>,
     /// The queries of sources whose directories are listed by their remotes.
@@ -73,6 +75,7 @@ impl Core {
             events,
             progress: Arc::default(),
             owners_refused: AtomicBool::new(false),
+            links_unknown: AtomicBool::new(false),
             deferred: Mutex::default(),
             target_run: OnceCell::new(),
             unseen: Mutex::default(),
@@ -375,6 +378,7 @@ impl Core {
             deletions_withheld: totals.withheld,
             deletions_limited: totals.limited,
             owners_refused: self.owners_refused.load(Ordering::Relaxed),
+            links_unknown: self.links_unknown.load(Ordering::Relaxed),
             elapsed: self.begun.elapsed(),
             waited_for_source: self.flow.waited_for(Side::Source),
             waited_for_target: self.flow.waited_for(Side::Target),

@@ -44,7 +44,10 @@ impl Group {
     /// Whether a name is one of the others at the target already cannot be seen over SFTP: if it
     /// looks right it is left, unless the first name becomes another file.
     pub(crate) fn enter(&mut self, step: &mut Step) {
-        let Some((device, inode)) = step.identity else {
+        // What is skipped may be another file at the target.
+        let Some((device, inode)) =
+            step.identity.filter(|_| !matches!(step.action, Action::Skip(_)))
+        else {
             return;
         };
         let copied = matches!(step.action, Action::Copy(_));

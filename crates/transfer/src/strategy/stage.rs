@@ -160,6 +160,10 @@ impl<'a> Completion<'a> {
     /// Removes an entry that failed: it may be a file as the stream has left it, and that is not
     /// whole. False if such files remain.
     async fn remove_failed(&self, path: &RemotePath, problem: &Problem) -> bool {
+        // Another file may have the name, which is whole.
+        if matches!(problem, Problem::Met { .. }) {
+            return true;
+        }
         let remote = &self.connected.connection.remote;
         if let Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) = remote.unlink(path).await {
             return true;

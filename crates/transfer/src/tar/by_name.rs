@@ -12,35 +12,31 @@
 //! 1. The step decides where a file goes, never the archive. A member without a step is skipped.
 //! 2. A step that is taken ends here, or is returned to the run, which then reports its problems.
 //! 3. A file that is not as requested, and all files that tar's exit status may concern (one that
-//!    changed while it was read), are checked again. The run copies those that differ.
+//!    changed while it was read, or could not be read to its end), are checked again. The run copies
+//!    those that differ.
 //! 4. The size of one stream is bounded, and so is the memory for it.
 
 mod pull;
 mod push;
 mod worker;
 
+use base::{Name, RemotePath};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-use base::{Name, RemotePath};
 
 use super::{Declined, Link, Streaming};
 use crate::copy;
 use crate::flow::Side;
 use crate::outcome::Problem;
+use crate::plan;
 use crate::run::{self, Core};
 use crate::step::Step;
-use crate::task::at_most;
+use crate::task::{at_most, blocking};
 use pull::Brought;
 use worker::Worker;
 
 /// Files that are checked again at once.
-const LOOKS: usize = 64;
-
-/// A file changed this long before a stream started, or later, may have changed while tar read it
-/// without a visible difference: times have a resolution of a second, and two clocks are compared.
-const SAME_TIME: Duration = Duration::from_secs(2);
+const CHECKS: usize = 64;
 
 /// A place of which single files may be copied in a stream.
 #[derive(Clone)]
@@ -197,18 +193,12 @@ impl StreamsByName {
         self.totals.entries += end.entries;
         self.totals.link = Some(end.link);
         core.flow.waited_so_long(side, end.link.waited);
-        let mut left = end.left;
-        let mut doubtful = end.brought;
-        let began = SystemTime::now().checked_sub(end.link.elapsed + SAME_TIME);
-        let mut torn_since = None;
-        match end.why {
-            Some(why) => {
-                torn_since = began.filter(|_| can_come_again(core)).map(seconds);
-                tracing::debug!("the stream did not end well: {why}");
-            }
-            None => doubtful.retain(|one| !one.is_as_asked()),
+        if let Some(why) = &end.why {
+            tracing::debug!("the stream did not end well: {why}");
         }
-        left.extend(look_again(core, source, doubtful, torn_since).await);
+        let is_whole = end.why.is_none();
+        let mut left = end.left;
+        left.extend(check(core, source, end.brought, is_whole).await);
         left
     }
 }
@@ -223,39 +213,51 @@ async fn prepare(core: &Core, step: &Step, remote_side: Side) -> Result<(), Prob
     Ok(())
 }
 
-/// Whether a file of a stream may be replaced by one that the run copies, without loss.
-fn can_come_again(core: &Core) -> bool {
-    !core.job.options.xattrs.any() && !core.job.options.hard_links
-}
-
-fn seconds(time: SystemTime) -> i64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-}
-
-/// Returns the steps of the files that differ from their source, and of those changed after
-/// `torn_since`, in seconds; they no longer count as copied. Nothing is checked after the run is stopped.
-async fn look_again(
+/// Returns the steps of the files that differ from their sources; they no longer count as copied. The
+/// others that were in doubt get their times. After a stream that is not whole, the content of a file in
+/// doubt is compared by digest. Nothing is checked after the run is stopped.
+async fn check(
     core: &Arc<Core>,
     source: usize,
     brought: Vec<Brought>,
-    torn_since: Option<i64>,
+    is_whole: bool,
 ) -> Vec<Step> {
-    let looks = brought.into_iter().map(|one| {
+    let (mut right, doubtful): (Vec<_>, Vec<_>) =
+        brought.into_iter().partition(|one| is_whole && one.is_as_asked());
+    let checks = doubtful.into_iter().map(|one| {
         let core = core.clone();
         async move {
             let now = core.job.sources[source].tree.remote.lstat(&one.from).await;
-            let torn = torn_since.is_some_and(|since| one.is_changed_since(since));
-            let differs = torn || !now.is_ok_and(|now| one.is_still(&now));
-            differs.then(|| {
-                core.take_back(&one.action, one.bytes);
-                one.again(source)
-            })
+            let mut is_right = now.is_ok_and(|now| one.is_still(&now));
+            if is_right && one.in_doubt && !is_whole {
+                let to = core.job.target.path_of(&one.name);
+                let same = plan::same_content(&core, source, &one.from, &to, true).await;
+                is_right = same.unwrap_or(false);
+            }
+            (one, is_right)
         }
     });
-    tokio::select! {
+    let checked = tokio::select! {
         biased;
-        () = core.stopped() => Vec::new(),
-        looked = at_most(LOOKS, looks) => looked.into_iter().flatten().collect(),
+        () = core.stopped() => return Vec::new(),
+        checked = at_most(CHECKS, checks) => checked,
+    };
+    let mut wrong = Vec::new();
+    for (one, is_right) in checked {
+        if is_right { right.push(one) } else { wrong.push(one) }
     }
+    right.retain(|one| one.in_doubt);
+    let here = core.clone();
+    wrong.extend(
+        blocking(move || {
+            let Some(sink) = &here.sink else { return right };
+            right.into_iter().filter(|one| one.date(&here, sink).is_err()).collect()
+        })
+        .await,
+    );
+    let again = |one: Brought| {
+        core.take_back(&one.action, one.bytes);
+        one.again(source)
+    };
+    wrong.into_iter().map(again).collect()
 }

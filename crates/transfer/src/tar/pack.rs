@@ -1,8 +1,10 @@
 //! Packs a local tree into an archive.
 //!
-//! A file is opened without following a link, and its header describes the file that was opened. If it
-//! has become shorter when it is read, zeros fill the rest, so that the archive stays valid. A file that
-//! changed meanwhile or cannot be read counts as missed, and the rest goes on.
+//! A file is opened without following a link, and its header describes the file that was opened. A file
+//! that changed meanwhile or cannot be read counts as missed, and the rest goes on. If nothing of it was
+//! sent yet, it is taken out of the archive. Otherwise zeros fill the rest of its data, so that the
+//! archive stays valid, and an empty file of 1970 with the same name replaces it. So no later
+//! comparison takes it for a copy. An archive with such a file does not get the mark that it is whole.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,6 +17,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
 
 use crate::options::Options;
 use crate::outcome::Doing;
+use crate::plan::may_meet;
 use crate::setid;
 use crate::step::{Action, Skip, Why};
 
@@ -40,6 +43,12 @@ const NAMES_LIMIT: usize = 1 << 20;
 pub(super) struct Packer<'a, W: Write> {
     output: W,
     buffer: Vec<u8>,
+    /// Bytes that were sent.
+    sent: u64,
+    /// A file was sent that is not whole.
+    is_damaged: bool,
+    /// Some file systems take two of the names for one.
+    may_meet: bool,
     options: &'a Options,
     counters: &'a mut Counters,
     /// Of files with several names: the first of them in the archive, and at the target.
@@ -75,7 +84,9 @@ impl<'a, W: Write> Packer<'a, W> {
         counters: &'a mut Counters,
     ) -> Packer<'a, W> {
         let buffer = Vec::with_capacity(SEND_BYTES + READ_BYTES);
-        Packer { output, buffer, options, counters, names: HashMap::new(), device: None }
+        let (names, device) = (HashMap::new(), None);
+        let (sent, is_damaged, may_meet) = (0, false, false);
+        Packer { output, buffer, sent, is_damaged, may_meet, options, counters, names, device }
     }
 
     /// Packs what is called `from` in `directory`, as `stage` in the archive and `to` at the target.
@@ -118,11 +129,22 @@ impl<'a, W: Write> Packer<'a, W> {
         self.output.flush()
     }
 
-    /// Ends the archive with the mark that it is whole.
+    /// Ends the archive, with the mark that it is whole if it is. The mark is not empty if the target
+    /// may take two names for one.
     pub(super) fn finish(mut self, mark: &[u8]) -> io::Result<W> {
-        let mark = Member { perm: 0o600, ..Member::bare(mark, Kind::File) };
-        writer::append(&mut self.buffer, &mark);
+        if !self.is_damaged {
+            self.append(mark, if self.may_meet { b"\n" } else { b"" });
+        }
         self.end()
+    }
+
+    /// Appends a file of 1970.
+    fn append(&mut self, path: &[u8], content: &[u8]) {
+        let stored_bytes = content.len() as u64;
+        let member = Member { perm: 0o600, stored_bytes, ..Member::bare(path, Kind::File) };
+        writer::append(&mut self.buffer, &member);
+        self.buffer.extend_from_slice(content);
+        writer::append_padding(&mut self.buffer, stored_bytes);
     }
 
     /// Ends the archive.
@@ -134,6 +156,7 @@ impl<'a, W: Write> Packer<'a, W> {
 
     fn send(&mut self) -> io::Result<()> {
         self.output.write_all(&self.buffer)?;
+        self.sent += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())
     }
@@ -207,7 +230,9 @@ impl<'a, W: Write> Packer<'a, W> {
         writer::append(&mut self.buffer, &member);
         self.send_if_full()?;
         self.counters.done(&place.name, FileKind::Directory, 0, &Action::MakeDir);
-        for (name, kind) in entries(&directory).map_err(&failed)? {
+        let entries = entries(&directory).map_err(&failed)?;
+        self.may_meet = self.may_meet || may_meet(entries.iter().map(|(name, _)| name));
+        for (name, kind) in entries {
             let path = [&place.path[..], b"/", name.as_bytes()].concat();
             let place = Place { path, name: place.name.join(&name) };
             self.entry(directory.as_fd(), name.as_bytes(), kind, &place, depth + 1)?;
@@ -282,6 +307,7 @@ impl<'a, W: Write> Packer<'a, W> {
             return Ok(());
         }
         let size = stat.st_size as u64;
+        let begin = (self.sent, self.buffer.len());
         self.counters.begin_file(size);
         let mut member = self.member(place, Kind::File, &stat, self.xattrs(&file));
         self.counters.sending = Some((place.name.clone(), attr(&member, FileKind::Regular)));
@@ -304,13 +330,22 @@ impl<'a, W: Write> Packer<'a, W> {
             (after.st_size, after.st_mtime, after.st_mtime_nsec)
                 == (stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
         };
-        let is_good = whole && after.is_ok_and(is_same);
-        if is_good {
+        if whole && after.is_ok_and(is_same) {
             self.counters.done(&place.name, FileKind::Regular, size, &Action::Copy(Why::New));
+            self.send_if_full()?;
+            self.counters.sending = None;
+            return Ok(());
         }
-        self.send_if_full()?;
         self.counters.sending = None;
-        if is_good { Ok(()) } else { Err(changed) }
+        self.names.remove(&(stat.st_dev, stat.st_ino));
+        match begin.0 == self.sent {
+            true => self.buffer.truncate(begin.1),
+            false => {
+                self.is_damaged = true;
+                self.append(&place.path, b"");
+            }
+        }
+        Err(changed)
     }
 
     /// Packs a name of a file that another name of was packed before.
@@ -347,6 +382,10 @@ impl<'a, W: Write> Packer<'a, W> {
                     read => {
                         let read = read.unwrap_or(0);
                         whole = read > 0;
+                        if !whole {
+                            // Its beginning is not continued.
+                            self.counters.sending = None;
+                        }
                         read
                     }
                 };
@@ -393,9 +432,11 @@ impl<'a, W: Write> Packer<'a, W> {
         let Ok(len) = rustix::fs::flistxattr(file, &mut names[..]) else { return xattrs };
         for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
             let mut value = vec![0; XATTR_BYTES];
-            // What the kernel makes up by itself is not the file's.
+            // What the kernel makes up by itself is not the file's, but for access lists.
+            let is_made_up =
+                name.starts_with(b"system.") && !name.starts_with(b"system.posix_acl_");
             if self.options.xattrs.takes(name)
-                && !name.starts_with(b"system.")
+                && !is_made_up
                 && let Ok(len) = rustix::fs::fgetxattr(file, name, &mut value[..])
             {
                 value.truncate(len);

@@ -1,14 +1,22 @@
 //! One member of an archive, into a local directory.
 //!
 //! The caller chooses the place, and [`Sink`] ensures that nothing is written elsewhere.
+//!
+//! A tar that cannot read a file to its end sends zeros instead, under the file's size and time, and
+//! reports that only by its exit status. So a file that ends with a zero is in doubt, and so is one that
+//! may have changed while it was read. It does not get its time before tar has ended successfully
+//! ([`undated`]).
 
 use std::io::{self, BufRead};
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base::{Attr, Errno, FileKind, RemotePath};
 
 use crate::events::Progress;
 use crate::options::Options;
 use crate::outcome::Doing;
+use crate::plan::undated;
 use crate::sink::{Finish, Finished, Incoming, Sink};
 
 use super::LASTING_BYTES;
@@ -51,12 +59,40 @@ pub(super) fn here(doing: Doing) -> impl Fn(Errno) -> Broken {
     move |errno| Broken::Here(doing, errno)
 }
 
+/// A file changed this long before a stream started, or later, may have changed while tar read it
+/// without a visible difference: times have a resolution of a second, and two clocks are compared.
+const SAME_TIME: Duration = Duration::from_secs(2);
+
+/// The second from which on a file may have changed while a stream that starts now has read it.
+pub(super) fn torn_since() -> i64 {
+    let since = SystemTime::now().checked_sub(SAME_TIME).unwrap_or(UNIX_EPOCH);
+    let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
 /// What receives members.
 #[derive(Clone, Copy)]
 pub(super) struct Receiver<'a> {
     pub sink: &'a Sink,
     pub options: &'a Options,
     pub progress: &'a Progress,
+    /// See [`torn_since`].
+    pub torn_since: i64,
+    /// No member replaces anything.
+    pub is_new: bool,
+}
+
+/// A member that was received.
+pub(super) struct Received {
+    pub finished: Finished,
+    /// It has no time yet: its content is in doubt until tar has ended successfully.
+    pub in_doubt: bool,
+}
+
+impl From<Finished> for Received {
+    fn from(finished: Finished) -> Received {
+        Received { finished, in_doubt: false }
+    }
 }
 
 impl Receiver<'_> {
@@ -66,20 +102,18 @@ impl Receiver<'_> {
         reader: &mut Reader<R>,
         member: Member,
         path: &RemotePath,
-    ) -> Result<Finished, Broken> {
+    ) -> Result<Received, Broken> {
         let wanted = attr(&member, member.kind.file_kind());
         let finish = self.finish_plain(&member);
-        match member.kind {
-            Kind::File => self.file(reader, member, path, &wanted),
-            Kind::Symlink => {
-                self.sink.make_link(path, &member.link, &wanted, &finish).map_err(here(Doing::Make))
+        let made = match member.kind {
+            Kind::File => return self.file(reader, member, path, &wanted),
+            Kind::Symlink => self.sink.make_link(path, &member.link, &wanted, &finish),
+            Kind::Other(_) if self.options.specials => {
+                self.sink.make_special(path, &wanted, member.device, &finish)
             }
-            Kind::Other(_) if self.options.specials => self
-                .sink
-                .make_special(path, &wanted, member.device, &finish)
-                .map_err(here(Doing::Make)),
-            _ => Err(Broken::Here(Doing::Make, Errno::EOPNOTSUPP)),
-        }
+            _ => Err(Errno::EOPNOTSUPP),
+        };
+        made.map(Received::from).map_err(here(Doing::Make))
     }
 
     fn file<R: BufRead>(
@@ -88,7 +122,7 @@ impl Receiver<'_> {
         member: Member,
         path: &RemotePath,
         wanted: &Attr,
-    ) -> Result<Finished, Broken> {
+    ) -> Result<Received, Broken> {
         let has_holes = self.options.sparse || member.sparse_bytes.is_some();
         let begun = match !has_holes && !self.options.no_partial && wanted.size >= LASTING_BYTES {
             true => self.sink.begin_lasting(path, wanted),
@@ -99,9 +133,13 @@ impl Receiver<'_> {
         if let Err(Broken::Here(..)) = filled {
             incoming.discard();
         }
-        filled?;
-        let finish = Finish { size: has_holes.then_some(wanted.size), ..self.finish(member) };
-        incoming.finish(&finish).map_err(here(Doing::Rename))
+        let is_torn = wanted.mtime.secs >= self.torn_since;
+        let in_doubt = wanted.size > 0 && (!filled? || is_torn);
+        let size = has_holes.then_some(wanted.size);
+        let mtime = if in_doubt { undated(wanted.mtime) } else { wanted.mtime };
+        let finish = Finish { size, mtime: Some(mtime), ..self.finish(member) };
+        let finished = incoming.finish(&finish).map_err(here(Doing::Rename))?;
+        Ok(Received { finished, in_doubt })
     }
 
     /// What the member is to have when it is whole.
@@ -117,35 +155,42 @@ impl Receiver<'_> {
             owner: self.options.owners.of(member.uid, member.gid),
             mtime: Some(member.mtime),
             fsync: self.options.fsync,
+            is_new: self.is_new,
             ..Finish::default()
         }
     }
 
-    /// Writes all data of the member: that between its holes, if it is stored with holes.
+    /// Writes all data of the member: that between its holes, if it is stored with holes. Returns whether
+    /// the last byte of the file is not zero.
     fn fill<R: BufRead>(
         &self,
         reader: &mut Reader<R>,
         member: &Member,
         incoming: &Incoming,
-    ) -> Result<(), Broken> {
+    ) -> Result<bool, Broken> {
         let pieces = match member.sparse_bytes {
             Some(bytes) => reader.sparse_map(bytes)?,
             None => vec![(0, member.stored_bytes)],
         };
         let mut data = reader.data();
+        let mut last = None;
         for (mut at, mut left) in pieces {
             while left > 0 {
                 let piece = data.fill_buf()?;
                 let len = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
                 let written = incoming.write_at(at, &piece[..len], self.options.sparse);
                 written.map_err(here(Doing::Write))?;
+                last = piece[..len].last().copied();
                 data.consume(len);
                 at += len as u64;
                 left -= len as u64;
                 self.progress.bytes(len as u64);
+                if at < member.file_bytes() {
+                    last = None;
+                }
             }
         }
-        Ok(())
+        Ok(last.is_some_and(|last| last != 0))
     }
 }
 

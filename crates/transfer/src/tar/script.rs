@@ -46,6 +46,10 @@ pub(super) const GREETING: &str = "sshoal-1 ";
 pub(super) const MARK: &[u8] = MARK_TEXT.as_bytes();
 const MARK_TEXT: &str = ".end";
 
+/// The mark, where case is not distinguished. If names in the tree differ by that, the tree is kept as
+/// a stage, and a run finds what it lacks.
+const OTHER_MARK: &str = ".END";
+
 /// The end of the temporary names of a stream, as a pattern for `grep`.
 const TEMPORARY: &str = "[.]sshoal-[0-9a-f]\\{12\\}ff[0-9a-f]\\{18\\}";
 
@@ -205,7 +209,7 @@ pub(super) fn push(
          plain) {make} {WIDEN}tar -xf - \"$@\"; t=$?; break;; \
          gzip|zstd) {make} \"$v\" -dc | tar -xf - \"$@\"; t=$?; break;; \
          *) exit 64;; esac; done; \
-         m=$s{MARK_TEXT}; [ -e \"$m\" ] || t=1; rm -f -- \"$m\"; b=${{s##*/}}; \
+         m=$s{MARK_TEXT}; [ -e \"$m\" ] || t=1; [ -s \"$m\" ] && [ -e \"$s{OTHER_MARK}\" ] && t=1; rm -f -- \"$m\"; b=${{s##*/}}; \
          if [ \"$i\" ] && [ \"$i\" != \"$(ls -di -- \"$s\" 2>/dev/null)\" ]; then \
          rm -rf -- \"$s\"; echo kept; \
          elif [ \"$t\" != 0 ] || [ -e \"$n\" ] || [ -h \"$n\" ]; then echo kept; \

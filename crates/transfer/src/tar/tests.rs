@@ -228,6 +228,72 @@ fn binary_numbers_are_read() {
     }
 }
 
+/// An output that truncates a file as soon as anything of the archive is sent.
+struct Truncating {
+    archive: Vec<u8>,
+    file: std::fs::File,
+}
+
+impl io::Write for Truncating {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.set_len(1)?;
+        self.archive.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_file_that_could_not_be_read_whole_is_not_in_the_archive_as_a_copy() {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    let bytes = 2 << 20;
+    std::fs::write(tree.join("one"), vec![2; bytes]).unwrap();
+    std::fs::hard_link(tree.join("one"), tree.join("two")).unwrap();
+    let file = File::options().write(true).open(tree.join("one")).unwrap();
+    let output = Truncating { archive: Vec::new(), file };
+    let options = crate::Options { hard_links: true, ..crate::Options::default() };
+    let mut counters = super::counters::Counters::new(Arc::default(), Arc::new(crate::Silent));
+    let mut packer = super::pack::Packer::new(output, &options, &mut counters);
+    let opened = File::open(dir.path()).unwrap();
+    packer.pack(opened.as_fd(), b"tree", b"tree", &base::RemotePath::root()).unwrap();
+    let members = members(&packer.finish(b"mark").unwrap().archive).unwrap();
+    let of = |path: &[u8]| members.iter().filter(|it| it.0.path == path).collect::<Vec<_>>();
+    // Whichever comes first is padded, and replaced by an empty file.
+    let mut names = [of(b"tree/one"), of(b"tree/two")];
+    names.sort_by_key(|members| members.len());
+    assert_eq!(names[1].iter().map(|it| it.1.len()).collect::<Vec<_>>(), [bytes, 0]);
+    assert_eq!(names[1][1].0.mtime, Timestamp::default());
+    // The other one is a copy of what the file has become, and no name of the first.
+    let [(member, content)] = names[0][..] else { panic!("{}", names[0].len()) };
+    assert_eq!((member.kind, &content[..]), (Kind::File, &[2][..]));
+    assert!(of(b"mark").is_empty());
+}
+
+#[test]
+fn what_a_read_error_cuts_is_missed_and_nothing_of_it_stays_in_the_archive() {
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+    // Files of sysfs are shorter than they say.
+    let Ok(directory) = std::fs::File::open("/sys/kernel/mm") else { return };
+    let options = crate::Options::default();
+    let mut counters = super::counters::Counters::new(Arc::default(), Arc::new(crate::Silent));
+    let mut packer = super::pack::Packer::new(Vec::new(), &options, &mut counters);
+    let to = base::RemotePath::root();
+    packer.pack(directory.as_fd(), b"transparent_hugepage", b"tree", &to).unwrap();
+    let archive = packer.finish(b"mark").unwrap();
+    let members = members(&archive).unwrap();
+    assert!(members.iter().all(|(member, _)| member.stored_bytes == 0), "{members:?}");
+    assert_eq!(members.last().unwrap().0.path, b"mark");
+    assert!(counters.missed > 0);
+}
+
 /// What the server's command leaves of an archive of files with these names, and what it says.
 fn taken(there: &std::path::Path, archive: &[u8]) -> String {
     use std::io::Write;

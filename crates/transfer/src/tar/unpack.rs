@@ -19,7 +19,7 @@ use crate::step::{Action, Skip, Why};
 use super::counters::Counters;
 use super::member::{Kind, Member};
 use super::reader::Reader;
-use super::receive::{Broken, Receiver, attr, here};
+use super::receive::{Broken, Receiver, attr, here, torn_since};
 
 /// What is behind an archive's end: zeros up to a whole record, of 10 KiB with all known tars.
 const TRAILER_LIMIT_BYTES: u64 = 1 << 20;
@@ -80,6 +80,7 @@ pub(super) struct Unpacker<'a> {
     open: Vec<(RemotePath, Finish)>,
     /// Bytes of the extended attributes that these are to get.
     kept_bytes: usize,
+    torn_since: i64,
     progress: Arc<Progress>,
 }
 
@@ -92,8 +93,8 @@ impl<'a> Unpacker<'a> {
         counters: &'a mut Counters,
     ) -> Unpacker<'a> {
         let progress = counters.progress();
-        let open = Vec::new();
-        Unpacker { sink, target, naming, options, counters, open, kept_bytes: 0, progress }
+        let (open, kept_bytes, torn_since) = (Vec::new(), 0, torn_since());
+        Unpacker { sink, target, naming, options, counters, open, kept_bytes, torn_since, progress }
     }
 
     /// All of it, to the end of the stream.
@@ -160,7 +161,8 @@ impl<'a> Unpacker<'a> {
     }
 
     fn receiver(&self) -> Receiver<'_> {
-        Receiver { sink: self.sink, options: self.options, progress: &self.progress }
+        let Unpacker { sink, options, progress, torn_since, .. } = self;
+        Receiver { sink, options, progress, torn_since: *torn_since, is_new: true }
     }
 
     fn entry<R: BufRead>(
@@ -179,8 +181,12 @@ impl<'a> Unpacker<'a> {
         if kind == FileKind::Regular {
             self.counters.begin_file(bytes);
         }
-        let finished = self.receiver().entry(reader, member, path)?;
-        self.counters.refused(finished);
+        let mtime = member.mtime;
+        let received = self.receiver().entry(reader, member, path)?;
+        self.counters.refused(name, received.finished);
+        if received.in_doubt {
+            self.counters.doubted(path, mtime);
+        }
         self.counters.done(name, kind, bytes, &action);
         Ok(())
     }
@@ -191,8 +197,10 @@ impl<'a> Unpacker<'a> {
         name: &RemotePath,
         path: &RemotePath,
     ) -> Result<(), Broken> {
-        if !path.is_root() {
-            self.sink.make_dir(path).map_err(here(Doing::Make))?;
+        let is_new = path.is_root() || self.sink.make_dir(path).map_err(here(Doing::Make))?;
+        if !is_new && name != &self.naming.to {
+            // The file system may take two names for one: a run finds out.
+            self.counters.missed(name, Doing::Make, Errno::EEXIST);
         }
         self.counters.done(name, FileKind::Directory, 0, &Action::MakeDir);
         let mut finish = self.receiver().finish(member);
@@ -233,7 +241,7 @@ impl<'a> Unpacker<'a> {
                 return;
             }
             match self.sink.finish_dir(&below(self.target, path), finish) {
-                Ok(finished) => self.counters.refused(finished),
+                Ok(finished) => self.counters.refused(path, finished),
                 Err(errno) => self.counters.missed(path, Doing::SetAttr, errno),
             }
             self.kept_bytes -= xattr_bytes(finish);

@@ -312,6 +312,28 @@ async fn what_a_stream_leaves_out_comes_all_the_same() {
     }
 }
 
+#[tokio::test]
+async fn hard_links_that_nothing_reports_are_noted() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(from.path().join("one"), "content").unwrap();
+    fs::hard_link(from.path().join("one"), from.path().join("two")).unwrap();
+    let options = Options { hard_links: true, ..plain() };
+    let programs = tempfile::tempdir().unwrap();
+    let without = LocalShell::with_tar(programs.path(), "exit 1");
+    fs::write(programs.path().join("tar"), "#!/bin/sh\necho 'tar (some other)'\n").unwrap();
+    for (shell, is_unknown) in [(LocalShell::plain(), false), (without, true)] {
+        let (outcome, _) = copy(from.path(), to.path(), shell, &options).await;
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        assert_eq!(outcome.links_unknown, is_unknown);
+        assert_eq!(fs::read(to.path().join("two")).unwrap(), b"content");
+        let ino = |name| fs::metadata(to.path().join(name)).unwrap().ino();
+        assert_eq!(ino("one") != ino("two"), is_unknown);
+        for name in ["one", "two"] {
+            fs::remove_file(to.path().join(name)).unwrap();
+        }
+    }
+}
+
 #[track_caller]
 fn assert_same_to_the_second(one: &Path, other: &Path) {
     let (one, other) = (kept(one), kept(other));

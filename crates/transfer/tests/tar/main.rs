@@ -7,6 +7,7 @@
 mod archive;
 mod busybox;
 mod by_name;
+mod damaged;
 mod hostile;
 mod interrupted;
 mod listing;

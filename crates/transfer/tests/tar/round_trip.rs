@@ -164,6 +164,39 @@ async fn names_of_one_file_stay_so_if_that_is_wanted() {
 }
 
 #[tokio::test]
+async fn access_lists_are_preserved_with_all_extended_attributes() {
+    use rustix::fs::{XattrFlags, getxattr, setxattr};
+    const ACCESS: &str = "system.posix_acl_access";
+    // Version 2: the owner, user 1234, the group, the mask, others.
+    let entries = [(1u16, 6u16, u32::MAX), (2, 4, 1234), (4, 4, u32::MAX), (16, 4, u32::MAX)];
+    let entries = entries.into_iter().chain([(32, 0, u32::MAX)]);
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        list.extend([&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat());
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("tree")).unwrap();
+    fs::write(dir.path().join("tree/file"), "content").unwrap();
+    if setxattr(dir.path().join("tree/file"), ACCESS, &list, XattrFlags::empty()).is_err() {
+        return;
+    }
+    for xattrs in [transfer::Xattrs::All, transfer::Xattrs::Users] {
+        let (there, back) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let streaming = streaming(LocalShell::plain(), Options { xattrs, ..all() });
+        let push = push_of(&dir.path().join("tree"), there.path(), "copy");
+        whole(streaming.push(&push).await.unwrap());
+        let pull = pull_of(there.path(), Some("copy"), back.path(), "copy");
+        whole(streaming.pull(&pull).await.unwrap());
+        for copy in [there.path(), back.path()] {
+            let mut value = vec![0; 1 << 10];
+            let len = getxattr(copy.join("copy/file"), ACCESS, &mut value[..]).unwrap_or(0);
+            let wanted = if xattrs == transfer::Xattrs::All { &list[..] } else { &[] };
+            assert_eq!(&value[..len], wanted, "{}", copy.display());
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_is_left_out_of_a_push_is_not_there() {
     let dir = tempfile::tempdir().unwrap();
     make(&dir.path().join("tree"));
@@ -276,7 +309,14 @@ async fn what_cannot_be_read_is_missed_and_the_rest_comes() {
     let pull = pull_of(dir.path(), Some("tree"), dir.path(), "copy");
     let told = streaming(shell.clone(), all()).pull(&pull).await.unwrap();
     assert!(matches!(told, Streamed::Partly(_)), "{told:?}");
-    assert_eq!(kept(&dir.path().join("copy")), kept(&dir.path().join("tree")));
+    let [copy, tree] = ["copy", "tree"].map(|name| kept(&dir.path().join(name)));
+    for (name, kept) in &tree {
+        // It ends with zeros, which may be those of a tar that has failed: a run compares it.
+        let in_doubt = name == b"sparse";
+        assert_eq!(copy[name] == *kept, !in_doubt, "{}", name.escape_ascii());
+        assert!(copy[name].has_content_of(kept), "{}", name.escape_ascii());
+    }
+    assert_eq!(copy.len(), tree.len());
     // A push that did not end well keeps the name of what is not whole.
     let push = push_of(&dir.path().join("tree"), dir.path(), "pushed");
     match streaming(shell, all()).push(&push).await.unwrap() {
@@ -446,7 +486,15 @@ async fn a_large_file_does_not_wait_for_the_window_of_one_stream() {
     whole(streaming.push(&push_of(&tree, there.path(), "two")).await.unwrap());
     streaming.only_if_fast = true;
     streaming.shell = LocalShell::plain();
-    whole(streaming.push(&push_of(&tree, there.path(), "three")).await.unwrap());
+    // On a busy machine a short round trip may be measured as a long one.
+    for _ in 0..100 {
+        let told = streaming.push(&push_of(&tree, there.path(), "three")).await.unwrap();
+        if !matches!(told, Streamed::Declined(Declined::Slower(_))) {
+            whole(told);
+            return;
+        }
+    }
+    panic!("a stream with a short round trip is declined");
 }
 
 /// A tree with a file that has the bits, and its mode at the target after `copy`.

@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use base::{Name, Remote};
+use base::{Name, Remote, RemotePath};
+use local::Local;
 use testkit::MemRemote;
 use tokio::sync::watch;
 use transfer::strategy::place::{LocalPlace, Place, RemotePlace};
@@ -21,7 +22,7 @@ use transfer::strategy::{
     Plan, copy,
 };
 use transfer::tar::Compress;
-use transfer::{Entry, Events, Options, Progress, Running, Shell, Stop};
+use transfer::{Entry, Events, JobError, Options, Progress, Running, Shell, Stop};
 
 use super::shell::LocalShell;
 
@@ -185,6 +186,32 @@ async fn a_file_gets_a_new_name_and_a_directory_gets_it_as_its_own() {
         let at = if is_file { "name" } else { "name/new/tree/one" };
         assert_eq!(std::fs::read(back.path().join(at)).unwrap(), b"content");
         assert_eq!(server.connected(), [false, false]);
+    }
+}
+
+#[tokio::test]
+async fn two_sources_of_one_name_are_refused_before_anything_is_written() {
+    let (source, target) = (tree(), tempfile::tempdir().unwrap());
+    let (one, other) = (source.path().join("tree"), source.path().join("other/tree"));
+    std::fs::create_dir_all(&other).unwrap();
+    std::fs::write(other.join("one"), "another").unwrap();
+    let remote = |root: &Path| Arc::new(Local::open(root).unwrap());
+    let pulling = Server::new(remote(source.path()), Some(LocalShell::plain()));
+    let options = Options { delete: true, ..Options::default() };
+    let from = (source.path(), Some("tree"));
+    let mut pull = plan(Direction::Pull, target.path(), from, options.clone());
+    pull.remote.push(RemotePlace {
+        place: Place::of(other.as_os_str().as_bytes()),
+        ..pull.remote[0].clone()
+    });
+    let pushing = Server::new(remote(target.path()), Some(LocalShell::plain()));
+    let mut push = plan(Direction::Push, &one, (target.path(), None), options);
+    push.local.push(LocalPlace::of(other.as_os_str()));
+    for (plan, server) in [(pull, pulling), (push, pushing)] {
+        let refused = run(plan, &server).await.unwrap_err();
+        let name = RemotePath::parse(b"tree").unwrap();
+        assert_eq!(refused, CopyError::Job(JobError::SameName(name)));
+        assert_eq!(std::fs::read_dir(target.path()).unwrap().count(), 0);
     }
 }
 

@@ -21,6 +21,11 @@ impl Kept {
         self.mode & 0o170_000 == 0o040_000
     }
 
+    /// Whether both have the same content.
+    pub fn has_content_of(&self, other: &Kept) -> bool {
+        self.content == other.content
+    }
+
     /// Whether all is kept; of a directory, the time to the second.
     pub fn is_like(&self, other: &Kept) -> bool {
         self.is_like_to_the_second(other) && (self.is_dir() || self.mtime == other.mtime)

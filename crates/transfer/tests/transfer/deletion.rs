@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use base::{AttrChange, Errno, Remote, Timestamp};
 use testkit::{Call, FaultyRemote, MemRemote, path};
-use transfer::{Doing, Filter, Options, Problem};
+use transfer::{Doing, Filter, Job, Options, Problem, Source, Tree};
 
-use crate::kit::{copy_with, mem, names, read};
+use crate::kit::{copy_with, mem, names, read, run};
 
 fn delete() -> Options {
     Options { delete: true, ..Options::default() }
@@ -182,9 +182,55 @@ async fn a_limit_of_deletions_may_be_any_number() {
     assert_eq!((outcome.counts.deleted, outcome.is_complete()), (1, true));
 }
 
+#[tokio::test]
+async fn a_directory_that_cannot_be_counted_is_not_within_the_limit() {
+    let source = mem(|remote| remote.put_file("f", "content"));
+    let target = mem(|remote| {
+        for number in 0..9 {
+            remote.put_file(&format!("old/{number}"), "");
+        }
+        remote.set_perm("old", 0o300);
+    });
+    let faulty = Arc::new(FaultyRemote::new(target.clone()));
+    // Before that, the root is listed when it is compared, and when all is copied.
+    faulty.fail(Call::Opendir, 3, Errno::EACCES);
+    let options = Options { max_delete: Some(5), ..delete() };
+    let outcome = copy_with(&source, &faulty, options).await;
+    assert_eq!((outcome.counts.deleted, outcome.deletions_withheld), (0, 1), "{outcome:#?}");
+    let (name, doing, errno) = (path("old"), Doing::ListTarget, Errno::EACCES);
+    assert_eq!(outcome.problems, [Problem::Failed { name, doing, errno }]);
+    assert_eq!(target.attr("old").perm, 0o300);
+}
+
+/// The directory into which named sources are copied is the user's own.
+#[tokio::test]
+async fn the_mode_of_the_target_is_left() {
+    let source = mem(|remote| remote.put_file("dir/file", "content"));
+    let target = mem(|remote| {
+        remote.put_dir("target");
+        remote.set_perm("target", 0o550);
+    });
+    let tree = Tree::remote(source).at(path("dir"));
+    let sources = vec![Source { tree, to: path("dir") }];
+    let into = Tree::remote(target.clone()).at(path("target"));
+    let outcome = run(Job { sources, target: into, options: Options::default() }).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert_eq!(target.content("target/dir/file"), b"content");
+    assert_eq!(target.attr("target").perm, 0o550);
+}
+
 /// A target that finds names whatever their case.
 fn folding(fill: impl FnOnce(&MemRemote)) -> Arc<MemRemote> {
-    let limits = testkit::tree::Limits { folds_case: true, ..testkit::tree::Limits::default() };
+    folding_by(|name| name.to_ascii_lowercase(), fill)
+}
+
+/// A target that takes a dash for an underscore, which no program foresees.
+fn folding_oddly(fill: impl FnOnce(&MemRemote)) -> Arc<MemRemote> {
+    folding_by(|name| name.iter().map(|it| if *it == b'_' { b'-' } else { *it }).collect(), fill)
+}
+
+fn folding_by(folds: fn(&[u8]) -> Vec<u8>, fill: impl FnOnce(&MemRemote)) -> Arc<MemRemote> {
+    let limits = testkit::tree::Limits { folds: Some(folds), ..testkit::tree::Limits::default() };
     let options = testkit::mem::Options { limits, ..testkit::mem::Options::default() };
     let remote = MemRemote::with(options);
     fill(&remote);
@@ -237,6 +283,85 @@ async fn a_name_of_another_case_is_the_copy_although_it_was_read_since() {
         assert!(outcome.is_complete(), "{nth}: {outcome:#?}");
         assert!(target.exists("dir/file"), "{nth}: {outcome:#?}");
     }
+}
+
+/// The copy has the name that is to be deleted, also if it is equal to what was there.
+#[tokio::test]
+async fn the_copy_is_not_deleted_under_another_name_that_the_target_takes_for_the_same() {
+    for (source, target) in [("new_file", "new-file"), ("new_dir/file", "new-dir/file")] {
+        let fill = |remote: &MemRemote, name: &str, content: &str| {
+            remote.put_file(name, content);
+            remote.set_mtime(name, 1000);
+            remote.put_file("surplus_of_target", "");
+        };
+        let from = mem(|remote| fill(remote, source, "content"));
+        from.remove("surplus_of_target");
+        for before in ["content", "another"] {
+            let to = folding_oddly(|remote| fill(remote, target, before));
+            for _ in 0..2 {
+                let outcome = copy_with(&from, &to, delete()).await;
+                assert_eq!(to.content(target), b"content", "{outcome:#?}");
+                let name = path(source.split('/').next().unwrap());
+                assert_eq!(outcome.problems, [Problem::Met { name }]);
+                assert!(to.exists("surplus_of_target"), "nothing is deleted after a problem");
+            }
+        }
+    }
+}
+
+/// A file system that lists the name of the last rename.
+#[tokio::test]
+async fn a_name_that_is_no_longer_listed_is_not_deleted() {
+    let source = mem(|remote| remote.put_file("new_file", "content"));
+    let target = folding_oddly(|remote| remote.put_file("new-file", "old"));
+    let faulty = Arc::new(FaultyRemote::new(target.clone()));
+    // After the copy, the second listing of the directory.
+    let gate = faulty.hold(Call::Opendir, 2);
+    let (outcome, ()) = tokio::join!(copy_with(&source, &faulty, delete()), async {
+        gate.arrived().await;
+        target.move_to("new-file", "elsewhere");
+        target.move_to("elsewhere", "new_file");
+        gate.release();
+    });
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert_eq!(names(&*target).await, ["\"new_file\""]);
+    assert_eq!(target.content("new_file"), b"content");
+}
+
+#[tokio::test]
+async fn two_names_of_the_source_that_the_target_takes_for_one_are_a_problem() {
+    for is_dir in [false, true] {
+        let below = if is_dir { "/file" } else { "" };
+        let source = mem(|remote| {
+            remote.put_file(&format!("dir/Name{below}"), "one");
+            remote.put_file(&format!("dir/name{below}"), "other");
+            remote.put_file("dir/further", "");
+        });
+        let target = folding(|_| {});
+        for options in [Options::default(), delete()] {
+            let outcome = copy_with(&source, &target, options).await;
+            let [Problem::Met { name }] = &outcome.problems[..] else { panic!("{outcome:#?}") };
+            assert!([path("dir/Name"), path("dir/name")].contains(name), "{name}");
+            assert_eq!(target.names("dir").len(), 2);
+        }
+        // Where they are two, there is no problem.
+        let outcome = copy_with(&source, &mem(|_| {}), delete()).await;
+        assert!(outcome.is_complete(), "{outcome:#?}");
+    }
+}
+
+#[tokio::test]
+async fn two_sources_that_the_target_takes_for_one_are_a_problem() {
+    let source = mem(|remote| remote.put_file("file", "content"));
+    let target = folding(|_| {});
+    let sources = ["Name", "name"].map(|to| {
+        let tree = Tree::remote(source.clone()).at(path("file"));
+        Source { tree, to: path(to) }
+    });
+    let into = Tree::remote(target.clone());
+    let job = Job { sources: sources.to_vec(), target: into, options: Options::default() };
+    let outcome = run(job).await;
+    assert!(matches!(outcome.problems[..], [Problem::Met { .. }]), "{outcome:#?}");
 }
 
 #[tokio::test]

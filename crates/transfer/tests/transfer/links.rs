@@ -3,7 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use testkit::{MemRemote, path};
+use base::Errno;
+use testkit::{Call, FaultyRemote, MemRemote, path};
 use transfer::{Job, Options, Source, Tree};
 
 use crate::kit::{local_dir, run};
@@ -40,6 +41,51 @@ async fn names_of_one_file_stay_names_of_one_file() {
     std::fs::write(from.path().join("two"), "a longer content").unwrap();
     let outcome = run(job).await;
     assert_eq!((outcome.counts.files_copied, outcome.counts.names_made), (1, 2), "{outcome:#?}");
+}
+
+/// File systems limit the number of names of a file.
+#[tokio::test]
+async fn a_name_too_many_becomes_a_file_of_its_own() {
+    let (from, source) = local_dir();
+    std::fs::write(from.path().join("one"), "content").unwrap();
+    std::fs::hard_link(from.path().join("one"), from.path().join("two")).unwrap();
+    let target = Arc::new(MemRemote::new());
+    let faulty = Arc::new(FaultyRemote::new(target.clone()));
+    faulty.fail_always(Call::Link, Errno::EMLINK);
+    let source = Tree::local(source, from.path());
+    let options = Options { hard_links: true, ..Options::default() };
+    let sources = vec![Source { tree: source, to: path("") }];
+    let outcome = run(Job { sources, target: Tree::remote(faulty), options }).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert_eq!(
+        (target.content("one"), target.content("two")),
+        (b"content".into(), b"content".into())
+    );
+}
+
+/// A name that is newer at the target keeps its content, and no other name is linked to it.
+#[tokio::test]
+async fn a_name_that_is_skipped_gets_no_further_names() {
+    let (from, source) = local_dir();
+    std::fs::write(from.path().join("one"), "content").unwrap();
+    std::fs::hard_link(from.path().join("one"), from.path().join("two")).unwrap();
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1000);
+    let file = std::fs::File::options().write(true).open(from.path().join("one")).unwrap();
+    file.set_modified(time).unwrap();
+    for skipped in ["one", "two"] {
+        let target = Arc::new(MemRemote::new());
+        target.put_file(skipped, "newer");
+        target.set_mtime(skipped, 2000);
+        let source = Tree::local(source.clone(), from.path());
+        let options = Options { hard_links: true, update: true, ..Options::default() };
+        let sources = vec![Source { tree: source, to: path("") }];
+        let job = Job { sources, target: Tree::remote(target.clone()), options };
+        let outcome = run(job).await;
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        assert_eq!(target.content(skipped), b"newer");
+        let other = if skipped == "one" { "two" } else { "one" };
+        assert_eq!(target.content(other), b"content", "{outcome:#?}");
+    }
 }
 
 #[tokio::test]

@@ -121,6 +121,13 @@ impl State {
         !std::mem::take(&mut self.pages_untrusted)
     }
 
+    /// The kernel's pages may hold bytes that are not in the file, local writes that failed among
+    /// them.
+    pub(crate) fn distrust_pages(&mut self) {
+        self.began_empty = false;
+        self.invalidate_pages_and_size();
+    }
+
     /// The content is being changed locally: the pages match no known validator, and the kernel
     /// knows that its size is stale.
     pub(crate) fn invalidate_pages_and_size(&mut self) {

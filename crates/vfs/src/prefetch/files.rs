@@ -593,6 +593,10 @@ async fn fetch_whole(
     let (data, after) = tokio::join!(read, stat_again);
     drop(file);
     let (data, after) = (data?, after?);
+    // An open that was deferred meanwhile would read another file if a directory was moved.
+    if !shared.tree().paths_unchanged_since(stamp.seq) {
+        return Ok(None);
+    }
     // If another machine was writing to the file, the bytes may be of several states.
     if data.len() as u64 != attr.size || !same_content(&attr, &after) {
         return Ok(None);

@@ -28,7 +28,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    fn is(&self, parent: Ino, name: &Name) -> bool {
+    pub(super) fn is(&self, parent: Ino, name: &Name) -> bool {
         self.parent == parent && self.name == *name
     }
 }

@@ -303,6 +303,25 @@ async fn a3_a_close_returns_what_the_server_answers_to_its_close() {
     mount.vfs.release(other);
 }
 
+/// A3: also while another descriptor of the file is written to all the time.
+#[tokio::test(start_paused = true)]
+async fn a3_a_close_is_answered_while_another_descriptor_is_written() {
+    let mount = mounted().await;
+    let other = mount.vfs.open(mount.ino, OpenRequest::plain(Access::Write)).await.unwrap().handle;
+    mount.write(0, "content").await;
+    mount.faulty.fail_after(Call::Flush, 1, Errno::EDQUOT);
+    let gates: Vec<Gate> = (1..=2).map(|nth| mount.faulty.hold(Call::Write, nth)).collect();
+    let elsewhere = |offset| mount.vfs.write(other, offset, Bytes::from_static(b"other"));
+    elsewhere(10_000).await.unwrap();
+    let mut flush = Box::pin(mount.flush(Caller::Alive));
+    assert!(timeout(SOON, flush.as_mut()).await.is_err());
+    elsewhere(20_000).await.unwrap();
+    gates[0].release();
+    assert!(timeout(SOON, flush.as_mut()).await.is_err());
+    gates[1].release();
+    assert_eq!(flush.await, Err(Errno::EDQUOT));
+}
+
 /// Descriptors that share an open file are closed one after the other: the file is closed at the
 /// server once, and not at all without writes.
 #[tokio::test(start_paused = true)]
@@ -338,6 +357,28 @@ async fn the_answer_to_a_close_that_is_given_up_is_not_lost() {
     assert_eq!(mount.remote.open_handles(), 0);
 }
 
+/// The end of a mount waits for the answers to closes, after the background work has ended.
+#[tokio::test(start_paused = true)]
+async fn the_answer_to_a_close_at_the_end_of_the_mount_is_not_lost() {
+    for closed_before in [false, true] {
+        let mount = mounted().await;
+        mount.write(0, "content").await;
+        mount.faulty.fail_after(Call::Finish, 1, Errno::EDQUOT);
+        let gate = mount.faulty.hold_answer(Call::Finish, 1);
+        if closed_before {
+            mount.vfs.release(mount.handle);
+        }
+        mount.vfs.end_background();
+        mount.vfs.release(mount.handle);
+        let mut drain = Box::pin(mount.vfs.drain());
+        assert!(timeout(SOON, drain.as_mut()).await.is_err());
+        gate.release();
+        drain.await;
+        assert_eq!(mount.vfs.lost_write(), Some(Errno::EDQUOT));
+        assert_eq!(mount.remote.open_handles(), 0);
+    }
+}
+
 /// If the connection is lost, the server's answer to the close is unknown; the writes were
 /// acknowledged.
 #[tokio::test(start_paused = true)]
@@ -369,6 +410,23 @@ async fn an_error_is_reported_to_a_caller_that_can_use_it() {
             assert_eq!(mount.vfs.lost_write(), None);
         }
     }
+}
+
+/// A3: also if the parent closes the file while the close of the child process waits for the
+/// server's answer.
+#[tokio::test(start_paused = true)]
+async fn a3_a_close_waits_for_the_answer_to_another_close_of_the_open_file() {
+    let mount = mounted().await;
+    mount.write(0, "content").await;
+    mount.faulty.fail_after(Call::Flush, 1, Errno::EDQUOT);
+    let gate = mount.faulty.hold_answer(Call::Flush, 1);
+    let mut child = Box::pin(mount.flush(Caller::Exiting));
+    assert!(timeout(Duration::from_millis(100), child.as_mut()).await.is_err());
+    let mut parent = Box::pin(mount.flush(Caller::Alive));
+    assert!(timeout(Duration::from_millis(100), parent.as_mut()).await.is_err());
+    gate.release();
+    let _ = child.await;
+    assert_eq!(parent.await, Err(Errno::EDQUOT));
 }
 
 /// A3: an error that no caller could use is logged, and shows in the exit code of the mount.

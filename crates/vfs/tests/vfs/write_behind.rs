@@ -9,7 +9,7 @@ use bytes::Bytes;
 use testkit::faulty::Gate;
 use testkit::{Call, FaultyRemote, MemRemote};
 use tokio::time::timeout;
-use vfs::{Config, Handle, Ino, OpenRequest, Vfs};
+use vfs::{Config, Consistency, Handle, Ino, Invalidate, OpenRequest, PageCache, Vfs};
 
 /// Longer than anything here takes on the paused clock.
 const A_WHILE: Duration = Duration::from_millis(100);
@@ -410,4 +410,42 @@ async fn a_write_far_past_the_end_waits_for_its_answer() {
     }
     gate.release();
     mount.vfs.fsync(mount.handle).await.unwrap();
+}
+
+/// The files whose pages the kernel was told to drop.
+#[derive(Default)]
+struct Dropped(std::sync::Mutex<Vec<Ino>>);
+
+impl Invalidate for Dropped {
+    fn content(&self, ino: Ino) {
+        self.0.lock().unwrap().push(ino);
+    }
+}
+
+/// A3: after a write has failed, no reader gets its bytes from the kernel's pages: not through a
+/// descriptor that is open, and not after another open, however pages are compared.
+#[tokio::test(start_paused = true)]
+async fn a3_pages_of_a_failed_write_are_dropped() {
+    let same_time = Config { page_cache: PageCache::SameTime, ..Config::default() };
+    let always = Config { page_cache: PageCache::Always, ..Config::default() };
+    let timeout = Config { consistency: Consistency::Timeout, ..Config::default() };
+    for config in [Config::default(), same_time, always, timeout] {
+        for failing in [Call::Write, Call::Flush] {
+            let mut mount = mounted(config.clone(), request()).await;
+            let kernel = Arc::<Dropped>::default();
+            mount.vfs.set_invalidate(kernel.clone());
+            mount.page(0).await;
+            let reader = mount.vfs.open(mount.ino, request()).await.unwrap();
+            // The size stays the same, so that the pages are not dropped because of another one.
+            mount.faulty.fail(failing, 1, Errno::ENOSPC);
+            mount.write(0, b"new").await.unwrap();
+            assert_eq!(mount.vfs.flush(mount.handle).await, Err(Errno::ENOSPC));
+            assert_eq!(*kernel.0.lock().unwrap(), [mount.ino], "{failing:?} {config:?}");
+            let again = mount.vfs.open(mount.ino, OpenRequest::plain(Access::Read)).await.unwrap();
+            assert!(!again.keep_cache, "{failing:?} {config:?}");
+            for opened in [reader, again] {
+                mount.vfs.release(opened.handle);
+            }
+        }
+    }
 }

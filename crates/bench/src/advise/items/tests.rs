@@ -1,7 +1,6 @@
 //! What follows from findings, setting by setting.
 
 use super::*;
-use crate::advise::findings::{Path, Sessions};
 
 fn measured(name: &str, mb: f64, cpu: f64) -> Figures {
     Figures {
@@ -14,11 +13,9 @@ fn measured(name: &str, mb: f64, cpu: f64) -> Figures {
     }
 }
 
-fn several(rates: [f64; 4]) -> Vec<Sessions> {
+fn several(rates: [f64; 4]) -> Vec<Figures> {
     let sessions = [1, 2, 4, 8].into_iter().zip(rates);
-    sessions
-        .map(|(connections, mb)| Sessions { connections, figures: measured("n", mb, 1.0) })
-        .collect()
+    sessions.map(|(connections, mb)| Figures { connections, ..measured("n", mb, 1.0) }).collect()
 }
 
 /// A short network that is not full.
@@ -34,11 +31,7 @@ fn near() -> Findings {
         ssh_cipher: "chacha20-poly1305@openssh.com".into(),
         sshoal_cipher: "aes128-gcm@openssh.com".into(),
         sessions: several([60.0, 60.0, 61.0, 60.0]),
-        plain: measured("plain", 60.0, 1.0),
-        unmarked: measured("unmarked", 60.0, 1.0),
-        compressed_text: Some(measured("text", 30.0, 1.0)),
-        compressed_random: Some(measured("random", 20.0, 1.0)),
-        ipqos: "lowdelay throughput".into(),
+        compressed: Some(measured("text", 30.0, 1.0)),
         ..Findings::default()
     }
 }
@@ -95,7 +88,7 @@ fn several_sessions_matter_where_one_window_is_too_small() {
     assert!(item.found.contains("21.0 MB/s at most"), "{item:?}");
     let mut unsteady = several([60.0, 110.0, 112.0, 111.0]);
     for tried in &mut unsteady {
-        tried.figures.slowest_bytes_per_s = 1e6;
+        tried.slowest_bytes_per_s = 1e6;
     }
     let item = sessions(&Findings { sessions: unsteady, ..near() });
     assert_eq!(item.verdict, Verdict::Unknown);
@@ -107,21 +100,92 @@ fn several_sessions_matter_where_one_window_is_too_small() {
 #[test]
 fn compression_matters_on_slow_links_and_where_it_is_on_in_vain() {
     assert_eq!(verdict(&compression(&near())), Verdict::NotHere);
-    let slow = Findings { plain: measured("plain", 5.0, 1.0), ..near() };
+    let slow = Findings { sessions: several([5.0; 4]), ..near() };
     assert!(compression(&slow).to_type[0].starts_with("sshoal -C"));
     let in_vain = Findings { has_compression: true, ..near() };
     assert!(compression(&in_vain).to_type[0].contains("Compression=no"));
-    let none = Findings { compressed_text: None, ..near() };
+    let none = Findings { compressed: None, ..near() };
     assert_eq!(verdict(&compression(&none)), Verdict::NotHere);
     // By the CPU of the server, one thread can do 50 MB/s.
     let text = Figures { server_cpu_s_per_gb: Some(20.0), ..measured("text", 30.0, 1.0) };
-    let item = compression(&Findings { compressed_text: Some(text), ..near() });
+    let item = compression(&Findings { compressed: Some(text), ..near() });
     assert!(item.why.contains("below 50.0 MB/s"), "{item:?}");
 }
 
+fn figures(name: &str, mb: f64, cpu: Option<f64>) -> Figures {
+    Figures {
+        name: name.to_owned(),
+        bytes_per_s: mb * 1e6,
+        slowest_bytes_per_s: mb * 0.98e6,
+        fastest_bytes_per_s: mb * 1.02e6,
+        client_cpu_s_per_gb: cpu,
+        ..Figures::default()
+    }
+}
+
 #[test]
-fn marks_matter_where_they_slow_down() {
-    assert_eq!(verdict(&ipqos(&near())), Verdict::NotHere);
-    let item = ipqos(&Findings { unmarked: measured("unmarked", 90.0, 1.0), ..near() });
-    assert_eq!(item.to_type, ["sshoal -o IPQoS=none HOST:DIR MOUNTPOINT"]);
+fn bandwidth_times_delay() {
+    let long = Findings { rtt_us: 1e5, link_bytes_per_s: Some(125e6), ..Findings::default() };
+    assert_eq!((long.product_bytes(), long.ceiling_bytes_per_s()), (12_500_000.0, 20_971_520.0));
+    assert_eq!(long.windows(), 6);
+    let short = Findings { rtt_us: 100.0, ..long };
+    assert_eq!(short.windows(), 1);
+    assert_eq!(Findings::default().windows(), 1);
+    assert_eq!(Findings::default().ceiling_bytes_per_s(), f64::INFINITY);
+}
+
+#[test]
+fn the_best_cipher_is_the_cheapest_of_the_fastest() {
+    let name = |tried: &[Figures], defaults: [&str; 2]| {
+        let [sshoal, ssh] = defaults.map(str::to_owned);
+        let found = Findings {
+            ciphers: tried.to_vec(),
+            sshoal_cipher: sshoal,
+            ssh_cipher: ssh,
+            ..Findings::default()
+        };
+        found.best_cipher().map(|best| best.name.clone())
+    };
+    let tried = [
+        figures("a", 400.0, Some(1.0)),
+        figures("b", 410.0, Some(2.0)),
+        figures("c", 200.0, Some(0.5)),
+    ];
+    assert_eq!(name(&tried, ["", ""]).as_deref(), Some("a"));
+    // A default stays, unless it costs more or is slower.
+    assert_eq!(name(&tried, ["b", "c"]).as_deref(), Some("a"));
+    let alike = [figures("a", 400.0, Some(1.0)), figures("b", 395.0, Some(1.05))];
+    assert_eq!(name(&alike, ["x", "b"]).as_deref(), Some("b"));
+    // On a slow link the CPU is not known.
+    let slow = [figures("a", 10.0, None), figures("b", 9.9, None)];
+    assert_eq!(name(&slow, ["b", "a"]).as_deref(), Some("b"));
+    let failed = [Figures { failure: Some("no".into()), ..Figures::default() }];
+    assert_eq!(name(&failed, ["", ""]), None);
+}
+
+#[test]
+fn enough_is_the_least_number_that_fills() {
+    let sessions = |rates: &[(u32, f64)]| Findings {
+        sessions: rates
+            .iter()
+            .map(|&(connections, mb)| Figures { connections, ..figures("", mb, None) })
+            .collect(),
+        ..Findings::default()
+    };
+    let enough = |rates: &[(u32, f64)]| {
+        sessions(rates).enough().map(|(one, enough)| (one.connections, enough.connections))
+    };
+    assert_eq!(enough(&[(1, 20.0), (2, 40.0), (4, 80.0), (8, 117.0)]), Some((1, 8)));
+    assert_eq!(enough(&[(1, 20.0), (2, 40.0), (4, 112.0), (8, 117.0)]), Some((1, 4)));
+    assert_eq!(enough(&[(1, 100.0), (2, 101.0), (4, 95.0)]), Some((1, 1)));
+    // A round that stalled does not hide a rate beyond one window in a round trip.
+    let mut far = sessions(&[(1, 10.0), (2, 12.4)]);
+    far.sessions[1].slowest_bytes_per_s = 0.2e6;
+    far.rtt_us = 206_000.0;
+    assert_eq!(far.enough().map(|(_, enough)| enough.connections), Some(2));
+    far.rtt_us = 20_000.0;
+    assert_eq!(far.enough().map(|(_, enough)| enough.connections), Some(1));
+    // Eight that failed have no say.
+    assert_eq!(enough(&[(1, 20.0), (2, 40.0), (8, 0.0)]), Some((1, 2)));
+    assert_eq!(enough(&[(1, 0.0), (2, 1.0)]), None);
 }

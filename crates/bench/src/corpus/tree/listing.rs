@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::corpus::{digest_file, hex};
+use crate::quoting::shown;
 
 /// What a line is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,5 +226,5 @@ fn identity(dir: &Path) -> io::Result<(u64, u64)> {
 
 /// An error with the path that it is of.
 pub(crate) fn at(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display().to_string().escape_debug()))
+    io::Error::new(error.kind(), format!("{}: {error}", shown(path)))
 }

@@ -101,11 +101,9 @@ fn a_run_without_control_or_with_few_rounds_says_what_it_cannot_tell() {
 }
 
 #[test]
-fn single_rounds_and_groups_are_told_apart() {
+fn single_rounds_that_are_far_from_the_others_are_named() {
     let run = quiet().values("jump", UNIT, "sshfs", &[100.0, 101.0, 99.0, 100.0, 40.0, 100.5]);
     expect_one(&run.results, "Single rounds are far from the others in jump of sshfs");
-    let run = quiet().values("two", UNIT, "sshfs", &[100.0, 202.0, 101.0, 99.0, 200.0, 201.0]);
-    expect_one(&run.results, "two of sshfs (100 or 201)");
 }
 
 #[test]
@@ -122,8 +120,6 @@ fn drift_of_everything_is_seen() {
     expect_one(&slower.results, "Everything became slower");
     let faster = scale([1.0, 1.04, 1.08, 1.12, 1.16, 1.2]);
     expect_one(&faster.results, "Everything became faster");
-    let cold = scale([0.8, 1.0, 1.0, 1.0, 1.0, 1.0]);
-    expect_one(&cold.results, "The first round was slower than the others by 25.0 %");
 }
 
 #[test]

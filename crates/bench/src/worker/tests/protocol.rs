@@ -31,18 +31,9 @@ fn files_and_names_over_a_real_ssh() {
 #[test]
 fn the_words_of_a_program_that_ends_are_shown() {
     let ssh = shell("echo 'no route\u{7} to host' >&2; exit 255");
-    for target in [Target::Sftp { ssh: ssh.clone(), path: "x".into() }, Target::Stream { ssh }] {
-        let failure = read(all_of(target), content()).unwrap_err().to_string();
-        assert!(failure.contains(r"no route\u{7} to host"), "{failure}");
-    }
-}
-
-#[test]
-fn a_stream_that_fails_at_its_end_is_a_failure() {
-    let (_dir, path) = right_file();
-    let cat = shell(&format!("printf R; cat '{}'; echo broken >&2; exit 1", path.display()));
-    let failure = read(all_of(Target::Stream { ssh: cat }), content()).unwrap_err();
-    assert!(failure.to_string().contains("broken"), "{failure}");
+    let target = Target::Sftp { ssh, path: "x".into() };
+    let failure = read(all_of(target), content()).unwrap_err().to_string();
+    assert!(failure.contains(r"no route\u{7} to host"), "{failure}");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! A generated C program: many files, each with many headers.
 //!
-//! Module `n` defines `value_n`, of which the sum over all modules is what the program prints; the
-//! build runs it and fails if that is wrong.
+//! Module `n` defines `value_n`; the program prints the sum of all.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -65,7 +64,7 @@ fn module(number: u32, headers: u32) -> String {
     }
     let part = number % headers;
     for function in 0..FUNCTIONS {
-        let (rounds, divisor) = constants(function);
+        let (rounds, divisor) = (function + 3, function + 11);
         let _ = writeln!(
             text,
             "\nstatic long step_{function}(long value)\n{{\n\
@@ -84,20 +83,6 @@ fn module(number: u32, headers: u32) -> String {
     text + "\treturn value;\n}\n"
 }
 
-/// How often a function of a module goes round, and by what it divides.
-fn constants(function: u32) -> (u32, u32) {
-    (function + 3, function + 11)
-}
-
-/// What `value_NUMBER(0)` of [`module`] is.
-fn value(number: u32) -> u64 {
-    (0..FUNCTIONS).fold(u64::from(number), |value, function| {
-        let (rounds, divisor) = constants(function);
-        let sum: u64 = (0..u64::from(rounds)).map(|i| (value ^ i) % u64::from(divisor)).sum();
-        value + (value + sum) % 1000
-    })
-}
-
 fn main(modules: u32) -> String {
     let mut text = String::from("#include <stdio.h>\n\n");
     for number in 0..modules {
@@ -112,16 +97,11 @@ fn main(modules: u32) -> String {
 }
 
 fn makefile(modules: u32) -> String {
-    let sum: u64 = (0..modules).map(value).sum();
     let objects: Vec<String> = (0..modules).map(|number| format!("module_{number}.o")).collect();
     format!(
         "CC = gcc\n\
          CFLAGS = -O2 -I$(SOURCE)/include\n\
          OBJECTS = main.o {}\n\
-         \n\
-         checked: program\n\
-         \ttest \"$$(./program)\" = {sum}\n\
-         \ttouch $@\n\
          \n\
          program: $(OBJECTS)\n\
          \t$(CC) -o $@ $(OBJECTS)\n\

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use crate::corpus::tree::bytes_below;
 use crate::executor::Executor;
-use crate::failure::Failure;
+use crate::failure::Result;
+use crate::quoting::shown;
 use crate::results::LeftOut;
 use crate::storage::SCRIPT_LIMIT;
 use crate::workload::copying::copy_local;
@@ -48,21 +49,8 @@ pub(super) enum Way {
 }
 
 /// Variables by which the user's `make` and compiler could build something else.
-const FOREIGN: [&str; 13] = [
-    "MAKEFLAGS",
-    "MFLAGS",
-    "MAKELEVEL",
-    "ARCH",
-    "CROSS_COMPILE",
-    "KCFLAGS",
-    "KBUILD_OUTPUT",
-    "O",
-    "CC",
-    "CFLAGS",
-    "CPPFLAGS",
-    "LDFLAGS",
-    "CCACHE_DIR",
-];
+const FOREIGN: &str = "MAKEFLAGS MFLAGS MAKELEVEL ARCH CROSS_COMPILE KCFLAGS KBUILD_OUTPUT O CC \
+    CFLAGS CPPFLAGS LDFLAGS CCACHE_DIR";
 
 const GENERATED_SCRIPT: &str = r#"make -s -j2 -C "$2" -f "$1/Makefile" SOURCE="$1""#;
 
@@ -81,14 +69,12 @@ impl Project {
         ];
         match ways.into_iter().find(|(file, _)| source.join(file).is_file()) {
             Some((_, way)) => Ok(Project::Own { source: source.to_owned(), way }),
-            None => Err(LeftOut {
-                name: "build".to_owned(),
-                why: format!(
-                    "{} has neither Kbuild, nor CMakeLists.txt, nor configure",
-                    source.display().to_string().escape_debug()
-                ),
-                remedy: Some("name sources that can be built in another directory".to_owned()),
-            }),
+            None => {
+                let source = shown(source);
+                let why = format!("{source} has neither Kbuild, nor CMakeLists.txt, nor configure");
+                let remedy = "name sources that can be built in another directory";
+                Err(LeftOut::new("build", why).with_remedy(remedy))
+            }
         }
     }
 
@@ -108,10 +94,7 @@ impl Project {
             Project::Generated { modules } => format!("a generated C program of {modules} files"),
             Project::KernelLibrary => format!("{} (tinyconfig, lib/)", KERNEL),
             Project::Kernel => format!("{} (tinyconfig, lib/ kernel/ fs/)", KERNEL),
-            Project::Own { source, .. } => {
-                let name = source.file_name().unwrap_or_default().to_string_lossy();
-                name.escape_debug().to_string()
-            }
+            Project::Own { source, .. } => shown(source.file_name().unwrap_or_default()),
         }
     }
 
@@ -144,7 +127,7 @@ impl Project {
     }
 
     /// Lays the sources out locally, in a directory that is not there.
-    pub(super) fn make_source(&self, to: &Path, executor: &Executor) -> Result<(), Failure> {
+    pub(super) fn make_source(&self, to: &Path, executor: &Executor) -> Result<()> {
         match self {
             Project::Generated { modules } => Ok(generated::make(to, *modules)?),
             Project::KernelLibrary | Project::Kernel => unpack_kernel(to, executor),
@@ -164,7 +147,7 @@ impl Project {
             Project::Own { way: Way::Cmake, .. } => script(CMAKE_SCRIPT, &places),
             Project::Own { way: Way::Configure, .. } => script(CONFIGURE_SCRIPT, &places),
         };
-        for name in FOREIGN {
+        for name in FOREIGN.split(' ') {
             command.env_remove(name);
         }
         // What a compiler that is ended leaves behind goes with the objects.
@@ -184,30 +167,9 @@ const KERNEL_BYTES: u64 = 200 << 20;
 
 /// What a build of `lib/ kernel/ fs/` looks at, apart from all `Kconfig` files, which it reads
 /// too; of the whole it is a sixth.
-const PARTS: [&str; 22] = [
-    "Makefile",
-    "Kbuild",
-    "Kconfig",
-    "arch/Kconfig",
-    "block",
-    "fs",
-    "include",
-    "init",
-    "io_uring",
-    "kernel",
-    "lib",
-    "mm",
-    "scripts",
-    "security",
-    "tools/arch",
-    "tools/build",
-    "tools/include",
-    "tools/lib/str_error_r.c",
-    "tools/lib/string.c",
-    "tools/lib/subcmd",
-    "tools/objtool",
-    "tools/scripts",
-];
+const PARTS: &str = "Makefile Kbuild Kconfig arch/Kconfig block fs include init io_uring kernel lib \
+    mm scripts security tools/arch tools/build tools/include tools/lib/str_error_r.c \
+    tools/lib/string.c tools/lib/subcmd tools/objtool tools/scripts";
 
 /// Two builds give the same bytes, and no program looks for a repository above the sources.
 const ENVIRONMENT: [(&str, &str); 4] = [
@@ -223,20 +185,11 @@ pub(super) fn check_kernel() -> Result<(), LeftOut> {
     let programs = [("flex", "flex"), ("bison", "bison"), ("bc", "bc"), ("xz", "xz-utils")];
     check_installed(name, &programs)?;
     if !Path::new(ARCHIVE).is_file() {
-        return Err(LeftOut {
-            name: name.to_owned(),
-            why: format!("{ARCHIVE} is not there"),
-            remedy: Some(format!("install {KERNEL}")),
-        });
+        let left_out = LeftOut::new(name, format!("{ARCHIVE} is not there"));
+        return Err(left_out.with_remedy(format!("install {KERNEL}")));
     }
-    match architecture() {
-        Some(_) => Ok(()),
-        None => Err(LeftOut {
-            name: name.to_owned(),
-            why: format!("not tried on {}", std::env::consts::ARCH),
-            remedy: None,
-        }),
-    }
+    let why = || format!("not tried on {}", std::env::consts::ARCH);
+    architecture().map(drop).ok_or_else(|| LeftOut::new(name, why()))
 }
 
 /// The kernel's word for this machine's.
@@ -249,14 +202,14 @@ fn architecture() -> Option<&'static str> {
 }
 
 /// Unpacks what is needed of it.
-fn unpack_kernel(to: &Path, executor: &Executor) -> Result<(), Failure> {
+fn unpack_kernel(to: &Path, executor: &Executor) -> Result<()> {
     fs::create_dir_all(to)?;
     let mut unpack = script(
         r#"to=$1; archive=$2; shift 2
 tar -C "$to" --strip-components=1 --no-same-owner --wildcards -xJf "$archive" "$@""#,
         &[to, Path::new(ARCHIVE)],
     );
-    unpack.args(PARTS.map(|part| format!("{KERNEL}/{part}")));
+    unpack.args(PARTS.split(' ').map(|part| format!("{KERNEL}/{part}")));
     unpack.args(architecture().map(|name| format!("{KERNEL}/arch/{name}")));
     unpack.arg(format!("{KERNEL}/*/Kconfig*"));
     executor.succeed(unpack, SCRIPT_LIMIT)?;

@@ -27,14 +27,10 @@ fn the_generated_program_is_built_and_wrong_sources_are_found() {
         assert!(text.contains(from), "{name}");
         fs::write(shown.join(name), text.replacen(from, to, 1)).unwrap();
     };
-    // Compiles, and gives the same sum.
+    // Compiles to another object.
     change("src/module_7.c", "static long step_3", "long step_3");
     let failure = run(&world, "build.generated.cold", "shown").unwrap_err();
     assert!(failure.to_string().contains("module_7.o is not like"), "{failure}");
-    // Compiles, and gives another.
-    change("src/module_7.c", "return value;", "return value + 1;");
-    let failure = run(&world, "build.generated.cold", "shown").unwrap_err();
-    assert!(matches!(failure, Failure::Failed { .. }), "{failure}");
     fs::remove_file(shown.join("include/part_3.h")).unwrap();
     let failure = run(&world, "build.generated.cold", "shown").unwrap_err();
     assert!(failure.to_string().contains("part_3.h"), "{failure}");

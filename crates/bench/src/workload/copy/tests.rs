@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
+use crate::results::SubjectInfo;
 use crate::workload::tests::world::{STORAGE, Use, World, step, tiny};
 
 #[test]
@@ -55,14 +56,23 @@ fn a_copy_that_is_not_brought_up_to_date_is_found() {
 
 #[test]
 fn programs_that_copy_everything_are_asked_for_one_copy() {
-    let subject = |name: &str| SubjectInfo::new(name, "copy", "");
-    let ids = |name: &str| {
-        let steps = Copy.steps(&tiny());
-        steps.iter().filter(|step| step.concerns(&subject(name))).count()
-    };
-    for (name, count) in
-        [("scp", 2), ("tar", 2), ("sshoal-copy:tar", 2), ("rsync", 6), ("sshoal-copy", 6)]
-    {
-        assert_eq!(ids(name), count, "{name}");
+    let steps = Copy.steps(&tiny());
+    let of = |subject: &SubjectInfo| steps.iter().filter(|step| step.concerns(subject)).count();
+    for (name, count) in [
+        ("scp", 2),
+        ("scp:ssh_command=/opt/hpn/bin/ssh", 2),
+        ("tar", 2),
+        ("sshoal-copy:tar", 2),
+        ("sshoal-copy:tar:ssh_command=hpnssh", 2),
+        ("rsync", 6),
+        ("rsync:ssh_command=hpnssh", 6),
+        ("sshoal-copy", 6),
+        ("sshoal-copy:sftp", 6),
+    ] {
+        let subject = SubjectInfo::new(name, "copy", "");
+        assert_eq!(of(&subject), count, "{name}");
+        let control = format!("{name} (control)");
+        let control = SubjectInfo { name: control, control_of: Some(name.to_owned()), ..subject };
+        assert_eq!(of(&control), count, "the control of {name}");
     }
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::results::{Latency, Measured};
 use crate::step::StepContext;
 use crate::worker::Latencies;
@@ -24,28 +24,20 @@ pub(super) enum Direction {
 }
 
 /// fio takes a colon for the end of a file name.
-fn file_name(path: &Path) -> Result<OsString, Failure> {
+fn file_name(path: &Path) -> Result<OsString> {
     let path = path.to_str().ok_or_else(|| Failure::failed("a path that is not UTF-8"))?;
     Ok(format!("--filename={}", path.replace('\\', r"\\").replace(':', r"\:")).into())
 }
 
 /// The options that all jobs have.
-fn common(
-    path: &Path,
-    shape: Shape,
-    direction: Direction,
-    file_bytes: u64,
-) -> Result<Command, Failure> {
-    let kind = match (shape, direction) {
-        (Shape::Sequential, Direction::Read) => "read",
-        (Shape::Sequential, Direction::Write) => "write",
-        (Shape::Random, Direction::Read) => "randread",
-        (Shape::Random, Direction::Write) => "randwrite",
-    };
+fn common(path: &Path, shape: Shape, direction: Direction, file_bytes: u64) -> Result<Command> {
+    let direction = if direction == Direction::Read { "read" } else { "write" };
     let mut fio = program("fio");
     fio.args(["--name=bench", "--ioengine=libaio", "--direct=1", "--fallocate=none"]);
-    fio.arg(file_name(path)?).arg(format!("--rw={kind}")).arg(format!("--size={file_bytes}"));
-    fio.arg(format!("--bs={}", shape.record_bytes())).arg(format!("--iodepth={}", shape.depth()));
+    fio.arg(file_name(path)?)
+        .arg(format!("--rw={}{direction}", shape.prefix))
+        .arg(format!("--size={file_bytes}"));
+    fio.arg(format!("--bs={}", shape.record_bytes)).arg(format!("--iodepth={}", shape.depth));
     Ok(fio)
 }
 
@@ -55,7 +47,7 @@ pub(super) fn job(
     path: &Path,
     shape: Shape,
     direction: Direction,
-) -> Result<Measured, Failure> {
+) -> Result<Measured> {
     let report = context.scratch.join("fio.json");
     let mut fio = common(path, shape, direction, context.size.random_file_bytes)?;
     fio.args(["--time_based", "--end_fsync=1", "--output-format=json+"]);
@@ -74,8 +66,8 @@ pub(super) fn verified_writes(
     path: &Path,
     shape: Shape,
     records: u64,
-) -> Result<(), Failure> {
-    let bytes = (records * u64::from(shape.record_bytes())).min(context.size.random_file_bytes);
+) -> Result<()> {
+    let bytes = (records * u64::from(shape.record_bytes)).min(context.size.random_file_bytes);
     let mut fio = common(path, shape, Direction::Write, context.size.random_file_bytes)?;
     fio.args(["--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--verify_dump=0"]);
     // It would leave a file in the directory in which it runs.
@@ -127,7 +119,7 @@ struct Clat {
 }
 
 /// The figures of the only job.
-pub(super) fn parse(json: &[u8], direction: Direction) -> Result<Measured, Failure> {
+pub(super) fn parse(json: &[u8], direction: Direction) -> Result<Measured> {
     let unreadable = |why: String| Failure::failed(format!("fio's output cannot be read: {why}"));
     // In front of it are warnings, if there are any.
     let begin = json.iter().position(|&byte| byte == b'{').unwrap_or(0);

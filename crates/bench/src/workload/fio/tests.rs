@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::*;
+use crate::failure::Failure;
 use crate::workload::tests::world::{STORAGE, Use, World, step, tiny};
 
 fn small() -> Size {
@@ -65,10 +66,10 @@ fn a_name_with_a_colon_is_one_file() {
 #[test]
 fn no_more_blocks_change_than_there_are() {
     let changed = |shape: Shape, writes| shape.changed_blocks(1 << 20, writes);
-    assert_eq!(changed(Shape::Random, 0), 0);
-    assert_eq!(changed(Shape::Random, 255), 255);
-    assert_eq!(changed(Shape::Random, 256), 256);
-    assert_eq!(changed(Shape::Random, 1_000_000), 256);
-    assert_eq!(changed(Shape::Sequential, 3), 96);
-    assert_eq!(changed(Shape::Sequential, 9), 256);
+    assert_eq!(changed(RANDOM, 0), 0);
+    assert_eq!(changed(RANDOM, 255), 255);
+    assert_eq!(changed(RANDOM, 256), 256);
+    assert_eq!(changed(RANDOM, 1_000_000), 256);
+    assert_eq!(changed(SEQUENTIAL, 3), 96);
+    assert_eq!(changed(SEQUENTIAL, 9), 256);
 }

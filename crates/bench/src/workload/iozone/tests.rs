@@ -33,13 +33,11 @@ fn every_kind_of_subject_does_what_it_can() {
     assert_eq!(ids(&mounted), all);
     let sftp = run_all(&world, Use::Sftp);
     assert_eq!(ids(&sftp), ["write", "rewrite", "read", "random-read", "random-write"]);
-    let stream = run_all(&world, Use::Stream);
-    assert_eq!(ids(&stream), ["write", "read"]);
-    for (id, measured) in mounted.iter().chain(&sftp).chain(&stream) {
+    for (id, measured) in mounted.iter().chain(&sftp) {
         assert!(measured.verified && measured.value > 0.0 && measured.seconds > 0.0, "{id}");
         let random = id.contains("random");
         assert_eq!(measured.latency.is_some(), random, "{id}");
-        assert_eq!(measured.bytes == world.size.file_bytes, !random, "{id} {}", measured.bytes);
+        assert!(random || measured.bytes == world.size.file_bytes, "{id} {}", measured.bytes);
     }
     let left: Vec<_> = fs::read_dir(world.storage().join("iozone")).unwrap().collect();
     assert_eq!(left.len(), 2, "more than the files to read is left: {left:?}");

@@ -1,6 +1,7 @@
 //! All steps on an honest subject of each kind, and one by one.
 
 use super::*;
+use crate::failure::Failure;
 use crate::workload::tests::world::{STORAGE, Use, World, step, tiny};
 
 fn small() -> Size {

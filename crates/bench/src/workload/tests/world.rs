@@ -37,8 +37,6 @@ pub(crate) enum Use {
     Target,
     /// As a program that copies, `cp` with these options.
     Copy(&'static str),
-    /// As a stream: `cat` by a shell, in the place of one that ssh starts.
-    Stream,
     /// As SFTP, by a bare server.
     Sftp,
 }
@@ -90,7 +88,7 @@ impl World {
         let shown = match by {
             Use::Mount(name) => self.dir.path().join(name),
             Use::Target => self.storage(),
-            Use::Copy(_) | Use::Stream | Use::Sftp => PathBuf::new(),
+            Use::Copy(_) | Use::Sftp => PathBuf::new(),
         };
         Fake { by, shown, world: self }
     }
@@ -148,7 +146,6 @@ impl Subject for Fake<'_> {
             Use::Mount(_) => ("mount", "fake"),
             Use::Target => ("target", "nfs"),
             Use::Copy(_) => ("copy", "cp"),
-            Use::Stream => ("floor", "cat"),
             Use::Sftp => ("floor", "sftp-server"),
         };
         SubjectInfo::new(name, kind, "")
@@ -172,7 +169,6 @@ impl Session for Fake<'_> {
         match self.by {
             Use::Mount(_) | Use::Target => Access::Directory(&self.shown),
             Use::Copy(_) => Access::Copier(self),
-            Use::Stream => Access::Stream(self),
             Use::Sftp => Access::Sftp(&|| Command::new("/usr/lib/openssh/sftp-server")),
         }
     }
@@ -196,10 +192,8 @@ impl Session for Fake<'_> {
 impl Copier for Fake<'_> {
     fn copy(&self, direction: Direction, stored: &Path, local: &Path) -> Option<Command> {
         let stored = self.world.storage().join(stored);
-        match (self.by, direction) {
-            (Use::Stream, Direction::Out) => Some(cat(&format!("exec cat '{}'", stored.display()))),
-            (Use::Stream, Direction::In) => Some(cat(&format!("exec cat >'{}'", stored.display()))),
-            (Use::Copy(options), _) => {
+        match self.by {
+            Use::Copy(options) => {
                 let mut command = Command::new("cp");
                 command.arg(options).args(direction.sorted(&*stored, local));
                 Some(command)
@@ -207,11 +201,4 @@ impl Copier for Fake<'_> {
             _ => None,
         }
     }
-}
-
-/// The line as the last word, as it is in a command of ssh.
-fn cat(line: &str) -> Command {
-    let mut command = Command::new("sh");
-    command.args(["-c", line]);
-    command
 }

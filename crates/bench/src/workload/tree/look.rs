@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Unit};
 use crate::results::Measured;
 use crate::step::StepContext;
-use crate::subject::Access;
 use crate::workload::copying::Expected;
 use crate::workload::{DIRECTORY, Step, measure, program, script};
 
@@ -85,15 +84,8 @@ pub(super) fn step(question: Question, cache: Cache, word: &'static str) -> Step
     step.with_deadline(DEADLINE_FACTOR)
 }
 
-fn look(
-    context: &mut StepContext<'_>,
-    question: Question,
-    word: &str,
-) -> Result<Measured, Failure> {
-    let Access::Directory(dir) = context.access() else {
-        return Err(Failure::failed("it has no directory to read"));
-    };
-    let tree = dir.join(SOURCE);
+fn look(context: &mut StepContext<'_>, question: Question, word: &str) -> Result<Measured> {
+    let tree = context.directory()?.join(SOURCE);
     let original = context.corpus.join(SOURCE);
     let expected = Expected::load(context.corpus, SOURCE)?;
     let (output, measured) = context.timed(question.command(&tree, word))?;
@@ -120,7 +112,7 @@ pub(in crate::workload) fn check_contents(
     context: &mut StepContext<'_>,
     tree: &Path,
     original: &Path,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let shown = context.aside(script(CANONICAL_SCRIPT, &[tree]))?.stdout;
     if shown != context.aside(script(CANONICAL_SCRIPT, &[original]))?.stdout {
         return Err(Failure::wrong("the contents of the tree differ from the original"));
@@ -156,30 +148,23 @@ impl Answer<'_> {
     }
 }
 
-fn compare(question: Question, answer: &Answer<'_>, right: &Answer<'_>) -> Result<(), Failure> {
+fn compare(question: Question, answer: &Answer<'_>, right: &Answer<'_>) -> Result<()> {
     let (said, expected) = (answer.lines(question), right.lines(question));
+    if said == expected {
+        return Ok(());
+    }
     let missing = expected.iter().filter(|line| said.binary_search(line).is_err());
     let added = said.iter().filter(|line| expected.binary_search(line).is_err());
-    let first = missing.clone().next().or(added.clone().next());
-    let Some(first) = first.or_else(|| repeated(&said, &expected)) else {
-        return Ok(());
-    };
+    // Or a line is there more often, or less often, than it should be.
+    let differ = said.iter().zip(&expected).find(|(one, other)| one != other);
+    let first = missing.clone().next().or(added.clone().next()).or(differ.map(|it| it.0));
     Err(Failure::wrong(format!(
         "{}: {} lines are missing and {} should not be there; the first is {:?}",
         question.words().0,
         missing.count(),
         added.count(),
-        String::from_utf8_lossy(first)
+        String::from_utf8_lossy(first.or(said.last()).map_or(b"", |line| line))
     )))
-}
-
-/// A line that is there more often, or less often, than it should be.
-fn repeated<'a>(said: &'a [Vec<u8>], expected: &'a [Vec<u8>]) -> Option<&'a Vec<u8>> {
-    let differ = said.iter().zip(expected).find(|(one, other)| one != other);
-    differ.map(|(one, _)| one).or_else(|| match said.len() > expected.len() {
-        true => said.last(),
-        false => expected.get(said.len()),
-    })
 }
 
 /// The line without the first occurrence of `part`.
@@ -218,7 +203,7 @@ fn check_usage(
     original: &Path,
     least: u64,
     context: &mut StepContext<'_>,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let sizes = |dir: &Path| {
         let mut command = program("find");
         command.arg(dir).args(["-not", "-type", "d", "-printf", r"%P %s\n"]);

@@ -15,7 +15,7 @@ use super::scene::{LIMIT, Scene, assert_all_measured, read};
 fn a_run_measures_everybody_and_writes_its_report() {
     let scene = Scene::new();
     let out = scene.path("out");
-    let words = ["--quick", "--rounds", "1", "--size", "1M", "--work", "metadata,iozone"];
+    let words = ["--quick", "--rounds", "1", "--size", "1M", "--work", "metadata,iozone,files"];
     let peers = ["--peers", "sshfs,floor,local", "--out", out.to_str().unwrap()];
     let ended = scene.run(&[&words[..], &peers[..]].concat());
     assert_eq!(ended.status.code(), Some(0), "{}{}", ended.stdout, ended.stderr);
@@ -35,8 +35,8 @@ fn a_run_measures_everybody_and_writes_its_report() {
     };
     assert!(is_verified("iozone.read") && is_verified("iozone.write"));
     assert_eq!(results.settings.reference, "sshfs");
-    assert_eq!(results.settings.works, ["iozone", "metadata"]);
-    assert!(results.settings.command.iter().any(|word| word == "metadata,iozone"));
+    assert_eq!(results.settings.works, ["iozone", "metadata", "files"]);
+    assert!(results.settings.command.iter().any(|word| word == "metadata,iozone,files"));
     assert_eq!(results.link.name, "loopback");
     assert!(results.link.measured_rtt_us.is_some());
     assert!(results.environment.cpus > 0);

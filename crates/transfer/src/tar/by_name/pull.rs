@@ -13,11 +13,11 @@ use crate::options::Options;
 use crate::outcome::{Doing, Problem};
 use crate::plan::is_same_second;
 use crate::run::{Copied, Core};
-use crate::sink::Finished;
+use crate::sink::{Finished, Sink};
 use crate::step::{Action, Step, Why};
 use crate::tar::member::{Kind, Member};
 use crate::tar::reader::Reader;
-use crate::tar::receive::{Broken, Receiver, attr};
+use crate::tar::receive::{Broken, Received, Receiver, attr, torn_since};
 use crate::tar::unpack::pass_trailer;
 
 /// An entry that was copied, in case it has to be copied again.
@@ -26,7 +26,10 @@ pub(super) struct Brought {
     /// What was done, as it was reported.
     pub(super) action: Action,
     pub(super) bytes: u64,
-    name: RemotePath,
+    /// It has no time yet: its content is in doubt until tar has ended successfully.
+    pub(super) in_doubt: bool,
+    /// Relative to the target.
+    pub(super) name: RemotePath,
     /// Its attributes in the archive.
     attr: Attr,
     /// Its attributes when it was requested.
@@ -48,9 +51,9 @@ impl Brought {
         same && (now.kind == FileKind::Symlink || now.size == self.attr.size)
     }
 
-    /// Whether it is a file that was changed at this time, in seconds, or later.
-    pub(super) fn is_changed_since(&self, secs: i64) -> bool {
-        self.attr.kind == FileKind::Regular && self.attr.mtime.secs >= secs
+    /// Gives a file that was in doubt its time. On a thread that may block.
+    pub(super) fn date(&self, core: &Core, sink: &Sink) -> base::Result<()> {
+        sink.set_mtime(&core.job.target.path_of(&self.name), self.attr.mtime)
     }
 
     /// The step that copies it again.
@@ -68,7 +71,7 @@ impl Brought {
 struct Put {
     action: Action,
     bytes: u64,
-    finished: Finished,
+    received: Received,
 }
 
 /// Writes members to the places that their steps say.
@@ -81,15 +84,17 @@ pub(super) struct Placer {
     pub(super) brought: Vec<Brought>,
     /// The steps that failed.
     pub(super) left: Vec<Step>,
-    /// If hard links are preserved: the names copied in this stream, by their path at the source.
-    firsts: HashMap<RemotePath, RemotePath>,
+    /// If hard links are preserved: the names copied in this stream, by their path at the source, and
+    /// whether they are in doubt.
+    firsts: HashMap<RemotePath, (RemotePath, bool)>,
+    torn_since: i64,
 }
 
 impl Placer {
     pub(super) fn new(core: Arc<Core>, pending: Arc<Pending>) -> Placer {
         let options = Options { no_partial: true, ..core.job.options.clone() };
         let (brought, left, firsts) = (Vec::new(), Vec::new(), HashMap::new());
-        Placer { core, options, pending, brought, left, firsts }
+        Placer { core, options, pending, brought, left, firsts, torn_since: torn_since() }
     }
 
     /// Unpacks the archive.
@@ -146,45 +151,42 @@ impl Placer {
             return Err(failed(Errno::ESTALE));
         }
         if member.kind == Kind::HardLink {
-            let first = self.first_of(&member).ok_or_else(|| failed(Errno::EMLINK))?;
+            let (first, in_doubt) = self.first_of(&member).ok_or_else(|| failed(Errno::EMLINK))?;
             let from = core.job.target.path_of(&first);
             sink.hard_link(&from, &path, &attr(&member, FileKind::Regular)).map_err(failed)?;
             Progress::add(&core.progress.files_done, 1);
-            let (action, finished) = (Action::HardLink { first }, Finished::default());
-            return Ok(Put { action, bytes: 0, finished });
+            let received = Received { finished: Finished::default(), in_doubt };
+            return Ok(Put { action: Action::HardLink { first }, bytes: 0, received });
         }
         let is_file = member.kind == Kind::File;
         let bytes = if is_file { member.file_bytes() } else { 0 };
-        let receiver = Receiver { sink, options: &self.options, progress: &core.progress };
-        let finished = receiver.entry(reader, member, &path)?;
+        let (options, progress, torn_since) = (&self.options, &*core.progress, self.torn_since);
+        let receiver = Receiver { sink, options, progress, torn_since, is_new: false };
+        let received = receiver.entry(reader, member, &path)?;
         if is_file && core.job.options.hard_links {
-            self.firsts.insert(step.from.clone(), step.name.clone());
+            self.firsts.insert(step.from.clone(), (step.name.clone(), received.in_doubt));
         }
-        Ok(Put { action: step.action.clone(), bytes, finished })
+        Ok(Put { action: step.action.clone(), bytes, received })
     }
 
     /// The copy of the file of which the member is a hard link.
-    fn first_of(&self, member: &Member) -> Option<RemotePath> {
+    fn first_of(&self, member: &Member) -> Option<(RemotePath, bool)> {
         let path = RemotePath::parse(member.link.strip_prefix(b"./")?).ok()?;
         self.firsts.get(&path).cloned()
     }
 
     fn ended(&mut self, mut step: Step, attr: Attr, put: Put) {
-        let Put { action, bytes, finished } = put;
+        let Put { action, bytes, received: Received { finished, in_doubt } } = put;
         if finished.owner_refused {
             self.core.refuse_owners();
         }
         step.action = action;
         if finished.xattrs_refused > 0 {
-            let words = format!(
-                "{} extended attributes were refused by the file system of the target",
-                finished.xattrs_refused
-            );
-            let name = step.name.clone();
-            return self.core.ended(&step, Err(Problem::Other { name, words }));
+            let problem = Problem::refused_xattrs(&step.name, finished.xattrs_refused);
+            return self.core.ended(&step, Err(problem));
         }
         self.core.ended(&step, Ok(Copied { bytes, resumed: 0 }));
         let Step { from, name, action, dir, attr: asked, .. } = step;
-        self.brought.push(Brought { from, action, bytes, name, attr, asked, dir });
+        self.brought.push(Brought { from, action, bytes, in_doubt, name, attr, asked, dir });
     }
 }

@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 
 use bench::executor::Executor;
+use bench::report::paragraph;
 use bench::size::{Scale, Size};
 use bench::subject::catalog;
 use bench::workload;
 
-/// Columns of the terminal that text is wrapped for.
-const WIDTH: usize = 100;
+/// Columns of the longest name.
+const NAME: usize = 17;
 
 /// Subjects and works, and the packages to install for those that are missing.
 pub(super) fn text() -> String {
@@ -44,17 +45,8 @@ pub(super) fn text() -> String {
     text
 }
 
+/// A name in a column of its own, and words beside it.
 fn line(text: &mut String, name: &str, about: &str, state: &str) {
     let state = if state.is_empty() { String::new() } else { format!(" ({state})") };
-    let mut width = 0;
-    let _ = write!(text, "  {name:13}");
-    for word in format!("{about}{state}").split(' ') {
-        if width > 0 && 15 + width + 1 + word.chars().count() > WIDTH {
-            let _ = write!(text, "\n  {:13}", "");
-            width = 0;
-        }
-        let _ = write!(text, " {word}");
-        width += 1 + word.chars().count();
-    }
-    text.push('\n');
+    paragraph(text, &format!("  {name:NAME$} "), &format!("{about}{state}"));
 }

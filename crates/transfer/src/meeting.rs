@@ -1,0 +1,84 @@
+//! Names that the target takes for one.
+//!
+//! A file system that does not distinguish two names has one entry for both. A file that is copied
+//! under one name then replaces what has the other, and a deletion of the other name removes the copy.
+//! Which names are the same is known to that file system alone. But an entry has one name in a listing:
+//! a new name that the target knows and does not list is another name of a listed entry.
+//!
+//! So the directories in which that may be are listed again after everything was copied: those with new
+//! names and names to be deleted, and those whose new names look alike. A name that is not listed is a
+//! problem, so nothing is deleted.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+
+use base::{Errno, Name, RemotePath};
+
+use crate::dir::Dir;
+use crate::outcome::{Doing, Problem};
+use crate::plan::list;
+use crate::run::Core;
+use crate::task::at_most;
+
+/// Directories that are listed at once.
+const AT_ONCE: usize = 64;
+
+/// New names of a directory of the target.
+pub(crate) struct NewNames {
+    /// Held, since its final mode may keep the listing out.
+    pub(crate) dir: Arc<Dir>,
+    pub(crate) names: Vec<Name>,
+    /// Others are to be deleted.
+    pub(crate) has_surplus: bool,
+}
+
+/// Lists the directories again, and notes a problem for each new name that is not listed. Deletions of
+/// names that are no longer listed are dropped.
+pub(crate) async fn check(core: &Arc<Core>) {
+    let deferred = || core.deferred.lock().unwrap_or_else(PoisonError::into_inner);
+    let new = std::mem::take(&mut deferred().new_names);
+    let works = new.into_iter().map(|new| {
+        let core = core.clone();
+        async move {
+            tokio::select! {
+                biased;
+                () = core.stopped() => None,
+                listed = check_one(&core, &new) => {
+                    listed.filter(|_| new.has_surplus).map(|it| (new.dir.place.name.clone(), it))
+                }
+            }
+        }
+    });
+    let listed: HashMap<RemotePath, Vec<Name>> =
+        at_most(AT_ONCE, works).await.into_iter().flatten().collect();
+    deferred().deletions.retain(|deletion| {
+        let names = listed.get(&deletion.dir.place.name);
+        let last = deletion.name.file_name();
+        names.zip(last).is_none_or(|(names, last)| names.binary_search(&last).is_ok())
+    });
+}
+
+/// The names in the directory.
+async fn check_one(core: &Core, new: &NewNames) -> Option<Vec<Name>> {
+    let (target, dir) = (&core.job.target, &new.dir.place.name);
+    let listed = match list(&target.remote, &target.path_of(dir)).await {
+        Ok(listed) => listed,
+        // It was not made, and that was reported.
+        Err(Errno::ENOENT | Errno::ENOTDIR) => return None,
+        Err(errno) => {
+            core.problem(&Problem::failed(dir, Doing::ListTarget)(errno));
+            return None;
+        }
+    };
+    let listed: Vec<Name> = listed.into_iter().map(|(name, _)| name).collect();
+    for name in new.names.iter().filter(|name| listed.binary_search(name).is_err()) {
+        let name = dir.join(name);
+        match target.remote.lstat(&target.path_of(&name)).await {
+            Ok(_) => core.problem(&Problem::Met { name }),
+            // It was not made, and that was reported.
+            Err(Errno::ENOENT) => {}
+            Err(errno) => core.problem(&Problem::failed(&name, Doing::LookTarget)(errno)),
+        }
+    }
+    Some(listed)
+}

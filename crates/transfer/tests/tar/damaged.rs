@@ -1,0 +1,285 @@
+//! Streams that deliver something else than the source has, under its size and time: a tar that cannot
+//! read a file to its end fills it with zeros, and two names may be one at the target. Such a file is
+//! copied again, or reported.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base::Errno;
+use local::Local;
+use testkit::{Call, FaultyRemote};
+use transfer::strategy::{Copied, Direction};
+use transfer::tar::Streamed;
+use transfer::{Options, Xattrs};
+
+use super::by_name;
+use super::round_trip::push_of;
+use super::shell::{LocalShell, streaming};
+use super::strategy::{Server, plan, run, run_well};
+
+const BYTES: usize = 300_000;
+
+fn aged(path: &Path, time: SystemTime) {
+    File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+}
+
+fn old() -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_500_000_000)
+}
+
+/// Two directories `tree` with the same names, sizes and times: that of the source, and what its tar
+/// sends of it. Of `good` all is sent, of `bad` the beginning, and of `torn` another version.
+fn trees() -> (tempfile::TempDir, tempfile::TempDir) {
+    let (from, sent) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let now = SystemTime::now();
+    for dir in [&from, &sent] {
+        let tree = dir.path().join("tree");
+        fs::create_dir(&tree).unwrap();
+        fs::write(tree.join("good"), [vec![1; BYTES], vec![0; 9]].concat()).unwrap();
+        fs::write(tree.join("bad"), vec![2; BYTES]).unwrap();
+        fs::write(tree.join("torn"), vec![3; BYTES]).unwrap();
+    }
+    let sent_tree = sent.path().join("tree");
+    fs::write(sent_tree.join("bad"), [vec![2; BYTES / 2], vec![0; BYTES / 2]].concat()).unwrap();
+    fs::write(sent_tree.join("torn"), [vec![4; BYTES / 2], vec![3; BYTES / 2]].concat()).unwrap();
+    for dir in [&from, &sent] {
+        for (name, time) in [("good", old()), ("bad", old()), ("torn", now)] {
+            aged(&dir.path().join("tree").join(name), time);
+        }
+    }
+    (from, sent)
+}
+
+/// A tar that sends what is in `sent` instead, with `end` behind it.
+fn sending(programs: &Path, sent: &Path, end: &str) -> Arc<LocalShell> {
+    LocalShell::with_tar(programs, &format!("cd {} && $real \"$@\" {end}", sent.display()))
+}
+
+fn assert_same(from: &Path, to: &Path, how: &str) {
+    for name in ["good", "bad", "torn"] {
+        let (one, other) = (from.join("tree").join(name), to.join("tree").join(name));
+        assert!(fs::read(&one).unwrap() == fs::read(&other).unwrap(), "{name} {how}");
+        let time = |path: &Path| fs::metadata(path).unwrap().mtime();
+        assert_eq!(time(&one), time(&other), "{name} {how}");
+    }
+}
+
+async fn pull(from: &Path, to: &Path, server: &Arc<Server>, options: &Options) -> Copied {
+    let plan = plan(Direction::Pull, to, (from, Some("tree")), options.clone());
+    run(plan, server).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_tree_whose_tar_has_failed_is_compared_by_its_content_where_that_is_in_doubt() {
+    for end in ["; exit 2", "; exit 1", "| head -c 904000; exit 0"] {
+        let (from, sent) = trees();
+        let (to, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let shell = sending(programs.path(), sent.path(), end);
+        let server = Server::new(Arc::new(Local::open(from.path()).unwrap()), Some(shell));
+        let copied = pull(from.path(), to.path(), &server, &Options::default()).await;
+        assert!(copied.outcome.is_complete(), "{copied:#?}");
+        assert_eq!(copied.engines, ["tar", "sftp"], "{end}");
+        assert_same(from.path(), to.path(), end);
+    }
+}
+
+/// The source cannot be read over SFTP either.
+#[tokio::test]
+async fn a_file_that_cannot_be_read_is_reported_by_each_run() {
+    let (from, sent) = trees();
+    let (to, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let shell = sending(programs.path(), sent.path(), "; exit 2");
+    let faulty = Arc::new(FaultyRemote::new(Arc::new(Local::open(from.path()).unwrap())));
+    faulty.fail_always(Call::Read, Errno::EIO);
+    let server = Server::new(faulty, Some(shell));
+    for _ in 0..2 {
+        // `torn` is one of them.
+        let copied = pull(from.path(), to.path(), &server, &Options::default()).await;
+        let problems: Vec<_> = copied.outcome.problems.iter().map(|it| it.to_string()).collect();
+        assert!(problems.iter().any(|it| it.starts_with("tree/bad: ")), "{problems:?}");
+        assert_ne!(fs::metadata(to.path().join("tree/bad")).unwrap().mtime(), 1_500_000_000);
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_is_ended_within_a_stream_leaves_nothing_that_the_next_one_trusts() {
+    let (from, sent) = trees();
+    let (to, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // All is there, and the end does not come.
+    let ready = programs.path().join("ready");
+    let end = format!("; exec >/dev/null; touch {}; sleep 60", ready.display());
+    let shell = sending(programs.path(), sent.path(), &end);
+    let server = Server::new(Arc::new(Local::open(from.path()).unwrap()), Some(shell));
+    let options = Options::default();
+    tokio::select! {
+        copied = pull(from.path(), to.path(), &server, &options) => panic!("{copied:?}"),
+        () = async {
+            while !ready.exists() || !to.path().join("tree/torn").exists() {
+                tokio::task::yield_now().await;
+            }
+        } => {}
+    }
+    let server = Server::new(Arc::new(Local::open(from.path()).unwrap()), None);
+    let plan = plan(Direction::Pull, to.path(), (from.path(), Some("tree")), options);
+    run_well(plan, &server).await;
+    assert_same(from.path(), to.path(), "after the next run");
+}
+
+#[tokio::test]
+async fn files_by_name_whose_tar_has_failed_are_compared_by_their_content_where_that_is_in_doubt() {
+    let with = |hard_links, xattrs| Options { hard_links, xattrs, ..Options::default() };
+    for options in [with(false, Xattrs::None), with(true, Xattrs::None)] {
+        let (from, sent) = trees();
+        let (to, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let shell = sending(programs.path(), sent.path(), "; exit 2");
+        let (outcome, totals) = by_name::copy(from.path(), to.path(), shell, &options).await;
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        assert_eq!((outcome.counts.files_copied, totals.entries), (3, 3));
+        assert_same(from.path(), to.path(), "by name");
+    }
+    // What only a stream carries is not copied in another way.
+    let (from, sent) = trees();
+    let (to, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let shell = sending(programs.path(), sent.path(), "; exit 2");
+    let (outcome, _) =
+        by_name::copy(from.path(), to.path(), shell, &with(false, Xattrs::Users)).await;
+    let mut problems: Vec<_> = outcome.problems.iter().map(|it| it.name().to_string()).collect();
+    problems.sort();
+    assert_eq!(problems, ["tree/bad", "tree/torn"], "{outcome:#?}");
+}
+
+#[tokio::test]
+async fn files_in_doubt_have_their_times_when_tar_has_succeeded() {
+    let (from, _) = trees();
+    for is_tree in [true, false] {
+        let to = tempfile::tempdir().unwrap();
+        if is_tree {
+            let remote = Arc::new(Local::open(from.path()).unwrap());
+            let server = Server::new(remote, Some(LocalShell::plain()));
+            let copied = pull(from.path(), to.path(), &server, &Options::default()).await;
+            assert_eq!(copied.engines, ["tar"], "{copied:#?}");
+        } else {
+            let shell = LocalShell::plain();
+            let options = Options::default();
+            let (outcome, totals) = by_name::copy(from.path(), to.path(), shell, &options).await;
+            assert!(outcome.is_complete() && totals.entries == 3, "{outcome:#?}");
+        }
+        assert_same(from.path(), to.path(), "after success");
+    }
+}
+
+/// A run compares no extended attributes, so the stream reports them itself.
+#[tokio::test]
+async fn extended_attributes_that_are_refused_here_are_a_problem() {
+    let (from, _) = trees();
+    let (to, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let tar = "exec $real --pax-option='SCHILY.xattr.unknown.name:=value' \"$@\"";
+    let shell = LocalShell::with_tar(programs.path(), tar);
+    let server = Server::new(Arc::new(Local::open(from.path()).unwrap()), Some(shell));
+    let options = Options { xattrs: Xattrs::All, ..Options::default() };
+    let copied = pull(from.path(), to.path(), &server, &options).await;
+    // tar sends them of what has times within a second.
+    let problems: Vec<_> = copied.outcome.problems.iter().map(|it| it.to_string()).collect();
+    assert!(!problems.is_empty() && !copied.outcome.is_complete(), "{copied:#?}");
+    let words = ": 1 extended attributes were refused by the file system of the target";
+    assert!(problems.iter().all(|it| it.ends_with(words)), "{problems:?}");
+    assert_same(from.path(), to.path(), "with attributes");
+}
+
+/// A source shrinks while it is packed, and has its size and time again when it is compared.
+#[tokio::test]
+async fn a_pushed_file_that_shrinks_while_it_is_read_is_copied_again() {
+    for tar in ["/bin/tar", "/usr/bin/bsdtar"] {
+        if !Path::new(tar).exists() {
+            continue;
+        }
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let programs = tempfile::tempdir().unwrap();
+        let tree = from.path().join("tree");
+        fs::create_dir(&tree).unwrap();
+        // More than pipe and buffer hold.
+        let content = vec![7; 8 << 20];
+        fs::write(tree.join("large"), &content).unwrap();
+        fs::write(tree.join("small"), "small").unwrap();
+        aged(&tree.join("large"), old());
+        let saved = from.path().join("saved");
+        fs::copy(tree.join("large"), &saved).unwrap();
+        aged(&saved, old());
+        let large = tree.join("large");
+        let (large, saved) = (large.display(), saved.display());
+        let script = format!(
+            "#!/bin/sh\n[ \"$1\" = --version ] && exec {tar} --version\n\
+             truncate -s 100000 {large}; {tar} \"$@\"; t=$?; cp -p {saved} {large}; exit $t\n"
+        );
+        let fake = programs.path().join("tar");
+        fs::write(&fake, script).unwrap();
+        fs::set_permissions(&fake, fs::Permissions::from_mode(0o755)).unwrap();
+        let shell =
+            LocalShell { programs: Some(programs.path().to_owned()), instead: None, umask: None };
+        let remote = Arc::new(Local::open(to.path()).unwrap());
+        let server = Server::new(remote, Some(Arc::new(shell)));
+        let plan = plan(Direction::Push, &tree, (to.path(), None), Options::default());
+        let copied = run_well(plan, &server).await;
+        assert!(copied.engines.contains(&"tar"), "{copied:#?}");
+        assert!(fs::read(to.path().join("tree/large")).unwrap() == content, "{tar}");
+        let time = fs::metadata(to.path().join("tree/large")).unwrap().mtime();
+        assert_eq!((time, fs::read_dir(to.path()).unwrap().count()), (1_500_000_000, 1), "{tar}");
+    }
+}
+
+/// A tree of two names that some file systems take for one, with one size and time.
+fn alike() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("tree")).unwrap();
+    for (name, content) in [("Name", "one"), ("name", "two")] {
+        fs::write(dir.path().join("tree").join(name), content).unwrap();
+        aged(&dir.path().join("tree").join(name), old());
+    }
+    dir
+}
+
+#[tokio::test]
+async fn a_pulled_file_replaces_none_that_has_just_come() {
+    let (from, to) = (alike(), tempfile::tempdir().unwrap());
+    let programs = tempfile::tempdir().unwrap();
+    // As this machine sees it, if it takes both names for one.
+    let shell = LocalShell::with_tar(
+        programs.path(),
+        "exec $real --sort=name --transform 's,/name$,/Name,' \"$@\"",
+    );
+    let server = Server::new(Arc::new(Local::open(from.path()).unwrap()), Some(shell));
+    let copied = pull(from.path(), to.path(), &server, &Options::default()).await;
+    assert!(copied.outcome.is_complete(), "{copied:#?}");
+    assert_eq!(copied.engines, ["tar", "sftp"]);
+    for (name, content) in [("Name", "one"), ("name", "two")] {
+        assert_eq!(fs::read_to_string(to.path().join("tree").join(name)).unwrap(), content);
+    }
+}
+
+#[tokio::test]
+async fn a_pushed_tree_of_such_names_is_compared_where_the_server_does_not_distinguish_them() {
+    let from = alike();
+    fs::create_dir(from.path().join("other")).unwrap();
+    let programs = tempfile::tempdir().unwrap();
+    // The mark is found under its other name.
+    let script = "$real \"$@\"; for m in .*.end; do cp -p \"$m\" \"${m%end}END\"; done; exit 0";
+    let folding = LocalShell::with_tar(programs.path(), script);
+    let runs = [
+        ("tree", &folding, true),
+        ("other", &folding, false),
+        ("tree", &LocalShell::plain(), false),
+    ];
+    for (name, shell, is_kept) in runs {
+        let to = tempfile::tempdir().unwrap();
+        let push = push_of(&from.path().join(name), to.path(), name);
+        let streamed = streaming(shell.clone(), Options::default()).push(&push).await.unwrap();
+        match streamed {
+            Streamed::Partly(done) => assert!(is_kept && done.stage.is_some(), "{name}: {done:?}"),
+            other => assert!(!is_kept && matches!(other, Streamed::Whole(_)), "{name}: {other:?}"),
+        }
+        assert_eq!(to.path().join(name).exists(), !is_kept);
+    }
+}
