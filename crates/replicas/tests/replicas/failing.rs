@@ -181,7 +181,7 @@ async fn only_writes_that_were_not_synced_come_into_doubt() {
 
 /// A gateway that was lost with unsynced writes, and whether they count as lost.
 #[tokio::test(start_paused = true)]
-async fn a_gateway_back_soon_in_the_same_epoch_has_lost_nothing() {
+async fn a_gateway_back_soon_with_the_same_boot_id_has_lost_nothing() {
     for (back_after_secs, runs_on, lost) in [
         (1, true, false),
         (1, false, true),
@@ -218,7 +218,7 @@ async fn a_gateway_back_soon_in_the_same_epoch_has_lost_nothing() {
 
 /// A connection that was lost before the epoch was known was most likely only disconnected.
 #[tokio::test(start_paused = true)]
-async fn a_gateway_lost_before_its_epoch_was_known_is_trusted() {
+async fn a_gateway_lost_before_it_reported_its_boot_id_is_trusted() {
     let it = Faulty::new(Mode::Failover, 2);
     it.gateways.iter().for_each(|gateway| gateway.set_write_verifier("the only one"));
     let fh = it.create("file").await;
