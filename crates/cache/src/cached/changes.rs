@@ -54,9 +54,9 @@ impl Scope {
     }
 }
 
-/// Bound on the paths of both kinds: some megabytes. Beyond it the older half is dropped. Requests
-/// sent before are taken for older than a change. Contents are not: a mount that changes very many
-/// files would fetch all others again.
+/// Bound on the paths of both kinds: some megabytes. Beyond it the older half is dropped. Earlier
+/// requests are then treated as older than a change. Contents are not: a mount that changes very
+/// many files would fetch all others once more.
 const MAX_PATHS: usize = 16 << 10;
 
 #[derive(Default)]
