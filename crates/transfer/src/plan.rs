@@ -1,8 +1,9 @@
 //! Which entries the sources have, which the target has, and what to do about each.
 //!
 //! Pairs of directories are compared, many at a time: both are listed, with attributes, and their
-//! entries matched by name. The results are [`Step`]s, in a channel with room for a few thousand. So
-//! memory is bounded by the listings of the pairs compared at once, whatever the size of the trees.
+//! entries matched by name. The results are [`Step`]s, in a channel with room for a few thousand.
+//! So memory is bounded by the listings of the pairs compared at once, whatever the size of the
+//! trees.
 //!
 //! A step for a directory precedes those for its contents. Otherwise there is no order.
 
@@ -25,8 +26,8 @@ use crate::step::Step;
 use crate::task::returned;
 pub use ahead::Ahead;
 pub(crate) use compare::same_content;
-pub(crate) use decide::{is_same_second, undated};
-pub(crate) use folding::may_meet;
+pub(crate) use decide::{is_same_second, unconfirmed_mtime};
+pub(crate) use folding::may_collide;
 pub(crate) use top::look;
 
 /// Pairs of directories that are compared at once. A pair takes two to three round trips, so over
@@ -113,8 +114,8 @@ async fn send(
     }
 }
 
-/// Lists a whole directory in the order of names. Entries without attributes are queried; those removed
-/// meanwhile are omitted.
+/// Lists a whole directory in the order of names. Entries without attributes are queried; those
+/// removed meanwhile are omitted.
 pub(crate) async fn list(remote: &Arc<dyn Remote>, path: &RemotePath) -> Result<Vec<(Name, Attr)>> {
     let dir = DirGuard::new(&**remote, remote.opendir(path).await?);
     let mut entries = Vec::new();

@@ -6,13 +6,13 @@ use std::sync::{Arc, PoisonError};
 use base::{Attr, Errno, FileKind, Name, Remote, RemotePath};
 
 use super::decide::{Verdict, decide};
-use super::folding::{Folding, may_meet};
+use super::folding::{Folding, may_collide};
 use super::{Found, Pair, list};
+use crate::collisions::NewNames;
 use crate::deletion::{Absent, Deletion};
 use crate::digest;
 use crate::dir::{Dir, Last, Need, Place};
 use crate::job::Tree;
-use crate::meeting::NewNames;
 use crate::outcome::{Doing, Problem};
 use crate::run::{Core, differing};
 use crate::step::{Action, Skip, Step, Why};
@@ -177,7 +177,7 @@ fn sort_out(
     (at_target.into_iter().collect(), partials)
 }
 
-/// Notes the new names of a directory, if the target may take one of them for another name.
+/// Notes the new names of a directory, if one of them may collide with another name.
 pub(super) fn note_new_names(core: &Core, dir: &Arc<Dir>, steps: &[Step], has_surplus: bool) {
     let is_new = |step: &&Step| step.there.is_none() && step.changes();
     let names = steps.iter().filter(is_new).filter_map(|step| step.name.file_name());
@@ -186,7 +186,7 @@ pub(super) fn note_new_names(core: &Core, dir: &Arc<Dir>, steps: &[Step], has_su
         true => Vec::new(),
         false => steps.iter().filter_map(|step| step.name.file_name()).collect(),
     };
-    if !names.is_empty() && (has_surplus || may_meet(all.iter())) {
+    if !names.is_empty() && (has_surplus || may_collide(all.iter())) {
         let new = NewNames { dir: dir.clone(), names, has_surplus };
         core.deferred.lock().unwrap_or_else(PoisonError::into_inner).new_names.push(new);
     }
@@ -270,7 +270,7 @@ pub(super) async fn settle(core: &Arc<Core>, steps: Vec<Step>) -> Vec<(Step, Ver
         let verdict = &mut settled[at].1;
         *verdict = match (same, &*verdict) {
             (Ok(true), _) => Verdict::SameContent,
-            // A file that could not be read will fail again, and be reported then.
+            // If a file could not be read, its copy fails and is reported.
             (_, Verdict::ByDigest) => Verdict::Is(Action::Copy(Why::Digest)),
             _ => Verdict::Is(Action::MakeLink(Why::Digest)),
         };
