@@ -18,7 +18,7 @@ use base::{Errno, Name, RemotePath};
 
 use crate::dir::Dir;
 use crate::outcome::{Doing, Problem};
-use crate::plan::list;
+use crate::plan::{Listed, list_readable};
 use crate::run::Core;
 use crate::task::at_most;
 
@@ -63,7 +63,8 @@ pub(crate) async fn check(core: &Arc<Core>) {
 /// The names in the directory.
 async fn check_one(core: &Core, new: &NewNames) -> Option<Vec<Name>> {
     let (target, dir) = (&core.job.target, &new.dir.place.name);
-    let listed = match list(&target.remote, &target.path_of(dir)).await {
+    let Listed { entries, failed } = match list_readable(&target.remote, &target.path_of(dir)).await
+    {
         Ok(listed) => listed,
         // It was not created, and that was reported.
         Err(Errno::ENOENT | Errno::ENOTDIR) => return None,
@@ -72,7 +73,9 @@ async fn check_one(core: &Core, new: &NewNames) -> Option<Vec<Name>> {
             return None;
         }
     };
-    let listed: Vec<Name> = listed.into_iter().map(|(name, _)| name).collect();
+    let failed = failed.into_iter().map(|(name, _)| name);
+    let mut listed: Vec<Name> = entries.into_iter().map(|(name, _)| name).chain(failed).collect();
+    listed.sort_unstable();
     for name in new.names.iter().filter(|name| listed.binary_search(name).is_err()) {
         let name = dir.join(name);
         match target.remote.lstat(&target.path_of(&name)).await {

@@ -8,7 +8,7 @@
 //! | [`strategy`] | one copy of a command: which engines, in which order, over which logins |
 //! | [`options`], [`filter`], [`job`] | what is copied |
 //! | [`plan`] | compares the trees and emits [`Step`]s, in bounded memory |
-//! | [`run`] | executes steps, counts, deletes last, sets the times of directories at the very end |
+//! | [`run`] | executes steps, counts, deletes last, and then sets the times of directories |
 //! | [`engine`] | all steps over SFTP, except those that the tar engine takes for a stream |
 //! | [`tar`] | whole new trees and many small files, in one stream through the server's `tar` |
 //! | [`sink`] | files written into a local directory by system calls that cannot leave it |

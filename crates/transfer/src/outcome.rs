@@ -93,8 +93,8 @@ pub enum Problem {
     },
     /// At the target its name is the same as another name.
     #[error(
-        "{name}: name collision: the target's file system does not distinguish it from another name \
-         (case, accents), so only one of the two files is there"
+        "{name}: name collision: the target's file system does not distinguish it from another \
+         name (case, accents), so only one of the two files is there"
     )]
     NameCollision {
         /// Relative to the target.

@@ -21,7 +21,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 pub(crate) use self::attributes::{attributes, differing};
-pub(crate) use self::core::Core;
+pub(crate) use self::core::{Core, is_lost};
 pub(crate) use self::names::{Group, Names};
 use crate::collisions;
 use crate::copy;

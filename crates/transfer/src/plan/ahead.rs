@@ -12,10 +12,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use base::{Attr, Name, Remote, RemotePath};
+use base::{Remote, RemotePath};
 use tokio::task::JoinSet;
 
-use super::list;
+use super::{Entries, list};
 use crate::task::AbortOnDrop;
 
 /// Entries that are held, at most: some 8 MB.
@@ -32,8 +32,6 @@ const OLD: Duration = Duration::from_secs(5);
 /// Requests for directories that were not listed yet, after which listing ahead stops: the caller
 /// is faster.
 const MISSED: usize = 1024;
-
-type Entries = Vec<(Name, Attr)>;
 
 /// Listings of a tree that are made before they are requested, for trees that the run has not begun
 /// to change. Each is returned once, and only while it is recent. Dropping this ends the listing.

@@ -55,7 +55,7 @@ struct Totals {
 }
 
 /// Whether the run cannot go on after this error.
-fn is_lost(errno: Errno) -> bool {
+pub(crate) fn is_lost(errno: Errno) -> bool {
     matches!(errno, Errno::EHOSTDOWN | Errno::ETIMEDOUT)
 }
 
