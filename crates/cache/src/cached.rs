@@ -217,7 +217,7 @@ impl Cached {
         let recorder = Recorder {
             store: store.clone(),
             pending_listings: PendingListings::default(),
-            changes: Changes::default(),
+            changes: Changes::new(config.request_timeout),
         };
         let counters = Arc::<Counters>::default();
         let core = Arc::new(Core {
@@ -344,8 +344,9 @@ impl Core {
         request(RemoteWait::Unbounded).await
     }
 
-    /// `what` of `path` is not in the cache. Offline that is an error. While the remote is away with
-    /// `stale_ok` it is not: the caller sends the request, which waits or fails as without a cache.
+    /// `what` of `path` is not in the cache. Offline that is an error. While the remote is away
+    /// with `stale_ok` it is not: the caller sends the request, which waits or fails as without a
+    /// cache.
     pub(crate) fn unless_offline(&self, what: &'static str, path: &RemotePath) -> Result<()> {
         match self.config.offline {
             true => Err(self.missed_offline(what, path)),

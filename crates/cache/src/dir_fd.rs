@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_planted_is_refused() {
+    fn links_and_special_files_in_the_store_are_refused() {
         let (dir, dir_fd) = dir_fd();
         std::fs::write(dir.path().join("mine"), "x").unwrap();
         std::fs::hard_link(dir.path().join("mine"), dir.path().join("second")).unwrap();

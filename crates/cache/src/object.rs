@@ -204,6 +204,11 @@ impl Object {
         read.map_err(|_| self.0.remove_damaged())
     }
 
+    /// Removes it: it is not the content of its name.
+    pub(crate) fn remove_damaged(&self) {
+        self.0.remove_damaged();
+    }
+
     /// The file, open for reading only.
     pub fn file(&self) -> Arc<OwnedFd> {
         self.0.file.clone()
@@ -223,7 +228,7 @@ impl Inner {
     }
 
     fn remove_damaged(&self) -> Damaged {
-        self.shared.remove_object(&self.digest, Some(self.ino));
+        self.shared.remove_object(&self.digest, self.ino);
         self.shared.damaged("content");
         Damaged
     }
@@ -277,7 +282,7 @@ impl Shared {
         };
         let opened = self.checked_object(digest, file, &stat, about);
         // If nothing was there to remove, another process has just done it.
-        if opened.is_none() && self.remove_object(digest, Some(stat.st_ino)) > 0 {
+        if opened.is_none() && self.remove_object(digest, stat.st_ino) > 0 {
             self.damaged("content");
         }
         opened
@@ -295,7 +300,7 @@ impl Shared {
             Ok(about) => Some(about),
             // Left behind by two processes, one removing and one writing. It cannot be used.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.remove_object(digest, Some(ino));
+                self.remove_object(digest, ino);
                 None
             }
             // A file that cannot be opened now (too many open files, for example) is not damaged.
@@ -343,14 +348,24 @@ impl Shared {
         (size <= CHUNK_BYTES || dir_fd.stat(&names.about).is_ok()).then_some(size)
     }
 
-    /// Removes a content and its metadata. With `ino` only if it is still that file, since it may
-    /// have been repaired meanwhile. Returns the bytes that it took on the disk.
-    pub(crate) fn remove_object(&self, digest: &Digest, ino: Option<u64>) -> u64 {
+    /// Removes a content and its metadata, if it is still the file `ino`: it may have been repaired
+    /// meanwhile. Returns the bytes that it took on the disk.
+    fn remove_object(&self, digest: &Digest, ino: u64) -> u64 {
+        self.remove_object_if(digest, |stat| stat.st_ino == ino)
+    }
+
+    /// Removes a content and its metadata, if its file meets the `condition`. Returns the bytes that
+    /// it took on the disk.
+    pub(crate) fn remove_object_if(
+        &self,
+        digest: &Digest,
+        condition: impl FnOnce(&Stat) -> bool,
+    ) -> u64 {
         let names = Names::of(digest);
         let layout = self.layout();
         let Ok(dir_fd) = layout.objects.sub(&names.dir) else { return 0 };
         let Ok(stat) = dir_fd.stat(&names.content) else { return 0 };
-        if ino.is_some_and(|ino| ino != stat.st_ino) {
+        if !condition(&stat) {
             return 0;
         }
         if let Ok(Some(About { digests: Some(digests), .. })) =
@@ -425,7 +440,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_compared_well_counts_while_the_file_has_the_same_status() {
+    fn a_verification_is_valid_while_the_file_has_the_same_status() {
         let verified = Verified::default();
         let status = |changed_secs| Status { size: 7, changed_secs, changed_nanos: 5 };
         let key = |ino| (Digest::of(b"content"), ino);

@@ -65,8 +65,8 @@ pub struct StoreConfig {
     /// Whether MD5, SHA-1 and SHA-256 of each content are computed when the store is idle; else,
     /// and before, they are computed on request ([`Shared::compute_digests`]).
     pub digests: bool,
-    /// Whether [`Shared::content_of`] finds contents by digests other than their names. Each content
-    /// takes three inodes more then.
+    /// Whether [`Shared::content_of`] finds contents by digests other than their names. Each
+    /// content takes three inodes more then.
     pub aliases: bool,
 }
 
@@ -180,7 +180,7 @@ impl Store {
         let shared = Arc::new(Shared::open(config)?);
         if shared.layout().index_is_new {
             let files = shared.rebuild_index();
-            tracing::info!("the index of the cache was rebuilt from {files} files");
+            tracing::info!("the index of the cache was rebuilt; files recorded: {files}");
         }
         shared.start_housekeeping();
         if shared.aliases {

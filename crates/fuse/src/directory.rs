@@ -64,7 +64,6 @@ impl DirSink {
     ///
     /// `ino` is what `readdir(3)` shows. `next_offset` is the offset at which a listing after this
     /// entry continues; it must not be zero. `.` and `..` are entries like any other.
-    /// this entry; it must not be zero. `.` and `..` are entries like others.
     pub fn push(&mut self, ino: u64, next_offset: u64, kind: FileKind, name: &[u8]) -> bool {
         if !acceptable(name) {
             return true;
@@ -87,7 +86,6 @@ impl DirSink {
 /// A pushed [`Entry`] with an `ino` **counts as one lookup from the moment of the push**. If the
 /// listing is not delivered to the kernel, the session forgets all of them; the file system has
 /// nothing to undo.
-/// file system has nothing to undo.
 #[derive(Debug)]
 pub struct PlusSink {
     buffer: Vec<u8>,
@@ -226,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn dots_never_count() {
+    fn lookups_of_dot_entries_are_never_counted() {
         let mut sink = PlusSink::new(4096);
         assert!(sink.push(&entry(5), 1, b".."));
         let mut bytes = sink.bytes();

@@ -1,5 +1,5 @@
 //! Real mounts. Every test of [`everybody`] runs twice: as the user who runs the tests, and, by
-//! [`as_root::nobody_can_do_it_too`], as the user `nobody` through fusermount3.
+//! [`as_root::an_unprivileged_user_can_mount`], as the user `nobody` through fusermount3.
 
 mod memory;
 
@@ -374,7 +374,7 @@ mod everybody {
     /// A caller that gets signals at random times, with two readers, so that interrupts are also
     /// early and late. Its calls end normally: these signals end no process.
     #[test]
-    fn a_storm_of_signals_fails_no_call() {
+    fn signals_in_quick_succession_fail_no_call() {
         handle_signals();
         let config = Config { readers: 2, ..Config::default() };
         let mounted = Mounted::with(Memory::new(Duration::ZERO), &MountOptions::default(), config);
@@ -518,7 +518,7 @@ mod everybody {
     }
 
     #[test]
-    fn what_is_in_use_keeps_its_name_when_that_expires() {
+    fn an_entry_in_use_keeps_its_name_when_it_expires() {
         let mounted = Mounted::with(
             Memory::new(Duration::from_secs(3600)),
             &MountOptions::default(),
@@ -778,7 +778,7 @@ mod as_root {
     }
 
     #[test]
-    fn nobody_can_do_it_too() {
+    fn an_unprivileged_user_can_mount() {
         assert_root();
         // The mode that udev sets; without udev the kernel's default is for root only.
         fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666)).unwrap();

@@ -96,8 +96,8 @@ impl PendingChange {
         self.file.lock().log.is_sent(self.number)
     }
 
-    /// Withdraws a change that was not sent, so that it can begin again. `false` if that would change
-    /// the order, because a newer change has begun since; then it is replayed in its place.
+    /// Removes a change that was not sent from the log, so that it can be retried. `false` if a
+    /// newer change has begun since: then this one is replayed, which keeps the order.
     fn withdraw_newest(&mut self) -> bool {
         let mut state = self.file.lock();
         if state.log.next() != self.number + 1 || !state.log.is_sent(self.number) {

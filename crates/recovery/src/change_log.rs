@@ -465,9 +465,9 @@ impl ChangeLog {
     }
 
     /// Whether a change of size was executed, because a newer change through the same handle was
-    /// acknowledged. Replaying it would undo the newer change. A newer change through another handle
-    /// may have been executed before it; as long as the change of size is unanswered, the two are
-    /// concurrent, and either order is valid.
+    /// acknowledged. Replaying it would undo the newer change. A newer change through another
+    /// handle may have been executed before it; as long as the change of size is unanswered, the
+    /// two are concurrent, and either order is valid.
     fn is_truncation_done(&self, position: usize) -> bool {
         let entry = &self.entries[position];
         let mut newer = self.entries.iter().skip(position + 1);

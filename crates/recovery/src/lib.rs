@@ -23,17 +23,18 @@
 //!    a loss the log is replayed in its order, and no newer change is sent before the replay has
 //!    ended, so rule 2 of [`base::Remote`] holds across a loss. An append is never in flight
 //!    together with another change that may move the end of the file (`change_queue`).
-//! 4. A reopened file is the file that was open, as far as kind, size, times, owner and permissions
-//!    can prove it; or it has grown, and its old end is unchanged (`file::tail`). Otherwise its
-//!    handles return `ESTALE` from then on.
+//! 4. A reopened file must have the expected kind, size, mtime, owner and permissions
+//!    (`expected_attrs`), or must have grown with its old end unchanged (`file::tail`).
+//!    Otherwise its handles return `ESTALE` from then on.
 //! 5. A request that may have been executed, and is not idempotent, is never repeated without a
 //!    check.
-//! 6. Dropping a future frees its caller at once. A write that was cancelled is not replayed.
+//! 6. Dropping a future returns at once. A write that was cancelled is not replayed.
 //! 7. A lock is held for a few instructions, never across an await. Lock order: the table of open
 //!    files, the state of a file, the name history.
 //!
-//! Assumption: a server executes the requests that it has received at once or never, if the
-//! connection was cut and not only stalled. This crate cannot verify that.
+//! Assumption: after a cut connection, the server executes a request that it has received within a
+//! second, or never. After a stall this does not hold (`docs/semantics.md`, "Not promised across a
+//! loss"). This crate cannot verify it.
 //!
 //! Not here: connecting and its backoff (`host`), choosing between gateways (`replicas`), caching.
 #![forbid(unsafe_code)]
@@ -78,8 +79,9 @@ use write_verifier::WriteVerifier;
 pub enum RetryPolicy {
     /// Without limit, until the caller cancels it (`hard`).
     Hard,
-    /// At most this time after the connection was lost; then `ETIMEDOUT` (`soft=SECONDS`). A call
-    /// without a reply is lost when the inner remote gives up the connection.
+    /// Each call at most this time, counted from the moment at which it noticed that there is no
+    /// connection; then `ETIMEDOUT` (`soft=SECONDS`). A call without a reply counts as lost only
+    /// when the inner remote closes the connection.
     Soft(Duration),
     /// Not at all: the call returns the error. Open files are reopened nevertheless.
     None,
@@ -118,7 +120,8 @@ pub struct Recovering {
 }
 
 impl Recovering {
-    /// Wraps `inner`, whose content no other client should change.
+    /// Wraps `inner`. Other clients may change its content: an open file that they changed returns
+    /// `ESTALE` after a loss, unless it has only grown.
     pub fn new(inner: Arc<dyn Remote>, config: Config) -> Arc<Recovering> {
         let (shutdown_sender, shutdown) = watch::channel(());
         let core = Arc::new_cyclic(|core| Core {

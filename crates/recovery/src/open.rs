@@ -2,7 +2,7 @@
 //!
 //! An interrupted open may be repeated: a file that it created exists, a file that it truncated is
 //! empty. An exclusive create must check whether it has created the file (`name_ops`). So must an
-//! open that is refused when it is repeated: it may have created a file that its mode protects.
+//! open that is refused when it is repeated: it may have created a file whose mode refuses opens.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -74,7 +74,7 @@ impl Core {
             return Ok(None);
         }
         if is_new && self.renames.affects(path) {
-            // The file that had the name has left it already, and keeps its state by the new name.
+            // The file that had the name was renamed already; its state is kept by its new name.
             let guard = OpenGuard::new(&*self.inner, opened.fh);
             OpenFiles::abort_open(before);
             self.bounded_wait(self.renames.wait_until_ended(path)).await?;

@@ -8,7 +8,7 @@
 //!    attributes must be the expected ones (`expected_attrs`), or the file must have grown.
 //! 2. Appends without a reply are looked for in the file (`appends`).
 //! 3. If the write verifier has changed, the unstable writes are compared with the file (`verify`).
-//!    So does each other open of a file that has unstable writes.
+//!    Each other open of a file that has unstable writes makes this comparison, too.
 //! 4. The log is replayed in its order, with the changes that have joined it in the meantime.
 
 mod appends;
@@ -250,9 +250,8 @@ impl Wanted<'_> {
     }
 }
 
-/// Waits for requests in flight that may have given the name to another file, which must not be
-/// taken for this one: those that remove or replace the name, and if there are changes to replay,
-/// also a rename of the file itself.
+/// Waits for requests in flight after which the name may lead to another file: those that remove or
+/// replace the name, and, if there are changes to replay, a rename of the file itself.
 async fn wait_for_name(core: &Core, file: &OpenFile) {
     loop {
         let mut ended = pin!(file.attempt_ended.notified());

@@ -3,8 +3,8 @@
 //!
 //! It is requested in the background when a file is opened or reopened for writing, because the
 //! connection may be another one since the last request, and no call may have noticed that. The
-//! inner remote keeps its answer for each connection, so most requests are answered at once. A file
-//! takes the verifier over with an acknowledged write.
+//! inner remote keeps its answer for each connection, so most requests are answered at once. An
+//! acknowledged write records the verifier for its file.
 //!
 //! Each open of a file that has unstable writes compares the verifiers (`reopen::verify`). A handle
 //! does not survive a restart, so a write or fsync through any handle finds what was lost before

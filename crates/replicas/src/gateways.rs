@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn the_load_goes_where_it_is_answered_soonest() {
+    fn requests_go_to_the_gateway_with_the_shortest_expected_time() {
         let gateways = gateways(Mode::Balance, 3);
         // Nothing was measured: by the requests in flight.
         let requests: Vec<_> = (0..30)
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn content_goes_by_what_each_way_carries() {
+    async fn reads_are_divided_by_the_measured_throughput_of_gateways() {
         let gateways = gateways(Mode::Balance, 2);
         // An RTT of 1 ms, and 10 and 30 ms more for 1 MiB.
         for (member, ms) in gateways.members.iter().zip([10, 30]) {
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_that_of_all_who_are_there() {
+    fn the_window_is_the_sum_of_all_available_gateways() {
         let gateways = gateways(Mode::Balance, 3);
         let one = Window::default();
         assert_eq!(gateways.window().bytes, 3 * one.bytes);

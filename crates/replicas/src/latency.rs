@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_follows_what_is_measured_and_forgets() {
+    async fn the_average_follows_samples_and_expires() {
         let average = MovingAverage::new();
         assert_eq!(average.get(Instant::now()), None);
         average.record(1000, Instant::now());

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_left_out_once_and_taken_back_with_care() {
+    fn a_gateway_is_ejected_once_and_readmitted_gradually() {
         let member = member();
         assert!(member.leave_out(Reason::Silent(Duration::from_secs(5))));
         assert!(!member.leave_out(Reason::Silent(Duration::from_secs(6))));
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_is_counted_and_measured() {
+    fn requests_in_flight_are_counted_and_measured() {
         let member = member();
         let one = member.begin(Weight::Read(1 << 20));
         let two = member.begin(Weight::Write(1 << 20));

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_lives_as_long_as_somebody_holds_it() {
+    fn an_entry_lives_until_its_last_holder_is_dropped() {
         let names = Arc::new(OpenPaths::default());
         let one = names.hold(&path("a"));
         assert_eq!(one.claim_primary(2, |_| false), 2);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_agreed_ends_with_any_change() {
+    fn an_agreed_version_ends_with_any_change() {
         let names = Arc::new(OpenPaths::default());
         let open_path = names.hold(&path("a"));
         let version = Version::of(&attr(5));

@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_is_asked_from_who_made_it_for_the_lag() {
+    async fn a_changed_path_is_requested_from_its_gateway_during_the_lag() {
         let recent = RecentChanges::new(LAG);
         assert!(recent.is_empty());
         recent.note(&path("d/file"), 1, ChangeKind::Content);
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_made_or_moved_takes_all_below_it_along() {
+    async fn a_created_or_moved_directory_includes_its_sub_tree() {
         let recent = RecentChanges::new(LAG);
         recent.note(&path("a/dir"), 2, ChangeKind::Created);
         recent.note(&path("a/old"), 2, ChangeKind::Removed);

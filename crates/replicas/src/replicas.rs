@@ -135,8 +135,8 @@ impl Replicas {
     ) -> Result<T> {
         let Some(changed) = self.recent.get(path) else { return answer };
         if changed.gateway == gateway {
-            let is_doubtful = changed.is_moved && matches!(answer, Err(Errno::ENOENT));
-            return if is_doubtful { Err(Errno::EHOSTDOWN) } else { answer };
+            let may_be_stale = changed.is_moved && matches!(answer, Err(Errno::ENOENT));
+            return if may_be_stale { Err(Errno::EHOSTDOWN) } else { answer };
         }
         match (changed.exists, &answer) {
             (Some(true), Err(Errno::ENOENT)) | (Some(false), Ok(_)) => Err(Errno::EHOSTDOWN),

@@ -2,11 +2,11 @@
 //!
 //! When only a connection has ended, none are lost: the gateway's machine has the data that it
 //! acknowledged. They are lost if the machine was restarted; a gateway reports its boot when it is
-//! back ([`Remote::write_verifier`](base::Remote::write_verifier)). So a gateway that is lost with unsynced
-//! writes is in doubt, which is resolved when a caller needs to know. A gateway that is not back by
-//! then, or cannot report its boot, may have lost them; and another gateway may show the files
-//! without them meanwhile. A gateway that was lost before it was queried for its boot, and is back
-//! so soon, was most likely only disconnected.
+//! back ([`Remote::write_verifier`](base::Remote::write_verifier)). So a gateway that is lost with
+//! unsynced writes is in doubt, which is resolved when a caller needs to know. A gateway that is
+//! not back by then, or cannot report its boot, may have lost them; and another gateway may show
+//! the files without them meanwhile. A gateway that was lost before it was queried for its boot,
+//! and is back so soon, was most likely only disconnected.
 //!
 //! A gateway may reconnect by itself before any request fails. So each caller that needs to know
 //! queries the boots of all usable gateways.
@@ -71,7 +71,7 @@ impl ServerEpoch {
         self.in_doubt.store(true, Ordering::SeqCst);
     }
 
-    /// The gateway was lost. Without unsynced writes, any epoch is as good when it is back.
+    /// The gateway was lost. Without unsynced writes, its epoch after the loss does not matter.
     pub(crate) fn note_lost(&self) {
         if self.has_unsynced() {
             self.note_lost_handle();
@@ -88,7 +88,8 @@ impl ServerEpoch {
         !self.in_doubt.load(Ordering::SeqCst) && *self.epoch.lock() == Epoch::Unknown
     }
 
-    /// The usable gateway is in the epoch `now`. Whether it has lost unsynced writes by a restart.
+    /// Records that the usable gateway is in the epoch `now`. Returns whether a restart has lost
+    /// unsynced writes.
     fn observe(&self, now: Epoch) -> bool {
         if now == Epoch::Unknown {
             return false;

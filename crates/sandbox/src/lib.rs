@@ -73,4 +73,11 @@ mod tests {
         write_private(&path, one.as_bytes()).unwrap();
         assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
     }
+
+    #[test]
+    fn only_the_owner_has_access_to_a_private_directory() {
+        let dir = private_dir("sandbox-test-").unwrap();
+        let mode = std::fs::metadata(dir.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o700);
+    }
 }

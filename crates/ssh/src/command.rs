@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_hold_stands_before_the_users_words() {
+    fn mandatory_options_precede_the_users() {
         let config = Config {
             port: Some(2222),
             args: ["-F", "/f", "-oCiphers=x"].map(OsString::from).into(),
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_unknown_program_little_is_asked() {
+    fn an_unknown_ssh_command_gets_few_options() {
         let config = Config { password: Some(Password::new("x")), ..config("host:") };
         assert_eq!(
             text(&our_options(&config, None, true)),

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ssh_or_a_shell_could_misread_is_refused() {
+    fn destinations_that_ssh_or_a_shell_could_misread_are_refused() {
         for source in [
             "-oProxyCommand=x:/p",
             "[-oProxyCommand=x]:/p",
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_without_a_host_is_told_apart() {
+    fn a_source_without_a_host_is_an_error_of_its_own() {
         for source in ["", "host", "/local/dir", "./a:b", "dir/with:colon"] {
             assert!(
                 matches!(Destination::parse(source.as_bytes()), Err(Error::NoHost(_))),
@@ -305,7 +305,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_accepted_is_no_option(source in r"[-\[\]@:%$\\a-c/ ]{0,12}") {
+        fn an_accepted_destination_is_never_an_option(source in r"[-\[\]@:%$\\a-c/ ]{0,12}") {
             if let Ok((destination, _)) = Destination::parse(source.as_bytes()) {
                 prop_assert!(!destination.to_string().starts_with('-'));
                 prop_assert!(!destination.host().starts_with('-'));

@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_command_is_told_by_the_shells_status() {
+    fn a_missing_command_is_recognised_by_the_exit_status_of_the_shell() {
         for words in ["bash: /x/sftp-server: No such file or directory", "sh: 1: x: not found"] {
             assert_eq!(Cause::of(words, exit(127)), (Cause::CommandNotFound, Some(words)));
             assert_eq!(Cause::of(words, exit(1)).0, Cause::Other);

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_installed_ssh_tells_its_settings() {
+    async fn the_installed_ssh_reports_its_settings() {
         let options = words("-F none -oServerAliveInterval=7 -J gate");
         let effective =
             Effective::query("ssh".as_ref(), &[], &options, "host.invalid").await.unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_an_ssh_is_asked() {
+    async fn a_program_other_than_ssh_reports_no_settings() {
         for program in ["/bin/true", "/bin/echo", "/nonexistent/ssh"] {
             assert_eq!(Effective::query(program.as_ref(), &[], &[], "host").await, None);
         }

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_ssh_is_told_by_what_the_user_wrote() {
+    async fn another_transport_is_identified_by_its_command_and_arguments() {
         let with = async |change: &dyn Fn(&mut Config)| {
             let mut config = Config::new(Destination::new(Some("ann"), "h", None).unwrap());
             change(&mut config);

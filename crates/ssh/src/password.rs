@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_for_a_password_is_answered_however_it_is_cut() {
+    fn a_password_prompt_in_any_pieces_is_answered() {
         for pieces in [
             vec!["user@host's password: "],
             vec!["user@ho", "st's passw", "ord", ": "],

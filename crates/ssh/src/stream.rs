@@ -473,7 +473,7 @@ mod tests {
 
     /// Handles are closed by their last owner, which may be outside of the runtime.
     #[tokio::test]
-    async fn who_is_outside_of_the_runtime_may_fill_a_socket() {
+    async fn a_thread_outside_the_runtime_may_fill_a_socket() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let mut writer = Stream::of_socket(ours.into()).unwrap().into_split().1;
         let mut theirs = Stream::of_socket(theirs.into()).unwrap().into_split().0;

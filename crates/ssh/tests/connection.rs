@@ -170,7 +170,7 @@ async fn a_password_answers_each_connection() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_tried_once_and_told() {
+async fn a_wrong_password_is_tried_once_and_reported() {
     let sshd = with_password("testhost");
     let config = Config { password: Some(Password::new("wrong")), ..config_of(&sshd) };
     let failure = failure(config).await;
@@ -338,7 +338,7 @@ async fn a_child_that_does_not_want_to_end_is_killed() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_stream_is_told_when_the_reason_is_known() {
+async fn the_failure_of_a_connection_waits_for_its_reason() {
     let dir = tempfile::tempdir().unwrap();
     // Its end of the stream is gone before it says why.
     let body = "exec 0<&- 1>&-\nsleep 0.2\necho 'the disk is on fire' >&2\nexit 9\n";
@@ -430,7 +430,7 @@ async fn the_arguments_are_those_of_sshfs_and_nothing_gets_in() {
 }
 
 #[tokio::test]
-async fn a_further_session_asks_nobody_and_says_nothing_aloud() {
+async fn a_further_session_neither_prompts_nor_prints() {
     let dir = tempfile::tempdir().unwrap();
     let words =
         "for arg; do echo \"$arg\"; done\necho aloud >&2; echo ssh: Connection refused >&2\n";

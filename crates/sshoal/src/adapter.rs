@@ -12,7 +12,7 @@ use base::{Access, AttrChange, Data, Errno, FileKind, Name, RenameMode, Result};
 use bytes::Bytes;
 use fuse::{Caller, Context, Create, DirSink, Open, PlusSink, SetTime};
 use vfs::{
-    Eviction, Handle, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Seek, Stat, Vfs,
+    EntrySink, Eviction, Handle, Ino, ListedEntry, LookupResult, OpenRequest, Seek, Stat, Vfs,
 };
 
 use crate::attributes::{Attribute, Attributes, digest_value};
@@ -177,7 +177,7 @@ enum Sink<'a> {
     Plus(&'a mut PlusSink),
 }
 
-impl Listing for Sink<'_> {
+impl EntrySink for Sink<'_> {
     fn has_room(&self, name: &[u8]) -> bool {
         match self {
             Sink::Names(sink) => sink.has_room(name.len()),

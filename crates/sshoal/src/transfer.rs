@@ -5,7 +5,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`arguments`] | the command line |
-//! | [`place`] | what operands mean |
+//! | [`operand`] | remote sources and targets, parsed |
 //! | [`connections`], [`shell`] | connections and commands at the servers, by ssh |
 //! | [`show`] | what is shown: entries, progress, summary |
 //!
@@ -14,7 +14,7 @@
 
 pub mod arguments;
 mod connections;
-mod place;
+mod operand;
 mod shell;
 mod show;
 
@@ -28,8 +28,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use transfer::Stop;
 pub use transfer::strategy::Direction;
-use transfer::strategy::place::{LocalPlace, RemotePlace};
-use transfer::strategy::{self, Engine, Plan};
+use transfer::strategy::operand::{LocalOperand, RemoteOperand};
+use transfer::strategy::{self, CopyRequest, Engine};
 use transfer::tar::Compress;
 
 use cli::{EXIT_OK, Problem, printable};
@@ -39,7 +39,7 @@ use crate::mount::request::MountRequest;
 use crate::program::Program;
 pub use arguments::Arguments;
 use connections::Connections;
-use place::{RemoteOperand, is_remote};
+use operand::{ParsedOperand, is_remote};
 use show::Show;
 
 /// Some entries failed; the others are there.
@@ -79,11 +79,11 @@ pub fn run(direction: Direction, arguments: &Arguments) -> ExitCode {
         let to = std::io::stderr;
         let _ = tracing_subscriber::fmt().with_max_level(level).with_writer(to).try_init();
     }
-    let (plan, connections) = match plan(direction, arguments) {
-        Ok(plan) => plan,
+    let (request, connections) = match copy_request(direction, arguments) {
+        Ok(parsed) => parsed,
         Err(problem) => return wrong(problem.to_string()),
     };
-    if let Err(error) = plan.check() {
+    if let Err(error) = request.check() {
         return wrong(error.to_string());
     }
     let runtime = match runtime() {
@@ -92,7 +92,7 @@ pub fn run(direction: Direction, arguments: &Arguments) -> ExitCode {
     };
     let show = Arc::new(Show::new(arguments));
     // On one of the threads of the runtime: from outside, each step would wake one of them.
-    let copying = runtime.spawn(copy(plan, connections, show));
+    let copying = runtime.spawn(copy(request, connections, show));
     let code = match runtime.block_on(copying) {
         Ok(code) => code,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
@@ -118,8 +118,11 @@ fn await_children() {
 }
 
 /// What the command line says, and the connections for it.
-fn plan(direction: Direction, arguments: &Arguments) -> Result<(Plan, Connections), Problem> {
-    let request = connection(arguments)?;
+fn copy_request(
+    direction: Direction,
+    arguments: &Arguments,
+) -> Result<(CopyRequest, Connections), Problem> {
+    let mount_request = connection(arguments)?;
     if let Some(refused) = arguments.refused() {
         return Err(refused);
     }
@@ -136,34 +139,34 @@ fn plan(direction: Direction, arguments: &Arguments) -> Result<(Plan, Connection
                     let why = "the source of a pull is on another machine";
                     return Err(wrong_side(word, why, Direction::Push));
                 }
-                remote.push(RemoteOperand::parse(word, false)?);
+                remote.push(ParsedOperand::parse(word, false)?);
             }
             if is_remote(target) {
                 let why = "the target of a pull is on this machine";
                 return Err(wrong_side(target, why, Direction::Push).hint_too(COLON));
             }
-            local.push(LocalPlace::of_target(target));
+            local.push(LocalOperand::of_target(target));
         }
         Direction::Push => {
             if !is_remote(target) {
                 let why = "the target of a push is on another machine";
                 return Err(wrong_side(target, why, Direction::Pull));
             }
-            remote.push(RemoteOperand::parse(target, true)?);
+            remote.push(ParsedOperand::parse(target, true)?);
             for word in sources {
                 if is_remote(word) {
                     let why = "the source of a push is on this machine";
                     return Err(wrong_side(word, why, Direction::Pull).hint_too(COLON));
                 }
-                local.push(LocalPlace::of(word));
+                local.push(LocalOperand::of(word));
             }
         }
     }
     let may_own = direction == Direction::Push || rustix::process::geteuid().is_root();
     let options = arguments.transfer_options(may_own)?;
-    let places = remote.iter().map(RemotePlace::from).collect();
-    let connections = Connections::new(request, remote);
-    let plan = Plan {
+    let operands = remote.iter().map(RemoteOperand::from).collect();
+    let connections = Connections::new(mount_request, remote);
+    let request = CopyRequest {
         direction,
         engine: Engine::from(arguments.engine),
         // Compressed data does not get smaller when ssh compresses it once more.
@@ -173,15 +176,15 @@ fn plan(direction: Direction, arguments: &Arguments) -> Result<(Plan, Connection
         },
         options,
         has_patterns: !arguments.rules.is_empty(),
-        remote: places,
+        remote: operands,
         local,
         target_is_directory: target.as_encoded_bytes().ends_with(b"/"),
         logins: connections.logins(),
     };
-    Ok((plan, connections))
+    Ok((request, connections))
 }
 
-/// Hint for a name that looks like that of a place at a server.
+/// Hint for a name that looks like a path at a server.
 const COLON: &str = "a name with a colon in it is written ./name";
 
 fn wrong_side(word: &OsStr, why: &str, other: Direction) -> Problem {
@@ -220,12 +223,12 @@ fn runtime() -> Result<tokio::runtime::Runtime, Problem> {
         .map_err(|error| Problem::new("cannot start", error.to_string()))
 }
 
-async fn copy(plan: Plan, connections: Connections, show: Arc<Show>) -> u8 {
+async fn copy(request: CopyRequest, connections: Connections, show: Arc<Show>) -> u8 {
     let (stopping, stop) = watch::channel(false);
-    let direction = plan.direction;
+    let direction = request.direction;
     let interrupts = tokio::spawn(interrupts(stopping, show.clone()));
     let drawing = show.clone().draw();
-    let copied = strategy::copy(plan, Arc::new(connections), show.clone(), stop).await;
+    let copied = strategy::copy(request, Arc::new(connections), show.clone(), stop).await;
     interrupts.abort();
     drop(drawing);
     match copied {

@@ -1,7 +1,8 @@
 //! Whether a stream is compressed, and how.
 //!
-//! The server may have the programs `zstd` and `gzip`; this side has libraries without C. Measurements
-//! decide whether compression pays: the rate of the link, and how much the first megabytes shrink.
+//! The server may have the programs `zstd` and `gzip`; this side has libraries without C.
+//! Measurements decide whether compression pays: the rate of the link, and how much the first
+//! megabytes shrink.
 
 mod members;
 

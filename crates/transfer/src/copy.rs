@@ -1,9 +1,9 @@
 //! Contents of files, from one remote to another, and links.
 //!
-//! A file is written under a temporary name (`temporary`), and only its owner may read it. It gets mode,
-//! owner and times while it is open, and its name last. Small files are one read and one write. Where
-//! the target is a local directory, one thread does all of it (`sink`). Large files go in pieces
-//! (`pieces`).
+//! A file is written under a temporary name (`temporary`), and only its owner may read it. It gets
+//! mode, owner and times while it is open, and its name last. Small files are one read and one
+//! write. Where the target is a local directory, one thread does all of it (`sink`). Large files go
+//! in pieces (`pieces`).
 //!
 //! A file that changed while it was read is copied once more, and then reported. The same holds if
 //! another run has renamed the temporary file: over SFTP a run cannot distinguish another run in
@@ -156,9 +156,9 @@ fn taken(step: &Step) -> Problem {
     Problem::Other { name: step.name.clone(), words: words.to_owned() }
 }
 
-/// Reads a small local file on one thread that may block: separate calls for open, stat and read would
-/// each change threads. `None` for other files, and after an error: then the file is copied as any
-/// other, which reports the error.
+/// Reads a small local file on one thread that may block: separate calls for open, stat and read
+/// would each change threads. `None` for other files, and after an error: then the file is copied
+/// as any other, which reports the error.
 async fn read_here(core: &Core, step: &Step) -> Option<(Attr, Origin)> {
     let here = core.here.get(step.source)?.clone()?;
     let most = core.flow.piece_bytes();
@@ -227,9 +227,9 @@ impl<'a> Copy<'a> {
             && differing(self.core, &self.attr, &there).is_empty()
     }
 
-    /// Sets the attributes of the open file, and returns its attributes after that. Sent after the writes
-    /// of the file, and takes effect behind them. The file is closed in the same burst, unless more
-    /// may have to be done with it.
+    /// Sets the attributes of the open file, and returns its attributes after that. Sent after the
+    /// writes of the file, and takes effect behind them. The file is closed in the same burst,
+    /// unless more may have to be done with it.
     async fn apply_metadata(&self, file: &OwnedFh, size: Option<u64>) -> Outcome<Attr> {
         let (core, fh, target) = (self.core, file.fh(), self.target());
         let change = AttrChange { size, ..attributes(core, &self.attr) };
@@ -293,8 +293,8 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// Removes what earlier runs and streams have left of the step's file. What another run is at work on
-/// stays, where that can be detected.
+/// Removes what earlier runs and streams have left of the step's file. What another run is at work
+/// on stays, where that can be detected.
 pub(crate) async fn remove_stale(core: &Core, step: &Step) {
     let directory = core.job.target.path_of(&step.name).parent().unwrap_or_default();
     for partial in &step.partials {

@@ -1,13 +1,14 @@
-//! Entries that the sources do not have: deleted at the target after everything else, or not at all.
+//! Entries that the sources do not have: deleted at the target after everything else, or not at
+//! all.
 //!
-//! During the run they are only collected, each with its directory, whose times are set after the last
-//! deletion in it. Entries that the filter excludes are never deleted, nor are directories that contain
-//! some of them.
+//! During the run they are only collected, each with its directory, whose times are set after the
+//! last deletion in it. Entries that the filter excludes are never deleted, nor are directories
+//! that contain some of them.
 //!
 //! A listing does not prove that a name is absent: OpenSSH's server omits entries that it cannot
 //! `lstat`, such as the mount point of a dead file system. So each source is queried again for each
-//! name, and only `ENOENT` and `ENOTDIR` allow the deletion. Any other answer is a problem, and with a
-//! problem nothing is deleted.
+//! name, and only `ENOENT` and `ENOTDIR` allow the deletion. Any other answer is a problem, and
+//! with a problem nothing is deleted.
 
 use std::sync::{Arc, PoisonError};
 
@@ -15,8 +16,8 @@ use base::{Attr, AttrChange, Errno, FileKind, RemotePath, Result};
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
+use crate::collisions::NewNames;
 use crate::dir::Dir;
-use crate::meeting::NewNames;
 use crate::outcome::{Doing, Problem};
 use crate::plan::list;
 use crate::run::Core;
@@ -58,7 +59,7 @@ pub(crate) struct DeferredDeletions {
     pub(crate) deletions: Vec<Deletion>,
     /// Steps for which a directory must go first.
     pub(crate) steps: Vec<Step>,
-    /// Names that are checked before.
+    /// Names that are checked first (`collisions`).
     pub(crate) new_names: Vec<NewNames>,
 }
 
@@ -157,7 +158,7 @@ async fn delete(core: &Arc<Core>, deletion: &Deletion) {
 /// The number of entries that a deletion removes, up to `most`.
 ///
 /// # Errors
-/// If a directory cannot be listed: the deletion would make it accessible first.
+/// If a directory cannot be listed: only the deletion itself changes its mode.
 async fn count_tree(
     core: &Core,
     name: &RemotePath,
@@ -224,8 +225,8 @@ async fn set_perm(core: &Core, path: &RemotePath, perm: u32) -> Result<()> {
     core.job.target.remote.setattr(path, change).await
 }
 
-/// Removes the tree `name`, from the bottom up; returns whether all of it was removed. It is in `parent`,
-/// if that is removed too.
+/// Removes the tree `name`, from the bottom up; returns whether all of it was removed. It is in
+/// `parent`, if that is removed too.
 async fn remove_tree(
     core: &Arc<Core>,
     name: &RemotePath,

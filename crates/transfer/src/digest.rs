@@ -23,8 +23,8 @@ pub type Digest = [u8; 32];
 /// Makes digests of a tree's files without transferring them.
 #[async_trait]
 pub trait Digester: Send + Sync + 'static {
-    /// The digest of the regular file `path` of the remote; `None` if it cannot be made without reading
-    /// the file.
+    /// The digest of the regular file `path` of the remote; `None` if it cannot be made without
+    /// reading the file.
     async fn digest(&self, path: &RemotePath) -> Option<Digest>;
 
     /// As [`Digester::digest`], of the first `len` bytes of the file.
@@ -115,8 +115,8 @@ pub struct ShellDigester {
 }
 
 impl ShellDigester {
-    /// For a remote whose root is the directory `root` of the server's shell: absolute, or relative to
-    /// the directory where its commands start.
+    /// For a remote whose root is the directory `root` of the server's shell: absolute, or relative
+    /// to the directory where its commands start.
     ///
     /// Must be called within a tokio runtime.
     pub fn new(shell: Arc<dyn Shell>, root: Vec<u8>) -> ShellDigester {

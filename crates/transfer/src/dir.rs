@@ -1,8 +1,9 @@
 //! Directories of the target during a run.
 //!
-//! A directory is created when the first step in it needs it, and gets its mode and times after the last
-//! step in it: both follow from the references to its [`Dir`]. A child refers to its parent, also while
-//! the child is being finished, since the parent's final mode may deny access to the child.
+//! A directory is created when the first step in it needs it, and gets its mode and times after the
+//! last step in it: both follow from the references to its [`Dir`]. A child refers to its parent,
+//! also while the child is being finished, since the parent's final mode may deny access to the
+//! child.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -32,9 +32,9 @@ pub fn check(job: &Job, by_name: &StreamsByName) -> Result<(), JobError> {
                      commands";
         return Err(JobError::Option(words));
     }
-    let told =
+    let reports_links =
         |(index, source): (usize, &Source)| source.tree.local.is_some() || by_name.has(index);
-    if options.hard_links && !job.sources.iter().enumerate().all(told) {
+    if options.hard_links && !job.sources.iter().enumerate().all(reports_links) {
         let words = "SFTP does not tell which names are of one file; leave -H out, or use a \
                      server that runs commands";
         return Err(JobError::Option(words));

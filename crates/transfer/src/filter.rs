@@ -1,9 +1,9 @@
 //! Which entries are excluded.
 //!
-//! Patterns are those of gitignore: a pattern with a `/` at its beginning or in its middle is anchored
-//! at the top of the copy, one without is matched at any depth, `**` spans directories, and a `/` at
-//! the end makes it match directories only. As in rsync the **first** rule that matches decides, and
-//! the contents of an excluded directory are never listed.
+//! Patterns are those of gitignore: a pattern with a `/` at its beginning or in its middle is
+//! anchored at the top of the copy, one without is matched at any depth, `**` spans directories,
+//! and a `/` at the end makes it match directories only. As in rsync the **first** rule that
+//! matches decides, and the contents of an excluded directory are never listed.
 //!
 //! The top of the copy is the target: a source without a trailing slash begins with its own name.
 

@@ -124,16 +124,16 @@ impl Job {
     }
 }
 
-/// Checks what sources become at the target.
+/// Checks the names that the sources get at the target.
 ///
 /// # Errors
-/// When one of them becomes what another one becomes, or something below that.
+/// When a name is that of another source, or below it.
 pub(crate) fn check_names(to: &[RemotePath]) -> Result<(), JobError> {
-    let meets = |(index, name): &(usize, &RemotePath)| {
+    let collides = |(index, name): &(usize, &RemotePath)| {
         let mut others = to.iter().enumerate().filter(|(other, _)| other != index);
         others.any(|(_, other)| name.is_within(other))
     };
-    match to.iter().enumerate().find(meets) {
+    match to.iter().enumerate().find(collides) {
         Some((_, name)) => Err(JobError::SameName(name.clone())),
         None => Ok(()),
     }
@@ -158,8 +158,8 @@ mod tests {
     fn sources_that_would_meet_are_refused() {
         assert_eq!(job(&[]).check(), Err(JobError::NoSource));
         assert_eq!(job(&["a", "ab"]).check(), Ok(()));
-        for meeting in [&["a", "a"][..], &["", "a"], &["", ""], &["x", "a/b", "a"]] {
-            assert!(matches!(job(meeting).check(), Err(JobError::SameName(_))), "{meeting:?}");
+        for colliding in [&["a", "a"][..], &["", "a"], &["", ""], &["x", "a/b", "a"]] {
+            assert!(matches!(job(colliding).check(), Err(JobError::SameName(_))), "{colliding:?}");
         }
     }
 

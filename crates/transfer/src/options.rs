@@ -47,8 +47,8 @@ pub enum Xattrs {
     None,
     /// Those of the namespace `user`.
     Users,
-    /// Those of all namespaces. Some of them grant rights: `security.capability` to a program, access
-    /// control lists to users.
+    /// Those of all namespaces. Some of them grant rights: `security.capability` to a program,
+    /// access control lists to users.
     All,
 }
 
@@ -74,16 +74,16 @@ impl Xattrs {
 pub struct Options {
     /// Owners and groups.
     pub owners: Owners,
-    /// Hard links are preserved (`-H`). Only where the source is a local directory, or an engine that
-    /// reports them: SFTP does not.
+    /// Hard links are preserved (`-H`). Only where the source is a local directory, or an engine
+    /// that reports them: SFTP does not.
     pub hard_links: bool,
-    /// Set-user-ID and set-group-ID bits are preserved for files that have at the target the owner and
-    /// group of the source, or the ids that these are mapped to. Without it no file gets them.
+    /// Set-user-ID and set-group-ID bits are preserved for files that have at the target the owner
+    /// and group of the source, or the ids that these are mapped to. Without it no file gets them.
     pub set_ids: bool,
     /// Extended attributes (`-X`). Only by an engine that copies them; SFTP does not.
     pub xattrs: Xattrs,
-    /// Each file is written to the target's disk before it gets its name, and the name before the run
-    /// ends.
+    /// Each file is written to the target's disk before it gets its name, and the name before the
+    /// run ends.
     pub fsync: bool,
     /// Blocks of zeros become holes (`-S`).
     pub sparse: bool,
@@ -93,8 +93,8 @@ pub struct Options {
     pub checksum: bool,
     /// Entries that the sources do not have are deleted at the target, after everything was copied.
     pub delete: bool,
-    /// With [`Options::delete`]: entries that the filter excludes are deleted at the target, too. For
-    /// a target that contains only copies.
+    /// With [`Options::delete`]: entries that the filter excludes are deleted at the target, too.
+    /// For a target that contains only copies.
     pub delete_excluded: bool,
     /// If more than this many entries would be deleted, none is.
     pub max_delete: Option<u64>,
@@ -108,7 +108,8 @@ pub struct Options {
     pub existing: bool,
     /// Everything is compared and reported, nothing is changed.
     pub dry_run: bool,
-    /// Files that are not whole are removed. Otherwise they are kept, and the next run continues them.
+    /// Files that are not whole are removed. Otherwise they are kept, and the next run continues
+    /// them.
     pub no_partial: bool,
     /// Each file is read back at the target and compared by digest.
     pub verify: bool,
@@ -120,8 +121,8 @@ impl Options {
         !self.delete_excluded && self.filter.excludes(name, is_dir)
     }
 
-    /// Owner and group that a file must have at the target to keep set-ID bits; `None` where it keeps
-    /// none.
+    /// Owner and group that a file must have at the target to keep set-ID bits; `None` where it
+    /// keeps none.
     pub fn set_ids_of(&self, uid: u32, gid: u32) -> Option<(u32, u32)> {
         self.set_ids.then(|| self.owners.of(uid, gid).unwrap_or((uid, gid)))
     }

@@ -91,12 +91,12 @@ pub enum Problem {
         /// Relative to the target.
         name: RemotePath,
     },
-    /// The target has it under another name.
+    /// At the target its name is the same as another name.
     #[error(
-        "{name}: the target has it under another name, which it takes for the same (case, accents); \
-         of two such names only one is there"
+        "{name}: name collision: the target's file system does not distinguish it from another \
+         name (case, accents), so only one of the two files is there"
     )]
-    Met {
+    NameCollision {
         /// Relative to the target.
         name: RemotePath,
     },
@@ -155,7 +155,7 @@ impl Problem {
         move |errno| Problem::Failed { name: name.clone(), doing, errno }
     }
 
-    /// The target's file system has refused that many extended attributes.
+    /// The target's file system has refused `count` extended attributes.
     pub(crate) fn refused_xattrs(name: &RemotePath, count: usize) -> Problem {
         let words =
             format!("{count} extended attributes were refused by the file system of the target");
@@ -169,7 +169,7 @@ impl Problem {
             | Problem::Changed { name }
             | Problem::Vanished { name }
             | Problem::Unlisted { name }
-            | Problem::Met { name }
+            | Problem::NameCollision { name }
             | Problem::NoDirectory { name }
             | Problem::DirectoryInTheWay { name }
             | Problem::Differs { name, .. }
@@ -186,8 +186,8 @@ impl Problem {
     }
 }
 
-/// Entries of the sources by result: each is in one of these counts. `deleted` counts entries of the
-/// target.
+/// Entries of the sources by result: each is in one of these counts. `deleted` counts entries of
+/// the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Entries of the sources that were not excluded.
@@ -219,8 +219,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts the success of an action, for which this many bytes were transferred, now and by earlier
-    /// runs.
+    /// Counts the success of an action, for which this many bytes were transferred, now and by
+    /// earlier runs.
     pub(crate) fn add(&mut self, action: &Action, bytes: u64, resumed: u64) {
         match action {
             Action::MakeDir => self.dirs_made += 1,
@@ -275,13 +275,15 @@ pub struct Outcome {
     pub problems_total: u64,
     /// Why it ended early.
     pub stopped: Option<Stop>,
-    /// Deletions that were planned and not executed, because something failed or there were too many.
+    /// Deletions that were planned and not executed, because something failed or there were too
+    /// many.
     pub deletions_withheld: u64,
     /// There were more deletions than `max_delete`.
     pub deletions_limited: bool,
     /// Owners could not be set.
     pub owners_refused: bool,
-    /// Hard links were to be preserved, and a file came over SFTP, which does not report them.
+    /// Hard links were to be preserved, and a file was copied over SFTP, which does not report
+    /// them.
     pub links_unknown: bool,
     /// How long it took.
     pub elapsed: Duration,

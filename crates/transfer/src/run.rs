@@ -4,8 +4,8 @@
 //! deleted, if nothing has failed; then the steps that waited for a deletion are executed; then the
 //! directories that were held for these get their times.
 //!
-//! Dropping a [`Run`] ends it at once. [`Stopper::stop`] ends it in order: unfinished small files are
-//! removed, large ones are kept for the next run.
+//! Dropping a [`Run`] ends it at once. [`Stopper::stop`] ends it in order: unfinished small files
+//! are removed, large ones are kept for the next run.
 //!
 //! Locks are held for a few instructions.
 
@@ -21,22 +21,22 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 pub(crate) use self::attributes::{attributes, differing};
-pub(crate) use self::core::Core;
+pub(crate) use self::core::{Core, is_lost};
 pub(crate) use self::names::{Group, Names};
+use crate::collisions;
 use crate::copy;
 use crate::deletion;
 use crate::dir::{DirDone, Place};
 use crate::events::{Events, Progress};
 use crate::job::{Job, JobError};
-use crate::meeting;
 use crate::outcome::{Doing, Outcome, Problem, Stop};
 use crate::plan;
 use crate::step::{Action, Step};
 use crate::task::{AbortOnDrop, returned};
 use crate::unseen;
 
-/// Bundles of steps that wait to be taken. Enough that the walk goes on while large files are copied,
-/// and one to two megabytes with the 64 steps that a bundle has at most.
+/// Bundles of steps that wait to be taken. Enough that the walk goes on while large files are
+/// copied, and one to two megabytes with the 64 steps that a bundle has at most.
 const BUNDLES_AHEAD: usize = 128;
 
 /// Directories that are finished at once.
@@ -114,8 +114,8 @@ impl Run {
         Stopper(self.core.clone())
     }
 
-    /// The next step; `None` after the last one, or if the run was stopped. The caller passes each step
-    /// to [`Run::apply`], or executes it.
+    /// The next step; `None` after the last one, or if the run was stopped. The caller passes each
+    /// step to [`Run::apply`], or executes it.
     pub async fn next(&mut self) -> Option<Step> {
         if let Some(step) = self.next_now() {
             return Some(step);
@@ -173,8 +173,8 @@ impl Run {
         });
     }
 
-    /// Waits for all steps in progress, deletes, and returns the outcome. To be called when [`Run::next`]
-    /// has returned `None` and the caller's own steps have ended.
+    /// Waits for all steps in progress, deletes, and returns the outcome. To be called when
+    /// [`Run::next`] has returned `None` and the caller's own steps have ended.
     pub async fn finish(mut self) -> Outcome {
         self.steps.close();
         if self.core.stop_reason().is_some() {
@@ -192,7 +192,7 @@ impl Run {
         }
         self.settle().await;
         unseen::report(&self.core, self.core.asked_for_unseen()).await;
-        meeting::check(&self.core).await;
+        collisions::check(&self.core).await;
         for step in deletion::carry_out(&self.core).await {
             self.apply(step).await;
         }
@@ -257,7 +257,7 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
             copy::remove_stale(core, step).await;
             Err(Problem::Other {
                 name: step.name.clone(),
-                words: "no stream has brought it, and SFTP carries no extended attributes; copy \
+                words: "no stream has copied it, and SFTP carries no extended attributes; copy \
                         again, or without -X"
                     .to_owned(),
             })
@@ -271,7 +271,7 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
         }
         Action::Copy(_) => Err(Problem::Other {
             name: step.name.clone(),
-            words: "no stream has brought it, and SFTP makes no devices, pipes or sockets"
+            words: "no stream has copied it, and SFTP makes no devices, pipes or sockets"
                 .to_owned(),
         }),
         Action::MakeLink(_) => {
@@ -368,8 +368,8 @@ async fn finish_dir(core: &Core, over: &DirDone, change: AttrChange) {
     }
 }
 
-/// Returns when the names in a directory are on the target's disk, and its own where nothing above it
-/// was changed by this run but for that.
+/// Returns when the names in a directory are on the target's disk, and its own where nothing above
+/// it was changed by this run but for that.
 async fn sync_dir(core: &Core, place: &Place) -> base::Result<()> {
     let target = &core.job.target.remote;
     target.fsyncdir(&place.path).await?;

@@ -1,11 +1,11 @@
 //! Set-user-ID and set-group-ID bits: a mode that gives the rights of a file's owner or group to
 //! everyone who runs it.
 //!
-//! The source decides what is in a file. With these bits it would also decide in whose name the file
-//! runs: that of the copying user, unless the owner is preserved. So a file gets them only on request
-//! ([`Options::set_ids`](crate::Options::set_ids)), and only if it has the owner, or group, that they
-//! are meant for. A directory may keep its set-group-ID bit, which only decides the group of the files
-//! created in it.
+//! The source decides what is in a file. With these bits it would also decide in whose name the
+//! file runs: that of the copying user, unless the owner is preserved. So a file gets them only on
+//! request ([`Options::set_ids`](crate::Options::set_ids)), and only if it has the owner, or group,
+//! that they are meant for. A directory may keep its set-group-ID bit, which only decides the group
+//! of the files created in it.
 
 use base::FileKind;
 
@@ -20,8 +20,8 @@ pub(crate) fn without(kind: FileKind, perm: u32) -> u32 {
     }
 }
 
-/// The bits of `perm` that a file may have whose owner and group are `now`, where they are meant for
-/// these of `owner`.
+/// The bits of `perm` that a file may have whose owner and group are `now`, where they are meant
+/// for these of `owner`.
 pub(crate) fn kept(perm: u32, owner: (u32, u32), now: (u32, u32)) -> u32 {
     let user = if now.0 == owner.0 { 0o4000 } else { 0 };
     let group = if now.1 == owner.1 { 0o2000 } else { 0 };

@@ -61,8 +61,8 @@ pub struct Running {
 /// The standard output of a command.
 pub trait Source: AsyncRead + Send + Unpin {
     /// A nonblocking descriptor for a thread that waits for it: reading it returns the bytes that
-    /// reading this would have returned. At its end, or after an error, the caller reads this again to
-    /// get the result. `None` where there is no descriptor.
+    /// reading this would have returned. At its end, or after an error, the caller reads this again
+    /// to get the result. `None` where there is no descriptor.
     fn lend(&mut self) -> Option<OwnedFd> {
         None
     }
@@ -112,8 +112,8 @@ pub(crate) fn plain_path(path: &[u8]) -> Vec<u8> {
     if path.starts_with(b"/") { path.to_vec() } else { [b"./", path].concat() }
 }
 
-/// The name that GNU's programs show with escapes: `find` with those of the C locale, `sha256sum` with
-/// three of them. `None` for what ends within an escape.
+/// The name that GNU's programs show with escapes: `find` with those of the C locale, `sha256sum`
+/// with three of them. `None` for what ends within an escape.
 pub(crate) fn unescape(name: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = name.iter().copied().peekable();
     let mut plain = Vec::with_capacity(name.len());

@@ -1,14 +1,15 @@
 //! Files written into a local directory, by system calls that cannot leave it.
 //!
-//! For contents that do not come from a [`base::Remote`] (an archive), and for many small files, where a
-//! change of threads for each costs too much: all calls block, so they belong on a thread that may.
+//! For contents that do not come from a [`base::Remote`] (an archive), and for many small files,
+//! where a change of threads for each costs too much: all calls block, so they belong on a thread
+//! that may.
 //!
 //! Invariants:
-//! 1. Directories are opened by `openat2`, beneath the root and through no link; the last component is
-//!    never followed. A directory that is kept open is the one that was found.
-//! 2. A file has a temporary name of its own, and only its owner may read it, until it is whole. It is
-//!    renamed if that name is still the name of the file that was written. Dropped before, it is removed,
-//!    or kept if it was created so.
+//! 1. Directories are opened by `openat2`, beneath the root and through no link; the last component
+//!    is never followed. A directory that is kept open is the one that was found.
+//! 2. A file has a temporary name of its own, and only its owner may read it, until it is whole. It
+//!    is renamed if that name is still the name of the file that was written. Dropped before, it is
+//!    removed, or kept if it was created so.
 //! 3. A file that another run may continue is locked (`flock`) while it is written.
 //! 4. The number of directories kept open is bounded.
 
@@ -53,8 +54,7 @@ pub struct Finish {
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Write it to the disk. [`Sink::sync_dir`] does so for its name.
     pub fsync: bool,
-    /// No entry has the name; `EEXIST` if one has, perhaps since the file system takes two names for
-    /// one.
+    /// Replaces no entry: `EEXIST` if the name exists, perhaps because of a name collision.
     pub is_new: bool,
 }
 
@@ -186,8 +186,8 @@ impl Sink {
         self.begin_named(path, attr, 0)
     }
 
-    /// As [`Sink::begin`], for a file that arrives in order. When it is dropped, it is kept for a later
-    /// run to continue.
+    /// As [`Sink::begin`], for a file that arrives in order. When it is dropped, it is kept for a
+    /// later run to continue.
     ///
     /// # Errors
     /// As [`Sink::begin`].
@@ -215,8 +215,8 @@ impl Sink {
         Ok(Incoming { dir, temporary, name, file, keep: false })
     }
 
-    /// Locks what another run has left at `path`, or is writing: `None` where it is at work, or where
-    /// this is no file, or one that has further names.
+    /// Locks what another run has left at `path`, or is writing: `None` where it is at work, or
+    /// where this is no file, or one that has further names.
     ///
     /// # Errors
     /// Those of the system; `ELOOP` if a component of the path is a link.
@@ -294,8 +294,8 @@ impl Sink {
         }
     }
 
-    /// Makes a symbolic link in the place of whatever has the name and is no directory. It gets
-    /// owner and time; what else `finish` has is not for links.
+    /// Makes a symbolic link, which replaces an entry of this name that is no directory. Of
+    /// `finish`, only owner and time apply to links.
     ///
     /// # Errors
     /// The system's.
@@ -358,8 +358,8 @@ impl Sink {
         self.replacing((&dir, &name, finish.is_new), attr, make, prepare)
     }
 
-    /// Creates an entry under a temporary name and renames it to a place, which may have to be free. If
-    /// another run renames the temporary entry meanwhile, it is created again.
+    /// Creates an entry under a temporary name and renames it to `name`, which must not exist if
+    /// `is_new`. If another run renames the temporary entry meanwhile, it is created once more.
     fn replacing(
         &self,
         (dir, name, is_new): (&OwnedFd, &Name, bool),
@@ -384,7 +384,7 @@ impl Sink {
         }
     }
 
-    /// Sets the time of last change of what is no directory.
+    /// Sets the mtime of an entry that is no directory.
     ///
     /// # Errors
     /// The system's.
@@ -417,12 +417,12 @@ impl Sink {
     }
 }
 
-/// Gives an entry its name. If that `is_new`, nothing is replaced.
+/// Gives an entry its name. With `is_new` no entry is replaced.
 fn rename(dir: &OwnedFd, from: &Name, to: &Name, is_new: bool) -> Result<()> {
     let (from, to) = (from.as_bytes(), to.as_bytes());
     if is_new {
         match renameat_with(dir, from, dir, to, RenameFlags::NOREPLACE) {
-            // Not every file system can.
+            // Not every file system supports the flag.
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
                 if statat(dir, to, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
                     return Err(Errno::EEXIST);
@@ -464,8 +464,8 @@ fn apply_metadata(dir: &OwnedFd, made: &Name, finish: &Finish) -> Result<Finishe
     Ok(finished)
 }
 
-/// Sets permission bits of what must not be opened, and through no link that another process has put
-/// in its place.
+/// Sets permission bits of what must not be opened, and through no link that another process has
+/// put in its place.
 fn set_perm(dir: &OwnedFd, made: &Name, perm: u32) -> Result<()> {
     use std::os::fd::AsRawFd;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -563,8 +563,8 @@ impl Incoming {
     /// Gives it what it is to have, and its name.
     ///
     /// # Errors
-    /// Those of the system; then the old file is untouched. `EISDIR` if a directory has the name, and
-    /// `ESTALE` if another run has renamed the temporary file.
+    /// Those of the system; then the old file is untouched. `EISDIR` if a directory has the name,
+    /// and `ESTALE` if another run has renamed the temporary file.
     pub fn finish(mut self, finish: &Finish) -> Result<Finished> {
         let file = self.file.take().ok_or(Errno::EBADF)?;
         let finished = apply(&file, finish)?;
@@ -577,7 +577,7 @@ impl Incoming {
         // A file system on the network reports a full disk or an exceeded quota only here.
         nix::unistd::close(file).map_err(|error| Errno::from_raw(error as i32))?;
         let renamed = rename(&self.dir, &self.temporary, &self.name, finish.is_new);
-        // It is whole, and its name is taken.
+        // The file is complete, but its name is taken: it is not kept for a later run.
         self.keep &= renamed != Err(Errno::EEXIST);
         renamed?;
         self.keep = true;

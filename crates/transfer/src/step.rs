@@ -74,8 +74,8 @@ pub struct Step {
     pub action: Action,
     /// Temporary files that an earlier run has left of it.
     pub(crate) partials: Vec<Partial>,
-    /// Its directory at the target. The times of that directory are set when the last step in it has
-    /// been dropped.
+    /// Its directory at the target. The times of that directory are set when the last step in it
+    /// has been dropped.
     pub(crate) dir: Arc<Dir>,
     /// Itself, if it is a directory.
     pub(crate) own: Option<Arc<Dir>>,

@@ -7,9 +7,9 @@
 //!
 //! The steps of both directions, of which an interruption or an error ends any:
 //!
-//! 1. One source, perhaps a file, and a target name that may be new: stream the source to that name. If
-//!    it is not all there then, connect, and check what is a directory: for a push the target name, for a
-//!    pull the source.
+//! 1. One source, perhaps a file, and a target name that may be new: stream the source to that
+//!    name. If it is not all there then, connect, and check what is a directory: for a push the
+//!    target name, for a pull the source.
 //! 2. Stream each source where that is possible.
 //! 3. Connect to what is left.
 //! 4. A push: complete the trees that broken streams have left, and rename them to their names.
@@ -17,7 +17,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`place`] | sources and targets: a directory and a name in it |
+//! | [`operand`] | sources and targets: a directory and a name in it |
 //! | `context` | which engine may copy what; streams, connections and runs of both directions |
 //! | `push`, `pull` | the steps |
 //! | `stage` | completing a pushed tree that has not got its name |
@@ -28,7 +28,7 @@
 //! [`Display`].
 
 mod context;
-pub mod place;
+pub mod operand;
 mod pull;
 mod push;
 mod results;
@@ -50,7 +50,7 @@ use crate::outcome::Outcome;
 use crate::shell::{Running, Shell};
 use crate::tar::{Compress, Streaming, Unable};
 use context::Context;
-use place::{LocalPlace, RemotePlace};
+use operand::{LocalOperand, RemoteOperand};
 use results::Results;
 
 /// From which side to which.
@@ -85,7 +85,7 @@ pub enum Engine {
 
 /// A copy, as the command line describes it.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct CopyRequest {
     /// From which side to which.
     pub direction: Direction,
     /// Which engines it may use.
@@ -97,9 +97,9 @@ pub struct Plan {
     /// The user gave patterns.
     pub has_patterns: bool,
     /// The sources of a pull; the only target of a push.
-    pub remote: Vec<RemotePlace>,
+    pub remote: Vec<RemoteOperand>,
     /// The sources of a push; the only target of a pull.
-    pub local: Vec<LocalPlace>,
+    pub local: Vec<LocalOperand>,
     /// The target was written with a slash at its end: it is a directory.
     pub target_is_directory: bool,
     /// What the options of the connection allow.
@@ -120,35 +120,40 @@ pub struct Logins {
     pub max_sessions: usize,
 }
 
-/// Connections and commands at the servers of a [`Plan`]. A `place` is an index of
-/// [`Plan::remote`].
+/// Connections and commands at the servers of a [`CopyRequest`]. A `remote_index` is an index of
+/// [`CopyRequest::remote`].
 #[async_trait]
 pub trait Connector: Send + Sync + 'static {
-    /// Connects to the directory of a place for SFTP. `login`, if there is one, serves SFTP already
-    /// and becomes the first session.
+    /// Connects to the directory of an operand for SFTP. `login`, if there is one, serves SFTP
+    /// already and becomes the first session.
     ///
     /// # Errors
     /// See [`ConnectError`].
     async fn connect(
         &self,
-        place: usize,
+        remote_index: usize,
         login: Option<Running>,
     ) -> Result<Connection, ConnectError>;
 
-    /// The shell of the first gateway of a place; `None` where no ssh leads there. Unless it
+    /// The shell of the first gateway of an operand; `None` where no ssh leads there. Unless it
     /// `may_ask`, a login fails where ssh would have to ask the user for something.
     ///
     /// # Errors
     /// Where the options of the connection are wrong.
-    fn shell(&self, place: usize, may_ask: bool) -> Result<Option<Arc<dyn Shell>>, ConnectError>;
+    fn shell(
+        &self,
+        remote_index: usize,
+        may_ask: bool,
+    ) -> Result<Option<Arc<dyn Shell>>, ConnectError>;
 
-    /// Starts the logins of these further sessions of the only place, for the connections made
-    /// later. They must not ask the user for anything, and their failures are not reported: the
-    /// connection tries again when it needs them. Sessions are numbered from 0, each starts once.
+    /// Starts the logins of these further sessions of the only remote operand, for the connections
+    /// made later. They must not ask the user for anything, and their failures are not reported:
+    /// the connection tries again when it needs them. Sessions are numbered from 0, each starts
+    /// once.
     fn start_sessions(&self, sessions: Range<usize>);
 }
 
-/// A connected place: its directory is the root of `remote`.
+/// A connected operand: its directory is the root of `remote`.
 pub struct Connection {
     /// The directory.
     pub remote: Arc<dyn Remote>,
@@ -162,8 +167,8 @@ pub struct Connection {
 pub struct ConnectError {
     /// For the user: what failed, why, and a hint on a further line.
     pub message: String,
-    /// The server answered, and refused the place: another login would get the same answer.
-    pub is_of_place: bool,
+    /// The server answered, and refused the path: another login would get the same answer.
+    pub is_of_operand: bool,
 }
 
 /// Shows a copy while it goes on.
@@ -229,7 +234,7 @@ pub enum CopyError {
 
 impl From<Unable> for CopyError {
     fn from(unable: Unable) -> CopyError {
-        CopyError::failed(format!("target '{}'", place::printable(&unable.place)), unable.errno)
+        CopyError::failed(format!("target '{}'", operand::printable(&unable.place)), unable.errno)
     }
 }
 
@@ -239,17 +244,17 @@ impl CopyError {
     }
 }
 
-impl Plan {
+impl CopyRequest {
     /// Checks what is known before anything is connected.
     ///
     /// # Errors
     /// [`CopyError::NoStream`] where [`Engine::Tar`] cannot do what the options ask for, and
     /// [`CopyError::Job`] where two sources have one name at the target.
     pub fn check(&self) -> Result<(), CopyError> {
-        // Of all sources: a stream copies one of them without the others.
+        // For all sources together: a stream copies one source without the others.
         let to: Vec<_> = match self.direction {
-            Direction::Pull => self.remote.iter().map(RemotePlace::path).collect(),
-            Direction::Push => self.local.iter().map(LocalPlace::relative).collect(),
+            Direction::Pull => self.remote.iter().map(RemoteOperand::path).collect(),
+            Direction::Push => self.local.iter().map(LocalOperand::relative).collect(),
         };
         check_names(&to).map_err(CopyError::Job)?;
         match (self.engine, Streaming::unsuited(&self.options, false, false)) {
@@ -267,14 +272,14 @@ impl Plan {
 /// # Errors
 /// When it cannot start, or not go on. What fails for an entry is in the outcome.
 pub async fn copy(
-    plan: Plan,
+    request: CopyRequest,
     connector: Arc<dyn Connector>,
     display: Arc<dyn Display>,
     stop: watch::Receiver<bool>,
 ) -> Result<Copied, CopyError> {
-    plan.check()?;
-    let direction = plan.direction;
-    let context = Context::new(plan, connector, display, stop);
+    request.check()?;
+    let direction = request.direction;
+    let context = Context::new(request, connector, display, stop);
     let mut results = Results::default();
     let ended = match direction {
         Direction::Pull => pull::Pulling::new(&context, &mut results).run().await,

@@ -1,9 +1,9 @@
 //! Trees in one stream: `tar` at the server, this program on this side.
 //!
-//! A stream is the fastest method for thousands of small files: none of them costs a round trip or a
-//! request, and it needs only one login. It is for trees that the target does not have: a pull into
-//! an empty place, and a push to a name that is free. It carries what SFTP cannot: times to the
-//! nanosecond, hard links, holes, extended attributes, devices.
+//! A stream is the fastest method for thousands of small files: none of them costs a round trip or
+//! a request, and it needs only one login. It is for trees that the target does not have: a pull
+//! into an empty place, and a push to a name that is free. It carries what SFTP cannot: times to
+//! the nanosecond, hard links, holes, extended attributes, devices.
 //!
 //! Where the target has entries to compare with, a run compares, and a stream copies the many small
 //! files that it needs: [`by_name`].
@@ -142,9 +142,9 @@ pub struct Pull {
     pub target: RemotePath,
     /// What the source becomes, relative to the target.
     pub to: RemotePath,
-    /// If set, the server reports whether the source is a directory. If it is not, this is its path,
-    /// relative to the root, instead of `target` and `to`. If it is, the target is created if it does
-    /// not exist.
+    /// If set, the server reports whether the source is a directory. If it is not, this is its
+    /// path, relative to the root, instead of `target` and `to`. If it is, the target is created if
+    /// it does not exist.
     pub unless_directory: Option<RemotePath>,
 }
 
@@ -249,7 +249,7 @@ pub struct StreamOutcome {
     pub owners_refused: bool,
     /// The first 1000 problems that a run would not find.
     pub problems: Vec<Problem>,
-    /// All of these problems.
+    /// The number of all such problems.
     pub problems_total: u64,
     /// The use of the link.
     pub link: Link,
@@ -262,8 +262,8 @@ pub struct StreamOutcome {
 }
 
 impl Streaming {
-    /// The first option that no stream supports, if there is one: no push, since the server's tar unpacks
-    /// it; no stream of a whole tree (`is_tree`), since nothing is compared before.
+    /// The first option that no stream supports, if there is one: no push, since the server's tar
+    /// unpacks it; no stream of a whole tree (`is_tree`), since nothing is compared before.
     pub fn unsuited(options: &Options, is_push: bool, is_tree: bool) -> Option<&'static str> {
         let reasons = [
             (is_push && is_tree && options.set_ids, "--keep-setid"),
@@ -275,7 +275,8 @@ impl Streaming {
         reasons.into_iter().find(|(is, _)| *is).map(|(_, option)| option)
     }
 
-    /// Pulls a tree. The target should be empty: what is in it stays, and is missed.
+    /// Pulls a tree. The target should be empty: an entry whose name exists there is not copied,
+    /// and counts as missed.
     ///
     /// # Errors
     /// If the target cannot be opened or created.
@@ -306,7 +307,7 @@ impl Streaming {
         if end.why.is_none() {
             let mut counters = end.done;
             end.done = blocking(move || {
-                counters.date(&sink);
+                counters.set_mtimes(&sink);
                 counters
             })
             .await;
@@ -321,7 +322,8 @@ impl Streaming {
     /// Pushes a tree. Until it is whole it has the name of a [`stage`].
     ///
     /// # Errors
-    /// Those of the system, if the source's directory cannot be opened; `ENAMETOOLONG`, see [`stage`].
+    /// Those of the system, if the source's directory cannot be opened; `ENAMETOOLONG`, see
+    /// [`stage`].
     pub async fn push(&self, push: &Push) -> base::Result<Streamed> {
         let stage = stage(&push.name, &self.options)?;
         let begin = begin_of_stages(&push.name);
@@ -355,8 +357,8 @@ impl Streaming {
         })
     }
 
-    /// Talks to the server up to the start of the archive. Without a command, a name in it cannot be
-    /// quoted.
+    /// Talks to the server up to the start of the archive. Without a command, a name in it cannot
+    /// be quoted.
     async fn prepare(&self, command: Option<Vec<u8>>, to: Use<'_>) -> Result<Peer, Declined> {
         let command = command.ok_or(Declined::Unquotable)?;
         let lists = matches!(to, Use::Push(_))
@@ -502,8 +504,8 @@ impl Streamed {
 }
 
 impl StreamOutcome {
-    /// The outcome of both, if a run has copied what the stream has missed: what the run found unchanged
-    /// was copied by the stream.
+    /// The outcome of both, if a run has copied what the stream has missed: what the run found
+    /// unchanged was copied by the stream.
     pub fn followed_by(&self, run: Outcome) -> Outcome {
         let (mine, mut counts) = (self.counts, run.counts);
         let done = [

@@ -43,8 +43,8 @@ pub(crate) fn returned<T>(end: Result<T, JoinError>) -> Option<T> {
     }
 }
 
-/// Runs all of `works` as tasks, at most `limit` at a time, and returns their results in the order in
-/// which they end. Dropping the future aborts the tasks.
+/// Runs all of `works` as tasks, at most `limit` at a time, and returns their results in the order
+/// in which they end. Dropping the future aborts the tasks.
 pub(crate) async fn at_most<T: Send + 'static>(
     limit: usize,
     works: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,

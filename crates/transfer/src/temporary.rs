@@ -10,17 +10,17 @@
 //! | `M` | the boot of the machine in which it was written ([`MachineRun`]) |
 //! | `N` | a number that no other temporary file has |
 //!
-//! The number makes a temporary file the property of one run. Another run continues it only after it has
-//! renamed it to a name of its own: the rename is atomic. The run that created the file finds that its
-//! name is gone, and never gives the final name to a file that it does not own.
+//! The number makes a temporary file the property of one run. Another run continues it only after
+//! it has renamed it to a name of its own: the rename is atomic. The run that created the file
+//! finds that its name is gone, and never gives the final name to a file that it does not own.
 //!
-//! The **span** makes an interrupted copy safe to continue without any other record. Pieces of a large
-//! file arrive out of order, so a file of N bytes may have holes. But no piece is sent that lies further
-//! than 2^span bytes after the first byte which has not been acknowledged. So everything more than
-//! 2^span bytes before the end is present. Span 0 means that the file is never continued;
-//! [`SPAN_OF_STREAM`] means that it was written by a stream by names. The rule also holds where a run
-//! that was taken for dead goes on writing: two runs write the same bytes of one version, and neither
-//! truncates the file.
+//! The **span** makes an interrupted copy safe to continue without any other record. Pieces of a
+//! large file arrive out of order, so a file of N bytes may have holes. But no piece is sent that
+//! lies further than 2^span bytes after the first byte which has not been acknowledged. So
+//! everything more than 2^span bytes before the end is present. Span 0 means that the file is never
+//! continued; [`SPAN_OF_STREAM`] means that it was written by a stream by names. The rule also
+//! holds where a run that was taken for dead goes on writing: two runs write the same bytes of one
+//! version, and neither truncates the file.
 //!
 //! The tag gives temporary files of other versions other names. A loss of power may leave holes
 //! anywhere: the length of a file that was written in another boot of the machine proves nothing.
@@ -54,8 +54,8 @@ const STEM_MAX: usize = NAME_MAX - 1 - MARK.len() - DIGITS;
 /// What a stem that was cut ends with: `~` and 8 hexadecimal digits.
 const CUT_BYTES: usize = 9;
 
-/// The span of a file that comes in order, in one piece after another: the smallest that large files
-/// have. What is behind it is compared when the file is gone on with.
+/// The span of a file that comes in order, in one piece after another: the smallest that large
+/// files have. What is behind it is compared when the file is gone on with.
 pub const SPAN_IN_ORDER: u8 = 20;
 
 /// The span of what another machine's tar writes. Nothing of it is relied on.
@@ -72,8 +72,8 @@ impl MachineRun {
     /// Not known. Never the same as another one.
     pub const UNKNOWN: MachineRun = MachineRun(0);
 
-    /// The run that [`base::Remote::write_verifier`] has named. What is too short for an identifier is
-    /// none: a pool of gateways counts losses, and starts at zero in each process.
+    /// The run that [`base::Remote::write_verifier`] has named. What is too short for an identifier
+    /// is none: a pool of gateways counts losses, and starts at zero in each process.
     pub fn of(named: Option<&[u8]>) -> MachineRun {
         match named {
             Some(named) if named.len() >= 16 => {
@@ -189,8 +189,8 @@ pub fn tag(name: &Name, attr: &Attr) -> u64 {
     hash(name.as_bytes().iter().chain(&size).chain(&time)) >> 16
 }
 
-/// A temporary name of the file `name`, of which a version with `attr` is being copied, to a machine
-/// that is in this run. No other call gives the same, in this process or in another one.
+/// A temporary name of the file `name`, of which a version with `attr` is being copied, to a
+/// machine that is in this run. No other call gives the same, in this process or in another one.
 pub fn name(name: &Name, attr: &Attr, span: u8, machine: MachineRun) -> Name {
     let tag = tag(name, attr);
     let digits = format!("{tag:012x}{span:02x}{:06x}{:012x}", machine.0, number());

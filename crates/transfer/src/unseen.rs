@@ -1,10 +1,10 @@
 //! Entries that a server cannot `lstat` and omits from its listings.
 //!
-//! OpenSSH's server lists the entries of a directory with what `lstat` returns, and omits those for which
-//! it fails: the mount point of a FUSE file system that has died or belongs to another user, a stale NFS
-//! handle, a bad inode. SFTP does not report that. A `find` at the server that calls `lstat` on each
-//! entry does. So where there is a shell, one more command walks each source whose directories are
-//! listed over SFTP, and each of its error messages is a problem of the run.
+//! OpenSSH's server lists the entries of a directory with what `lstat` returns, and omits those for
+//! which it fails: the mount point of a FUSE file system that has died or belongs to another user,
+//! a stale NFS handle, a bad inode. SFTP does not report that. A `find` at the server that calls
+//! `lstat` on each entry does. So where there is a shell, one more command walks each source whose
+//! directories are listed over SFTP, and each of its error messages is a problem of the run.
 //!
 //! The command may fail: then nothing is known, and `deletion` queries each name.
 
@@ -53,8 +53,8 @@ pub struct ShellFind {
 }
 
 impl ShellFind {
-    /// For a remote whose root is the directory `root` of the server's shell: absolute, or relative to
-    /// the directory where its commands start.
+    /// For a remote whose root is the directory `root` of the server's shell: absolute, or relative
+    /// to the directory where its commands start.
     pub fn new(shell: Arc<dyn Shell>, root: Vec<u8>, one_file_system: bool) -> ShellFind {
         ShellFind { shell, root, one_file_system }
     }
@@ -87,8 +87,8 @@ impl Unseen for ShellFind {
     }
 }
 
-/// Parses the lines of `find`, whose names begin with `top`, and its exit status; `None` if there was
-/// no `find`, or it was cut off.
+/// Parses the lines of `find`, whose names begin with `top`, and its exit status; `None` if there
+/// was no `find`, or it was cut off.
 fn parse(answer: &[u8], top: &[u8]) -> Option<Vec<Complaint>> {
     let mut lines: Vec<&[u8]> = answer.split(|byte| *byte == b'\n').collect();
     // Behind the last newline is nothing, unless the answer was cut off.
@@ -131,8 +131,8 @@ fn complaint(line: &[u8], top: &[u8]) -> Complaint {
     }
 }
 
-/// Adds a problem for each entry that a source cannot `lstat`, if that is known and not reported yet.
-/// `asked`: the queries in flight, by the number of the source.
+/// Adds a problem for each entry that a source cannot `lstat`, if that is known and not reported
+/// yet. `asked`: the queries in flight, by the number of the source.
 pub(crate) async fn report(core: &Arc<Core>, asked: Vec<(usize, Asked)>) {
     let wait = core.elapsed().clamp(SHORT_WAIT, LONG_WAIT);
     for (source, asked) in asked {

@@ -3,7 +3,7 @@
 //! All branches are read at the same time, and returned in the order of search: a name of an
 //! earlier branch hides the name on later ones. Directories are returned at the end, when it is
 //! known which branches have them, since a merged directory shows the latest mtime of all.
-//! Read-ahead is bounded. The names returned are remembered until the end, and their number is
+//! Read-ahead is bounded. The names returned are remembered until the end, and their memory is
 //! bounded.
 //!
 //! Dropping a call loses nothing: its requests continue with the next call on the same handle.
@@ -27,9 +27,12 @@ use crate::tree::Tree;
 /// arrive in one round trip of some milliseconds.
 const READ_AHEAD_BATCHES: usize = 16;
 
-/// Bound on the names of a merged directory: some 400 MB, the cost of a server that never ends its
-/// listing. Beyond it `ENOMEM`.
-const MAX_NAMES: usize = 4_000_000;
+/// Bound on the memory for the names of a merged directory, the cost of a server that never ends
+/// its listing: some 3.5 million short names, or 350,000 of the longest. Beyond it `ENOMEM`.
+const MAX_NAMES_BYTES: usize = 400_000_000;
+
+/// Approximate memory for a name besides its bytes, and for a directory besides its name.
+const ENTRY_BYTES: usize = 100;
 
 /// Directories in one batch.
 const BATCH: usize = 1_000;
@@ -192,6 +195,33 @@ impl BranchListing {
     }
 }
 
+/// The names of a merged directory that were returned or are pending, those of directories with
+/// their index in [`Merged::directories`].
+struct SeenNames {
+    names: HashMap<Name, Option<usize>>,
+    /// Memory that more names may take.
+    free_bytes: usize,
+}
+
+impl SeenNames {
+    fn new(max_bytes: usize) -> SeenNames {
+        SeenNames { names: HashMap::new(), free_bytes: max_bytes }
+    }
+
+    fn get(&self, name: &Name) -> Option<Option<usize>> {
+        self.names.get(name).copied()
+    }
+
+    /// Adds a name; `ENOMEM` beyond the bound.
+    fn insert(&mut self, name: Name, directory: Option<usize>) -> Result<()> {
+        let entries = if directory.is_some() { 2 } else { 1 };
+        let bytes = entries * ENTRY_BYTES + name.as_bytes().len();
+        self.free_bytes = self.free_bytes.checked_sub(bytes).ok_or(Errno::ENOMEM)?;
+        self.names.insert(name, directory);
+        Ok(())
+    }
+}
+
 /// A merged listing in progress.
 pub(crate) struct Merged {
     cache_update: CacheUpdate,
@@ -199,9 +229,7 @@ pub(crate) struct Merged {
     sources: Vec<BranchListing>,
     /// The index of the branch that is returned at present.
     current: usize,
-    /// All names that were returned or are pending, those of directories with their index in
-    /// `directories`.
-    names: HashMap<Name, Option<usize>>,
+    names: SeenNames,
     /// Directories, with the branches that have them. They are returned after the listings of all
     /// branches have ended. One has no attributes when a branch did not report them.
     directories: Vec<(DirEntry, SlotSet)>,
@@ -218,12 +246,15 @@ impl Merged {
         fixed_names: Vec<Name>,
     ) -> Merged {
         let fixed = fixed_names.iter().cloned().map(|name| DirEntry { name, attr: None });
+        let ready = fixed.collect();
+        let mut names = SeenNames::new(MAX_NAMES_BYTES);
+        names.names.extend(fixed_names.into_iter().map(|name| (name, None)));
         Merged {
             cache_update,
             sources,
             current: 0,
-            ready: fixed.collect(),
-            names: fixed_names.into_iter().map(|name| (name, None)).collect(),
+            ready,
+            names,
             directories: Vec::new(),
             failed: None,
             complete: false,
@@ -287,7 +318,7 @@ impl Merged {
         for entry in batch {
             let is_directory = entry.attr.is_some_and(|attr| attr.is_dir());
             if let Some(known) = self.names.get(&entry.name) {
-                if let Some(index) = *known {
+                if let Some(index) = known {
                     self.merge(index, slot, entry.attr);
                 }
                 continue;
@@ -295,14 +326,9 @@ impl Merged {
             let index = is_directory.then_some(self.directories.len());
             // After the last branch no other one can have the name.
             if !is_last || is_directory {
-                if self.names.len() >= MAX_NAMES {
-                    tracing::warn!(
-                        "{}: more than {MAX_NAMES} names cannot be merged",
-                        self.cache_update.path
-                    );
-                    return Err(Errno::ENOMEM);
-                }
-                self.names.insert(entry.name.clone(), index);
+                self.names.insert(entry.name.clone(), index).inspect_err(|_| {
+                    tracing::warn!("{}: too many names to be merged", self.cache_update.path);
+                })?;
             }
             match is_directory {
                 true => self.directories.push((entry, 1 << slot)),
@@ -335,7 +361,7 @@ impl Merged {
         let certain = self.directories.iter().filter(|(entry, _)| entry.attr.is_some());
         self.cache_update
             .record(queried, certain.map(|(entry, branches)| (&entry.name, *branches)));
-        self.names = HashMap::new();
+        self.names = SeenNames::new(0);
         // Returned from the end on.
         self.directories.reverse();
     }
@@ -344,5 +370,20 @@ impl Merged {
         let left = self.directories.len().saturating_sub(BATCH);
         let batch: Batch = self.directories.drain(left..).rev().map(|(entry, _)| entry).collect();
         (!batch.is_empty()).then_some(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_on_names_includes_their_bytes() {
+        let name = |number: usize, len| Name::new(format!("{number:0len$}").as_bytes()).unwrap();
+        let accepted = |len| {
+            let mut names = SeenNames::new(100_000);
+            (0..).take_while(|number| names.insert(name(*number, len), None).is_ok()).count()
+        };
+        assert_eq!((accepted(25), accepted(Name::MAX_BYTES)), (800, 88));
     }
 }

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_speaks_for_a_branch_that_fails() {
+    fn an_error_of_an_earlier_branch_is_the_answer() {
         assert_eq!(
             shown(0, 0, vec![(0, Failed(Errno::EACCES)), (0, Found(1))]),
             Err(Errno::EACCES)

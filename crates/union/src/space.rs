@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn each_file_system_counts_once() {
+    fn each_file_system_is_included_once() {
         let (one, same, other) =
             (branch("a", Mode::Rw), branch("a", Mode::Rw), branch("b", Mode::Rw));
         let fs = |fsid, blocks| space(fsid, 4_096, blocks);

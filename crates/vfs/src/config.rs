@@ -147,7 +147,7 @@ pub struct Config {
     /// User and group id of the login at the remote, if known. They decide which opens the server
     /// would refuse.
     pub login: Option<(u32, u32)>,
-    /// How long the kernel may cache that a name is absent.
+    /// How long the kernel and the directory cache may keep that a name is absent (`acnegative`).
     pub negative: Duration,
     /// Upper limit of the kernel's time-out for names (`entry_timeout`).
     pub kernel_entry: Option<Duration>,

@@ -40,7 +40,7 @@ pub struct ListedEntry<'a> {
 }
 
 /// Receives the entries of a listing, as many as fit.
-pub trait Listing {
+pub trait EntrySink {
     /// Whether an entry with this name fits.
     fn has_room(&self, name: &[u8]) -> bool;
     /// Adds an entry that fits.
@@ -258,7 +258,7 @@ impl Vfs {
         handle: DirHandle,
         offset: u64,
         plus: bool,
-        listing: &mut (dyn Listing + Send),
+        listing: &mut (dyn EntrySink + Send),
     ) -> Result<()> {
         let directory = self.directories.get(handle.0)?;
         let offset = usize::try_from(offset).map_err(|_| Errno::EINVAL)?;
@@ -331,9 +331,9 @@ impl Vfs {
         if !started && (self.serves_stale() || !old && !changed()) {
             return Ok(());
         }
-        let again = self.open_listing(directory.ino).await?;
+        let reopened = self.open_listing(directory.ino).await?;
         // Closed without the lock.
-        let _old = directory.with(|state| std::mem::replace(state, again));
+        let _old = directory.with(|state| std::mem::replace(state, reopened));
         Ok(())
     }
 
@@ -409,11 +409,11 @@ impl Vfs {
     /// continues with the same name.
     async fn resolve_fetched(&self, directory: &OpenDirectory, wanted: usize) -> Result<()> {
         while let Some(name) = directory.with(|state| state.take_resolved(wanted)) {
-            let asking = self.by_path(directory.ino, |path, _| {
+            let request = self.by_path(directory.ino, |path, _| {
                 let path = path.join(&name);
                 async move { self.remote.lstat(&path).await }
             });
-            let attr = match asking.await {
+            let attr = match request.await {
                 Ok(attr) => Some(attr),
                 Err(Errno::ENOENT) => None,
                 Err(error) => return Err(error),

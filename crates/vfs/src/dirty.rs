@@ -1,5 +1,5 @@
 //! The bytes that were written and not yet acknowledged by the server, counted and bounded for the
-//! mount. Acknowledged attribute changes that are in flight are only counted.
+//! mount. Attribute changes that have returned and are in flight are only counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,7 +71,7 @@ pub(crate) struct DirtyBytes {
     bytes: u32,
 }
 
-/// One acknowledged attribute change in flight.
+/// One attribute change in flight that has returned.
 pub(crate) struct DirtyChange(Arc<Dirty>);
 
 impl Drop for DirtyChange {

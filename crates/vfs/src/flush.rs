@@ -8,9 +8,9 @@
 //! and a killed process does not wait at all.
 //!
 //! Invariants:
-//! 1. A close that stops waiting loses nothing. Its writes stay in flight and are bounded as before,
-//!    the remote handle stays open for them, and their error is reported by the next call on the
-//!    file, or logged if there is none.
+//! 1. A close that stops waiting loses nothing. Its writes stay in flight and are bounded as
+//!    before, the remote handle stays open for them, and their error is reported by the next call
+//!    on the file, or logged if there is none.
 //! 2. An error is reported to a caller that can use it. A child process that was forked while the
 //!    file was open closes it in its execve(2), perhaps before its parent does: the error is kept
 //!    for the parent.
@@ -52,15 +52,15 @@ impl Vfs {
     }
 
     /// Like [`Vfs::flush`], for a caller that may not get the result. `caller` returns the state of
-    /// the process; it is called only if a write has failed, or if the close takes longer than usual,
-    /// and then repeatedly.
+    /// the process; it is called only if a write has failed, or if the close takes longer than
+    /// usual, and then repeatedly.
     pub async fn flush_for<F>(&self, handle: Handle, caller: impl Fn() -> F) -> Result<()>
     where
         F: Future<Output = Caller>,
     {
         let file = self.files.get(handle.0)?;
         let flushing = async {
-            // The answer to another close may be the error of this one, too.
+            // An error for which another close waits may concern this one, too.
             let _alone = file.flushing.lock().await;
             let written = file.take_written();
             let unfinished = Unfinished { file: &file, written };
@@ -123,8 +123,8 @@ impl Vfs {
         let requested_at = Instant::now();
         let stat = async { self.remote.fstat(file.fh().await?).await };
         let closed = async {
-            // Not before writes that are not sent yet: those of a process that shares the open file,
-            // whose own close follows.
+            // Not before writes that are not sent yet: those of a process that shares the open
+            // file, whose own close follows.
             match all_sent {
                 true => file.close_at_server(&self.remote).await,
                 false => Ok(()),
@@ -133,7 +133,7 @@ impl Vfs {
         let (attr, closed, ()) = tokio::join!(stat, closed, inode.writes.drained());
         if let (Ok(attr), Some(changes_begun)) = (attr, changes_begun) {
             let mut state = inode.state();
-            if state.is_quiet_since(changes_begun) {
+            if state.no_change_since_count(changes_begun) {
                 self.store_attr(&mut state, inode.kind, &attr, Instant::now(), requested_at);
                 state.pages_written(&attr);
             }

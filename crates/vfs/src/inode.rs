@@ -15,7 +15,7 @@
 //! | validated | did the server confirm the attributes and a name within `open_revalidate`, with no local change since or in flight? | age of `requested_at`, `name_validated_at` |
 //! | invalidated | has a local change, or a contradicting answer, made the attributes doubtful? | none; until the next answer |
 //! | unchanged since | was there no local change since a request was sent, and is none in flight? | [`ChangeCounter`](crate::tree::ChangeCounter) |
-//! | quiet since | are all changes over, and has none begun since a count of [`State::changes_begun`]? | that count |
+//! | no change since a count | have all changes ended, and has none begun since a count of [`State::changes_begun`]? | that count |
 //! | past the racy window | can the content not change any more without a new validator? | `validator_seen_at`, the server's mtime |
 //! | same generation | is the content the one that was requested? | [`State::content_generation`] |
 //!
@@ -105,7 +105,7 @@ struct RareState {
     /// same second.
     set_atime: Option<Timestamp>,
     set_mtime: Option<Timestamp>,
-    /// The number of acknowledged writes that have failed, and the last error.
+    /// The number of writes that had returned and then failed, and the last error.
     failed_writes: (u64, Option<Errno>),
 }
 
@@ -130,19 +130,18 @@ pub(crate) struct OpenHandle {
     pub(crate) cached: bool,
 }
 
-/// The part of the state that another open, or a lookup of the name, changes. Compared to detect
-/// that.
+/// Compared before and after an await, to see whether another open or lookup has changed the inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StateVersion {
     /// The highest number among the open files.
-    newest: Option<u64>,
+    newest_open_file: Option<u64>,
     validator: Option<Validator>,
 }
 
 impl StateVersion {
     /// Whether another file was opened between this version and `later`.
     pub(crate) fn has_newer_open(self, later: &StateVersion) -> bool {
-        later.newest > self.newest
+        later.newest_open_file > self.newest_open_file
     }
 }
 
@@ -189,7 +188,7 @@ impl Deref for OpenHandles {
 /// | `invalidated` | may a change have outdated `attr`? | – | set by `invalidate`, cleared by `set_attr`, `extend_validity` |
 /// | `lifetime_ms` | how long was the last answer fresh? | – | `set_attr` |
 /// | `kernel_size`, `kernel_valid_until` | which size does the kernel use, and until when? | local time of the reply | [`note_kernel_reply`](State::note_kernel_reply), [`invalidate_pages_and_size`](State::invalidate_pages_and_size) |
-/// | `content_generation` | is prefetched data of the present content? | counter | `set_attr`, [`validate_pages`](State::validate_pages), [`invalidate_pages`](State::invalidate_pages) |
+/// | `known_contents` | is prefetched data of the present content? | counter | `set_attr`, [`validate_pages`](State::validate_pages), [`invalidate_pages`](State::invalidate_pages) |
 /// | `pages_untrusted` | may uncompared pages be of another file? | – | set by `invalidate_pages`, cleared by [`restore_page_trust`](State::restore_page_trust) |
 /// | `began_empty` | do the kernel's pages hold only local writes? | – | [`begin_writing`](State::begin_writing), [`distrust_pages`](State::distrust_pages) |
 /// | `last_change_seq`, `changes_in_flight` | is an answer from before a local change? | change counter | [`begin_change`](State::begin_change), [`end_change`](State::end_change), [`note_change`](State::note_change) |
@@ -216,7 +215,7 @@ pub(crate) struct State {
     /// The last size sent to the kernel, with any time-out.
     kernel_size: u64,
     /// Counts the known contents of the file, and how often the kernel's pages were dropped.
-    content_generation: u64,
+    known_contents: u64,
     /// How long the last answer was fresh, in milliseconds. A longer time than fits here is
     /// replaced by the bounds of the time-out.
     lifetime_ms: u32,
@@ -253,7 +252,7 @@ impl Inode {
                 validator_seen_at: now,
                 kernel_valid_until: CompactInstant::NEVER,
                 kernel_size: 0,
-                content_generation: 0,
+                known_contents: 0,
                 lifetime_ms: 0,
                 nlink: 1,
                 active: None,
@@ -297,7 +296,7 @@ impl State {
     /// See [`StateVersion`].
     pub(crate) fn version(&self) -> StateVersion {
         StateVersion {
-            newest: self.open.iter().map(|open| open.file).max(),
+            newest_open_file: self.open.iter().map(|open| open.file).max(),
             validator: self.last_attr().map(|attr| Validator::of(&attr)),
         }
     }
@@ -331,17 +330,18 @@ impl State {
         self.rare_if_any().and_then(|rare| rare.zero_ttl_until).is_some_and(|until| now < until)
     }
 
-    /// Whether the kernel may use another size than `size`. If so, it gets a time-out of zero for
-    /// [`ZERO_TTL_FOR`]. `false` during that time.
+    /// If the kernel may use another size than `size`, it gets attributes with a time-out of zero
+    /// for [`ZERO_TTL_FOR`]. Returns `true` if that time starts now, `false` if it had started
+    /// before.
     pub(crate) fn expire_kernel_size(&mut self, size: u64) -> bool {
         let now = Instant::now();
-        let mistold =
+        let may_be_wrong =
             self.kernel_size != size && CompactInstant::from(now) < self.kernel_valid_until;
-        let has_zero_ttl = mistold && !self.has_zero_ttl(now);
-        if has_zero_ttl {
+        let starts = may_be_wrong && !self.has_zero_ttl(now);
+        if starts {
             self.rare().zero_ttl_until = Some(now + ZERO_TTL_FOR);
         }
-        has_zero_ttl
+        starts
     }
 
     /// An open has found the name gone. Returns whether the kernel should look the name up again:
@@ -394,10 +394,10 @@ impl State {
     }
 
     /// Increases whenever the content changes, or may change: data requested before is not used any
-    /// more. A change counts from its beginning; data requested while a change is [in
+    /// more. A local change increases it at its beginning; data requested while a change is [in
     /// flight](State::changes_in_flight) may be of either content.
     pub(crate) fn content_generation(&self) -> u64 {
-        self.content_generation + self.changes_begun()
+        self.known_contents + self.changes_begun()
     }
 
     /// Whether there was a local change since `seq`, or one is in flight.
@@ -470,7 +470,7 @@ impl State {
 
     /// Whether all changes have ended, and none has begun since [`State::changes_begun`] was
     /// `changes_begun`.
-    pub(crate) fn is_quiet_since(&self, changes_begun: u64) -> bool {
+    pub(crate) fn no_change_since_count(&self, changes_begun: u64) -> bool {
         self.changes_in_flight() == 0 && self.changes_begun() == changes_begun
     }
 
@@ -485,12 +485,12 @@ impl State {
     pub(crate) fn validated(&self, now: Instant, window: Duration) -> Option<Attr> {
         let since = self.validated_at()?;
         let young = now.saturating_duration_since(since) < window;
-        let quiet = self
+        let no_change_in_flight = self
             .active
             .as_ref()
             .is_none_or(|active| active.changes_in_flight == 0 && active.renames_in_flight == 0);
-        let counts = !self.invalidated && quiet && young;
-        counts.then_some(self.attr).flatten()
+        let is_valid = !self.invalidated && no_change_in_flight && young;
+        is_valid.then_some(self.attr).flatten()
     }
 
     /// When the last confirmation was requested that a deferred open can rely on.
@@ -556,7 +556,7 @@ impl State {
         let changed = self.attr.is_none_or(|old| Validator::of(&old) != Validator::of(&attr));
         let same_second = self.attr.is_some_and(|old| old.mtime.secs == attr.mtime.secs);
         if changed {
-            self.content_generation += 1;
+            self.known_contents += 1;
             self.validator_seen_at = now.into();
         }
         if let Some(active) = &mut self.active {
@@ -651,14 +651,14 @@ impl State {
         }
     }
 
-    /// An acknowledged write has failed.
+    /// A write that had returned has failed.
     pub(crate) fn write_failed(&mut self, error: Errno) {
         self.forget_created_here();
         let rare = self.rare();
         rare.failed_writes = (rare.failed_writes.0 + 1, Some(error));
     }
 
-    /// The number of acknowledged writes that have failed, and the last error.
+    /// The number of writes that had returned and then failed, and the last error.
     pub(crate) fn failed_writes(&self) -> (u64, Option<Errno>) {
         self.rare_if_any().map_or((0, None), |rare| rare.failed_writes)
     }

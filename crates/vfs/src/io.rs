@@ -130,13 +130,13 @@ impl Vfs {
         Err(Errno::EIO)
     }
 
-    /// With `acknowledge`, returns when the write is in flight.
+    /// With `return_early`, returns when the write is in flight.
     async fn write_out(
         &self,
         file: Arc<OpenFile>,
         offset: u64,
         data: Bytes,
-        acknowledge: bool,
+        return_early: bool,
     ) -> Result<()> {
         if !file.access.writes() {
             return Err(Errno::EBADF);
@@ -151,8 +151,8 @@ impl Vfs {
         let synchronous = file.syncs_writes();
         // The server may refuse the offset, and then `write` should fail.
         let far = !file.append && file.is_far(offset);
-        let acknowledge = acknowledge && !synchronous && !far;
-        self.write_behind(&file, target, data, acknowledge).await?;
+        let return_early = return_early && !synchronous && !far;
+        self.write_behind(&file, target, data, return_early).await?;
         if far {
             file.note_far_end(end);
         }

@@ -1,15 +1,15 @@
 //! A POSIX file system over any [`Remote`], in FUSE's terms but without FUSE.
 //!
-//! Keeps what neither the kernel nor SFTP has: inodes with numbers and link counts, handles,
-//! attributes with time-outs, the order of writes and reads, and the rule that a name replaced on
-//! the server is another file. `docs/semantics.md` lists the promises.
+//! Manages the state that neither the kernel nor SFTP has: inodes with numbers and link counts,
+//! handles, attributes with time-outs, the order of writes and reads, and the rule that a name
+//! replaced on the server is another file. `docs/semantics.md` lists the promises.
 //!
 //! The methods of [`Vfs`] are named after FUSE's operations. Dropping a future cancels its
 //! operation. A lookup is counted, and a handle opened, in the same poll that returns it, so a
 //! dropped future leaves nothing behind.
 //!
 //! Everything that fetches data or metadata before it is requested is in `prefetch` and
-//! `readahead`; no other module needs their results.
+//! `readahead`; the other modules work without them.
 //!
 //! Deliberately not here: the kernel's protocol (the binary's adapter), the location of the remote,
 //! and locks (`flock`, `fcntl`), which the kernel keeps for this machine by itself.
@@ -62,7 +62,7 @@ use base::{Attr, AttrChange, Errno, Name, Remote, Result, Timestamp};
 use tokio::time::Instant;
 
 pub use config::{Config, Consistency, IdMap, Links, PageCache, Prefetch, Shown, Timeout};
-pub use directory::{DirHandle, ListedEntry, Listing};
+pub use directory::{DirHandle, EntrySink, ListedEntry};
 pub use flush::Caller;
 pub use invalidate::{Eviction, Invalidate};
 pub use io::Seek;
@@ -166,8 +166,8 @@ impl Vfs {
         self.background.end();
     }
 
-    /// Waits until all data written through any handle, and all acknowledged attribute changes, are
-    /// at the server.
+    /// Waits until all data written through any handle, and all attribute changes that have
+    /// returned, are at the server.
     pub async fn drain(&self) {
         let mut open = Vec::new();
         self.files.each(|file| open.push(file.clone()));
@@ -187,11 +187,11 @@ impl Vfs {
         *self.lost_write.lock()
     }
 
-    /// Statistics of the file system that contains `ino`. For the root, the last ones if no answer
-    /// arrives within five seconds.
+    /// Statistics of the file system that contains `ino`. For the root, those of the last answer if
+    /// the server does not answer within five seconds.
     ///
     /// # Errors
-    /// `ETIMEDOUT` for the root, if there are no earlier ones.
+    /// `ETIMEDOUT` for the root, if there was no answer before.
     pub async fn statfs(&self, ino: Ino) -> Result<base::StatVfs> {
         let path = self.tree().path(ino).unwrap_or_default();
         let asking = self.remote.statvfs(&path);
@@ -219,14 +219,14 @@ impl Vfs {
 struct Change<'a> {
     inode: &'a Inode,
     change_counter: &'a ChangeCounter,
-    /// The number of changes of the inode that had begun, this one included, if no other was in
-    /// flight.
+    /// The count of [`State::changes_begun`](inode::State::changes_begun), with this change, if no
+    /// other change was in flight when it began.
     begun_alone: Option<u64>,
     /// Until when the attributes were valid before the change.
     valid_until: Option<Instant>,
     /// Until when they are valid after it, if nothing else changes meanwhile.
     known_until: Option<Instant>,
-    over: bool,
+    ended: bool,
 }
 
 impl<'a> Change<'a> {
@@ -236,7 +236,7 @@ impl<'a> Change<'a> {
         state.begin_change(change_counter.advance());
         let begun_alone = Some(state.changes_begun())
             .filter(|changes_begun| state.is_only_change(*changes_begun));
-        Change { inode, change_counter, begun_alone, valid_until, known_until: None, over: false }
+        Change { inode, change_counter, begun_alone, valid_until, known_until: None, ended: false }
     }
 
     /// Whether the attributes after `change` are known without a request.
@@ -264,7 +264,7 @@ impl<'a> Change<'a> {
     }
 
     fn complete(&mut self) -> Option<u64> {
-        if std::mem::replace(&mut self.over, true) {
+        if std::mem::replace(&mut self.ended, true) {
             return None;
         }
         let mut state = self.inode.state();

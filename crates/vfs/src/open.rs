@@ -106,7 +106,7 @@ pub(crate) type LostWrite = Mutex<Option<Errno>>;
 
 #[derive(Default)]
 struct FileState {
-    /// Why an acknowledged write failed.
+    /// Why a write failed that had returned.
     error: Option<Errno>,
     /// Number of failed writes of the file that this open file has reported, or keeps in `error`.
     failures_seen: u64,
@@ -146,7 +146,7 @@ impl OpenFile {
         self.with(|state| state.far_end = state.far_end.max(end));
     }
 
-    /// An acknowledged write has failed. The first error is the one that is reported.
+    /// A write that had returned has failed. The first error is the one that is reported.
     pub(crate) fn fail(&self, error: Errno) {
         let mut inode = self.inode.state();
         inode.write_failed(error);
@@ -178,8 +178,8 @@ impl OpenFile {
         self.with(|state| state.error = None);
     }
 
-    /// The error of an acknowledged write through any handle of the file that failed since this
-    /// open file last reported one. The caller reports it.
+    /// The error of a write through any handle of the file that had returned, and failed since this
+    /// open file last reported an error. The caller reports it.
     fn take_failure(&self) -> Result<()> {
         let inode = self.inode.state();
         let (failures, last) = inode.failed_writes();
@@ -480,7 +480,7 @@ impl Vfs {
                 return Relation::Same;
             }
             // A file that is written all the time is accepted.
-            if inode.state().is_quiet_since(changes_begun) {
+            if inode.state().no_change_since_count(changes_begun) {
                 relation = if is_named { Relation::Replacement } else { Relation::Replaced };
             }
         }
@@ -613,8 +613,8 @@ impl Vfs {
         known: Option<StateVersion>,
     ) -> Option<Opened> {
         let mut state = file.inode.state();
-        let quiet = state.unchanged_since(stamp.seq);
-        let overtaken = |known: StateVersion| match quiet {
+        let unchanged = state.unchanged_since(stamp.seq);
+        let overtaken = |known: StateVersion| match unchanged {
             true => known != state.version(),
             false => known.has_newer_open(&state.version()),
         };
@@ -625,15 +625,16 @@ impl Vfs {
         // taken for two. If the second open bypasses the page cache, both cases are correct.
         let validated = self.config.page_cache == PageCache::Validated;
         let trust = self.config.consistency == Consistency::Timeout;
-        let may_be_other = quiet && validated && !trust && state.may_be_other_file(attr);
-        if quiet && !self.keeps_attr_forever(&state) {
+        let may_be_other = unchanged && validated && !trust && state.may_be_other_file(attr);
+        if unchanged && !self.keeps_attr_forever(&state) {
             self.store_attr(&mut state, file.inode.kind, attr, Instant::now(), stamp.at);
             state.note_name_validated(stamp.at);
         }
         if request.access.writes() {
             state.begin_writing(attr);
         }
-        let keep_cache = may_be_other || self.keep_pages(&mut state, attr, quiet, Instant::now());
+        let keep_cache =
+            may_be_other || self.keep_pages(&mut state, attr, unchanged, Instant::now());
         Some(self.insert_open_file(file, &mut state, attr, request, (keep_cache, may_be_other)))
     }
 
@@ -660,11 +661,17 @@ impl Vfs {
     }
 
     /// Whether the kernel's pages are of the content that `attr` names and nothing is being written
-    /// to it (`quiet`). If not, they are dropped, and filled with content read at `read_from` or
-    /// later.
-    fn keep_pages(&self, state: &mut State, attr: &Attr, quiet: bool, read_from: Instant) -> bool {
+    /// to it (`unchanged`). If not, they are dropped, and filled with content read at `read_from`
+    /// or later.
+    fn keep_pages(
+        &self,
+        state: &mut State,
+        attr: &Attr,
+        unchanged: bool,
+        read_from: Instant,
+    ) -> bool {
         let same_pages = |state: &mut State, trust| {
-            if quiet {
+            if unchanged {
                 return state.validate_pages(attr, trust, read_from);
             }
             // It is being written locally: no validator names the content of the pages.

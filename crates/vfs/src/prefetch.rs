@@ -10,9 +10,9 @@
 //! | [`revalidation`] | confirmations that files are unchanged | the order of earlier opens ([`history`]) |
 //!
 //! What bounds it: each predictor has a window of requests in flight. That of listings grows when
-//! they are used in time, that of files while answers are fast ([`throttle`]), that of revalidations
-//! when an open has to wait; all shrink when results expire unused. Memory is bounded by the
-//! directory cache, by a limit of [`files`] for contents, and by the length of the history.
+//! they are used in time, that of files while answers are fast ([`throttle`]), that of
+//! revalidations when an open has to wait; all shrink when results expire unused. Memory is bounded
+//! by the directory cache, by a limit of [`files`] for contents, and by the length of the history.
 //!
 //! Nothing here is needed for correctness. A result is subject to the same rules as the answer to
 //! any other request: it is dropped if a local change overlapped with the request, and is valid for
@@ -21,8 +21,8 @@
 //! with the mount. `strict` turns them off, and so does [`Prefetch::None`].
 //!
 //! The boundary: all of it is in [`Prefetcher`]. The rest of the crate calls its methods with what
-//! happens (an open, a lookup, a listing), and takes results from it where it would otherwise send a
-//! request.
+//! happens (an open, a lookup, a listing), and takes results from it where it would otherwise send
+//! a request.
 
 pub(crate) mod files;
 pub(crate) mod history;

@@ -1,8 +1,8 @@
-//! Attribute changes that are acknowledged when they are in flight.
+//! Attribute changes that return when they are in flight.
 //!
 //! A program that extracts an archive creates a file, writes it, sets its mode and times, and
-//! closes it. The server cannot refuse mode and times to the owner of a file, so they are
-//! acknowledged as writes are: they are sent behind the writes of the same handle, the close waits
+//! closes it. The server cannot refuse mode and times to the owner of a file, so these changes
+//! return early, as writes do: they are sent behind the writes of the same handle, the close waits
 //! for all of them together, and the next write, fsync or close reports an error.
 //!
 //! Only for a file that this mount has created, while it is open for writing: then its size, which

@@ -41,7 +41,7 @@ pub struct Shared {
     pub(crate) directories: Table<OpenDirectory>,
     /// Permits are bytes; each write holds its bytes until the server has acknowledged them.
     pub(crate) dirty: Arc<Dirty>,
-    /// The server has refused an attribute change that was already acknowledged.
+    /// The server has refused an attribute change that had already returned.
     pub(crate) refuses_attributes: AtomicBool,
     pub(crate) lost_write: Arc<LostWrite>,
     /// Handles of written files that are being closed at the server.
@@ -158,8 +158,8 @@ impl Shared {
         !tree.paths_unchanged_since(stamp.seq) || tree.path(inode.ino).as_ref() != Some(path)
     }
 
-    /// Whether `path`, the path of `ino` at `stamp`, may have led elsewhere since, or may do so now,
-    /// because of a local change.
+    /// Whether `path`, the path of `ino` at `stamp`, may have led elsewhere since, or may do so
+    /// now, because of a local change.
     pub(crate) fn path_changed_since(
         &self,
         ino: Ino,

@@ -14,9 +14,9 @@ pub struct Stats {
     pub open_files: usize,
     /// Open directories.
     pub open_directories: usize,
-    /// Bytes written that were acknowledged to their writers and not yet by the server.
+    /// Bytes written that the server has not acknowledged yet.
     pub dirty_bytes: u64,
-    /// Attribute changes that were acknowledged to their callers and not yet by the server.
+    /// Attribute changes that have returned and that the server has not acknowledged yet.
     pub dirty_changes: u64,
     /// Upper limit of `dirty_bytes`.
     pub dirty_limit_bytes: u64,

@@ -248,8 +248,8 @@ impl Tree {
         self.moving.is_empty() && self.last_move_seq <= seq
     }
 
-    /// A rename of a directory, which changes `name` in `dir`, is about to be sent. Must be followed
-    /// by [`Tree::end_move`].
+    /// A rename of a directory, which changes `name` in `dir`, is about to be sent. Must be
+    /// followed by [`Tree::end_move`].
     pub(crate) fn begin_move(&mut self, dir: Ino, name: &Name) {
         self.last_move_seq = self.change_counter.advance();
         self.moving.push((dir, name.clone()));

@@ -32,7 +32,7 @@ const LARGE_BYTES: u64 = 64 << 10;
 const PAGE_BYTES: u64 = 4096;
 
 /// How long the first part of a split append waits for the second. The kernel sends it as soon as
-/// the first is acknowledged, later on a busy machine; only a line that really ends with its page
+/// the first has returned, later on a busy machine; only a line that really ends with its page
 /// waits in vain.
 const PARTIAL_PAGE_WAIT: Duration = Duration::from_secs(1);
 
@@ -190,14 +190,15 @@ impl Drop for InFlight {
 }
 
 impl Vfs {
-    /// Writes `data` through `file`. With `acknowledge` it returns when the write is in flight, and
-    /// a later call reports its error; without, when the server has acknowledged it.
+    /// Writes `data` through `file`. With `return_early` it returns when the write is in flight, or
+    /// was coalesced into one that waits, and a later call reports its error; without, when the
+    /// server has acknowledged the write.
     pub(crate) async fn write_behind(
         &self,
         file: &Arc<OpenFile>,
         target: Target,
         data: Bytes,
-        acknowledge: bool,
+        return_early: bool,
     ) -> Result<()> {
         let inode = &file.inode;
         let bytes = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
@@ -207,15 +208,15 @@ impl Vfs {
             Target::Offset(offset) => (Some(offset), false),
             Target::End(end) => {
                 let ends_with_page = (end + u64::from(bytes)) % PAGE_BYTES == 0;
-                (None, acknowledge && ends_with_page && end % PAGE_BYTES != 0)
+                (None, return_early && ends_with_page && end % PAGE_BYTES != 0)
             }
         };
         let mut extent =
             Extent { offset, is_partial_page, content: Content::Single(data), reserved };
         file.note_write();
-        let small = acknowledge && u64::from(bytes) < LARGE_BYTES;
+        let small = return_early && u64::from(bytes) < LARGE_BYTES;
         let coalesce = small && !extent.appends();
-        let (answer, answered) = match acknowledge {
+        let (answer, answered) = match return_early {
             true => (None, None),
             false => {
                 let (answer, answered) = oneshot::channel();
@@ -226,7 +227,7 @@ impl Vfs {
             let mut state = inode.state();
             state.note_content_change();
             state.grow_created_here(offset, u64::from(bytes));
-            if small || (acknowledge && extent.appends()) {
+            if small || (return_early && extent.appends()) {
                 let most = self.remote.suggested_window().request_bytes;
                 extent = match inode.writes.append(file.number, extent, most) {
                     Ok(()) => {

@@ -41,7 +41,7 @@ use crate::write_behind::{Extent, WriteRequest};
 const MAX_WRITES: usize = 1024;
 
 /// How long a call that depends on an append waits for its second part. The kernel sends it as soon
-/// as the first part is acknowledged.
+/// as the first part has returned.
 const PARTIAL_PAGE_GRACE: Duration = Duration::from_millis(20);
 
 /// The writes of one inode. Allocated by the first write, since most files are never written to.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use base::FileKind;
 use testkit::MemRemote;
-use vfs::{Config, Entry, Eviction, Ino, Invalidate, ListedEntry, Listing, LookupResult, Vfs};
+use vfs::{Config, Entry, EntrySink, Eviction, Ino, Invalidate, ListedEntry, LookupResult, Vfs};
 
 const DIRS: usize = 250;
 const FILES: usize = 400;
@@ -51,7 +51,7 @@ struct Names {
     full: bool,
 }
 
-impl Listing for Names {
+impl EntrySink for Names {
     /// As much as the kernel requests at a time.
     fn has_room(&self, _: &[u8]) -> bool {
         self.names.len() < 200

@@ -5,8 +5,8 @@
 //! each change is noted from its beginning to its end, and an answer is recorded only if no change
 //! has affected its scope since its generation.
 //!
-//! A change whose future was dropped may still happen at the server. Its scope is in doubt until no
-//! request can be in flight any more.
+//! A change whose future was dropped may still happen at the server. Its scope is in doubt until the
+//! layers below have given up a silent server.
 //!
 //! The times of the changes are kept to judge the records of other mounts: one of them may have
 //! sent a request before a change made here, and recorded the answer after it. The record says when
@@ -19,8 +19,9 @@ use std::time::Duration;
 use base::{Mutex, RemotePath, Timestamp};
 use tokio::time::Instant;
 
-/// How long a cancelled change may still happen: `host` gives up a silent server after a minute.
-const IN_DOUBT_FOR: Duration = Duration::from_secs(60);
+/// A cancelled change is in doubt for at least this time: a request that is in a stalled connection
+/// when that is given up may arrive later.
+const MIN_IN_DOUBT: Duration = Duration::from_secs(60);
 
 /// Bound on the finished changes that are remembered: about a megabyte. Requests older than all of
 /// them are taken for affected: their answers are not recorded.
@@ -53,9 +54,9 @@ impl Scope {
     }
 }
 
-/// Bound on the paths of both kinds: some megabytes. Beyond it the older half is dropped. Requests
-/// sent before are taken for older than a change. Contents are not: a mount that changes very many
-/// files would fetch all others again.
+/// Bound on the paths of both kinds: some megabytes. Beyond it the older half is dropped. Earlier
+/// requests are then treated as older than a change. Contents are not: a mount that changes very
+/// many files would fetch all others once more.
 const MAX_PATHS: usize = 16 << 10;
 
 #[derive(Default)]
@@ -71,7 +72,6 @@ struct Times {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Generation(u64);
 
-#[derive(Default)]
 struct ChangeLog {
     generation: u64,
     next: u64,
@@ -80,12 +80,16 @@ struct ChangeLog {
     recent: VecDeque<(u64, Arc<[Scope]>)>,
     /// The generation of the newest change that was dropped from `recent`.
     forgotten: u64,
+    /// Cancelled changes, with the time of their cancellation.
     in_doubt: VecDeque<(Instant, Arc<[Scope]>)>,
+    /// When the newest cancelled change that did not fit into `in_doubt` was cancelled.
+    all_in_doubt: Option<Instant>,
+    in_doubt_for: Duration,
     times: Times,
 }
 
 /// See the [module](self). Bounded by the calls in flight. Clones share one state.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Changes(Arc<Mutex<ChangeLog>>);
 
 /// A change in flight. It counts as cancelled if it is dropped before it is [done](Change::done).
@@ -97,6 +101,22 @@ pub(crate) struct Change {
 }
 
 impl Changes {
+    /// A silent server is given up after `request_timeout`; twice that includes the pauses between
+    /// the checks for it.
+    pub(crate) fn new(request_timeout: Duration) -> Changes {
+        Changes(Arc::new(Mutex::new(ChangeLog {
+            generation: 0,
+            next: 0,
+            in_flight: Vec::new(),
+            recent: VecDeque::new(),
+            forgotten: 0,
+            in_doubt: VecDeque::new(),
+            all_in_doubt: None,
+            in_doubt_for: request_timeout.saturating_mul(2).max(MIN_IN_DOUBT),
+            times: Times::default(),
+        })))
+    }
+
     /// The present generation, to be taken before a request is sent.
     pub(crate) fn generation(&self) -> Generation {
         Generation(self.0.lock().generation)
@@ -157,8 +177,11 @@ impl Changes {
         if state.in_doubt.is_empty() {
             return false;
         }
-        let now = Instant::now();
-        while state.in_doubt.front().is_some_and(|(until, _)| *until <= now) {
+        let limit = state.in_doubt_for;
+        if state.all_in_doubt.is_some_and(|cancelled| cancelled.elapsed() < limit) {
+            return true;
+        }
+        while state.in_doubt.front().is_some_and(|(cancelled, _)| cancelled.elapsed() >= limit) {
             state.in_doubt.pop_front();
         }
         state.in_doubt.iter().any(|(_, scopes)| touches(scopes))
@@ -236,9 +259,9 @@ impl Drop for Change {
             state.forgotten = oldest;
         }
         if !self.done {
-            state.in_doubt.push_back((Instant::now() + IN_DOUBT_FOR, self.scopes.clone()));
+            state.in_doubt.push_back((Instant::now(), self.scopes.clone()));
             if state.in_doubt.len() > MAX_RECENT {
-                state.in_doubt.pop_front();
+                state.all_in_doubt = state.in_doubt.pop_front().map(|(cancelled, _)| cancelled);
             }
         }
     }
@@ -250,8 +273,8 @@ mod tests {
     use testkit::path;
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_touches_what_was_asked_before_its_end() {
-        let changes = Changes::default();
+    async fn an_answer_requested_before_the_end_of_a_change_is_affected() {
+        let changes = changes();
         let before = changes.generation();
         let change = changes.begin(vec![Scope::Subtree(path("d/f")), Scope::Names(path("d"))]);
         let during = changes.generation();
@@ -268,20 +291,39 @@ mod tests {
         assert!(changes.is_listing_unchanged(&path("e"), before));
     }
 
+    const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
+
+    fn changes() -> Changes {
+        Changes::new(REQUEST_TIMEOUT)
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn what_was_given_up_is_in_doubt_for_a_while() {
-        let changes = Changes::default();
+    async fn a_cancelled_change_is_in_doubt_until_a_silent_server_is_given_up() {
+        let changes = changes();
         drop(changes.begin(vec![Scope::Subtree(path("f"))]));
         let after = changes.generation();
-        assert!(!changes.is_unchanged(&path("f"), after));
         assert!(changes.is_unchanged(&path("g"), after));
-        tokio::time::advance(IN_DOUBT_FOR).await;
+        tokio::time::advance(REQUEST_TIMEOUT).await;
+        assert!(!changes.is_unchanged(&path("f"), after));
+        tokio::time::advance(REQUEST_TIMEOUT).await;
         assert!(changes.is_unchanged(&path("f"), after));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn too_many_cancelled_changes_put_every_path_in_doubt() {
+        let changes = changes();
+        for number in 0..=MAX_RECENT {
+            drop(changes.begin(vec![Scope::Subtree(path(&format!("f{number}")))]));
+        }
+        let after = changes.generation();
+        assert!(!changes.is_unchanged(&path("f0"), after));
+        tokio::time::advance(2 * REQUEST_TIMEOUT).await;
+        assert!(changes.is_unchanged(&path("f0"), after));
+    }
+
     #[tokio::test]
-    async fn what_is_too_old_to_tell_counts_as_touched() {
-        let changes = Changes::default();
+    async fn an_answer_older_than_all_remembered_changes_is_taken_for_changed() {
+        let changes = changes();
         let before = changes.generation();
         for number in 0..=MAX_RECENT {
             changes.begin(vec![Scope::Subtree(path(&format!("f{number}")))]).done();
@@ -291,8 +333,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_before_a_change_does_not_count() {
-        let changes = Changes::default();
+    fn a_record_requested_before_a_change_is_not_current() {
+        let changes = changes();
         let before = Timestamp::now();
         assert!(changes.is_current(&path("d/f"), before));
         changes.begin(vec![Scope::Subtree(path("d/f")), Scope::Names(path("d"))]).done();
@@ -305,8 +347,8 @@ mod tests {
     }
 
     #[test]
-    fn with_too_many_changes_nothing_from_before_counts() {
-        let changes = Changes::default();
+    fn too_many_changes_make_all_earlier_records_stale() {
+        let changes = changes();
         let before = Timestamp::now();
         for number in 0..=MAX_PATHS {
             changes.begin(vec![Scope::Subtree(path(&format!("d/f{number}")))]).done();

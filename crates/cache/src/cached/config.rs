@@ -95,6 +95,9 @@ pub struct CachedConfig {
     /// A file with an mtime younger than this is opened at the server although its content is
     /// cached, since it may well change while it is open.
     pub recent_change: Duration,
+    /// The time after which the layers below give up a server that does not answer. A change whose
+    /// call was cancelled may still happen until then.
+    pub request_timeout: Duration,
     /// Contents are verified as a whole when they are opened, so that
     /// [`backing`](base::Remote::backing) can return their files.
     pub backing: bool,
@@ -114,6 +117,7 @@ impl CachedConfig {
             stale_ok: false,
             clock_skew: Duration::from_secs(300),
             recent_change: Duration::from_secs(3600),
+            request_timeout: Duration::from_secs(60),
             backing: false,
             digest_source: None,
         }

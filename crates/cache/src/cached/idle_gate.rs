@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_when_nobody_reads() {
+    fn a_wait_ends_when_no_reader_is_active() {
         let idle_gate = IdleGate::new();
         idle_gate.note_read();
         idle_gate.wait(Instant::now(), || false);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_is_not_disturbed_unless_it_must_be() {
+    fn writes_wait_for_readers_within_a_limit() {
         let idle_gate = IdleGate::new();
         let looks = AtomicU64::new(0);
         let (long_ago, now) = (Instant::now().checked_sub(MAX_WAIT).unwrap(), Instant::now());

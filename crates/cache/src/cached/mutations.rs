@@ -58,7 +58,8 @@ impl Core {
     }
 
     /// Discards the fetched part of the file: its next content may have the same size and, if a
-    /// writer sets it back, the same mtime. What earlier mounts have left is found by the records.
+    /// writer sets it back, the same mtime. Parts that earlier mounts have left are found by the
+    /// records.
     fn abandon(&self, source: &SourceId, path: &RemotePath) {
         self.store.abandon_own(source, path);
         let of_content = self.store.file(source, path).map(|known| known.validator());

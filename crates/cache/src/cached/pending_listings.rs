@@ -166,12 +166,12 @@ mod tests {
         dir: &str,
         names: &[&str],
     ) -> Result<Arc<PendingListing>, Listing> {
-        let generation = Changes::default().generation();
+        let generation = Changes::new(std::time::Duration::ZERO).generation();
         pending_listings.add(SourceId::new(b"a"), path(dir), generation, listing(names))
     }
 
     #[test]
-    fn a_listing_counts_until_it_is_written_or_forgotten() {
+    fn a_pending_listing_is_valid_until_it_is_written_or_forgotten() {
         let (pending_listings, source) = (PendingListings::default(), SourceId::new(b"a"));
         let first = add(&pending_listings, "d", &["f"]).unwrap();
         assert_eq!(pending_listings.attr(&source, &path("d/f")).unwrap().unwrap().attr.size, 1);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_does_not_count() {
+    fn a_forgotten_pending_listing_is_not_valid() {
         let left = |forget: &dyn Fn(&PendingListings)| {
             let pending_listings = PendingListings::default();
             let all = ["", "d", "d/e", "d/e/f", "x"]

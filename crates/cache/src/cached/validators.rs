@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_told_counts_for_the_window() {
+    async fn attributes_are_valid_within_the_window() {
         let validators = Validators::new(SKEW, Duration::from_secs(5));
         validators.note(&path("f"), &attr(4000), Instant::now());
         assert!(validators.within_window(&path("f"), Instant::now()).is_some());

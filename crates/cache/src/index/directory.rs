@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_last_counts() {
+    fn the_latest_record_of_a_name_is_valid() {
         let one = Record::Listing(listing(&[("a", 1)]));
         let two = Record::Attr(b"a".to_vec(), known(2));
         let size = |records: &[Record], name: &[u8]| {

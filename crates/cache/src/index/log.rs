@@ -333,7 +333,7 @@ mod tests {
 
     /// The file, or its directory, is removed while it is rewritten.
     #[test]
-    fn a_compaction_does_not_bring_forgotten_records_back() {
+    fn a_compaction_does_not_restore_forgotten_records() {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::open(dir.path()).unwrap();
         let (source, path) = (SourceId::new(b"source"), RemotePath::parse(b"d").unwrap());

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_read_back_and_no_flipped_bit_is() {
+    fn metadata_with_any_flipped_bit_is_rejected() {
         let about = about();
         let bytes = about.encode();
         assert_eq!(About::decode(&bytes, &about.digest), Some(about.clone()));

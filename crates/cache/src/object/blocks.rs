@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_told_from_others_and_from_other_places() {
+    fn block_checksums_reject_other_blocks_and_other_offsets() {
         let chunk = chunk(3 * 4096 + 10);
         let sums = BlockSums::of(&chunk);
         assert!(sums.fit(0, &chunk) && sums.fit(1, &chunk[4096..8192]));

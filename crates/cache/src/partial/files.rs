@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_beyond_the_end_and_torn_ones_do_not_count() {
+    fn map_entries_beyond_the_end_and_torn_ones_are_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let dir_fd = DirFd::at(dir.path()).unwrap();
         let files = Files::create(&dir_fd, &subject()).unwrap().unwrap();

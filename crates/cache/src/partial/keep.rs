@@ -88,7 +88,7 @@ impl Inner {
             shared.write_failed(&layout, "naming a content", &error);
             Unfinished::NotKept
         })?;
-        // It is of no use any more, and is swept up if it stays.
+        // The map is not needed any more. Housekeeping removes it if this fails.
         let _ = layout.partial.unlink(&own.map);
         Ok(())
     }

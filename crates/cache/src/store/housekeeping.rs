@@ -9,6 +9,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::slice::Iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -128,7 +129,8 @@ impl Shared {
         });
         let bytes = usage.map_or(found, |usage| usage.bytes);
         items.sort_by_key(|item| item.used_secs);
-        let mut report = self.evict(&layout, &items, self.excess(&layout, bytes));
+        let mut items = items.iter();
+        let mut report = self.evict(&layout, &mut items, self.excess(&layout, bytes));
         // How many inodes an eviction frees shows only afterwards.
         for _ in 0..MORE_ROUNDS {
             let left = bytes.saturating_sub(report.removed_bytes);
@@ -136,7 +138,7 @@ impl Shared {
             if !lacks || report.removed == 0 {
                 break;
             }
-            let more = self.evict(&layout, &items[report.removed as usize..], left / 10 + 1);
+            let more = self.evict(&layout, &mut items, left / 10 + 1);
             report.removed += more.removed;
             report.removed_bytes += more.removed_bytes;
         }
@@ -145,18 +147,16 @@ impl Shared {
         GcReport { kept_bytes: bytes.saturating_sub(report.removed_bytes), ..report }
     }
 
-    /// Evicts the first of `items` until `excess` bytes are free.
-    fn evict(&self, layout: &Layout, items: &[Item], excess: u64) -> GcReport {
+    /// Evicts the next `items` until `excess` bytes are free.
+    fn evict(&self, layout: &Layout, items: &mut Iter<'_, Item>, excess: u64) -> GcReport {
         let mut report = GcReport::default();
         if excess == 0 {
             return report;
         }
         let pins = self.pins();
         let pinned = self.pinned_contents(layout, &pins);
-        for item in items {
-            if report.removed_bytes >= excess {
-                break;
-            }
+        while report.removed_bytes < excess {
+            let Some(item) = items.next() else { break };
             let keeps = matches!(&item.what, What::Object(digest, _) if pinned.contains(digest));
             if !keeps && !self.is_pinned(&pins, &item.what) && self.remove(layout, item) {
                 report.removed += 1;
@@ -165,6 +165,12 @@ impl Shared {
         }
         self.counters.evicted_bytes.fetch_add(report.removed_bytes, Ordering::Relaxed);
         report
+    }
+
+    /// The bytes of the pinned contents in the store. Long.
+    pub fn pinned_bytes(&self) -> u64 {
+        let pinned = self.pinned_contents(&self.layout(), &self.pins());
+        pinned.iter().filter_map(|digest| self.object_bytes(digest)).sum()
     }
 
     /// The contents of pinned files, from the index. In the metadata of a content another process
@@ -207,7 +213,10 @@ impl Shared {
     /// Removes one item; `false` when that is not possible now.
     fn remove(&self, layout: &Layout, item: &Item) -> bool {
         match &item.what {
-            What::Object(digest, _) => self.remove_object(digest, None) > 0,
+            What::Object(digest, _) => {
+                // Not if it was used, or fetched again, after the scan.
+                self.remove_object_if(digest, |stat| stat.st_atime == item.used_secs) > 0
+            }
             What::Partial(key) => {
                 let names = Names::of(key);
                 if scan::is_busy(layout, &names.data) {
@@ -303,5 +312,52 @@ fn sweep_tmp(layout: &Layout) {
         if let Ok(stat) = layout.tmp.stat(&name) {
             scan::remove_stale(&layout.tmp, &name, &stat);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use base::{Attr, FileKind, Timestamp};
+    use testkit::path;
+
+    use super::*;
+    use crate::object::Names as ObjectNames;
+    use crate::{SourceId, Store, StoreConfig, Validator};
+
+    const LONG_AGO: u64 = 1_000_000_000;
+
+    /// Keeps a content that was last used long ago.
+    fn put_old(store: &Store, name: &str) -> Digest {
+        let content = name.as_bytes().to_vec();
+        let (kind, size, mtime) =
+            (FileKind::Regular, content.len() as u64, Timestamp::from_secs(LONG_AGO as i64));
+        let attr = Attr { kind, perm: 0o644, size, uid: 0, gid: 0, atime: mtime, mtime };
+        let partial = store.fetch(&SourceId::new(b"source"), &path(name), Validator::of(&attr));
+        partial.write(0, &content.into());
+        let digest = partial.finish(&attr, false).expect("all bytes were written").digest;
+        let names = ObjectNames::of(&digest);
+        let dir_fd = store.layout().objects.sub(&names.dir).unwrap();
+        let (file, _) = dir_fd.read_only(&names.content).unwrap();
+        let then = UNIX_EPOCH + Duration::from_secs(LONG_AGO);
+        file.set_times(std::fs::FileTimes::new().set_accessed(then)).unwrap();
+        digest
+    }
+
+    #[test]
+    fn a_content_used_after_the_scan_is_not_evicted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (size_bytes, free_bytes) = (Some(1 << 30), Some(0));
+        let config = StoreConfig { size_bytes, free_bytes, ..StoreConfig::new(dir.path()) };
+        let store = Store::open(config).unwrap();
+        let [used, unused] = ["used", "unused"].map(|name| put_old(&store, name));
+        let mut items = Vec::new();
+        scan::objects(&store.layout(), &mut items);
+        assert_eq!(items.len(), 2);
+        assert!(store.object(&used).is_some());
+        let report = store.evict(&store.layout(), &mut items.iter(), u64::MAX);
+        assert_eq!(report.removed, 1);
+        assert!(store.object(&used).is_some() && store.object(&unused).is_none());
     }
 }

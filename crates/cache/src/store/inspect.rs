@@ -152,8 +152,7 @@ impl Shared {
         }
         let same = hasher.finalize().as_bytes() == digest.as_bytes();
         if !same {
-            self.remove_object(digest, None);
-            self.damaged("content");
+            object.remove_damaged();
         }
         Some(same)
     }

@@ -16,7 +16,7 @@ const WRITE: OpenFlags = OpenFlags { access: Access::ReadWrite, ..READ };
 
 /// A write through one handle is read through another one that was opened without the server.
 #[tokio::test]
-async fn a_write_is_read_by_who_has_the_file_open() {
+async fn a_write_is_read_through_a_file_opened_before_from_the_cache() {
     let stage = Stage::new();
     stage.put("f", "content");
     let cached = stage.mount(Mode::CloseToOpen);
@@ -138,7 +138,7 @@ async fn an_answer_from_before_a_change_is_not_recorded() {
 
 /// An open in flight when a change begins does not show the content before it.
 #[tokio::test]
-async fn an_open_that_meets_a_change_is_made_at_the_server() {
+async fn an_open_in_flight_when_a_change_begins_is_made_at_the_server() {
     let stage = Stage::new();
     stage.put("f", "before");
     let cached = stage.mount(Mode::CloseToOpen);
@@ -158,7 +158,7 @@ async fn an_open_that_meets_a_change_is_made_at_the_server() {
 
 /// Two mounts on one store: a change by one is seen by the other.
 #[tokio::test]
-async fn two_on_one_store_do_not_mislead_each_other() {
+async fn a_change_by_one_mount_is_seen_by_another_on_the_same_store() {
     let stage = Stage::new();
     stage.put("f", pattern(1, 200_000));
     let store = super::stage::open_store(stage.dir.path());

@@ -10,7 +10,7 @@ use super::stage::{LONG_AGO, Stage, keep, list, pattern, read, size};
 
 /// C3: an open of a cached file sends one request, and its reads send none.
 #[tokio::test]
-async fn an_open_of_what_is_here_is_one_question() {
+async fn an_open_of_a_cached_file_sends_one_request() {
     let stage = Stage::new();
     let content = pattern(1, 700_000);
     stage.put("d/f", &content);
@@ -48,7 +48,7 @@ async fn a_lively_file_is_opened_at_the_server() {
 
 /// C1: an open after another client's write shows the write.
 #[tokio::test]
-async fn what_has_changed_is_fetched_again() {
+async fn a_changed_file_is_fetched_again() {
     let stage = Stage::new();
     stage.put("f", "old content");
     let cached = stage.mount(Mode::CloseToOpen);
@@ -65,7 +65,7 @@ async fn what_has_changed_is_fetched_again() {
 
 /// Each call for attributes or a listing sends a request.
 #[tokio::test]
-async fn names_are_asked_for() {
+async fn each_call_for_attributes_or_a_listing_sends_a_request() {
     let stage = Stage::new();
     stage.put("d/f", "x");
     stage.memory.put_symlink("d/l", "f");
@@ -88,7 +88,7 @@ async fn names_are_asked_for() {
 
 /// An mtime in the racy window proves nothing: such a file is not kept until it is older.
 #[tokio::test(start_paused = true)]
-async fn what_changed_just_now_is_not_trusted() {
+async fn a_file_in_the_racy_window_is_not_kept() {
     let stage = Stage::new();
     stage.memory.put_file("f", "first");
     let cached = stage.mount(Mode::CloseToOpen);
@@ -112,7 +112,7 @@ async fn what_changed_just_now_is_not_trusted() {
 
 /// T1, T2: within its time an answer about a file replaces a request, and no longer.
 #[tokio::test(start_paused = true)]
-async fn a_time_out_saves_the_question() {
+async fn an_open_within_the_timeout_sends_no_request() {
     let stage = Stage::new();
     stage.put("f", "content");
     let cached = stage.mount(Mode::Timeout(Duration::from_secs(5)));
@@ -128,7 +128,7 @@ async fn a_time_out_saves_the_question() {
 
 /// A user who may no longer read a file is refused, though its content is cached.
 #[tokio::test]
-async fn the_right_to_read_is_asked_for_when_it_may_be_another() {
+async fn a_file_with_changed_permissions_is_opened_at_the_server() {
     let stage = Stage::new();
     stage.put("f", "secret");
     let cached = stage.mount(Mode::CloseToOpen);
@@ -158,7 +158,7 @@ async fn an_open_file_shows_one_content() {
 
 /// Attributes of an open file that changed elsewhere are shown.
 #[tokio::test]
-async fn an_open_file_tells_its_attributes_of_now() {
+async fn an_open_file_reports_its_current_attributes() {
     let stage = Stage::new();
     stage.put("f", "x");
     let cached = stage.mount(Mode::CloseToOpen);

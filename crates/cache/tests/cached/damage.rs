@@ -107,7 +107,7 @@ async fn damage_is_an_error_offline() {
 
 /// A file given to the kernel was verified as a whole, since its reads are not verified.
 #[tokio::test]
-async fn only_what_is_verified_is_given_away() {
+async fn only_a_verified_content_becomes_a_backing_file() {
     use std::io::Read;
     let stage = Stage::new();
     let content = pattern(1, 1 << 20);

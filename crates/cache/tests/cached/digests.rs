@@ -24,7 +24,7 @@ async fn digest(
 
 /// Known digests cost no request and are those of the content.
 #[tokio::test]
-async fn what_is_known_is_told() {
+async fn known_digests_cost_no_request() {
     let stage = Stage::new();
     stage.put("f", "abc");
     let cached = stage.mount(Mode::CloseToOpen);
@@ -48,7 +48,7 @@ async fn what_is_known_is_told() {
 
 /// Data that was just read is waited for, also during other reads.
 #[tokio::test]
-async fn what_was_just_read_is_known() {
+async fn a_file_read_just_before_has_a_digest() {
     let stage = Stage::new();
     stage.put("f", "abc");
     stage.put("g", pattern(1, 300_000));
@@ -62,7 +62,7 @@ async fn what_was_just_read_is_known() {
 
 /// The digests of an empty file are known without a read.
 #[tokio::test]
-async fn the_digests_of_nothing_are_known() {
+async fn an_empty_file_has_digests_without_a_read() {
     let stage = Stage::new();
     stage.put("f", "");
     let cached = stage.mount(Mode::CloseToOpen);
@@ -75,7 +75,7 @@ async fn the_digests_of_nothing_are_known() {
 
 /// The digest of a former content is not returned for the present one.
 #[tokio::test]
-async fn what_has_changed_has_no_digest() {
+async fn a_changed_file_has_no_known_digest() {
     let stage = Stage::new();
     stage.put("f", "abc");
     let cached = stage.mount(Mode::CloseToOpen);
@@ -88,7 +88,7 @@ async fn what_has_changed_has_no_digest() {
 
 /// With the effort allowed, the content is fetched; if it is uncertain, no digest is returned.
 #[tokio::test(start_paused = true)]
-async fn what_is_not_known_is_computed() {
+async fn an_unknown_digest_is_computed_on_request() {
     let stage = Stage::new();
     stage.put("f", "abc");
     stage.memory.put_dir("d");
@@ -168,7 +168,7 @@ async fn read_revision(cached: &Arc<Cached>, stage: &Stage, at: &str) {
 
 /// Another revision of a tree, at another path, costs its listing and the difference.
 #[tokio::test]
-async fn another_revision_costs_what_differs() {
+async fn another_revision_costs_only_the_difference() {
     for mode in [Mode::CloseToOpen, Mode::Immutable] {
         let stage = Stage::new();
         revision(&stage, "v1", 0);
@@ -195,7 +195,7 @@ async fn another_revision_costs_what_differs() {
 
 /// The server's digest of a content that has changed since is not used.
 #[tokio::test]
-async fn a_digest_of_what_was_is_not_used() {
+async fn a_server_digest_of_a_former_content_is_not_used() {
     let stage = Stage::new();
     stage.put("v1/f", "content");
     let calls = AtomicU64::new(0);

@@ -36,7 +36,7 @@ async fn walk(cached: &std::sync::Arc<cache::Cached>) {
 
 /// I12: after a remount, with the store opened again, the whole tree is read without a request.
 #[tokio::test]
-async fn what_was_seen_is_never_asked_for_again() {
+async fn after_a_remount_an_immutable_tree_is_read_without_a_request() {
     let stage = Stage::new();
     tree(&stage);
     walk(&stage.mount(Mode::Immutable)).await;
@@ -51,7 +51,7 @@ async fn what_was_seen_is_never_asked_for_again() {
 
 /// I2: the tree stays the same, also if the server's changes.
 #[tokio::test]
-async fn it_stays_what_it_was() {
+async fn an_immutable_tree_does_not_show_changes_of_the_server() {
     let stage = Stage::new();
     tree(&stage);
     walk(&stage.mount(Mode::Immutable)).await;
@@ -63,7 +63,7 @@ async fn it_stays_what_it_was() {
 
 /// I2: a content that was evicted, and has changed on the server, is an error.
 #[tokio::test]
-async fn what_has_changed_after_all_is_an_error() {
+async fn a_changed_file_without_cached_content_is_stale() {
     let stage = Stage::new();
     stage.put("f", "content");
     let cached = stage.mount(Mode::Immutable);
@@ -76,7 +76,7 @@ async fn what_has_changed_after_all_is_an_error() {
 /// Records from the time when a tree could change are requested once more, and unchanged contents
 /// are not fetched again.
 #[tokio::test]
-async fn what_was_seen_while_it_could_change_is_looked_at_once() {
+async fn records_of_a_mutable_tree_are_requested_once_more() {
     let stage = Stage::new();
     stage.put("d/same", "same");
     stage.put("d/changed", "before");
@@ -98,7 +98,7 @@ async fn what_was_seen_while_it_could_change_is_looked_at_once() {
 
 /// And records of an immutable tree are not used elsewhere.
 #[tokio::test]
-async fn what_counts_for_ever_counts_only_there() {
+async fn records_of_an_immutable_tree_are_not_used_elsewhere() {
     let stage = Stage::new();
     // Too young: more of the same second may follow.
     stage.memory.put_file("f", "first");
@@ -141,7 +141,7 @@ async fn sub_trees_are_immutable_alone() {
 
 /// A change made here is visible here.
 #[tokio::test]
-async fn what_is_changed_here_is_asked_for_again() {
+async fn a_change_made_here_in_an_immutable_tree_is_visible() {
     let stage = Stage::new();
     stage.put("d/f", "content");
     stage.put("d/g", "g");
@@ -164,7 +164,7 @@ async fn what_is_changed_here_is_asked_for_again() {
 
 /// The record of a directory is not older than a change of its entries.
 #[tokio::test]
-async fn a_directory_that_was_changed_here_is_asked_for_after_a_remount() {
+async fn a_directory_changed_here_is_requested_after_a_remount() {
     let stage = Stage::new();
     stage.put("a", "a");
     stage.put("f/x", "x");
@@ -181,7 +181,7 @@ async fn a_directory_that_was_changed_here_is_asked_for_after_a_remount() {
 /// I7 for two mounts of one store: a listing that the other mount requests before a change, and
 /// records after it, is not used.
 #[tokio::test]
-async fn what_is_changed_here_is_not_undone_by_what_another_mount_has_seen() {
+async fn an_earlier_listing_of_another_mount_does_not_undo_a_change() {
     let stage = Stage::new();
     stage.put("d/old", "old");
     stage.put("d/kept", "kept");
@@ -200,7 +200,7 @@ async fn what_is_changed_here_is_not_undone_by_what_another_mount_has_seen() {
 
 /// A listing is valid at once, written or not, and later answers replace it.
 #[tokio::test]
-async fn a_listing_counts_before_it_is_written() {
+async fn a_listing_is_valid_before_it_is_written() {
     let stage = Stage::new();
     stage.put("d/f", "f");
     let cached = stage.mount(Mode::Immutable);

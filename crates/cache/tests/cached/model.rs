@@ -395,12 +395,12 @@ fn config(mode: Mode) -> CachedConfig {
 }
 
 #[test]
-fn two_mounts_show_what_there_is() {
+fn two_mounts_show_the_state_of_the_server() {
     run(false, &config(Mode::CloseToOpen));
 }
 
 #[test]
-fn two_mounts_show_what_there_is_of_lively_files() {
+fn two_mounts_show_the_state_of_recently_changed_files() {
     run(
         false,
         &CachedConfig { recent_change: std::time::Duration::MAX, ..config(Mode::CloseToOpen) },
@@ -408,6 +408,6 @@ fn two_mounts_show_what_there_is_of_lively_files() {
 }
 
 #[test]
-fn one_mount_shows_what_it_made_of_an_immutable_tree() {
+fn a_mount_shows_its_own_changes_of_an_immutable_tree() {
     run(true, &config(Mode::Immutable));
 }

@@ -39,7 +39,7 @@ async fn shows_what_is_here(cached: &std::sync::Arc<cache::Cached>, missing: Err
 }
 
 #[tokio::test]
-async fn offline_shows_what_is_here() {
+async fn offline_shows_cached_files_only() {
     let stage = filled().await;
     let cached = stage.mount_with(CachedConfig { offline: true, ..stage.config() });
     stage.asked();
@@ -59,7 +59,7 @@ async fn offline_shows_what_is_here() {
 /// With `stale_ok` the cache is shown while the remote is unreachable, and the server's state
 /// afterwards. A call that is not cached ends as without a cache.
 #[tokio::test]
-async fn stale_shows_what_is_here_while_the_remote_is_away() {
+async fn stale_ok_shows_cached_files_while_the_remote_is_unreachable() {
     let stage = filled().await;
     let cached = stage.mount_with(CachedConfig { stale_ok: true, ..stage.config() });
     stage.faulty.cut();
@@ -72,7 +72,7 @@ async fn stale_shows_what_is_here_while_the_remote_is_away() {
 
 /// A request in flight when the remote becomes unreachable is answered from the cache.
 #[tokio::test]
-async fn stale_answers_who_was_waiting() {
+async fn stale_ok_answers_requests_in_flight_when_the_remote_becomes_unreachable() {
     let stage = filled().await;
     let cached = stage.mount_with(CachedConfig { stale_ok: true, ..stage.config() });
     let gate = stage.faulty.hold(testkit::Call::Lstat, 1);
@@ -85,7 +85,7 @@ async fn stale_answers_who_was_waiting() {
 
 /// L9: with `stale_ok` a call that is not cached waits for the remote, as without a cache.
 #[tokio::test]
-async fn stale_waits_for_what_is_not_here() {
+async fn stale_ok_waits_for_the_remote_if_nothing_is_cached() {
     let stage = filled().await;
     stage.put("unlisted/link", "");
     stage.memory.remove("unlisted/link");
@@ -126,7 +126,7 @@ async fn away_is_never_absent() {
 
 /// Cached parts of a large file are shown, and the others are an error.
 #[tokio::test]
-async fn a_part_is_shown_as_far_as_it_is_here() {
+async fn the_cached_part_of_a_file_is_shown_offline() {
     let stage = Stage::new();
     let content = pattern(5, 3 << 20);
     stage.put("f", &content);
@@ -150,7 +150,7 @@ async fn a_part_is_shown_as_far_as_it_is_here() {
 
 /// I8: the last answer is valid, in any order of the writes.
 #[tokio::test]
-async fn what_is_there_again_is_not_absent() {
+async fn a_name_that_reappeared_is_not_absent() {
     let stage = Stage::new();
     stage.put("d/x", "x");
     let cached = stage.mount_with(CachedConfig { stale_ok: true, ..stage.config() });

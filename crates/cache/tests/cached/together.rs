@@ -222,7 +222,7 @@ async fn play(seed: u64) -> (u64, usize) {
 }
 
 #[test]
-fn two_mounts_on_one_store_show_what_the_server_has() {
+fn two_mounts_on_one_store_show_the_state_of_the_server() {
     let seeds = seeds(64, 5000);
     let play_some = |first: u64| {
         let mut sums = (0, 0);

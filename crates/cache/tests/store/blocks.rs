@@ -140,7 +140,7 @@ fn no_flipped_bit_of_a_block_is_read() {
 
 /// With `SSHOAL_TEST_BIG` each bit of the table; in any case each of an entry.
 #[test]
-fn a_damaged_table_is_mended_and_gives_no_other_bytes() {
+fn a_damaged_table_is_repaired_and_gives_no_other_bytes() {
     let kept = Kept::new();
     let table = std::fs::read(kept.path(".blocks")).unwrap();
     assert_eq!(table.len(), 6 * ENTRY);
@@ -197,7 +197,7 @@ fn a_table_that_is_missing_is_made_as_chunks_are_read() {
 }
 
 #[test]
-fn a_fetch_that_goes_on_makes_the_whole_table() {
+fn a_continued_fetch_makes_the_whole_table() {
     let kept = Kept::new();
     let table = std::fs::read(kept.path(".blocks")).unwrap();
     let dir = tempfile::tempdir().unwrap();

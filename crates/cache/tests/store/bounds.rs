@@ -58,7 +58,7 @@ fn the_store_stays_within_its_size_at_every_moment() {
 }
 
 #[test]
-fn what_was_used_longest_ago_goes_and_what_is_pinned_stays() {
+fn the_least_recently_used_contents_are_evicted_and_pinned_ones_stay() {
     let dir = tempfile::tempdir().unwrap();
     let store = bounded(dir.path(), 64 << 20);
     for file in 0..60 {
@@ -85,7 +85,7 @@ fn what_was_used_longest_ago_goes_and_what_is_pinned_stays() {
 }
 
 #[test]
-fn a_fetch_that_somebody_is_at_stays_and_an_abandoned_one_goes() {
+fn a_partial_content_in_use_stays_and_an_abandoned_one_is_evicted() {
     let dir = tempfile::tempdir().unwrap();
     let store = bounded(dir.path(), 4 << 20);
     let fetch = |file| {
@@ -141,13 +141,18 @@ fn some_of_the_disk_stays_free() {
 
 /// The metadata of a content may be lost with the process that deferred it.
 #[test]
-fn what_is_pinned_stays_also_where_only_its_record_tells() {
+fn pinned_contents_without_metadata_are_not_evicted() {
     let dir = tempfile::tempdir().unwrap();
     let store = bounded(dir.path(), 1 << 30);
     for file in 2..7 {
         world::put(&store, file, 1).unwrap();
     }
     store.pin(&source(), &world::path(3)).unwrap();
+    assert_eq!(store.pinned_bytes(), world::content(3, 1).len() as u64);
+    store.pin(&source(), &world::path(5)).unwrap();
+    let both = [3, 5].map(|file| world::content(file, 1).len() as u64);
+    assert_eq!(store.pinned_bytes(), both.iter().sum::<u64>());
+    store.unpin(&source(), &world::path(5)).unwrap();
     drop(store);
     let digest = cache::Digest::of(&world::content(3, 1)).to_hex();
     let about = dir.path().join("v1/objects").join(&digest[..2]);

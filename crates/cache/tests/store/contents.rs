@@ -49,7 +49,7 @@ fn equal_contents_are_kept_once() {
 }
 
 #[test]
-fn a_fetch_goes_on_where_a_killed_one_has_stopped() {
+fn a_fetch_continues_where_a_killed_one_stopped() {
     let dir = tempfile::tempdir().unwrap();
     let (content, attr) = (Bytes::from(vec![7; 5 * CHUNK_BYTES as usize + 9]), world::attr(0, 1));
     let attr = base::Attr { size: content.len() as u64, ..attr };
@@ -107,7 +107,7 @@ fn bytes_may_come_in_any_order() {
 }
 
 #[test]
-fn two_who_fetch_the_same_share_it() {
+fn two_fetches_of_one_file_share_the_partial_content() {
     let dir = tempfile::tempdir().unwrap();
     let store = world::open(dir.path());
     let (content, attr) = (world::content(0, 1), world::attr(0, 1));
@@ -121,7 +121,7 @@ fn two_who_fetch_the_same_share_it() {
 }
 
 #[test]
-fn a_file_that_changed_is_no_content() {
+fn a_file_that_changed_during_its_fetch_is_not_kept() {
     let dir = tempfile::tempdir().unwrap();
     let store = world::open(dir.path());
     for file in [0, 2] {
@@ -138,7 +138,7 @@ fn a_file_that_changed_is_no_content() {
 }
 
 #[test]
-fn a_racy_content_is_kept_and_does_not_count() {
+fn a_racy_content_is_kept_and_marked() {
     let dir = tempfile::tempdir().unwrap();
     let store = world::open(dir.path());
     let (content, attr) = (world::content(2, 1), world::attr(2, 1));
@@ -277,7 +277,7 @@ fn a_directory_that_was_removed_is_made_again() {
 }
 
 #[test]
-fn nobody_else_can_look_in() {
+fn the_store_is_private() {
     let dir = tempfile::tempdir().unwrap();
     let cache = dir.path().join("a/b");
     let store = world::open(&cache);

@@ -344,7 +344,7 @@ fn damage_under_an_open_content_is_found_by_each_reader() {
 }
 
 #[test]
-fn a_verification_finds_what_nobody_has_read() {
+fn a_verification_finds_damage_in_unread_contents() {
     let dir = fast_dir();
     let image = Image::new(dir.path());
     for (path, bytes) in &image.files {

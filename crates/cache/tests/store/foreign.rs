@@ -20,7 +20,7 @@ fn a_directory_that_others_may_write_to_is_refused() {
 }
 
 #[test]
-fn a_directory_that_others_may_read_is_left_so_and_what_is_ours_is_private() {
+fn the_store_is_private_in_a_directory_others_may_read() {
     let dir = tempfile::tempdir().unwrap();
     chmod(dir.path(), 0o755);
     std::fs::create_dir(dir.path().join("v1")).unwrap();

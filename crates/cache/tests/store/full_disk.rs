@@ -103,10 +103,10 @@ fn a_disk_that_others_have_filled_turns_writing_off() {
 }
 
 #[test]
-fn a_disk_filled_by_the_store_alone_goes_on_with_less() {
+fn a_disk_filled_by_the_store_alone_leads_to_eviction() {
     for (limit, least) in [("size=1m", 10), ("nr_inodes=700", 10)] {
         let script = format!("mount -t tmpfs -o {limit},mode=700 none \"$0\" && exec \"$@\"");
-        let test = "a_disk_filled_by_the_store_alone_goes_on_with_less";
+        let test = "a_disk_filled_by_the_store_alone_leads_to_eviction";
         if again(test, &script).is_some() {
             continue;
         }
@@ -128,10 +128,10 @@ fn a_disk_filled_by_the_store_alone_goes_on_with_less() {
 }
 
 #[test]
-fn a_write_that_fails_turns_writing_off_and_is_told_once() {
+fn a_write_that_fails_turns_writing_off_with_one_warning() {
     // Files longer than 8 blocks cannot be written.
     let script = "trap '' XFSZ; ulimit -f 8; exec \"$@\"";
-    if again("a_write_that_fails_turns_writing_off_and_is_told_once", script).is_some() {
+    if again("a_write_that_fails_turns_writing_off_with_one_warning", script).is_some() {
         return;
     }
     let warnings = count_warnings();

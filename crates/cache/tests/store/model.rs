@@ -150,7 +150,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if world::is_big() { 2000 } else { 40 }))]
 
     #[test]
-    fn the_store_does_what_the_calls_mean(
+    fn the_store_matches_its_model(
         calls in prop::collection::vec(call(), 1..60),
         small in any::<bool>(),
     ) {

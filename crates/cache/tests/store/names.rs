@@ -60,7 +60,7 @@ fn all_open_stores_see_a_change_at_once() {
 }
 
 #[test]
-fn forgetting_takes_what_is_below_and_nothing_beside_it() {
+fn forgetting_removes_a_sub_tree_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let store = world::open(dir.path());
     let names = ["a", "a/b", "a/b/c", "a/b/c/d", "ab", "a/bc", "x/a/b"];

@@ -153,7 +153,7 @@ fn processes_share_a_store_while_it_is_cleaned_and_cleared() {
 }
 
 #[test]
-fn a_fetch_in_another_process_is_left_to_it() {
+fn a_file_being_fetched_by_another_process_is_not_fetched_twice() {
     let dir = tempfile::tempdir().unwrap();
     // Two open stores are to each other as two processes: locks are of open files.
     let (one, two) = (world::open(dir.path()), world::open(dir.path()));
@@ -172,7 +172,7 @@ fn a_fetch_in_another_process_is_left_to_it() {
 }
 
 #[test]
-fn what_was_thrown_away_meanwhile_takes_nobodys_place() {
+fn a_cleared_partial_content_does_not_replace_a_later_one() {
     let dir = tempfile::tempdir().unwrap();
     let (one, two) = (world::open(dir.path()), world::open(dir.path()));
     let (content, attr) = (world::content(7, 1), world::attr(7, 1));

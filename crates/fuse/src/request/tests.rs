@@ -226,7 +226,7 @@ fn every_opcode_is_served() {
 
 proptest! {
     #[test]
-    fn no_body_makes_it_panic(
+    fn no_request_body_makes_the_parser_panic(
         opcode in prop_oneof![prop::sample::select(opcode::ALL), any::<u32>()],
         body in prop::collection::vec(any::<u8>(), 0..200),
         extensions in 0u16..5,

@@ -144,7 +144,7 @@ impl Drop for Swapper {
 /// An entry that takes a name's place while it is used is neither followed nor waited for: a read
 /// returns the content inside the root, or fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_planted_in_between_is_refused() {
+async fn an_entry_replaced_during_use_is_not_followed() {
     let real = Real::new();
     std::fs::create_dir(real.at("dir")).unwrap();
     real.put("dir/file", "inside");

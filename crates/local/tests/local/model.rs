@@ -20,7 +20,7 @@ fn runs() -> Runs {
 }
 
 #[test]
-fn a_local_directory_is_what_the_model_is() {
+fn a_local_directory_matches_the_model() {
     for parent in parents() {
         run(runs(), || Process::below(&parent));
     }

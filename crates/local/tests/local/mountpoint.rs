@@ -9,7 +9,7 @@ use testkit::path;
 use super::Real;
 
 #[test]
-fn what_cannot_be_used_is_told() {
+fn an_unusable_root_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     std::fs::write(at("file"), "").unwrap();
@@ -28,7 +28,7 @@ fn what_cannot_be_used_is_told() {
 }
 
 #[tokio::test]
-async fn the_root_may_be_a_link_and_tells_where_it_is() {
+async fn the_root_may_be_a_link_and_reports_its_location() {
     let real = Real::new();
     real.put("file", "content");
     symlink("root", real.dir.path().join("link")).unwrap();

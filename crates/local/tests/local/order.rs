@@ -134,7 +134,7 @@ async fn copies_in_both_directions_do_not_lock_each_other_out() {
 /// Between file systems of different kinds a copy fails with an errno that makes the caller copy
 /// the data itself.
 #[tokio::test]
-async fn what_cannot_be_copied_is_the_callers_to_move() {
+async fn a_copy_between_file_systems_fails_so_that_the_caller_copies() {
     let real = Real::new();
     // Mounts below the root belong to it.
     let top = Local::open("/").unwrap();
@@ -154,7 +154,7 @@ async fn what_cannot_be_copied_is_the_callers_to_move() {
 /// A blocked call does not block the runtime's only thread, and dropping its future frees the
 /// caller.
 #[tokio::test]
-async fn a_call_that_waits_holds_nobody_up() {
+async fn a_blocked_call_does_not_block_the_runtime() {
     let real = Real::new();
     let fh = create(&real.local, "file").await;
     let mut pending = 0;
@@ -257,7 +257,7 @@ async fn a_listing_that_was_given_up_loses_no_entry() {
 /// Data in the page cache is returned in the first poll, and is the data that a blocking read
 /// returns.
 #[tokio::test]
-async fn what_is_in_memory_needs_no_thread() {
+async fn data_in_the_page_cache_is_read_without_a_thread() {
     let real = Real::new();
     real.put("file", vec![3; 100_000]);
     let fh = create(&real.local, "file").await;

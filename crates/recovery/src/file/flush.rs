@@ -7,9 +7,9 @@
 //! (`reopen`). The other handles of the file are not affected.
 //!
 //! - A handle is marked before its close is sent. A call that finds the mark reopens the file
-//!   first. A call that was too early gets `EBADF` from the inner remote, which sends nothing through
-//!   a closed handle. It is repeated through the new handle. A change begins again; if a newer one
-//!   has begun since, it is replayed in its place, as after a loss.
+//!   first. A call that was too early gets `EBADF` from the inner remote, which sends nothing
+//!   through a closed handle. It is repeated through the new handle. A change is retried; if a
+//!   newer one has begun since, it is replayed as after a loss, which keeps the order.
 //! - A file without a name cannot be reopened, so a flush does not close it. Before this mount
 //!   removes or replaces a name, the closed handles of its file are reopened, and no flush closes
 //!   them until the request has ended.
@@ -74,7 +74,8 @@ impl Handle {
     }
 
     /// The file was reopened for this handle, by requests that were sent in this epoch. `false` if
-    /// `fh` may not be used: the file was lost in the meantime, and is reopened for all its handles.
+    /// `fh` may not be used: the file was lost in the meantime, and is reopened for all its
+    /// handles.
     pub(crate) fn set_reopened(&self, fh: Fh, epoch: u64) -> bool {
         let mut state = self.file.lock();
         if state.epoch != epoch || !state.is_closed_by_flush(self.number) {

@@ -190,7 +190,7 @@ impl OpenFiles {
         if let Some(truncation) = truncation {
             truncation.happened(core);
         }
-        // A file that was known before it was created is another one, which has lost its name.
+        // The known file is another one than the file just created, and has lost its name.
         let is_new = matches!(flags.create, Create::Exclusive(_)) && expected.is_some();
         let old_path = file.lock().path.clone();
         let has_same_path = old_path.as_ref() == Some(path);

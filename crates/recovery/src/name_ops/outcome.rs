@@ -56,8 +56,8 @@ impl Core {
     }
 
     /// The state of `path` before the request that was sent at `sent`, and its present attributes.
-    /// Changes of an open file that are acknowledged while the attributes are on their way belong to
-    /// the state: the attributes may be from before or after them.
+    /// Changes of an open file that are acknowledged while the attributes are on their way belong
+    /// to the state: the attributes may be from before or after them.
     async fn before_and_now(
         &self,
         path: &RemotePath,
@@ -216,8 +216,8 @@ impl Core {
         // The file may have the new name, and may have changed since the first lookup.
         let before_from = either(before_from, self.before(from, in_doubt.seq));
         let is_moved = new.is_some() && matches_before(before_from, new.as_ref()) == Some(true);
-        // A rename leaves a file at the new name. So if there is none, and none is known to have been
-        // there before, nothing has changed it.
+        // A rename leaves a file at the new name. So if there is none, and none is known to have
+        // been there before, nothing has changed it.
         let to_changed = match (before_to, &new) {
             (None, None) => Some(false),
             _ => matches_before(before_to, new.as_ref()).map(|same| !same),
@@ -231,7 +231,7 @@ impl Core {
                 _ => Outcome::Unknown("the new name is not the file that had the old one"),
             },
             (Some(old), _) => match matches_before(before_from, Some(old)) {
-                // Another file that looks the same has taken the old name.
+                // Another file, with the same attributes, has the old name.
                 Some(true) if is_moved && to_changed == Some(true) => Outcome::Done,
                 Some(true) => Outcome::NotDone,
                 _ if is_moved => Outcome::Done,

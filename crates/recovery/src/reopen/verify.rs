@@ -17,7 +17,7 @@ const MAX_IN_FLIGHT: usize = 16;
 /// Compares the unstable writes with the file, if the server may have lost them. The next write or
 /// fsync of the file reports a loss. An error means that this could not be checked.
 pub(super) async fn check(core: &Arc<Core>, file: &OpenFile, path: &RemotePath) -> Result<()> {
-    // For the writes from now on.
+    // The verifier that later writes record.
     core.write_verifier.request(core);
     let old_verifier = {
         let mut state = file.lock();

@@ -14,7 +14,7 @@ use super::pool::{Faulty, LONG, is_left_out};
 const MODES: [Mode; 3] = [Mode::Balance, Mode::Hash, Mode::Failover];
 
 #[tokio::test(start_paused = true)]
-async fn whatever_only_looks_goes_on_at_another() {
+async fn reading_requests_continue_at_another_gateway() {
     for mode in MODES {
         let it = Faulty::new(mode, 3);
         it.server.put_file("d/file", b"content");
@@ -45,7 +45,7 @@ async fn whatever_only_looks_goes_on_at_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_gateway_is_asked_twice_for_one_request() {
+async fn no_gateway_gets_one_request_twice() {
     let it = Faulty::new(Mode::Balance, 3);
     for gateway in &it.gateways {
         gateway.fail_always(Call::Readlink, Errno::EHOSTDOWN);
@@ -57,7 +57,7 @@ async fn no_gateway_is_asked_twice_for_one_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_changes_something_is_asked_once() {
+async fn a_change_is_not_repeated_at_another_gateway() {
     let it = Faulty::new(Mode::Failover, 2);
     it.gateways[0].fail_after(Call::Mkdir, 1, Errno::EHOSTDOWN);
     assert_eq!(it.pool.mkdir(&path("d"), 0o755).await, Err(Errno::EHOSTDOWN));
@@ -108,7 +108,7 @@ async fn a_stale_handle_is_opened_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_writer_is_told_of_the_loss_and_goes_on_elsewhere() {
+async fn a_writer_gets_an_error_and_continues_at_another_gateway() {
     let it = Faulty::new(Mode::Failover, 2);
     let fh = it.create("file").await;
     it.put(fh, 0, b"first").await;
@@ -181,7 +181,7 @@ async fn only_writes_that_were_not_synced_come_into_doubt() {
 
 /// A gateway that was lost with unsynced writes, and whether they count as lost.
 #[tokio::test(start_paused = true)]
-async fn a_gateway_that_is_back_soon_in_its_run_has_lost_nothing() {
+async fn a_gateway_back_soon_with_the_same_boot_id_has_lost_nothing() {
     for (back_after_secs, runs_on, lost) in [
         (1, true, false),
         (1, false, true),
@@ -218,7 +218,7 @@ async fn a_gateway_that_is_back_soon_in_its_run_has_lost_nothing() {
 
 /// A connection that was lost before the epoch was known was most likely only disconnected.
 #[tokio::test(start_paused = true)]
-async fn a_gateway_that_was_lost_before_it_told_its_run_is_believed() {
+async fn a_gateway_lost_before_it_reported_its_boot_id_is_trusted() {
     let it = Faulty::new(Mode::Failover, 2);
     it.gateways.iter().for_each(|gateway| gateway.set_write_verifier("the only one"));
     let fh = it.create("file").await;
@@ -234,7 +234,7 @@ async fn a_gateway_that_was_lost_before_it_told_its_run_is_believed() {
 
 /// A gateway lost without unsynced writes may come back in another epoch.
 #[tokio::test(start_paused = true)]
-async fn a_gateway_that_was_restarted_while_nothing_was_written_has_lost_nothing() {
+async fn a_gateway_restarted_without_unsynced_writes_has_lost_nothing() {
     let it = Faulty::new(Mode::Failover, 2);
     it.gateways.iter().for_each(|gateway| gateway.set_write_verifier("its first"));
     let before = it.pool.write_verifier().await.unwrap();
@@ -357,7 +357,7 @@ async fn one_that_comes_back_is_used_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listing_that_breaks_in_the_middle_says_so() {
+async fn a_listing_that_breaks_in_the_middle_fails() {
     let it = Faulty::new(Mode::Failover, 2);
     for number in 0..250 {
         it.server.put_file(&format!("d/f{number}"), b"");
@@ -377,7 +377,7 @@ async fn a_listing_that_breaks_in_the_middle_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_it_does_in_the_background_ends_with_it() {
+async fn background_tasks_end_with_the_pool() {
     let it = Faulty::new(Mode::Balance, 2);
     it.gateways[0].cut();
     it.pool.lstat(&path("")).await.unwrap();

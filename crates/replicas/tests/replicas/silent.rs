@@ -17,7 +17,7 @@ fn silence(it: &Faulty, index: usize) -> Vec<testkit::faulty::Gate> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_silent_one_is_answered_by_another() {
+async fn calls_to_a_silent_gateway_are_answered_by_another() {
     let it = Faulty::new(Mode::Failover, 2);
     it.server.put_file("file", b"content");
     let fh = it.open("file", Access::Read).await;

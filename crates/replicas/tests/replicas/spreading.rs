@@ -127,7 +127,7 @@ async fn a_gateway_that_is_cut_in_the_middle_takes_nothing_along() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_writer_ends_it_at_once() {
+async fn a_writer_ends_spreading_at_once() {
     let (it, content) = large(Mode::Balance).await;
     let fh = it.open("large", Access::Read).await;
     read_until_spread(&it, fh, &content, &[0, 1, 2]).await;
@@ -216,7 +216,7 @@ async fn bytes_of_two_files_are_never_mixed() {
 /// Another machine changes the file: one gateway shows it, the others show the old version for a
 /// while. After the new version the old one is never shown.
 #[tokio::test(start_paused = true)]
-async fn a_change_by_others_ends_it_when_it_is_seen() {
+async fn a_visible_change_by_another_client_ends_spreading() {
     let server = Arc::new(MemRemote::new());
     let content = pattern(FILE_BYTES);
     server.put_file("large", &content);

@@ -96,7 +96,7 @@ impl Behind {
 const MODES: [Mode; 3] = [Mode::Balance, Mode::Hash, Mode::Failover];
 
 #[tokio::test(start_paused = true)]
-async fn what_was_closed_is_what_is_opened() {
+async fn an_open_shows_the_file_closed_before() {
     for mode in MODES {
         let it = Behind::new(mode);
         it.server.put_file("d/file", b"old");
@@ -116,7 +116,7 @@ async fn what_was_closed_is_what_is_opened() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_a_file_is_written_all_of_it_goes_one_way() {
+async fn a_file_being_written_uses_one_gateway() {
     for mode in MODES {
         let it = Behind::new(mode);
         it.server.put_file("file", b"old");
@@ -195,7 +195,7 @@ async fn changed_attributes_are_seen() {
 
 /// Only the unreachable gateway knows the change, so an answer that contradicts it is rejected.
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_reached_is_not_gone_and_what_is_gone_is_not_back() {
+async fn a_change_known_only_to_an_unreachable_gateway_is_not_contradicted() {
     let it = Behind::new(Mode::Failover);
     it.server.put_file("removed", b"x");
     it.all_see(&["", "made", "removed"]).await;
@@ -221,7 +221,7 @@ async fn what_cannot_be_reached_is_not_gone_and_what_is_gone_is_not_back() {
 
 /// A listing from before a change is not returned after it, nor as if it were complete.
 #[tokio::test(start_paused = true)]
-async fn a_listing_that_lacks_what_was_made_is_not_complete() {
+async fn a_listing_from_before_a_change_is_not_returned() {
     for mode in MODES {
         let it = Behind::new(mode);
         it.server.put_file("d/removed", b"x");
@@ -258,7 +258,7 @@ async fn a_listing_that_lacks_what_was_made_is_not_complete() {
 
 /// Only the gateway that created a directory a short time ago knows its names.
 #[tokio::test(start_paused = true)]
-async fn what_is_in_a_new_directory_is_not_denied_by_others() {
+async fn names_in_a_new_directory_are_requested_from_its_gateway() {
     for mode in MODES {
         let it = Behind::new(mode);
         it.pool.mkdir(&path("new"), 0o755).await.unwrap();
@@ -327,7 +327,7 @@ async fn changes_below_a_renamed_directory_are_seen() {
 /// The answer to a change is lost. Another gateway shows the state before the change, or the state
 /// it has cached before the name was created.
 #[tokio::test(start_paused = true)]
-async fn what_may_be_old_proves_nothing_after_a_lost_answer() {
+async fn a_possibly_old_state_does_not_decide_a_lost_answer() {
     for name in ["old", "new"] {
         let it = Behind::new(Mode::Failover);
         it.server.put_file("old", b"x");
@@ -435,7 +435,7 @@ async fn an_open_file_whose_gateway_is_away_is_shown_by_another_after_the_lag() 
 
 /// The attributes of an open file come from the gateway that shows its content.
 #[tokio::test(start_paused = true)]
-async fn a_listing_tells_nothing_newer_than_what_an_open_file_shows() {
+async fn a_listing_has_no_newer_attributes_than_an_open_file() {
     let it = Behind::new(Mode::Failover);
     it.server.put_file("d/file", b"old");
     let fh = it.pool.open(&path("d/file"), OpenFlags::existing(Access::Read)).await.unwrap().fh;
@@ -451,7 +451,7 @@ async fn a_listing_tells_nothing_newer_than_what_an_open_file_shows() {
 /// The primary was unreachable for a moment, and another gateway's answer was returned meanwhile.
 /// Older attributes must not follow it.
 #[tokio::test(start_paused = true)]
-async fn what_was_shown_by_another_is_not_followed_by_what_was_before() {
+async fn older_attributes_do_not_follow_newer_ones_of_another_gateway() {
     let it = Behind::new(Mode::Failover);
     it.server.put_file("file", b"old");
     let fh = it.pool.open(&path("file"), OpenFlags::existing(Access::Read)).await.unwrap().fh;

@@ -196,3 +196,23 @@ fn settings_that_sshd_refuses_are_an_error_in_its_words() {
     let error = Sshd::start(options).unwrap_err().to_string();
     assert!(error.contains("NoSuchKeyword"), "{error}");
 }
+
+#[test]
+fn a_login_with_the_password_gets_sftp_and_no_shell() {
+    use std::os::unix::fs::PermissionsExt;
+    if !(is_root() && can_unshare()) {
+        return;
+    }
+    let options = Options { takes_password: true, ..Options::default() };
+    let sshd = Sshd::start(options).unwrap();
+    let askpass = sshd.dir().join("askpass");
+    crate::write_private(&askpass, format!("#!/bin/sh\necho {}\n", sshd.password()).as_bytes())
+        .unwrap();
+    fs::set_permissions(&askpass, fs::Permissions::from_mode(0o700)).unwrap();
+    let mut command = ssh(&sshd, &[sshd.alias(), "echo", "hello"]);
+    command.env("SSH_ASKPASS", &askpass).env("SSH_ASKPASS_REQUIRE", "force");
+    let said = command.output().unwrap();
+    assert!(sshd.log().contains("Accepted password"), "{said:?}\n{}", sshd.log());
+    let words = String::from_utf8_lossy(&said.stdout);
+    assert!(!said.status.success() && words.contains("sftp connections only"), "{said:?}");
+}

@@ -47,8 +47,12 @@ pub async fn run(
             pin(stack, store, &paths, true).await?;
             let mut tally = Walk::new(stack, None).over(paths, told).await;
             let bound = store.status().limit_bytes;
-            if tally.bytes > bound {
-                let (pinned, bound) = (quantity::bytes(tally.bytes), quantity::bytes(bound));
+            // Earlier pins take space, too, as far as their contents are cached by now.
+            let store = store.clone();
+            let cached = tokio::task::spawn_blocking(move || store.pinned_bytes()).await;
+            let pinned = cached.unwrap_or(0) + tally.bytes.saturating_sub(tally.present_bytes);
+            if pinned > bound {
+                let (pinned, bound) = (quantity::bytes(pinned), quantity::bytes(bound));
                 tally.tell(format!(
                     "the pinned files take {pinned}, but the limit of the cache is {bound}: \
                      some of them will not be cached (raise cache_size)"

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use base::{Access, Data, Errno, Result};
 use tokio::sync::OnceCell;
-use vfs::{DirHandle, Handle, Ino, ListedEntry, Listing, OpenRequest, Vfs};
+use vfs::{DirHandle, EntrySink, Handle, Ino, ListedEntry, OpenRequest, Vfs};
 
 use super::lru::Lru;
 
@@ -86,7 +86,7 @@ impl NoOpen {
         ino: u64,
         offset: u64,
         plus: bool,
-        listing: &mut (dyn Listing + Send),
+        listing: &mut (dyn EntrySink + Send),
     ) -> Result<()> {
         let known = if offset == 0 { None } else { self.directories.get(ino) };
         let is_known = known.is_some();
@@ -129,11 +129,11 @@ impl NoOpen {
 
 /// Records whether an entry was listed.
 struct Counted<'a> {
-    listing: &'a mut (dyn Listing + Send),
+    listing: &'a mut (dyn EntrySink + Send),
     pushed: bool,
 }
 
-impl Listing for Counted<'_> {
+impl EntrySink for Counted<'_> {
     fn has_room(&self, name: &[u8]) -> bool {
         self.listing.has_room(name)
     }
@@ -255,7 +255,7 @@ mod listing_tests {
     /// Accepts this many names at a time.
     struct Names(usize, Vec<(Vec<u8>, u64)>);
 
-    impl Listing for Names {
+    impl EntrySink for Names {
         fn has_room(&self, _: &[u8]) -> bool {
             self.1.len() < self.0
         }

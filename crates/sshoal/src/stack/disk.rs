@@ -117,6 +117,7 @@ pub(super) async fn cached(
         immutable: options.immutable.clone(),
         offline: options.offline,
         stale_ok: request.vfs.serve_stale,
+        request_timeout: request.host.stall_limit,
         backing: crate::open_modes::may_use_passthrough(request),
         digest_source: match &options.digest_command {
             Some(command) => Some(Arc::new(DigestCommand::new(command, directory, &connectors)?)),

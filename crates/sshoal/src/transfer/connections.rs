@@ -8,7 +8,7 @@ use cli::Problem;
 use transfer::strategy::{ConnectError, Connection, Connector, Logins};
 use transfer::{Running, Shell};
 
-use super::place::RemoteOperand;
+use super::operand::ParsedOperand;
 use super::shell;
 use crate::connector::{Begun, SshConnector};
 use crate::mount::request::MountRequest;
@@ -18,14 +18,14 @@ use crate::stack::{self, Stack};
 pub struct Connections {
     /// The connection's options, as those of a mount that is never made.
     request: MountRequest,
-    places: Vec<RemoteOperand>,
-    /// Sessions of the only place that were started before they are needed.
+    operands: Vec<ParsedOperand>,
+    /// Sessions of the only operand that were started before they are needed.
     begun: Begun,
 }
 
 impl Connections {
-    pub fn new(request: MountRequest, places: Vec<RemoteOperand>) -> Connections {
-        Connections { request, places, begun: Begun::default() }
+    pub fn new(request: MountRequest, operands: Vec<ParsedOperand>) -> Connections {
+        Connections { request, operands, begun: Begun::default() }
     }
 
     /// What the options mean for the strategy.
@@ -39,8 +39,8 @@ impl Connections {
         }
     }
 
-    fn ssh_configs(&self, place: usize) -> Result<Vec<ssh::Config>, Problem> {
-        stack::ssh_configs(&self.request, &self.places[place].spec)
+    fn ssh_configs(&self, remote_index: usize) -> Result<Vec<ssh::Config>, Problem> {
+        stack::ssh_configs(&self.request, &self.operands[remote_index].spec)
     }
 }
 
@@ -48,29 +48,33 @@ impl Connections {
 impl Connector for Connections {
     async fn connect(
         &self,
-        place: usize,
+        remote_index: usize,
         login: Option<Running>,
     ) -> Result<Connection, ConnectError> {
         // Sessions do not say which host they are of.
-        let begun = match self.places.len() {
+        let begun = match self.operands.len() {
             1 => self.begun.clone(),
             _ => Begun::default(),
         };
         if let Some(login) = login {
             begun.set_first(shell::session(login));
         }
-        let place = &self.places[place];
+        let operand = &self.operands[remote_index];
         let mut request = self.request.clone();
-        request.sources = vec![place.in_directory()];
-        request.source = place.spec.name.clone();
+        request.sources = vec![operand.in_directory()];
+        request.source = operand.spec.name.clone();
         // The mount point of no mount: a directory that contains nothing.
         request.mountpoint = "/proc/self/fdinfo".into();
         let stack = Stack::build_on(&request, begun).await.map_err(failed)?;
         Ok(Connection { remote: stack.remote.clone(), guard: Box::new(stack) })
     }
 
-    fn shell(&self, place: usize, may_ask: bool) -> Result<Option<Arc<dyn Shell>>, ConnectError> {
-        Ok(shell::of(self.ssh_configs(place).map_err(failed)?, may_ask))
+    fn shell(
+        &self,
+        remote_index: usize,
+        may_ask: bool,
+    ) -> Result<Option<Arc<dyn Shell>>, ConnectError> {
+        Ok(shell::of(self.ssh_configs(remote_index).map_err(failed)?, may_ask))
     }
 
     fn start_sessions(&self, sessions: Range<usize>) {
@@ -93,5 +97,5 @@ impl Connector for Connections {
 }
 
 fn failed(problem: Problem) -> ConnectError {
-    ConnectError { message: problem.to_string(), is_of_place: problem.is_of_source() }
+    ConnectError { message: problem.to_string(), is_of_operand: problem.is_of_source() }
 }

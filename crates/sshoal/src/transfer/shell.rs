@@ -160,7 +160,7 @@ pub fn session(running: Running) -> host::Connection {
     host::Connection::from_halves(stdout, stdin, Box::new(explain))
 }
 
-/// The shell of a place's first gateway; `None` where no ssh leads there. Unless it `may_ask`, a
+/// The shell of an operand's first gateway; `None` where no ssh leads there. Unless it `may_ask`, a
 /// login fails where ssh would have to ask the user for something.
 pub fn of(configs: Vec<ssh::Config>, may_ask: bool) -> Option<Arc<dyn Shell>> {
     let config = configs.into_iter().next();

@@ -84,7 +84,7 @@ impl Demo {
 }
 
 #[test]
-fn a_kept_one_can_be_looked_at_until_it_is_ended() {
+fn a_kept_demo_is_usable_until_it_is_ended() {
     let tree = tree();
     for signal in [Signal::INT, Signal::TERM] {
         let mut demo = Demo::start(&["--keep"], tree.path());

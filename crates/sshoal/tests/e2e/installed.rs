@@ -68,7 +68,7 @@ fn daemon_of(place: &Path) -> u32 {
 }
 
 #[test]
-fn in_the_background_it_returns_when_it_serves() {
+fn a_background_mount_returns_when_it_serves() {
     let world = World::new();
     let place = world.mountpoint();
     let log = world.local("log");
@@ -91,7 +91,7 @@ fn in_the_background_it_returns_when_it_serves() {
 }
 
 #[test]
-fn in_the_background_it_says_what_fails_and_leaves_nothing() {
+fn a_failing_background_mount_reports_why_and_leaves_nothing_behind() {
     let world = World::new();
     let place = world.mountpoint();
     let refused = [
@@ -135,7 +135,7 @@ fn a_mount_that_is_given_up_while_it_connects_leaves_nothing() {
 }
 
 #[test]
-fn under_the_name_sshfs_it_is_sshfs() {
+fn under_the_name_sshfs_the_command_line_is_that_of_sshfs() {
     let world = World::new();
     let mut command = under_name(&world, "sshfs");
     let version = run(command.arg("-V"));
@@ -252,7 +252,7 @@ exit 0
 "#;
 
 #[test]
-fn mount_8_finds_it_by_its_type() {
+fn mount_8_finds_the_helper_by_its_type() {
     if !geteuid().is_root() {
         eprintln!("skipped: mount(8) and a namespace with a /sbin of its own take root");
         return;

@@ -199,17 +199,17 @@ fn refuse(fleet: &Fleet) {
 }
 
 #[test]
-fn an_optional_branch_that_refuses_keeps_nobody_waiting() {
+fn an_optional_branch_that_refuses_delays_no_call() {
     the_others_are_as_quick(OPTIONAL, ["beta", "gamma"], refuse);
 }
 
 #[test]
-fn a_place_that_refuses_keeps_nobody_waiting() {
+fn a_place_that_refuses_delays_no_call() {
     the_others_are_as_quick(PLACED, ["B/beta", "C/gamma"], refuse);
 }
 
 #[test]
-fn a_place_that_is_stalled_keeps_nobody_waiting() {
+fn a_stalled_place_delays_no_call() {
     the_others_are_as_quick(PLACED, ["B/beta", "C/gamma"], |fleet| fleet.link("alpha").stall());
 }
 
@@ -220,7 +220,7 @@ fn an_optional_branch_that_is_stalled_is_waited_for_once() {
 
 /// Who asks for all of a directory gets all of it, or is told that it is not to be had.
 #[test]
-fn a_listing_needs_who_is_required_and_does_without_who_is_not() {
+fn a_listing_needs_required_branches_and_omits_optional_ones() {
     let hosts = Hosts::new();
     for host in HOSTS {
         hosts.put(host, host);

@@ -185,8 +185,8 @@ fn allow_other_needs_the_administrator() {
 }
 
 #[test]
-fn a_mount_point_of_somebody_else_is_refused() {
-    as_ordinary_user("a_mount_point_of_somebody_else_is_refused", || {
+fn a_mount_point_of_another_user_is_refused() {
+    as_ordinary_user("a_mount_point_of_another_user_is_refused", || {
         let world = world();
         let said = world.refusal(&[&world.source(), "/usr"]);
         assert!(said.contains("/usr"), "{said}");

@@ -90,7 +90,7 @@ impl MemRemote {
     }
 
     /// Makes `at` inaccessible, like a mount point of a dead file system: `lstat` fails with
-    /// `errno`, and listings omit it, as OpenSSH's server does.
+    /// `errno`. Listings with attributes omit it, as OpenSSH's server does.
     #[track_caller]
     pub fn set_unseen(&self, at: &str, errno: Errno) {
         let ino = done("set_unseen", at, self.edit(|tree| tree.lookup(&path(at), Follow::No)));

@@ -240,7 +240,7 @@ impl State {
                 break;
             };
             if let Some(ino) = self.tree.child(listing.ino, &name)
-                && !self.unseen.contains_key(&ino)
+                && !(options.listing_attrs && self.unseen.contains_key(&ino))
             {
                 let attr = options.listing_attrs.then(|| self.tree.attr(ino));
                 batch.push(DirEntry { name, attr });

@@ -1,8 +1,8 @@
 //! gzip in members: the data is split into blocks, and several threads compress them.
 //!
-//! A member is a complete gzip stream, and the concatenation of members is the concatenation of their
-//! contents: every `gzip -d` reads it. So blocks can be compressed in parallel, and those that do not
-//! shrink are stored.
+//! A member is a complete gzip stream, and the concatenation of members is the concatenation of
+//! their contents: every `gzip -d` reads it. So blocks can be compressed in parallel, and those
+//! that do not shrink are stored.
 //!
 //! Invariants:
 //! 1. Members are written in the order of their blocks.
@@ -17,8 +17,9 @@ use flate2::write::GzEncoder;
 
 use super::is_worth;
 
-/// Length of a block in bytes. The first part of a block, as long as gzip's window of 32 KiB, shrinks
-/// less than what follows: this is 2 % of the whole. Longer blocks come later to the other side.
+/// Length of a block in bytes. The first part of a block, as long as gzip's window of 32 KiB,
+/// shrinks less than what follows: this is 2 % of the whole. Longer blocks come later to the other
+/// side.
 const BLOCK_BYTES: usize = 512 << 10;
 
 /// Processors at most: more than this is more than the other side's `gzip -d` takes.
@@ -27,8 +28,8 @@ const PROCESSORS: usize = 4;
 /// Blocks for each processor, so that none idles while the output is written.
 const BLOCKS_EACH: usize = 2;
 
-/// Blocks that are stored when one has not shrunk, until the next is tried: 8 MiB, so that data that
-/// does not shrink costs a sixteenth of the work.
+/// Blocks that are stored when one has not shrunk, until the next is tried: 8 MiB, so that data
+/// that does not shrink costs a sixteenth of the work.
 const STORED_BLOCKS: u32 = 15;
 
 /// A rate of the link, in bytes a second, below which there is time for the better compression. The

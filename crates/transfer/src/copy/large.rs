@@ -1,7 +1,7 @@
 //! Files of many pieces, which are in flight at the same time and arrive in any order.
 //!
-//! No piece is requested that lies further than the span after the first byte that is not written yet,
-//! so that an interrupted copy can be continued (`temporary`).
+//! No piece is requested that lies further than the span after the first byte that is not written
+//! yet, so that an interrupted copy can be continued (`temporary`).
 
 use std::collections::BTreeMap;
 use std::pin::Pin;

@@ -40,7 +40,7 @@ pub(crate) async fn hard_link(
             remove_stale(core, step).await;
             Ok(Copied::default())
         }
-        // The server makes none, or no more: what it holds is right, if it takes more room.
+        // The server makes no hard links, or no more of this file: a copy takes more room.
         Err(Problem::Failed {
             errno: Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::EPERM | Errno::EMLINK,
             ..

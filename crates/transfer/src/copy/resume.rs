@@ -2,14 +2,14 @@
 //!
 //! A temporary file is continued if
 //!
-//! 1. it is a regular file of this login's user, and only its owner may read it; on this machine it also
-//!    has one name, and no other run writes it (`flock`);
+//! 1. it is a regular file of this login's user, and only its owner may read it; on this machine it
+//!    also has one name, and no other run writes it (`flock`);
 //! 2. it could be renamed to a name of this run, which only one run can do;
-//! 3. everything before the point of continuation equals the source. If it was written in the current
-//!    boot of the machine, its length and the span prove that it has no holes (`temporary`), and
-//!    [`SAMPLES`] of it are compared. If not, or if that is not known, holes may be anywhere, since data
-//!    that was not synced may be lost with the power. Then, and where the user wants files compared by
-//!    digest, the digests of the whole part must be equal.
+//! 3. everything before the point of continuation equals the source. If it was written in the
+//!    current boot of the machine, its length and the span prove that it has no holes
+//!    (`temporary`), and [`SAMPLES`] of it are compared. If not, or if that is not known, holes may
+//!    be anywhere, since data that was not synced may be lost with the power. Then, and where the
+//!    user wants files compared by digest, the digests of the whole part must be equal.
 //!
 //! A file that fails any of these is removed, and copied from its beginning.
 
@@ -41,8 +41,8 @@ pub(super) struct Begun {
     pub(super) length: u64,
 }
 
-/// Locks the file `path` of the target: the lock, or none where the target has no locks; `None` where
-/// the file is not to be touched.
+/// Locks the file `path` of the target: the lock, or none where the target has no locks; `None`
+/// where the file is not to be touched.
 pub(super) async fn lock(core: &Core, path: &base::RemotePath) -> Option<Option<Lock>> {
     let Some(sink) = core.sink.clone() else { return Some(None) };
     let path = path.clone();

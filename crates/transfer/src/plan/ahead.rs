@@ -1,9 +1,9 @@
-//! Listings that are made before they are requested: of a local tree during a login, which takes longer
-//! than listing some thousand entries; of a tree at the server by one answer.
+//! Listings that are made before they are requested: of a local tree during a login, which takes
+//! longer than listing some thousand entries; of a tree at the server by one answer.
 //!
 //! Invariants:
-//! 1. A listing is returned once, and only while it is recent: it differs from a new listing only by
-//!    what others have changed within seconds.
+//! 1. A listing is returned once, and only while it is recent: it differs from a new listing only
+//!    by what others have changed within seconds.
 //! 2. Memory is bounded, and nothing more is listed when no caller can get it.
 //!
 //! Only for trees that the run has not begun to change; the caller ensures that.
@@ -12,30 +12,29 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use base::{Attr, Name, Remote, RemotePath};
+use base::{Remote, RemotePath};
 use tokio::task::JoinSet;
 
-use super::list;
+use super::{Entries, list};
 use crate::task::AbortOnDrop;
 
 /// Entries that are held, at most: some 8 MB.
 const HELD: usize = 1 << 15;
 
-/// Directories that are listed at once. Slow disks answer several in less time than one after another.
+/// Directories that are listed at once. Slow disks answer several in less time than one after
+/// another.
 const AT_ONCE: usize = 4;
 
 /// Listings that are older are made again. A login takes less, unless the user types a password;
 /// comparing a large tree takes more.
 const OLD: Duration = Duration::from_secs(5);
 
-/// Requests for directories that were not listed yet, after which listing ahead stops: the caller is
-/// faster.
+/// Requests for directories that were not listed yet, after which listing ahead stops: the caller
+/// is faster.
 const MISSED: usize = 1024;
 
-type Entries = Vec<(Name, Attr)>;
-
-/// Listings of a tree that are made before they are requested, for trees that the run has not begun to
-/// change. Each is returned once, and only while it is recent. Dropping this ends the listing.
+/// Listings of a tree that are made before they are requested, for trees that the run has not begun
+/// to change. Each is returned once, and only while it is recent. Dropping this ends the listing.
 pub struct Ahead {
     listings: Arc<Mutex<Listings>>,
     _walk: Option<AbortOnDrop<()>>,
@@ -62,7 +61,8 @@ impl Ahead {
         Ahead { listings, _walk: Some(AbortOnDrop(walk)) }
     }
 
-    /// These listings, each in the order of names, made at that time. The caller bounds their number.
+    /// These listings, each in the order of names, made at that time. The caller bounds their
+    /// number.
     pub(crate) fn of(when: Instant, made: impl Iterator<Item = (RemotePath, Entries)>) -> Ahead {
         let made = made.map(|(path, entries)| (path, (when, entries)));
         let mut listings = Listings { made: made.collect(), over: true, ..Listings::default() };

@@ -6,13 +6,13 @@ use std::sync::{Arc, PoisonError};
 use base::{Attr, Errno, FileKind, Name, Remote, RemotePath};
 
 use super::decide::{Verdict, decide};
-use super::folding::{Folding, may_meet};
-use super::{Found, Pair, list};
+use super::folding::{Folding, may_collide};
+use super::{Found, Listed, Pair, list, list_readable};
+use crate::collisions::NewNames;
 use crate::deletion::{Absent, Deletion};
 use crate::digest;
 use crate::dir::{Dir, Last, Need, Place};
 use crate::job::Tree;
-use crate::meeting::NewNames;
 use crate::outcome::{Doing, Problem};
 use crate::run::{Core, differing};
 use crate::step::{Action, Skip, Step, Why};
@@ -47,14 +47,26 @@ async fn compared(core: &Arc<Core>, pair: &Pair) -> Result<Found, Problem> {
     let at_target = async {
         match pair.there {
             true => listing(&core.job.target, &core.job.target.path_of(dir_name)).await,
-            false => Ok(Vec::new()),
+            false => Ok(Listed::default()),
         }
     };
     let (listed, at_target) =
         tokio::join!(listing_of_source(core, pair.source, &pair.from), at_target);
-    let listed = listed.map_err(failed(Doing::ListSource))?;
-    let at_target = at_target.map_err(failed(Doing::ListTarget))?;
+    let Listed { entries: listed, failed: failed_source } =
+        listed.map_err(failed(Doing::ListSource))?;
+    let Listed { entries: at_target, failed: failed_target } =
+        at_target.map_err(failed(Doing::ListTarget))?;
+    let mut failed_target: HashMap<Name, Errno> = failed_target.into_iter().collect();
     let (mut there, mut partials) = sort_out(at_target, &listed);
+    for (entry, errno) in failed_source {
+        let name = dir_name.join(&entry);
+        if !may_be_excluded(core, &name) {
+            core.problem(&Problem::failed(&name, Doing::LookSource)(errno));
+            failed_target.remove(&entry);
+        }
+        // An excluded entry stays, too, since its kind is not known.
+        there.remove(&entry);
+    }
     let surplus = match there.is_empty() {
         true => Vec::new(),
         false => surplus(&there, &listed),
@@ -68,11 +80,18 @@ async fn compared(core: &Arc<Core>, pair: &Pair) -> Result<Found, Problem> {
             // What is excluded is not deleted either.
             if !core.job.options.delete_excluded {
                 there.remove(&entry);
+                failed_target.remove(&entry);
             }
             continue;
         }
         let (paths, there) = ((pair.from.join(&entry), name), there.remove(&entry));
         let mut step = Step::new(pair.source, paths, attr, there, pair.own.clone());
+        if let Some(errno) = failed_target.remove(&entry) {
+            let problem = Problem::failed(&step.name, Doing::LookTarget)(errno);
+            core.planned(&step);
+            core.ended(&step, Err(problem));
+            continue;
+        }
         step.partials = partials.remove(&*temporary::stem(&entry)).unwrap_or_default();
         steps.push(step);
     }
@@ -86,8 +105,19 @@ async fn compared(core: &Arc<Core>, pair: &Pair) -> Result<Found, Problem> {
     note_new_names(core, &pair.own, &found.steps, core.job.options.delete && !there.is_empty());
     if core.job.options.delete {
         gather_deletions(core, pair, there, &folding, &found.steps);
+        for (entry, errno) in failed_target {
+            let name = dir_name.join(&entry);
+            if core.job.options.delete_excluded || !may_be_excluded(core, &name) {
+                core.problem(&Problem::failed(&name, Doing::LookTarget)(errno));
+            }
+        }
     }
     Ok(found)
+}
+
+/// Whether a name of an entry of unknown kind is excluded.
+fn may_be_excluded(core: &Core, name: &RemotePath) -> bool {
+    [false, true].into_iter().any(|is_dir| core.job.options.filter.excludes(name, is_dir))
 }
 
 /// The names of the target that the source has not, in the order of names.
@@ -122,15 +152,16 @@ async fn find_folded(
 }
 
 /// The directory as it was listed ahead, or as it is.
-async fn listing(tree: &Tree, path: &RemotePath) -> base::Result<Vec<(Name, Attr)>> {
+async fn listing(tree: &Tree, path: &RemotePath) -> base::Result<Listed> {
     match listed_ahead(tree, path) {
-        Some(entries) => Ok(entries),
-        None => list(&tree.remote, path).await,
+        Some(listed) => Ok(listed),
+        None => list_readable(&tree.remote, path).await,
     }
 }
 
-fn listed_ahead(tree: &Tree, path: &RemotePath) -> Option<Vec<(Name, Attr)>> {
-    tree.ahead.as_ref()?.take(path)
+fn listed_ahead(tree: &Tree, path: &RemotePath) -> Option<Listed> {
+    let entries = tree.ahead.as_ref()?.take(path)?;
+    Some(Listed { entries, ..Listed::default() })
 }
 
 /// As [`listing`], of a source: what looks empty is. What else it leaves out is asked for beside it
@@ -139,24 +170,20 @@ fn listed_ahead(tree: &Tree, path: &RemotePath) -> Option<Vec<(Name, Attr)>> {
 /// OpenSSH's server leaves out what it cannot look at, which is everything in a directory that may
 /// be read and not be entered. To take that for empty is to lack it at the target, and to delete it
 /// there.
-async fn listing_of_source(
-    core: &Core,
-    source: usize,
-    path: &RemotePath,
-) -> base::Result<Vec<(Name, Attr)>> {
+async fn listing_of_source(core: &Core, source: usize, path: &RemotePath) -> base::Result<Listed> {
     let tree = &core.job.sources[source].tree;
-    if let Some(entries) = listed_ahead(tree, path) {
-        return Ok(entries);
+    if let Some(listed) = listed_ahead(tree, path) {
+        return Ok(listed);
     }
     core.ask_for_unseen(source);
-    let entries = list(&tree.remote, path).await?;
-    if entries.is_empty() && tree.local.is_none() {
+    let listed = list_readable(&tree.remote, path).await?;
+    if listed.entries.is_empty() && listed.failed.is_empty() && tree.local.is_none() {
         let any = Name::new(b"any").expect("it is one");
         if let Err(Errno::EACCES) = tree.remote.lstat(&path.join(&any)).await {
             return Err(Errno::EACCES);
         }
     }
-    Ok(entries)
+    Ok(listed)
 }
 
 /// The target's entries by name, and what may be left of an earlier run: nothing that the source
@@ -177,7 +204,7 @@ fn sort_out(
     (at_target.into_iter().collect(), partials)
 }
 
-/// Notes the new names of a directory, if the target may take one of them for another name.
+/// Notes the new names of a directory, if one of them may collide with another name.
 pub(super) fn note_new_names(core: &Core, dir: &Arc<Dir>, steps: &[Step], has_surplus: bool) {
     let is_new = |step: &&Step| step.there.is_none() && step.changes();
     let names = steps.iter().filter(is_new).filter_map(|step| step.name.file_name());
@@ -186,7 +213,7 @@ pub(super) fn note_new_names(core: &Core, dir: &Arc<Dir>, steps: &[Step], has_su
         true => Vec::new(),
         false => steps.iter().filter_map(|step| step.name.file_name()).collect(),
     };
-    if !names.is_empty() && (has_surplus || may_meet(all.iter())) {
+    if !names.is_empty() && (has_surplus || may_collide(all.iter())) {
         let new = NewNames { dir: dir.clone(), names, has_surplus };
         core.deferred.lock().unwrap_or_else(PoisonError::into_inner).new_names.push(new);
     }
@@ -270,7 +297,7 @@ pub(super) async fn settle(core: &Arc<Core>, steps: Vec<Step>) -> Vec<(Step, Ver
         let verdict = &mut settled[at].1;
         *verdict = match (same, &*verdict) {
             (Ok(true), _) => Verdict::SameContent,
-            // A file that could not be read will fail again, and be reported then.
+            // If a file could not be read, its copy fails and is reported.
             (_, Verdict::ByDigest) => Verdict::Is(Action::Copy(Why::Digest)),
             _ => Verdict::Is(Action::MakeLink(Why::Digest)),
         };
@@ -297,8 +324,8 @@ pub(crate) async fn same_content(
 
 /// What an interrupted run has left of a single file, by listing its directory.
 pub(super) async fn left_of(core: &Core, dir: &Dir, file: &Name) -> Vec<Partial> {
-    let listed = list(&core.job.target.remote, &dir.place.path).await;
-    let (_, mut partials) = sort_out(listed.unwrap_or_default(), &[]);
+    let listed = list_readable(&core.job.target.remote, &dir.place.path).await;
+    let (_, mut partials) = sort_out(listed.unwrap_or_default().entries, &[]);
     partials.remove(&*temporary::stem(file)).unwrap_or_default()
 }
 

@@ -46,35 +46,39 @@ pub(crate) fn decide(options: &Options, attr: &Attr, there: Option<&Attr>) -> Ve
 
 fn regular(options: &Options, attr: &Attr, there: &Attr) -> Verdict {
     let same_time = is_same_second(attr.mtime, there.mtime);
-    let in_doubt = there.mtime == undated(attr.mtime);
-    if options.update && carried(there.mtime) > carried(attr.mtime) && !in_doubt {
+    let is_unconfirmed = there.mtime == unconfirmed_mtime(attr.mtime);
+    if options.update
+        && in_sftp_seconds(there.mtime) > in_sftp_seconds(attr.mtime)
+        && !is_unconfirmed
+    {
         return Verdict::Is(Action::Skip(Skip::Newer));
     }
     if attr.size != there.size {
         return Verdict::Is(Action::Copy(Why::Size));
     }
-    match (options.checksum || in_doubt, same_time) {
+    match (options.checksum || is_unconfirmed, same_time) {
         (true, _) => Verdict::ByDigest,
         (false, true) => Verdict::SameContent,
         (false, false) => Verdict::Is(Action::Copy(Why::Time)),
     }
 }
 
-/// A time as SFTP has it: whole seconds from 1970 to 2106, and the nearest of these for all others.
-fn carried(time: Timestamp) -> i64 {
+/// A time as SFTP transfers it: whole seconds from 1970 to 2106, and the nearest of these for all
+/// others.
+fn in_sftp_seconds(time: Timestamp) -> i64 {
     time.secs.clamp(0, i64::from(u32::MAX))
 }
 
 /// Whether two times are equal at the resolution of SFTP.
 pub(crate) fn is_same_second(a: Timestamp, b: Timestamp) -> bool {
-    carried(a) == carried(b)
+    in_sftp_seconds(a) == in_sftp_seconds(b)
 }
 
-/// The time of a copy whose content is in doubt: the beginning of 1970, or one second later if
-/// `mtime`, which the file has at the source, looks like that. Such a copy is compared by digest,
-/// also by a later run.
-pub(crate) fn undated(mtime: Timestamp) -> Timestamp {
-    Timestamp::from_secs(i64::from(carried(mtime) == 0))
+/// The mtime of a copy whose content is unconfirmed: the beginning of 1970, or one second later if
+/// `mtime`, that of the source, is the beginning of 1970 over SFTP. This run and later ones compare
+/// such a copy by digest.
+pub(crate) fn unconfirmed_mtime(mtime: Timestamp) -> Timestamp {
+    Timestamp::from_secs(i64::from(in_sftp_seconds(mtime) == 0))
 }
 
 fn make(attr: &Attr, why: Why) -> Action {
@@ -117,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_in_doubt_is_compared_by_its_content() {
-        for (secs, undated) in [(5, 0), (0, 1), (-7, 1)] {
+    fn an_unconfirmed_copy_is_compared_by_digest() {
+        for (secs, unconfirmed) in [(5, 0), (0, 1), (-7, 1)] {
             for update in [false, true] {
                 let options = Options { update, ..Options::default() };
                 let verdict = |there| decide(&options, &file(4, secs, 0), Some(&there));
-                assert_eq!(verdict(file(4, undated, 0)), Verdict::ByDigest, "{secs}");
+                assert_eq!(verdict(file(4, unconfirmed, 0)), Verdict::ByDigest, "{secs}");
                 assert_eq!(verdict(file(4, secs, 0)), Verdict::SameContent, "{secs}");
-                assert_eq!(verdict(file(3, undated, 0)), Verdict::Is(Action::Copy(Why::Size)));
+                assert_eq!(verdict(file(3, unconfirmed, 0)), Verdict::Is(Action::Copy(Why::Size)));
             }
         }
         let update = Options { update: true, ..Options::default() };

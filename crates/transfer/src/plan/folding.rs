@@ -1,12 +1,13 @@
-//! Names that some file systems do not distinguish: by case (macOS, Windows, vfat, ext4 with casefold),
-//! by the form of accented letters (macOS), or by dots and blanks at the end (Windows, vfat). Pure.
+//! Names that some file systems do not distinguish: by case (macOS, Windows, vfat, ext4 with
+//! casefold), by the form of accented letters (macOS), or by dots and blanks at the end (Windows,
+//! vfat). Pure.
 //!
-//! Only the server knows whether its file system does so. This module finds the names to query: those
-//! of a source that are not at the target, each with a surplus name of the target that may be the same.
-//! Nothing is lost if it misses a pair: the directory is listed again before anything in it is deleted
-//! ([`crate::meeting`]).
-//! Letters are compared in lower case. Accents are not composed here: two names that are equal up to
-//! their first letter outside of ASCII may be the same if one has combining accents.
+//! Only the server knows whether its file system does so. This module finds the names to query:
+//! those of a source that are not at the target, each with a surplus name of the target that may be
+//! the same. Nothing is lost if it misses a pair: the directory is listed once more before anything
+//! in it is deleted ([`crate::collisions`]). Letters are compared in lower case. Accents are not
+//! composed here: two names that are equal up to their first letter outside of ASCII may be the
+//! same if one has combining accents.
 
 use std::collections::{HashMap, HashSet};
 
@@ -53,8 +54,8 @@ impl Folding {
     }
 }
 
-/// Whether two of these names may be one.
-pub(crate) fn may_meet<'a>(names: impl Iterator<Item = &'a Name>) -> bool {
+/// Whether two of these names collide on some file systems.
+pub(crate) fn may_collide<'a>(names: impl Iterator<Item = &'a Name>) -> bool {
     let mut by_key: HashMap<Vec<u8>, (HashSet<String>, [bool; 2])> = HashMap::new();
     for name in names {
         let Ok(text) = std::str::from_utf8(name.as_bytes()) else { continue };
@@ -68,7 +69,7 @@ pub(crate) fn may_meet<'a>(names: impl Iterator<Item = &'a Name>) -> bool {
     false
 }
 
-/// A name in lower case, without what some systems ignore at its end.
+/// A name in lower case, without the dots and blanks at its end that some systems ignore.
 fn folded(text: &str) -> String {
     text.trim_end_matches(['.', ' ']).to_lowercase().replace('\u{df}', "ss")
 }
@@ -136,7 +137,7 @@ mod tests {
         ] {
             assert_eq!(paired(&[a], &[b]).len(), 1, "{a} {b}");
             assert_eq!(paired(&[b], &[a]).len(), 1, "{b} {a}");
-            assert!(may_meet([a, "other", b].map(name).iter()), "{a} {b}");
+            assert!(may_collide([a, "other", b].map(name).iter()), "{a} {b}");
         }
     }
 
@@ -150,7 +151,7 @@ mod tests {
             ("\u{6771}", "\u{4eac}"),
         ] {
             assert!(paired(&[a], &[b]).is_empty(), "{a} {b}");
-            assert!(!may_meet([a, "other", b].map(name).iter()), "{a} {b}");
+            assert!(!may_collide([a, "other", b].map(name).iter()), "{a} {b}");
         }
         assert!(paired(&[], &["a"]).is_empty());
     }

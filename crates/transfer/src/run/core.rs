@@ -34,7 +34,7 @@ pub(crate) struct Core {
     /// The sources by system calls, if they are local directories.
     pub(crate) here: Vec<Option<Arc<Sink>>>,
     pub(crate) owners_refused: AtomicBool,
-    /// A file was copied of which it is not known whether it has other names.
+    /// Hard links were to be preserved, and a file was copied without knowing its other names.
     pub(crate) links_unknown: AtomicBool,
     pub(crate) deferred: Mutex<DeferredDeletions>,
     target_run: OnceCell<MachineRun>,
@@ -55,7 +55,7 @@ struct Totals {
 }
 
 /// Whether the run cannot go on after this error.
-fn is_lost(errno: Errno) -> bool {
+pub(crate) fn is_lost(errno: Errno) -> bool {
     matches!(errno, Errno::EHOSTDOWN | Errno::ETIMEDOUT)
 }
 
@@ -293,9 +293,9 @@ impl Core {
         self.job.options.set_ids_of(attr.uid, attr.gid).filter(|_| has_some)
     }
 
-    /// Sets attributes by `set` of what has `attr` at the source. Where owners are refused, they are
-    /// left, from now on for all. Set-ID bits come last, and only where `get` then tells the owner
-    /// and group that they are meant for.
+    /// Sets attributes by `set` of what has `attr` at the source. Where owners are refused, they
+    /// are left, from now on for all. Set-ID bits come last, and only where `get` then tells the
+    /// owner and group that they are meant for.
     pub(crate) async fn set_attributes<S>(
         &self,
         attr: &Attr,

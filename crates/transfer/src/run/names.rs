@@ -44,7 +44,7 @@ impl Group {
     /// Whether a name is one of the others at the target already cannot be seen over SFTP: if it
     /// looks right it is left, unless the first name becomes another file.
     pub(crate) fn enter(&mut self, step: &mut Step) {
-        // What is skipped may be another file at the target.
+        // A skipped name may lead to another file at the target.
         let Some((device, inode)) =
             step.identity.filter(|_| !matches!(step.action, Action::Skip(_)))
         else {

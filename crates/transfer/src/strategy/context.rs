@@ -9,9 +9,9 @@ use base::RemotePath;
 use local::Local;
 use tokio::sync::watch;
 
-use super::place::{LocalPlace, RemotePlace};
+use super::operand::{LocalOperand, RemoteOperand};
 use super::results::Results;
-use super::{Connection, Connector, CopyError, Direction, Display, Engine, Halt, Plan};
+use super::{Connection, Connector, CopyError, CopyRequest, Direction, Display, Engine, Halt};
 use crate::digest::ShellDigester;
 use crate::engine;
 use crate::events::Progress;
@@ -30,7 +30,7 @@ const PARENTS: &str = "its last directory is made, the others have to be there";
 
 /// A copy, and the program around it.
 pub(super) struct Context {
-    pub(super) plan: Plan,
+    pub(super) request: CopyRequest,
     pub(super) connector: Arc<dyn Connector>,
     display: Arc<dyn Display>,
     /// Becomes true when the user asks for the end.
@@ -39,7 +39,7 @@ pub(super) struct Context {
     pub(super) sessions_started: AtomicUsize,
 }
 
-/// A place that SFTP is connected to.
+/// A remote operand that SFTP is connected to.
 pub(super) struct Connected {
     pub(super) connection: Connection,
     pub(super) shell: Option<Arc<dyn Shell>>,
@@ -60,12 +60,12 @@ pub(super) enum Remains {
 
 impl Context {
     pub(super) fn new(
-        plan: Plan,
+        request: CopyRequest,
         connector: Arc<dyn Connector>,
         display: Arc<dyn Display>,
         stop: watch::Receiver<bool>,
     ) -> Context {
-        Context { plan, connector, display, stop, sessions_started: AtomicUsize::new(0) }
+        Context { request, connector, display, stop, sessions_started: AtomicUsize::new(0) }
     }
 
     /// The value, unless the user asks for the end before it is there.
@@ -83,14 +83,14 @@ impl Context {
 
     /// Whether commands may run at the servers; if not, why.
     fn may_run_commands(&self) -> Result<(), String> {
-        if self.plan.engine == Engine::Sftp {
+        if self.request.engine == Engine::Sftp {
             return Err("--engine sftp".to_owned());
         }
         // SFTP takes `~user` for a home directory, and a shell that gets it in quotes does not.
-        if self.plan.remote.iter().any(|it| it.place.directory.starts_with(b"~")) {
+        if self.request.remote.iter().any(|it| it.operand.directory.starts_with(b"~")) {
             return Err("a path that begins with '~'".to_owned());
         }
-        if self.plan.logins.password_once {
+        if self.request.logins.password_once {
             return Err(
                 "a password is given once, and a stream needs a login of its own".to_owned()
             );
@@ -105,27 +105,31 @@ impl Context {
     }
 
     /// Whether a run that compares may have a stream by names; if not, why.
-    pub(super) fn may_stream_names(&self, place: &RemotePlace) -> Result<(), String> {
+    pub(super) fn may_stream_names(&self, operand: &RemoteOperand) -> Result<(), String> {
         self.may_run_commands()?;
-        self.has_one_host(place, "both sides are this machine")?;
+        self.has_one_host(operand, "both sides are this machine")?;
         self.suits_streams(false)
     }
 
     fn suits_streams(&self, is_tree: bool) -> Result<(), String> {
-        let is_push = self.plan.direction == Direction::Push;
-        match Streaming::unsuited(&self.plan.options, is_push, is_tree) {
+        let is_push = self.request.direction == Direction::Push;
+        match Streaming::unsuited(&self.request.options, is_push, is_tree) {
             Some(option) => Err(format!("it cannot do {option}")),
             None => Ok(()),
         }
     }
 
-    /// Whether one host serves the place, or the user insists on streams; if not, why. `is_local`
-    /// says that of a place on this machine.
-    pub(super) fn has_one_host(&self, place: &RemotePlace, is_local: &str) -> Result<(), String> {
-        match place.gateways.len() {
+    /// Whether one host serves the operand, or the user requires streams; if not, why. `is_local`
+    /// is the reason for an operand on this machine.
+    pub(super) fn has_one_host(
+        &self,
+        operand: &RemoteOperand,
+        is_local: &str,
+    ) -> Result<(), String> {
+        match operand.gateways.len() {
             0 => Err(is_local.to_owned()),
             1 => Ok(()),
-            _ if self.plan.engine == Engine::Tar => Ok(()),
+            _ if self.request.engine == Engine::Tar => Ok(()),
             _ => Err("several gateways bring more than one stream".to_owned()),
         }
     }
@@ -134,16 +138,16 @@ impl Context {
     fn may_list(&self) -> bool {
         // What is on other file systems would be listed for nothing, and where `find` leaves it out
         // it shows an empty directory.
-        !self.plan.options.one_file_system
-            && !self.plan.logins.own_server
-            && !self.plan.logins.own_view
-            && self.plan.remote.iter().all(|place| place.gateways.len() == 1)
+        !self.request.options.one_file_system
+            && !self.request.logins.own_server
+            && !self.request.logins.own_view
+            && self.request.remote.iter().all(|operand| operand.gateways.len() == 1)
     }
 
     /// An error, if the user wants streams only.
     pub(super) fn require_stream(&self, why: &str) -> Result<(), CopyError> {
         tracing::debug!("no stream: {why}");
-        match self.plan.engine {
+        match self.request.engine {
             Engine::Tar => Err(CopyError::NoStream(why.to_owned())),
             Engine::Auto | Engine::Sftp => Ok(()),
         }
@@ -152,23 +156,23 @@ impl Context {
     /// As [`Context::require_stream`], for a whole tree: a stream by names may copy it instead.
     pub(super) fn require_any_stream(
         &self,
-        place: &RemotePlace,
+        operand: &RemoteOperand,
         why: &str,
     ) -> Result<(), CopyError> {
-        match self.may_stream_names(place) {
+        match self.may_stream_names(operand) {
             Ok(()) => Ok(()),
             Err(_) => self.require_stream(why),
         }
     }
 
-    pub(super) fn shell(&self, place: usize) -> Result<Option<Arc<dyn Shell>>, CopyError> {
-        Ok(self.connector.shell(place, true)?)
+    pub(super) fn shell(&self, remote_index: usize) -> Result<Option<Arc<dyn Shell>>, CopyError> {
+        Ok(self.connector.shell(remote_index, true)?)
     }
 
     /// Starts to list a local tree, which is compared when the server is connected.
     pub(super) fn list_ahead(&self, directory: &Path, top: RemotePath) -> Option<Arc<Ahead>> {
         // What is on other file systems would be listed for nothing, and there may be much of it.
-        if self.plan.options.one_file_system {
+        if self.request.options.one_file_system {
             return None;
         }
         let local = Local::open(directory).ok()?;
@@ -177,15 +181,15 @@ impl Context {
 
     /// A source of a push.
     pub(super) fn local_source(&self, index: usize, to: RemotePath) -> Result<Source, CopyError> {
-        let place = &self.plan.local[index];
-        let failed = |error| CopyError::failed(format!("source '{}'", place.printable()), error);
-        let local = Local::open(&place.directory).map_err(failed)?;
-        let tree = Tree::local(Arc::new(local), &place.directory).at(place.relative());
+        let operand = &self.request.local[index];
+        let failed = |error| CopyError::failed(format!("source '{}'", operand.printable()), error);
+        let local = Local::open(&operand.directory).map_err(failed)?;
+        let tree = Tree::local(Arc::new(local), &operand.directory).at(operand.relative());
         Ok(Source { tree, to })
     }
 
     /// The directory of this machine that a pull writes into.
-    pub(super) fn local_root(&self, target: &LocalPlace) -> Result<Arc<Local>, CopyError> {
+    pub(super) fn local_root(&self, target: &LocalOperand) -> Result<Arc<Local>, CopyError> {
         let failed = |error| {
             let what = format!("target '{}'", target.printable());
             CopyError::failed(what, format!("{error}\n  {PARENTS}"))
@@ -196,14 +200,14 @@ impl Context {
     /// What the listings of that source leave out, where commands may run there.
     pub(super) fn unseen(
         &self,
-        place: usize,
+        remote_index: usize,
         connected: &Connected,
     ) -> Result<Option<Arc<dyn Unseen>>, CopyError> {
         if self.may_run_commands().is_err() {
             return Ok(None);
         }
-        let shell = self.connector.shell(place, false)?;
-        let (root, stay) = (connected.directory.clone(), self.plan.options.one_file_system);
+        let shell = self.connector.shell(remote_index, false)?;
+        let (root, stay) = (connected.directory.clone(), self.request.options.one_file_system);
         let unseen = |shell| Arc::new(ShellFind::new(shell, root, stay)) as Arc<dyn Unseen>;
         Ok(shell.map(unseen))
     }
@@ -213,8 +217,8 @@ impl Context {
         if self.may_list() { ReusableLogin::with_listing() } else { ReusableLogin::default() }
     }
 
-    /// A stream of a tree, with counters of its own, or of a run, which has the counters and uses no
-    /// login after it.
+    /// A stream of a tree, with counters of its own, or of a run, which has the counters and uses
+    /// no login after it.
     pub(super) fn streaming(
         &self,
         shell: Arc<dyn Shell>,
@@ -226,9 +230,9 @@ impl Context {
         }
         Streaming {
             shell,
-            options: self.plan.options.clone(),
-            compress: self.plan.compress,
-            only_if_fast: self.plan.engine == Engine::Auto,
+            options: self.request.options.clone(),
+            compress: self.request.compress,
+            only_if_fast: self.request.engine == Engine::Auto,
             progress,
             events: self.display.clone(),
             reusable_login: reusable_login.cloned(),
@@ -236,10 +240,10 @@ impl Context {
         }
     }
 
-    /// Notes what a stream from or to this place has done.
+    /// Notes the result of a stream from or to a remote operand.
     pub(super) fn note_stream(
         &self,
-        place: usize,
+        remote_index: usize,
         streamed: Streamed,
         results: &mut Results,
     ) -> Result<Remains, CopyError> {
@@ -255,14 +259,16 @@ impl Context {
                 left.map_or(Remains::Rest, Remains::Stage)
             }
             Streamed::Declined(Declined::Staged(stage)) => Remains::Stage(*stage),
-            Streamed::Declined(Declined::NoLogin(why)) => return Err(self.no_login(place, why)),
+            Streamed::Declined(Declined::NoLogin(why)) => {
+                return Err(self.no_login(remote_index, why));
+            }
             Streamed::Declined(declined) => {
                 let why = words(&declined);
                 if let Declined::Slower(round_trip) = declined {
                     self.start_sessions_for(round_trip);
                 }
                 // Where something is at the target, a run compares, and has a stream by names.
-                if self.plan.direction == Direction::Pull || declined != Declined::Occupied {
+                if self.request.direction == Direction::Pull || declined != Declined::Occupied {
                     self.require_stream(&why)?;
                 }
                 results.note(format!("no stream by tar: {why}"));
@@ -271,94 +277,94 @@ impl Context {
         })
     }
 
-    /// Connects to a place, by the login that is left of a stream if there is one.
+    /// Connects to a remote operand, by the login that is left of a stream if there is one.
     pub(super) async fn connect(
         &self,
-        place: usize,
+        remote_index: usize,
         login: Option<SftpLogin>,
     ) -> Result<Connected, Halt> {
-        Ok(self.unless_stopped(self.connect_patiently(place, login)).await??)
+        Ok(self.unless_stopped(self.connect_patiently(remote_index, login)).await??)
     }
 
-    /// As [`Context::connect`], for a place without a login yet: the login lists the tree at `top`
-    /// before it serves SFTP, if it can. Where it cannot, the next login is SFTP's own.
+    /// As [`Context::connect`], for an operand without a login yet: the login lists the tree at
+    /// `top` before it serves SFTP, if it can. Where it cannot, the next login is SFTP's own.
     pub(super) async fn connect_listing(
         &self,
-        place: usize,
+        remote_index: usize,
         top: &RemotePath,
     ) -> Result<Connected, Halt> {
-        let login = self.unless_stopped(self.log_in_listing(place, top)).await??;
-        self.connect(place, login).await
+        let login = self.unless_stopped(self.log_in_listing(remote_index, top)).await??;
+        self.connect(remote_index, login).await
     }
 
     async fn log_in_listing(
         &self,
-        place: usize,
+        remote_index: usize,
         top: &RemotePath,
     ) -> Result<Option<SftpLogin>, CopyError> {
         if !self.may_list() || self.may_run_commands().is_err() {
             return Ok(None);
         }
-        let Some(shell) = self.shell(place)? else { return Ok(None) };
-        let directory = &self.plan.remote[place].place.directory;
-        let login = listing::log_in(&shell, directory, top, &self.plan.options).await;
-        login.map_err(|why| self.no_login(place, why))
+        let Some(shell) = self.shell(remote_index)? else { return Ok(None) };
+        let directory = &self.request.remote[remote_index].operand.directory;
+        let login = listing::log_in(&shell, directory, top, &self.request.options).await;
+        login.map_err(|why| self.no_login(remote_index, why))
     }
 
     async fn connect_patiently(
         &self,
-        place: usize,
+        remote_index: usize,
         login: Option<SftpLogin>,
     ) -> Result<Connected, CopyError> {
         // Users who name the server want that one.
-        let login = login.filter(|_| !self.plan.logins.own_server);
+        let login = login.filter(|_| !self.request.logins.own_server);
         let is_left = login.is_some();
         let (login, mut listing) = match login {
             Some(SftpLogin { running, listing }) => (Some(running), listing),
             None => (None, None),
         };
         // The gateways of a pool may ask on the terminal one after another.
-        let logins = self.plan.remote[place].gateways.len().max(1) as u32;
+        let logins = self.request.remote[remote_index].gateways.len().max(1) as u32;
         let limit = match is_left {
             true => ANSWER_LIMIT + LOGIN_LIMIT * (logins - 1),
             false => LOGIN_LIMIT * logins,
         };
-        let connection = match self.connect_within(limit, place, login).await {
-            // The login may have been lost meanwhile. If the server refuses the place, another
+        let connection = match self.connect_within(limit, remote_index, login).await {
+            // The login may have been lost meanwhile. If the server refuses the path, another
             // login would get the same answer.
-            Err(error) if is_left && !is_of_place(&error) => {
+            Err(error) if is_left && !is_of_operand(&error) => {
                 tracing::debug!("the login of the stream serves no SFTP: {error}");
                 // It may have been that of another machine.
                 listing = None;
-                self.connect_within(LOGIN_LIMIT * logins, place, None).await?
+                self.connect_within(LOGIN_LIMIT * logins, remote_index, None).await?
             }
             connected => connected?,
         };
-        let directory = self.plan.remote[place].place.directory.clone();
-        Ok(Connected { connection, shell: self.shell(place)?, directory, listing })
+        let directory = self.request.remote[remote_index].operand.directory.clone();
+        Ok(Connected { connection, shell: self.shell(remote_index)?, directory, listing })
     }
 
     async fn connect_within(
         &self,
         limit: Duration,
-        place: usize,
+        remote_index: usize,
         login: Option<crate::shell::Running>,
     ) -> Result<Connection, CopyError> {
-        match tokio::time::timeout(limit, self.connector.connect(place, login)).await {
+        match tokio::time::timeout(limit, self.connector.connect(remote_index, login)).await {
             Ok(connected) => Ok(connected?),
             Err(_) => {
-                let hosts = self.plan.remote[place].hosts();
+                let hosts = self.request.remote[remote_index].hosts();
                 Err(CopyError::Silent { hosts, seconds: limit.as_secs() })
             }
         }
     }
 
-    pub(super) fn no_login(&self, place: usize, why: String) -> CopyError {
-        CopyError::NoLogin { hosts: self.plan.remote[place].hosts(), why }
+    pub(super) fn no_login(&self, remote_index: usize, why: String) -> CopyError {
+        CopyError::NoLogin { hosts: self.request.remote[remote_index].hosts(), why }
     }
 
-    /// Executes a job over the remotes, with streams for the files that `by_name` takes. Returns the
-    /// outcome of this run alone.
+    /// Executes a job over the remotes, with streams for the files that `by_name` takes. Returns
+    /// the outcome of this run alone.
     pub(super) async fn run(
         &self,
         job: Job,
@@ -368,7 +374,7 @@ impl Context {
         let is_local = job.target.local.is_some()
             && job.sources.iter().all(|source| source.tree.local.is_some());
         engine::check(&job, &by_name).map_err(|error| self.wrong_job(error))?;
-        if self.plan.engine == Engine::Tar
+        if self.request.engine == Engine::Tar
             && let Ok(called) = self.unless_stopped(by_name.call()).await
         {
             called.or_else(|declined| self.require_stream(&words(&declined)))?;
@@ -404,9 +410,9 @@ impl Context {
     }
 
     fn wrong_job(&self, error: JobError) -> CopyError {
-        let path = match self.plan.direction {
-            Direction::Pull => self.plan.local[0].printable(),
-            Direction::Push => super::place::printable(Path::new(&self.plan.remote[0].title)),
+        let path = match self.request.direction {
+            Direction::Pull => self.request.local[0].printable(),
+            Direction::Push => super::operand::printable(Path::new(&self.request.remote[0].title)),
         };
         match error {
             JobError::Target(_) | JobError::TargetNoDirectory => {
@@ -428,8 +434,8 @@ impl Connected {
     }
 }
 
-fn is_of_place(error: &CopyError) -> bool {
-    matches!(error, CopyError::Connect(error) if error.is_of_place)
+fn is_of_operand(error: &CopyError) -> bool {
+    matches!(error, CopyError::Connect(error) if error.is_of_operand)
 }
 
 /// The length of a regular file, and 0 of anything else.

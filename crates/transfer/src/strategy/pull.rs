@@ -10,7 +10,7 @@ use base::{FileKind, Name, RemotePath};
 
 use super::Halt;
 use super::context::{Connected, Context, Remains};
-use super::place::{LocalPlace, RemotePlace};
+use super::operand::{LocalOperand, RemoteOperand};
 use super::results::Results;
 use crate::job::{Job, Source, Tree, below};
 use crate::tar::by_name::{ByName, StreamsByName};
@@ -30,7 +30,7 @@ enum Login {
 pub(super) struct Pulling<'a> {
     context: &'a Context,
     results: &'a mut Results,
-    target: LocalPlace,
+    target: LocalOperand,
     /// What each source becomes, relative to the target.
     to: Vec<RemotePath>,
     /// A stream to the new name was tried, and none is tried again.
@@ -39,9 +39,9 @@ pub(super) struct Pulling<'a> {
 
 impl<'a> Pulling<'a> {
     pub(super) fn new(context: &'a Context, results: &'a mut Results) -> Pulling<'a> {
-        let plan = &context.plan;
-        let to = plan.remote.iter().map(RemotePlace::path).collect();
-        Pulling { context, results, target: plan.local[0].clone(), to, is_tried: false }
+        let request = &context.request;
+        let to = request.remote.iter().map(RemoteOperand::path).collect();
+        Pulling { context, results, target: request.local[0].clone(), to, is_tried: false }
     }
 
     pub(super) async fn run(mut self) -> Result<(), Halt> {
@@ -75,7 +75,7 @@ impl<'a> Pulling<'a> {
         }
         let (mut sources, mut streams, mut connections) = (Vec::new(), Vec::new(), Vec::new());
         for (index, login) in rest {
-            let path = context.plan.remote[index].path();
+            let path = context.request.remote[index].path();
             let mut connected = match login {
                 Login::Connected(connected) => connected,
                 Login::OfStream(login) => context.connect(index, login).await?,
@@ -91,23 +91,23 @@ impl<'a> Pulling<'a> {
         }
         let mut target = Tree::local(root, &self.target.directory).at(self.target.relative());
         target.ahead = ahead;
-        let job = Job { sources, target, options: context.plan.options.clone() };
+        let job = Job { sources, target, options: context.request.options.clone() };
         context.run(job, StreamsByName::pull(streams), self.results).await?;
         Ok(())
     }
 
     /// The name that may be that of the only source, if this is a file.
     fn new_name(&self) -> Option<Name> {
-        let plan = &self.context.plan;
-        let [only] = &plan.remote[..] else { return None };
-        let may_be = only.place.name.is_some() && !plan.target_is_directory;
+        let request = &self.context.request;
+        let [only] = &request.remote[..] else { return None };
+        let may_be = only.operand.name.is_some() && !request.target_is_directory;
         self.target.name.clone().filter(|_| may_be)
     }
 
     /// Streams the only source. The stream's login reports whether the name is the source's own, or
     /// that of the directory above it.
     async fn stream_to(&mut self, name: &Name) -> Result<(Remains, Option<SftpLogin>), Halt> {
-        let above = LocalPlace { directory: self.target.directory.clone(), name: None };
+        let above = LocalOperand { directory: self.target.directory.clone(), name: None };
         let own = RemotePath::from_names([name]);
         if self.may_stream(0, &above, &own).is_err() {
             return Ok((Remains::Rest, None));
@@ -125,7 +125,7 @@ impl<'a> Pulling<'a> {
         login: Option<SftpLogin>,
     ) -> Result<Option<Connected>, Halt> {
         let connected = self.context.connect(0, login).await?;
-        let source = self.context.plan.remote[0].path();
+        let source = self.context.request.remote[0].path();
         let since = Instant::now();
         let attr = connected.connection.remote.lstat(&source).await;
         let round_trip = since.elapsed();
@@ -139,7 +139,7 @@ impl<'a> Pulling<'a> {
         }
         if attr.is_ok_and(|attr| attr.kind != FileKind::Directory) {
             // Patterns match the names of the sources.
-            if self.context.plan.options.filter.excludes(&source, false) {
+            if self.context.request.options.filter.excludes(&source, false) {
                 return Ok(None);
             }
             self.to[0] = RemotePath::from_names([name]);
@@ -155,7 +155,7 @@ impl<'a> Pulling<'a> {
         }
         let (target, to) = (self.target.clone(), self.to[index].clone());
         if let Err(why) = self.may_stream(index, &target, &to) {
-            self.context.require_any_stream(&self.context.plan.remote[index], &why)?;
+            self.context.require_any_stream(&self.context.request.remote[index], &why)?;
             return Ok(Some(Login::Listing));
         }
         let pull = Pull { to, ..self.pull(index, &target, target.relative()) };
@@ -166,38 +166,44 @@ impl<'a> Pulling<'a> {
     }
 
     /// The pull of a source under its own name into the path `target`.
-    fn pull(&self, index: usize, root: &LocalPlace, target: RemotePath) -> Pull {
-        let place = &self.context.plan.remote[index];
+    fn pull(&self, index: usize, root: &LocalOperand, target: RemotePath) -> Pull {
+        let operand = &self.context.request.remote[index];
         Pull {
-            directory: place.place.directory.clone(),
-            name: place.place.name.clone(),
+            directory: operand.operand.directory.clone(),
+            name: operand.operand.name.clone(),
             root: root.directory.clone(),
             target,
-            to: place.path(),
+            to: operand.path(),
             unless_directory: None,
         }
     }
 
     /// The stream by names of a source, if it may have one.
     fn stream_by_names(&self, index: usize, connected: &Connected) -> Option<ByName> {
-        let place = &self.context.plan.remote[index];
-        if let Err(why) = self.context.may_stream_names(place) {
+        let operand = &self.context.request.remote[index];
+        if let Err(why) = self.context.may_stream_names(operand) {
             tracing::debug!("no stream by names: {why}");
             return None;
         }
         Some(ByName {
             streaming: self.context.streaming(connected.shell.clone()?, None),
             directory: connected.directory.clone(),
-            name: place.place.name.clone(),
+            name: operand.operand.name.clone(),
         })
     }
 
-    /// Whether a stream may copy that source: its place is empty. If not, why.
-    fn may_stream(&self, index: usize, target: &LocalPlace, to: &RemotePath) -> Result<(), String> {
+    /// Whether a stream may copy that source: its name at the target does not exist, or is an empty
+    /// directory. If not, why.
+    fn may_stream(
+        &self,
+        index: usize,
+        target: &LocalOperand,
+        to: &RemotePath,
+    ) -> Result<(), String> {
         self.context.may_stream()?;
-        let place = &self.context.plan.remote[index];
-        self.context.has_one_host(place, "the source is on this machine")?;
-        if self.context.plan.has_patterns {
+        let operand = &self.context.request.remote[index];
+        self.context.has_one_host(operand, "the source is on this machine")?;
+        if self.context.request.has_patterns {
             return Err("patterns have to be compared with the names first".to_owned());
         }
         match is_free(&target.path().join(OsStr::from_bytes(to.as_bytes()))) {
@@ -225,11 +231,11 @@ impl<'a> Pulling<'a> {
 }
 
 /// Whether there is nothing, or a directory without entries.
-fn is_free(place: &Path) -> bool {
-    match place.symlink_metadata() {
+fn is_free(path: &Path) -> bool {
+    match path.symlink_metadata() {
         Err(error) => error.kind() == std::io::ErrorKind::NotFound,
         Ok(metadata) if metadata.is_dir() => {
-            std::fs::read_dir(place).is_ok_and(|mut entries| entries.next().is_none())
+            std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
         }
         Ok(_) => false,
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use base::{Errno, FileKind, Name, RemotePath};
 
 use super::context::{Connected, Context, Remains, length};
-use super::place::{LocalPlace, printable};
+use super::operand::{LocalOperand, printable};
 use super::results::Results;
 use super::stage::Completion;
 use super::{CopyError, Halt};
@@ -19,13 +19,13 @@ use crate::tar::{Declined, Push, ReusableLogin, Streamed, Streaming};
 pub(super) struct Pushing<'a> {
     context: &'a Context,
     results: &'a mut Results,
-    /// The target, relative to the directory of its place.
+    /// The target, relative to the directory of its operand.
     target: RemotePath,
     /// What each source becomes, relative to the target.
     to: Vec<RemotePath>,
     /// What is listed of the only source.
     ahead: Option<Arc<Ahead>>,
-    /// Some source was streamed to its place, or its stream declined.
+    /// Some source was streamed to its name, or its stream declined.
     is_tried: bool,
     connected: Option<Connected>,
     /// How long the connected server took to answer.
@@ -36,16 +36,16 @@ pub(super) struct Pushing<'a> {
 
 impl<'a> Pushing<'a> {
     pub(super) fn new(context: &'a Context, results: &'a mut Results) -> Pushing<'a> {
-        let plan = &context.plan;
-        let ahead = match &plan.local[..] {
+        let request = &context.request;
+        let ahead = match &request.local[..] {
             [only] => context.list_ahead(&only.directory, only.relative()),
             _ => None,
         };
         Pushing {
             context,
             results,
-            target: plan.remote[0].path(),
-            to: plan.local.iter().map(LocalPlace::relative).collect(),
+            target: request.remote[0].path(),
+            to: request.local.iter().map(LocalOperand::relative).collect(),
             ahead,
             is_tried: false,
             connected: None,
@@ -60,7 +60,7 @@ impl<'a> Pushing<'a> {
         let mut resolved = None;
         if let Some(name) = self.new_name() {
             // Patterns match the names of the sources.
-            if context.plan.options.filter.excludes(&self.to[0], false) {
+            if context.request.options.filter.excludes(&self.to[0], false) {
                 return Ok(());
             }
             let (remains, login) = self.stream_to(&name).await?;
@@ -108,28 +108,28 @@ impl<'a> Pushing<'a> {
             // What streams have copied meanwhile has other names.
             Arc::new(listing.ahead(&target.path_of(&self.to[index])))
         });
-        let job = Job { sources, target, options: context.plan.options.clone() };
+        let job = Job { sources, target, options: context.request.options.clone() };
         context.run(job, by_name, self.results).await?;
         Ok(())
     }
 
     /// The new name that the only source, a file, gets if there is no directory of that name.
     fn new_name(&self) -> Option<Name> {
-        let plan = &self.context.plan;
-        let [only] = &plan.local[..] else { return None };
+        let request = &self.context.request;
+        let [only] = &request.local[..] else { return None };
         let may_be = only.name.is_some()
-            && !plan.target_is_directory
+            && !request.target_is_directory
             && only.path().symlink_metadata().is_ok_and(|it| !it.is_dir());
-        plan.remote[0].place.name.clone().filter(|_| may_be)
+        request.remote[0].operand.name.clone().filter(|_| may_be)
     }
 
-    /// Streams the only source to the new name. If the name is free, this login is the only one. Returns
-    /// what remains, if that is decided, and the login that is left.
+    /// Streams the only source to the new name. If the name is free, this login is the only one.
+    /// Returns what remains, if that is decided, and the login that is left.
     async fn stream_to(
         &mut self,
         name: &Name,
     ) -> Result<(Option<Remains>, Option<SftpLogin>), Halt> {
-        let only = &self.context.plan.local[0];
+        let only = &self.context.request.local[0];
         let to = RemotePath::from_names([name]);
         let Ok((directory, stream_name)) = self.stream_place(only, &RemotePath::root(), &to) else {
             return Ok((None, None));
@@ -152,8 +152,8 @@ impl<'a> Pushing<'a> {
         Ok((remains, reusable_login.take()))
     }
 
-    /// Connects, and checks whether the target is a directory. Returns what remains of the only source,
-    /// if that is decided.
+    /// Connects, and checks whether the target is a directory. Returns what remains of the only
+    /// source, if that is decided.
     async fn resolve(
         &mut self,
         name: &Name,
@@ -169,7 +169,7 @@ impl<'a> Pushing<'a> {
         self.round_trip = since.elapsed();
         let is_directory = at_target.is_ok_and(|attr| attr.kind == FileKind::Directory);
         let remains = match remains {
-            // The directory was made meanwhile: the file is copied into it, and not in its place.
+            // The directory was made meanwhile: the file is copied into it.
             Some(Remains::Stage(stage)) if is_directory => {
                 if stage.is_own {
                     let stage = RemotePath::from_names([&stage.stage]);
@@ -190,11 +190,11 @@ impl<'a> Pushing<'a> {
 
     /// Streams a source, if that is possible and faster than a session.
     async fn stream(&mut self, index: usize) -> Result<Remains, Halt> {
-        let place = &self.context.plan.local[index];
-        let (directory, name) = match self.stream_place(place, &self.target, &self.to[index]) {
+        let operand = &self.context.request.local[index];
+        let (directory, name) = match self.stream_place(operand, &self.target, &self.to[index]) {
             Ok(place) => place,
             Err(why) => {
-                self.context.require_any_stream(&self.context.plan.remote[0], &why)?;
+                self.context.require_any_stream(&self.context.request.remote[0], &why)?;
                 return Ok(Remains::Rest);
             }
         };
@@ -205,7 +205,7 @@ impl<'a> Pushing<'a> {
                 return Ok(self.note_stream(Some(occupied))?);
             }
         }
-        let path = place.path();
+        let path = operand.path();
         let is_file = path.symlink_metadata().is_ok_and(|it| it.is_file());
         if self.connected.is_some()
             && is_file
@@ -253,7 +253,7 @@ impl<'a> Pushing<'a> {
 
     /// The streams of a run that compares this many sources with the target.
     fn streams_by_names(&self, connected: &Connected, sources: usize) -> StreamsByName {
-        let may = self.context.may_stream_names(&self.context.plan.remote[0]);
+        let may = self.context.may_stream_names(&self.context.request.remote[0]);
         let (Ok(()), Some(shell)) = (&may, &connected.shell) else {
             tracing::debug!("no stream by names: {may:?}");
             return StreamsByName::default();
@@ -263,24 +263,25 @@ impl<'a> Pushing<'a> {
         StreamsByName::push(sources, &ByName { streaming, directory, name: None })
     }
 
-    /// The directory, and the name in it, to which a stream may copy a source; if there is none, why.
+    /// The directory, and the name in it, to which a stream may copy a source; if there is none,
+    /// why.
     fn stream_place(
         &self,
-        source: &LocalPlace,
+        source: &LocalOperand,
         target: &RemotePath,
         to: &RemotePath,
     ) -> Result<(Vec<u8>, Name), String> {
         self.context.may_stream()?;
         source.path().symlink_metadata().map_err(|error| error.to_string())?;
-        let place = &self.context.plan.remote[0];
-        self.context.has_one_host(place, "the target is on this machine")?;
+        let operand = &self.context.request.remote[0];
+        self.context.has_one_host(operand, "the target is on this machine")?;
         if to.is_root() && self.to.len() > 1 {
             return Err("several sources become one directory".to_owned());
         }
         let full = below(target, to);
         let name = full.file_name().ok_or("the target is there")?;
         let parent = full.parent().unwrap_or_default();
-        Ok((path_in(&place.place.directory, &parent), name))
+        Ok((path_in(&operand.operand.directory, &parent), name))
     }
 
     /// Streams to the server; `None` where the name has no room for that of its stage.

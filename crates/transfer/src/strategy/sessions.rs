@@ -58,12 +58,12 @@ impl Context {
 
     /// Starts further sessions up to this number, including those that were started before.
     fn start_sessions(&self, number: usize) {
-        if self.plan.remote.len() != 1 {
+        if self.request.remote.len() != 1 {
             return;
         }
-        let number = number.min(self.plan.logins.max_sessions.min(LOGINS).saturating_sub(1));
+        let number = number.min(self.request.logins.max_sessions.min(LOGINS).saturating_sub(1));
         let before = self.sessions_started.fetch_max(number, Ordering::Relaxed);
-        if number > before && !self.plan.logins.password_once {
+        if number > before && !self.request.logins.password_once {
             self.connector.start_sessions(before..number);
         }
     }
@@ -89,8 +89,8 @@ impl Context {
 
     /// Whether the copy is the push of one large file that several sessions may carry.
     fn has_large_file(&self) -> bool {
-        let [only] = &self.plan.local[..] else { return false };
-        self.plan.direction == Direction::Push
+        let [only] = &self.request.local[..] else { return false };
+        self.request.direction == Direction::Push
             && self.may_use_sessions()
             && length(&only.path()) >= LARGE_BYTES
     }
@@ -108,8 +108,8 @@ impl Context {
 
     /// Whether nothing is asked for that only streams can do.
     fn may_use_sessions(&self) -> bool {
-        let is_compressed = matches!(self.plan.compress, Compress::Always(_));
-        self.plan.engine != Engine::Tar && !self.plan.options.xattrs.any() && !is_compressed
+        let is_compressed = matches!(self.request.compress, Compress::Always(_));
+        self.request.engine != Engine::Tar && !self.request.options.xattrs.any() && !is_compressed
     }
 }
 

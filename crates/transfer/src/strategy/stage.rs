@@ -1,8 +1,8 @@
 //! Completes a pushed tree that has not got its name: copies what its stream has not copied, and
 //! renames it.
 //!
-//! The stage may be that of a copy that is still at work. It is renamed first, so that it belongs to
-//! this copy: the other one finds that it is gone, and copies again what it lacks.
+//! The stage may be that of a copy that is still at work. It is renamed first, so that it belongs
+//! to this copy: the other one finds that it is gone, and copies again what it lacks.
 //!
 //! 1. The stage is renamed to one of this copy; one of other options is removed.
 //! 2. A run copies what is missing, and deletes what is not of the source.
@@ -51,7 +51,7 @@ impl<'a> Completion<'a> {
         source: (usize, &'a RemotePath),
         stage: Stage,
     ) -> Result<Completion<'a>, CopyError> {
-        let own = tar::stage(&stage.name, &context.plan.options);
+        let own = tar::stage(&stage.name, &context.request.options);
         let own = own.map_err(|errno| CopyError::failed(stage.name.to_string(), errno))?;
         let (parent, target, to) = match source.1.is_root() {
             false => (target.clone(), target.clone(), RemotePath::from_names([&own])),
@@ -64,8 +64,9 @@ impl<'a> Completion<'a> {
         Ok(Completion { context, connected, stage, source, found, own, whole, target, to })
     }
 
-    /// True if another copy was faster, or the stage is of no use: what has the name, if anything, is to
-    /// be compared with the source. Otherwise the tree has its name, or the results say what is wrong.
+    /// True if another copy was faster, or the stage is of no use: what has the name, if anything,
+    /// is to be compared with the source. Otherwise the tree has its name, or the results say what
+    /// is wrong.
     pub(super) async fn run(
         self,
         by_name: StreamsByName,
@@ -81,7 +82,7 @@ impl<'a> Completion<'a> {
                 return Err(CopyError::failed(format!("'{}'", self.found), why));
             }
         }
-        let options = &self.context.plan.options;
+        let options = &self.context.request.options;
         if !tar::suits(&self.stage.stage, &self.stage.name, options) {
             self.remove().await;
             return Ok(true);
@@ -105,7 +106,7 @@ impl<'a> Completion<'a> {
         by_name: StreamsByName,
         results: &mut Results,
     ) -> Result<bool, CopyError> {
-        let options = &self.context.plan.options;
+        let options = &self.context.request.options;
         let job = Job {
             sources: vec![self.context.local_source(self.source.0, self.to.clone())?],
             target: self.connected.tree(self.target.clone()),
@@ -160,8 +161,8 @@ impl<'a> Completion<'a> {
     /// Removes an entry that failed: it may be a file as the stream has left it, and that is not
     /// whole. False if such files remain.
     async fn remove_failed(&self, path: &RemotePath, problem: &Problem) -> bool {
-        // Another file may have the name, which is whole.
-        if matches!(problem, Problem::Met { .. }) {
+        // The name may lead to the other file, which is complete.
+        if matches!(problem, Problem::NameCollision { .. }) {
             return true;
         }
         let remote = &self.connected.connection.remote;

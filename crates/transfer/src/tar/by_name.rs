@@ -1,19 +1,19 @@
-//! Streams of single files that a run needs. For a pull their names are sent to the server's tar as the
-//! run finds them, and the members that arrive are put in their places. For a push the files are sent to
-//! the server's tar, each under its temporary name, and are renamed over SFTP when all of them have
-//! arrived.
+//! Streams of single files that a run needs. For a pull their names are sent to the server's tar as
+//! the run finds them, and the members that arrive are put in their places. For a push the files
+//! are sent to the server's tar, each under its temporary name, and are renamed over SFTP when all
+//! of them have arrived.
 //!
-//! So many small files are copied at the speed of a stream also where the target is not empty, where
-//! there are patterns, and after an interruption. Meanwhile the run copies large files in pieces over
-//! its sessions. A stream costs a login: it starts when there are many files, and until it has logged
-//! in, the files are copied as all others are.
+//! So many small files are copied at the speed of a stream also where the target is not empty,
+//! where there are patterns, and after an interruption. Meanwhile the run copies large files in
+//! pieces over its sessions. A stream costs a login: it starts when there are many files, and until
+//! it has logged in, the files are copied as all others are.
 //!
 //! Invariants:
 //! 1. The step decides where a file goes, never the archive. A member without a step is skipped.
 //! 2. A step that is taken ends here, or is returned to the run, which then reports its problems.
 //! 3. A file that is not as requested, and all files that tar's exit status may concern (one that
-//!    changed while it was read, or could not be read to its end), are checked again. The run copies
-//!    those that differ.
+//!    changed while it was read, or could not be read to its end), are checked again. The run
+//!    copies those that differ.
 //! 4. The size of one stream is bounded, and so is the memory for it.
 
 mod pull;
@@ -32,10 +32,10 @@ use crate::plan;
 use crate::run::{self, Core};
 use crate::step::Step;
 use crate::task::{at_most, blocking};
-use pull::Brought;
+use pull::CopiedEntry;
 use worker::Worker;
 
-/// Files that are checked again at once.
+/// Files that are checked at once.
 const CHECKS: usize = 64;
 
 /// A place of which single files may be copied in a stream.
@@ -43,8 +43,8 @@ const CHECKS: usize = 64;
 pub struct ByName {
     /// With [`Streaming::only_if_fast`] only small files, and only if there are many.
     pub streaming: Streaming,
-    /// The directory at the server that is the root of the remote: absolute, or relative to the login's
-    /// home.
+    /// The directory at the server that is the root of the remote: absolute, or relative to the
+    /// login's home.
     pub directory: Vec<u8>,
     /// Of a source: the entry of the directory that is copied; `None` for its contents.
     pub name: Option<Name>,
@@ -87,8 +87,8 @@ impl Pending {
 struct StreamEnd {
     /// Entries that were copied.
     entries: u64,
-    /// Entries that may have to be copied again.
-    brought: Vec<Brought>,
+    /// Entries that the run may have to copy.
+    copied: Vec<CopiedEntry>,
     /// Steps that were not executed, or failed.
     left: Vec<Step>,
     /// Why copied files may differ from their sources.
@@ -97,8 +97,8 @@ struct StreamEnd {
 }
 
 impl StreamsByName {
-    /// The streams of a pull, one for each source of a job, in their order; `None` for a source without
-    /// one.
+    /// The streams of a pull, one for each source of a job, in their order; `None` for a source
+    /// without one.
     pub fn pull(sources: Vec<Option<ByName>>) -> StreamsByName {
         let worker = |place: ByName| Worker::new(place, None);
         let workers = sources.into_iter().map(|place| place.map(worker)).collect();
@@ -198,13 +198,14 @@ impl StreamsByName {
         }
         let is_whole = end.why.is_none();
         let mut left = end.left;
-        left.extend(check(core, source, end.brought, is_whole).await);
+        left.extend(check(core, source, end.copied, is_whole).await);
         left
     }
 }
 
-/// Creates the step's directory, and removes temporary files that earlier runs have left of the step.
-/// At a server these are removed when the file has its name, since now each would cost a round trip.
+/// Creates the step's directory, and removes temporary files that earlier runs have left of the
+/// step. At a server these are removed when the file has its name, since now each would cost a
+/// round trip.
 async fn prepare(core: &Core, step: &Step, remote_side: Side) -> Result<(), Problem> {
     run::ready(step).await?;
     if remote_side == Side::Source {
@@ -213,23 +214,23 @@ async fn prepare(core: &Core, step: &Step, remote_side: Side) -> Result<(), Prob
     Ok(())
 }
 
-/// Returns the steps of the files that differ from their sources; they no longer count as copied. The
-/// others that were in doubt get their times. After a stream that is not whole, the content of a file in
-/// doubt is compared by digest. Nothing is checked after the run is stopped.
+/// Returns the steps of the files that differ from their sources, and removes these files from the
+/// counts. The other unconfirmed files get their mtimes. After an incomplete stream, the content of
+/// unconfirmed files is compared by digest. Nothing is checked after the run is stopped.
 async fn check(
     core: &Arc<Core>,
     source: usize,
-    brought: Vec<Brought>,
+    copied: Vec<CopiedEntry>,
     is_whole: bool,
 ) -> Vec<Step> {
     let (mut right, doubtful): (Vec<_>, Vec<_>) =
-        brought.into_iter().partition(|one| is_whole && one.is_as_asked());
+        copied.into_iter().partition(|one| is_whole && one.is_as_asked());
     let checks = doubtful.into_iter().map(|one| {
         let core = core.clone();
         async move {
             let now = core.job.sources[source].tree.remote.lstat(&one.from).await;
             let mut is_right = now.is_ok_and(|now| one.is_still(&now));
-            if is_right && one.in_doubt && !is_whole {
+            if is_right && one.unconfirmed && !is_whole {
                 let to = core.job.target.path_of(&one.name);
                 let same = plan::same_content(&core, source, &one.from, &to, true).await;
                 is_right = same.unwrap_or(false);
@@ -246,18 +247,18 @@ async fn check(
     for (one, is_right) in checked {
         if is_right { right.push(one) } else { wrong.push(one) }
     }
-    right.retain(|one| one.in_doubt);
+    right.retain(|one| one.unconfirmed);
     let here = core.clone();
     wrong.extend(
         blocking(move || {
             let Some(sink) = &here.sink else { return right };
-            right.into_iter().filter(|one| one.date(&here, sink).is_err()).collect()
+            right.into_iter().filter(|one| one.set_mtime(&here, sink).is_err()).collect()
         })
         .await,
     );
-    let again = |one: Brought| {
+    let retry = |one: CopiedEntry| {
         core.take_back(&one.action, one.bytes);
-        one.again(source)
+        one.into_step(source)
     };
-    wrong.into_iter().map(again).collect()
+    wrong.into_iter().map(retry).collect()
 }

@@ -9,8 +9,8 @@ use crate::outcome::{Counts, Doing, PROBLEMS_KEPT, Problem};
 use crate::sink::{Finished, Sink};
 use crate::step::Action;
 
-/// Files that get their time when tar has succeeded; further ones are missed. Some 25 MB.
-const IN_DOUBT_LIMIT: usize = 1 << 18;
+/// Bound on the unconfirmed files, some 25 MB. Further ones are counted as missed.
+const UNCONFIRMED_LIMIT: usize = 1 << 18;
 
 /// The counts of a stream, and their observers.
 pub(super) struct Counters {
@@ -19,21 +19,22 @@ pub(super) struct Counters {
     pub missed: u64,
     /// Owners could not be set.
     pub owners_refused: bool,
-    /// What a run would not find, up to a number, and all of it.
+    /// The first problems that a run would not find.
     pub problems: Vec<Problem>,
+    /// The number of all such problems.
     pub problems_total: u64,
     /// The file that is being sent, with its attributes at the source.
     pub sending: Option<(RemotePath, Attr)>,
-    /// Files whose content is in doubt until tar has succeeded: paths below the sink's root, and the
-    /// times that they get then.
-    in_doubt: Vec<(RemotePath, Timestamp)>,
+    /// Files whose content is unconfirmed until tar has succeeded: paths below the sink's root, and
+    /// the mtimes that they get then.
+    unconfirmed: Vec<(RemotePath, Timestamp)>,
     progress: Arc<Progress>,
     events: Arc<dyn Events>,
 }
 
 impl Counters {
     pub(super) fn new(progress: Arc<Progress>, events: Arc<dyn Events>) -> Counters {
-        let (counts, in_doubt) = (Counts::default(), Vec::new());
+        let (counts, unconfirmed) = (Counts::default(), Vec::new());
         Counters {
             counts,
             missed: 0,
@@ -41,7 +42,7 @@ impl Counters {
             problems: Vec::new(),
             problems_total: 0,
             sending: None,
-            in_doubt,
+            unconfirmed,
             progress,
             events,
         }
@@ -75,31 +76,31 @@ impl Counters {
         self.events.entry(Entry { name, kind, bytes, action, problem: None });
     }
 
-    /// Counts an entry that could not be copied. The run that tries it again reports the problem.
+    /// Counts an entry that could not be copied. The run that retries it reports the problem.
     pub(super) fn missed(&mut self, name: &RemotePath, doing: Doing, errno: Errno) {
         tracing::debug!("{name}: {doing}: {errno}");
         self.missed += 1;
     }
 
-    /// Notes a file whose content is in doubt.
-    pub(super) fn doubted(&mut self, path: &RemotePath, mtime: Timestamp) {
-        match self.in_doubt.len() < IN_DOUBT_LIMIT {
-            true => self.in_doubt.push((path.clone(), mtime)),
+    /// Notes a file whose content is unconfirmed.
+    pub(super) fn note_unconfirmed(&mut self, path: &RemotePath, mtime: Timestamp) {
+        match self.unconfirmed.len() < UNCONFIRMED_LIMIT {
+            true => self.unconfirmed.push((path.clone(), mtime)),
             false => self.missed += 1,
         }
     }
 
-    /// Gives the files in doubt their times: tar has succeeded. On a thread that may block.
-    pub(super) fn date(&mut self, sink: &Sink) {
-        for (path, mtime) in std::mem::take(&mut self.in_doubt) {
+    /// Sets the mtimes of the unconfirmed files: tar has succeeded. On a thread that may block.
+    pub(super) fn set_mtimes(&mut self, sink: &Sink) {
+        for (path, mtime) in std::mem::take(&mut self.unconfirmed) {
             if let Err(errno) = sink.set_mtime(&path, mtime) {
                 self.missed(&path, Doing::SetAttr, errno);
             }
         }
     }
 
-    /// Notes attributes that the system refused. Extended ones are a problem here, since a run does not
-    /// compare them.
+    /// Notes attributes that the system refused. Refused extended attributes are a problem of this
+    /// stream, since a run does not compare them.
     pub(super) fn refused(&mut self, name: &RemotePath, finished: Finished) {
         self.owners_refused |= finished.owner_refused;
         if finished.xattrs_refused > 0 {

@@ -15,8 +15,8 @@ pub const BIG_BYTES: u64 = BIG_BLOCKS * 512;
 /// small files.
 const MAX_ENTRIES: usize = 100_000;
 
-/// Whether such a file is at `path`, or below it, among those that are looked at. It becomes `name`,
-/// which says what is left out. To be called on a thread that may block.
+/// Whether such a file is at `path`, or below it, among those that are looked at. It becomes
+/// `name`, which says what is left out. To be called on a thread that may block.
 pub(super) fn is_in(path: &Path, name: &RemotePath, options: &Options) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let device = path.symlink_metadata().map(|stat| stat.dev()).ok();

@@ -1,22 +1,22 @@
-//! The tree at the server in one answer: a login that will serve SFTP lists the tree first, with the
-//! server's `find`.
+//! The tree at the server in one answer: a login that will serve SFTP lists the tree first, with
+//! the server's `find`.
 //!
-//! SFTP needs three round trips for each directory, and each level of a tree waits for the one above
-//! it. One command needs none of that, and takes less time on both machines.
+//! SFTP needs three round trips for each directory, and each level of a tree waits for the one
+//! above it. One command needs none of that, and takes less time on both machines.
 //!
 //! The listing may fail. SFTP lists whatever it does not contain: everything, where there is no GNU
-//! `find` or where it reported an error; the incomplete directories, where it was stopped. It is stopped
-//! after two seconds: that is the cost where a file system is slow to list (a parallel one, a disk that
-//! spins up) and the listing is of no use.
+//! `find` or where it reported an error; the incomplete directories, where it was stopped. It is
+//! stopped after two seconds: that is the cost where a file system is slow to list (a parallel one,
+//! a disk that spins up) and the listing is of no use.
 //!
-//! The answer to the word `list` is a record for each entry, each with a NUL after it, a record that
-//! says that nothing is missing, two more NULs, and a line with one word: how the listing ended. No
-//! record is empty, so an empty one marks the end, also where the last one was cut off. The SFTP
-//! server, which runs next, sends nothing before it gets a request.
+//! The answer to the word `list` is a record for each entry, each with a NUL after it, a record
+//! that says that nothing is missing, two more NULs, and a line with one word: how the listing
+//! ended. No record is empty, so an empty one marks the end, also where the last one was cut off.
+//! The SFTP server, which runs next, sends nothing before it gets a request.
 //!
 //! Invariants:
-//! 1. A directory is returned only if all of its entries are known: with `--delete`, an entry that is
-//!    missing in a listing is deleted.
+//! 1. A directory is returned only if all of its entries are known: with `--delete`, an entry that
+//!    is missing in a listing is deleted.
 //! 2. Memory is bounded, whatever the answer is. A session is not used if its answer has no end, or
 //!    anything after the line.
 
@@ -59,16 +59,16 @@ const WORD_BYTES: usize = 16;
 /// The directories of which all entries are known.
 #[derive(Debug)]
 pub struct Listing {
-    /// When its last byte arrived. On a slow link the listing is older by its transfer time, as is the
-    /// file list of rsync.
+    /// When its last byte arrived. On a slow link the listing is older by its transfer time, as is
+    /// the file list of rsync.
     when: Instant,
     /// Relative to the top, each with its entries.
     directories: Vec<(RemotePath, Vec<(Name, Attr)>)>,
 }
 
 impl Listing {
-    /// The directories of which all entries are known, relative to the top, each with its entries in
-    /// the order of names. Times have the resolution of SFTP.
+    /// The directories of which all entries are known, relative to the top, each with its entries
+    /// in the order of names. Times have the resolution of SFTP.
     pub fn directories(&self) -> &[(RemotePath, Vec<(Name, Attr)>)] {
         &self.directories
     }
@@ -93,8 +93,8 @@ pub(super) fn limit(options: &Options) -> usize {
     if options.filter.is_empty() { BYTES } else { BYTES_FILTERED }
 }
 
-/// Logs in, lists `top`, relative to `directory`, and then serves SFTP. `None` where the server runs no
-/// commands, or its SFTP server program is not found.
+/// Logs in, lists `top`, relative to `directory`, and then serves SFTP. `None` where the server
+/// runs no commands, or its SFTP server program is not found.
 ///
 /// Dropping the future ends the login.
 ///

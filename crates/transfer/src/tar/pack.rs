@@ -1,10 +1,11 @@
 //! Packs a local tree into an archive.
 //!
-//! A file is opened without following a link, and its header describes the file that was opened. A file
-//! that changed meanwhile or cannot be read counts as missed, and the rest goes on. If nothing of it was
-//! sent yet, it is taken out of the archive. Otherwise zeros fill the rest of its data, so that the
-//! archive stays valid, and an empty file of 1970 with the same name replaces it. So no later
-//! comparison takes it for a copy. An archive with such a file does not get the mark that it is whole.
+//! A file is opened without following a link, and its header describes the file that was opened. A
+//! file that changed meanwhile or cannot be read counts as missed, and the other files are packed.
+//! If nothing of the file was sent yet, it is removed from the archive. Otherwise zeros fill the
+//! rest of its data, so that the archive stays valid, and an empty member with the same name and an
+//! mtime of 1970 follows, which replaces the file. So no later comparison finds it equal to its
+//! source. An archive with such a file does not get the mark of a complete archive.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,7 +18,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
 
 use crate::options::Options;
 use crate::outcome::Doing;
-use crate::plan::may_meet;
+use crate::plan::may_collide;
 use crate::setid;
 use crate::step::{Action, Skip, Why};
 
@@ -45,10 +46,10 @@ pub(super) struct Packer<'a, W: Write> {
     buffer: Vec<u8>,
     /// Bytes that were sent.
     sent: u64,
-    /// A file was sent that is not whole.
+    /// An incomplete file was sent.
     is_damaged: bool,
-    /// Some file systems take two of the names for one.
-    may_meet: bool,
+    /// Two names in a directory collide on some file systems.
+    may_collide: bool,
     options: &'a Options,
     counters: &'a mut Counters,
     /// Of files with several names: the first of them in the archive, and at the target.
@@ -85,11 +86,12 @@ impl<'a, W: Write> Packer<'a, W> {
     ) -> Packer<'a, W> {
         let buffer = Vec::with_capacity(SEND_BYTES + READ_BYTES);
         let (names, device) = (HashMap::new(), None);
-        let (sent, is_damaged, may_meet) = (0, false, false);
-        Packer { output, buffer, sent, is_damaged, may_meet, options, counters, names, device }
+        let (sent, is_damaged, may_collide) = (0, false, false);
+        Packer { output, buffer, sent, is_damaged, may_collide, options, counters, names, device }
     }
 
-    /// Packs what is called `from` in `directory`, as `stage` in the archive and `to` at the target.
+    /// Packs what is called `from` in `directory`, as `stage` in the archive and `to` at the
+    /// target.
     ///
     /// # Errors
     /// When the archive cannot be sent. What cannot be read is missed.
@@ -129,16 +131,16 @@ impl<'a, W: Write> Packer<'a, W> {
         self.output.flush()
     }
 
-    /// Ends the archive, with the mark that it is whole if it is. The mark is not empty if the target
-    /// may take two names for one.
+    /// Ends the archive; if it is complete, with the mark. The mark is not empty if there may be
+    /// name collisions at the target.
     pub(super) fn finish(mut self, mark: &[u8]) -> io::Result<W> {
         if !self.is_damaged {
-            self.append(mark, if self.may_meet { b"\n" } else { b"" });
+            self.append(mark, if self.may_collide { b"\n" } else { b"" });
         }
         self.end()
     }
 
-    /// Appends a file of 1970.
+    /// Appends a file with an mtime of 1970.
     fn append(&mut self, path: &[u8], content: &[u8]) {
         let stored_bytes = content.len() as u64;
         let member = Member { perm: 0o600, stored_bytes, ..Member::bare(path, Kind::File) };
@@ -231,7 +233,7 @@ impl<'a, W: Write> Packer<'a, W> {
         self.send_if_full()?;
         self.counters.done(&place.name, FileKind::Directory, 0, &Action::MakeDir);
         let entries = entries(&directory).map_err(&failed)?;
-        self.may_meet = self.may_meet || may_meet(entries.iter().map(|(name, _)| name));
+        self.may_collide = self.may_collide || may_collide(entries.iter().map(|(name, _)| name));
         for (name, kind) in entries {
             let path = [&place.path[..], b"/", name.as_bytes()].concat();
             let place = Place { path, name: place.name.join(&name) };
@@ -383,7 +385,7 @@ impl<'a, W: Write> Packer<'a, W> {
                         let read = read.unwrap_or(0);
                         whole = read > 0;
                         if !whole {
-                            // Its beginning is not continued.
+                            // A later run must not continue it.
                             self.counters.sending = None;
                         }
                         read
@@ -432,11 +434,11 @@ impl<'a, W: Write> Packer<'a, W> {
         let Ok(len) = rustix::fs::flistxattr(file, &mut names[..]) else { return xattrs };
         for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
             let mut value = vec![0; XATTR_BYTES];
-            // What the kernel makes up by itself is not the file's, but for access lists.
-            let is_made_up =
+            // The kernel generates these attributes by itself, except access lists.
+            let is_generated =
                 name.starts_with(b"system.") && !name.starts_with(b"system.posix_acl_");
             if self.options.xattrs.takes(name)
-                && !is_made_up
+                && !is_generated
                 && let Ok(len) = rustix::fs::fgetxattr(file, name, &mut value[..])
             {
                 value.truncate(len);

@@ -12,10 +12,10 @@ use super::script::{Greeting, RATE_BYTES, SAMPLE_BYTES};
 /// Bytes that a login may print before the greeting.
 const NOISE_LIMIT_BYTES: usize = 64 << 10;
 
-/// Time limit of a login and the first answer after it. ssh does not report when it has logged in and
-/// no longer asks its user for anything, so this is the sum of: a minute for the connection, through a
-/// jump host with a login of its own (`ConnectTimeout`); two minutes that sshd allows for a login
-/// (`LoginGraceTime`); and two more for a server that starts slowly.
+/// Time limit of a login and the first answer after it. ssh does not report when it has logged in
+/// and no longer asks its user for anything, so this is the sum of: a minute for the connection,
+/// through a jump host with a login of its own (`ConnectTimeout`); two minutes that sshd allows for
+/// a login (`LoginGraceTime`); and two more for a server that starts slowly.
 pub const LOGIN_LIMIT: Duration = Duration::from_secs(300);
 
 /// Time limit of an answer after the greeting that needs no work. ssh notices a dead link in 45 s.
@@ -41,8 +41,8 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Starts the command and sends `words`: the first requests the greeting, the others need not wait
-    /// for it.
+    /// Starts the command and sends `words`: the first requests the greeting, the others need not
+    /// wait for it.
     pub(super) async fn greet(
         shell: &dyn Shell,
         command: &[u8],
@@ -139,8 +139,8 @@ impl Peer {
         self.say("sftp").await
     }
 
-    /// The link's rate from the server, in bytes per second, from the first byte of an answer to its
-    /// last.
+    /// The link's rate from the server, in bytes per second, from the first byte of an answer to
+    /// its last.
     async fn measure_rate(&mut self) -> Result<f64, ShellError> {
         self.say("rate").await?;
         let mut block = vec![0; RATE_BYTES];
@@ -185,9 +185,9 @@ async fn within<T>(
     }
 }
 
-/// The rate to use, when enough was measured. A busy machine makes a fast link look slow. It makes a
-/// slow one look fast if it then reads at once what has arrived meanwhile. Either happens once, and
-/// rarely twice.
+/// The rate to use, when enough was measured. A busy machine makes a fast link look slow. It makes
+/// a slow one look fast if it then reads at once what has arrived meanwhile. Either happens once,
+/// and rarely twice.
 fn settled(rates: &[f64], pays: impl Fn(f64) -> bool) -> Option<f64> {
     let (slow, fast): (Vec<f64>, Vec<f64>) = rates.iter().partition(|rate| pays(**rate));
     let agreeing = [slow, fast].into_iter().find(|rates| rates.len() >= 2)?;

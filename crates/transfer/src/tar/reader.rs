@@ -1,9 +1,9 @@
 //! Parses the bytes of an archive into members: `ustar`, with the extensions of pax and of GNU tar.
 //!
-//! This reader is our own, because the bytes come from a server that may be hostile: all headers before
-//! a member take no more memory than [`EXTENSION_LIMIT_BYTES`] together, and there are no more than
-//! [`EXTENSION_LIMIT`]; values of extended attributes may hold any byte, and are kept only where they
-//! are wanted; sparse files have the one form that current tars write (pax 1.0).
+//! This reader is our own, because the bytes come from a server that may be hostile: all headers
+//! before a member take no more memory than [`EXTENSION_LIMIT_BYTES`] together, and there are no
+//! more than [`EXTENSION_LIMIT`]; values of extended attributes may hold any byte, and are kept
+//! only where they are wanted; sparse files have the one form that current tars write (pax 1.0).
 //!
 //! Names are not checked here: see `ground`.
 

@@ -2,13 +2,12 @@
 //!
 //! The caller chooses the place, and [`Sink`] ensures that nothing is written elsewhere.
 //!
-//! A tar that cannot read a file to its end sends zeros instead, under the file's size and time, and
-//! reports that only by its exit status. So a file that ends with a zero is in doubt, and so is one that
-//! may have changed while it was read. It does not get its time before tar has ended successfully
-//! ([`undated`]).
+//! A tar that cannot read a file to its end sends zeros instead, under the file's size and mtime,
+//! and reports that only by its exit status. So a file that ends with a zero is unconfirmed, and so
+//! is a file that may have changed while it was read. Its mtime is set when tar has ended
+//! successfully; until then it has the [`unconfirmed_mtime`].
 
 use std::io::{self, BufRead};
-
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base::{Attr, Errno, FileKind, RemotePath};
@@ -16,7 +15,7 @@ use base::{Attr, Errno, FileKind, RemotePath};
 use crate::events::Progress;
 use crate::options::Options;
 use crate::outcome::Doing;
-use crate::plan::undated;
+use crate::plan::unconfirmed_mtime;
 use crate::sink::{Finish, Finished, Incoming, Sink};
 
 use super::LASTING_BYTES;
@@ -78,25 +77,26 @@ pub(super) struct Receiver<'a> {
     pub progress: &'a Progress,
     /// See [`torn_since`].
     pub torn_since: i64,
-    /// No member replaces anything.
+    /// Members replace no entries: a name that is taken is an error.
     pub is_new: bool,
 }
 
 /// A member that was received.
 pub(super) struct Received {
     pub finished: Finished,
-    /// It has no time yet: its content is in doubt until tar has ended successfully.
-    pub in_doubt: bool,
+    /// Its mtime is not set yet: its content is unconfirmed until tar has ended successfully.
+    pub unconfirmed: bool,
 }
 
 impl From<Finished> for Received {
     fn from(finished: Finished) -> Received {
-        Received { finished, in_doubt: false }
+        Received { finished, unconfirmed: false }
     }
 }
 
 impl Receiver<'_> {
-    /// A regular file, with its content, which comes from the reader; a symbolic link, a device or a pipe.
+    /// A regular file, with its content, which comes from the reader; a symbolic link, a device or
+    /// a pipe.
     pub(super) fn entry<R: BufRead>(
         &self,
         reader: &mut Reader<R>,
@@ -134,12 +134,12 @@ impl Receiver<'_> {
             incoming.discard();
         }
         let is_torn = wanted.mtime.secs >= self.torn_since;
-        let in_doubt = wanted.size > 0 && (!filled? || is_torn);
+        let unconfirmed = wanted.size > 0 && (!filled? || is_torn);
         let size = has_holes.then_some(wanted.size);
-        let mtime = if in_doubt { undated(wanted.mtime) } else { wanted.mtime };
+        let mtime = if unconfirmed { unconfirmed_mtime(wanted.mtime) } else { wanted.mtime };
         let finish = Finish { size, mtime: Some(mtime), ..self.finish(member) };
         let finished = incoming.finish(&finish).map_err(here(Doing::Rename))?;
-        Ok(Received { finished, in_doubt })
+        Ok(Received { finished, unconfirmed })
     }
 
     /// What the member is to have when it is whole.
@@ -160,8 +160,8 @@ impl Receiver<'_> {
         }
     }
 
-    /// Writes all data of the member: that between its holes, if it is stored with holes. Returns whether
-    /// the last byte of the file is not zero.
+    /// Writes all data of the member; if it is stored with holes, the data between them. Returns
+    /// whether the last byte of the file is not zero.
     fn fill<R: BufRead>(
         &self,
         reader: &mut Reader<R>,

@@ -13,14 +13,15 @@
 //! | `plain`, `gzip`, `zstd` | the archive with that compression, or the end that receives it |
 //! | `sftp` | an SFTP server replaces the shell: without an archive the login remains useful |
 //!
-//! The first word is sent before any answer: a server that runs another program than a shell (a forced
-//! SFTP server) ends because of it, and causes no wait.
+//! The first word is sent before any answer: a server that runs another program than a shell (a
+//! forced SFTP server) ends because of it, and causes no wait.
 //!
 //! A pushed tree is unpacked into a directory beside its place, the stage, whose name no other run
-//! uses. The last member of the archive is a mark: the tree gets its name only if the mark was unpacked,
-//! because then the archive was whole. (For tar an archive that ends between two members is whole.)
-//! Another run may rename the stage and continue it. Then tar creates further members under the old
-//! name, and these are removed. So the inode of the stage is compared before it gets its name.
+//! uses. The last member of the archive is a mark: the tree gets its name only if the mark was
+//! unpacked, because then the archive was whole. (For tar an archive that ends between two members
+//! is whole.) Another run may rename the stage and continue it. Then tar creates further members
+//! under the old name, and these are removed. So the inode of the stage is compared before it gets
+//! its name.
 
 use std::fmt::Write as _;
 
@@ -46,8 +47,8 @@ pub(super) const GREETING: &str = "sshoal-1 ";
 pub(super) const MARK: &[u8] = MARK_TEXT.as_bytes();
 const MARK_TEXT: &str = ".end";
 
-/// The mark, where case is not distinguished. If names in the tree differ by that, the tree is kept as
-/// a stage, and a run finds what it lacks.
+/// Leads to the mark if the file system ignores case. Then, if names in the tree may collide, the
+/// tree stays a stage, and a run finds the missing entries.
 const OTHER_MARK: &str = ".END";
 
 /// The end of the temporary names of a stream, as a pattern for `grep`.
@@ -84,17 +85,17 @@ const LIST_SECONDS: u32 = 2;
 
 /// Lists the tree `$n`, if it exists.
 ///
-/// The result follows all records: no process has the capture (descriptor 6) open any more then. It is
-/// `whole` only if `find` has succeeded without an error message, and `cut` if it was stopped, without
-/// an error message before: a directory that cannot be read must not look like an empty one. So the
-/// first line of its error messages and its exit status, in that order, decides. After the first
-/// message the pipe is closed, and `find` ends.
+/// The result follows all records: no process has the capture (descriptor 6) open any more then. It
+/// is `whole` only if `find` has succeeded without an error message, and `cut` if it was stopped,
+/// without an error message before: a directory that cannot be read must not look like an empty
+/// one. So the first line of its error messages and its exit status, in that order, decides. After
+/// the first message the pipe is closed, and `find` ends.
 ///
-/// busybox's `timeout`, which has no `--version`, leaves a process behind that keeps the descriptors
-/// open for a second.
+/// busybox's `timeout`, which has no `--version`, leaves a process behind that keeps the
+/// descriptors open for a second.
 ///
-/// Without `TZ` the C library checks `/etc/localtime` for each time that is printed, which is most of
-/// the work.
+/// Without `TZ` the C library checks `/etc/localtime` for each time that is printed, which is most
+/// of the work.
 fn list_word(options: &Options) -> String {
     let limit = listing::limit(options);
     format!(
@@ -129,20 +130,20 @@ pub(super) fn pull(directory: &[u8], name: &[u8], options: &Options) -> Option<V
 /// The command whose output is an archive of the files that its further input names: paths in
 /// `directory`, each with a NUL after it. Samples are taken of `name`.
 ///
-/// The names begin with `./`, so that none of them is an option, or a line with a special meaning for a
-/// tar. Neither tar interprets a backslash as an escape.
+/// The names begin with `./`, so that none of them is an option, or a line with a special meaning
+/// for a tar. Neither tar interprets a backslash as an escape.
 pub(super) fn list(directory: &[u8], name: &[u8], options: &Options) -> Option<Vec<u8>> {
     create(directory, name, options, "--null $l --no-recursion -T -")
 }
 
 /// Enlarges the pipe between sshd and tar, if it is one, to the window of an ssh session
 /// (`F_SETPIPE_SZ`, 1 MiB). With the usual 64 KiB the two wait for each other twice as often: with
-/// more an archive arrives 10 to 20 % faster where processors are the bottleneck. Servers without perl
-/// go without. It runs beside tar, which does not wait for it.
+/// more an archive arrives 10 to 20 % faster where processors are the bottleneck. Servers without
+/// perl go without. It runs beside tar, which does not wait for it.
 ///
-/// A perl may be a wrapper, or hang. So it inherits neither pipe: it would keep their ends open, and
-/// could take or add bytes. It opens them itself when it has started, and only if they are still
-/// pipes.
+/// A perl may be a wrapper, or hang. So it inherits neither pipe: it would keep their ends open,
+/// and could take or add bytes. It opens them itself when it has started, and only if they are
+/// still pipes.
 pub(super) const WIDEN: &str = "perl -e 'for (map \"/proc/$ARGV[0]/fd/$_\", 0, 1) \
     { -p && open(F, \"+<\", $_) && fcntl(F, 1031, 1 << 20) }' $$ </dev/null >/dev/null 2>&1 & ";
 
@@ -181,8 +182,8 @@ pub(super) struct Making {
     pub(super) stage: bool,
 }
 
-/// The command that unpacks an archive in `directory`. The names are the tree's own, that of the stage,
-/// which is in the archive, and the prefix of all stages.
+/// The command that unpacks an archive in `directory`. The names are the tree's own, that of the
+/// stage, which is in the archive, and the prefix of all stages.
 ///
 /// `mv` moves the stage into a directory that has got the name since the check; that is undone.
 pub(super) fn push(
@@ -224,8 +225,8 @@ pub(super) fn push(
 
 /// The command that unpacks an archive in `directory`, with its names, which are temporary ones. It
 /// answers with tar's exit status when the archive has ended. If tar has failed, the client may be
-/// gone, so the command removes the unpacked files itself. GNU tar prints their names; files without a
-/// temporary name are not touched.
+/// gone, so the command removes the unpacked files itself. GNU tar prints their names; files
+/// without a temporary name are not touched.
 pub(super) fn take(directory: &[u8], options: &Options) -> Option<Vec<u8>> {
     let mut script = LOOK.to_owned();
     let _ = write!(
@@ -247,12 +248,12 @@ pub(super) fn take(directory: &[u8], options: &Options) -> Option<Vec<u8>> {
     command(&script, &[directory, b"."])
 }
 
-/// Blocks of 512 bytes that tar reads and writes at once. With its default of 20 unpacking costs half
-/// as much again, and packing twice as much.
+/// Blocks of 512 bytes that tar reads and writes at once. With its default of 20 unpacking costs
+/// half as much again, and packing twice as much.
 const RECORD_BLOCKS: usize = 64;
 
-/// Flags of tar: those that are always given, and those whose condition holds. `set -f` prevents the
-/// shell from expanding patterns in them to file names.
+/// Flags of tar: those that are always given, and those whose condition holds. `set -f` prevents
+/// the shell from expanding patterns in them to file names.
 fn flags(always: String, optional: &[(bool, &str)]) -> String {
     let optional = optional.iter().filter(|(is, _)| *is);
     optional.fold(always, |flags, (_, flag)| flags + " " + flag)
@@ -338,8 +339,8 @@ pub(super) enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Gnu,
-    /// libarchive's. If the archive ends within a file, it gives the file its full length and its time.
-    /// So these prove nothing after an interruption.
+    /// libarchive's. If the archive ends within a file, it gives the file its full length and its
+    /// time. So these prove nothing after an interruption.
     Bsd,
 }
 

@@ -19,8 +19,8 @@ pub struct Stage {
     pub is_own: bool,
     /// A file in it may have the size and time of its source, but not all of its content.
     pub in_doubt: bool,
-    /// The large file within which the stream broke, relative to the target, with its attributes. The
-    /// stage has a beginning of it, or nothing.
+    /// The large file within which the stream broke, relative to the target, with its attributes.
+    /// The stage has a beginning of it, or nothing.
     pub cut: Option<(RemotePath, Attr)>,
 }
 

@@ -1,8 +1,8 @@
 //! A command's streams for blocking code.
 //!
-//! A thread that unpacks or packs waits in the stream itself, so data that has already arrived costs no
-//! change of threads. Where there is a descriptor, the thread waits for that, so arriving data wakes this
-//! thread and no other. Dropping the [`CancelGuard`] ends the wait.
+//! A thread that unpacks or packs waits in the stream itself, so data that has already arrived
+//! costs no change of threads. Where there is a descriptor, the thread waits for that, so arriving
+//! data wakes this thread and no other. Dropping the [`CancelGuard`] ends the wait.
 
 use std::io::{self, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
@@ -56,9 +56,9 @@ pub(super) struct End<T> {
 }
 
 impl Peer {
-    /// Unpacks the archive that the server sends, with `done` on a thread that may block, and waits for
-    /// the end of the command. `input` is held while the archive arrives: what is written to the command
-    /// meanwhile.
+    /// Unpacks the archive that the server sends, with `done` on a thread that may block, and waits
+    /// for the end of the command. `input` is held while the archive arrives: what is written to
+    /// the command meanwhile.
     pub(super) async fn receive<T: Send + 'static>(
         self,
         input: impl Send,
@@ -77,8 +77,8 @@ impl Peer {
         })
         .await;
         drop(guard);
-        // Not earlier: a shell that lost its input would have ended, too. Not later: an archive may end
-        // before the input does, if it is not one of tar's.
+        // Not earlier: a shell that lost its input would have ended, too. Not later: an archive may
+        // end before the input does, if it is not one of tar's.
         drop((stdin, input));
         let why = match unpacked {
             Err(error) => Some(error.to_string()),

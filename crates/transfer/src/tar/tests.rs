@@ -323,8 +323,8 @@ fn shells() -> Vec<Vec<&'static str>> {
     known.into_iter().filter(|words| std::path::Path::new(words[0]).exists()).collect()
 }
 
-/// A shell whose pipes are made large by the perl that it finds in `path`, and which then reads a word
-/// and says it; before that it waits for the perl, if it `waits`.
+/// A shell whose pipes are made large by the perl that it finds in `path`, and which then reads a
+/// word and says it; before that it waits for the perl, if it `waits`.
 fn widening(shell: &[&str], path: &std::path::Path, waits: bool) -> std::process::Child {
     use std::process::{Command, Stdio};
     let wait = if waits { "wait; " } else { "" };

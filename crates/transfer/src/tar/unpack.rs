@@ -1,8 +1,8 @@
 //! Unpacks an archive from a server into a local tree.
 //!
-//! The archive is not trusted: names outside of the one that was requested are refused, and [`Sink`]
-//! ensures that no name leads elsewhere. A member that cannot be unpacked counts as missed, and the
-//! rest goes on.
+//! The archive is not trusted: names outside of the one that was requested are refused, and
+//! [`Sink`] ensures that no name leads elsewhere. A member that cannot be unpacked counts as
+//! missed, and the rest goes on.
 
 use std::io::{self, BufRead};
 use std::sync::Arc;
@@ -184,8 +184,8 @@ impl<'a> Unpacker<'a> {
         let mtime = member.mtime;
         let received = self.receiver().entry(reader, member, path)?;
         self.counters.refused(name, received.finished);
-        if received.in_doubt {
-            self.counters.doubted(path, mtime);
+        if received.unconfirmed {
+            self.counters.note_unconfirmed(path, mtime);
         }
         self.counters.done(name, kind, bytes, &action);
         Ok(())
@@ -199,7 +199,7 @@ impl<'a> Unpacker<'a> {
     ) -> Result<(), Broken> {
         let is_new = path.is_root() || self.sink.make_dir(path).map_err(here(Doing::Make))?;
         if !is_new && name != &self.naming.to {
-            // The file system may take two names for one: a run finds out.
+            // Perhaps a name collision: a run checks that.
             self.counters.missed(name, Doing::Make, Errno::EEXIST);
         }
         self.counters.done(name, FileKind::Directory, 0, &Action::MakeDir);

@@ -18,7 +18,7 @@ use transfer::{Options, Xattrs};
 use super::by_name;
 use super::round_trip::push_of;
 use super::shell::{LocalShell, streaming};
-use super::strategy::{Server, plan, run, run_well};
+use super::strategy::{Server, request, run, run_well};
 
 const BYTES: usize = 300_000;
 
@@ -68,8 +68,8 @@ fn assert_same(from: &Path, to: &Path, how: &str) {
 }
 
 async fn pull(from: &Path, to: &Path, server: &Arc<Server>, options: &Options) -> Copied {
-    let plan = plan(Direction::Pull, to, (from, Some("tree")), options.clone());
-    run(plan, server).await.unwrap()
+    let request = request(Direction::Pull, to, (from, Some("tree")), options.clone());
+    run(request, server).await.unwrap()
 }
 
 #[tokio::test]
@@ -123,8 +123,8 @@ async fn a_run_that_is_ended_within_a_stream_leaves_nothing_that_the_next_one_tr
         } => {}
     }
     let server = Server::new(Arc::new(Local::open(from.path()).unwrap()), None);
-    let plan = plan(Direction::Pull, to.path(), (from.path(), Some("tree")), options);
-    run_well(plan, &server).await;
+    let request = request(Direction::Pull, to.path(), (from.path(), Some("tree")), options);
+    run_well(request, &server).await;
     assert_same(from.path(), to.path(), "after the next run");
 }
 
@@ -221,8 +221,8 @@ async fn a_pushed_file_that_shrinks_while_it_is_read_is_copied_again() {
             LocalShell { programs: Some(programs.path().to_owned()), instead: None, umask: None };
         let remote = Arc::new(Local::open(to.path()).unwrap());
         let server = Server::new(remote, Some(Arc::new(shell)));
-        let plan = plan(Direction::Push, &tree, (to.path(), None), Options::default());
-        let copied = run_well(plan, &server).await;
+        let request = request(Direction::Push, &tree, (to.path(), None), Options::default());
+        let copied = run_well(request, &server).await;
         assert!(copied.engines.contains(&"tar"), "{copied:#?}");
         assert!(fs::read(to.path().join("tree/large")).unwrap() == content, "{tar}");
         let time = fs::metadata(to.path().join("tree/large")).unwrap().mtime();

@@ -16,10 +16,10 @@ use base::{Name, Remote, RemotePath};
 use local::Local;
 use testkit::MemRemote;
 use tokio::sync::watch;
-use transfer::strategy::place::{LocalPlace, Place, RemotePlace};
+use transfer::strategy::operand::{LocalOperand, Operand, RemoteOperand};
 use transfer::strategy::{
-    ConnectError, Connection, Connector, Copied, CopyError, Direction, Display, Engine, Logins,
-    Plan, copy,
+    ConnectError, Connection, Connector, Copied, CopyError, CopyRequest, Direction, Display,
+    Engine, Logins, copy,
 };
 use transfer::tar::Compress;
 use transfer::{Entry, Events, JobError, Options, Progress, Running, Shell, Stop};
@@ -88,31 +88,35 @@ pub fn answers(state: &str) -> Option<Arc<LocalShell>> {
     Some(LocalShell::instead(&format!("read word; echo 'sshoal-1 {state}'; cat >/dev/null")))
 }
 
-fn place(directory: &Path, name: Option<&str>) -> Place {
-    Place {
+fn operand(directory: &Path, name: Option<&str>) -> Operand {
+    Operand {
         directory: directory.as_os_str().as_bytes().to_vec(),
         name: name.map(|name| Name::new(name.as_bytes()).unwrap()),
     }
 }
 
 /// From or to `local`, and to or from `name` in `directory` of one host.
-pub fn plan(
+pub fn request(
     direction: Direction,
     local: &Path,
     (directory, name): (&Path, Option<&str>),
     options: Options,
-) -> Plan {
-    let place = place(directory, name);
-    Plan {
+) -> CopyRequest {
+    let operand = operand(directory, name);
+    CopyRequest {
         direction,
         engine: Engine::Auto,
         compress: Compress::Never,
         options,
         has_patterns: false,
-        remote: vec![RemotePlace { title: "h:x".into(), gateways: vec!["h".to_owned()], place }],
+        remote: vec![RemoteOperand {
+            title: "h:x".into(),
+            gateways: vec!["h".to_owned()],
+            operand,
+        }],
         local: vec![match direction {
-            Direction::Pull => LocalPlace::of_target(local.as_os_str()),
-            Direction::Push => LocalPlace::of(local.as_os_str()),
+            Direction::Pull => LocalOperand::of_target(local.as_os_str()),
+            Direction::Push => LocalOperand::of(local.as_os_str()),
         }],
         target_is_directory: false,
         logins: Logins {
@@ -124,13 +128,13 @@ pub fn plan(
     }
 }
 
-pub async fn run(plan: Plan, server: &Arc<Server>) -> Result<Copied, CopyError> {
+pub async fn run(request: CopyRequest, server: &Arc<Server>) -> Result<Copied, CopyError> {
     let (_stopping, stop) = watch::channel(false);
-    copy(plan, server.clone(), Arc::new(Hidden), stop).await
+    copy(request, server.clone(), Arc::new(Hidden), stop).await
 }
 
-pub async fn run_well(plan: Plan, server: &Arc<Server>) -> Copied {
-    let copied = run(plan, server).await.unwrap();
+pub async fn run_well(request: CopyRequest, server: &Arc<Server>) -> Copied {
+    let copied = run(request, server).await.unwrap();
     assert!(copied.outcome.is_complete(), "{copied:#?}");
     copied
 }
@@ -157,13 +161,13 @@ async fn an_interruption_before_the_first_login_copies_nothing() {
     let remote = Arc::new(MemRemote::new());
     let server = Server::new(remote.clone(), answers("gnu"));
     let (_stopping, stop) = watch::channel(true);
-    let plan = plan(
+    let request = request(
         Direction::Push,
         &source.path().join("tree"),
         (Path::new(""), None),
         Options::default(),
     );
-    let copied = copy(plan, server.clone(), Arc::new(Hidden), stop).await.unwrap();
+    let copied = copy(request, server.clone(), Arc::new(Hidden), stop).await.unwrap();
     assert_eq!(copied.outcome.stopped, Some(Stop::Asked));
     assert!(server.connected().is_empty() && remote.names("").is_empty());
 }
@@ -176,13 +180,13 @@ async fn a_file_gets_a_new_name_and_a_directory_gets_it_as_its_own() {
         let server = Server::new(remote.clone(), None);
         let local = source.path().join(name);
         let to = (Path::new(""), Some("new"));
-        run_well(plan(Direction::Push, &local, to, Options::default()), &server).await;
+        run_well(request(Direction::Push, &local, to, Options::default()), &server).await;
         let (at, content) = if is_file { ("new", "content") } else { ("new/tree/one", "content") };
         assert_eq!(remote.content(at), content.as_bytes());
 
         let back = tempfile::tempdir().unwrap();
         let (local, from) = (back.path().join("name"), (Path::new(""), Some("new")));
-        run_well(plan(Direction::Pull, &local, from, Options::default()), &server).await;
+        run_well(request(Direction::Pull, &local, from, Options::default()), &server).await;
         let at = if is_file { "name" } else { "name/new/tree/one" };
         assert_eq!(std::fs::read(back.path().join(at)).unwrap(), b"content");
         assert_eq!(server.connected(), [false, false]);
@@ -199,16 +203,16 @@ async fn two_sources_of_one_name_are_refused_before_anything_is_written() {
     let pulling = Server::new(remote(source.path()), Some(LocalShell::plain()));
     let options = Options { delete: true, ..Options::default() };
     let from = (source.path(), Some("tree"));
-    let mut pull = plan(Direction::Pull, target.path(), from, options.clone());
-    pull.remote.push(RemotePlace {
-        place: Place::of(other.as_os_str().as_bytes()),
+    let mut pull = request(Direction::Pull, target.path(), from, options.clone());
+    pull.remote.push(RemoteOperand {
+        operand: Operand::of(other.as_os_str().as_bytes()),
         ..pull.remote[0].clone()
     });
     let pushing = Server::new(remote(target.path()), Some(LocalShell::plain()));
-    let mut push = plan(Direction::Push, &one, (target.path(), None), options);
-    push.local.push(LocalPlace::of(other.as_os_str()));
-    for (plan, server) in [(pull, pulling), (push, pushing)] {
-        let refused = run(plan, &server).await.unwrap_err();
+    let mut push = request(Direction::Push, &one, (target.path(), None), options);
+    push.local.push(LocalOperand::of(other.as_os_str()));
+    for (request, server) in [(pull, pulling), (push, pushing)] {
+        let refused = run(request, &server).await.unwrap_err();
         let name = RemotePath::parse(b"tree").unwrap();
         assert_eq!(refused, CopyError::Job(JobError::SameName(name)));
         assert_eq!(std::fs::read_dir(target.path()).unwrap().count(), 0);
@@ -223,9 +227,9 @@ async fn a_large_file_over_a_long_link_starts_sessions_ahead() {
     let server = Server::new(remote, None);
     let target = tempfile::tempdir().unwrap();
     let (local, from) = (target.path().join("new"), (Path::new(""), Some("large")));
-    let mut plan = plan(Direction::Pull, &local, from, Options::default());
-    plan.logins.max_sessions = 3;
-    run_well(plan, &server).await;
+    let mut request = request(Direction::Pull, &local, from, Options::default());
+    request.logins.max_sessions = 3;
+    run_well(request, &server).await;
     // One beside these is the connection's own.
     assert_eq!(*server.sessions.lock().unwrap(), vec![Range { start: 0, end: 2 }]);
     assert_eq!(std::fs::metadata(local).unwrap().len(), 17 << 20);

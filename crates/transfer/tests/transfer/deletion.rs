@@ -302,7 +302,7 @@ async fn the_copy_is_not_deleted_under_another_name_that_the_target_takes_for_th
                 let outcome = copy_with(&from, &to, delete()).await;
                 assert_eq!(to.content(target), b"content", "{outcome:#?}");
                 let name = path(source.split('/').next().unwrap());
-                assert_eq!(outcome.problems, [Problem::Met { name }]);
+                assert_eq!(outcome.problems, [Problem::NameCollision { name }]);
                 assert!(to.exists("surplus_of_target"), "nothing is deleted after a problem");
             }
         }
@@ -340,7 +340,9 @@ async fn two_names_of_the_source_that_the_target_takes_for_one_are_a_problem() {
         let target = folding(|_| {});
         for options in [Options::default(), delete()] {
             let outcome = copy_with(&source, &target, options).await;
-            let [Problem::Met { name }] = &outcome.problems[..] else { panic!("{outcome:#?}") };
+            let [Problem::NameCollision { name }] = &outcome.problems[..] else {
+                panic!("{outcome:#?}")
+            };
             assert!([path("dir/Name"), path("dir/name")].contains(name), "{name}");
             assert_eq!(target.names("dir").len(), 2);
         }
@@ -361,7 +363,7 @@ async fn two_sources_that_the_target_takes_for_one_are_a_problem() {
     let into = Tree::remote(target.clone());
     let job = Job { sources: sources.to_vec(), target: into, options: Options::default() };
     let outcome = run(job).await;
-    assert!(matches!(outcome.problems[..], [Problem::Met { .. }]), "{outcome:#?}");
+    assert!(matches!(outcome.problems[..], [Problem::NameCollision { .. }]), "{outcome:#?}");
 }
 
 #[tokio::test]

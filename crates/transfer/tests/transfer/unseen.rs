@@ -1,14 +1,15 @@
-//! What a server leaves out of its listings is reported, where somebody tells of it.
+//! Entries that cannot be `lstat`ed: those that a server omits from its listings are reported if a
+//! command finds them, and those that are listed are one problem each.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::{Errno, RemotePath};
-use testkit::path;
+use testkit::{MemRemote, path};
 use transfer::unseen::{Complaint, Unseen};
-use transfer::{Filter, Options, Outcome};
+use transfer::{Doing, Filter, Options, Outcome, Problem};
 
-use crate::kit::{job, mem, run};
+use crate::kit::{copy_with, job, mem, names, run};
 
 /// Complains of these paths.
 struct Complains(Vec<&'static str>);
@@ -60,5 +61,72 @@ async fn what_is_excluded_or_gone_or_listed_is_none() {
     ] {
         let outcome = copied(of, exclude, false).await;
         assert!(outcome.is_complete(), "{of:?} {exclude:?}: {outcome:#?}");
+    }
+}
+
+/// A remote that lists `d/mnt`, whose `lstat` fails, as a local directory lists a dead mount.
+fn with_dead_mount(fill: impl FnOnce(&MemRemote)) -> Arc<MemRemote> {
+    let options = testkit::mem::Options { listing_attrs: false, ..Default::default() };
+    let remote = Arc::new(MemRemote::with(options));
+    remote.put_file("d/mnt/g", "content");
+    fill(&remote);
+    remote.set_unseen("d/mnt", Errno::ENOTCONN);
+    remote
+}
+
+fn with_delete(delete: bool, exclude: Option<&str>) -> Options {
+    let mut rules = Filter::builder();
+    if let Some(pattern) = exclude {
+        rules.exclude(pattern);
+    }
+    Options { delete, filter: rules.build().unwrap(), ..Options::default() }
+}
+
+#[tokio::test]
+async fn an_entry_of_the_source_without_attributes_is_one_problem() {
+    for delete in [false, true] {
+        let source = with_dead_mount(|remote| {
+            remote.put_file("d/h", "content");
+            remote.put_file("f", "content");
+        });
+        let target = mem(|remote| {
+            remote.put_file("d/mnt/old", "");
+            remote.put_file("d/surplus", "");
+        });
+        let outcome = copy_with(&source, &target, with_delete(delete, None)).await;
+        let problem = Problem::Failed {
+            name: path("d/mnt"),
+            doing: Doing::LookSource,
+            errno: Errno::ENOTCONN,
+        };
+        assert_eq!(outcome.problems, [problem]);
+        let expected = ["d", "d/h", "d/mnt", "d/mnt/old", "d/surplus", "f"];
+        assert_eq!(names(&*target).await, expected.map(|name| format!("{name:?}")));
+        assert_eq!(outcome.deletions_withheld, u64::from(delete));
+        let excluded = copy_with(&source, &target, with_delete(delete, Some("mnt"))).await;
+        assert!(excluded.is_complete(), "{excluded:#?}");
+    }
+}
+
+#[tokio::test]
+async fn an_entry_of_the_target_without_attributes_is_one_problem_if_it_is_needed() {
+    let problem =
+        Problem::Failed { name: path("d/mnt"), doing: Doing::LookTarget, errno: Errno::ENOTCONN };
+    for (has_name, delete) in [(true, false), (true, true), (false, false), (false, true)] {
+        let source = mem(|remote| {
+            remote.put_file("d/h", "content");
+            if has_name {
+                remote.put_file("d/mnt/g", "other");
+            }
+        });
+        let target = with_dead_mount(|remote| remote.put_file("d/surplus", ""));
+        let outcome = copy_with(&source, &target, with_delete(delete, None)).await;
+        let expected: &[Problem] =
+            if has_name || delete { std::slice::from_ref(&problem) } else { &[] };
+        assert_eq!(outcome.problems, expected, "{has_name} {delete}");
+        assert_eq!(outcome.counts.files_copied, 1);
+        assert_eq!(outcome.deletions_withheld, u64::from(delete));
+        let excluded = copy_with(&source, &target, with_delete(delete, Some("mnt"))).await;
+        assert!(excluded.is_complete(), "{excluded:#?}");
     }
 }

@@ -68,7 +68,7 @@ async fn check_over_cuts(case: &Case, faults: &[(usize, Fault)]) {
 }
 
 #[test]
-fn links_that_break_are_seen_by_nobody() {
+fn broken_links_do_not_change_results() {
     let count = std::env::var("UNION_CASES").map_or(CASES, |count| count.parse().unwrap());
     let config = Config { cases: count, failure_persistence: None, ..Config::default() };
     let lists = (cases(), vec(faults(), MOST_OPS));

@@ -15,7 +15,7 @@ fn mtime(secs: i64) -> AttrChange {
 }
 
 #[tokio::test]
-async fn first_changes_what_is_shown_and_all_every_copy() {
+async fn policy_first_changes_the_shown_copy_and_all_every_copy() {
     for (policies, copies) in [(Policies::default(), 1), (all(), 2)] {
         let built = Built::with(3, policies, |_, _| {});
         built.mem(1).put_file("a", "content");
@@ -74,7 +74,7 @@ async fn a_time_that_is_set_is_the_time_that_is_shown() {
 }
 
 #[tokio::test]
-async fn figures_are_of_the_branches_that_have_it() {
+async fn statfs_includes_the_branches_that_have_the_directory() {
     let built = Built::new(3);
     built.mem(0).put_dir("both");
     built.mem(1).put_dir("both");

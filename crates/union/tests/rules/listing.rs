@@ -10,7 +10,7 @@ use union::Policies;
 use crate::kit::{Built, Source, soon};
 
 #[tokio::test]
-async fn each_name_once_with_what_the_first_has() {
+async fn a_listing_has_each_name_once_with_the_attributes_of_the_first_branch() {
     let built = Built::new(3);
     built.mem(0).put_file("same", "first");
     built.mem(1).put_file("same", "second!");
@@ -111,7 +111,7 @@ async fn a_given_up_call_loses_no_name() {
 }
 
 #[tokio::test]
-async fn what_fails_in_the_middle_fails_the_listing() {
+async fn an_error_in_the_middle_fails_the_listing() {
     let options = Options { listing_batch: 10, ..Options::default() };
     let sources = vec![Source::new(), Source::of(MemRemote::with(options))];
     let built = Built::of(sources, Policies::default(), |_, _| {});
@@ -126,7 +126,7 @@ async fn what_fails_in_the_middle_fails_the_listing() {
 }
 
 #[tokio::test]
-async fn a_walk_asks_each_branch_only_for_what_it_has() {
+async fn a_walk_queries_each_branch_only_for_its_own_directories() {
     let built = Built::new(2);
     for number in 0..20 {
         built.mem(0).put_file(&format!("a/{number}/x"), "");
@@ -164,7 +164,7 @@ async fn a_merged_directory_shows_the_latest_change() {
 }
 
 #[tokio::test]
-async fn what_a_branch_does_not_tell_is_not_made_up() {
+async fn missing_attributes_of_a_branch_are_not_invented() {
     let options = Options { listing_attrs: false, ..Options::default() };
     let sources = vec![Source::new(), Source::of(MemRemote::with(options))];
     let built = Built::of(sources, Policies::default(), |_, _| {});

@@ -28,7 +28,7 @@ async fn numbers_of_branches_do_not_mix() {
 }
 
 #[tokio::test]
-async fn opening_leaves_nothing_open_behind_what_is_shown() {
+async fn an_open_leaves_no_handle_on_hidden_branches() {
     let built = Built::new(3);
     for number in 0..3 {
         built.mem(number).put_file("a", number.to_string());
@@ -40,7 +40,7 @@ async fn opening_leaves_nothing_open_behind_what_is_shown() {
 }
 
 #[tokio::test]
-async fn what_is_not_to_be_changed_is_not_opened_for_it() {
+async fn a_file_on_a_read_only_branch_is_not_opened_for_writing() {
     for count in [1, 2] {
         let built = Built::with(count, Policies::default(), |_, branch| branch.mode = Mode::Ro);
         built.mem(0).put_file("a", "content");

@@ -24,7 +24,7 @@ fn with_policy(places: &[&str], policies: Policies) -> Built {
 }
 
 #[tokio::test]
-async fn each_is_where_it_was_put_to_any_depth() {
+async fn places_may_have_any_depth() {
     let built = placed(&["FOO", "BAR", "deep/er/still", "deep/beside"]);
     assert_eq!(built.names("").await.unwrap(), ["BAR", "FOO", "deep"]);
     assert_eq!(built.names("deep").await.unwrap(), ["beside", "er"]);
@@ -40,7 +40,7 @@ async fn each_is_where_it_was_put_to_any_depth() {
 }
 
 #[tokio::test]
-async fn what_only_one_branch_leads_to_costs_what_that_costs() {
+async fn a_path_below_a_place_is_requested_from_its_branch_only() {
     let built = placed(&["FOO", "BAR"]);
     built.mem(0).put_file("a/b/c", "content");
     built.faults(1).fail_always(Which::Any, Errno::EIO);
@@ -68,7 +68,7 @@ async fn several_in_one_place_are_merged_there() {
 }
 
 #[tokio::test]
-async fn a_place_hides_whatever_else_has_its_name() {
+async fn a_place_hides_other_entries_of_its_name() {
     let built = placed(&["", "p/q"]);
     built.mem(0).put_file("p", "a file");
     assert!(built.union.lstat(&path("p")).await.unwrap().is_dir());
@@ -80,7 +80,7 @@ async fn a_place_hides_whatever_else_has_its_name() {
 }
 
 #[tokio::test]
-async fn made_up_directories_are_there_to_stay() {
+async fn parents_of_places_exist_and_cannot_be_removed() {
     let built = placed(&["a/b", "c"]);
     let attr = built.union.lstat(&path("a")).await.unwrap();
     assert!(attr.is_dir());
@@ -119,7 +119,7 @@ async fn made_up_directories_are_there_to_stay() {
 }
 
 #[tokio::test]
-async fn a_directory_on_the_way_is_real_where_a_branch_has_it() {
+async fn a_parent_of_a_place_has_the_attributes_of_a_branch_that_has_it() {
     let built = with_policy(&["", "a/b"], create(CreatePolicy::Ff));
     // The root branch has no such directory: the policy creates it there.
     built.put("a/new", b"content").await.unwrap();

@@ -23,7 +23,7 @@ fn built() -> Built {
 }
 
 #[tokio::test]
-async fn an_optional_branch_that_is_away_is_not_even_asked() {
+async fn an_unreachable_optional_branch_is_not_queried() {
     let built = built();
     assert_eq!(built.get("same").await.unwrap(), b"0");
     assert!(!built.union.status().branches[0].left_out);
@@ -54,7 +54,7 @@ async fn an_optional_branch_that_is_away_is_not_even_asked() {
 }
 
 #[tokio::test]
-async fn an_optional_branch_that_goes_away_while_it_is_asked_is_left_out() {
+async fn an_optional_branch_lost_during_a_request_is_left_out() {
     for call in [Call::Lstat, Call::Open, Call::Opendir, Call::Readdir] {
         let built = built();
         let held = built.faults(0).hold(call, 1);
@@ -149,7 +149,7 @@ async fn a_required_branch_is_never_left_out() {
 }
 
 #[tokio::test]
-async fn it_is_away_when_a_required_branch_is() {
+async fn a_union_is_disconnected_when_a_required_branch_is() {
     let built = built();
     let gone = built.start(|union| async move { union.disconnected().await });
     built.sources[0].link.set_away(true);
@@ -162,7 +162,7 @@ async fn it_is_away_when_a_required_branch_is() {
 }
 
 #[tokio::test]
-async fn when_nobody_is_left_nothing_looks_absent_or_empty() {
+async fn without_a_reachable_branch_nothing_looks_absent_or_empty() {
     let built = Built::with(3, Policies::default(), |number, branch| {
         branch.presence = Presence::Optional;
         if number == 2 {
@@ -184,7 +184,7 @@ async fn when_nobody_is_left_nothing_looks_absent_or_empty() {
 }
 
 #[tokio::test]
-async fn nothing_new_is_put_where_nobody_is() {
+async fn nothing_is_created_on_an_unreachable_branch() {
     let built = Built::with(2, create(CreatePolicy::Ff), |number, branch| match number {
         0 => branch.presence = Presence::Optional,
         _ => branch.mode = Mode::Ro,

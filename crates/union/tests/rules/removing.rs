@@ -59,7 +59,7 @@ async fn a_branch_for_no_new_files_lets_them_go() {
 }
 
 #[tokio::test]
-async fn a_merged_directory_goes_from_all_when_it_is_empty_on_all() {
+async fn a_merged_directory_is_removed_from_all_branches_if_empty_on_all() {
     for policies in [Policies::default(), all()] {
         let built = Built::with(3, policies, |_, _| {});
         for number in 0..3 {
@@ -90,7 +90,7 @@ async fn a_merged_directory_stays_where_one_may_not_be_changed() {
 }
 
 #[tokio::test]
-async fn a_failure_in_the_middle_is_no_success() {
+async fn a_removal_that_fails_on_one_branch_fails() {
     let built = Built::new(2);
     built.mem(0).put_dir("d");
     built.mem(1).put_dir("d");

@@ -27,7 +27,7 @@ async fn a_branch_that_is_added_is_the_last() {
 }
 
 #[tokio::test]
-async fn what_is_open_outlives_its_branch() {
+async fn open_files_outlive_the_removal_of_their_branch() {
     let built = Built::new(2);
     built.mem(1).put_file("d/a", "content");
     built.mem(1).put_file("d/b", "");
@@ -50,7 +50,7 @@ async fn what_is_open_outlives_its_branch() {
 }
 
 #[tokio::test]
-async fn what_is_on_the_way_ends_with_the_branches_it_began_with() {
+async fn a_request_in_flight_ends_with_the_branches_it_began_with() {
     let built = Built::new(2);
     built.mem(1).put_file("a", "content");
     let held = built.faults(1).hold(Call::Lstat, 1);
@@ -63,7 +63,7 @@ async fn what_is_on_the_way_ends_with_the_branches_it_began_with() {
 }
 
 #[tokio::test]
-async fn a_mode_counts_from_the_next_call_on() {
+async fn a_changed_mode_applies_to_the_next_call() {
     let built = Built::new(1);
     built.put("a", b"content").await.unwrap();
     let flags = OpenFlags::existing(Access::Write);
@@ -85,7 +85,7 @@ async fn a_mode_counts_from_the_next_call_on() {
 }
 
 #[tokio::test]
-async fn who_waits_for_it_to_be_gone_sees_branches_that_come_later() {
+async fn a_wait_for_disconnection_includes_branches_added_later() {
     let built = Built::new(1);
     let gone = built.start(|union| async move { union.disconnected().await });
     tokio::task::yield_now().await;
@@ -98,7 +98,7 @@ async fn who_waits_for_it_to_be_gone_sees_branches_that_come_later() {
 }
 
 #[test]
-fn what_cannot_be_put_together_is_refused() {
+fn invalid_combinations_of_branches_are_refused() {
     let new = |count: usize| {
         let branches = (0..count).map(|number| Source::new().branch(number)).collect();
         Union::new(branches, Policies::default()).map(drop)

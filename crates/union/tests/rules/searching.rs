@@ -6,7 +6,7 @@ use testkit::{Call, path};
 use crate::kit::{ABSENT, Built, soon};
 
 #[tokio::test]
-async fn the_first_in_order_wins_whoever_answers_first() {
+async fn the_search_order_decides_not_the_order_of_replies() {
     let built = Built::new(3);
     built.mem(1).put_file("a", "second");
     built.mem(2).put_file("a", "third!");
@@ -37,7 +37,7 @@ async fn the_first_in_order_wins_whoever_answers_first() {
 }
 
 #[tokio::test]
-async fn nobody_after_the_first_that_has_it_is_waited_for() {
+async fn later_branches_are_not_awaited_once_a_name_is_found() {
     let built = Built::new(3);
     built.mem(1).put_file("a", "content");
     built.mem(1).put_symlink("l", "a");
@@ -77,7 +77,7 @@ async fn a_look_up_is_one_request_to_each_at_the_same_time() {
 }
 
 #[tokio::test]
-async fn what_is_made_elsewhere_is_found_though_the_directory_was_not_there_before() {
+async fn a_name_created_on_a_branch_without_the_directory_before_is_found() {
     let built = Built::new(2);
     built.mem(0).put_file("d/e/x", "first");
     for at in ["d", "d/e", "d/e/y"] {
@@ -145,7 +145,7 @@ async fn only_absence_lets_the_search_go_on() {
 }
 
 #[tokio::test]
-async fn what_is_shown_does_not_fail_because_of_those_behind_it() {
+async fn a_shown_entry_does_not_fail_because_of_later_branches() {
     let built = Built::new(2);
     built.mem(0).put_file("a", "content");
     built.mem(0).put_dir("d");
@@ -160,7 +160,7 @@ async fn what_is_shown_does_not_fail_because_of_those_behind_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_directory_is_not_stalled_by_those_behind_it() {
+async fn a_directory_is_not_delayed_by_later_branches() {
     let built = Built::new(2);
     built.mem(0).put_file("d/a", "content");
     // Not known to be unreachable yet, and not answering.
@@ -178,7 +178,7 @@ async fn a_directory_is_not_stalled_by_those_behind_it() {
 }
 
 #[tokio::test]
-async fn locate_tells_all_that_have_it_the_shown_one_first() {
+async fn locate_returns_all_copies_with_the_shown_one_first() {
     let built = Built::new(3);
     built.mem(2).put_file("a", "");
     built.mem(1).put_file("a", "");

@@ -65,7 +65,7 @@ impl State {
         let validator = Validator::of(attr);
         let kept = self.has_pages(attr, trust_racy);
         if !kept {
-            self.content_generation += 1;
+            self.known_contents += 1;
             let since = i64::try_from(read_from.elapsed().as_secs()).unwrap_or(i64::MAX);
             let age = Timestamp::now().secs.saturating_sub(attr.mtime.secs).saturating_sub(since);
             let seen_for = read_from.saturating_duration_since(instant(self.validator_seen_at));
@@ -103,7 +103,7 @@ impl State {
 
     /// The content of the kernel's pages is no longer known.
     pub(crate) fn invalidate_pages(&mut self) {
-        self.content_generation += 1;
+        self.known_contents += 1;
         self.pages_untrusted = true;
         if let Some(active) = &mut self.active {
             active.pages = None;
@@ -121,8 +121,7 @@ impl State {
         !std::mem::take(&mut self.pages_untrusted)
     }
 
-    /// The kernel's pages may hold bytes that are not in the file, local writes that failed among
-    /// them.
+    /// The kernel's pages may hold bytes that are not in the file, such as those of failed writes.
     pub(crate) fn distrust_pages(&mut self) {
         self.began_empty = false;
         self.invalidate_pages_and_size();

@@ -3,8 +3,8 @@
 //! A compiler opens the same headers for every unit; `tar` and `rsync` visit a tree in the same
 //! order as the last time. Under close-to-open each of these opens can be deferred if the server
 //! has confirmed, within `open_revalidate`, that the file is unchanged; one by one, that is a round
-//! trip for each. So the order of [visits](super::history) is recorded, and when a file is opened, the
-//! files that followed it the last time are revalidated too, all at the same time. So are small
+//! trip for each. So the order of [visits](super::history) is recorded, and when a file is opened,
+//! the files that followed it the last time are revalidated too, all at the same time. So are small
 //! files that come next in the order of a directory (see [`files`](super::files)).
 //!
 //! Invariants:
@@ -200,8 +200,8 @@ impl Prefetcher {
     }
 }
 
-/// The age from which a validation is renewed: half of its lifetime, so that files which were opened
-/// one after the other are revalidated together the next time.
+/// The age from which a validation is renewed: half of its lifetime, so that files which were
+/// opened one after the other are revalidated together the next time.
 fn renewal_age(config: &Config) -> Duration {
     config.open_revalidate / 2
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use testkit::MemRemote;
 use testkit::model::{Entry, FDS, Features, Stat, Subject};
 use tokio::runtime::Runtime;
-use vfs::{Config, Handle, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Vfs};
+use vfs::{Config, EntrySink, Handle, Ino, ListedEntry, LookupResult, OpenRequest, Vfs};
 
 /// As in Linux.
 const MAX_LINKS: usize = 40;
@@ -53,7 +53,7 @@ struct Place {
 
 struct Names(Vec<Entry>, u64);
 
-impl Listing for Names {
+impl EntrySink for Names {
     fn has_room(&self, _: &[u8]) -> bool {
         true
     }

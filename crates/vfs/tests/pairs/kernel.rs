@@ -15,7 +15,7 @@ use testkit::mem::Options;
 use testkit::{Clock, FaultyRemote, ManualClock, MemRemote};
 use tokio::time::Instant;
 use vfs::{
-    Config, Entry, Ino, Invalidate, ListedEntry, Listing, LookupResult, OpenRequest, Opened,
+    Config, Entry, EntrySink, Ino, Invalidate, ListedEntry, LookupResult, OpenRequest, Opened,
     Timeout, Vfs,
 };
 
@@ -188,7 +188,7 @@ impl Invalidate for Pages {
 #[derive(Default)]
 struct Names(Vec<String>, u64);
 
-impl Listing for Names {
+impl EntrySink for Names {
     fn has_room(&self, _: &[u8]) -> bool {
         true
     }

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use testkit::MemRemote;
 use tokio::time::Instant;
 use vfs::{
-    Config, Entry, Ino, Invalidate, ListedEntry, Listing, LookupResult, OpenRequest, Opened, Vfs,
+    Config, Entry, EntrySink, Ino, Invalidate, ListedEntry, LookupResult, OpenRequest, Opened, Vfs,
 };
 
 const NAMES: [&str; 4] = ["a", "b", "c", "e"];
@@ -72,7 +72,7 @@ struct Names {
     next: u64,
 }
 
-impl Listing for Names {
+impl EntrySink for Names {
     fn has_room(&self, _: &[u8]) -> bool {
         true
     }

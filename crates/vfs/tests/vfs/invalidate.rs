@@ -7,7 +7,7 @@ use base::{Access, AttrChange, Errno, Name};
 use bytes::Bytes;
 use testkit::{Call, FaultyRemote, MemRemote};
 use vfs::{
-    Config, Consistency, Entry, Ino, Invalidate, ListedEntry, Listing, LookupResult, OpenRequest,
+    Config, Consistency, Entry, EntrySink, Ino, Invalidate, ListedEntry, LookupResult, OpenRequest,
     Vfs,
 };
 
@@ -35,7 +35,7 @@ struct Listed {
     next: u64,
 }
 
-impl Listing for Listed {
+impl EntrySink for Listed {
     fn has_room(&self, _: &[u8]) -> bool {
         true
     }

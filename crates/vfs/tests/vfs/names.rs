@@ -9,7 +9,7 @@ use bytes::Bytes;
 use testkit::mem::Options;
 use testkit::{Call, FaultyRemote, MemRemote, path};
 use vfs::{
-    Config, Consistency, Entry, Handle, Ino, ListedEntry, Listing, LookupResult, OpenRequest,
+    Config, Consistency, Entry, EntrySink, Handle, Ino, ListedEntry, LookupResult, OpenRequest,
     Opened, Vfs,
 };
 
@@ -193,7 +193,7 @@ async fn c8_a_file_is_found_by_its_other_name() {
 #[derive(Default)]
 struct Names(Vec<String>, u64);
 
-impl Listing for Names {
+impl EntrySink for Names {
     fn has_room(&self, _: &[u8]) -> bool {
         true
     }

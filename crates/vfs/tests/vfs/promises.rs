@@ -8,7 +8,7 @@ use base::{Access, AttrChange, Errno, FileKind, RenameMode, Timestamp};
 use bytes::Bytes;
 use testkit::{Call, MemRemote};
 use vfs::{
-    Config, Consistency, Entry, Handle, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Vfs,
+    Config, Consistency, Entry, EntrySink, Handle, Ino, ListedEntry, LookupResult, OpenRequest, Vfs,
 };
 
 /// A configuration in which every open sends a request.
@@ -55,7 +55,7 @@ struct Names {
     room: usize,
 }
 
-impl Listing for Names {
+impl EntrySink for Names {
     fn has_room(&self, _: &[u8]) -> bool {
         self.names.len() < self.room
     }

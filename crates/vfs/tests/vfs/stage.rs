@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::FileKind;
 use testkit::{FaultyRemote, MemRemote};
-use vfs::{Config, Entry, Ino, ListedEntry, Listing, Vfs};
+use vfs::{Config, Entry, EntrySink, Ino, ListedEntry, Vfs};
 
 /// A mount, and what is below it.
 pub(crate) struct Mount {
@@ -28,7 +28,7 @@ pub(crate) struct Names {
     pub(crate) next: u64,
 }
 
-impl Listing for Names {
+impl EntrySink for Names {
     fn has_room(&self, _: &[u8]) -> bool {
         true
     }

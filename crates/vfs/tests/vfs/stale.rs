@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::{Access, Errno};
 use testkit::{Call, FaultyRemote, MemRemote};
 use vfs::{
-    Config, DirHandle, Entry, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Opened, Vfs,
+    Config, DirHandle, Entry, EntrySink, Ino, ListedEntry, LookupResult, OpenRequest, Opened, Vfs,
 };
 
 const LONG_AGO: i64 = 1_000_000_000;
@@ -45,7 +45,7 @@ async fn open(vfs: &Vfs, ino: Ino) -> Result<Opened, Errno> {
 #[derive(Default)]
 struct Names(Vec<String>);
 
-impl Listing for Names {
+impl EntrySink for Names {
     fn has_room(&self, _: &[u8]) -> bool {
         true
     }

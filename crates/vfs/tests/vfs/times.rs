@@ -10,7 +10,7 @@ use base::{Access, AttrChange, RenameMode, Timestamp};
 use bytes::Bytes;
 use testkit::mem::Options;
 use testkit::{ManualClock, MemRemote};
-use vfs::{Config, Entry, Handle, Ino, ListedEntry, Listing, LookupResult, OpenRequest, Vfs};
+use vfs::{Config, Entry, EntrySink, Handle, Ino, ListedEntry, LookupResult, OpenRequest, Vfs};
 
 const SECOND: i64 = 1_700_000_000;
 
@@ -23,7 +23,7 @@ struct World {
 #[derive(Default)]
 struct Entries(Vec<(Vec<u8>, Entry)>);
 
-impl Listing for Entries {
+impl EntrySink for Entries {
     fn has_room(&self, _: &[u8]) -> bool {
         true
     }

@@ -107,7 +107,7 @@ fn answers_against_the_protocol_end_the_connection_and_not_the_mount() {
 }
 
 #[test]
-fn a_status_that_nobody_knows_is_an_error() {
+fn an_unknown_status_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let mount = mount(dir.path(), "lost_status", &[]);
     assert_eq!(errno(fs::metadata(mount.at("file"))), Some(libc::EIO));
@@ -187,7 +187,7 @@ fn attributes_that_cannot_be_are_errors_or_harmless() {
 }
 
 #[test]
-fn data_that_was_not_asked_for_reaches_nobody() {
+fn replies_with_other_data_than_requested_are_errors() {
     for manner in ["read_too_much", "read_nothing", "read_cut_short"] {
         let dir = tempfile::tempdir().unwrap();
         let mount = mount(dir.path(), manner, &[]);

@@ -122,7 +122,7 @@ fn links_inside_of_the_mount_work_and_others_do_not() {
 }
 
 #[test]
-fn contain_symlinks_is_as_sshfs_has_it() {
+fn contain_symlinks_matches_sshfs() {
     let world = links();
     let mount = world.mount(&["-o", "contain_symlinks"]);
     check_links(&mount, &["down", "dotted"], &[]);
@@ -143,7 +143,7 @@ fn no_contain_symlinks_leaves_links_alone() {
 }
 
 #[test]
-fn the_last_of_the_two_counts() {
+fn the_last_of_two_contradicting_options_applies() {
     let world = links();
     let mount = world.mount(&["-o", "contain_symlinks", "-o", "no_contain_symlinks"]);
     assert_eq!(fs::read(mount.at("absolute")).unwrap(), b"outside");
@@ -184,7 +184,7 @@ fn a_host_that_looks_like_an_option_is_refused() {
 }
 
 #[test]
-fn owners_and_permissions_are_shown_as_asked() {
+fn owners_and_permissions_follow_the_options() {
     let world = World::new();
     fs::write(world.served("file"), b"").unwrap();
     fs::create_dir(world.served("dir")).unwrap();

@@ -26,7 +26,7 @@ fn ciphers_are_measured_and_settings_judged() {
 }
 
 #[test]
-fn ended_in_the_middle_it_leaves_nothing() {
+fn advise_interrupted_in_the_middle_leaves_nothing_behind() {
     let scene = Scene::new();
     ended_at(&scene, "ciphers", Signal::INT, &["--advise"]);
     assert!(!scene.path("out").join("advice.json").exists());

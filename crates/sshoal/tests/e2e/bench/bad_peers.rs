@@ -110,7 +110,7 @@ fn one_that_is_not_installed_is_left_out_with_the_package_to_install() {
 }
 
 #[test]
-fn without_any_peer_it_says_so_and_goes_on() {
+fn without_any_peer_bench_warns_and_continues() {
     let scene = Scene::new();
     let (results, ended) = scene.results(0, &["--peers", "none", "--work", "metadata"]);
     assert!(ended.stderr.contains("there is no peer to compare with"), "{}", ended.stderr);

@@ -38,7 +38,7 @@ pub fn ended_at(scene: &Scene, line: &str, signal: Signal, words: &[&str]) -> St
 }
 
 #[test]
-fn in_the_middle_it_keeps_what_it_has_and_leaves_nothing() {
+fn a_run_interrupted_in_the_middle_keeps_its_results() {
     let scene = Scene::new();
     let line = "round 2 of 1000: metadata: s";
     let printed = ended_at(&scene, line, Signal::INT, &["--work", "metadata"]);
@@ -51,7 +51,7 @@ fn in_the_middle_it_keeps_what_it_has_and_leaves_nothing() {
 }
 
 #[test]
-fn before_the_first_step_it_leaves_nothing() {
+fn a_run_interrupted_before_the_first_step_leaves_nothing_behind() {
     for (line, signal) in [
         ("starting the server", Signal::INT),
         ("looking at the subjects", Signal::TERM),

@@ -48,7 +48,7 @@ fn a_run_measures_everybody_and_writes_its_report() {
 }
 
 #[test]
-fn what_cannot_be_printed_is_written() {
+fn results_are_written_although_they_cannot_be_printed() {
     let scene = Scene::new();
     let out = scene.path("out");
     let words = ["--quick", "--rounds", "1", "--peers", "none", "--work", "metadata"];
@@ -63,7 +63,7 @@ fn what_cannot_be_printed_is_written() {
 }
 
 #[test]
-fn a_comparison_tells_a_regression() {
+fn a_comparison_reports_a_regression() {
     let scene = Scene::new();
     let (mut results, _) = scene.results(0, &["--peers", "none", "--work", "metadata"]);
     let out = scene.path("out");

@@ -18,7 +18,7 @@ fn json(words: &[&str], paths: &[&Path]) -> Value {
 }
 
 #[test]
-fn a_tree_is_fetched_before_anybody_reads_it() {
+fn warm_fetches_a_tree_before_it_is_read() {
     let mut world = World::new();
     let files = put_tree(&world);
     let all: u64 = files.iter().map(|(_, content)| content.len() as u64).sum();
@@ -75,7 +75,7 @@ fn a_mount_without_a_cache_says_how_to_get_one() {
 }
 
 #[test]
-fn the_store_is_looked_at_cleaned_and_emptied_while_it_is_used() {
+fn the_cache_commands_work_while_the_store_is_in_use() {
     let world = World::new();
     let files = put_tree(&world);
     let mount = mount(&world, "");
@@ -111,6 +111,23 @@ fn the_store_is_looked_at_cleaned_and_emptied_while_it_is_used() {
     told(&["cache", "clear", "--dir"], &[&dir]);
     assert_eq!(json(&["cache", "check"], &[mount.place()])["whole_files"], 0);
     read_all(&mount, &files);
+    mount.unmount();
+}
+
+#[test]
+fn pins_that_together_are_larger_than_the_cache_give_a_warning() {
+    let world = World::new();
+    for number in 0..16u8 {
+        let mut content = pattern(300 << 10);
+        content.iter_mut().for_each(|byte| *byte = byte.wrapping_add(number));
+        put(&world, &format!("dir{}/file{number}", number % 2), &content);
+    }
+    let mount = mount(&world, "cache_size=4M");
+    let first = mount.at("dir0");
+    told(&["cache", "pin"], &[&first]);
+    told(&["warm"], &[&first]);
+    let ended = sshoal(&["cache", "pin"], &[&mount.at("dir1")]);
+    assert!(ended.stderr.contains("4.7 MiB") && ended.stderr.contains("cache_size"), "{ended:?}");
     mount.unmount();
 }
 

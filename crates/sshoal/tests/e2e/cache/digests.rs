@@ -138,7 +138,7 @@ fn known_digests_and_other_names_cost_no_request() {
 
 /// What the server's own command tells saves moving what is here under another name.
 #[test]
-fn digests_of_a_command_save_what_is_here_already() {
+fn server_digests_avoid_fetching_cached_contents() {
     let world = World::new();
     for number in 0..20_u8 {
         put(&world, &format!("rev1/file {number}"), &vec![number; 100_000]);

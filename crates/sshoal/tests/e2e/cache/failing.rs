@@ -65,7 +65,7 @@ impl Drop for Small {
 
 /// A disk that is full costs the cache, and one warning.
 #[test]
-fn a_full_disk_is_told_once_and_the_mount_goes_on() {
+fn a_full_cache_disk_is_reported_once_and_the_mount_continues() {
     if !geteuid().is_root() {
         eprintln!("skipped: it takes root to make a small file system");
         return;
@@ -104,7 +104,7 @@ fn a_disk_that_can_be_written_nothing_to_is_done_without() {
 }
 
 #[test]
-fn a_directory_of_somebody_else_is_refused() {
+fn a_cache_directory_of_another_user_is_refused() {
     if !geteuid().is_root() {
         eprintln!("skipped: it takes root to be several users");
         return;
@@ -129,7 +129,7 @@ fn a_directory_of_somebody_else_is_refused() {
 
 /// Nobody else can look into what is kept.
 #[test]
-fn what_is_kept_is_the_users_own() {
+fn cached_files_are_private() {
     let world = World::new();
     let files = put_tree(&world);
     let mount = mount(&world, "");

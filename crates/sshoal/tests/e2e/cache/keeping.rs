@@ -42,7 +42,7 @@ fn i12_after_a_remount_an_immutable_tree_needs_no_server() {
 /// C1 over mounts: what was changed on the server is what a later mount reads, be it by another
 /// size, by another time, or by both.
 #[test]
-fn c1_a_later_mount_reads_what_has_become_of_a_file() {
+fn c1_a_later_mount_reads_a_changed_file() {
     let world = World::new();
     let (old, new) = (pattern(300_000), vec![7; 300_000]);
     for name in ["same", "longer", "later"] {
@@ -73,7 +73,7 @@ fn c1_a_later_mount_reads_what_has_become_of_a_file() {
 
 /// A change within the second in which a file was read leaves size and time as they were.
 #[test]
-fn what_changed_a_moment_ago_is_not_trusted() {
+fn a_recently_changed_file_is_not_trusted() {
     let world = World::new();
     fs::write(world.served("file"), "one").unwrap();
     let time = fs::metadata(world.served("file")).unwrap().modified().unwrap();
@@ -89,7 +89,7 @@ fn what_changed_a_moment_ago_is_not_trusted() {
 }
 
 #[test]
-fn what_is_written_through_the_mount_is_what_is_read() {
+fn data_written_through_the_mount_is_read_back() {
     let world = World::new();
     put(&world, "file", &pattern(200_000));
     let first = mount(&world, "");

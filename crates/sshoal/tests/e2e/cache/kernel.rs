@@ -81,7 +81,7 @@ fn large_cached_files_are_read_without_us() {
 
 /// Who has a file open so goes on reading what it was; who opens it now reads what it is.
 #[test]
-fn a_file_that_changes_under_its_readers_is_another_one_for_those_who_come() {
+fn a_file_replaced_under_its_readers_is_new_for_later_opens() {
     let world = World::new();
     if !can_pass_through(&world) {
         return;
@@ -126,7 +126,7 @@ fn a_content_that_is_evicted_can_be_read_on() {
 }
 
 #[test]
-fn without_ro_or_when_it_is_not_wanted_we_read() {
+fn without_ro_or_with_passthrough_no_the_daemon_reads() {
     let world = World::new();
     let content = pattern(LARGE);
     for options in ["", "ro,passthrough=no"] {

@@ -50,7 +50,7 @@ fn served_directory(mount: &Mount) -> String {
 }
 
 #[test]
-fn a_full_disk_is_told_as_such_and_nothing_fsynced_is_missing() {
+fn a_full_disk_is_enospc_and_nothing_fsynced_is_missing() {
     let (_disk, world, mount) = full_world();
     let content = pattern(2 * ROOM_BYTES);
     let file = File::create(mount.at("big")).unwrap();
@@ -86,7 +86,7 @@ fn a_full_disk_is_told_as_such_and_nothing_fsynced_is_missing() {
 /// The close of a file at the server goes out right behind its writes, before it is known that these
 /// have failed.
 #[test]
-fn a_close_behind_a_write_that_fails_tells_why() {
+fn a_close_behind_a_failing_write_reports_the_reason() {
     let (_disk, world, mount) = full_world();
     let filler = on_server(&world, &mount, "filler");
     let filled = fs::write(&filler, pattern(2 * ROOM_BYTES)).unwrap_err();

@@ -64,7 +64,7 @@ fn reads_over_a_killed_server_are_right_or_fail() {
 
 /// A3 and A4.
 #[test]
-fn writes_over_a_killed_server_are_told_and_what_was_fsynced_is_there() {
+fn failed_writes_over_a_killed_server_are_reported_and_fsynced_data_is_there() {
     let world = World::new();
     let content = pattern(BLOCK * 200);
     let mount = world.mount(&[]).with_errors();

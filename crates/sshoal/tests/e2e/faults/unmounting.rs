@@ -50,7 +50,7 @@ fn a_mount_in_use_is_refused_and_can_be_detached() {
 }
 
 #[test]
-fn other_programs_can_unmount_it_too() {
+fn other_programs_can_unmount() {
     let world = World::new();
     for words in [&["fusermount3", "-u"][..], &["fusermount3", "-u", "-z"], &["umount"]] {
         let mut mount = world.mount(&[]);
@@ -118,7 +118,7 @@ fn a_copy_in_another_mount_namespace_is_not_waited_for() {
 
 /// The end of a daemon keeps no program that uses its mount, and none that passes by.
 #[test]
-fn a_daemon_that_is_told_to_end_frees_its_users() {
+fn a_terminated_daemon_frees_its_callers() {
     let world = World::new();
     fs::write(world.served("file"), pattern(8 << 20)).unwrap();
     let mut mount = world.mount(&["-o", "dir_cache=no"]).with_errors();
@@ -146,7 +146,7 @@ fn a_daemon_that_is_told_to_end_frees_its_users() {
 
 /// Everything that was acknowledged is written before the daemon ends.
 #[test]
-fn a_daemon_that_is_told_to_end_writes_what_it_has() {
+fn a_terminated_daemon_writes_all_acknowledged_data() {
     let world = World::new();
     let content = pattern(4 << 20);
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
@@ -167,7 +167,7 @@ fn a_daemon_that_is_told_to_end_writes_what_it_has() {
 
 /// `sshoal umount` = 0: as after close, for everything.
 #[test]
-fn umount_waits_for_what_nobody_closed() {
+fn umount_waits_for_the_data_of_open_files() {
     let world = World::new();
     let mut mount = world.mount(&[]);
     let script = "open F, '>', $ARGV[0]; ready; \

@@ -126,7 +126,7 @@ fn a_writer_that_ends_without_closing_is_gone_soon() {
 /// A program that is started does not wait for what it has inherited and may not keep; nor does
 /// anybody who looks at its process meanwhile.
 #[test]
-fn a_writer_that_becomes_another_program_becomes_it_soon() {
+fn exec_does_not_wait_for_unwritten_data() {
     for outage in OUTAGES {
         let mut held = HeldUp::new(outage, "exec 'echo', 'started'");
         assert!(held.writer.process.wait(PROMPT).success());
@@ -150,7 +150,7 @@ fn a_writer_can_start_programs() {
 
 /// A3 and A5: who goes on waits until he can be told, unless he has had enough of it.
 #[test]
-fn a_close_that_can_be_told_waits_and_is_freed_by_a_signal() {
+fn a_close_waits_for_its_result_and_is_freed_by_a_signal() {
     for outage in OUTAGES {
         for signal in [Signal::INT, Signal::KILL] {
             HeldUp::new(outage, "close F; die 'closed'").ends_by(signal);

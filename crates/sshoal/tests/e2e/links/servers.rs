@@ -14,7 +14,7 @@ use crate::process::eventually;
 /// L4 and L5: what is gone is gone, which is not the same as out of reach. While the server is out
 /// of reach nothing is empty or absent.
 #[test]
-fn what_has_vanished_meanwhile_is_told_apart_from_what_is_out_of_reach() {
+fn a_removed_file_is_distinguished_from_an_unreachable_one() {
     let line = Line::new(None);
     fs::create_dir(line.served("dir")).unwrap();
     fs::write(line.served("dir/file"), "content").unwrap();
@@ -65,7 +65,7 @@ fn a_mount_that_was_asleep_goes_on() {
 /// L1: as when a laptop was carried into another network: what was sent over the old connection gets
 /// no answer, not even an error, and the host is reached by another way.
 #[test]
-fn a_mount_that_was_carried_away_goes_on_by_another_way() {
+fn a_mount_continues_over_another_route() {
     let line = Line::new(None);
     fs::write(line.served("file"), "content").unwrap();
     let sshd = line.fleet.sshd(HOST);

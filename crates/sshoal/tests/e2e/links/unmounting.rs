@@ -66,7 +66,7 @@ fn assert_given_up(mut unmounting: Unmounting, mount: &mut Mount) {
 
 /// L11
 #[test]
-fn what_was_written_arrives_when_the_link_is_back_in_time() {
+fn written_data_arrives_when_the_link_is_back_in_time() {
     for outage in OUTAGES {
         let mut held = held_up(outage);
         let mut unmounting = Unmounting::start(&mut held);
@@ -80,7 +80,7 @@ fn what_was_written_arrives_when_the_link_is_back_in_time() {
 
 /// L11: whoever does not want to wait says so by a signal to the process.
 #[test]
-fn a_signal_ends_the_wait_and_the_loss_is_told() {
+fn a_signal_ends_the_wait_and_the_loss_is_reported() {
     for outage in OUTAGES {
         let mut held = held_up(outage);
         let mut unmounting = Unmounting::start(&mut held);

@@ -117,7 +117,7 @@ fn all_are_mounted_and_one_that_fails_stops_no_other() {
 }
 
 #[test]
-fn mistakes_are_told_with_their_place_and_a_mount_without_any_works() {
+fn mistakes_are_reported_with_their_line_and_correct_mounts_work() {
     let text = "
 [mount.good]
 mountpoint = '{one}'

@@ -24,7 +24,7 @@ fn a_required_host_that_is_down_is_named_with_all_others() {
 }
 
 #[test]
-fn a_directory_that_is_missing_ends_it_even_if_optional() {
+fn a_missing_directory_fails_the_mount_even_if_optional() {
     let hosts = Hosts::new(&["alpha", "beta"]);
     let missing = hosts.source("beta") + "/missing=optional";
     let said = hosts.refusal(&[hosts.source("alpha"), missing], &[]);
@@ -85,7 +85,7 @@ fn with_a_delayed_connect_no_host_has_to_be_there() {
 
 /// `hard` waits through an outage, `soft` does not, and `stale=ok` shows what is known.
 #[test]
-fn calls_wait_as_long_as_they_are_told_to() {
+fn calls_wait_as_long_as_hard_soft_and_stale_say() {
     let mut hosts = Hosts::new(&["alpha"]);
     hosts.put("alpha", "file", "content");
     let source = [hosts.source("alpha")];
@@ -138,7 +138,7 @@ exec /usr/lib/openssh/sftp-server
 "#;
 
 #[test]
-fn passwords_are_asked_for_one_at_a_time() {
+fn password_prompts_appear_one_at_a_time() {
     let hosts = Hosts::new(&[]);
     let script = hosts.local("ssh_command");
     fs::write(&script, format!("#!/bin/sh\n{WANTS_PASSWORD}")).unwrap();

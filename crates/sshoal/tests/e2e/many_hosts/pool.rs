@@ -39,7 +39,7 @@ fn three_gateways_are_one_source_in_each_mode() {
 }
 
 #[test]
-fn a_word_behind_the_source_counts_more_than_the_option() {
+fn a_pool_mode_behind_the_source_overrides_the_option() {
     let (hosts, source) = hosts();
     for number in 0..50 {
         hosts.put("gw1", &format!("file{number}"), "content");
@@ -76,7 +76,7 @@ const WRITTEN_BYTES: usize = 40 << 20;
 
 /// L1: who writes through a gateway that dies goes on through another one, and all is there.
 #[test]
-fn who_writes_through_a_gateway_that_dies_goes_on() {
+fn a_write_continues_when_its_gateway_dies() {
     let link = LinkOptions { rate_bytes_per_s: Some(20 << 20), ..LinkOptions::default() };
     let plan = |name| Plan::new(name).serving("shared").behind(link);
     let mut hosts = Hosts::of(["gw1", "gw2"].map(plan));

@@ -60,7 +60,7 @@ fn sources_have_places_to_any_depth_beside_a_merged_root() {
 }
 
 #[test]
-fn words_say_what_may_be_changed_where() {
+fn branch_modes_limit_changes_and_creation() {
     let hosts = Hosts::new(&["alpha", "beta"]);
     hosts.put("alpha", "a", "old");
     hosts.put("beta", "b", "old");
@@ -142,7 +142,7 @@ fn owners_are_translated_for_each_host() {
 }
 
 #[test]
-fn one_local_source_alone_is_a_mount_of_it() {
+fn a_single_local_source_can_be_mounted() {
     let hosts = Hosts::new(&[]);
     put(&hosts.local("here/file"), "local");
     fs::set_permissions(hosts.local("here/file"), fs::Permissions::from_mode(0o640)).unwrap();

@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// C1: what one has closed, another one who opens it then reads; also when nothing but the bytes
 /// has changed, many times in one second.
 #[test]
-fn c1_an_open_after_a_close_reads_what_was_written() {
+fn c1_an_open_after_a_close_reads_the_written_data() {
     let world = World::new();
     let (one, other) = (world.mount(&[]), world.mount(&[]));
     for round in 0..60 {
@@ -155,7 +155,7 @@ fn c6_own_changes_are_seen_at_once() {
 
 /// S1: nothing is cached.
 #[test]
-fn s1_strict_asks_the_server_each_time() {
+fn s1_strict_sends_a_request_for_each_call() {
     let world = World::new();
     fs::write(world.served("file"), b"one").unwrap();
     let mount = world.mount(&["-o", "consistency=strict"]);

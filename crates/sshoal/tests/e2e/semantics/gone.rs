@@ -17,7 +17,7 @@ const VALID: [&str; 2] = ["-o", "acregmin=600,acregmax=600,acdirmin=600,acdirmax
 
 /// The shell's way to make a file, and File::create's, right after another machine has removed it.
 #[test]
-fn c8_what_another_machine_has_removed_can_be_made_again() {
+fn c8_a_file_removed_by_another_machine_can_be_created() {
     const ROUNDS: usize = 40;
     let world = World::new();
     for round in 0..ROUNDS {
@@ -43,7 +43,7 @@ fn c8_what_another_machine_has_removed_can_be_made_again() {
 
 /// The same where it is removed at any moment.
 #[test]
-fn c8_what_another_machine_removes_all_the_time_can_be_made_each_time() {
+fn c8_a_file_removed_at_any_moment_can_be_created() {
     let world = World::new();
     let mount = world.mount(&VALID);
     let over = AtomicBool::new(false);

@@ -132,7 +132,7 @@ fn replaced_all_the_time(options: &[&str], stale_share: usize) {
 
 /// A6, one after the other: the descriptor stays with the old file.
 #[test]
-fn a6_an_open_file_stays_what_it_was() {
+fn a6_an_open_file_stays_the_same_file_when_replaced() {
     let world = World::new();
     let (old, new) = (vec![b'o'; 2 << 20], vec![b'n'; 2 << 20]);
     fs::write(world.served("file"), &old).unwrap();
@@ -197,7 +197,7 @@ fn a2_direct_and_cached_descriptors_agree() {
 
 /// A2 and close-to-open for mappings: msync and close bring the pages to the server.
 #[test]
-fn a2_what_is_written_through_a_mapping_is_in_the_file() {
+fn a2_data_written_through_a_mapping_is_in_the_file() {
     let world = World::new();
     let content = pattern(300_000);
     fs::write(world.served("file"), &content).unwrap();

@@ -166,7 +166,7 @@ fn locks_are_those_of_this_machine() {
 
 /// Who works in the mount keeps it, and nothing is lost when the last one leaves.
 #[test]
-fn umount_is_refused_while_somebody_stands_in_it() {
+fn umount_is_refused_while_a_working_directory_is_in_the_mount() {
     let world = World::new();
     let mount = world.mount(&[]);
     fs::create_dir(mount.at("dir")).unwrap();

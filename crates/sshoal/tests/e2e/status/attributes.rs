@@ -18,7 +18,7 @@ fn attribute(path: &Path, name: &str) -> Result<String, Errno> {
 }
 
 #[test]
-fn a_file_tells_where_it_is() {
+fn an_extended_attribute_reports_the_location_of_a_file() {
     let hosts = Hosts::new(&["alpha", "beta"]);
     let (alpha, beta) = (hosts.fleet.source("alpha"), hosts.fleet.source("beta"));
     for (host, file) in
@@ -80,7 +80,7 @@ fn a_plain_mount_has_no_attributes() {
 /// With attributes the kernel leaves it to the daemon to take set-id bits off a file that is
 /// written to by somebody without privileges.
 #[test]
-fn set_id_bits_go_when_somebody_else_writes() {
+fn set_id_bits_are_cleared_by_a_write_of_another_user() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: it takes root to be several users");
         return;

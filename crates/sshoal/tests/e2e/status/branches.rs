@@ -76,7 +76,7 @@ fn a_branch_is_made_read_only_and_writable_again() {
 }
 
 #[test]
-fn what_is_open_on_a_branch_goes_on_when_it_goes() {
+fn open_files_stay_usable_when_their_branch_is_removed() {
     let hosts = hosts();
     let (alpha, beta) = (hosts.fleet.source("alpha"), hosts.fleet.source("beta"));
     let mount = hosts.mount(&[alpha, beta.clone()], &[]);
@@ -97,7 +97,7 @@ fn what_is_open_on_a_branch_goes_on_when_it_goes() {
 }
 
 #[test]
-fn what_cannot_be_added_is_told_and_changes_nothing() {
+fn a_branch_that_cannot_be_added_is_an_error_and_changes_nothing() {
     let hosts = hosts();
     let (alpha, beta) = (hosts.fleet.source("alpha"), hosts.fleet.source("beta"));
     hosts.fleet.link("beta").refuse();

@@ -57,7 +57,7 @@ fn a_mount_that_is_well_is_described() {
 }
 
 #[test]
-fn a_host_that_is_away_is_told_to_be_and_so_is_who_waits_for_it() {
+fn status_shows_an_unreachable_host_and_waiting_calls() {
     let hosts = Hosts::new(&["alpha"]);
     fs::write(hosts.served("alpha", "file"), "content").unwrap();
     let mount = hosts.mount(&[hosts.fleet.source("alpha")], &[]).with_errors();
@@ -91,7 +91,7 @@ fn a_host_that_is_away_is_told_to_be_and_so_is_who_waits_for_it() {
 }
 
 #[test]
-fn an_optional_branch_that_is_away_is_left_out_until_it_is_required() {
+fn an_unreachable_optional_branch_is_left_out_until_it_is_required() {
     let hosts = Hosts::new(&["alpha", "beta"]);
     fs::write(hosts.served("alpha", "here"), "").unwrap();
     fs::write(hosts.served("beta", "there"), "").unwrap();
@@ -118,7 +118,7 @@ fn an_optional_branch_that_is_away_is_left_out_until_it_is_required() {
 
 /// Neither is the mount itself asked anything.
 #[test]
-fn a_daemon_that_hangs_or_is_dead_is_told_to_be() {
+fn status_shows_a_daemon_that_hangs_or_is_dead() {
     let hosts = Hosts::new(&["alpha"]);
     let mut mount = hosts.mount(&[hosts.fleet.source("alpha")], &[]);
     mount.daemon().stop();

@@ -122,7 +122,7 @@ fn a_second_interruption_ends_a_copy_that_waits_for_its_server() {
 }
 
 #[test]
-fn a_copy_whose_link_is_cut_goes_on_by_itself() {
+fn a_copy_continues_after_its_link_was_cut() {
     let world = World::new();
     make_tree(&world.served("source"));
     let link = slow_link(&world);
@@ -171,7 +171,7 @@ fn a_large_file_that_a_stream_has_begun_is_gone_on_with() {
 
 /// libarchive's tar makes a file that was cut off look whole.
 #[test]
-fn what_a_server_only_calls_whole_is_compared() {
+fn a_file_that_a_server_cut_off_silently_is_detected() {
     if !Path::new("/usr/bin/bsdtar").exists() {
         return;
     }
@@ -193,7 +193,7 @@ fn what_a_server_only_calls_whole_is_compared() {
 }
 
 #[test]
-fn without_room_here_what_fits_is_whole_and_with_room_the_rest_comes() {
+fn a_pull_to_a_full_disk_is_completed_when_there_is_room() {
     let world = World::new();
     assert!(world.sshd().is_isolated(), "this test needs root");
     let source = world.served("source");
@@ -228,7 +228,7 @@ fn without_room_here_what_fits_is_whole_and_with_room_the_rest_comes() {
 }
 
 #[test]
-fn without_room_there_what_fits_is_whole_and_with_room_the_rest_comes() {
+fn a_push_to_a_full_disk_is_completed_when_there_is_room() {
     let dir = tempfile::tempdir().unwrap();
     let small = dir.path().join("small");
     // A disk that only the server's logins see, whatever they run.

@@ -28,7 +28,7 @@ fn sshs(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn a_copy_is_what_rsync_makes_and_the_next_one_does_nothing() {
+fn a_copy_matches_rsync_and_a_second_copy_transfers_nothing() {
     let world = World::new();
     let (source, reference) = (world.served("source"), world.local("reference"));
     make_tree(&source);
@@ -82,7 +82,7 @@ fn a_stream_keeps_times_to_the_nanosecond() {
 }
 
 #[test]
-fn what_has_changed_is_copied_and_what_is_gone_is_deleted_if_asked() {
+fn changed_files_are_copied_and_removed_ones_deleted_with_delete() {
     let world = World::new();
     let (source, target) = (world.served("source"), world.local("target"));
     make_tree(&source);
@@ -112,7 +112,7 @@ fn what_has_changed_is_copied_and_what_is_gone_is_deleted_if_asked() {
 }
 
 #[test]
-fn what_is_left_out_is_left_out() {
+fn excluded_files_are_not_copied() {
     let world = World::new();
     let source = world.local("source");
     make_tree(&source);

@@ -15,7 +15,7 @@ const REFUSALS: [(&str, &str); 3] = [
 ];
 
 #[test]
-fn a_login_that_fails_is_tried_once_and_told_once() {
+fn a_failing_login_is_tried_once_and_reported_once() {
     let world = World::new();
     make_tree(&world.served("source"));
     fs::create_dir(world.local("here")).unwrap();

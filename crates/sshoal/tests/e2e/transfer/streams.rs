@@ -21,7 +21,7 @@ fn spoil(copy: &Path) -> u64 {
 }
 
 #[test]
-fn a_place_that_is_not_empty_gets_what_it_lacks_in_a_stream() {
+fn a_non_empty_target_gets_missing_files_in_a_stream() {
     let world = World::new();
     let source = world.served("source");
     make_tree(&source);
@@ -106,7 +106,7 @@ fn a_target_that_has_to_be_made_takes_a_stream() {
 }
 
 #[test]
-fn a_copy_of_what_is_there_already_is_one_login() {
+fn a_copy_of_existing_files_takes_one_login() {
     let world = World::new();
     let source = world.served("source");
     make_tree(&source);
@@ -188,7 +188,7 @@ fn a_copy_to_a_new_name_is_one_login() {
 }
 
 #[test]
-fn what_is_there_already_is_listed_by_one_answer() {
+fn existing_files_are_listed_by_one_command() {
     let world = World::new();
     let (source, near, far_copy) =
         (world.served("source"), world.local("near"), world.served("copy"));

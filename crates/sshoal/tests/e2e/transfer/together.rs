@@ -71,7 +71,7 @@ fn two_pushes_over_sftp() {
 
 /// The stage of the interrupted push has what the next one leaves out.
 #[test]
-fn what_the_next_push_leaves_out_is_not_published() {
+fn files_excluded_from_the_next_push_are_not_published() {
     let world = World::new();
     let source = world.served("source");
     make_tree(&source);

@@ -5,7 +5,7 @@ use crate::process::run;
 use crate::world::{World, program};
 
 #[test]
-fn what_is_wrong_is_told_with_a_hint_and_code_2() {
+fn wrong_arguments_exit_with_a_hint_and_code_2() {
     for (words, said) in [
         (&["pull", "a", "b"][..], "on another machine\n"),
         (&["pull", "h:a", "h:b"], "on this machine\n"),
@@ -35,7 +35,7 @@ fn what_is_wrong_is_told_with_a_hint_and_code_2() {
 }
 
 #[test]
-fn what_is_not_there_is_told() {
+fn a_missing_source_is_an_error() {
     let world = World::new();
     let to = world.local("to");
     let to = to.to_str().unwrap();

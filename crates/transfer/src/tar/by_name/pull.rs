@@ -20,14 +20,14 @@ use crate::tar::reader::Reader;
 use crate::tar::receive::{Broken, Received, Receiver, attr, torn_since};
 use crate::tar::unpack::pass_trailer;
 
-/// An entry that was copied, in case it has to be copied again.
-pub(super) struct Brought {
+/// An entry that was copied by a stream, and that the run copies if it is not right.
+pub(super) struct CopiedEntry {
     pub(super) from: RemotePath,
     /// What was done, as it was reported.
     pub(super) action: Action,
     pub(super) bytes: u64,
-    /// It has no time yet: its content is in doubt until tar has ended successfully.
-    pub(super) in_doubt: bool,
+    /// Its mtime is not set yet: its content is unconfirmed until tar has ended successfully.
+    pub(super) unconfirmed: bool,
     /// Relative to the target.
     pub(super) name: RemotePath,
     /// Its attributes in the archive.
@@ -38,7 +38,7 @@ pub(super) struct Brought {
     dir: Arc<Dir>,
 }
 
-impl Brought {
+impl CopiedEntry {
     /// Whether the copy is as requested.
     pub(super) fn is_as_asked(&self) -> bool {
         self.is_still(&self.asked)
@@ -51,13 +51,13 @@ impl Brought {
         same && (now.kind == FileKind::Symlink || now.size == self.attr.size)
     }
 
-    /// Gives a file that was in doubt its time. On a thread that may block.
-    pub(super) fn date(&self, core: &Core, sink: &Sink) -> base::Result<()> {
+    /// Sets the mtime of an unconfirmed file. On a thread that may block.
+    pub(super) fn set_mtime(&self, core: &Core, sink: &Sink) -> base::Result<()> {
         sink.set_mtime(&core.job.target.path_of(&self.name), self.attr.mtime)
     }
 
-    /// The step that copies it again.
-    pub(super) fn again(self, source: usize) -> Step {
+    /// The step with which the run copies it.
+    pub(super) fn into_step(self, source: usize) -> Step {
         let action = match self.attr.kind {
             FileKind::Symlink => Action::MakeLink(Why::Time),
             _ => Action::Copy(Why::Time),
@@ -81,11 +81,11 @@ pub(super) struct Placer {
     options: Options,
     pending: Arc<Pending>,
     /// The copied entries.
-    pub(super) brought: Vec<Brought>,
+    pub(super) copied: Vec<CopiedEntry>,
     /// The steps that failed.
     pub(super) left: Vec<Step>,
-    /// If hard links are preserved: the names copied in this stream, by their path at the source, and
-    /// whether they are in doubt.
+    /// If hard links are preserved: the names copied in this stream, by their path at the source,
+    /// and whether they are unconfirmed.
     firsts: HashMap<RemotePath, (RemotePath, bool)>,
     torn_since: i64,
 }
@@ -93,8 +93,8 @@ pub(super) struct Placer {
 impl Placer {
     pub(super) fn new(core: Arc<Core>, pending: Arc<Pending>) -> Placer {
         let options = Options { no_partial: true, ..core.job.options.clone() };
-        let (brought, left, firsts) = (Vec::new(), Vec::new(), HashMap::new());
-        Placer { core, options, pending, brought, left, firsts, torn_since: torn_since() }
+        let (copied, left, firsts) = (Vec::new(), Vec::new(), HashMap::new());
+        Placer { core, options, pending, copied, left, firsts, torn_since: torn_since() }
     }
 
     /// Unpacks the archive.
@@ -151,11 +151,12 @@ impl Placer {
             return Err(failed(Errno::ESTALE));
         }
         if member.kind == Kind::HardLink {
-            let (first, in_doubt) = self.first_of(&member).ok_or_else(|| failed(Errno::EMLINK))?;
+            let (first, unconfirmed) =
+                self.first_of(&member).ok_or_else(|| failed(Errno::EMLINK))?;
             let from = core.job.target.path_of(&first);
             sink.hard_link(&from, &path, &attr(&member, FileKind::Regular)).map_err(failed)?;
             Progress::add(&core.progress.files_done, 1);
-            let received = Received { finished: Finished::default(), in_doubt };
+            let received = Received { finished: Finished::default(), unconfirmed };
             return Ok(Put { action: Action::HardLink { first }, bytes: 0, received });
         }
         let is_file = member.kind == Kind::File;
@@ -164,7 +165,7 @@ impl Placer {
         let receiver = Receiver { sink, options, progress, torn_since, is_new: false };
         let received = receiver.entry(reader, member, &path)?;
         if is_file && core.job.options.hard_links {
-            self.firsts.insert(step.from.clone(), (step.name.clone(), received.in_doubt));
+            self.firsts.insert(step.from.clone(), (step.name.clone(), received.unconfirmed));
         }
         Ok(Put { action: step.action.clone(), bytes, received })
     }
@@ -176,7 +177,7 @@ impl Placer {
     }
 
     fn ended(&mut self, mut step: Step, attr: Attr, put: Put) {
-        let Put { action, bytes, received: Received { finished, in_doubt } } = put;
+        let Put { action, bytes, received: Received { finished, unconfirmed } } = put;
         if finished.owner_refused {
             self.core.refuse_owners();
         }
@@ -187,6 +188,6 @@ impl Placer {
         }
         self.core.ended(&step, Ok(Copied { bytes, resumed: 0 }));
         let Step { from, name, action, dir, attr: asked, .. } = step;
-        self.brought.push(Brought { from, action, bytes, in_doubt, name, attr, asked, dir });
+        self.copied.push(CopiedEntry { from, action, bytes, unconfirmed, name, attr, asked, dir });
     }
 }

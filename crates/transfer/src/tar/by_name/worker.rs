@@ -18,22 +18,22 @@ use crate::tar::stream::End;
 use crate::tar::{Declined, LONG_ROUND_TRIP, Use, name_or_all, script};
 use crate::task::AbortOnDrop;
 
-/// A stream is worth its login from this number of files on. A login takes 100 ms and more, in which a
-/// server opens at least this many.
+/// A stream is worth its login from this number of files on. A login takes 100 ms and more, in
+/// which a server opens at least this many.
 const WORTH_FILES: usize = 256;
 
 /// Files up to this size are small: they are streamed, and larger ones go in pieces.
 const SMALL_BYTES: u64 = 1 << 20;
 
-/// As [`SMALL_BYTES`] with a long round trip: there several sessions copy all but the smallest files
-/// faster than one stream, which is bound by its window.
+/// As [`SMALL_BYTES`] with a long round trip: there several sessions copy all but the smallest
+/// files faster than one stream, which is bound by its window.
 const SMALL_FAR_BYTES: u64 = 64 << 10;
 
 /// Files of one stream. Each takes some 250 bytes of memory until tar has succeeded.
 const STREAM_FILES: usize = 1 << 18;
 
-/// As [`STREAM_FILES`], for a push. Its files get their names after all have arrived, so this is what an
-/// interruption costs.
+/// As [`STREAM_FILES`], for a push. Its files get their names after all have arrived, so this is
+/// what an interruption costs.
 const STREAM_FILES_OUT: usize = 1 << 15;
 
 /// Names that are sent together, in bytes.
@@ -204,8 +204,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Requests the step's file. False if the stream must end: it has its number of files, or accepts no
-    /// more.
+    /// Requests the step's file. False if the stream must end: it has its number of files, or
+    /// accepts no more.
     pub(super) async fn add(&mut self, core: &Core, step: Step) -> bool {
         let State::Open(stream) = &mut self.state else { return false };
         stream.add(step);
@@ -221,8 +221,8 @@ impl Worker {
         }
     }
 
-    /// Ends the stream, and waits for it. `None` if there is none, or the run is stopped. Another one can
-    /// follow if this one succeeded.
+    /// Ends the stream, and waits for it. `None` if there is none, or the run is stopped. Another
+    /// one can follow if this one succeeded.
     pub(super) async fn end(&mut self, core: &Core) -> Option<StreamEnd> {
         let state = std::mem::replace(&mut self.state, State::Idle);
         let State::Open(mut stream) = state else {
@@ -291,8 +291,8 @@ async fn pull_files(
     let feeding = AbortOnDrop(tokio::spawn(feed(stdin, names)));
     let placer = Placer::new(core, pending);
     let End { done, why, link } = peer.receive(feeding, placer, Placer::unpack).await;
-    let Placer { brought, left, .. } = done;
-    StreamEnd { entries: brought.len() as u64, brought, left, why, link }
+    let Placer { copied, left, .. } = done;
+    StreamEnd { entries: copied.len() as u64, copied, left, why, link }
 }
 
 /// Sends the named files, and renames them to their names when tar has succeeded.
@@ -325,7 +325,7 @@ async fn push_files(
             left.extend(push::in_doubt(sent));
         }
     }
-    StreamEnd { entries, brought: Vec::new(), left, why, link }
+    StreamEnd { entries, copied: Vec::new(), left, why, link }
 }
 
 /// Writes names as they arrive; after the last one closes tar's input.

@@ -1,10 +1,10 @@
 //! The output of `find`, assembled into directories. Pure.
 //!
 //! `find` lists depth first, and a directory precedes its contents. So each record is in the last
-//! directory before it that is one level higher, and a record of depth `n` completes all directories of
-//! depth `n` and more before it. The directories that contain the last complete record, and that record
-//! itself if it is a directory, may have further entries. These, and no others, are omitted from a
-//! listing that was cut short.
+//! directory before it that is one level higher, and a record of depth `n` completes all
+//! directories of depth `n` and more before it. The directories that contain the last complete
+//! record, and that record itself if it is a directory, may have further entries. These, and no
+//! others, are omitted from a listing that was cut short.
 //!
 //! A record contains a name and no path, so no path has to be trusted.
 

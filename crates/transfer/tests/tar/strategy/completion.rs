@@ -7,19 +7,19 @@ use base::{Errno, Name};
 use local::Local;
 use testkit::faulty::Which;
 use testkit::{Call, FaultyRemote, MemRemote};
-use transfer::strategy::{Direction, Plan};
+use transfer::strategy::{CopyRequest, Direction};
 use transfer::tar::stage;
 use transfer::{Options, Owners};
 
 use super::super::shell::LocalShell;
-use super::{CHANGED, Server, answers, plan, run, run_well, tree};
+use super::{CHANGED, Server, answers, request, run, run_well, tree};
 
 fn name() -> Name {
     Name::new(b"tree").unwrap()
 }
 
-fn push(source: &Path) -> Plan {
-    plan(Direction::Push, &source.join("tree"), (Path::new(""), None), Options::default())
+fn push(source: &Path) -> CopyRequest {
+    request(Direction::Push, &source.join("tree"), (Path::new(""), None), Options::default())
 }
 
 /// A target that has a stage with one file as it is to be, one that is not whole, and one that is
@@ -145,7 +145,7 @@ async fn a_stage_of_other_options_is_removed() {
         Server::new(Arc::new(Local::open(target.path()).unwrap()), Some(LocalShell::plain()));
     let local = source.path().join("tree");
     let to = (target.path(), None);
-    run_well(plan(Direction::Push, &local, to, Options::default()), &server).await;
+    run_well(request(Direction::Push, &local, to, Options::default()), &server).await;
     assert!(!stage.exists());
     assert_eq!(std::fs::read(target.path().join("tree/one")).unwrap(), b"content");
     assert_eq!(std::fs::read_dir(target.path()).unwrap().count(), 1);

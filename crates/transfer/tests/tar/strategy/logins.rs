@@ -12,10 +12,10 @@ use transfer::strategy::{ConnectError, Connection, Connector, CopyError, Directi
 use transfer::{Options, Running, Shell};
 
 use super::super::shell::LocalShell;
-use super::{Hidden, Server, answers, plan, run, run_well, tree};
+use super::{Hidden, Server, answers, request, run, run_well, tree};
 
-fn failure(message: &str, is_of_place: bool) -> ConnectError {
-    ConnectError { message: message.to_owned(), is_of_place }
+fn failure(message: &str, is_of_operand: bool) -> ConnectError {
+    ConnectError { message: message.to_owned(), is_of_operand }
 }
 
 /// A server that shows `directory` to its shell and over SFTP.
@@ -29,13 +29,13 @@ async fn a_new_tree_needs_the_login_of_its_stream_alone() {
     let server = served(target.path());
     let to = (target.path(), None);
     let local = source.path().join("tree");
-    let copied = run_well(plan(Direction::Push, &local, to, Options::default()), &server).await;
+    let copied = run_well(request(Direction::Push, &local, to, Options::default()), &server).await;
     assert_eq!((copied.engines, server.connected()), (vec!["tar"], vec![]));
     assert_eq!(fs::read(target.path().join("tree/sub/two")).unwrap(), b"more content");
 
     let back = tempfile::tempdir().unwrap();
     let from = (target.path(), Some("tree"));
-    let pull = plan(Direction::Pull, &back.path().join("new"), from, Options::default());
+    let pull = request(Direction::Pull, &back.path().join("new"), from, Options::default());
     let copied = run_well(pull, &server).await;
     assert_eq!((copied.engines, server.connected()), (vec!["tar"], vec![]));
     assert_eq!(fs::read(back.path().join("new/tree/one")).unwrap(), b"content");
@@ -47,7 +47,7 @@ async fn what_is_compared_is_connected_by_the_login_of_the_stream_that_was_not()
     fs::create_dir(target.path().join("tree")).unwrap();
     let server = served(target.path());
     let (local, to) = (source.path().join("tree"), (target.path(), None));
-    let copied = run_well(plan(Direction::Push, &local, to, Options::default()), &server).await;
+    let copied = run_well(request(Direction::Push, &local, to, Options::default()), &server).await;
     assert_eq!((copied.engines, server.connected()), (vec!["sftp"], vec![true]));
     assert_eq!(
         copied.notes,
@@ -63,13 +63,13 @@ async fn a_lost_login_of_a_stream_is_followed_by_another() {
     let (local, to) = (source.path().join("tree"), (target.path(), None));
     let server = served(target.path());
     server.failures.lock().unwrap().push_back(failure("h: lost", false));
-    run_well(plan(Direction::Push, &local, to, Options::default()), &server).await;
+    run_well(request(Direction::Push, &local, to, Options::default()), &server).await;
     assert_eq!(server.connected(), [true, false]);
 
     // What the server says of the place, another login would hear again.
     let server = served(target.path());
     server.failures.lock().unwrap().push_back(failure("h: no such directory", true));
-    let ended = run(plan(Direction::Push, &local, to, Options::default()), &server).await;
+    let ended = run(request(Direction::Push, &local, to, Options::default()), &server).await;
     assert_eq!(ended.unwrap_err().to_string(), "h: no such directory");
     assert_eq!(server.connected(), [true]);
 
@@ -77,7 +77,7 @@ async fn a_lost_login_of_a_stream_is_followed_by_another() {
     let server = Server::new(Arc::new(MemRemote::new()), None);
     server.failures.lock().unwrap().push_back(failure("h: lost", false));
     let to = (Path::new(""), None);
-    let ended = run(plan(Direction::Push, &local, to, Options::default()), &server).await;
+    let ended = run(request(Direction::Push, &local, to, Options::default()), &server).await;
     assert_eq!(ended.unwrap_err().to_string(), "h: lost");
     assert_eq!(server.connected(), [false]);
 }
@@ -88,20 +88,20 @@ async fn only_one_host_and_no_choice_of_a_server_lets_streams_be() {
     let (local, to) = (source.path().join("tree"), (Path::new(""), None));
     for which in 0..3 {
         let server = Server::new(Arc::new(MemRemote::new()), answers("there sftp"));
-        let mut plan = plan(Direction::Push, &local, to, Options::default());
+        let mut request = request(Direction::Push, &local, to, Options::default());
         match which {
-            0 => plan.remote[0].gateways.push("other".to_owned()),
-            1 => plan.logins.password_once = true,
-            _ => plan.engine = Engine::Sftp,
+            0 => request.remote[0].gateways.push("other".to_owned()),
+            1 => request.logins.password_once = true,
+            _ => request.engine = Engine::Sftp,
         }
-        let copied = run_well(plan, &server).await;
+        let copied = run_well(request, &server).await;
         assert_eq!((copied.engines, server.connected()), (vec!["sftp"], vec![false]), "{which}");
     }
     // The login is SFTP's own where the user names the server.
     let server = Server::new(Arc::new(MemRemote::new()), answers("there sftp"));
-    let mut plan = plan(Direction::Push, &local, to, Options::default());
-    plan.logins.own_server = true;
-    run_well(plan, &server).await;
+    let mut request = request(Direction::Push, &local, to, Options::default());
+    request.logins.own_server = true;
+    run_well(request, &server).await;
     assert_eq!(server.connected(), [false]);
 }
 
@@ -110,7 +110,7 @@ async fn streams_alone_are_an_error_where_there_is_none() {
     let source = tree();
     let (local, to) = (source.path().join("tree"), (Path::new(""), None));
     let server = Server::new(Arc::new(MemRemote::new()), answers("none"));
-    let mut streams = plan(Direction::Push, &local, to, Options::default());
+    let mut streams = request(Direction::Push, &local, to, Options::default());
     streams.engine = Engine::Tar;
     assert_eq!(streams.check(), Ok(()));
     let ended = run(streams.clone(), &server).await;
@@ -131,15 +131,19 @@ struct Silent(Arc<Server>);
 impl Connector for Silent {
     async fn connect(
         &self,
-        place: usize,
+        remote_index: usize,
         login: Option<Running>,
     ) -> Result<Connection, ConnectError> {
-        let _connected = self.0.connect(place, login).await;
+        let _connected = self.0.connect(remote_index, login).await;
         std::future::pending().await
     }
 
-    fn shell(&self, place: usize, may_ask: bool) -> Result<Option<Arc<dyn Shell>>, ConnectError> {
-        self.0.shell(place, may_ask)
+    fn shell(
+        &self,
+        remote_index: usize,
+        may_ask: bool,
+    ) -> Result<Option<Arc<dyn Shell>>, ConnectError> {
+        self.0.shell(remote_index, may_ask)
     }
 
     fn start_sessions(&self, _sessions: std::ops::Range<usize>) {}
@@ -150,14 +154,14 @@ async fn a_server_that_says_nothing_ends_the_copy() {
     let source = tree();
     let silent = Silent(Server::new(Arc::new(MemRemote::new()), None));
     let (_stopping, stop) = tokio::sync::watch::channel(false);
-    let plan = plan(
+    let request = request(
         Direction::Push,
         &source.path().join("tree"),
         (Path::new(""), None),
         Options::default(),
     );
     let since = tokio::time::Instant::now();
-    let ended = transfer::strategy::copy(plan, Arc::new(silent), Arc::new(Hidden), stop).await;
+    let ended = transfer::strategy::copy(request, Arc::new(silent), Arc::new(Hidden), stop).await;
     assert_eq!(
         ended.unwrap_err().to_string(),
         "h: its SFTP server has not answered within 300 s\n  \

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use cli::{Problem, printable};
-use transfer::strategy::place::{Place, RemotePlace};
+use transfer::strategy::operand::{Operand, RemoteOperand};
 
 use crate::sources::{self, Origin, SourceSpec};
 
@@ -21,16 +21,16 @@ fn in_home(path: &[u8]) -> &[u8] {
 
 /// A source or target at a server.
 #[derive(Clone, Debug)]
-pub struct RemoteOperand {
+pub struct ParsedOperand {
     /// The whole, with the path as the user wrote it.
     pub spec: SourceSpec,
     /// The path, split.
-    pub place: Place,
+    pub operand: Operand,
 }
 
-impl RemoteOperand {
+impl ParsedOperand {
     /// Reads `host:path`.
-    pub fn parse(word: &OsStr, is_target: bool) -> Result<RemoteOperand, Problem> {
+    pub fn parse(word: &OsStr, is_target: bool) -> Result<ParsedOperand, Problem> {
         let about = || format!("'{}'", printable(word));
         let spec = sources::parse(word)?;
         if spec.wants_union() {
@@ -46,14 +46,14 @@ impl RemoteOperand {
             }
             Origin::Local(path) => path.as_os_str().as_bytes().to_vec(),
         };
-        let place = if is_target { Place::of_target(&path) } else { Place::of(&path) };
-        Ok(RemoteOperand { spec, place })
+        let operand = if is_target { Operand::of_target(&path) } else { Operand::of(&path) };
+        Ok(ParsedOperand { spec, operand })
     }
 
-    /// The source whose root is the directory of the place.
+    /// The source whose root is the directory of the operand.
     pub fn in_directory(&self) -> SourceSpec {
         let mut spec = self.spec.clone();
-        let wanted = self.place.directory.clone();
+        let wanted = self.operand.directory.clone();
         match &mut spec.origin {
             Origin::Hosts { directory, .. } => *directory = wanted,
             Origin::Local(path) => *path = OsString::from_vec(wanted).into(),
@@ -62,12 +62,12 @@ impl RemoteOperand {
     }
 }
 
-impl From<&RemoteOperand> for RemotePlace {
-    fn from(operand: &RemoteOperand) -> RemotePlace {
-        RemotePlace {
+impl From<&ParsedOperand> for RemoteOperand {
+    fn from(operand: &ParsedOperand) -> RemoteOperand {
+        RemoteOperand {
             title: operand.spec.name.clone(),
             gateways: operand.spec.gateways().iter().map(ToString::to_string).collect(),
-            place: operand.place.clone(),
+            operand: operand.operand.clone(),
         }
     }
 }
@@ -87,23 +87,23 @@ mod tests {
     #[test]
     fn a_tilde_is_the_home_directory() {
         let cases = [
-            ("h:~/src", place("", Some("src"))),
-            ("h:~/a/b", place("a", Some("b"))),
-            ("h:~//a/", place("a/", None)),
-            ("h:~", place("", None)),
-            ("h:~/", place("", None)),
-            ("h:~me/a", place("~me", Some("a"))),
-            ("h:/~/a", place("/~", Some("a"))),
+            ("h:~/src", operand("", Some("src"))),
+            ("h:~/a/b", operand("a", Some("b"))),
+            ("h:~//a/", operand("a/", None)),
+            ("h:~", operand("", None)),
+            ("h:~/", operand("", None)),
+            ("h:~me/a", operand("~me", Some("a"))),
+            ("h:/~/a", operand("/~", Some("a"))),
         ];
         for (word, wanted) in cases {
-            let operand = RemoteOperand::parse(OsStr::new(word), false).unwrap();
-            assert_eq!(operand.place, wanted, "{word}");
+            let parsed = ParsedOperand::parse(OsStr::new(word), false).unwrap();
+            assert_eq!(parsed.operand, wanted, "{word}");
         }
     }
 
-    fn place(directory: &str, name: Option<&str>) -> Place {
+    fn operand(directory: &str, name: Option<&str>) -> Operand {
         let name = name.map(|name| Name::new(name.as_bytes()).unwrap());
-        Place { directory: directory.into(), name }
+        Operand { directory: directory.into(), name }
     }
 
     #[test]
@@ -115,8 +115,8 @@ mod tests {
 
     #[test]
     fn words_of_branches_are_refused() {
-        let said = RemoteOperand::parse(OsStr::new("h:/x=ro"), false).unwrap_err().to_string();
+        let said = ParsedOperand::parse(OsStr::new("h:/x=ro"), false).unwrap_err().to_string();
         assert!(said.contains("for mounts"), "{said}");
-        assert!(RemoteOperand::parse(OsStr::new("h:/a=b"), false).is_ok());
+        assert!(ParsedOperand::parse(OsStr::new("h:/a=b"), false).is_ok());
     }
 }

@@ -1,7 +1,7 @@
-//! What operands mean: the directory where a copy starts or ends, and the name in it.
+//! Sources and targets: the directory where a copy starts or ends, and the name in it.
 //!
 //! As in rsync: a source with a slash at its end is the contents of the directory, one without is
-//! the directory itself. Pure, but for [`LocalPlace::of_target`].
+//! the directory itself. Pure, but for [`LocalOperand::of_target`].
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,30 +11,30 @@ use base::{Name, RemotePath};
 
 /// A directory, and an entry of it or all that is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Operand {
     /// Empty for the home directory of a login.
     pub directory: Vec<u8>,
     /// `None` for the contents of the directory.
     pub name: Option<Name>,
 }
 
-impl Place {
+impl Operand {
     /// Splits a path as a user writes it.
-    pub fn of(path: &[u8]) -> Place {
+    pub fn of(path: &[u8]) -> Operand {
         let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         match Name::new(last) {
             // Empty, `.` or `..`
-            Err(_) => Place { directory: path.to_vec(), name: None },
+            Err(_) => Operand { directory: path.to_vec(), name: None },
             Ok(name) => {
                 let above = &path[..path.len() - last.len()];
-                Place { directory: without_slashes(above).to_vec(), name: Some(name) }
+                Operand { directory: without_slashes(above).to_vec(), name: Some(name) }
             }
         }
     }
 
     /// Splits the path of a target, for which slashes at the end make no difference.
-    pub fn of_target(path: &[u8]) -> Place {
-        Place::of(without_slashes(path))
+    pub fn of_target(path: &[u8]) -> Operand {
+        Operand::of(without_slashes(path))
     }
 }
 
@@ -46,17 +46,17 @@ fn without_slashes(path: &[u8]) -> &[u8] {
 
 /// A source or target at a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RemotePlace {
+pub struct RemoteOperand {
     /// As the user wrote it.
     pub title: OsString,
     /// The gateways that lead to it. None for a directory of this machine that is named as a remote
     /// one.
     pub gateways: Vec<String>,
     /// Its directory and name.
-    pub place: Place,
+    pub operand: Operand,
 }
 
-impl RemotePlace {
+impl RemoteOperand {
     /// The gateways, for messages.
     pub(super) fn hosts(&self) -> String {
         self.gateways.join(",")
@@ -64,32 +64,32 @@ impl RemotePlace {
 
     /// What it becomes as a source, relative to the target; as a target, its path in its directory.
     pub(super) fn path(&self) -> RemotePath {
-        RemotePath::from_names(&self.place.name)
+        RemotePath::from_names(&self.operand.name)
     }
 }
 
 /// A directory of this machine, and an entry of it or all that is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LocalPlace {
+pub struct LocalOperand {
     /// Never empty.
     pub directory: PathBuf,
     /// `None` for the contents of the directory.
     pub name: Option<Name>,
 }
 
-impl LocalPlace {
+impl LocalOperand {
     /// Splits a path as a user writes it.
-    pub fn of(path: &OsStr) -> LocalPlace {
-        LocalPlace::from(Place::of(path.as_bytes()))
+    pub fn of(path: &OsStr) -> LocalOperand {
+        LocalOperand::from(Operand::of(path.as_bytes()))
     }
 
     /// Splits the path of a target. A directory that exists is what the sources are copied into;
     /// anything else is a name that they get.
-    pub fn of_target(path: &OsStr) -> LocalPlace {
+    pub fn of_target(path: &OsStr) -> LocalOperand {
         if Path::new(path).is_dir() {
-            return LocalPlace { directory: path.into(), name: None };
+            return LocalOperand { directory: path.into(), name: None };
         }
-        LocalPlace::from(Place::of_target(path.as_bytes()))
+        LocalOperand::from(Operand::of_target(path.as_bytes()))
     }
 
     /// The path.
@@ -116,13 +116,13 @@ pub(super) fn printable(path: &Path) -> String {
     base::printable(path.as_os_str().as_bytes())
 }
 
-impl From<Place> for LocalPlace {
-    fn from(place: Place) -> LocalPlace {
-        let directory = match place.directory.is_empty() {
+impl From<Operand> for LocalOperand {
+    fn from(operand: Operand) -> LocalOperand {
+        let directory = match operand.directory.is_empty() {
             true => PathBuf::from("."),
-            false => OsString::from_vec(place.directory).into(),
+            false => OsString::from_vec(operand.directory).into(),
         };
-        LocalPlace { directory, name: place.name }
+        LocalOperand { directory, name: operand.name }
     }
 }
 
@@ -130,9 +130,9 @@ impl From<Place> for LocalPlace {
 mod tests {
     use super::*;
 
-    fn place(directory: &str, name: Option<&str>) -> Place {
+    fn operand(directory: &str, name: Option<&str>) -> Operand {
         let name = name.map(|name| Name::new(name.as_bytes()).unwrap());
-        Place { directory: directory.into(), name }
+        Operand { directory: directory.into(), name }
     }
 
     #[test]
@@ -148,12 +148,12 @@ mod tests {
             (".", ".", None),
             ("a//b", "a", Some("b")),
         ] {
-            assert_eq!(Place::of(path.as_bytes()), place(directory, name), "{path}");
+            assert_eq!(Operand::of(path.as_bytes()), operand(directory, name), "{path}");
         }
         for (path, directory, name) in
             [("a/b/", "a", Some("b")), ("a", "", Some("a")), ("", "", None), ("//", "/", None)]
         {
-            assert_eq!(Place::of_target(path.as_bytes()), place(directory, name), "{path}");
+            assert_eq!(Operand::of_target(path.as_bytes()), operand(directory, name), "{path}");
         }
     }
 }

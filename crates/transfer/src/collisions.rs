@@ -1,13 +1,15 @@
-//! Names that the target takes for one.
+//! Name collisions: different names of the source that are the same name at the target.
 //!
-//! A file system that does not distinguish two names has one entry for both. A file that is copied
-//! under one name then replaces what has the other, and a deletion of the other name removes the copy.
-//! Which names are the same is known to that file system alone. But an entry has one name in a listing:
-//! a new name that the target knows and does not list is another name of a listed entry.
+//! A file system that ignores case, or the form of accented letters, has one entry for both names.
+//! A file that is copied under the first name then replaces the file of the second name, and a
+//! deletion of the second name removes the copy. Only the file system itself knows which names
+//! collide. But an entry has one name in a listing: a new name that exists and is not listed has
+//! collided with a listed name.
 //!
-//! So the directories in which that may be are listed again after everything was copied: those with new
-//! names and names to be deleted, and those whose new names look alike. A name that is not listed is a
-//! problem, so nothing is deleted.
+//! So after everything was copied, the directories in which names may collide are listed once more:
+//! those with new names and names to be deleted, and those whose new names look alike
+//! ([`may_collide`](crate::plan::may_collide)). A new name that is not listed is a problem, so
+//! nothing is deleted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -16,7 +18,7 @@ use base::{Errno, Name, RemotePath};
 
 use crate::dir::Dir;
 use crate::outcome::{Doing, Problem};
-use crate::plan::list;
+use crate::plan::{Listed, list_readable};
 use crate::run::Core;
 use crate::task::at_most;
 
@@ -25,15 +27,15 @@ const AT_ONCE: usize = 64;
 
 /// New names of a directory of the target.
 pub(crate) struct NewNames {
-    /// Held, since its final mode may keep the listing out.
+    /// Held until the listing, which its final mode may refuse.
     pub(crate) dir: Arc<Dir>,
     pub(crate) names: Vec<Name>,
-    /// Others are to be deleted.
+    /// Other names of the directory are to be deleted.
     pub(crate) has_surplus: bool,
 }
 
-/// Lists the directories again, and notes a problem for each new name that is not listed. Deletions of
-/// names that are no longer listed are dropped.
+/// Lists these directories, and reports a problem for each new name that is not listed. Deletions
+/// of names that are no longer listed are dropped.
 pub(crate) async fn check(core: &Arc<Core>) {
     let deferred = || core.deferred.lock().unwrap_or_else(PoisonError::into_inner);
     let new = std::mem::take(&mut deferred().new_names);
@@ -61,21 +63,24 @@ pub(crate) async fn check(core: &Arc<Core>) {
 /// The names in the directory.
 async fn check_one(core: &Core, new: &NewNames) -> Option<Vec<Name>> {
     let (target, dir) = (&core.job.target, &new.dir.place.name);
-    let listed = match list(&target.remote, &target.path_of(dir)).await {
+    let Listed { entries, failed } = match list_readable(&target.remote, &target.path_of(dir)).await
+    {
         Ok(listed) => listed,
-        // It was not made, and that was reported.
+        // It was not created, and that was reported.
         Err(Errno::ENOENT | Errno::ENOTDIR) => return None,
         Err(errno) => {
             core.problem(&Problem::failed(dir, Doing::ListTarget)(errno));
             return None;
         }
     };
-    let listed: Vec<Name> = listed.into_iter().map(|(name, _)| name).collect();
+    let failed = failed.into_iter().map(|(name, _)| name);
+    let mut listed: Vec<Name> = entries.into_iter().map(|(name, _)| name).chain(failed).collect();
+    listed.sort_unstable();
     for name in new.names.iter().filter(|name| listed.binary_search(name).is_err()) {
         let name = dir.join(name);
         match target.remote.lstat(&target.path_of(&name)).await {
-            Ok(_) => core.problem(&Problem::Met { name }),
-            // It was not made, and that was reported.
+            Ok(_) => core.problem(&Problem::NameCollision { name }),
+            // It was not created, and that was reported.
             Err(Errno::ENOENT) => {}
             Err(errno) => core.problem(&Problem::failed(&name, Doing::LookTarget)(errno)),
         }
