@@ -138,6 +138,13 @@ pub(crate) struct StateVersion {
     validator: Option<Validator>,
 }
 
+impl StateVersion {
+    /// Whether another file was opened between this version and `later`.
+    pub(crate) fn has_newer_open(self, later: &StateVersion) -> bool {
+        later.newest_open_file > self.newest_open_file
+    }
+}
+
 /// The open handles of a file: none, for most files.
 #[derive(Default)]
 pub(crate) struct OpenHandles(

@@ -85,6 +85,17 @@ pub(crate) struct OpenFile {
     shared: Weak<Shared>,
 }
 
+/// The relation of an opened file to the open handles and the name of an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Relation {
+    /// It is the file of the inode, or cannot be distinguished from it.
+    Same,
+    /// It has taken the name of the inode's file.
+    Replacement,
+    /// It has lost the name.
+    Replaced,
+}
+
 /// A write is far if it begins this many bytes behind the known end of its file. Sparse files of
 /// usual sizes are written without waiting; file systems with a limit have 2 TiB (ext3) or 16 TiB
 /// (ext4).
@@ -370,6 +381,14 @@ impl Vfs {
             if !self.is_still_named(inode, &path, &file, &attr, stamp).await {
                 return Ok(None);
             }
+            match self.relation_after_changes(inode, &path, &file, stamp).await {
+                Relation::Same => {}
+                Relation::Replacement if !self.path_changed_since(ino, &path, first_stamp) => {
+                    self.tree().orphan(ino);
+                    return Err(Errno::ESTALE);
+                }
+                Relation::Replacement | Relation::Replaced => return Ok(None),
+            }
             if may_be_other_file() {
                 // Writes must go through the inode of that file, and its content must not fill the
                 // pages of this one.
@@ -424,6 +443,48 @@ impl Vfs {
             }
         }
         false
+    }
+
+    /// The relation of `file`, opened by the name `path`, to the file of the inode. The attributes
+    /// of the open are of no use for that if the inode was changed locally since the request.
+    async fn relation_after_changes(
+        &self,
+        inode: &Inode,
+        path: &RemotePath,
+        file: &OpenFile,
+        stamp: RequestStamp,
+    ) -> Relation {
+        let is_changed = !inode.state().unchanged_since(stamp.seq);
+        let Some(fh) = file.remote.opened().filter(|_| is_changed) else { return Relation::Same };
+        let mut relation = Relation::Same;
+        for _ in 0..MAX_COMPARISONS {
+            inode.writes.drained().await;
+            let changes_begun = inode.state().changes_begun();
+            let (of_name, of_file, of_inode) = tokio::join!(
+                self.remote.lstat(path),
+                self.remote.fstat(fh),
+                self.attr_by_handle(inode)
+            );
+            let of_name = match (of_name, &of_file) {
+                (Ok(attr), Ok(_)) => Some(Validator::of(&attr)),
+                (Err(Errno::ENOENT), Ok(_)) => None,
+                _ => return Relation::Same,
+            };
+            let of_file = of_file.ok().map(|attr| Validator::of(&attr));
+            let is_named = of_name == of_file;
+            let is_same = match of_inode {
+                Some(attr) => Some(Validator::of(&attr)) == of_file,
+                None => is_named,
+            };
+            if is_same {
+                return Relation::Same;
+            }
+            // A file that is written all the time is accepted.
+            if inode.state().no_change_since_count(changes_begun) {
+                relation = if is_named { Relation::Replacement } else { Relation::Replaced };
+            }
+        }
+        relation
     }
 
     /// Whether the file opened under a name of `inode` is the file of the inode.
@@ -553,7 +614,11 @@ impl Vfs {
     ) -> Option<Opened> {
         let mut state = file.inode.state();
         let unchanged = state.unchanged_since(stamp.seq);
-        if unchanged && known.is_some_and(|known| known != state.version()) {
+        let overtaken = |known: StateVersion| match unchanged {
+            true => known != state.version(),
+            false => known.has_newer_open(&state.version()),
+        };
+        if known.is_some_and(overtaken) {
             return None;
         }
         // Two files that cannot be distinguished must not share pages, and one file must not be

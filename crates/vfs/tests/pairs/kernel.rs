@@ -65,7 +65,7 @@ pub(crate) struct Server {
     begun: (Instant, i64),
     /// Lengths of versions in tokens, in turn.
     lengths: &'static [usize],
-    /// Seconds that the server's clock is ahead, if each change has a second of its own.
+    /// Seconds that the server's clock is ahead, if each step has a second of its own.
     ahead: Option<AtomicI64>,
     history: Mutex<BTreeMap<&'static str, Versions>>,
     versions: Mutex<usize>,
@@ -74,7 +74,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// A history with versions of these lengths. `apart`: each change has a second of its own.
+    /// A history with versions of these lengths. `apart`: each step has a second of its own.
     pub(crate) fn new(listing_attrs: bool, lengths: &'static [usize], apart: bool) -> Server {
         let begun = (Instant::now(), Timestamp::now().secs);
         let clock = ManualClock::at(begun.1);
@@ -106,12 +106,10 @@ impl Server {
             let versions = history.entry(name).or_default();
             if versions.last().is_none_or(|(_, last)| *last != content) {
                 versions.push((now, content));
-                if let Some(ahead) = &self.ahead {
-                    ahead.fetch_add(1, SeqCst);
-                }
             }
         }
-        let ahead = self.ahead.as_ref().map_or(0, |ahead| ahead.load(SeqCst));
+        // Also for files that are written under temporary names.
+        let ahead = self.ahead.as_ref().map_or(0, |ahead| ahead.fetch_add(1, SeqCst));
         self.clock.set(self.begun.1 + (now - self.begun.0).as_secs() as i64 + ahead);
     }
 

@@ -493,3 +493,71 @@ async fn an_open_that_is_answered_late_of_a_file_that_grows_is_of_that_file() {
     vfs.release(follower.handle);
     vfs.release(opened.handle);
 }
+
+/// A truncating open was answered after a second one, which had got the file that another machine
+/// renamed to the name in between. The truncations kept the files from being compared: both became
+/// one inode, which got the size of the file that had lost its name.
+#[tokio::test(start_paused = true)]
+async fn truncating_opens_around_a_replacement_are_of_one_file() {
+    let (remote, faulty, vfs) = mounted(asking());
+    remote.put_file("f", "replaced");
+    let file = found(&vfs, Ino::ROOT, "f").await;
+    let truncating = OpenRequest { truncate: true, ..OpenRequest::plain(Access::Write) };
+    for is_first_closed in [false, true] {
+        let gate = faulty.hold_answer(Call::Open, 1);
+        let mut late = Box::pin(vfs.open(file.ino, truncating));
+        assert!(!is_over(&mut late).await);
+        remote.put_file("new", "new");
+        remote.edit(|tree| tree.rename(&path("new"), &path("f"), RenameMode::Replace)).unwrap();
+        let first = vfs.open(file.ino, truncating).await.unwrap();
+        write(&vfs, first.handle, 0, b"of the first").await;
+        vfs.flush(first.handle).await.unwrap();
+        if is_first_closed {
+            vfs.release(first.handle);
+        }
+        let opened = released(&gate, late).await.unwrap();
+        write(&vfs, opened.handle, 0, b"late").await;
+        vfs.flush(opened.handle).await.unwrap();
+        assert_eq!(remote.content("f"), b"late");
+        assert_eq!(vfs.getattr(file.ino).await.unwrap().attr.size, 4);
+        assert_eq!(found(&vfs, Ino::ROOT, "f").await.ino, file.ino);
+        vfs.release(opened.handle);
+        if !is_first_closed {
+            vfs.release(first.handle);
+        }
+    }
+}
+
+/// While a file was written to, an open by its name was not compared with it, and so a file that
+/// had taken the name became the same inode.
+#[tokio::test(start_paused = true)]
+async fn what_replaces_a_file_that_is_being_written_is_another_inode() {
+    let (remote, faulty, vfs) = mounted(asking());
+    remote.put_file("log", "log");
+    let log = found(&vfs, Ino::ROOT, "log").await;
+    let writer = open(&vfs, log.ino, Access::Write).await;
+    let reading = OpenRequest::plain(Access::Read);
+    for is_replaced in [false, true] {
+        let gate = faulty.hold(Call::Write, 1);
+        write(&vfs, writer.handle, 3, b" of the writer").await;
+        if is_replaced {
+            remote.put_file("new", "new");
+            let (from, to) = (path("new"), path("log"));
+            remote.edit(|tree| tree.rename(&from, &to, RenameMode::Replace)).unwrap();
+        }
+        let mut opening = Box::pin(vfs.open(log.ino, reading));
+        assert!(!is_over(&mut opening).await, "it is compared after the write");
+        let opened = released(&gate, opening).await;
+        assert_eq!(opened.err(), is_replaced.then_some(Errno::ESTALE));
+        if let Ok(opened) = opened {
+            assert_eq!(read(&vfs, opened.handle).await, b"log of the writer");
+            vfs.release(opened.handle);
+        }
+    }
+    let new = found(&vfs, Ino::ROOT, "log").await;
+    assert_ne!(new.ino, log.ino);
+    let opened = open(&vfs, new.ino, Access::Read).await;
+    assert_eq!(read(&vfs, opened.handle).await, b"new");
+    vfs.release(opened.handle);
+    vfs.release(writer.handle);
+}
