@@ -26,14 +26,18 @@ fn acceptable(name: &[u8]) -> bool {
     good
 }
 
-fn put_dirent(buffer: &mut Vec<u8>, ino: u64, next_offset: u64, kind: FileKind, name: &[u8]) {
-    abi::Dirent {
-        ino,
-        off: next_offset,
-        namelen: name.len() as u32,
-        type_: kind.mode_bits() >> 12,
-    }
-    .put(buffer);
+/// `d_type` of an entry whose kind is not known.
+const DT_UNKNOWN: u32 = 0;
+
+fn put_dirent(
+    buffer: &mut Vec<u8>,
+    ino: u64,
+    next_offset: u64,
+    kind: Option<FileKind>,
+    name: &[u8],
+) {
+    let type_ = kind.map_or(DT_UNKNOWN, |kind| kind.mode_bits() >> 12);
+    abi::Dirent { ino, off: next_offset, namelen: name.len() as u32, type_ }.put(buffer);
     buffer.extend_from_slice(name);
     buffer.resize(padded(buffer.len()), 0);
 }
@@ -63,8 +67,15 @@ impl DirSink {
     /// listing.
     ///
     /// `ino` is what `readdir(3)` shows. `next_offset` is the offset at which a listing after this
-    /// entry continues; it must not be zero. `.` and `..` are entries like any other.
-    pub fn push(&mut self, ino: u64, next_offset: u64, kind: FileKind, name: &[u8]) -> bool {
+    /// entry continues; it must not be zero. `.` and `..` are entries like any other. Without
+    /// `kind`, a program has to look the entry up.
+    pub fn push(
+        &mut self,
+        ino: u64,
+        next_offset: u64,
+        kind: impl Into<Option<FileKind>>,
+        name: &[u8],
+    ) -> bool {
         if !acceptable(name) {
             return true;
         }
@@ -72,7 +83,7 @@ impl DirSink {
         if self.buffer.len() + size > self.capacity {
             return false;
         }
-        put_dirent(&mut self.buffer, ino, next_offset, kind, name);
+        put_dirent(&mut self.buffer, ino, next_offset, kind.into(), name);
         true
     }
 
@@ -133,12 +144,18 @@ impl PlusSink {
             self.counted.push(entry.ino);
         }
         entry.wire().put(&mut self.buffer);
-        put_dirent(&mut self.buffer, entry.attr.ino, next_offset, entry.attr.kind, name);
+        put_dirent(&mut self.buffer, entry.attr.ino, next_offset, Some(entry.attr.kind), name);
         true
     }
 
     /// Adds a name alone (node id 0), so that the kernel looks it up when it wants to know more.
-    pub fn push_name(&mut self, ino: u64, next_offset: u64, kind: FileKind, name: &[u8]) -> bool {
+    pub fn push_name(
+        &mut self,
+        ino: u64,
+        next_offset: u64,
+        kind: impl Into<Option<FileKind>>,
+        name: &[u8],
+    ) -> bool {
         if !acceptable(name) {
             return true;
         }
@@ -146,7 +163,7 @@ impl PlusSink {
             return false;
         }
         abi::EntryOut::default().put(&mut self.buffer);
-        put_dirent(&mut self.buffer, ino, next_offset, kind, name);
+        put_dirent(&mut self.buffer, ino, next_offset, kind.into(), name);
         true
     }
 

@@ -31,8 +31,8 @@ pub struct ListedEntry<'a> {
     pub name: &'a [u8],
     /// `d_ino`.
     pub number: u64,
-    /// `d_type`.
-    pub kind: FileKind,
+    /// `d_type`; `None` if the attributes of the entry cannot be read.
+    pub kind: Option<FileKind>,
     /// The offset of the next entry.
     pub next_offset: u64,
     /// The result of a lookup, which has been counted; only if requested, and known.
@@ -64,7 +64,7 @@ struct ListingState {
     /// Entries that have arrived from the remote and are not in `entries` yet, with the time of
     /// arrival. Kept here, since a caller may be interrupted while it requests missing attributes.
     fetched: VecDeque<(DirEntry, Instant)>,
-    entries: VecDeque<CachedEntry>,
+    entries: VecDeque<Listed>,
     /// Number of entries that were dropped before these.
     dropped: usize,
     complete: bool,
@@ -74,6 +74,31 @@ struct ListingState {
     /// When the first batch arrived.
     first_batch_at: Option<Instant>,
 }
+
+/// An entry of an open directory.
+struct Listed {
+    name: Name,
+    /// `None` if they cannot be read.
+    attr: Option<Attr>,
+    received_at: Instant,
+}
+
+impl From<CachedEntry> for Listed {
+    fn from(CachedEntry { name, attr, received_at }: CachedEntry) -> Listed {
+        Listed { name, attr: Some(attr), received_at }
+    }
+}
+
+impl Listed {
+    fn to_cached(&self) -> Option<CachedEntry> {
+        let (name, received_at) = (self.name.clone(), self.received_at);
+        self.attr.map(|attr| CachedEntry { name, attr, received_at })
+    }
+}
+
+/// Errors of an entry that say nothing about the others: a FUSE mount without a daemon or of
+/// another user, and a file that an NFS server no longer has.
+const ENTRY_ERRORS: [Errno; 3] = [Errno::ENOTCONN, Errno::EACCES, Errno::ESTALE];
 
 /// Entries that an open directory keeps before the last requested one; about 16 MiB. An earlier
 /// offset is `EINVAL`: no program seeks back that far, and a server may list for ever.
@@ -103,7 +128,7 @@ impl ListingState {
         ListingState {
             open: None,
             fetched: VecDeque::new(),
-            entries: entries.into(),
+            entries: entries.into_iter().map(Listed::from).collect(),
             dropped: 0,
             complete: true,
             started: false,
@@ -112,18 +137,15 @@ impl ListingState {
         }
     }
 
-    /// The listing for the directory cache, if it is complete and no entry was dropped.
+    /// The listing for the directory cache, if it is complete, no entry was dropped, and all have
+    /// attributes.
     fn to_cached(&self) -> Option<CachedListing> {
-        let full = self.complete && self.dropped == 0;
-        let entries = || self.entries.iter().cloned().collect();
-        full.then(|| {
-            CachedListing::new(
-                entries(),
-                true,
-                self.stamp,
-                self.first_batch_at.unwrap_or(self.stamp.at),
-            )
-        })
+        if !self.complete || self.dropped > 0 {
+            return None;
+        }
+        let entries = self.entries.iter().map(Listed::to_cached).collect::<Option<_>>()?;
+        let first_batch_at = self.first_batch_at.unwrap_or(self.stamp.at);
+        Some(CachedListing::new(entries, true, self.stamp, first_batch_at))
     }
 
     /// The number of entries so far.
@@ -134,26 +156,35 @@ impl ListingState {
     /// Moves the fetched entries to `entries`, up to the first one without attributes, and returns
     /// the name of that one. `wanted` is the first entry that a caller still waits for.
     fn take_resolved(&mut self, wanted: usize) -> Option<Name> {
-        while let Some((DirEntry { attr: Some(attr), .. }, _)) = self.fetched.front() {
-            let attr = *attr;
-            if let Some((DirEntry { name, .. }, received_at)) = self.fetched.pop_front() {
-                self.entries.push_back(CachedEntry { name, attr, received_at });
-            }
+        while self.fetched.front().is_some_and(|(entry, _)| entry.attr.is_some()) {
+            self.take_first();
         }
         self.trim(wanted);
         self.fetched.front().map(|(entry, _)| entry.name.clone())
     }
 
-    /// Sets the attributes of the first fetched entry; `None` if it no longer exists.
-    fn resolve_first(&mut self, attr: Option<Attr>) {
-        match attr {
-            Some(attr) => {
+    /// Moves the first fetched entry to `entries`.
+    fn take_first(&mut self) {
+        let first = self.fetched.pop_front();
+        let first =
+            first.map(|(DirEntry { name, attr }, received_at)| Listed { name, attr, received_at });
+        self.entries.extend(first);
+    }
+
+    /// Sets the attributes of the first fetched entry by the answer to a request for them. Returns
+    /// an error that concerns the whole listing.
+    fn resolve_first(&mut self, answer: Result<Attr>) -> Result<()> {
+        match answer {
+            Ok(attr) => {
                 if let Some((entry, _)) = self.fetched.front_mut() {
                     entry.attr = Some(attr);
                 }
             }
-            None => drop(self.fetched.pop_front()),
+            Err(Errno::ENOENT) => drop(self.fetched.pop_front()),
+            Err(error) if ENTRY_ERRORS.contains(&error) => self.take_first(),
+            Err(error) => return Err(error),
         }
+        Ok(())
     }
 
     /// Drops entries before `wanted` if there are too many.
@@ -279,7 +310,7 @@ impl Vfs {
             listing.push(ListedEntry {
                 name,
                 number: tree.number(ino),
-                kind: FileKind::Directory,
+                kind: Some(FileKind::Directory),
                 next_offset: index as u64 + 1,
                 entry: None,
             });
@@ -297,13 +328,14 @@ impl Vfs {
                 if !listing.has_room(name) {
                     break;
                 }
-                let look_up = || self.plus_entry(directory.ino, listed, state.stamp);
-                let entry = looks_up(listed.attr.kind).then(look_up).flatten();
+                let attr = listed.attr.filter(|attr| looks_up(attr.kind));
+                let look_up = |attr| self.plus_entry(directory.ino, listed, &attr, state.stamp);
+                let entry = attr.and_then(look_up);
                 let expected = || self.tree().expected_number(directory.ino, &listed.name);
                 listing.push(ListedEntry {
                     name,
                     number: entry.map_or_else(expected, |entry| entry.stat.number),
-                    kind: listed.attr.kind,
+                    kind: listed.attr.map(|attr| attr.kind),
                     next_offset: (index + DOTS.len()) as u64 + 1,
                     entry,
                 });
@@ -405,7 +437,7 @@ impl Vfs {
     }
 
     /// Moves the fetched entries to `entries`. Missing attributes are requested; a name that is
-    /// gone by then is omitted. If this fails or is dropped, nothing is lost: the next caller
+    /// gone by then is omitted, and one whose attributes cannot be read is listed without. If this fails or is dropped, nothing is lost: the next caller
     /// continues with the same name.
     async fn resolve_fetched(&self, directory: &OpenDirectory, wanted: usize) -> Result<()> {
         while let Some(name) = directory.with(|state| state.take_resolved(wanted)) {
@@ -413,19 +445,21 @@ impl Vfs {
                 let path = path.join(&name);
                 async move { self.remote.lstat(&path).await }
             });
-            let attr = match request.await {
-                Ok(attr) => Some(attr),
-                Err(Errno::ENOENT) => None,
-                Err(error) => return Err(error),
-            };
-            directory.with(|state| state.resolve_first(attr));
+            let answer = request.await;
+            directory.with(|state| state.resolve_first(answer))?;
         }
         Ok(())
     }
 
     /// Looks up a name by its entry in the listing.
-    fn plus_entry(&self, dir: Ino, listed: &CachedEntry, stamp: RequestStamp) -> Option<Entry> {
-        let CachedEntry { name, attr, received_at } = listed;
+    fn plus_entry(
+        &self,
+        dir: Ino,
+        listed: &Listed,
+        attr: &Attr,
+        stamp: RequestStamp,
+    ) -> Option<Entry> {
+        let Listed { name, received_at, .. } = listed;
         let (inode, until) =
             self.lookup_from_listing(&mut self.tree(), dir, name, attr, *received_at, stamp)?;
         // If the owner has no local id, a lookup can report the error.

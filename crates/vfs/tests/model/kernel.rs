@@ -59,7 +59,7 @@ impl EntrySink for Names {
     }
     fn push(&mut self, entry: ListedEntry<'_>) {
         if entry.name != b"." && entry.name != b".." {
-            self.0.push((entry.name.to_vec(), entry.kind));
+            self.0.push((entry.name.to_vec(), entry.kind.unwrap()));
         }
         self.1 = entry.next_offset;
     }

@@ -193,7 +193,7 @@ impl EntrySink for Names {
         true
     }
     fn push(&mut self, entry: ListedEntry<'_>) {
-        if entry.kind == FileKind::Regular {
+        if entry.kind == Some(FileKind::Regular) {
             self.0.push(String::from_utf8(entry.name.to_vec()).unwrap());
         }
         self.1 = entry.next_offset;

@@ -77,7 +77,7 @@ impl EntrySink for Names {
         true
     }
     fn push(&mut self, entry: ListedEntry<'_>) {
-        if entry.kind == FileKind::Regular {
+        if entry.kind == Some(FileKind::Regular) {
             self.names.push(entry.name.to_vec());
         }
         self.entries.extend(entry.entry);

@@ -205,6 +205,21 @@ impl EntrySink for Names {
     }
 }
 
+/// The names of a listing with their kinds.
+#[derive(Default)]
+struct Kinds(Vec<(String, Option<FileKind>)>);
+
+impl EntrySink for Kinds {
+    fn has_room(&self, _: &[u8]) -> bool {
+        true
+    }
+    fn push(&mut self, entry: ListedEntry<'_>) {
+        if entry.name != b"." && entry.name != b".." {
+            self.0.push((String::from_utf8(entry.name.to_vec()).unwrap(), entry.kind));
+        }
+    }
+}
+
 async fn list_on(vfs: &Vfs, handle: vfs::DirHandle) -> Vec<String> {
     let mut names = Names::default();
     loop {
@@ -214,6 +229,30 @@ async fn list_on(vfs: &Vfs, handle: vfs::DirHandle) -> Vec<String> {
             names.0.sort();
             return names.0;
         }
+    }
+}
+
+/// A FUSE mount without a daemon, or one of another user, is listed beside all other names, and a
+/// lookup of it returns the error.
+#[tokio::test]
+async fn an_entry_whose_attributes_cannot_be_read_is_listed() {
+    for errno in [Errno::ENOTCONN, Errno::EACCES, Errno::ESTALE] {
+        let options = Options { listing_attrs: false, ..Options::default() };
+        let Mount { remote, vfs, .. } = mounted_on(options, Config::default());
+        ["a", "b"].iter().for_each(|name| put(&remote, name, "x"));
+        remote.put_dir("mnt");
+        remote.set_unseen("mnt", errno);
+        for _ in 0..2 {
+            let handle = vfs.opendir(Ino::ROOT).await.unwrap();
+            let mut kinds = Kinds::default();
+            vfs.readdir(handle, 0, true, &mut kinds).await.unwrap();
+            kinds.0.sort_by(|(one, _), (other, _)| one.cmp(other));
+            let kinds: Vec<_> = kinds.0.iter().map(|(name, kind)| (name.as_str(), *kind)).collect();
+            let file = Some(FileKind::Regular);
+            assert_eq!(kinds, [("a", file), ("b", file), ("mnt", None)], "{errno}");
+            vfs.releasedir(handle);
+        }
+        assert_eq!(vfs.lookup(Ino::ROOT, b"mnt").await.unwrap_err(), errno);
     }
 }
 
@@ -230,7 +269,7 @@ async fn a10_a_listing_that_was_given_up_loses_no_name() {
             let handle = vfs.opendir(Ino::ROOT).await.unwrap();
             let mut names = Names::default();
             if fails {
-                faulty.fail(Call::Lstat, nth, Errno::EACCES);
+                faulty.fail(Call::Lstat, nth, Errno::EIO);
                 let failed = loop {
                     let at = names.1;
                     match vfs.readdir(handle, at, false, &mut names).await {
@@ -238,7 +277,7 @@ async fn a10_a_listing_that_was_given_up_loses_no_name() {
                         Err(error) => break error,
                     }
                 };
-                assert_eq!(failed, Errno::EACCES);
+                assert_eq!(failed, Errno::EIO);
             } else {
                 let gate = faulty.hold(Call::Lstat, nth);
                 let mut listing = Box::pin(async {

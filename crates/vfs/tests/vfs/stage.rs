@@ -34,7 +34,8 @@ impl EntrySink for Names {
     }
     fn push(&mut self, entry: ListedEntry<'_>) {
         if entry.name != b"." && entry.name != b".." {
-            self.entries.push((entry.name.to_vec(), entry.kind, entry.entry));
+            let kind = entry.kind.expect("an entry with attributes");
+            self.entries.push((entry.name.to_vec(), kind, entry.entry));
         }
         self.next = entry.next_offset;
     }
