@@ -161,7 +161,9 @@ impl Vfs {
             // A newer answer may have arrived, for a file that grows; then `attr` is too old to
             // compare.
             let older = state.received_at() <= stamp.at;
-            known.filter(|known| possible && *known != Validator::of(attr)).zip(Some(older))
+            // Equality says nothing if a local change has outdated what is known.
+            let may_differ = |known| known != Validator::of(attr) || state.is_invalidated();
+            known.filter(|known| possible && may_differ(*known)).zip(Some(older))
         };
         let Some((known, mut older)) = suspect else { return true };
         let Some(of_handle) = self.attr_by_handle(inode).await else { return true };

@@ -381,7 +381,7 @@ impl Vfs {
             if !self.is_still_named(inode, &path, &file, &attr, stamp).await {
                 return Ok(None);
             }
-            match self.relation_after_changes(inode, &path, &file, stamp).await {
+            match self.relation_after_changes(inode, &path, &file.remote, stamp).await {
                 Relation::Same => {}
                 Relation::Replacement if !self.path_changed_since(ino, &path, first_stamp) => {
                     self.tree().orphan(ino);
@@ -445,17 +445,18 @@ impl Vfs {
         false
     }
 
-    /// The relation of `file`, opened by the name `path`, to the file of the inode. The attributes
-    /// of the open are of no use for that if the inode was changed locally since the request.
+    /// The relation of the file opened as `remote` by the name `path` to the file of the inode. The
+    /// attributes of the open are of no use for that if the inode was changed locally since the
+    /// request.
     async fn relation_after_changes(
         &self,
         inode: &Inode,
         path: &RemotePath,
-        file: &OpenFile,
+        remote: &RemoteFile,
         stamp: RequestStamp,
     ) -> Relation {
         let is_changed = !inode.state().unchanged_since(stamp.seq);
-        let Some(fh) = file.remote.opened().filter(|_| is_changed) else { return Relation::Same };
+        let Some(fh) = remote.opened().filter(|_| is_changed) else { return Relation::Same };
         let mut relation = Relation::Same;
         for _ in 0..MAX_COMPARISONS {
             inode.writes.drained().await;
@@ -522,17 +523,23 @@ impl Vfs {
             known.writes.drained().await;
         }
         self.force_deferred_opens(change.inodes()).await;
-        let stamp = self.stamp_request();
+        let mut stamp = self.stamp_request();
         let truncation = known.as_ref().filter(|_| request.truncate).map(|known| {
             known.state().note_content_change();
             Change::begin(known, &self.change_counter)
         });
         let opened = self.remote.open(&path, request.flags(create)).await?;
-        drop(truncation);
+        if let Some(alone_until) = truncation.and_then(Change::end) {
+            // As in `open_at_server`.
+            stamp.seq = alone_until;
+        }
         let remote = RemoteFile::open(self.remote.clone(), opened.fh);
         let replaced = match &known {
             Some(known) => {
-                exclusive || !self.may_be_same_file(known, &path, &opened.attr, stamp).await
+                let relation = || self.relation_after_changes(known, &path, &remote, stamp);
+                exclusive
+                    || !self.may_be_same_file(known, &path, &opened.attr, stamp).await
+                    || relation().await != Relation::Same
             }
             None => false,
         };

@@ -561,3 +561,36 @@ async fn what_replaces_a_file_that_is_being_written_is_another_inode() {
     vfs.release(opened.handle);
     vfs.release(writer.handle);
 }
+
+/// A truncation, and the writes after it, kept a file that was opened by O_TRUNC from being compared
+/// with the open file that had had the name.
+#[tokio::test(start_paused = true)]
+async fn what_is_opened_truncating_after_a_replacement_is_another_inode() {
+    let truncating = OpenRequest { truncate: true, ..OpenRequest::plain(Access::Write) };
+    for creates in [false, true] {
+        let (remote, _faulty, vfs) = mounted(asking());
+        remote.put_file("log", "log");
+        let log = found(&vfs, Ino::ROOT, "log").await;
+        let writer = open(&vfs, log.ino, Access::ReadWrite).await;
+        let create = || vfs.create(Ino::ROOT, b"log", 0o644, false, truncating);
+        let (same, opened) = create().await.unwrap();
+        assert_eq!(same.ino, log.ino);
+        vfs.release(opened.handle);
+        write(&vfs, writer.handle, 0, b"of the writer").await;
+        vfs.fsync(writer.handle).await.unwrap();
+        remote.put_file("new", "new");
+        remote.edit(|tree| tree.rename(&path("new"), &path("log"), RenameMode::Replace)).unwrap();
+        if creates {
+            let (new, opened) = create().await.unwrap();
+            assert_ne!(new.ino, log.ino);
+            write(&vfs, opened.handle, 0, b"created").await;
+            vfs.flush(opened.handle).await.unwrap();
+            assert_eq!(remote.content("log"), b"created");
+            vfs.release(opened.handle);
+        } else {
+            assert_eq!(vfs.open(log.ino, truncating).await.unwrap_err(), Errno::ESTALE);
+        }
+        assert_eq!(read(&vfs, writer.handle).await, b"of the writer");
+        vfs.release(writer.handle);
+    }
+}
