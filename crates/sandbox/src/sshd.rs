@@ -31,6 +31,8 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -220,6 +222,19 @@ impl Sshd {
     pub fn log(&self) -> String {
         let bytes = fs::read(self.dir.path().join("sshd.log")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The log as soon as it contains `text`, or as it is after ten seconds. A line may come later
+    /// than the reply that the client got.
+    pub fn log_with(&self, text: &str) -> String {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let log = self.log();
+            if log.contains(text) || Instant::now() > deadline {
+                return log;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// The server's processes for its connections, one for each.

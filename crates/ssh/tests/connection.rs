@@ -166,7 +166,7 @@ async fn a_password_answers_each_connection() {
         }
     }
     assert_eq!(sshd.session_pids().len(), 6);
-    assert!(sshd.log().contains("Accepted password"), "{}", sshd.log());
+    assert!(sshd.log_with("Accepted password").contains("Accepted password"), "{}", sshd.log());
 }
 
 #[tokio::test]
@@ -175,7 +175,8 @@ async fn a_wrong_password_is_tried_once_and_reported() {
     let config = Config { password: Some(Password::new("wrong")), ..config_of(&sshd) };
     let failure = failure(config).await;
     assert_eq!(failure.cause, Cause::PermissionDenied, "{failure}");
-    assert_eq!(sshd.log().matches("Failed password").count(), 1, "{}", sshd.log());
+    let log = sshd.log_with("Failed password");
+    assert_eq!(log.matches("Failed password").count(), 1, "{log}");
     assert!(!failure.words.contains("wrong"), "{}", failure.words);
 }
 

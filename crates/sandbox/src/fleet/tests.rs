@@ -72,7 +72,7 @@ fn each_is_known_by_its_name_and_reached_through_its_link() {
         let said = ssh(&fleet, &[name, "echo", "hello"]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&said.stdout), "hello\n", "{said:?}\n{}", fleet.log());
         assert!(fleet.link(name).bytes_from_target() > before, "{name} was not asked by its link");
-        assert!(fleet.sshd(name).log().contains("Accepted publickey"));
+        assert!(fleet.sshd(name).log_with("Accepted publickey").contains("Accepted publickey"));
     }
 }
 

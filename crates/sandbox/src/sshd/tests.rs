@@ -40,7 +40,7 @@ fn the_user_logs_in_with_his_key() {
     let sshd = Sshd::start(Options::default()).unwrap();
     let said = output(&sshd, &[sshd.alias(), "echo", "hello"]);
     assert_eq!(String::from_utf8_lossy(&said.stdout), "hello\n", "{said:?}\n{}", sshd.log());
-    assert!(sshd.log().contains("Accepted publickey"), "{}", sshd.log());
+    assert!(sshd.log_with("Accepted publickey").contains("Accepted publickey"), "{}", sshd.log());
 }
 
 #[test]
@@ -212,7 +212,11 @@ fn a_login_with_the_password_gets_sftp_and_no_shell() {
     let mut command = ssh(&sshd, &[sshd.alias(), "echo", "hello"]);
     command.env("SSH_ASKPASS", &askpass).env("SSH_ASKPASS_REQUIRE", "force");
     let said = command.output().unwrap();
-    assert!(sshd.log().contains("Accepted password"), "{said:?}\n{}", sshd.log());
+    assert!(
+        sshd.log_with("Accepted password").contains("Accepted password"),
+        "{said:?}\n{}",
+        sshd.log()
+    );
     let words = String::from_utf8_lossy(&said.stdout);
     assert!(!said.status.success() && words.contains("sftp connections only"), "{said:?}");
 }
