@@ -293,9 +293,9 @@ impl Core {
         self.job.options.set_ids_of(attr.uid, attr.gid).filter(|_| has_some)
     }
 
-    /// Sets attributes by `set` of what has `attr` at the source. Where owners are refused, they
-    /// are left, from now on for all. Set-ID bits come last, and only where `get` then tells the
-    /// owner and group that they are meant for.
+    /// Sets attributes by `set` of an entry that has `attr` at the source. If the target refuses
+    /// owners, they are left out, from then on for all entries. Set-ID bits come last, and only if
+    /// `get` then returns the owner and group that they are meant for.
     pub(crate) async fn set_attributes<S>(
         &self,
         attr: &Attr,
