@@ -73,6 +73,7 @@ impl Vfs {
             if let Some(attr) = self.attr_by_handle(inode).await {
                 return Ok((attr, stamp, false));
             }
+            let before = inode.state().version();
             let path = self.path(inode.ino)?;
             if attempt == 1 {
                 let parent = self.tree().parent(inode.ino);
@@ -86,7 +87,9 @@ impl Vfs {
             // The path may have led elsewhere when the server looked it up.
             let deferred_opened = inode.state().deferred_open_since(stamp.seq);
             let moved = self.moved_since(inode, &path, stamp);
-            if !deferred_opened && !moved || attempt == MAX_ATTEMPTS {
+            // The answer may be of another file than the one opened meanwhile.
+            let opened = before.has_newer_open(&inode.state().version());
+            if !deferred_opened && !moved && !opened || attempt == MAX_ATTEMPTS {
                 return Ok((reply?, stamp, true));
             }
         }

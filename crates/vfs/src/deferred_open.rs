@@ -30,7 +30,7 @@ use tokio::time::Instant;
 
 use crate::Vfs;
 use crate::config::{Config, Consistency, PageCache};
-use crate::inode::{Inode, State, Validator};
+use crate::inode::{Inode, KernelSize, State, Validator};
 use crate::lookup::MAX_ATTEMPTS;
 use crate::open::{OpenRequest, Opened};
 use crate::remote_file::{Opener, RemoteFile};
@@ -76,8 +76,12 @@ impl Vfs {
             if !unopened || !may_read(&self.config, &attr) || self.wants_backing(&attr) {
                 return Ok(None);
             }
-            if self.config.page_cache != PageCache::Always && state.expire_kernel_size(attr.size) {
-                return Err(Errno::ESTALE);
+            if self.config.page_cache != PageCache::Always {
+                match state.expire_kernel_size(attr.size) {
+                    KernelSize::Right => {}
+                    KernelSize::Wrong => return Err(Errno::ESTALE),
+                    KernelSize::WrongAgain => return Ok(None),
+                }
             }
             let shared = state.open.last().map(|open| (open.remote.clone(), open.validator));
             let validator = Validator::of(&attr);

@@ -130,6 +130,18 @@ pub(crate) struct OpenHandle {
     pub(crate) cached: bool,
 }
 
+/// Whether the kernel uses the size of an opened file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum KernelSize {
+    /// It does, or requests the attributes before it uses a size.
+    Right,
+    /// It may use another one, as long as it does not look the name up.
+    Wrong,
+    /// It has just looked the name up, and got another size once more. A reply with an older size
+    /// may also reach it after that of the open.
+    WrongAgain,
+}
+
 /// Compared before and after an await, to see whether another open or lookup has changed the inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StateVersion {
@@ -331,17 +343,19 @@ impl State {
     }
 
     /// If the kernel may use another size than `size`, it gets attributes with a time-out of zero
-    /// for [`ZERO_TTL_FOR`]. Returns `true` if that time starts now, `false` if it had started
-    /// before.
-    pub(crate) fn expire_kernel_size(&mut self, size: u64) -> bool {
+    /// for [`ZERO_TTL_FOR`].
+    pub(crate) fn expire_kernel_size(&mut self, size: u64) -> KernelSize {
         let now = Instant::now();
-        let may_be_wrong =
-            self.kernel_size != size && CompactInstant::from(now) < self.kernel_valid_until;
-        let starts = may_be_wrong && !self.has_zero_ttl(now);
-        if starts {
-            self.rare().zero_ttl_until = Some(now + ZERO_TTL_FOR);
+        let is_expired = CompactInstant::from(now) >= self.kernel_valid_until;
+        match (self.kernel_size == size, self.has_zero_ttl(now)) {
+            (true, _) => KernelSize::Right,
+            (false, true) => KernelSize::WrongAgain,
+            (false, false) if is_expired => KernelSize::Right,
+            (false, false) => {
+                self.rare().zero_ttl_until = Some(now + ZERO_TTL_FOR);
+                KernelSize::Wrong
+            }
         }
-        starts
     }
 
     /// An open has found the name gone. Returns whether the kernel should look the name up again:

@@ -76,6 +76,7 @@ impl Vfs {
                 Ok(Answer::Current(attr)) => Ok(attr),
                 Err(error) => Err(error),
             };
+            let before = known.as_ref().map(|known| known.state().version());
             let replaced = match (&reply, &known) {
                 (Ok(attr), Some(known)) => !self.may_be_same_file(known, &path, attr, stamp).await,
                 _ => false,
@@ -85,6 +86,12 @@ impl Vfs {
                 tree.name_unchanged_since(parent, &name, seq) && tree.paths_unchanged_since(seq);
             let opened = |known: &Arc<Inode>| known.state().deferred_open_since(seq);
             let deferred_opened = known.as_ref().is_some_and(opened);
+            // A file opened since the comparison may be another one than this answer is of.
+            let overtaken = known
+                .as_ref()
+                .zip(before)
+                .is_some_and(|(known, before)| before.has_newer_open(&known.state().version()));
+            let unchanged = unchanged && !overtaken;
             if (!unchanged || deferred_opened) && attempt < MAX_ATTEMPTS {
                 continue;
             }
@@ -161,8 +168,14 @@ impl Vfs {
             // A newer answer may have arrived, for a file that grows; then `attr` is too old to
             // compare.
             let older = state.received_at() <= stamp.at;
-            // Equality says nothing if a local change has outdated what is known.
-            let may_differ = |known| known != Validator::of(attr) || state.is_invalidated();
+            let of_name = Validator::of(attr);
+            // Equality says nothing if a local change has outdated what is known, or an open handle
+            // shows that it may be of another file.
+            let may_differ = |known| {
+                known != of_name
+                    || state.is_invalidated()
+                    || state.open.iter().any(|open| open.validator != of_name)
+            };
             known.filter(|known| possible && may_differ(*known)).zip(Some(older))
         };
         let Some((known, mut older)) = suspect else { return true };

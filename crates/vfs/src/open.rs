@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::config::{Consistency, PageCache};
-use crate::inode::{Inode, OpenHandle, State, StateVersion, Validator};
+use crate::inode::{Inode, KernelSize, OpenHandle, State, StateVersion, Validator};
 use crate::lookup::{MAX_ATTEMPTS, MAX_COMPARISONS};
 use crate::name_changes::BoundTo;
 use crate::prefetch::Revisit;
@@ -378,10 +378,7 @@ impl Vfs {
                 self.tree().orphan(ino);
                 return Err(Errno::ESTALE);
             }
-            if !self.is_still_named(inode, &path, &file, &attr, stamp).await {
-                return Ok(None);
-            }
-            match self.relation_after_changes(inode, &path, &file.remote, stamp).await {
+            match self.relation(inode, &path, &file.remote, &attr, stamp).await {
                 Relation::Same => {}
                 Relation::Replacement if !self.path_changed_since(ino, &path, first_stamp) => {
                     self.tree().orphan(ino);
@@ -394,15 +391,20 @@ impl Vfs {
                 // pages of this one.
                 return Ok(None);
             }
-            if self.config.page_cache != PageCache::Always
-                && inode.state().expire_kernel_size(attr.size)
-            {
+            let kernel_size = match self.config.page_cache {
+                PageCache::Always => KernelSize::Right,
+                _ => inode.state().expire_kernel_size(attr.size),
+            };
+            if kernel_size == KernelSize::Wrong {
                 // Reads end at the kernel's size of the file. To make the kernel request the
                 // attributes again, the open is sent back to the lookup, but not twice: a file may
-                // grow all the time, and an open by `/proc/self/fd` does not look up any name.
+                // grow all the time, and an open by `/proc/self/fd` does not look up any name. Then
+                // it bypasses the page cache, for which the size has no meaning.
                 self.record_attr(inode, &attr, stamp);
                 return Err(Errno::ESTALE);
             }
+            let is_direct = request.direct || kernel_size == KernelSize::WrongAgain;
+            let request = OpenRequest { direct: is_direct, ..request };
             // After the last attempt, a file that grows all the time is accepted.
             let known = (attempt < MAX_COMPARISONS).then_some(known);
             if let Some(opened) = self.register(&file, &attr, stamp, request, known) {
@@ -416,47 +418,31 @@ impl Vfs {
         unreachable!("the last look accepts what is known")
     }
 
-    /// Whether the file opened as `attr` still has the name `path`, if an answer since the request
-    /// says that the name leads to another file.
-    async fn is_still_named(
-        &self,
-        inode: &Inode,
-        path: &RemotePath,
-        file: &OpenFile,
-        attr: &Attr,
-        stamp: RequestStamp,
-    ) -> bool {
-        let is_overtaken = {
-            let state = inode.state();
-            let differs = |known: Attr| Validator::of(&known) != Validator::of(attr);
-            state.unchanged_since(stamp.seq)
-                && state.received_at() > stamp.at
-                && state.last_attr().is_some_and(differs)
-        };
-        let Some(fh) = file.remote.opened().filter(|_| is_overtaken) else { return true };
-        for _ in 0..MAX_COMPARISONS {
-            match tokio::join!(self.remote.lstat(path), self.remote.fstat(fh)) {
-                (Ok(of_name), Ok(of_handle))
-                    if Validator::of(&of_name) != Validator::of(&of_handle) => {}
-                (Err(Errno::ENOENT), Ok(_)) => return false,
-                _ => return true,
-            }
-        }
-        false
-    }
-
-    /// The relation of the file opened as `remote` by the name `path` to the file of the inode. The
-    /// attributes of the open are of no use for that if the inode was changed locally since the
-    /// request.
-    async fn relation_after_changes(
+    /// The relation of the file opened as `remote` by the name `path`, with the attributes `attr`, to
+    /// the file of the inode. Both are compared by their handles where that is possible: the name
+    /// may lead to a third file by now, with the size and time of one of them.
+    ///
+    /// There is nothing to compare if the inode has no other handle, and no change or answer since
+    /// the request.
+    async fn relation(
         &self,
         inode: &Inode,
         path: &RemotePath,
         remote: &RemoteFile,
+        attr: &Attr,
         stamp: RequestStamp,
     ) -> Relation {
-        let is_changed = !inode.state().unchanged_since(stamp.seq);
-        let Some(fh) = remote.opened().filter(|_| is_changed) else { return Relation::Same };
+        let may_be_other = {
+            let state = inode.state();
+            let of_open = Validator::of(attr);
+            let differs = |known: Attr| Validator::of(&known) != of_open;
+            let is_overtaken =
+                state.received_at() > stamp.at && state.last_attr().is_some_and(differs);
+            !state.unchanged_since(stamp.seq)
+                || is_overtaken
+                || state.open.iter().any(|open| open.validator != of_open)
+        };
+        let Some(fh) = remote.opened().filter(|_| may_be_other) else { return Relation::Same };
         let mut relation = Relation::Same;
         for _ in 0..MAX_COMPARISONS {
             inode.writes.drained().await;
@@ -536,7 +522,7 @@ impl Vfs {
         let remote = RemoteFile::open(self.remote.clone(), opened.fh);
         let replaced = match &known {
             Some(known) => {
-                let relation = || self.relation_after_changes(known, &path, &remote, stamp);
+                let relation = || self.relation(known, &path, &remote, &opened.attr, stamp);
                 exclusive
                     || !self.may_be_same_file(known, &path, &opened.attr, stamp).await
                     || relation().await != Relation::Same

@@ -594,3 +594,54 @@ async fn what_is_opened_truncating_after_a_replacement_is_another_inode() {
         vfs.release(writer.handle);
     }
 }
+
+/// An open was answered after a second one, of the file that had taken the name. A third file with
+/// the size and time of the first one had taken it by then: compared with the name, the first file
+/// passed for the one of the inode, and a reader got pages of both.
+#[tokio::test(start_paused = true)]
+async fn an_open_answered_late_is_compared_with_the_open_file_and_not_with_the_name() {
+    let (remote, faulty, vfs) = mounted(asking());
+    let put = |content: &str| {
+        remote.put_file("new", content);
+        remote.set_mtime("new", 1_000_000_000);
+        remote.edit(|tree| tree.rename(&path("new"), &path("f"), RenameMode::Replace)).unwrap();
+    };
+    put("longer1");
+    let file = found(&vfs, Ino::ROOT, "f").await;
+    let reading = OpenRequest::plain(Access::Read);
+    let gate = faulty.hold_answer(Call::Open, 1);
+    let mut late = Box::pin(vfs.open(file.ino, reading));
+    assert!(!is_over(&mut late).await);
+    put("short");
+    // The kernel has the size of the first file, so the first open is sent back to a lookup.
+    assert_eq!(vfs.open(file.ino, reading).await.unwrap_err(), Errno::ESTALE);
+    assert_eq!(found(&vfs, Ino::ROOT, "f").await.ino, file.ino);
+    let opened = vfs.open(file.ino, reading).await.unwrap();
+    put("longer2");
+    assert_eq!(released(&gate, late).await.unwrap_err(), Errno::ESTALE);
+    assert_eq!(read(&vfs, opened.handle).await, b"short");
+    assert_ne!(found(&vfs, Ino::ROOT, "f").await.ino, file.ino);
+    vfs.release(opened.handle);
+}
+
+/// A file whose size changes with each open was opened with the kernel's old size: the kernel
+/// showed the rest of the last page as zeros.
+#[tokio::test(start_paused = true)]
+async fn an_open_with_a_wrong_size_in_the_kernel_bypasses_the_page_cache() {
+    let (remote, _faulty, vfs) = mounted(asking());
+    remote.put_file("f", "longest");
+    let file = found(&vfs, Ino::ROOT, "f").await;
+    let reading = OpenRequest::plain(Access::Read);
+    remote.put_file("f", "longer");
+    assert_eq!(vfs.open(file.ino, reading).await.unwrap_err(), Errno::ESTALE);
+    remote.put_file("f", "short");
+    let opened = vfs.open(file.ino, reading).await.unwrap();
+    assert!(opened.direct_io);
+    assert_eq!(read(&vfs, opened.handle).await, b"short");
+    vfs.release(opened.handle);
+    // The kernel looks the name up, and gets the present size.
+    found(&vfs, Ino::ROOT, "f").await;
+    let opened = vfs.open(file.ino, reading).await.unwrap();
+    assert!(!opened.direct_io);
+    vfs.release(opened.handle);
+}
