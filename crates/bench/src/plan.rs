@@ -33,7 +33,7 @@ pub struct Plan {
     pub works: Vec<Box<dyn Workload>>,
     /// Their quantities.
     pub size: Size,
-    /// Longest time for one step (see [`crate::workload::Step::deadline_factor`]).
+    /// Longest time for one step (see [`crate::workload::Step::deadline`]).
     pub deadline: Duration,
     /// The request for the report; rounds and seed are taken from here.
     pub settings: Settings,

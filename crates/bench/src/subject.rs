@@ -81,13 +81,18 @@ pub trait Session {
         Ok(())
     }
 
-    /// Forgets all that the client has cached (mounts anew, or drops caches); the server's page
-    /// cache stays. `Ok(false)` where that cannot be done: the sample is then not called cold.
+    /// Forgets all that the client has cached (mounts anew, or drops caches), on the disk too; the
+    /// server's page cache stays. `Ok(false)` where that cannot be done: the sample is then not called cold.
     /// After a failure the session can only be abandoned. Programs that are started for each step
     /// have nothing to forget.
     fn forget(&mut self, executor: &Executor) -> Result<bool> {
         let _ = executor;
         Ok(true)
+    }
+
+    /// As [`Session::forget`], but keeps what is cached on the disk.
+    fn remount(&mut self, executor: &Executor) -> Result<bool> {
+        self.forget(executor)
     }
 
     /// Ends it in order: unmounts, waits for its processes.

@@ -7,6 +7,7 @@
 //! | [`link`] | a forwarder that delays, limits and breaks connections |
 //! | [`fleet`] | several servers, each behind a link, with one ssh configuration |
 //! | [`namespace`] | commands in a mount namespace of their own |
+//! | [`network`] | network namespaces with TCP settings of their own |
 //! | [`leftover`] | finds mounts and processes that a test has left behind |
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ pub mod fleet;
 pub mod leftover;
 pub mod link;
 pub mod namespace;
+pub mod network;
 pub mod sshd;
 
 use std::fs::{File, OpenOptions, Permissions};

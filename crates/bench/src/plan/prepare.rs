@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::results::{Environment, LeftOut, Settings, SubjectInfo};
 use crate::run::Scratch;
-use crate::server::Server;
+use crate::server::{self, Server};
 use crate::size::Size;
 use crate::storage::Storage;
 use crate::subject::catalog::{self, Setting, Spec, nearest};
@@ -97,10 +97,14 @@ pub fn start_server(
     executor: &Executor,
     progress: &mut Progress,
 ) -> Result<Server, Refusal> {
-    let (what, server) = match &request.host {
+    let (what, started) = match &request.host {
         None => {
             progress.prepare("starting the server");
-            let server = Server::private(&request.link, scratch);
+            // A cipher that is asked for by name may be one that sshd does not offer by itself.
+            let settings = request.ciphers.as_ref().map(|_| server::all_ciphers(executor));
+            let server = settings.transpose().and_then(|settings| {
+                Server::private_with(&request.link, settings.into_iter().collect(), scratch)
+            });
             ("private server".to_owned(), server.map(|server| server.with_executor(executor)))
         }
         Some(host) => {
@@ -116,7 +120,7 @@ pub fn start_server(
             (format!("host '{}'", host.destination.escape_debug()), start())
         }
     };
-    server.map_err(|failure| match failure {
+    started.map_err(|failure| match failure {
         Failure::Interrupted => failure.into(),
         failure => Refusal::new(format!("{what}: {failure}")),
     })

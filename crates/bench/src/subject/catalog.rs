@@ -24,11 +24,12 @@ use super::programs::{FUSERMOUNT, Program, SSH, SSHFS};
 const FASTEST: &str = "Ciphers=aes128-gcm@openssh.com";
 
 /// What the published tables call OPT3: kept pages, no compression, the largest requests that
-/// sshfs knows. OPT1 is the same with the fastest cipher, OPT4 that with compression. (Their OPT2
-/// tunes TCP, which is the machine's affair.)
-const OPT3: [&str; 4] = ["kernel_cache", "max_read=65536", "max_write=65536", "Compression=no"];
-const OPT1: [&str; 5] = [OPT3[0], OPT3[1], OPT3[2], OPT3[3], FASTEST];
-const OPT4: [&str; 5] = [OPT3[0], OPT3[1], OPT3[2], "Compression=yes", FASTEST];
+/// sshfs knows. OPT1 is the same with the fastest cipher, OPT2 that with TCP settings, OPT4 is OPT3
+/// with compression.
+const OPT3: [&str; 5] =
+    ["kernel_cache", "auto_cache", "max_read=65536", "max_write=65536", "Compression=no"];
+const OPT1: [&str; 6] = [OPT3[0], OPT3[1], OPT3[2], OPT3[3], OPT3[4], FASTEST];
+const OPT4: [&str; 5] = [OPT3[0], OPT3[1], OPT3[2], OPT3[3], "Compression=yes"];
 
 /// What a subject is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ enum Making {
     Sshoal,
     /// With these mount options.
     Sshfs(&'static [&'static str]),
+    /// The same, with other TCP settings.
+    SshfsByTunedTcp(&'static [&'static str]),
     Local,
     Peer(Kind),
 }
@@ -45,7 +48,7 @@ impl Making {
     fn programs(self) -> &'static [&'static Program] {
         match self {
             Making::Sshoal => &[&SSH],
-            Making::Sshfs(_) => &[&SSHFS, &FUSERMOUNT, &SSH],
+            Making::Sshfs(_) | Making::SshfsByTunedTcp(_) => &[&SSHFS, &FUSERMOUNT, &SSH],
             Making::Local => &[],
             Making::Peer(kind) => kind.programs(),
         }
@@ -68,7 +71,7 @@ const fn entry(name: &'static str, about: &'static str, making: Making) -> Entry
     Entry { name, about, making }
 }
 
-static ENTRIES: [Entry; 22] = [
+static ENTRIES: [Entry; 23] = [
     entry("sshoal", "this program; sshoal:OPTION,OPTION with mount options", Making::Sshoal),
     entry("sshoal-copy", "this program's pull and push", copier(Tool::Own(Manner::Auto))),
     entry(
@@ -91,11 +94,16 @@ static ENTRIES: [Entry; 22] = [
     entry("sshfs:aes", "sshfs by aes128-gcm", Making::Sshfs(&[FASTEST])),
     entry(
         "sshfs:opt1",
-        "sshfs, kernel_cache, no compression, large requests, aes128-gcm",
+        "sshfs, kernel_cache, auto_cache, no compression, large requests, aes128-gcm",
         Making::Sshfs(&OPT1),
     ),
+    entry(
+        "sshfs:opt2",
+        "as opt1 with larger TCP buffers on both sides; needs root and a private server",
+        Making::SshfsByTunedTcp(&OPT1),
+    ),
     entry("sshfs:opt3", "as opt1 by ssh's own choice of cipher", Making::Sshfs(&OPT3)),
-    entry("sshfs:opt4", "as opt1 with compression", Making::Sshfs(&OPT4)),
+    entry("sshfs:opt4", "as opt3 with compression", Making::Sshfs(&OPT4)),
     entry(
         "rclone",
         "rclone mount, all files cached on disk; acknowledges before it sends",
@@ -277,10 +285,11 @@ impl Spec {
                 let mounted = mounted(setting.sshoal.clone(), self.options.clone());
                 Box::new(Mounted { typed: Some("sshoal"), has_cache, ..mounted })
             }
-            Making::Sshfs(options) => {
+            Making::Sshfs(options) | Making::SshfsByTunedTcp(options) => {
                 let options = options.iter().map(|&option| option.to_owned()).collect();
                 let package = Some(SSHFS.package);
-                Box::new(Mounted { package, ..mounted("sshfs".into(), options) })
+                let tunes_tcp = matches!(self.entry.making, Making::SshfsByTunedTcp(_));
+                Box::new(Mounted { package, tunes_tcp, ..mounted("sshfs".into(), options) })
             }
             Making::Local => Box::new(Local::new(name, setting.scratch.join("local"))?),
             Making::Peer(kind) => {
@@ -335,7 +344,8 @@ mod tests {
         assert_eq!(names("sshfs, rclone,,tar"), ["sshfs", "rclone", "tar"]);
         assert_eq!(names("floor"), ["ssh-cat", "sftp-raw"]);
         assert_eq!(names("sftp-raw,floor,sftp-raw"), ["sftp-raw", "ssh-cat"]);
-        assert_eq!(names("tuned"), ["sshfs:aes", "sshfs:opt1", "sshfs:opt3", "sshfs:opt4"]);
+        let tuned = ["sshfs:aes", "sshfs:opt1", "sshfs:opt2", "sshfs:opt3", "sshfs:opt4"];
+        assert_eq!(names("tuned"), tuned);
         assert_eq!(names(""), [""; 0]);
         let all = names("all");
         let left_out = ["sshoal", "sshoal-copy:plain", "sshoal-copy:two"];
@@ -374,8 +384,8 @@ mod tests {
             "there is no subject 'rlcone' (did you mean 'rclone'?); --list shows all"
         );
         assert_eq!(
-            message("sshfs:opt2"),
-            "there is no subject 'sshfs:opt2' (did you mean 'sshfs:opt1'?); --list shows all"
+            message("sshfs:opt5"),
+            "there is no subject 'sshfs:opt5' (did you mean 'sshfs:opt1'?); --list shows all"
         );
         assert_eq!(message("xyz\n"), "there is no subject 'xyz'; --list shows all");
         assert_eq!(

@@ -283,6 +283,27 @@ impl MountSession {
             Cache::Unknown | Cache::Kept(_) => Ok(()),
         }
     }
+
+    /// Unmounts and mounts again, so that neither kernel nor daemon knows anything.
+    fn mount_anew(&mut self, executor: &Executor, keep_cache: bool) -> Result<bool> {
+        self.settle_within(executor, SETTLE_LIMIT)?;
+        self.mount.stop()?;
+        match &self.cache {
+            Cache::Unknown => {}
+            // What it has is then read from the disk, as that of `local` is.
+            Cache::Kept(dir) if keep_cache => local::drop_from_memory(dir, executor)?,
+            // rclone's is of no use to the next mount, and is as long as what was read: a run has
+            // room for it once.
+            Cache::Kept(dir) | Cache::Rclone(dir) => match fs::remove_dir_all(dir) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                _ => {}
+            },
+        }
+        let command = (self.make)(&self.point, self.made);
+        self.made += 1;
+        self.mount = Mount::start(command, &self.point, self.limit, executor)?;
+        Ok(true)
+    }
 }
 
 impl Session for MountSession {
@@ -298,25 +319,12 @@ impl Session for MountSession {
         self.settle_within(executor, SETTLE_LIMIT)
     }
 
-    /// Unmounts and mounts again, so that neither kernel nor daemon knows anything.
     fn forget(&mut self, executor: &Executor) -> Result<bool> {
-        self.settle(executor)?;
-        self.mount.stop()?;
-        match &self.cache {
-            Cache::Unknown => {}
-            // What it has is then read from the disk, as that of `local` is.
-            Cache::Kept(dir) => local::drop_from_memory(dir, executor)?,
-            // It is of no use to the next mount, and is as long as what was read: a run has room for
-            // it once.
-            Cache::Rclone(caches) => match fs::remove_dir_all(caches) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-                _ => {}
-            },
-        }
-        let command = (self.make)(&self.point, self.made);
-        self.made += 1;
-        self.mount = Mount::start(command, &self.point, self.limit, executor)?;
-        Ok(true)
+        self.mount_anew(executor, false)
+    }
+
+    fn remount(&mut self, executor: &Executor) -> Result<bool> {
+        self.mount_anew(executor, true)
     }
 
     fn stop(&mut self, executor: &Executor) -> Result<()> {

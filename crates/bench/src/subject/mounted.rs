@@ -32,6 +32,8 @@ pub struct Mounted {
     pub(super) package: Option<&'static str>,
     /// It keeps a cache on the disk, which begins empty with each session, and outlives its mounts.
     pub(super) has_cache: bool,
+    /// It reaches the server by TCP with other settings ([`Server::tuned`]).
+    pub(super) tunes_tcp: bool,
     pub(super) identity: Identity,
 }
 
@@ -57,21 +59,30 @@ impl Mounted {
             typed: None,
             package: None,
             has_cache: false,
+            tunes_tcp: false,
             identity: Identity::default(),
         }
     }
 
     /// The words between the program and the mount point.
-    fn words(&self, cipher: Option<&str>) -> Vec<OsString> {
+    fn words(&self, cipher: Option<&str>) -> Result<Vec<OsString>> {
         let root = self.server.storage().root();
         let source = joined(&[self.server.destination().as_ref(), ":".as_ref(), root.as_ref()]);
         // The server's options come first, since of ssh's options the first one counts: a
         // cipher that a workload wants wins over one that the subject has.
         let mut words: Vec<OsString> = vec!["-f".into()];
-        words.extend(self.server.ssh_options(cipher));
+        if self.tunes_tcp {
+            let tuned = self.server.tuned(&self.name);
+            let tuned = tuned.map_err(|left_out| Failure::failed(left_out.why))?;
+            let ssh = joined(&["ssh_command=".as_ref(), tuned.ssh_command()]);
+            words.extend(["-o".into(), ssh]);
+            words.extend(tuned.ssh_options(cipher));
+        } else {
+            words.extend(self.server.ssh_options(cipher));
+        }
         words.extend(self.options.iter().map(OsString::from));
         words.push(source);
-        words
+        Ok(words)
     }
 }
 
@@ -91,6 +102,9 @@ impl Subject for Mounted {
             return Err(LeftOut { remedy, ..LeftOut::new(&self.name, why) });
         };
         device_of_fuse(&self.name)?;
+        if self.tunes_tcp {
+            self.server.tuned(&self.name)?;
+        }
         self.identity.version(|| programs::version(&program, "-V", executor));
         Ok(())
     }
@@ -103,7 +117,7 @@ impl Subject for Mounted {
         let program = find_program(&self.program)
             .ok_or_else(|| Failure::failed("the program is no longer there"))?;
         let program = std::path::absolute(program)?;
-        let mut words = self.words(tuning.cipher.as_deref());
+        let mut words = self.words(tuning.cipher.as_deref())?;
         let mut cache = Cache::Unknown;
         if self.has_cache {
             let dir = scratch.canonicalize()?.join(CACHE);

@@ -58,8 +58,8 @@ impl Workload for Files {
         let ciphers = size.ciphers.iter().map(|cipher| Some(cipher.clone()));
         let mut steps = Vec::new();
         for cipher in std::iter::once(None).chain(ciphers) {
-            steps.push(step(Direction::Out, cipher.clone()));
-            steps.push(step(Direction::In, cipher));
+            steps.push(step(Direction::Out, cipher.clone()).over(size.file_bytes));
+            steps.push(step(Direction::In, cipher).over(size.file_bytes));
         }
         steps
     }
