@@ -43,7 +43,7 @@ pub fn make(dir: &Path, files: u32, shape: TreeShape, seed: u64) -> io::Result<(
     for (index, file) in plan.files.iter().enumerate() {
         let contents = match shape {
             TreeShape::Sources => prose.text(file.bytes, index % RARE_EVERY == 0).into_bytes(),
-            TreeShape::Media => noise(mix(seed) ^ index as u64, file.bytes),
+            TreeShape::Media => noise(mix(seed ^ mix(index as u64)), file.bytes),
         };
         write_new(&dir.join(&file.path), file.executable, &contents)?;
     }

@@ -71,6 +71,86 @@ fn ciphers_and_links_are_those_asked_for() {
 }
 
 #[test]
+fn all_ciphers_of_this_machine_are_offered_when_they_are_wanted() {
+    const CBC: &str = "aes128-cbc";
+    let executor = Executor::new();
+    let all = all_ciphers(&executor).unwrap();
+    if !all.contains(CBC) {
+        return;
+    }
+    let login = |settings| {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::private_with(&LinkSpec::loopback(), settings, dir.path()).unwrap();
+        let mut command = server.ssh(Some(CBC));
+        command.arg("true");
+        let usual = Handshake::of(server.ssh(None), &executor).unwrap().cipher;
+        (Executor::new().succeed(command, LIMIT).map(drop), usual)
+    };
+    let (refused, usual) = login(Vec::new());
+    assert!(refused.unwrap_err().to_string().contains("no matching cipher"));
+    // The client's own choice is the same with more on offer.
+    assert_eq!(login(vec![all]), (Ok(()), usual));
+}
+
+/// What a login by the ssh of a subject sees.
+fn tuned_shell(tuned: &Tuned, script: &str) -> String {
+    let mut command = Command::new(tuned.ssh_command());
+    command.args(tuned.ssh_options(None)).args([ALIAS, script]);
+    said(command)
+}
+
+#[test]
+fn other_tcp_settings_are_those_of_both_ends() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    const READ: &str = "cat /proc/sys/net/ipv4/tcp_rmem";
+    let dir = tempfile::tempdir().unwrap();
+    let (link, executor) = ("rtt=30ms".parse::<LinkSpec>().unwrap(), Executor::new());
+    let server = Server::private(&link, dir.path()).unwrap();
+    let Ok(tuned) = server.tuned("sshfs:opt2") else {
+        // In a container root may not make network namespaces.
+        return;
+    };
+    let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(words(tuned_shell(tuned, READ)), "4096 87380 16777216");
+    assert_ne!(words(shell(&server, READ)), "4096 87380 16777216");
+    // Nothing but the namespace leads to it, so that the client is in it, too.
+    let mut outside = Command::new("ssh");
+    outside.args(tuned.ssh_options(None)).args([ALIAS, "true"]);
+    let refused = executor.succeed(outside, LIMIT).unwrap_err().to_string();
+    assert!(refused.contains("Connection refused"), "{refused}");
+    // The same storage.
+    server.storage().make_dir(Path::new("here")).unwrap();
+    let listed = tuned_shell(tuned, &format!("ls '{}'", server.storage().root().display()));
+    assert_eq!(listed, "here\n");
+    // The link lies between both: a login is more than three round trips.
+    let begin = std::time::Instant::now();
+    tuned_shell(tuned, "true");
+    assert!(begin.elapsed() > Duration::from_millis(90), "{:?}", begin.elapsed());
+    // Its CPU counts.
+    let before = server.usage().unwrap();
+    tuned_shell(tuned, "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done");
+    let used = account::since(&before, &server.usage().unwrap());
+    assert!(used.user_s > 0.02, "{used:?}");
+    drop(server);
+    sandbox::leftover::assert_none(dir.path());
+}
+
+#[test]
+fn a_host_keeps_its_tcp_settings() {
+    let dir = tempfile::tempdir().unwrap();
+    let real = Server::private(&LinkSpec::loopback(), dir.path()).unwrap();
+    let config = dir.path().join("ssh_config");
+    let executor = Executor::new();
+    let host = Server::host(ALIAS, dir.path().to_str(), Some(&config), None, &executor).unwrap();
+    let left_out = host.tuned("sshfs:opt2").err().unwrap();
+    assert_eq!(left_out.name, "sshfs:opt2");
+    assert!(left_out.why.contains("host") && left_out.remedy.is_some(), "{left_out:?}");
+    drop((host, real));
+}
+
+#[test]
 fn the_second_way_leads_to_the_same_machine_over_another_link() {
     let dir = tempfile::tempdir().unwrap();
     let link: LinkSpec = "rtt=2ms".parse().unwrap();

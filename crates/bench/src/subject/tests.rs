@@ -421,6 +421,63 @@ fn however_a_mount_ends_nothing_is_left() {
     assert_eq!(again.err(), Some(Failure::Interrupted));
 }
 
+/// sshfs that keeps something in a cache on the disk: a line for each mount.
+const CACHING: &str = r#"for word; do
+    shift
+    case $word in cache_dir=*)
+        mkdir -p "${word#*=}"
+        echo >>"${word#*=}/mounts"
+        word=auto_cache ;;
+    esac
+    set -- "$@" "$word"
+done
+exec sshfs "$@""#;
+
+#[test]
+fn what_is_forgotten_is_forgotten_on_the_disk_too() {
+    let world = World::new("loopback");
+    installed(&world, "sshfs");
+    let program = world.program(CACHING);
+    let subject = Mounted { has_cache: true, ..world.mounted(program, LIMIT) };
+    let scratch = world.fresh("session");
+    let mut session = subject.start(&scratch, &Tuning::default(), &world.executor).unwrap();
+    let mounts = || fs::read_to_string(scratch.join("cache/mounts")).unwrap().len();
+    assert_eq!(mounts(), 1);
+    assert!(session.remount(&world.executor).unwrap());
+    assert_eq!(mounts(), 2);
+    assert!(session.forget(&world.executor).unwrap());
+    assert_eq!(mounts(), 1);
+    session.stop(&world.executor).unwrap();
+}
+
+#[test]
+fn sshfs_with_other_tcp_settings_shows_the_same_storage() {
+    let world = World::new("rtt=2ms");
+    installed(&world, "sshfs");
+    let subject = world.subjects("sshfs:opt2").remove(0);
+    if let Err(left_out) = subject.check(&world.executor) {
+        assert_eq!(left_out.name, "sshfs:opt2");
+        assert!(left_out.remedy.is_some(), "{left_out:?}");
+        return;
+    }
+    make_tree(&world.root().join("tree"));
+    let scratch = world.fresh("session");
+    for cipher in [None, Some("aes256-ctr".to_owned())] {
+        let mut session = subject.start(&scratch, &Tuning { cipher }, &world.executor).unwrap();
+        let Access::Directory(point) = session.access() else { panic!("it is a directory") };
+        assert_eq!(world.shell(r#"cat "$1/tree/sub/deep/data""#, &[point]).unwrap(), [7; 300_000]);
+        // Its ssh is in the namespace, and sshfs is not.
+        let namespace = |pid: &u32| fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
+        let namespaces: Vec<_> = session.client_pids().iter().map(namespace).collect();
+        let own = fs::read_link("/proc/self/ns/net").unwrap();
+        assert_eq!(namespaces[0], own);
+        assert!(namespaces.iter().any(|it| *it != own), "{namespaces:?}");
+        session.stop(&world.executor).unwrap();
+        fs::remove_dir_all(scratch.join("mnt")).unwrap();
+    }
+    assert_eq!(subject.info().cipher.as_deref(), Some("aes128-gcm@openssh.com"));
+}
+
 #[test]
 fn a_mounted_directory_is_a_target_and_other_directories_are_not() {
     let world = World::new("loopback");
@@ -486,8 +543,8 @@ fn command_lines_are_shown_as_a_user_would_type_them() {
         shown("sshfs:opt1"),
         wanted(
             "sshfs:opt1",
-            "sshfs -o kernel_cache -o max_read=65536 -o max_write=65536 -o Compression=no \
-             -o Ciphers=aes128-gcm@openssh.com"
+            "sshfs -o kernel_cache -o auto_cache -o max_read=65536 -o max_write=65536 \
+             -o Compression=no -o Ciphers=aes128-gcm@openssh.com"
         )
     );
     let of_user = Mounted::new(

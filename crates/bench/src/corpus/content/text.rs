@@ -6,7 +6,7 @@ use super::{STEP, mix};
 const RUN_BLOCKS: u64 = 16;
 
 /// One run in so many is noise, as pictures and archives are.
-const RUNS_WITH_NOISE: u64 = 4;
+const RUNS_WITH_NOISE: u64 = 6;
 
 /// Whether a block does not compress.
 pub(super) fn is_noise(block: u64) -> bool {
@@ -14,7 +14,7 @@ pub(super) fn is_noise(block: u64) -> bool {
 }
 
 /// Words of the vocabulary; the fewer, the better it compresses.
-const WORDS: usize = 4096;
+const WORDS: usize = 512;
 
 /// Letters of a word, with the blank behind it.
 const LONGEST: usize = 12;

@@ -61,6 +61,10 @@ pub struct Arguments {
     /// Sources to build in place of the known ones, for the work `build`
     #[arg(long, value_name = "DIR", help_heading = "How much")]
     build_tree: Option<PathBuf>,
+    /// Compilers at a time, for the work `build` (default: 2)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000),
+        help_heading = "How much")]
+    jobs: Option<u32>,
     /// Seed of the generated data and of random orders
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "How much")]
     seed: u64,
@@ -166,6 +170,7 @@ impl Arguments {
             host: self.host()?,
             rounds: self.rounds,
             file_bytes: self.size,
+            jobs: self.jobs,
             deadline: self.deadline.map(Duration::from_secs),
             reference: self.reference.clone(),
             without_control: self.no_control,
@@ -177,6 +182,7 @@ impl Arguments {
             program: sshoal,
             version: format!("sshoal {}", env!("CARGO_PKG_VERSION")),
             command: ["sshoal".to_owned()].into_iter().chain(words.map(printable)).collect(),
+            ..Request::default()
         })
     }
 
