@@ -208,10 +208,8 @@ impl Iozone {
 /// The transfer of the sequential tests.
 fn in_sequence(target: Target, file_bytes: u64, size: &IozoneSize) -> Transfer {
     // The floor uses the longest records of the server, not those of iozone.
-    let record_bytes = match target {
-        Target::Sftp { .. } => 0,
-        Target::Path(_) => size.sequential_record_bytes,
-    };
+    let is_floor = matches!(target, Target::Sftp { .. });
+    let record_bytes = if is_floor { 0 } else { size.sequential_record_bytes };
     Transfer { depth: FLOOR_DEPTH, ..Transfer::pass(target, file_bytes, record_bytes) }
 }
 
