@@ -113,8 +113,8 @@ fn other_tcp_settings_are_those_of_both_ends() {
         return;
     };
     let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert_eq!(words(tuned_shell(tuned, READ)), "4096 87380 16777216");
-    assert_ne!(words(shell(&server, READ)), "4096 87380 16777216");
+    assert_eq!(words(tuned_shell(tuned, READ)), "4096 1048576 67108864");
+    assert_ne!(words(shell(&server, READ)), "4096 1048576 67108864");
     // Nothing but the namespace leads to it, so that the client is in it, too.
     let mut outside = Command::new("ssh");
     outside.args(tuned.ssh_options(None)).args([ALIAS, "true"]);

@@ -1,4 +1,4 @@
-//! The private server once more, with the TCP settings of the published tables' OPT2.
+//! The private server once more, with TCP settings as in the published tables' OPT2.
 //!
 //! The kernel keeps TCP settings by network namespace. So both ends are put into one that is the
 //! run's own: a second sshd, the link in front of it, and the subject's ssh, which enters the
@@ -19,10 +19,11 @@ use crate::executor::find_program;
 
 use super::{ALIAS, options_with, with_cipher, write_config};
 
-/// The settings: large limits of the buffers, and what needs them switched on.
+/// The settings: buffers that are larger than those of any distribution, from the start and at most,
+/// and what makes use of them switched on.
 const SETTINGS: [(&str, &str); 5] = [
-    ("net/ipv4/tcp_rmem", "4096 87380 16777216"),
-    ("net/ipv4/tcp_wmem", "4096 65536 16777216"),
+    ("net/ipv4/tcp_rmem", "4096 1048576 67108864"),
+    ("net/ipv4/tcp_wmem", "4096 1048576 67108864"),
     ("net/ipv4/tcp_window_scaling", "1"),
     ("net/ipv4/tcp_timestamps", "1"),
     ("net/ipv4/tcp_sack", "1"),
