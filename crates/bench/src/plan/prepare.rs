@@ -183,7 +183,7 @@ fn make(
     let mut candidates = Vec::new();
     for spec in wanted.specs {
         let subject = spec.make(&setting).map_err(|why| Refusal::directory(scratch, why))?;
-        candidates.push(Candidate { subject: subject.into(), described: spec.is_sshoal() });
+        candidates.push(Candidate { subject: subject.into(), described: spec.is_required() });
     }
     for (name, mut words) in wanted.commands {
         let program = match words.remove(0) {

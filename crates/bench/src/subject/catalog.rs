@@ -29,7 +29,12 @@ const FASTEST: &str = "Ciphers=aes128-gcm@openssh.com";
 const OPT3: [&str; 5] =
     ["kernel_cache", "auto_cache", "max_read=65536", "max_write=65536", "Compression=no"];
 const OPT1: [&str; 6] = [OPT3[0], OPT3[1], OPT3[2], OPT3[3], OPT3[4], FASTEST];
+const OPT2: [&str; 7] = [OPT1[0], OPT1[1], OPT1[2], OPT1[3], OPT1[4], OPT1[5], TUNED_TCP];
 const OPT4: [&str; 5] = [OPT3[0], OPT3[1], OPT3[2], OPT3[3], "Compression=yes"];
+
+/// Among the options of a mount: it reaches the server by TCP with other settings
+/// ([`Server::tuned`]). The program does not see it.
+const TUNED_TCP: &str = "tcp=tuned";
 
 /// What a subject is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +42,6 @@ enum Making {
     Sshoal,
     /// With these mount options.
     Sshfs(&'static [&'static str]),
-    /// The same, with other TCP settings.
-    SshfsByTunedTcp(&'static [&'static str]),
     Local,
     Peer(Kind),
 }
@@ -48,7 +51,7 @@ impl Making {
     fn programs(self) -> &'static [&'static Program] {
         match self {
             Making::Sshoal => &[&SSH],
-            Making::Sshfs(_) | Making::SshfsByTunedTcp(_) => &[&SSHFS, &FUSERMOUNT, &SSH],
+            Making::Sshfs(_) => &[&SSHFS, &FUSERMOUNT, &SSH],
             Making::Local => &[],
             Making::Peer(kind) => kind.programs(),
         }
@@ -100,7 +103,7 @@ static ENTRIES: [Entry; 23] = [
     entry(
         "sshfs:opt2",
         "as opt1 with larger TCP buffers on both sides; needs root and a private server",
-        Making::SshfsByTunedTcp(&OPT1),
+        Making::Sshfs(&OPT2),
     ),
     entry("sshfs:opt3", "as opt1 by ssh's own choice of cipher", Making::Sshfs(&OPT3)),
     entry("sshfs:opt4", "as opt3 with compression", Making::Sshfs(&OPT4)),
@@ -266,16 +269,26 @@ impl Spec {
         self.entry.making == Making::Sshoal
     }
 
+    /// Whether it can be measured wherever anything can: this program with the usual TCP settings. If
+    /// it cannot, something is wrong with its options.
+    pub fn is_required(&self) -> bool {
+        self.is_sshoal() && !self.options.iter().any(|option| option == TUNED_TCP)
+    }
+
     /// The subject itself.
     ///
     /// # Errors
     /// When its directory in the scratch directory cannot be made.
     pub fn make(&self, setting: &Setting) -> Result<Box<dyn Subject>> {
         let name = self.name();
-        let mounted = |program: PathBuf, options: Vec<String>| {
+        let mounted = |program: PathBuf, mut options: Vec<String>| {
+            let given = options.len();
+            options.retain(|option| option != TUNED_TCP);
+            let tunes_tcp = options.len() < given;
             let words = options.into_iter().flat_map(|option| ["-o".to_owned(), option]).collect();
             let Setting { server, start_limit, .. } = setting.clone();
-            Mounted::new(self.name(), program, words, server, start_limit)
+            let mounted = Mounted::new(self.name(), program, words, server, start_limit);
+            Mounted { tunes_tcp, ..mounted }
         };
         Ok(match self.entry.making {
             Making::Sshoal => {
@@ -285,11 +298,10 @@ impl Spec {
                 let mounted = mounted(setting.sshoal.clone(), self.options.clone());
                 Box::new(Mounted { typed: Some("sshoal"), has_cache, ..mounted })
             }
-            Making::Sshfs(options) | Making::SshfsByTunedTcp(options) => {
+            Making::Sshfs(options) => {
                 let options = options.iter().map(|&option| option.to_owned()).collect();
                 let package = Some(SSHFS.package);
-                let tunes_tcp = matches!(self.entry.making, Making::SshfsByTunedTcp(_));
-                Box::new(Mounted { package, tunes_tcp, ..mounted("sshfs".into(), options) })
+                Box::new(Mounted { package, ..mounted("sshfs".into(), options) })
             }
             Making::Local => Box::new(Local::new(name, setting.scratch.join("local"))?),
             Making::Peer(kind) => {
@@ -362,6 +374,8 @@ mod tests {
         );
         let specs = parse(list).unwrap();
         assert!(specs[0].is_sshoal() && !specs[1].is_sshoal());
+        let required = |list: &str| parse(list).unwrap()[0].is_required();
+        assert!(required("sshoal:ro") && !required("sshoal:ro,tcp=tuned") && !required("sshfs"));
         assert!(
             specs.iter().filter(|spec| spec.is_sshoal()).all(|spec| spec.entry.name == "sshoal")
         );

@@ -547,6 +547,9 @@ fn command_lines_are_shown_as_a_user_would_type_them() {
              -o Compression=no -o Ciphers=aes128-gcm@openssh.com"
         )
     );
+    // Settings of TCP are no option of the program.
+    let ours = shown("sshoal:ro,tcp=tuned");
+    assert_eq!(ours, wanted("sshoal:ro,tcp=tuned", "sshoal -o ro"));
     let of_user = Mounted::new(
         "mine",
         "/opt/my fs".into(),
