@@ -64,7 +64,8 @@ pub struct IozoneSize {
     /// `iozone.random-write-all`) use the page cache, as `iozone -i 2` does.
     pub random: Extent,
     /// Subjects that do all tests a second time with data that compress
-    /// (`iozone.compressible.read` …). A name stands for its variants with options, too.
+    /// (`iozone.compressible.read` …): those with compression, and what they are compared with.
+    /// A name does not stand for its variants with options.
     pub compressible_for: &'static [&'static str],
 }
 

@@ -19,7 +19,7 @@ use crate::corpus::content::{self, Content};
 use crate::executor::Executor;
 use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Unit};
-use crate::results::Measured;
+use crate::results::{Measured, SubjectInfo};
 use crate::size::{IozoneSize, Size};
 use crate::step::StepContext;
 use crate::worker::{Check, Job, Target, Transfer, Until, Walk};
@@ -146,9 +146,12 @@ impl Workload for Iozone {
         let size = &size.iozone;
         let mut steps = self.steps_on(size, Data::Incompressible);
         if Data::of(size).contains(&Data::Compressible) {
-            let subjects = size.compressible_for;
+            let named = size.compressible_for;
+            let concerns = |subject: &SubjectInfo| {
+                named.contains(&subject.control_of.as_deref().unwrap_or(&subject.name))
+            };
             let compressible = self.steps_on(size, Data::Compressible).into_iter();
-            steps.extend(compressible.map(|step| step.only_for(|it| it.is_any_of(subjects))));
+            steps.extend(compressible.map(|step| step.only_for(concerns)));
         }
         steps
     }
