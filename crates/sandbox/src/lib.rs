@@ -14,6 +14,7 @@ pub mod fleet;
 pub mod leftover;
 pub mod link;
 pub mod namespace;
+mod reserved;
 pub mod sshd;
 
 use std::fs::{File, OpenOptions, Permissions};
@@ -22,6 +23,8 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use tempfile::TempDir;
+
+pub use reserved::connect_reserved;
 
 /// Creates a temporary directory of mode 0700, independent of the umask.
 ///
