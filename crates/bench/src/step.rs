@@ -69,7 +69,7 @@ impl StepContext<'_> {
         let (daemon, server) = self.used_since(&before);
         let (client, application) = match self.session.access() {
             Access::Directory(_) => (daemon, Some(ran.usage)),
-            Access::Copier(_) | Access::Stream(_) | Access::Sftp(_) => {
+            Access::Copier(_) | Access::Stream(_) | Access::Sftp(_) | Access::Nfs { .. } => {
                 (account::plus(ran.usage, daemon), None)
             }
         };

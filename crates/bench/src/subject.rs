@@ -6,10 +6,12 @@
 pub mod catalog;
 mod copiers;
 mod daemons;
+mod foreign;
 mod identity;
 mod local;
 mod mount;
 pub mod mounted;
+mod nfs;
 mod peer;
 mod programs;
 mod rclone;
@@ -23,6 +25,7 @@ use crate::failure::Result;
 use crate::results::{LeftOut, SubjectInfo};
 use crate::storage::Storage;
 
+pub use foreign::Orders;
 pub use mount::START_LIMIT;
 pub(crate) use programs::version;
 pub use target::{Target, target};
@@ -110,6 +113,13 @@ pub enum Access<'a> {
     Stream(&'a dyn Copier),
     /// SFTP over ssh with no file system above it. The command that speaks it on stdin and stdout.
     Sftp(&'a dyn Fn() -> Command),
+    /// NFS without a kernel client: reading and writing files, and nothing else.
+    Nfs {
+        /// Of 127.0.0.1.
+        port: u16,
+        /// The storage, from the server's root.
+        export: &'a Path,
+    },
 }
 
 /// The kind of an [`Access`].
@@ -123,6 +133,8 @@ pub enum AccessKind {
     Stream,
     /// [`Access::Sftp`]
     Sftp,
+    /// [`Access::Nfs`]
+    Nfs,
 }
 
 impl Access<'_> {
@@ -133,6 +145,7 @@ impl Access<'_> {
             Access::Copier(_) => AccessKind::Copier,
             Access::Stream(_) => AccessKind::Stream,
             Access::Sftp(_) => AccessKind::Sftp,
+            Access::Nfs { .. } => AccessKind::Nfs,
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::size::Size;
 use crate::storage::Storage;
 use crate::subject::catalog::{self, Setting, Spec, nearest};
 use crate::subject::mounted::Mounted;
-use crate::subject::{START_LIMIT, Subject, target};
+use crate::subject::{Orders, START_LIMIT, Subject, target};
 use crate::units::binary_size;
 use crate::workload::{self, Workload};
 
@@ -142,6 +142,7 @@ fn environment(
 pub(super) struct Wanted {
     specs: Vec<Spec>,
     commands: Vec<(String, Vec<String>)>,
+    copiers: Vec<(String, Orders)>,
 }
 
 /// Understands the names and command lines.
@@ -159,7 +160,12 @@ pub(super) fn understand(request: &Request) -> Result<Wanted, Refusal> {
         })?;
         commands.push((name.clone(), words));
     }
-    Ok(Wanted { specs, commands })
+    let copier = |(name, text): &(String, String)| {
+        let orders = Orders::parse(text).map_err(|why| LeftOut::new(name, why))?;
+        Ok((name.clone(), orders))
+    };
+    let copiers = request.copiers.iter().map(copier).collect::<Result<_, Refusal>>()?;
+    Ok(Wanted { specs, commands, copiers })
 }
 
 /// Makes the subjects.
@@ -179,7 +185,7 @@ fn make(
     let mut candidates = Vec::new();
     for spec in wanted.specs {
         let subject = spec.make(&setting).map_err(|why| Refusal::directory(scratch, why))?;
-        candidates.push(Candidate { subject: subject.into(), described: spec.is_sshoal() });
+        candidates.push(Candidate { subject: subject.into(), described: spec.is_required() });
     }
     for (name, mut words) in wanted.commands {
         let program = match words.remove(0) {
@@ -188,6 +194,10 @@ fn make(
         };
         let subject = Mounted::new(name, program, words, Arc::clone(server), setting.start_limit);
         candidates.push(Candidate { subject: Arc::new(subject), described: true });
+    }
+    for (name, orders) in wanted.copiers {
+        let subject = catalog::foreign(&name, orders, &setting).into();
+        candidates.push(Candidate { subject, described: true });
     }
     // With a host there is no page cache of a server on this machine that could be dropped.
     let local_server = request.host.is_none().then(|| Arc::clone(server));

@@ -23,6 +23,8 @@ pub struct Request {
     pub peers: Option<String>,
     /// Names and command lines of programs that mount as sshfs does.
     pub commands: Vec<(String, String)>,
+    /// Names and commands of programs that copy: `PULL;PUSH`, see [`crate::subject::Orders`].
+    pub copiers: Vec<(String, String)>,
     /// Names and directories of mounted file systems.
     pub targets: Vec<(String, PathBuf)>,
     /// Names of workloads; `None` for all.
@@ -107,8 +109,8 @@ pub(super) fn usual_reference(subjects: &[SubjectInfo]) -> Option<&str> {
 
 /// Whether a subject is this program, with any options.
 pub fn is_ours(name: &str) -> bool {
-    ["sshoal:", "sshoal (", "sshoal-copy"].iter().any(|begin| name.starts_with(begin))
-        || name == "sshoal"
+    let mounts = ["sshoal", "sshoal-union", "sshoal-places", "sshoal-pool", "sshoal-copy"];
+    SubjectInfo::new(name.strip_suffix(" (control)").unwrap_or(name), "", "").is_any_of(&mounts)
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ use super::programs::VSFTPD;
 const LISTEN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Longest time for a daemon to end.
-const END_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// Interval of the attempts to connect to it.
 const LOOK: Duration = Duration::from_millis(20);
@@ -75,7 +75,7 @@ impl<C: Copier> Session for DaemonSession<C> {
 
 /// Starts a daemon and the link to it; `command` receives its address and port, which was free a
 /// moment ago. Returns the port of 127.0.0.1 that clients connect to.
-fn start(
+pub(super) fn start(
     server: &Server,
     executor: &Executor,
     command: impl FnOnce(SocketAddr) -> Result<Command>,
@@ -103,7 +103,7 @@ fn start(
     Ok((daemon, link, port))
 }
 
-fn root(server: &Server) -> Result<PathBuf> {
+pub(super) fn root(server: &Server) -> Result<PathBuf> {
     server.storage().local().ok_or_else(|| Failure::failed("not private"))
 }
 

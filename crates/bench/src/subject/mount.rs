@@ -255,6 +255,8 @@ pub(super) enum Cache {
 /// A mount that can be made anew: the session of a file system.
 pub(super) struct MountSession {
     point: PathBuf,
+    /// The mount point, or a directory in it.
+    shown: PathBuf,
     limit: Duration,
     make: Box<Making>,
     made: u32,
@@ -274,7 +276,13 @@ impl MountSession {
         let point = scratch.canonicalize()?.join("mnt");
         fs::create_dir(&point)?;
         let mount = Mount::start(make(&point, 0), &point, limit, executor)?;
-        Ok(MountSession { point, limit, make: Box::new(make), made: 1, mount, cache })
+        let shown = point.clone();
+        Ok(MountSession { point, shown, limit, make: Box::new(make), made: 1, mount, cache })
+    }
+
+    /// The storage is at this name in the mount.
+    pub(super) fn show(&mut self, name: &str) {
+        self.shown = self.point.join(name);
     }
 
     fn settle_within(&self, executor: &Executor, limit: Duration) -> Result<()> {
@@ -287,7 +295,7 @@ impl MountSession {
 
 impl Session for MountSession {
     fn access(&self) -> Access<'_> {
-        Access::Directory(&self.point)
+        Access::Directory(&self.shown)
     }
 
     fn client_pids(&self) -> Vec<u32> {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,11 +17,13 @@ use tempfile::TempDir;
 use super::catalog::{Setting, parse};
 use super::mounted::Mounted;
 use super::{Access, Copier, Direction, Session, Subject, Tuning, target};
+use crate::corpus;
 use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::link::LinkSpec;
 use crate::results::LeftOut;
 use crate::server::Server;
+use crate::worker::{self, Check, Done, Job, Target, Transfer, Until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -140,7 +143,8 @@ fn is_dead_soon(pid: u32) -> bool {
     true
 }
 
-fn installed(world: &World, list: &str) -> Vec<Box<dyn Subject>> {
+/// Those that can be measured here; the others are named.
+fn measurable(world: &World, list: &str) -> Vec<Box<dyn Subject>> {
     let mut subjects = world.subjects(list);
     subjects.retain(|subject| match subject.check(&world.executor) {
         Ok(()) => true,
@@ -149,6 +153,11 @@ fn installed(world: &World, list: &str) -> Vec<Box<dyn Subject>> {
             false
         }
     });
+    subjects
+}
+
+fn installed(world: &World, list: &str) -> Vec<Box<dyn Subject>> {
+    let subjects = measurable(world, list);
     assert!(!subjects.is_empty(), "nothing of {list} is installed");
     subjects
 }
@@ -347,6 +356,114 @@ fn sftp_is_spoken_by_the_floor() {
     drop(input);
     ssh.wait().unwrap();
     session.stop(&world.executor).unwrap();
+}
+
+/// Does a job with a file of a session that is NFS.
+fn by_nfs(session: &dyn Session, file: &str, job: impl FnOnce(Target) -> Job) -> Done {
+    try_by_nfs(session, file, job).unwrap_or_else(|failure| panic!("{file}: {failure}"))
+}
+
+fn try_by_nfs(
+    session: &dyn Session,
+    file: &str,
+    job: impl FnOnce(Target) -> Job,
+) -> Result<Done, Failure> {
+    let Access::Nfs { port, export } = session.access() else { panic!("it is NFS") };
+    worker::run(&job(Target::Nfs { port, path: export.join(file) }))
+}
+
+const FILE_BYTES: u64 = (1 << 20) + 3 * 4096;
+
+fn in_sequence(target: Target) -> Transfer {
+    Transfer { depth: 32, ..Transfer::pass(target, FILE_BYTES, 64 << 10) }
+}
+
+fn at_random(target: Target, depth: u32) -> Transfer {
+    Transfer { depth, ..Transfer::at_random(target, FILE_BYTES, 7, Until::Pass) }
+}
+
+#[test]
+fn files_are_read_and_written_by_nfs_and_wrong_data_are_found() {
+    let world = World::new("loopback");
+    for subject in measurable(&world, "nfs-user") {
+        let info = subject.info();
+        assert_eq!(info.kind, "floor");
+        assert!(info.command.contains("without kernel client"), "{}", info.command);
+        let before = content_names("/var/run".as_ref());
+        let path = corpus::file(&world.root(), "sub/file", FILE_BYTES, 1).unwrap();
+        let scratch = world.fresh("a");
+        let mut session = subject.start(&scratch, &Tuning::default(), &world.executor).unwrap();
+        let right = Check::Content { seed: 1 };
+        let check = || right.clone();
+        let read = |make: &dyn Fn(Target) -> Transfer| {
+            try_by_nfs(&*session, "sub/file", |it| Job::Read { transfer: make(it), check: check() })
+        };
+        let done = read(&in_sequence).unwrap();
+        assert_eq!((done.bytes, done.operations, done.verified), (FILE_BYTES, 17, true));
+        for depth in [1, 32] {
+            let done = read(&|it| at_random(it, depth)).unwrap();
+            assert_eq!((done.bytes, done.operations), (FILE_BYTES, FILE_BYTES / 4096));
+            assert_eq!(done.latency.unwrap().count, done.operations);
+        }
+        assert!(read(&|it| Transfer { file_bytes: FILE_BYTES - 4096, ..in_sequence(it) }).is_err());
+
+        // A new file, then the same over it at random places.
+        let write = |seed, create, depth| {
+            move |target: Target| {
+                let transfer = match create {
+                    true => in_sequence(target),
+                    false => at_random(target, depth),
+                };
+                Job::Write { transfer, seed, create }
+            }
+        };
+        let new = world.root().join("sub/new");
+        by_nfs(&*session, "sub/new", write(2, true, 32));
+        assert_eq!(corpus::digest(&new).unwrap(), corpus::digest_content(2, FILE_BYTES));
+        let exists = try_by_nfs(&*session, "sub/new", write(2, true, 32)).unwrap_err();
+        assert!(exists.to_string().contains("File exists"), "{exists}");
+        for (seed, depth) in [(3, 1), (4, 32)] {
+            by_nfs(&*session, "sub/new", write(seed, false, depth));
+            assert_eq!(corpus::digest(&new).unwrap(), corpus::digest_content(seed, FILE_BYTES));
+        }
+        let absent = try_by_nfs(&*session, "sub/absent", write(2, false, 1)).unwrap_err();
+        assert!(absent.to_string().contains("No such file"), "{absent}");
+
+        // The server has kept nothing of the file that was changed behind its back.
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[700_001] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let flipped = read(&in_sequence).unwrap_err();
+        assert_eq!(flipped, Failure::wrong("other data at offset 700001"));
+
+        let pids = session.server_pids();
+        assert_eq!(pids.len(), 1);
+        session.stop(&world.executor).unwrap();
+        assert!(is_dead_soon(pids[0]));
+        assert_eq!(content_names("/var/run".as_ref()), before, "it has left something");
+    }
+}
+
+#[test]
+fn nfs_is_behind_the_link_and_closed_to_other_users() {
+    let world = World::new("rtt=20ms");
+    for subject in measurable(&world, "nfs-user") {
+        corpus::file(&world.root(), "file", FILE_BYTES, 1).unwrap();
+        let scratch = world.fresh("a");
+        let mut session = subject.start(&scratch, &Tuning::default(), &world.executor).unwrap();
+        let done = by_nfs(&*session, "file", |target| Job::Read {
+            transfer: in_sequence(target),
+            check: Check::Content { seed: 1 },
+        });
+        // OPEN, its confirmation, the data and CLOSE are four round trips.
+        assert!(done.seconds > 0.08, "{} s through 20 ms", done.seconds);
+        let Access::Nfs { port, .. } = session.access() else { panic!("it is NFS") };
+        // This port is anybody's: the link ends the connection at once.
+        let mut stranger = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stranger.set_read_timeout(Some(LIMIT)).unwrap();
+        assert_eq!(stranger.read(&mut [0]).unwrap(), 0);
+        session.stop(&world.executor).unwrap();
+    }
 }
 
 #[test]

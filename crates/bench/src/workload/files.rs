@@ -28,8 +28,8 @@ const LARGE: &str = "files/large";
 /// Its digest, in the corpus.
 const DIGEST: &str = "files/large.sha256";
 
-/// Programs that copy without ssh.
-const WITHOUT_SSH: [&str; 2] = ["ftp", "rsyncd"];
+/// Programs that copy without ssh. bbcp only starts by it.
+const WITHOUT_SSH: [&str; 3] = ["ftp", "rsyncd", "bbcp"];
 
 impl Workload for Files {
     fn name(&self) -> &'static str {

@@ -6,7 +6,8 @@
 //! after a write job all blocks of the file are read in the storage: exactly as many of them must
 //! have changed as fio reports to have written. Then a second, short job has fio verify its writes.
 //!
-//! The floor, SFTP without a file system, has no file for fio: our generator does the same.
+//! SFTP without a file system and NFS without a kernel client have no file for fio: our generator
+//! does the same.
 
 mod program;
 
@@ -26,7 +27,7 @@ use crate::step::StepContext;
 use crate::worker::{Check, Job, Order, Target, Transfer, Until};
 
 use super::generator::{aside, at_storage, shown, timed, valued};
-use super::{OPEN_FILES, Step, Workload, measure};
+use super::{Step, TRANSFER_FILES, Workload, measure};
 use program::{Direction, job, verified_writes};
 
 /// Content of the file that is read, and of the other one before its first write.
@@ -121,7 +122,7 @@ impl Workload for Fio {
         let step = |id, title, shape: Shape, body: Body| {
             let title = format!("fio: {title}");
             let measure = measure("fio", id, &title, shape.unit, Cache::Direct);
-            let step = Step::new(measure, OPEN_FILES, move |context| body(context, shape));
+            let step = Step::new(measure, TRANSFER_FILES, move |context| body(context, shape));
             step.with_deadline(DEADLINE_FACTOR)
         };
         vec![

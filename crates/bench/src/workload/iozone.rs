@@ -4,7 +4,8 @@
 //! As with `iozone -e -c`, `fsync` and `close` are in the times of writing. Written files are
 //! compared in the storage, by digest; reads are compared block by block. The generator is our own.
 //!
-//! SFTP without a file system takes part, but for the re-read, since it has no cache.
+//! SFTP without a file system and NFS without a kernel client take part, but for the re-read, since
+//! they have no cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ use crate::worker::{Check, Job, Order, Target, Transfer, Until, Walk};
 
 use super::copying::{fresh, removed};
 use super::generator::{Relay, shown, timed, valued};
-use super::{DIRECTORY, OPEN_FILES, Step, Workload, measure};
+use super::{DIRECTORY, Step, TRANSFER_FILES, Workload, measure};
 
 /// Content of the file that is read.
 const READ_SEED: u64 = 0x10;
@@ -108,7 +109,7 @@ impl Workload for Iozone {
                 "sequential write, 64 KiB records, fsync and close included",
                 bytes,
                 Cache::None,
-                OPEN_FILES,
+                TRANSFER_FILES,
                 |context, written| write(context, written, false),
             ),
             step(
@@ -116,7 +117,7 @@ impl Workload for Iozone {
                 "sequential re-write, 64 KiB records, fsync and close included",
                 bytes,
                 Cache::None,
-                OPEN_FILES,
+                TRANSFER_FILES,
                 |context, written| write(context, written, true),
             ),
             step(
@@ -124,7 +125,7 @@ impl Workload for Iozone {
                 "sequential read, 64 KiB records",
                 bytes,
                 Cache::Cold,
-                OPEN_FILES,
+                TRANSFER_FILES,
                 |context, _| read(context),
             ),
             step(
@@ -140,7 +141,7 @@ impl Workload for Iozone {
                 "random read, 4 KiB, one at a time, O_DIRECT where there is such a thing",
                 operations,
                 Cache::Direct,
-                OPEN_FILES,
+                TRANSFER_FILES,
                 |context, _| random_read(context),
             ),
             step(
@@ -149,7 +150,7 @@ impl Workload for Iozone {
                  fsync and close included",
                 operations,
                 Cache::Direct,
-                OPEN_FILES,
+                TRANSFER_FILES,
                 random_write,
             ),
         ]
@@ -161,7 +162,7 @@ fn in_sequence(target: Target, file_bytes: u64) -> Transfer {
     // The floor uses the longest records of the server, not those of iozone.
     let record_bytes = match target {
         Target::Sftp { .. } => 0,
-        Target::Path(_) => RECORD_BYTES,
+        Target::Path(_) | Target::Nfs { .. } => RECORD_BYTES,
     };
     Transfer { depth: FLOOR_DEPTH, ..Transfer::pass(target, file_bytes, record_bytes) }
 }

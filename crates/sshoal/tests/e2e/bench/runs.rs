@@ -126,7 +126,7 @@ fn the_list_names_everything() {
     let mut without = scene.command(&["--list"]);
     without.env("PATH", scene.path_without(&["sshfs"]));
     let ended = crate::process::run(&mut without);
-    assert!(ended.stdout.contains("needs the package sshfs"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("not installed: install the package sshfs"), "{}", ended.stdout);
     // Other peers may be missing too, so their packages may be on that line.
     let install = ended.stdout.lines().find_map(|line| line.strip_prefix("apt-get install "));
     let packages: Vec<&str> = install.into_iter().flat_map(str::split_whitespace).collect();

@@ -71,6 +71,9 @@ pub struct Arguments {
     /// A program with sshfs's command line; `sshoal` is this one: `one=sshoal -o max_conns=1`
     #[arg(long, value_name = "NAME=COMMAND", help_heading = "Subjects")]
     subject: Vec<OsString>,
+    /// A program that copies: `mine=cp2 %o %h:%f %t; cp2 %o %f %h:%t`, see docs/benchmarking.md
+    #[arg(long, value_name = "NAME=PULL;PUSH", help_heading = "Subjects")]
+    copier: Vec<OsString>,
     /// A mounted directory, such as one of NFS or SMB
     #[arg(long, value_name = "NAME=DIR", help_heading = "Subjects")]
     target: Vec<OsString>,
@@ -138,14 +141,18 @@ impl Arguments {
         };
         // As the user typed it, without the words that name the program.
         let words = std::env::args_os().skip_while(|word| word != "bench");
-        let command = |word: &OsString| {
-            let (name, command) = pair("--subject", word, "NAME=COMMAND")?;
-            let command = command.into_string().map_err(|command| {
-                let what = format!("--subject '{}'", printable(name.as_str()));
-                Problem::new(what, format!("not UTF-8: {}", printable(command)))
-            })?;
-            Ok((name, command))
+        let command = |option: &'static str, form: &'static str| {
+            move |word: &OsString| {
+                let (name, command) = pair(option, word, form)?;
+                let command = command.into_string().map_err(|command| {
+                    let what = format!("{option} '{}'", printable(name.as_str()));
+                    Problem::new(what, format!("not UTF-8: {}", printable(command)))
+                })?;
+                Ok((name, command))
+            }
         };
+        let subject = command("--subject", "NAME=COMMAND");
+        let copier = command("--copier", "NAME=PULL;PUSH");
         let target = |word: &OsString| {
             let (name, dir) = pair("--target", word, "NAME=DIR")?;
             Ok((name, dir.into()))
@@ -159,7 +166,8 @@ impl Arguments {
             scale,
             without_ours: self.no_sshoal,
             peers: self.peers.clone().map(|list| if list == "none" { String::new() } else { list }),
-            commands: self.subject.iter().map(command).collect::<Result<_, Problem>>()?,
+            commands: self.subject.iter().map(subject).collect::<Result<_, Problem>>()?,
+            copiers: self.copier.iter().map(copier).collect::<Result<_, Problem>>()?,
             targets: self.target.iter().map(target).collect::<Result<_, Problem>>()?,
             works: self.work.as_deref().map(names),
             link: self.link.as_ref().map(link).transpose()?.unwrap_or_default(),

@@ -18,9 +18,9 @@ pub(super) fn text() -> String {
     for subject in catalog::list(&Executor::new()) {
         let state = match subject.state {
             Ok(version) => version,
-            Err(package) => {
-                packages.push(package.to_owned());
-                format!("needs the package {package}")
+            Err(missing) => {
+                packages.extend(missing.package.map(str::to_owned));
+                format!("not installed: {}", missing.remedy)
             }
         };
         line(&mut text, subject.name, subject.about, &state);
