@@ -489,6 +489,24 @@ fn a_program_that_does_not_mount_is_a_failure_in_its_own_words() {
 }
 
 #[test]
+fn a_daemon_that_leaves_the_foreground_is_found_and_killed() {
+    let world = World::new("loopback");
+    let pid = world.dir.path().join("pid");
+    // The mount point is its last argument; setsid leads it out of the group of the program.
+    let daemon = "trap : TERM; while :; do sleep 1; done";
+    let script = format!(
+        "for point; do :; done; setsid sh -c 'echo $$ >\"$1\"; {daemon}' sh '{pid}' \"$point\" & \
+         while [ ! -s '{pid}' ]; do sleep 0.01; done",
+        pid = pid.display()
+    );
+    let subject = world.mounted(world.program(&script), LIMIT);
+    let failure = subject.start(&world.fresh("a"), &Tuning::default(), &world.executor);
+    assert!(failure.err().unwrap().to_string().contains("ended"));
+    let pid: u32 = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+    assert!(is_dead_soon(pid), "process {pid} is left");
+}
+
+#[test]
 fn however_a_mount_ends_nothing_is_left() {
     let world = World::new("loopback");
     let subject = installed(&world, "sshfs").remove(0);
