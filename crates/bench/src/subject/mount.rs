@@ -13,6 +13,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::account;
 use crate::executor::{Background, Executor};
 use crate::failure::{Failure, Result};
@@ -183,6 +185,7 @@ impl Mount {
         self.abort();
         // Dropping it kills it.
         drop(self.daemon.take());
+        kill_strays(&self.point);
         if let Ok(Some(_)) = mount_table::at(&self.point) {
             let executor = self.executor.for_cleanup();
             let _ = executor.run(unmount(&self.point, true), FORCE_LIMIT);
@@ -205,6 +208,19 @@ impl Drop for Mount {
     fn drop(&mut self) {
         if self.daemon.is_some() || self.connection.is_some() {
             self.abandon();
+        }
+    }
+}
+
+/// Kills the processes that have the mount point among their arguments: a daemon that has left the
+/// foreground is no longer in the group that was killed.
+fn kill_strays(point: &Path) {
+    for process in procfs::process::all_processes().into_iter().flatten().flatten() {
+        let words = process.cmdline().unwrap_or_default();
+        if words.iter().any(|word| Path::new(word) == point)
+            && let Some(pid) = Pid::from_raw(process.pid)
+        {
+            let _ = kill_process(pid, Signal::KILL);
         }
     }
 }
