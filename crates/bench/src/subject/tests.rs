@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::catalog::{Setting, parse};
+use super::catalog::{self, Setting, parse};
 use super::mounted::Mounted;
-use super::{Access, Copier, Direction, Session, Subject, Tuning, target};
+use super::{Access, Copier, Direction, Orders, Session, Subject, Tuning, target};
 use crate::corpus;
 use crate::executor::Executor;
 use crate::failure::Failure;
@@ -47,13 +47,17 @@ impl World {
         World { server: Arc::new(server), executor: Executor::new(), dir }
     }
 
-    fn subjects(&self, list: &str) -> Vec<Box<dyn Subject>> {
-        let setting = Setting {
+    fn setting(&self) -> Setting {
+        Setting {
             server: self.server.clone(),
             sshoal: "/nonexistent/sshoal".into(),
             scratch: self.dir.path().join("disk"),
             start_limit: LIMIT,
-        };
+        }
+    }
+
+    fn subjects(&self, list: &str) -> Vec<Box<dyn Subject>> {
+        let setting = self.setting();
         parse(list).unwrap().iter().map(|spec| spec.make(&setting).unwrap()).collect()
     }
 
@@ -293,6 +297,44 @@ fn copiers_copy_files_and_trees_both_ways() {
     make_tree(&world.root().join("tree"));
     for subject in installed(&world, "scp,sftp,rsync,rsyncd,tar,ftp,ssh-cat") {
         copies(&world, &*subject);
+    }
+}
+
+#[test]
+fn a_program_that_copies_can_be_given_by_its_commands() {
+    let world = World::new("loopback");
+    make_tree(&world.root().join("tree"));
+    let setting = world.setting();
+    let foreign = |text: &str| catalog::foreign("rsync", Orders::parse(text).unwrap(), &setting);
+    let subject = foreign(
+        "rsync -as -e 'ssh %o' %h:%f %t; sh -c 'exec rsync -as -e \"ssh %o\" \"$@\"' sh %f %h:%t",
+    );
+    assert_eq!(subject.check(&world.executor), Ok(()));
+    copies(&world, &*subject);
+
+    let absent = foreign("rsync %f %t; /no/such/program %f %t");
+    assert!(absent.check(&world.executor).unwrap_err().why.contains("/no/such/program"));
+    let without = foreign("rsync %f %h:%t; rsync %f %t");
+    let cipher = Tuning { cipher: Some("aes128-ctr".to_owned()) };
+    let started = without.start(&world.fresh("cipher"), &cipher, &world.executor);
+    assert!(matches!(started, Err(Failure::NotTried { .. })));
+}
+
+#[test]
+fn options_of_ssh_and_whole_files_are_passed_on() {
+    let world = World::new("loopback");
+    for (name, wanted) in [
+        ("scp:Compression=yes", "Compression=yes"),
+        ("rsync:-W", "-W"),
+        ("sshoal-copy:tar:Compression=yes", "Compression=yes"),
+    ] {
+        let subject = &world.subjects(name)[0];
+        let scratch = world.fresh(name);
+        let session = subject.start(&scratch, &Tuning::default(), &world.executor).unwrap();
+        let command =
+            copier(&*session).copy(Direction::Out, "x".as_ref(), &scratch.join("to")).unwrap();
+        assert!(command.get_args().any(|word| word == wanted), "{name}: {command:?}");
+        assert!(name == "rsync:-W" || subject.info().command.contains(wanted));
     }
 }
 
@@ -624,6 +666,17 @@ fn command_lines_are_shown_as_a_user_would_type_them() {
             "sshfs -o kernel_cache -o max_read=65536 -o max_write=65536 -o Compression=no \
              -o Ciphers=aes128-gcm@openssh.com"
         )
+    );
+    let several = shown("sshoal-union,sshoal-places,sshoal-pool,sshfsm-union");
+    let commands: Vec<&str> = several.iter().map(|(_, _, command)| command.as_str()).collect();
+    assert_eq!(
+        commands,
+        [
+            "sshoal HOST:DIR HOST2:DIR2 MOUNTPOINT",
+            "sshoal data=HOST:DIR empty=HOST2:DIR2 MOUNTPOINT",
+            "sshoal HOST,HOST2:DIR MOUNTPOINT",
+            "sshfsm HOST:DIR HOST2:DIR2 MOUNTPOINT"
+        ]
     );
     let of_user = Mounted::new(
         "mine",

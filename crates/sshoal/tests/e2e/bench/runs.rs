@@ -88,6 +88,38 @@ fn a_comparison_reports_a_regression() {
 }
 
 #[test]
+fn merged_and_placed_mounts_a_pool_and_a_given_program_are_measured() {
+    let scene = Scene::new();
+    let peers = "sshoal-union,sshoal-places,sshoal-pool,sshoal:opt1,sshoal-copy";
+    let given = "given=cp2 %o %h:%f %t;cp2 %o %f %h:%t".replace("cp2", "scp -r");
+    let words = ["--work", "iozone,files", "--peers", peers, "--copier", &given];
+    let (results, _) = scene.results(0, &words);
+    for name in peers.split(',').chain(["sshoal", "given"]) {
+        assert_all_measured(&results, name);
+    }
+    let refused = scene.refusal(&["--peers", "none", "--copier", "given=scp %f %t"]);
+    assert!(refused.contains("PULL;PUSH"), "{refused}");
+}
+
+#[test]
+fn nfs_without_a_kernel_client_is_measured_or_left_out() {
+    let scene = Scene::new();
+    let (results, _) = scene.results(0, &["--work", "iozone,fio", "--peers", "nfs-user"]);
+    if let Some(left_out) = results.left_out.iter().find(|it| it.name == "nfs-user") {
+        eprintln!("nfs-user left out: {}", left_out.why);
+        return;
+    }
+    assert_all_measured(&results, "nfs-user");
+    let subject = results.subjects.iter().find(|it| it.name == "nfs-user").unwrap();
+    assert!(subject.command.contains("without kernel client"), "{}", subject.command);
+    let server_cpu = results.samples.iter().filter(|it| it.subject == "nfs-user").any(|sample| {
+        let Outcome::Measured(measured) = &sample.outcome else { return false };
+        measured.verified && measured.server.as_ref().is_some_and(|it| it.user_s > 0.0)
+    });
+    assert!(server_cpu, "the server's CPU time is measured");
+}
+
+#[test]
 fn a_host_is_measured_through_the_users_own_ssh() {
     let world = World::new();
     let scene = Scene::new();
