@@ -26,7 +26,8 @@ use crate::executor::Executor;
 use crate::failure::{Failure, Result};
 use crate::link::{self, LinkSpec};
 use crate::quoting::shown;
-use crate::results::{LinkReport, Usage};
+use crate::results::{LinkReport, Usage, Wire};
+use crate::step::ServerMeter;
 use crate::storage::{self, Directory, Storage};
 
 pub(crate) use handshake::Handshake;
@@ -55,7 +56,7 @@ pub struct Server {
 
 /// Fields are dropped in their order: the links before the server to which they lead.
 enum Machine {
-    Private { _links: [Option<Link>; 2], sshd: Box<Sshd> },
+    Private { links: [Option<Link>; 2], sshd: Box<Sshd> },
     Host { executor: Executor },
 }
 
@@ -86,7 +87,7 @@ impl Server {
         let config = scratch.join("ssh_config");
         write_config(&config, &sshd.config_path(), ports)?;
         Ok(Server {
-            machine: Machine::Private { _links: links, sshd: Box::new(sshd) },
+            machine: Machine::Private { links: links, sshd: Box::new(sshd) },
             destination: ALIAS.to_owned(),
             options: options_with(Some(&config)),
             storage: Directory::new("server", root),
@@ -171,15 +172,6 @@ impl Server {
         &self.storage
     }
 
-    /// What sshd and all that it has started have used so far, ended ones included; `None` for a
-    /// host.
-    pub fn usage(&self) -> Option<Usage> {
-        match &self.machine {
-            Machine::Private { sshd, .. } => Some(account::tree_usage(&[sshd.pid()?])),
-            Machine::Host { .. } => None,
-        }
-    }
-
     /// The link as it was asked for and measured. Of a host it is ssh over the link that was
     /// measured: the round trip of a byte through `ssh HOST cat`, and what
     /// `ssh HOST 'cat /dev/zero'` brings.
@@ -216,6 +208,37 @@ impl Server {
         endpoint.known_hosts.retain(|path| path.exists());
         Ok(endpoint)
     }
+}
+
+/// Bytes through both links together; nothing is known of a host.
+impl ServerMeter for Server {
+    fn pids(&self) -> Vec<u32> {
+        match &self.machine {
+            Machine::Private { sshd, .. } => sshd.pid().into_iter().collect(),
+            Machine::Host { .. } => Vec::new(),
+        }
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        let pids = self.pids();
+        (!pids.is_empty()).then(|| account::tree_usage(&pids))
+    }
+
+    fn wire(&self) -> Option<Wire> {
+        match &self.machine {
+            Machine::Private { links, .. } => wire_of(links),
+            Machine::Host { .. } => None,
+        }
+    }
+}
+
+/// Bytes through some links together; `None` where there is no link.
+pub(crate) fn wire_of(links: &[Option<Link>]) -> Option<Wire> {
+    let wires = links.iter().flatten().map(|link| Wire {
+        to_server_bytes: link.bytes_to_target(),
+        from_server_bytes: link.bytes_from_target(),
+    });
+    wires.reduce(Wire::plus)
 }
 
 impl Drop for Server {

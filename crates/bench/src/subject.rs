@@ -20,7 +20,8 @@ use std::process::Command;
 
 use crate::executor::Executor;
 use crate::failure::Result;
-use crate::results::{LeftOut, SubjectInfo};
+use crate::results::{LeftOut, SubjectInfo, Wire};
+use crate::step::ServerMeter;
 use crate::storage::Storage;
 
 pub use mount::START_LIMIT;
@@ -72,6 +73,11 @@ pub trait Session {
     /// The processes of the server side that are not sshd's, as a daemon of its own.
     fn server_pids(&self) -> Vec<u32> {
         Vec::new()
+    }
+
+    /// Bytes so far on the link that it uses: the server's, unless it has one of its own, or none.
+    fn wire(&self, server: &dyn ServerMeter) -> Option<Wire> {
+        server.wire()
     }
 
     /// Returns when all that was acknowledged has arrived at the storage, for subjects that write

@@ -61,12 +61,14 @@ pub fn prepare(
             reference,
             deadline_s: request.deadline().as_secs_f64(),
             seed: request.seed,
+            repeats: request.repeats.map(|published| published.name.to_owned()),
         },
         deadline: request.deadline(),
         program: request.version.clone(),
         environment: environment(scratch.path(), &server, executor, &subjects),
         link: server.link_report(),
-        server_usage: Arc::new(move || server.usage()),
+        server,
+        trace_cpu: request.trace_cpu,
         subjects,
         works,
         size,
@@ -100,7 +102,8 @@ pub fn start_server(
     let (what, server) = match &request.host {
         None => {
             progress.prepare("starting the server");
-            let server = Server::private(&request.link, scratch);
+            let link = request.link.clone().unwrap_or_default();
+            let server = Server::private(&link, scratch);
             ("private server".to_owned(), server.map(|server| server.with_executor(executor)))
         }
         Some(host) => {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::link::LinkSpec;
+use crate::published::Published;
 use crate::results::SubjectInfo;
 use crate::size::{Scale, Size};
 
@@ -27,8 +28,8 @@ pub struct Request {
     pub targets: Vec<(String, PathBuf)>,
     /// Names of workloads; `None` for all.
     pub works: Option<Vec<String>>,
-    /// In front of the private server.
-    pub link: LinkSpec,
+    /// In front of the private server; `None` for nothing.
+    pub link: Option<LinkSpec>,
     /// Instead of a private server.
     pub host: Option<Host>,
     /// Samples of each measure of each subject.
@@ -43,6 +44,10 @@ pub struct Request {
     pub without_control: bool,
     /// Of all that is pseudo-random.
     pub seed: u64,
+    /// The published comparison to repeat: see [`Published::fill`].
+    pub repeats: Option<&'static Published>,
+    /// Sample the CPU of single processes over time.
+    pub trace_cpu: bool,
     /// Where the run makes its directory.
     pub scratch: PathBuf,
     /// By which large files are copied.

@@ -16,7 +16,7 @@ use super::document::Judged;
 use super::view::{Figure, Figures, title};
 
 /// Width of a chart in its own units: about the pixels of a phone.
-const WIDTH: f64 = 360.0;
+pub(super) const WIDTH: f64 = 360.0;
 
 /// Width of a character of the small text.
 const CHARACTER: f64 = 6.2;
@@ -89,6 +89,26 @@ impl Chart {
             }
         };
         figures.rows.iter().map(chart).collect()
+    }
+
+    /// A chart of values without spread or ratio, of which less is better.
+    pub(super) fn of_values(title: String, scale: Scale, values: &[(&SubjectInfo, f64)]) -> Chart {
+        let mut peers = 0;
+        let bars = values.iter().map(|&(subject, value)| Bar {
+            name: subject.name.clone(),
+            class: class(subject, &mut peers),
+            value: Some([value / scale.one; 3]),
+            word: scale.show(value),
+            ratio: None,
+            is_wrong: false,
+        });
+        let greatest = values.iter().map(|(_, value)| value / scale.one).fold(0.0, f64::max);
+        Chart {
+            title,
+            unit: format!("{}, less is better", scale.unit),
+            bars: bars.collect(),
+            greatest: if greatest > 0.0 { greatest } else { 1.0 },
+        }
     }
 
     /// The chart; `number` makes the names of its title unique.
@@ -179,7 +199,7 @@ fn class(subject: &SubjectInfo, peers: &mut usize) -> String {
 }
 
 /// 0 and two to five round numbers.
-fn ticks(greatest: f64) -> Vec<f64> {
+pub(super) fn ticks(greatest: f64) -> Vec<f64> {
     let rough = greatest / 4.0;
     let power = 10f64.powf(rough.log10().floor());
     let steps = [1.0, 2.0, 2.5, 5.0, 10.0].map(|factor| factor * power);
@@ -188,7 +208,7 @@ fn ticks(greatest: f64) -> Vec<f64> {
     (0..=count).map(|tick| f64::from(tick) * step).collect()
 }
 
-fn tick_text(tick: f64) -> String {
+pub(super) fn tick_text(tick: f64) -> String {
     let (value, unit) = match tick {
         tick if tick >= 1e6 => (tick / 1e6, " M"),
         tick if tick >= 1e4 => (tick / 1e3, " k"),
@@ -217,7 +237,7 @@ fn cut_mark(top: f64) -> Markup {
 }
 
 /// A coordinate with one decimal at most.
-fn n(value: f64) -> String {
+pub(super) fn n(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }

@@ -19,9 +19,9 @@ pub(super) fn text(document: &Document) -> String {
     paragraph(&mut out, "", &format!("{}, {}", document.title, document.facts));
     paragraph(&mut out, "", &document.legend);
     document.banners.iter().for_each(|banner| paragraph(&mut out, "! ", banner));
-    // The summary comes last, where it stays on the screen.
-    let (first, rest) = document.sections.split_at(1.min(document.sections.len()));
-    let sections = rest.iter().chain(first).filter(|section| !section.only_in_files);
+    // The first sections come last, where they stay on the screen.
+    let (first, rest) = document.sections.split_at(document.first.min(document.sections.len()));
+    let sections = rest.iter().chain(first.iter().rev()).filter(|section| !section.only_in_files);
     for block in sections.flat_map(|section| &section.blocks) {
         match block {
             Block::Table(shown) => table(&mut out, shown),
@@ -29,7 +29,7 @@ pub(super) fn text(document: &Document) -> String {
                 let _ = writeln!(out, "\n{}", printable(heading).to_lowercase());
                 lines.iter().for_each(|line| paragraph(&mut out, "  - ", line));
             }
-            Block::Charts(_) | Block::Command(_) => {}
+            Block::Charts(_) | Block::Lines(_) | Block::Command(_) => {}
         }
     }
     out
@@ -88,7 +88,8 @@ fn part(table: &Table, first: usize, next: usize) -> String {
 fn words(cell: &Cell) -> String {
     let ratio = cell.ratio.as_ref().map(|ratio| ratio.text.as_str());
     let value = Some(cell.value.as_str()).filter(|value| !value.is_empty());
-    [value, ratio, cell.bad.as_deref()].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    let parts = [value, ratio, cell.bad.as_deref()].into_iter().flatten();
+    parts.chain(cell.notes.iter().map(String::as_str)).collect::<Vec<_>>().join(" ")
 }
 
 fn cut(text: &str, columns: usize) -> String {

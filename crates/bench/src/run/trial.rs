@@ -201,7 +201,8 @@ impl Trial<'_> {
             corpus: &self.run.corpus,
             executor: self.run.executor,
             deadline,
-            server_usage: self.run.plan.server_usage.as_ref(),
+            server: self.run.plan.server.as_ref(),
+            trace_cpu: self.run.plan.trace_cpu,
         };
         step.run(&mut context)
     }

@@ -248,7 +248,8 @@ impl Scene {
             program: "fake".to_owned(),
             environment: Environment::default(),
             link: LinkReport { name: LinkSpec::loopback().name, ..LinkReport::default() },
-            server_usage: Arc::new(|| None),
+            server: Arc::new(()),
+            trace_cpu: false,
             scratch: Scratch::new(self.parent.path()).unwrap(),
         }
     }

@@ -123,7 +123,8 @@ impl World {
             corpus: &self.corpus(),
             executor: &self.executor,
             deadline: Instant::now() + Duration::from_secs(60),
-            server_usage: &|| None,
+            server: &(),
+            trace_cpu: false,
         })
     }
 }

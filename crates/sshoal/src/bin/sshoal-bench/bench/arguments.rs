@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bench::link::LinkSpec;
 use bench::plan::{Host, Request};
+use bench::published::{PUBLISHED, Published};
 use bench::size::Scale;
 use bench::units::{binary_size, parse_bytes, parse_percent};
 use clap::Args;
@@ -17,12 +18,16 @@ const DEADLINE_LIMIT_S: u64 = 86_400;
 /// Files are whole numbers of these, the records in which they are read in sequence.
 const RECORD_BYTES: u64 = 64 << 10;
 
+/// All published comparisons.
+const ALL: &str = "all";
+
 const EXAMPLES: &str = "\
 Examples:
   sshoal bench --quick                          sshoal and sshfs, under two minutes
   sshoal bench --peers all --link wan --out r   everything installed, over a long link
   sshoal bench --host me@server:/srv/tmp        a real server
   sshoal bench --target nfs=/mnt/nfs            a mounted directory
+  sshoal bench --repeat nas --scale 0.1         a published comparison, with a tenth of its data
   sshoal bench --compare r                      this run, against an earlier one
 
 Exit status: 0, or 1 if it could not run, 3 if wrong data were seen, sshoal failed or a comparison
@@ -32,6 +37,14 @@ shows a regression, 130 if it was interrupted.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
+    /// Repeat a published comparison, or `all`, one after the other (`--list` shows them); options
+    /// beside it have precedence
+    #[arg(long, value_name = "NAME", value_parser = repeated(), help_heading = "How much")]
+    repeat: Option<String>,
+    /// Multiply the amounts of data of the published comparison
+    #[arg(long, value_name = "FACTOR", requires = "repeat", default_value = "1",
+        value_parser = factor, help_heading = "How much")]
+    scale: f64,
     /// Little work: under two minutes for one peer
     #[arg(long, conflicts_with = "full", help_heading = "How much")]
     quick: bool,
@@ -106,6 +119,9 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR", help_heading = "Server and link")]
     scratch: Option<PathBuf>,
 
+    /// Sample the CPU of each process over time, for a chart
+    #[arg(long, help_heading = "Results")]
+    trace_cpu: bool,
     /// Write results.json, report.html and report.md there
     #[arg(long, value_name = "DIR", help_heading = "Results")]
     pub(super) out: Option<PathBuf>,
@@ -124,14 +140,27 @@ pub struct Arguments {
     #[arg(long, conflicts_with_all = ["advise", "compare"], help_heading = "Instead of a run")]
     pub(super) list: bool,
     /// Measure ciphers and link, and report which ssh settings would be faster
-    #[arg(long, conflicts_with = "compare", help_heading = "Instead of a run")]
+    #[arg(long, conflicts_with_all = ["compare", "repeat"], help_heading = "Instead of a run")]
     pub(super) advise: bool,
 }
 
 impl Arguments {
-    /// The request for a run of `sshoal`.
-    pub(super) fn request(&self, sshoal: PathBuf) -> Result<Request, Problem> {
-        let scale = match (self.quick, self.full) {
+    /// The published comparisons to repeat; none for an ordinary run.
+    pub(super) fn repeated(&self) -> Vec<&'static Published> {
+        match self.repeat.as_deref() {
+            Some(ALL) => PUBLISHED.iter().collect(),
+            Some(name) => Published::named(name).into_iter().collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// The request for a run of `sshoal`, which repeats a published comparison or is an ordinary one.
+    pub(super) fn request(
+        &self,
+        sshoal: PathBuf,
+        repeats: Option<&'static Published>,
+    ) -> Result<Request, Problem> {
+        let scale = match (self.quick, self.full || repeats.is_some()) {
             (true, _) => Scale::Quick,
             (_, true) => Scale::Full,
             _ => Scale::Normal,
@@ -155,14 +184,14 @@ impl Arguments {
                 Problem::new(format!("--link '{}'", printable(link)), error.to_string())
             })
         };
-        Ok(Request {
+        let request = Request {
             scale,
             without_ours: self.no_sshoal,
             peers: self.peers.clone().map(|list| if list == "none" { String::new() } else { list }),
             commands: self.subject.iter().map(command).collect::<Result<_, Problem>>()?,
             targets: self.target.iter().map(target).collect::<Result<_, Problem>>()?,
             works: self.work.as_deref().map(names),
-            link: self.link.as_ref().map(link).transpose()?.unwrap_or_default(),
+            link: self.link.as_ref().map(link).transpose()?,
             host: self.host()?,
             rounds: self.rounds,
             file_bytes: self.size,
@@ -177,6 +206,12 @@ impl Arguments {
             program: sshoal,
             version: format!("sshoal {}", env!("CARGO_PKG_VERSION")),
             command: ["sshoal".to_owned()].into_iter().chain(words.map(printable)).collect(),
+            repeats: None,
+            trace_cpu: self.trace_cpu,
+        };
+        Ok(match repeats {
+            Some(published) => published.fill(request, self.scale),
+            None => request,
         })
     }
 
@@ -185,6 +220,17 @@ impl Arguments {
         let host = Host::parse(text).map_err(|why| Problem::new("--host", why))?;
         Ok(Some(Host { config: self.ssh_config.clone(), port: self.port, ..host }))
     }
+}
+
+/// Names of published comparisons.
+fn repeated() -> clap::builder::PossibleValuesParser {
+    PUBLISHED.iter().map(|published| published.name).chain([ALL]).collect::<Vec<_>>().into()
+}
+
+/// A factor for amounts of data.
+fn factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse::<f64>().ok().filter(|factor| (1e-6..=100.0).contains(factor));
+    factor.ok_or_else(|| format!("'{}' is not a number up to 100", text.escape_debug()))
 }
 
 /// Of a file that is read in records.

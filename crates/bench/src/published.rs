@@ -1,0 +1,345 @@
+//! Published comparisons: how to repeat each in one run, in which tables it was published, and the
+//! published figures.
+//!
+//! A comparison is data. [`Published::fill`] completes a request by it; a report of such a run shows
+//! its tables (see [`crate::report`]). Figures of other machines are compared by their ratios to the
+//! baseline alone.
+
+use crate::plan::Request;
+use crate::stats::ratio_of;
+use crate::measure::Measure;
+
+/// Files are whole numbers of these: the records of `iozone`.
+const RECORD_BYTES: u64 = 64 << 10;
+
+/// Smallest file: the quantity below which a step measures its own start.
+const LEAST_BYTES: u64 = 1 << 20;
+
+/// A published comparison.
+#[derive(Debug)]
+pub struct Published {
+    /// As on the command line.
+    pub name: &'static str,
+    /// One line.
+    pub about: &'static str,
+    /// What a run of it at full scale needs beside its subjects.
+    pub needs: &'static str,
+    /// The address of the source.
+    pub source: &'static str,
+    /// Names of the works.
+    pub works: &'static [&'static str],
+    /// Subjects, as for `--peers`.
+    pub peers: &'static str,
+    /// Whether `sshoal` itself, which is a mount, has no part in it.
+    pub without_ours: bool,
+    /// Ciphers with which the large file is copied; none for those of the scale.
+    pub ciphers: &'static [&'static str],
+    /// Runs of each subject.
+    pub rounds: u32,
+    /// The link, as for `--link`.
+    pub link: &'static str,
+    /// Size of the large files.
+    pub file_bytes: u64,
+    /// Sample the CPU over time.
+    pub trace_cpu: bool,
+    /// In which it was published.
+    pub tables: &'static [Tabled],
+    /// The subject to which the published figures are compared.
+    pub baseline: &'static str,
+    /// Subjects of the source. Where no figure of such a one is known, that is shown.
+    pub subjects: &'static [&'static str],
+    /// Published values that are known.
+    pub figures: &'static [Figure],
+    /// Published runs that are known.
+    pub runs: &'static [Times],
+    /// What else is known of the source, as sentences.
+    pub notes: &'static [&'static str],
+}
+
+/// One published table.
+#[derive(Debug)]
+pub struct Tabled {
+    /// What it shows.
+    pub caption: &'static str,
+    /// Beginnings of the names of its measures.
+    pub measures: &'static [&'static str],
+    /// Its form.
+    pub shape: Shape,
+}
+
+impl Tabled {
+    /// Whether a measure is in it.
+    pub fn has(&self, measure: &str) -> bool {
+        self.measures.iter().any(|begin| measure.starts_with(begin))
+    }
+}
+
+/// The form of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Subjects as rows, measures as columns; medians.
+    SubjectRows,
+    /// Measures as rows, subjects as columns; medians.
+    MeasureRows,
+    /// As [`Shape::MeasureRows`], with the mean latency of operations and the rate of copies.
+    WithDetails,
+    /// Each run by its real, user and system time; then the means of the runs, the fastest first.
+    Runs,
+}
+
+/// A published value.
+#[derive(Debug)]
+pub struct Figure {
+    /// The subject.
+    pub subject: &'static str,
+    /// The measure.
+    pub measure: &'static str,
+    /// In the measure's unit.
+    pub value: f64,
+    /// Whether the source gives it only roughly.
+    pub is_rough: bool,
+}
+
+/// A published run.
+#[derive(Debug)]
+pub struct Times {
+    /// The subject.
+    pub subject: &'static str,
+    /// The measure.
+    pub measure: &'static str,
+    /// From 0.
+    pub round: u32,
+    /// Seconds of real, user and system time.
+    pub seconds: [f64; 3],
+}
+
+const fn figure(subject: &'static str, measure: &'static str, value: f64) -> Figure {
+    Figure { subject, measure, value, is_rough: false }
+}
+
+const fn rough(subject: &'static str, measure: &'static str, value: f64) -> Figure {
+    Figure { is_rough: true, ..figure(subject, measure, value) }
+}
+
+const fn scp(round: u32, seconds: [f64; 3]) -> Times {
+    Times { subject: "scp", measure: "files.in.default", round, seconds }
+}
+
+/// All of them, in the order in which they run.
+pub static PUBLISHED: [Published; 5] = [
+    Published {
+        name: "sshfs-iozone",
+        about: "six tests of iozone: sshfs by its tunings, NFS, sshoal; CPU over time",
+        needs: "70 GB and several hours; --target nfs=DIR for the row of NFS",
+        source: "https://www.admin-magazine.com/HPC/Articles/Sharing-Data-with-SSHFS",
+        works: &["iozone"],
+        peers: "sshfs,sshfs:opt1,sshfs:opt3,sshfs:opt4,\
+                sshoal:Compression=no,Ciphers=aes128-gcm@openssh.com,sshoal:Compression=yes",
+        without_ours: false,
+        ciphers: &[],
+        rounds: 3,
+        link: "lan",
+        file_bytes: 16 << 30,
+        trace_cpu: true,
+        tables: &[Tabled {
+            caption: "file systems and tests",
+            measures: &["iozone."],
+            shape: Shape::SubjectRows,
+        }],
+        baseline: "sshfs",
+        subjects: &["nfs", "sshfs", "sshfs:opt1", "sshfs:opt2", "sshfs:opt3", "sshfs:opt4"],
+        figures: &[
+            figure("sshfs", "iozone.write", 43.2e6),
+            rough("sshfs", "iozone.rewrite", 49.5e6),
+            figure("sshfs", "iozone.read", 54.8e6),
+            rough("sshfs:opt4", "iozone.read", 158e6),
+        ],
+        runs: &[],
+        notes: &[
+            "Random write was between 12,574 and 29,802 operations/s in all rows; it was buffered, \
+             which `iozone.random-write` is not.",
+            "Random read of sshfs was never above 60 % of that of NFS.",
+            "The greatest CPU load quoted for the client and the server is 53 % with NFS and 85 % \
+             with sshfs.",
+        ],
+    },
+    Published {
+        name: "mux-iozone",
+        about: "the same tests with several servers as one tree",
+        needs: "70 GB and several hours",
+        source: "https://www.admin-magazine.com/HPC/Articles/Combining-Directories-on-a-Single-Mountpoint",
+        works: &["iozone"],
+        peers: "sshfs,sshfs:opt1,sshfs:opt3,sshfs:opt4",
+        without_ours: false,
+        ciphers: &[],
+        rounds: 3,
+        link: "lan",
+        file_bytes: 16 << 30,
+        trace_cpu: false,
+        tables: &[Tabled {
+            caption: "file systems and tests",
+            measures: &["iozone."],
+            shape: Shape::SubjectRows,
+        }],
+        baseline: "sshfs",
+        subjects: &[
+            "nfs", "sshfs", "sshfs:opt1", "sshfs:opt2", "sshfs:opt3", "sshfs:opt4", "sshfsm",
+            "sshfsm:opt1", "sshfsm:opt2", "sshfsm:opt3", "sshfsm:opt4",
+        ],
+        figures: &[],
+        runs: &[],
+        notes: &["sshfsm differed from sshfs by 5 % to 9 %."],
+    },
+    Published {
+        name: "copy-ciphers",
+        about: "one large file by programs that copy and by ciphers: real, user and system time",
+        needs: "16 GB",
+        source: "https://blog.tinle.org/2013/03/05/323/",
+        works: &["files"],
+        // The first one is the reference.
+        peers: "scp,sftp,rsync,rsyncd,tar,ftp,sshoal-copy",
+        without_ours: true,
+        ciphers: &["aes128-ctr", "aes128-cbc", "aes128-gcm@openssh.com"],
+        rounds: 3,
+        link: "lan",
+        file_bytes: 3_921_247_501,
+        trace_cpu: false,
+        tables: &[
+            Tabled {
+                caption: "copied to the server",
+                measures: &["files.in."],
+                shape: Shape::Runs,
+            },
+            Tabled {
+                caption: "copied from the server",
+                measures: &["files.out."],
+                shape: Shape::Runs,
+            },
+        ],
+        baseline: "scp",
+        subjects: &["scp"],
+        figures: &[],
+        runs: &[
+            scp(0, [52.175, 12.709, 6.504]),
+            scp(1, [47.872, 12.603, 6.806]),
+            scp(2, [49.317, 12.748, 6.710]),
+        ],
+        notes: &[
+            "A file of 3,921,247,501 bytes over 1 Gbit/s, OpenSSH 5.3, whose default cipher is \
+             aes128-ctr, scp -o Compression=no. The published direction is not known here: its \
+             figures are beside those to the server.",
+            "scp -c arcfour, first run: 49.536 s real, 14.161 s user, 6.903 s system. Today's \
+             OpenSSH has no arcfour.",
+        ],
+    },
+    Published {
+        name: "large-build",
+        about: "builds with their sources on a mount and on the local disk",
+        needs: "gcc, make and the package linux-source-6.1",
+        source: "",
+        works: &["build"],
+        peers: "local,sshfs,sshfs:opt1,sshoal:cache=disk,\
+                sshoal:cache=disk,consistency=immutable,ro",
+        without_ours: false,
+        ciphers: &[],
+        rounds: 3,
+        link: "rtt=0.5ms,rate=50MB",
+        file_bytes: 4 << 30,
+        trace_cpu: false,
+        tables: &[Tabled {
+            caption: "builds and file systems",
+            measures: &["build."],
+            shape: Shape::MeasureRows,
+        }],
+        baseline: "sshfs",
+        subjects: &["local", "sshfs"],
+        figures: &[],
+        runs: &[],
+        notes: &["The published link had a round trip of 0.5 ms and 50 MB/s."],
+    },
+    Published {
+        name: "nas",
+        about: "four jobs of fio with their latency, and a tree by rsync: NFS, SMB, sshfs, sshoal",
+        needs: "10 GB and fio; --target nfs=DIR --target smb=DIR for NFS and SMB",
+        source: "https://blog.ja-ke.tech/2019/08/27/nas-performance-sshfs-nfs-smb.html",
+        works: &["fio", "tree"],
+        peers: "sshfs,sshfs:aes,sftp-raw,sshoal:Ciphers=aes128-gcm@openssh.com",
+        without_ours: false,
+        ciphers: &[],
+        rounds: 3,
+        link: "lan",
+        file_bytes: 2 << 30,
+        trace_cpu: false,
+        tables: &[
+            Tabled {
+                caption: "the jobs of fio, mean latency",
+                measures: &["fio."],
+                shape: Shape::WithDetails,
+            },
+            Tabled {
+                caption: "a tree by rsync",
+                measures: &["tree.copy_"],
+                shape: Shape::WithDetails,
+            },
+        ],
+        baseline: "sshfs",
+        subjects: &["nfs", "smb", "sshfs"],
+        figures: &[],
+        runs: &[],
+        notes: &[
+            "Gigabit Ethernet, i3-3220 without AES instructions, OpenSSH 8.0, sshfs 3.5.2. The \
+             figures are in charts only.",
+            "sshfs was the fastest encrypted file system, and behind plain NFS at random 4 KiB.",
+        ],
+    },
+];
+
+impl Published {
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<&'static Published> {
+        PUBLISHED.iter().find(|published| published.name == name)
+    }
+
+    /// Completes a request: what it already says has precedence. Bytes are multiplied by `factor`.
+    pub fn fill(&'static self, request: Request, factor: f64) -> Request {
+        let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        let scaled = |bytes: u64| {
+            let bytes = (bytes as f64 * factor) as u64;
+            (bytes / RECORD_BYTES * RECORD_BYTES).max(LEAST_BYTES)
+        };
+        let own_ciphers = Some(owned(self.ciphers)).filter(|ciphers| !ciphers.is_empty());
+        // The link to a host is the real one.
+        let own_link = request.host.is_none().then(|| self.link.parse().ok()).flatten();
+        Request {
+            without_ours: request.without_ours || request.peers.is_none() && self.without_ours,
+            peers: request.peers.or_else(|| Some(self.peers.to_owned())),
+            works: request.works.or_else(|| Some(owned(self.works))),
+            link: request.link.or(own_link),
+            rounds: request.rounds.or(Some(self.rounds)),
+            file_bytes: request.file_bytes.or_else(|| Some(scaled(self.file_bytes))),
+            ciphers: request.ciphers.or(own_ciphers),
+            repeats: Some(self),
+            trace_cpu: request.trace_cpu || self.trace_cpu,
+            ..request
+        }
+    }
+
+    /// A published value that is known.
+    pub fn figure(&self, subject: &str, measure: &str) -> Option<&Figure> {
+        self.figures.iter().find(|it| it.subject == subject && it.measure == measure)
+    }
+
+    /// How many times better a published value is than the baseline's.
+    pub fn ratio(&self, figure: &Figure, measure: &Measure) -> Option<f64> {
+        let baseline = self.figure(self.baseline, figure.measure)?;
+        ratio_of(figure.value, baseline.value, measure.unit)
+    }
+
+    /// The published runs of one subject in one measure.
+    pub fn runs(&self, subject: &str, measure: &str) -> impl Iterator<Item = &'static Times> {
+        self.runs.iter().filter(move |it| it.subject == subject && it.measure == measure)
+    }
+}
+
+#[cfg(test)]
+mod tests;
