@@ -5,9 +5,9 @@
 //! its tables (see [`crate::report`]). Figures of other machines are compared by their ratios to the
 //! baseline alone.
 
+use crate::measure::Measure;
 use crate::plan::Request;
 use crate::stats::ratio_of;
-use crate::measure::Measure;
 
 /// Files are whole numbers of these: the records of `iozone`.
 const RECORD_BYTES: u64 = 64 << 10;
@@ -81,7 +81,7 @@ pub enum Shape {
     SubjectRows,
     /// Measures as rows, subjects as columns; medians.
     MeasureRows,
-    /// As [`Shape::MeasureRows`], with the mean latency of operations and the rate of copies.
+    /// As [`Shape::MeasureRows`], with the mean latency of operations, the rate of copies, and CPU.
     WithDetails,
     /// Each run by its real, user and system time; then the means of the runs, the fastest first.
     Runs,
@@ -157,10 +157,9 @@ pub static PUBLISHED: [Published; 5] = [
         runs: &[],
         notes: &[
             "Random write was between 12,574 and 29,802 operations/s in all rows; it was buffered, \
-             which `iozone.random-write` is not.",
+             which iozone.random-write is not.",
             "Random read of sshfs was never above 60 % of that of NFS.",
-            "The greatest CPU load quoted for the client and the server is 53 % with NFS and 85 % \
-             with sshfs.",
+            "The peaks of CPU load that are quoted are 53 % with NFS and 85 % with sshfs.",
         ],
     },
     Published {
@@ -183,8 +182,17 @@ pub static PUBLISHED: [Published; 5] = [
         }],
         baseline: "sshfs",
         subjects: &[
-            "nfs", "sshfs", "sshfs:opt1", "sshfs:opt2", "sshfs:opt3", "sshfs:opt4", "sshfsm",
-            "sshfsm:opt1", "sshfsm:opt2", "sshfsm:opt3", "sshfsm:opt4",
+            "nfs",
+            "sshfs",
+            "sshfs:opt1",
+            "sshfs:opt2",
+            "sshfs:opt3",
+            "sshfs:opt4",
+            "sshfsm",
+            "sshfsm:opt1",
+            "sshfsm:opt2",
+            "sshfsm:opt3",
+            "sshfsm:opt4",
         ],
         figures: &[],
         runs: &[],
@@ -271,11 +279,7 @@ pub static PUBLISHED: [Published; 5] = [
         file_bytes: 2 << 30,
         trace_cpu: false,
         tables: &[
-            Tabled {
-                caption: "the jobs of fio, mean latency",
-                measures: &["fio."],
-                shape: Shape::WithDetails,
-            },
+            Tabled { caption: "the jobs of fio", measures: &["fio."], shape: Shape::WithDetails },
             Tabled {
                 caption: "a tree by rsync",
                 measures: &["tree.copy_"],

@@ -105,8 +105,15 @@ impl StepContext<'_> {
             }
         };
         let seconds = ran.seconds;
-        let measured =
-            Measured { seconds, client, server, application, wire, cpu_trace, ..Measured::default() };
+        let measured = Measured {
+            seconds,
+            client,
+            server,
+            application,
+            wire,
+            cpu_trace,
+            ..Measured::default()
+        };
         Ok((ran.output, measured))
     }
 

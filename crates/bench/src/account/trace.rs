@@ -194,7 +194,8 @@ mod tests {
 
     #[test]
     fn a_long_step_has_a_bounded_trace_with_the_same_cpu() {
-        let mut trace = Trace::new([("client", vec![]), ("server", vec![]), ("application", vec![])]);
+        let mut trace =
+            Trace::new([("client", vec![]), ("server", vec![]), ("application", vec![])]);
         trace.series.push(("client", "ssh".to_owned(), vec![0.125; KEPT + 1]));
         trace.at_s = (1..=KEPT + 1).map(|nth| nth as f64 * 0.25).collect();
         let trace = trace.finished();

@@ -60,8 +60,8 @@ struct Bar {
 }
 
 impl Chart {
-    /// A chart for each row of a table.
-    pub(super) fn of_rows(figures: &Figures<'_>) -> Vec<Chart> {
+    /// A chart for each wanted row of a table.
+    pub(super) fn of_rows(figures: &Figures<'_>, wanted: impl Fn(&Measure) -> bool) -> Vec<Chart> {
         let chart = |(measure, cells): &(&Measure, Vec<Figure<'_>>)| {
             let mut peers = 0;
             let bars = figures.subjects.iter().zip(cells).filter_map(|(subject, figure)| {
@@ -88,7 +88,7 @@ impl Chart {
                 greatest: if greatest > 0.0 { greatest } else { 1.0 },
             }
         };
-        figures.rows.iter().map(chart).collect()
+        figures.rows.iter().filter(|(measure, _)| wanted(measure)).map(chart).collect()
     }
 
     /// A chart of values without spread or ratio, of which less is better.

@@ -2,7 +2,9 @@
 
 use crate::measure::{Measure, Unit};
 use crate::quoting::shown_command;
-use crate::results::{Latency, LeftOut, Measured, Ratio, SubjectInfo, Summary};
+use crate::results::{
+    Latency, LeftOut, Measured, Outcome, Ratio, SubjectInfo, Summary, Usage, Wire,
+};
 use crate::stats::FailureLine;
 use crate::units;
 
@@ -160,7 +162,8 @@ pub(super) fn document(view: &View<'_>) -> Document {
     let mut sections = vec![summary(view)];
     sections.extend(published::section(view));
     let first = sections.len();
-    sections.extend(view.families().iter().map(|(name, tables)| family(name, tables)));
+    let families = view.families();
+    sections.extend(families.iter().map(|(name, tables)| family(view, name, tables)));
     sections.extend(latency(view));
     sections.extend(cost(view));
     sections.extend(cpu_trace::section(view));
@@ -226,11 +229,12 @@ fn left_out_line(left_out: &LeftOut) -> String {
     format!("{}: {}{remedy}", left_out.name, left_out.why)
 }
 
-/// A table and the charts of one workload.
-fn family(name: &str, tables: &[Figures<'_>]) -> Section {
+/// A table and the charts of one workload, but for those that are shown as published.
+fn family(view: &View<'_>, name: &str, tables: &[Figures<'_>]) -> Section {
     let mut blocks = Vec::new();
     for figures in tables {
-        blocks.push(Block::Charts(Chart::of_rows(figures)));
+        let is_new = |measure: &Measure| !published::has_chart(view, measure);
+        blocks.push(Block::Charts(Chart::of_rows(figures, is_new)));
         blocks.push(Block::Table(measure_rows(name, figures, |_, _| Vec::new())));
     }
     // Names from a file may hold anything.
@@ -356,39 +360,49 @@ fn cost(view: &View<'_>) -> Option<Section> {
 
 /// User and system time of all processes, and bytes on the link, of each step.
 fn steps(view: &View<'_>) -> Option<Block> {
-    type Part = (&'static str, fn(&Measured) -> Option<f64>);
-    let times: [Part; 9] = [
-        ("real s", |it| Some(it.seconds)),
-        ("client user s", |it| Some(it.client.user_s)),
-        ("client system s", |it| Some(it.client.system_s)),
-        ("program user s", |it| Some(it.application?.user_s)),
-        ("program system s", |it| Some(it.application?.system_s)),
-        ("server user s", |it| Some(it.server?.user_s)),
-        ("server system s", |it| Some(it.server?.system_s)),
-        ("sent MB", |it| Some(it.wire?.to_server_bytes as f64 / 1e6)),
-        ("received MB", |it| Some(it.wire?.from_server_bytes as f64 / 1e6)),
-    ];
+    let times: [fn(&Measured) -> Option<Usage>; 3] =
+        [|it| Some(it.client), |it| it.application, |it| it.server];
+    let ways: [fn(Wire) -> u64; 2] = [|wire| wire.to_server_bytes, |wire| wire.from_server_bytes];
+    let has_wire = view.results.samples.iter().any(
+        |sample| matches!(&sample.outcome, Outcome::Measured(measured) if measured.wire.is_some()),
+    );
+    let none = || "–".to_owned();
     let mut rows = Vec::new();
     for measure in &view.results.measures {
         for subject in &view.results.subjects {
-            let of = |(_, part): &Part| view.median_of(&measure.id, &subject.name, part);
-            let cells: Vec<Option<f64>> = times.iter().map(of).collect();
-            if cells[0].is_some() {
-                let short = format!("{}, {}", measure.id, subject.name);
-                let name = format!("{}, {}", title(measure), subject.name);
-                let shown = |cell: Option<f64>| cell.map_or("–".to_owned(), units::significant);
-                rows.push(Row { short, ..row(name, cells.into_iter().map(shown)) });
+            let of = |part: &dyn Fn(&Measured) -> Option<f64>| {
+                view.median_of(&measure.id, &subject.name, part)
+            };
+            let Some(seconds) = of(&|it| Some(it.seconds)) else { continue };
+            let mut cells = vec![units::significant(seconds)];
+            cells.extend(times.map(|usage| {
+                let user = of(&|it| Some(usage(it)?.user_s));
+                let system = of(&|it| Some(usage(it)?.system_s));
+                let both = user.zip(system);
+                // The kernel divides by ticks of 10 ms.
+                both.map_or_else(none, |(user, system)| format!("{user:.2}+{system:.2}"))
+            }));
+            if has_wire {
+                let megabytes = |bytes: fn(Wire) -> u64| {
+                    of(&|it| Some(bytes(it.wire?) as f64 / 1e6))
+                        .map_or_else(none, units::significant)
+                };
+                cells.push(ways.map(megabytes).join("/"));
             }
+            let short = format!("{}, {}", measure.id, subject.name);
+            rows.push(Row { short, ..row(format!("{}, {}", title(measure), subject.name), cells) });
         }
     }
-    let caption = "each step: CPU time of the client, of the program that uses it, of the server; \
-                   bytes on the link; medians of the rounds";
+    let header = ["real s", "client", "program", "server", "MB out/in"];
+    let header = if has_wire { &header[..] } else { &header[..4] };
+    let caption = "each step: user+system time in s of the client, of the program that uses a mount, of \
+                   the server; bytes on the link to/from the server; medians of the rounds";
     let is_empty = rows.is_empty();
-    (!is_empty).then(|| Block::Table(Table::new(caption, &times.map(|(name, _)| name), rows)))
+    (!is_empty).then(|| Block::Table(Table::new(caption, header, rows)))
 }
 
 /// A table of the subjects that have any value, if any has one.
-fn table_of<T>(
+pub(super) fn table_of<T>(
     view: &View<'_>,
     caption: String,
     of: impl Iterator<Item = T>,

@@ -58,6 +58,7 @@ fn block(block: &Block, number: &mut u32) -> Markup {
             ul { @for line in lines { li { (line) } } }
         },
         Block::Table(shown) => table(shown),
+        Block::Charts(charts) if charts.is_empty() => html! {},
         Block::Charts(charts) => html! {
             div.charts {
                 @for it in charts { (chart(&it.title, &it.unit, it.svg(next(number)))) }

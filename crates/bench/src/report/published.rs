@@ -6,15 +6,26 @@ use crate::results::{Measured, SubjectInfo, Usage};
 use crate::units;
 
 use super::bars::Chart;
-use super::document::{self, Block, Cell, Row, Section, Table, measure_rows, row};
+use super::document::{self, Block, Cell, Row, Section, Table, measure_rows, row, table_of};
 use super::view::{Figures, View, label, title};
 
 /// No figure is known.
 const UNKNOWN: &str = "–";
 
-/// The section, if the run repeats a comparison that is known here.
+/// The comparison that the run repeats, if it is known here.
+fn repeated(view: &View<'_>) -> Option<&'static Published> {
+    Published::named(view.results.settings.repeats.as_deref()?)
+}
+
+/// Whether the section has a chart of a measure.
+pub(super) fn has_chart(view: &View<'_>, measure: &Measure) -> bool {
+    let mut tables = repeated(view).into_iter().flat_map(|published| published.tables);
+    tables.any(|tabled| tabled.shape != Shape::Runs && tabled.has(&measure.id))
+}
+
+/// The section of the comparison.
 pub(super) fn section(view: &View<'_>) -> Option<Section> {
-    let published = Published::named(view.results.settings.repeats.as_deref()?)?;
+    let published = repeated(view)?;
     let mut blocks = Vec::new();
     for tabled in published.tables {
         let tables = view.tables(|measure| tabled.has(&measure.id));
@@ -28,21 +39,22 @@ pub(super) fn section(view: &View<'_>) -> Option<Section> {
             Shape::MeasureRows | Shape::WithDetails => {
                 blocks.extend(tables.iter().map(|figures| {
                     let notes = |measure: &Measure, subject: &SubjectInfo| {
-                        let with_details = tabled.shape == Shape::WithDetails;
-                        let own = with_details.then(|| details(view, measure, subject));
-                        let note = note(published, measure, subject);
-                        own.into_iter().flatten().chain(note).collect()
+                        note(published, measure, subject).into_iter().collect()
                     };
                     Block::Table(measure_rows(tabled.caption, figures, notes))
-                }));
+                }))
             }
-            Shape::Runs => blocks.extend(runs(view, published, tabled).map(Block::Table)),
+            Shape::Runs => {
+                blocks.extend(runs(view, published, tabled).map(Block::Table));
+                continue;
+            }
         }
+        blocks.extend(tables.iter().map(|it| Block::Charts(Chart::of_rows(it, |_| true))));
         if tabled.shape == Shape::WithDetails {
-            blocks.extend(tables.iter().map(|figures| Block::Charts(latencies(view, figures))));
+            blocks.extend(details(view, tabled));
+            blocks.push(Block::Charts(latencies(view, &tables)));
         }
     }
-    blocks.retain(|block| !matches!(block, Block::Charts(charts) if charts.is_empty()));
     blocks.push(Block::List { heading: "The source".to_owned(), lines: facts(published) });
     Some(document::section("published", &format!("As published: {}", published.name), blocks))
 }
@@ -87,7 +99,9 @@ fn subject_rows(published: &Published, tabled: &Tabled, tables: &[Figures<'_>]) 
         tables.iter().flat_map(|it| it.rows.iter().map(move |row| (it, row))).collect();
     let header: Vec<String> = columns
         .iter()
-        .map(|(figures, (measure, _))| format!("{}, {}", label(measure, false), figures.scale.short))
+        .map(|(figures, (measure, _))| {
+            format!("{}, {}", label(measure, false), figures.scale.short)
+        })
         .collect();
     let rows = subjects.into_iter().map(|subject| {
         let cell = |(figures, (measure, cells)): &(&Figures<'_>, &(&Measure, Vec<_>))| {
@@ -103,43 +117,58 @@ fn subject_rows(published: &Published, tabled: &Tabled, tables: &[Figures<'_>]) 
     Table::new(tabled.caption, &header, rows.collect())
 }
 
-/// The mean latency of single operations, or the rate and the CPU of a copy.
-fn details(view: &View<'_>, measure: &Measure, subject: &SubjectInfo) -> Vec<String> {
-    let of = |part: fn(&Measured) -> Option<f64>| view.median_of(&measure.id, &subject.name, part);
-    let latency = of(|it| Some(it.latency.as_ref()?.mean_us));
-    let latency = latency.map(|us| format!("mean {}", units::duration_us(us)));
-    let rate = of(|it| (it.bytes > 0).then(|| it.bytes as f64 / it.seconds));
-    let rate = rate.filter(|_| measure.unit == Unit::Seconds);
-    let rate = rate.map(|rate| format!("{} MB/s", units::significant(rate / 1e6)));
-    let client = of(|it| Some(busy(it.client, it.seconds)));
-    let server = of(|it| Some(busy(it.server?, it.seconds)));
-    let shares = [client, server].map(|it| it.map_or(UNKNOWN.to_owned(), units::percent));
-    let cpu = (!subject.is_there()).then(|| format!("CPU {}", shares.join(" / ")));
-    [latency, rate, cpu].into_iter().flatten().collect()
+/// The mean latency of single operations, the rate of copies, and the CPU of both.
+fn details(view: &View<'_>, tabled: &Tabled) -> impl Iterator<Item = Block> {
+    let table = |what: &str, of: &dyn Fn(&Measure, &str) -> Option<String>| {
+        let measures = view.results.measures.iter().filter(|measure| tabled.has(&measure.id));
+        table_of(
+            view,
+            format!("{}: {what}", tabled.caption),
+            measures,
+            |measure| (title(measure), label(measure, false)),
+            |measure, subject| of(measure, &subject.name),
+        )
+    };
+    let latency = table("mean latency of an operation, µs", &|measure, subject| {
+        mean_latency_us(view, measure, subject).map(units::significant)
+    });
+    let rate = table("MB/s", &|measure, subject| {
+        let rate = view.median_of(&measure.id, subject, |it| {
+            (measure.unit == Unit::Seconds && it.bytes > 0).then(|| it.bytes as f64 / it.seconds)
+        });
+        Some(units::significant(rate? / 1e6))
+    });
+    let cpu = table("percent of one CPU, client / server", &|measure, subject| {
+        let client = view.median_of(&measure.id, subject, |it| Some(busy(it.client, it.seconds)));
+        let server = view.median_of(&measure.id, subject, |it| Some(busy(it.server?, it.seconds)));
+        let has_any = client > Some(0.0);
+        let shown = [client, server].map(|it| it.map_or(UNKNOWN.to_owned(), units::significant));
+        has_any.then(|| shown.join(" / "))
+    });
+    [latency, rate, cpu].into_iter().flatten()
 }
 
-/// The part of one CPU that some processes took.
+fn mean_latency_us(view: &View<'_>, measure: &Measure, subject: &str) -> Option<f64> {
+    view.median_of(&measure.id, subject, |it| Some(it.latency.as_ref()?.mean_us))
+}
+
+/// Percent of one CPU.
 fn busy(usage: Usage, seconds: f64) -> f64 {
-    (usage.user_s + usage.system_s) / seconds
+    (usage.user_s + usage.system_s) / seconds * 100.0
 }
 
 /// A chart of the mean latencies for each measure whose operations were timed.
-fn latencies(view: &View<'_>, figures: &Figures<'_>) -> Vec<Chart> {
-    let chart = |measure: &Measure| {
-        let values: Vec<(&SubjectInfo, f64)> = figures
-            .subjects
-            .iter()
-            .filter_map(|&subject| {
-                let mean = view.median_of(&measure.id, &subject.name, |sample| {
-                    sample.latency.as_ref().map(|latency| latency.mean_us)
-                });
-                Some((subject, mean?))
-            })
-            .collect();
+fn latencies(view: &View<'_>, tables: &[Figures<'_>]) -> Vec<Chart> {
+    let chart = |measure: &Measure, subjects: &[&SubjectInfo]| {
+        let value = |subject: &SubjectInfo| mean_latency_us(view, measure, &subject.name);
+        let values = subjects.iter().filter_map(|&subject| Some((subject, value(subject)?)));
+        let values: Vec<_> = values.collect();
         let name = format!("{}: mean latency", title(measure));
-        (!values.is_empty()).then(|| Chart::of_values(name, units::scale(Unit::Microseconds), &values))
+        let scale = units::scale(Unit::Microseconds);
+        (!values.is_empty()).then(|| Chart::of_values(name, scale, &values))
     };
-    figures.rows.iter().filter_map(|(measure, _)| chart(measure)).collect()
+    let rows = tables.iter().flat_map(|it| it.rows.iter().map(move |row| (row.0, &it.subjects)));
+    rows.filter_map(|(measure, subjects)| chart(measure, subjects)).collect()
 }
 
 /// What the runs of one program with one cipher have in common.
@@ -239,7 +268,7 @@ fn seconds_of(runs: &[&'static Times]) -> impl Iterator<Item = [f64; 3]> {
 /// The programs and ciphers of a table, in the order of the subjects.
 fn programs<'v>(view: &'v View<'_>, published: &Published, tabled: &Tabled) -> Vec<Program<'v>> {
     let mut programs = Vec::new();
-    for subject in &view.results.subjects {
+    for subject in view.results.subjects.iter().filter(|it| it.control_of.is_none()) {
         for measure in view.results.measures.iter().filter(|measure| tabled.has(&measure.id)) {
             let Some(cell) = view.index.cell(&measure.id, &subject.name) else { continue };
             let begin = tabled.measures.iter().find(|begin| measure.id.starts_with(**begin));

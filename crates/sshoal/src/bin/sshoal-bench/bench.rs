@@ -51,7 +51,8 @@ pub fn run(arguments: Arguments, sshoal: PathBuf) -> anyhow::Result<ExitCode> {
     if let [] | [_] = *repeated {
         let request = arguments.request(sshoal, repeated.first().copied())?;
         let out = arguments.out.as_deref();
-        return one(&request, &executor, out, old.as_ref(), arguments.tolerance).map(ExitCode::from);
+        return one(&request, &executor, out, old.as_ref(), arguments.tolerance)
+            .map(ExitCode::from);
     }
     if old.is_some() {
         let why = "compares one run, and --repeat all is several";
