@@ -30,7 +30,7 @@ pub struct Published {
     pub works: &'static [&'static str],
     /// Subjects, as for `--peers`.
     pub peers: &'static str,
-    /// Whether `sshoal` itself, which is a mount, has no part in it.
+    /// Whether `sshoal` itself, which is a mount, has no part in it unless the list names it.
     pub without_ours: bool,
     /// Ciphers with which the large file is copied; none for those of the scale.
     pub ciphers: &'static [&'static str],
@@ -315,7 +315,7 @@ impl Published {
         // The link to a host is the real one.
         let own_link = request.host.is_none().then(|| self.link.parse().ok()).flatten();
         Request {
-            without_ours: request.without_ours || request.peers.is_none() && self.without_ours,
+            without_ours: request.without_ours || self.without_ours,
             peers: request.peers.or_else(|| Some(self.peers.to_owned())),
             works: request.works.or_else(|| Some(owned(self.works))),
             link: request.link.or(own_link),

@@ -32,7 +32,6 @@ fn options_beside_a_comparison_have_precedence() {
         ..Request::default()
     };
     let filled = published.fill(given.clone(), 0.5);
-    assert!(!filled.without_ours, "the subjects are the user's");
     assert_eq!(filled.scale, Scale::Quick);
     assert_eq!((filled.peers, filled.works), (given.peers, given.works));
     assert_eq!((filled.link, filled.rounds), (given.link, given.rounds));

@@ -242,13 +242,16 @@ pub(super) fn n(value: f64) -> String {
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
-/// A name that fits left of the bars.
+/// A name that fits left of the bars. Variants of one program differ in their ends.
 fn fit(name: &str) -> String {
     let room = ((LEFT - 6.0) / CHARACTER) as usize;
-    if name.chars().count() <= room {
+    let length = name.chars().count();
+    if length <= room {
         return name.to_owned();
     }
-    name.chars().take(room - 1).chain(['…']).collect()
+    let head = room / 2;
+    let tail = name.chars().skip(length - (room - head - 1));
+    name.chars().take(head).chain(['…']).chain(tail).collect()
 }
 
 #[cfg(test)]
@@ -264,6 +267,13 @@ mod tests {
             assert!(ticks.iter().all(|&tick| tick <= max * 1.001), "{max}: {ticks:?}");
         }
         assert_eq!(ticks(412.0), [0.0, 200.0, 400.0]);
+    }
+
+    #[test]
+    fn long_names_keep_both_ends() {
+        assert_eq!(fit("sshfs (control)"), "sshfs (control)");
+        let [one, other] = ["sshoal:Compression=yes", "sshoal:Compression=no"].map(fit);
+        assert_eq!((one.as_str(), other.as_str()), ("sshoal:…ion=yes", "sshoal:…sion=no"));
     }
 
     #[test]

@@ -168,7 +168,7 @@ impl Lines {
                 desc id=(describe_id) { (described.collect::<Vec<_>>().join("; ")) }
                 @for tick in ticks(greatest) {
                     line.grid x1=(n(LEFT)) x2=(n(RIGHT)) y1=(y(tick)) y2=(y(tick)) {}
-                    text.tick x=(n(LEFT - 4.0)) y=(y(tick)) text-anchor="end" { (tick_text(tick)) " %" }
+                    text.tick x=(n(LEFT - 4.0)) y=(y(tick)) dy="3" text-anchor="end" { (tick_text(tick)) " %" }
                 }
                 @for tick in ticks(end_s) {
                     text.tick x=(x(tick)) y=(n(BOTTOM + 13.0)) text-anchor="middle" {

@@ -414,6 +414,7 @@ pub(super) fn table_of<T>(
     let subjects: Vec<&SubjectInfo> = view.results.subjects.iter().filter(has).collect();
     let rows: Vec<Row> = of
         .iter()
+        .filter(|it| subjects.iter().any(|subject| value(it, subject).is_some()))
         .map(|it| {
             let cell = |subject: &&SubjectInfo| value(it, subject).unwrap_or("–".to_owned());
             let (name, short) = name(it);

@@ -49,7 +49,8 @@ pub(super) fn section(view: &View<'_>) -> Option<Section> {
                 continue;
             }
         }
-        blocks.extend(tables.iter().map(|it| Block::Charts(Chart::of_rows(it, |_| true))));
+        let charts = tables.iter().flat_map(|figures| Chart::of_rows(figures, |_| true));
+        blocks.push(Block::Charts(charts.collect()));
         if tabled.shape == Shape::WithDetails {
             blocks.extend(details(view, tabled));
             blocks.push(Block::Charts(latencies(view, &tables)));

@@ -48,6 +48,36 @@ fn a_run_measures_everybody_and_writes_its_report() {
 }
 
 #[test]
+fn a_published_comparison_is_repeated_in_one_run() {
+    let scene = Scene::new();
+    let words = ["--repeat", "copy-ciphers", "--scale", "0.001", "--peers", "scp,sshoal-copy"];
+    let words = [&words[..], &["--ciphers", "aes128-ctr", "--trace-cpu"]].concat();
+    let (results, ended) = scene.results(0, &words);
+    assert_eq!(results.settings.repeats.as_deref(), Some("copy-ciphers"));
+    assert_eq!((results.settings.size.as_str(), results.settings.rounds), ("quick", 1));
+    assert_eq!((&*results.link.name, &*results.settings.reference), ("lan", "scp"));
+    for name in ["scp", "sshoal-copy"] {
+        assert_all_measured(&results, name);
+    }
+    for sample in &results.samples {
+        let Outcome::Measured(measured) = &sample.outcome else { panic!("{sample:?}") };
+        let wire = measured.wire.expect("the simulated link counts bytes");
+        let data = match sample.measure.starts_with("files.in.") {
+            true => wire.to_server_bytes,
+            false => wire.from_server_bytes,
+        };
+        // Not compressed, and once.
+        assert!((1 << 20..2 << 20).contains(&data), "{sample:?}");
+        let trace = measured.cpu_trace.as_ref().expect("it was asked for");
+        assert!(!trace.at_s.is_empty(), "{sample:?}");
+    }
+    assert!(ended.stdout.contains("copied to the server: means of the runs"), "{}", ended.stdout);
+    let markdown = read(scene.path("out").join("report.md"));
+    assert!(markdown.contains("As published: copy-ciphers"), "{markdown}");
+    assert!(markdown.contains("| scp, aes128-ctr, run 1 |"), "{markdown}");
+}
+
+#[test]
 fn results_are_written_although_they_cannot_be_printed() {
     let scene = Scene::new();
     let out = scene.path("out");
@@ -119,7 +149,7 @@ fn the_list_names_everything() {
     let scene = Scene::new();
     let ended = scene.run(&["--list"]);
     assert_eq!(ended.status.code(), Some(0));
-    for name in ["sshoal", "sshfs:opt1", "rclone", "floor", "local", "metadata", "iozone"] {
+    for name in ["sshoal", "sshfs:opt1", "rclone", "floor", "local", "metadata", "iozone", "nas"] {
         let line = format!("\n  {name} ");
         assert!(ended.stdout.contains(&line), "{name}: {}", ended.stdout);
     }
