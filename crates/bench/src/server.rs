@@ -87,7 +87,7 @@ impl Server {
         let config = scratch.join("ssh_config");
         write_config(&config, &sshd.config_path(), ports)?;
         Ok(Server {
-            machine: Machine::Private { links: links, sshd: Box::new(sshd) },
+            machine: Machine::Private { links, sshd: Box::new(sshd) },
             destination: ALIAS.to_owned(),
             options: options_with(Some(&config)),
             storage: Directory::new("server", root),

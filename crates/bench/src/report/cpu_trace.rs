@@ -96,6 +96,8 @@ impl Lines {
             steps.push(format!("{} {}", steps.len() + 1, label(measure, false)));
         }
         lines.steps = steps.join("; ");
+        // So that a process has the same colour in most charts.
+        lines.processes.sort_by(|one, other| one.name.cmp(&other.name));
         lines.thin();
         (!lines.processes.is_empty()).then_some(lines)
     }

@@ -6,12 +6,14 @@ use comfy_table::{CellAlignment, presets};
 
 use super::document::{Block, Cell, Document, Table};
 use super::printable;
+use super::view::shortened;
 
 /// Columns of a line.
 const WIDTH: usize = 100;
 
-/// Columns of a row's name, and of a cell, at most.
+/// Columns of a row's name, of a column's, and of a cell, at most.
 const NAME: usize = 40;
+const HEADER: usize = 24;
 const CELL: usize = 50;
 
 pub(super) fn text(document: &Document) -> String {
@@ -70,11 +72,11 @@ pub(crate) fn table(out: &mut String, table: &Table) {
 fn part(table: &Table, first: usize, next: usize) -> String {
     let mut part = comfy_table::Table::new();
     part.load_style(presets::NOTHING);
-    let header = table.header[first..next].iter().map(|name| cut(name, CELL));
+    let header = table.header[first..next].iter().map(|name| shortened(&printable(name), HEADER));
     part.set_header(std::iter::once(String::new()).chain(header));
     for row in &table.rows {
         let cells = row.cells[first..next].iter().map(|cell| cut(&words(cell), CELL));
-        part.add_row(std::iter::once(cut(&row.short, NAME)).chain(cells));
+        part.add_row(std::iter::once(shortened(&printable(&row.short), NAME)).chain(cells));
     }
     for column in part.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);

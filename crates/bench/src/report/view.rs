@@ -186,3 +186,28 @@ pub(super) fn label(measure: &Measure, whole: bool) -> String {
 pub(super) fn competes(subject: &SubjectInfo) -> bool {
     subject.control_of.is_none() && !matches!(subject.kind.as_str(), "local" | "floor")
 }
+
+/// At most so many characters of a name. It is cut in the middle, since variants of one program
+/// differ in their ends.
+pub(super) fn shortened(name: &str, most: usize) -> String {
+    let length = name.chars().count();
+    if length <= most {
+        return name.to_owned();
+    }
+    let head = most / 2;
+    let tail = name.chars().skip(length - (most - head).saturating_sub(1));
+    name.chars().take(head).chain(['…']).chain(tail).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_keep_both_ends() {
+        assert_eq!(shortened("sshfs (control)", 15), "sshfs (control)");
+        assert_eq!(shortened("sshoal:Compression=yes", 15), "sshoal:…ion=yes");
+        assert_eq!(shortened("sshoal:Compression=no", 15), "sshoal:…sion=no");
+        assert_eq!(shortened("grün-öl-übung", 6), "grü…ng");
+    }
+}

@@ -39,6 +39,7 @@ fn a_private_server_serves_its_directory_and_counts_its_cpu() {
     assert_eq!((report.name.as_str(), report.asked_rtt_us), ("loopback", None));
     assert!(report.measured_rtt_us.unwrap() > 0.0, "{report:?}");
     assert!(report.measured_bytes_per_s.unwrap() > 0.0, "{report:?}");
+    assert_eq!(server.wire(), None, "nothing counts over loopback");
     drop(server);
     sandbox::leftover::assert_none(dir.path());
 }
@@ -86,6 +87,15 @@ fn the_second_way_leads_to_the_same_machine_over_another_link() {
     });
     assert_eq!((ways[0].0, ways[1].0), (2, 2));
     assert_ne!(ways[0].1, ways[1].1);
+    let before = server.wire().expect("both links count");
+    for way in [server.destination(), second] {
+        let mut command = Command::new("ssh");
+        command.args(server.ssh_options(None)).arg(way).arg("head -c 100000 /dev/zero");
+        said(command);
+    }
+    let moved = server.wire().unwrap().since(before);
+    assert!((200_000..300_000).contains(&moved.from_server_bytes), "{moved:?}");
+    assert!((1_000..100_000).contains(&moved.to_server_bytes), "{moved:?}");
     let address = |port: u16| std::net::SocketAddr::from(([127, 0, 0, 1], port));
     let ports = ways.map(|(_, port)| port);
     drop(server);
@@ -106,7 +116,7 @@ fn a_host_gets_a_directory_that_is_gone_afterwards() {
     let server = Server::host(ALIAS, parent_text, Some(&config), None, &executor).unwrap();
     assert!(server.storage().root().starts_with(&parent) && server.storage().root().is_dir());
     assert_eq!(server.storage().local(), None);
-    assert_eq!(server.usage(), None);
+    assert_eq!((server.usage(), server.wire()), (None, None));
     let report = server.link_report();
     assert_eq!(report.name, format!("host {ALIAS}"));
     assert!(report.measured_rtt_us.unwrap() > 0.0 && report.measured_bytes_per_s.unwrap() > 0.0);

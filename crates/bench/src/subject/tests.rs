@@ -21,6 +21,7 @@ use crate::failure::Failure;
 use crate::link::LinkSpec;
 use crate::results::LeftOut;
 use crate::server::Server;
+use crate::step::ServerMeter;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -325,6 +326,10 @@ fn a_daemon_beside_the_server_is_behind_the_same_link() {
         let seconds = world.executor.succeed(command, LIMIT).expect(&name).seconds;
         // Greeting, log-in, list and files are more than two round trips.
         assert!(seconds > 0.04, "{name}: {seconds} s through 20 ms");
+        let of_server = world.server.wire();
+        let own = session.wire(&*world.server).expect("its own links count");
+        assert!(own.from_server_bytes > 0 && own.to_server_bytes > 0, "{name}: {own:?}");
+        assert_eq!(world.server.wire(), of_server, "{name}: nothing goes by the server's link");
         assert_eq!(content(&to), content(&world.root().join("tree")), "{name}");
         session.stop(&world.executor).expect(&name);
     }

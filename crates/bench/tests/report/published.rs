@@ -167,11 +167,3 @@ fn the_added_fields_are_documented() {
     fields.retain(|field| !documentation.contains(&format!("`{field}`")));
     assert_eq!(fields, [""; 0], "add them to docs/benchmarking.md");
 }
-
-#[test]
-fn dump() {
-    for p in &PUBLISHED {
-        std::fs::write(format!("/tmp/rep-{}.html", p.name), html(&repeating(p.name))).unwrap();
-        std::fs::write(format!("/tmp/rep-{}.txt", p.name), text(&repeating(p.name))).unwrap();
-    }
-}
