@@ -282,7 +282,7 @@ pub static PUBLISHED: [Published; 5] = [
             Tabled { caption: "the jobs of fio", measures: &["fio."], shape: Shape::WithDetails },
             Tabled {
                 caption: "a tree by rsync",
-                measures: &["tree.copy_"],
+                measures: &["tree.copy_", "tree.media."],
                 shape: Shape::WithDetails,
             },
         ],

@@ -226,15 +226,15 @@ impl ServerMeter for Server {
 
     fn wire(&self) -> Option<Wire> {
         match &self.machine {
-            Machine::Private { links, .. } => wire_of(links),
+            Machine::Private { links, .. } => wire_of(links.iter().flatten()),
             Machine::Host { .. } => None,
         }
     }
 }
 
 /// Bytes through some links together; `None` where there is no link.
-pub(crate) fn wire_of(links: &[Option<Link>]) -> Option<Wire> {
-    let wires = links.iter().flatten().map(|link| Wire {
+pub(crate) fn wire_of<'a>(links: impl Iterator<Item = &'a Link>) -> Option<Wire> {
+    let wires = links.map(|link| Wire {
         to_server_bytes: link.bytes_to_target(),
         from_server_bytes: link.bytes_from_target(),
     });

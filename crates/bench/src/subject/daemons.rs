@@ -66,7 +66,7 @@ impl<C: Copier> Session for DaemonSession<C> {
     }
 
     fn wire(&self, _: &dyn ServerMeter) -> Option<Wire> {
-        wire_of(&self.links)
+        wire_of(self.links.iter().flatten())
     }
 
     fn stop(&mut self, _: &Executor) -> Result<()> {

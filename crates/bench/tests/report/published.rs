@@ -105,6 +105,18 @@ fn builds_are_rows_and_jobs_have_their_latency_rate_and_cpu() {
 }
 
 #[test]
+fn the_latency_of_fio_is_in_all_forms() {
+    let results = repeating("nas");
+    for form in [text(&results), markdown(&results)] {
+        let table = paragraph(&form, "single operations: percentiles in µs");
+        assert!(table[0].contains("mean") || table[1].contains("mean"), "{table:#?}");
+        let fio = table.iter().find(|it| it.contains("sshfs") && it.contains("4370"));
+        assert!(fio.is_some_and(|it| it.contains("and")), "{table:#?}");
+    }
+    assert!(html(&results).contains("single operations: percentiles"));
+}
+
+#[test]
 fn steps_have_user_and_system_time_and_bytes_on_the_link() {
     let text = text(&repeating("nas"));
     let steps = paragraph(&text, "each step: user+system time");
