@@ -11,6 +11,7 @@ pub(crate) fn circumstances(results: &Results) -> Vec<(&'static str, String)> {
         ("program", results.program.clone()),
         ("size", settings.size.clone()),
         ("rounds", settings.rounds.to_string()),
+        ("repeats", settings.repeats.clone().unwrap_or_default()),
         ("reference", settings.reference.clone()),
         ("seed", settings.seed.to_string()),
         ("deadline of a step", format!("{} s", units::significant(settings.deadline_s))),

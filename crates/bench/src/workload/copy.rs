@@ -8,15 +8,16 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::corpus::tree::bytes_per_file;
 use crate::corpus::{self, last_changed};
 use crate::executor::Executor;
 use crate::failure::Result;
 use crate::measure::{Cache, Unit};
-use crate::size::Size;
+use crate::size::{Size, TreeShape};
 use crate::subject::Direction;
 
 use super::copying::{Expected, copy_local, copy_trees};
-use super::tree::{BYTES_PER_FILE, DEADLINE_FACTOR, SEED, rsync};
+use super::tree::{DEADLINE_FACTOR, SEED, rsync};
 use super::{COPY_TREES, Step, Workload, measure};
 
 /// The workload.
@@ -48,7 +49,7 @@ impl Workload for Copy {
     }
 
     fn space(&self, size: &Size) -> (u64, u64) {
-        let tree = u64::from(size.tree_files) * BYTES_PER_FILE;
+        let tree = u64::from(size.tree_files) * bytes_per_file(TreeShape::Sources);
         // In the storage: both trees and the copy. Locally: both trees and the copy.
         (3 * tree, 3 * tree)
     }
@@ -96,7 +97,7 @@ pub(super) fn make_trees(
     corpus: &Path,
     executor: &Executor,
 ) -> Result<()> {
-    corpus::tree::make(&corpus.join(source), size.tree_files, SEED)?;
+    corpus::tree::make(&corpus.join(source), size.tree_files, TreeShape::Sources, SEED)?;
     copy_local(&corpus.join(source), &corpus.join(changed), executor)?;
     change(&corpus.join(changed))?;
     Expected::save(corpus, source)?;
