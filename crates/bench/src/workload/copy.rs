@@ -33,7 +33,7 @@ const CHANGED: &str = "copy/changed";
 const CHANGED_ONE_IN: usize = 100;
 
 /// Programs that copy everything each time, or cannot copy over an existing tree, with any options.
-const ALWAYS_ALL: [&str; 5] = ["scp", "sftp", "ftp", "tar", "sshoal-copy:tar"];
+const ALWAYS_ALL: [&str; 6] = ["scp", "hpnssh", "sftp", "ftp", "tar", "sshoal-copy:tar"];
 
 impl Workload for Copy {
     fn name(&self) -> &'static str {
