@@ -7,24 +7,24 @@
 
 use crate::measure::Measure;
 use crate::plan::Request;
-use crate::size::{Extent, FioSize, IozoneSize, Projects, TreeShape};
+use crate::size::{Extent, FioSize, IozoneSize, Projects, Scale, TreeShape};
 use crate::stats::ratio_of;
+use crate::workload;
 
 /// A published comparison.
 #[derive(Debug)]
 pub struct Published {
-    /// As on the command line.
+    /// As on the command line. Its subjects are the group of this name (see
+    /// [`crate::subject::catalog`]).
     pub name: &'static str,
     /// One line.
     pub about: &'static str,
-    /// What a run of it at full scale needs beside its subjects.
+    /// What a run of it at full scale needs beside its subjects and free space.
     pub needs: &'static str,
     /// The address of the source.
     pub source: &'static str,
     /// Names of the works.
     pub works: &'static [&'static str],
-    /// Subjects, as for `--peers`.
-    pub peers: &'static str,
     /// Whether `sshoal` itself, which is a mount, has no part in it unless the list names it.
     pub without_ours: bool,
     /// Ciphers with which the large file is copied; none for those of the scale.
@@ -165,8 +165,11 @@ const fn rough(subject: &'static str, measure: &'static str, value: f64) -> Figu
     Figure { is_rough: true, ..figure(subject, measure, value) }
 }
 
+/// scp as published.
+const SCP: &str = "scp:Compression=no";
+
 const fn scp(round: u32, seconds: [f64; 3]) -> Times {
-    Times { subject: "scp", measure: "files.in.default", round, seconds }
+    Times { subject: SCP, measure: "files.in.default", round, seconds }
 }
 
 /// All of them, in the order in which they run.
@@ -174,10 +177,9 @@ pub static PUBLISHED: [Published; 5] = [
     Published {
         name: "sshfs-iozone",
         about: "six tests of iozone: sshfs by its tunings, NFS, sshoal; CPU over time",
-        needs: "70 GB and several hours; --target nfs=DIR for the row of NFS",
+        needs: "several hours; root for NFS and larger TCP buffers, or --target nfs=DIR for the row of NFS",
         source: "https://www.admin-magazine.com/HPC/Articles/Sharing-Data-with-SSHFS",
         works: &["iozone"],
-        peers: "sshfs-iozone",
         without_ours: false,
         ciphers: &[],
         rounds: 3,
@@ -210,10 +212,9 @@ pub static PUBLISHED: [Published; 5] = [
     Published {
         name: "mux-iozone",
         about: "the same tests with several servers as one tree",
-        needs: "70 GB and several hours",
+        needs: "several hours; root for larger TCP buffers",
         source: "https://www.admin-magazine.com/HPC/Articles/Combining-Directories-on-a-Single-Mountpoint",
         works: &["iozone"],
-        peers: "mux-iozone",
         without_ours: false,
         ciphers: &[],
         rounds: 3,
@@ -246,11 +247,9 @@ pub static PUBLISHED: [Published; 5] = [
     Published {
         name: "copy-ciphers",
         about: "one large file by programs that copy and by ciphers: real, user and system time",
-        needs: "16 GB",
+        needs: "",
         source: "https://blog.tinle.org/2013/03/05/323/",
         works: &["files"],
-        // The first one is the reference.
-        peers: "scp,sftp,rsync,rsyncd,tar,ftp,sshoal-copy",
         without_ours: true,
         ciphers: &["aes128-ctr", "aes128-gcm@openssh.com", "aes128-cbc"],
         rounds: 3,
@@ -269,8 +268,8 @@ pub static PUBLISHED: [Published; 5] = [
                 shape: Shape::Runs,
             },
         ],
-        baseline: "scp",
-        subjects: &["scp"],
+        baseline: SCP,
+        subjects: &[SCP],
         figures: &[],
         runs: &[
             scp(0, [52.175, 12.709, 6.504]),
@@ -288,11 +287,9 @@ pub static PUBLISHED: [Published; 5] = [
     Published {
         name: "large-build",
         about: "builds with their sources on a mount and on the local disk",
-        needs: "gcc, make and the package linux-source-6.1",
+        needs: "gcc and make",
         source: "",
         works: &["build"],
-        peers: "local,sshfs,sshfs:opt1,sshoal:cache=disk,\
-                sshoal:cache=disk,consistency=immutable,ro",
         without_ours: false,
         ciphers: &[],
         rounds: 3,
@@ -313,10 +310,9 @@ pub static PUBLISHED: [Published; 5] = [
     Published {
         name: "nas",
         about: "four jobs of fio with their latency, and a tree by rsync: NFS, SMB, sshfs, sshoal",
-        needs: "10 GB and fio; --target nfs=DIR --target smb=DIR for NFS and SMB",
+        needs: "fio; --target nfs=DIR --target smb=DIR for NFS and SMB",
         source: "https://blog.ja-ke.tech/2019/08/27/nas-performance-sshfs-nfs-smb.html",
         works: &["fio", "tree"],
-        peers: "sshfs,sshfs:aes,sftp-raw,sshoal:Ciphers=aes128-gcm@openssh.com",
         without_ours: false,
         ciphers: &[],
         rounds: 3,
@@ -332,7 +328,7 @@ pub static PUBLISHED: [Published; 5] = [
             Tabled { caption: "the jobs of fio", measures: &["fio."], shape: Shape::WithDetails },
             Tabled {
                 caption: "a tree by rsync",
-                measures: &["tree.media."],
+                measures: &["tree.copy_", "tree.media."],
                 shape: Shape::WithDetails,
             },
         ],
@@ -363,7 +359,7 @@ impl Published {
         let own_link = request.host.is_none().then(|| self.link.parse().ok()).flatten();
         Request {
             without_ours: request.without_ours || self.without_ours,
-            peers: request.peers.or_else(|| Some(self.peers.to_owned())),
+            peers: request.peers.or_else(|| Some(self.name.to_owned())),
             works: request.works.or_else(|| Some(owned(self.works))),
             link: request.link.or(own_link),
             rounds: request.rounds.or(Some(self.rounds)),
@@ -379,6 +375,15 @@ impl Published {
             trace_cpu: request.trace_cpu || self.trace_cpu,
             ..request
         }
+    }
+
+    /// Free space that a run at full scale needs.
+    pub fn space_bytes(&'static self) -> u64 {
+        let full = Request { scale: Scale::Full, ..Request::default() };
+        let size = self.fill(full, 1.0).size();
+        let works = workload::all();
+        let own = works.iter().filter(|workload| self.works.contains(&workload.name()));
+        own.map(|workload| workload.space(&size)).map(|(server, client)| server + client).sum()
     }
 
     /// A published value that is known.

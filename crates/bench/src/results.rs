@@ -3,6 +3,8 @@
 //! The schema is a promise: a field is only ever added, and [`SCHEMA`] counts changes that an
 //! older reader would misread.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
@@ -106,6 +108,12 @@ pub struct Settings {
     /// The published comparison that the run repeats: a name in [`crate::published`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<String>,
+    /// The factor by which its amounts of data were multiplied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub factor: Option<f64>,
+    /// How much of what the works did: `iozone.random_bytes` (see [`crate::size::Size::quantities`]).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub quantities: BTreeMap<String, f64>,
 }
 
 /// What a subject is.

@@ -251,6 +251,42 @@ impl Size {
         self.random_seconds = scaled(self.random_seconds, LEAST_SECONDS);
         self
     }
+
+    /// The quantities on which the figures of a workload depend, by name: `iozone.random_bytes`.
+    /// Trees and sources of the user's own are not among them.
+    pub fn quantities(&self, workload: &str) -> Vec<(String, f64)> {
+        let bytes = ("bytes", self.file_bytes as f64);
+        let files = ("files", f64::from(self.tree_files));
+        let seconds = ("seconds", self.random_seconds);
+        let quantities = match workload {
+            "files" => vec![bytes],
+            "iozone" => vec![
+                ("sequential_bytes", self.iozone.sequential_bytes as f64),
+                ("random_bytes", self.iozone.random_bytes as f64),
+                ("sequential_record_bytes", self.iozone.sequential_record_bytes.into()),
+                ("random_record_bytes", self.iozone.random_record_bytes.into()),
+                seconds,
+            ],
+            "fio" => vec![("bytes", self.fio.bytes as f64), seconds],
+            "tree" if self.tree_source.is_some() => Vec::new(),
+            "tree" | "copy" => vec![files],
+            "cache" => vec![bytes, files],
+            "metadata" => vec![("files", self.metadata_files.into())],
+            "latency" => vec![bytes, ("operations", self.latency_operations.into())],
+            "build" => {
+                let modules = match self.projects {
+                    Projects::Two { smaller, larger } if self.build_source.is_none() => {
+                        vec![("smaller_modules", smaller.into()), ("larger_modules", larger.into())]
+                    }
+                    _ => Vec::new(),
+                };
+                [vec![("jobs", self.jobs.into())], modules].concat()
+            }
+            _ => Vec::new(),
+        };
+        let named = |(name, quantity)| (format!("{workload}.{name}"), quantity);
+        quantities.into_iter().map(named).collect()
+    }
 }
 
 #[cfg(test)]
@@ -269,6 +305,17 @@ mod tests {
         let projects = Projects::Two { smaller: 100, larger: 400 };
         let built = Size { projects, ..size }.scaled(0.1).projects;
         assert_eq!(built, Projects::Two { smaller: 10, larger: 40 });
+    }
+
+    #[test]
+    fn each_workload_has_quantities_that_grow_with_the_factor() {
+        let projects = Projects::Two { smaller: 100, larger: 400 };
+        let size = Size { projects, ..Size::of(Scale::Full) };
+        let half = size.clone().scaled(0.5);
+        for workload in crate::workload::all() {
+            let of = |size: &Size| size.quantities(workload.name());
+            assert_ne!(of(&size), of(&half), "{}", workload.name());
+        }
     }
 
     #[test]

@@ -62,6 +62,11 @@ pub fn prepare(
             deadline_s: request.deadline().as_secs_f64(),
             seed: request.seed,
             repeats: request.repeats.map(|published| published.name.to_owned()),
+            factor: request.factor,
+            quantities: works
+                .iter()
+                .flat_map(|workload| size.quantities(workload.name()))
+                .collect(),
         },
         deadline: request.deadline(),
         program: request.version.clone(),

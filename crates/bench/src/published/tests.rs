@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use crate::measure::{Cache, Unit};
 use crate::plan::Host;
 use crate::size::Scale;
+use crate::subject::catalog;
 
 fn named(name: &str) -> &'static Published {
     Published::named(name).unwrap_or_else(|| panic!("{name}"))
@@ -15,7 +16,7 @@ fn options_beside_a_comparison_have_precedence() {
     let published = named("copy-ciphers");
     let alone = published.fill(Request::default(), 0.5);
     assert!(alone.without_ours);
-    assert_eq!(alone.peers.as_deref(), Some(published.peers));
+    assert_eq!(alone.peers.as_deref(), Some(published.name));
     assert_eq!((alone.rounds, alone.link.clone().unwrap().name), (Some(3), "lan".to_owned()));
     let (half, whole) = (alone.size().file_bytes, published.quantities.file_bytes.unwrap());
     assert!(half.abs_diff(whole / 2) < 1 << 17, "{half}");
@@ -45,6 +46,9 @@ fn known_figures_have_a_source_and_a_baseline() {
     let mut names = HashSet::new();
     for published in &PUBLISHED {
         assert!(names.insert(published.name), "{} twice", published.name);
+        let peers = catalog::parse(published.name).expect("a group of subjects");
+        let peers: Vec<String> = peers.iter().map(|spec| spec.name()).collect();
+        assert!(peers.iter().any(|name| name == published.baseline), "{}", published.name);
         let known = published.figures.len() + published.runs.len();
         assert!(known == 0 || !published.source.is_empty(), "{}", published.name);
         assert!(published.subjects.contains(&published.baseline), "{}", published.name);

@@ -57,13 +57,7 @@ impl Tuned {
         write_config(&config, &sshd.config_path(), [port; 2])
             .map_err(|failure| io::Error::other(failure.to_string()))?;
         let ssh = write_command(&sshd.dir().join("ssh"), &words)?;
-        Ok(Tuned {
-            link,
-            sshd,
-            options: options_with(Some(&config)),
-            ssh,
-            _network: network,
-        })
+        Ok(Tuned { link, sshd, options: options_with(Some(&config)), ssh, _network: network })
     }
 
     /// As [`super::Server::ssh_options`], for its own sshd.

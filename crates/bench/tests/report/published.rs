@@ -9,8 +9,9 @@ use super::FIXTURE;
 /// The made-up run as one that repeats this comparison. Its rsync is scp with its own cipher; each
 /// sample has bytes on the link and CPU over time.
 fn repeating(name: &str) -> Results {
-    let text =
-        FIXTURE.replace("\"rsync\"", "\"scp\"").replace("files.out.aes128-gcm", "files.in.default");
+    let text = FIXTURE
+        .replace("\"rsync\"", "\"scp:Compression=no\"")
+        .replace("files.out.aes128-gcm", "files.in.default");
     let mut results: Results = serde_json::from_str(&text).unwrap();
     results.settings.repeats = Some(name.to_owned());
     for sample in &mut results.samples {
@@ -71,20 +72,20 @@ fn runs_have_real_user_and_system_time_and_their_means_are_sorted() {
     let results = repeating("copy-ciphers");
     let text = text(&results);
     let runs = paragraph(&text, "copied to the server: each run");
-    let scp = line(&runs, "scp, default, run 1");
+    let scp = line(&runs, "scp:Compression=no, default, run 1");
     assert!(scp.ends_with("1.09   0.837      1.02  52.2 / 12.7 / 6.50"), "{scp}");
-    assert!(line(&runs, "scp, default, run 4").ends_with("–"), "{runs:#?}");
+    assert!(line(&runs, "scp:Compression=no, default, run 4").ends_with("–"), "{runs:#?}");
     assert!(!runs.iter().any(|line| line.contains("control")), "{runs:#?}");
     let means = paragraph(&text, "copied to the server: means");
     let at = |name: &str| means.iter().position(|line| line.starts_with(name)).unwrap();
     assert!(at("local") < at("sshoal") && at("sshoal") < at("sshfs"), "{means:#?}");
-    let scp = line(&means, "scp, default");
+    let scp = line(&means, "scp:Compression=no, default");
     assert!(scp.contains("1.00×") && scp.contains("49.8"), "{scp}");
     let markdown = markdown(&results);
-    assert!(
-        markdown.contains("| scp, default, run 2 | 1.12 | 0.844 | 1.03 | 47.9 / 12.6 / 6.81 |")
-    );
-    assert!(html(&results).contains("<th scope=\"row\">scp, default, run 2</th>"));
+    assert!(markdown.contains(
+        "| scp:Compression=no, default, run 2 | 1.12 | 0.844 | 1.03 | 47.9 / 12.6 / 6.81 |"
+    ));
+    assert!(html(&results).contains("<th scope=\"row\">scp:Compression=no, default, run 2</th>"));
 }
 
 #[test]

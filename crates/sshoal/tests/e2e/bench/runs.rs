@@ -50,13 +50,20 @@ fn a_run_measures_everybody_and_writes_its_report() {
 #[test]
 fn a_published_comparison_is_repeated_in_one_run() {
     let scene = Scene::new();
-    let words = ["--repeat", "copy-ciphers", "--scale", "0.001", "--peers", "scp,sshoal-copy"];
+    let words = [
+        "--repeat",
+        "copy-ciphers",
+        "--scale",
+        "0.001",
+        "--peers",
+        "scp:Compression=no,sshoal-copy",
+    ];
     let words = [&words[..], &["--ciphers", "aes128-ctr", "--trace-cpu"]].concat();
     let (results, ended) = scene.results(0, &words);
     assert_eq!(results.settings.repeats.as_deref(), Some("copy-ciphers"));
     assert_eq!((results.settings.size.as_str(), results.settings.rounds), ("quick", 1));
-    assert_eq!((&*results.link.name, &*results.settings.reference), ("lan", "scp"));
-    for name in ["scp", "sshoal-copy"] {
+    assert_eq!((&*results.link.name, &*results.settings.reference), ("lan", "scp:Compression=no"));
+    for name in ["scp:Compression=no", "sshoal-copy"] {
         assert_all_measured(&results, name);
     }
     for sample in &results.samples {
@@ -74,7 +81,7 @@ fn a_published_comparison_is_repeated_in_one_run() {
     assert!(ended.stdout.contains("copied to the server: means of the runs"), "{}", ended.stdout);
     let markdown = read(scene.path("out").join("report.md"));
     assert!(markdown.contains("As published: copy-ciphers"), "{markdown}");
-    assert!(markdown.contains("| scp, aes128-ctr, run 1 |"), "{markdown}");
+    assert!(markdown.contains("| scp:Compression=no, aes128-ctr, run 1 |"), "{markdown}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use bench::published::PUBLISHED;
 use bench::report::paragraph;
 use bench::size::{Scale, Size};
 use bench::subject::catalog::{self, Listed};
+use bench::units::binary_size;
 use bench::workload;
 
 /// Columns of names. A longer one has a line of its own.
@@ -42,8 +43,12 @@ pub(super) fn text() -> String {
     text.push_str("\nPublished comparisons, by --repeat:\n");
     for published in &PUBLISHED {
         line(&mut text, published.name, published.about, "");
-        line(&mut text, "", &format!("needs {}", published.needs), "");
-        let missing = missing(published.peers, &subjects);
+        let mut needs = format!("needs {} of free space", binary_size(published.space_bytes()));
+        if !published.needs.is_empty() {
+            needs += &format!("; {}", published.needs);
+        }
+        line(&mut text, "", &needs, "");
+        let missing = missing(published.name, &subjects);
         if !missing.is_empty() {
             line(&mut text, "", &format!("not installed here: {}", missing.join(", ")), "");
         }
