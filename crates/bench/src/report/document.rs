@@ -154,6 +154,8 @@ pub(super) fn section(id: &str, title: &str, blocks: Vec<Block>) -> Section {
 pub(super) fn document(view: &View<'_>) -> Document {
     let (results, settings) = (view.results, &view.results.settings);
     let rounds = units::counted(settings.rounds.into(), "round");
+    let factor = settings.factor.filter(|&factor| factor != 1.0);
+    let factor = factor.map(|factor| format!(" × {factor}")).unwrap_or_default();
     let wrong_data = view.failures.iter().any(|line| line.wrong_data);
     let banners = [
         wrong_data.then(|| "Wrong data was seen: see the failures.".to_owned()),
@@ -173,7 +175,7 @@ pub(super) fn document(view: &View<'_>) -> Document {
     });
     Document {
         title: format!("{}, {}", results.program, results.started),
-        facts: format!("link {}, size {}, {rounds}", method::link(view), settings.size),
+        facts: format!("link {}, size {}{factor}, {rounds}", method::link(view), settings.size),
         legend: format!(
             "Medians of {rounds}; ratios to {}, above 1 is better; ≈ may be chance.",
             settings.reference

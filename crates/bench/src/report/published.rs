@@ -61,17 +61,19 @@ pub(super) fn section(view: &View<'_>) -> Option<Section> {
 }
 
 fn facts(published: &Published) -> Vec<String> {
-    let source = match published.source {
-        "" => "No published figure is known here.".to_owned(),
-        source => format!("Published at {source} with all figures."),
+    let source = (!published.source.is_empty())
+        .then(|| format!("Published at {} with all figures.", published.source));
+    let marks = match published.figures.is_empty() && published.runs.is_empty() {
+        true => format!("No published figure is known here: {UNKNOWN}."),
+        false => format!(
+            "Published figures are in brackets or columns of their own, with their ratio to {}; \
+             {UNKNOWN} where a figure is not known here. They come from other machines: compare \
+             ratios only.",
+            published.baseline
+        ),
     };
-    let marks = format!(
-        "Published figures are in brackets, with their ratio to {}; {UNKNOWN} where a figure is not \
-         known here. They come from other machines: compare ratios only.",
-        published.baseline
-    );
     let notes = published.notes.iter().map(|&note| note.to_owned());
-    [source, marks].into_iter().chain(notes).collect()
+    source.into_iter().chain([marks]).chain(notes).collect()
 }
 
 /// The published figure of a measure of a subject of the source.
@@ -98,10 +100,17 @@ fn subject_rows(published: &Published, tabled: &Tabled, tables: &[Figures<'_>]) 
     }
     let columns: Vec<_> =
         tables.iter().flat_map(|it| it.rows.iter().map(move |row| (it, row))).collect();
+    // What all of them begin with behind the name of their work is in the caption.
+    let common = match tabled.measures {
+        [begin] => begin.split_once('.').map_or("", |(_, rest)| rest),
+        _ => "",
+    };
     let header: Vec<String> = columns
         .iter()
         .map(|(figures, (measure, _))| {
-            format!("{}, {}", label(measure, false), figures.scale.short)
+            let label = label(measure, false);
+            let label = label.strip_prefix(common).unwrap_or(&label);
+            format!("{label}, {}", figures.scale.short)
         })
         .collect();
     let rows = subjects.into_iter().map(|subject| {
