@@ -85,6 +85,9 @@ if [ "$bench" = yes ]; then
     want rclone rclone "a peer in benchmarks"
     want vsftpd vsftpd "serves FTP, a peer in benchmarks"
     want lftp lftp "copies by FTP, a peer in benchmarks"
+    want ganesha.nfsd nfs-ganesha "serves NFS without the kernel, a peer in benchmarks"
+    want "/usr/lib/$(gcc -dumpmachine 2>/dev/null || echo x86_64-linux-gnu)/ganesha/libfsalvfs.so" \
+        nfs-ganesha-vfs "lets it serve local directories"
 fi
 if [ "$big" = yes ] && ! compgen -G '/usr/src/linux-source-*.tar.*' >/dev/null; then
     say "the kernel's sources are missing: a tree of 80,000 files"
@@ -108,6 +111,8 @@ install_packages() {
         case $server in
             openssh-server) units+=(ssh.service ssh.socket) ;;
             vsftpd) units+=(vsftpd.service) ;;
+            # It brings rpcbind along, which the benchmark does not use.
+            nfs-ganesha) units+=(nfs-ganesha.service rpcbind.service rpcbind.socket) ;;
         esac
     done
     if [ ${#units[@]} -gt 0 ]; then

@@ -11,6 +11,8 @@
 //! time, and the usage of ended children. Not counted: context switches of ended threads and
 //! processes, and CPU of processes that no process of the tree has waited for.
 
+mod trace;
+
 use std::collections::HashSet;
 use std::fs;
 
@@ -20,6 +22,8 @@ use procfs::process::{Process, Stat};
 use sandbox::sshd::with_descendants;
 
 use crate::results::Usage;
+
+pub(crate) use trace::Tracer;
 
 /// Looks at a tree until it does not change.
 const ATTEMPTS: usize = 5;
@@ -140,6 +144,12 @@ fn is_unchanged(stat: &Stat) -> bool {
         let key = |stat: &Stat| (stat.starttime, stat.cutime, stat.cstime);
         key(&now) == key(stat)
     })
+}
+
+/// CPU of a process without its children.
+fn own_cpu_s(stat: &Stat) -> f64 {
+    let ticked_s = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
+    cpu_clock_s(stat.pid).unwrap_or(ticked_s)
 }
 
 fn usage_of(stat: &Stat) -> Usage {

@@ -28,6 +28,7 @@ use crate::executor::Executor;
 use crate::failure::{Failure, Result};
 use crate::report::{Table, paragraph, row, table};
 use crate::server::{Handshake, Server};
+use crate::size::TreeShape;
 use crate::storage::script;
 use crate::units::{counted, duration_us, significant};
 
@@ -209,7 +210,7 @@ fn compressed(server: &Server, cipher: &str) -> Trial {
 /// The files of a generated tree in one file, which compresses as sources do.
 fn text(dir: &FilePath) -> Result<PathBuf> {
     let tree = dir.join("tree");
-    corpus::tree::make(&tree, TEXT_FILES, SEED)?;
+    corpus::tree::make(&tree, TEXT_FILES, TreeShape::Sources, SEED)?;
     let mut whole = Vec::new();
     for file in corpus::tree::files(&tree)? {
         whole.extend(fs::read(file)?);

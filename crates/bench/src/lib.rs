@@ -28,6 +28,7 @@ pub mod measure;
 mod mount_table;
 pub mod plan;
 pub mod progress;
+pub mod published;
 mod quoting;
 pub mod report;
 pub mod results;

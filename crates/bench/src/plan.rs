@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use crate::executor::Executor;
 use crate::failure::{Failure, Result};
-use crate::results::{Environment, LeftOut, LinkReport, Settings, SubjectInfo, Usage};
+use crate::results::{Environment, LeftOut, LinkReport, Settings, SubjectInfo};
 use crate::run::Scratch;
 use crate::size::Size;
+use crate::step::ServerMeter;
 use crate::storage::Storage;
 use crate::subject::{Started, Subject, Tuning};
 use crate::workload::Workload;
@@ -21,11 +22,8 @@ use crate::workload::Workload;
 pub use prepare::{prepare, start_server};
 pub use request::{Request, is_ours};
 
-/// The usage of the server's processes so far.
-pub type ServerUsage = Arc<dyn Fn() -> Option<Usage> + Send + Sync>;
-
 /// A checked run. Fields are dropped in their order: the users of the server, then the server,
-/// which [`Plan::server_usage`] keeps, then the directory in which it is.
+/// which [`Plan::server`] keeps, then the directory in which it is.
 pub struct Plan {
     /// The subjects, in the order of reports.
     pub subjects: Vec<Arc<dyn Subject>>,
@@ -33,7 +31,7 @@ pub struct Plan {
     pub works: Vec<Box<dyn Workload>>,
     /// Their quantities.
     pub size: Size,
-    /// Longest time for one step (see [`crate::workload::Step::deadline_factor`]).
+    /// Longest time for one step (see [`crate::workload::Step::deadline`]).
     pub deadline: Duration,
     /// The request for the report; rounds and seed are taken from here.
     pub settings: Settings,
@@ -46,7 +44,9 @@ pub struct Plan {
     /// Between client and server.
     pub link: LinkReport,
     /// Keeps the server.
-    pub server_usage: ServerUsage,
+    pub server: Arc<dyn ServerMeter>,
+    /// Sample the CPU of single processes over time.
+    pub trace_cpu: bool,
     /// The run's own directory.
     pub scratch: Scratch,
 }

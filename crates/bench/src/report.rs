@@ -6,10 +6,12 @@
 //! 3. Names and words from outside are escaped for the form in which they are shown.
 
 mod bars;
+mod cpu_trace;
 mod document;
 mod html;
 mod markdown;
 mod method;
+mod published;
 mod ranking;
 mod text;
 mod view;

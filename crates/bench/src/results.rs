@@ -3,6 +3,8 @@
 //! The schema is a promise: a field is only ever added, and [`SCHEMA`] counts changes that an
 //! older reader would misread.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
@@ -103,6 +105,15 @@ pub struct Settings {
     pub deadline_s: f64,
     /// Of all pseudo-random data and orders.
     pub seed: u64,
+    /// The published comparison that the run repeats: a name in [`crate::published`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<String>,
+    /// The factor by which its amounts of data were multiplied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub factor: Option<f64>,
+    /// How much of what the works did: `iozone.random_bytes` (see [`crate::size::Size::quantities`]).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub quantities: BTreeMap<String, f64>,
 }
 
 /// What a subject is.
@@ -224,6 +235,59 @@ pub struct Measured {
     pub server: Option<Usage>,
     /// What did the workload on the client (`fio`, `tar`), where the subject is a file system.
     pub application: Option<Usage>,
+    /// Bytes on the link; `None` without a forwarder that counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wire: Option<Wire>,
+    /// CPU over time, where it was sampled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_trace: Option<CpuTrace>,
+}
+
+/// Bytes on the link between client and server: the payload of TCP, with all that ssh adds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wire {
+    /// From the client.
+    pub to_server_bytes: u64,
+    /// To the client.
+    pub from_server_bytes: u64,
+}
+
+impl Wire {
+    /// The sum of two periods, or of two links.
+    pub fn plus(self, other: Wire) -> Wire {
+        Wire {
+            to_server_bytes: self.to_server_bytes + other.to_server_bytes,
+            from_server_bytes: self.from_server_bytes + other.from_server_bytes,
+        }
+    }
+
+    /// What was added after `before`.
+    pub fn since(self, before: Wire) -> Wire {
+        Wire {
+            to_server_bytes: self.to_server_bytes.saturating_sub(before.to_server_bytes),
+            from_server_bytes: self.from_server_bytes.saturating_sub(before.from_server_bytes),
+        }
+    }
+}
+
+/// CPU of single processes while a step ran.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuTrace {
+    /// Ends of the intervals, in seconds from the start of the step.
+    pub at_s: Vec<f64>,
+    /// Processes with any CPU time. Those of one side with the same name are one entry.
+    pub processes: Vec<ProcessTrace>,
+}
+
+/// CPU of the processes of one name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProcessTrace {
+    /// `client`, `application` or `server`, as in [`Measured`].
+    pub side: String,
+    /// The kernel's name of the process: `ssh`, `sftp-server`.
+    pub process: String,
+    /// CPU seconds per second in each interval: 1 is one CPU.
+    pub cpus: Vec<f64>,
 }
 
 /// What processes have used.

@@ -11,11 +11,13 @@
 //!    started are dead, and its link is closed.
 
 mod handshake;
+mod tuned;
 
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use sandbox::link::{Link, LinkOptions};
@@ -26,10 +28,12 @@ use crate::executor::Executor;
 use crate::failure::{Failure, Result};
 use crate::link::{self, LinkSpec};
 use crate::quoting::shown;
-use crate::results::{LinkReport, Usage};
+use crate::results::{LeftOut, LinkReport, Usage, Wire};
+use crate::step::ServerMeter;
 use crate::storage::{self, Directory, Storage};
 
 pub(crate) use handshake::Handshake;
+pub(crate) use tuned::Tuned;
 
 /// The private server's name in its configuration.
 const ALIAS: &str = "bench-server";
@@ -51,11 +55,15 @@ pub struct Server {
     storage: Directory,
     link: Option<LinkOptions>,
     link_report: LinkReport,
+    /// The second server, or why there is none, once a subject needs it.
+    tuned: OnceLock<Result<Tuned, LeftOut>>,
+    /// Lines of `sshd_config` of a private server.
+    settings: Vec<String>,
 }
 
 /// Fields are dropped in their order: the links before the server to which they lead.
 enum Machine {
-    Private { _links: [Option<Link>; 2], sshd: Box<Sshd> },
+    Private { links: [Option<Link>; 2], sshd: Box<Sshd> },
     Host { executor: Executor },
 }
 
@@ -67,10 +75,19 @@ impl Server {
     /// # Errors
     /// When sshd cannot be started; its words are in the failure.
     pub fn private(link: &LinkSpec, scratch: &Path) -> Result<Server> {
+        Server::private_with(link, Vec::new(), scratch)
+    }
+
+    /// As [`Server::private`], with lines of `sshd_config`.
+    ///
+    /// # Errors
+    /// As [`Server::private`], also when sshd refuses a line.
+    pub fn private_with(link: &LinkSpec, settings: Vec<String>, scratch: &Path) -> Result<Server> {
         let root = scratch.join("server");
         fs::create_dir(&root)
             .map_err(|error| Failure::failed(format!("cannot make {}: {error}", shown(&root))))?;
-        let options = Options { alias: ALIAS.to_owned(), ..Options::default() };
+        let alias = ALIAS.to_owned();
+        let options = Options { alias, settings: settings.clone(), ..Options::default() };
         let sshd = Sshd::start(options).map_err(|error| {
             let hint = "it needs openssh-server and openssh-client";
             Failure::failed(format!("cannot start a private sshd: {error} ({hint})"))
@@ -86,12 +103,14 @@ impl Server {
         let config = scratch.join("ssh_config");
         write_config(&config, &sshd.config_path(), ports)?;
         Ok(Server {
-            machine: Machine::Private { _links: links, sshd: Box::new(sshd) },
+            machine: Machine::Private { links, sshd: Box::new(sshd) },
             destination: ALIAS.to_owned(),
             options: options_with(Some(&config)),
             storage: Directory::new("server", root),
             link: link.options(),
             link_report: link.report(figures),
+            tuned: OnceLock::new(),
+            settings,
         })
     }
 
@@ -130,6 +149,8 @@ impl Server {
             options,
             storage,
             link: None,
+            tuned: OnceLock::new(),
+            settings: Vec::new(),
             link_report: LinkReport { name: format!("host {destination}"), ..Default::default() },
         };
         let figures = link::through_ssh(|| server.ssh(None))?;
@@ -148,11 +169,7 @@ impl Server {
     /// `-F FILE -o KEY=VALUE …`, as ssh, scp and sftp take them. Each is a word of its own, which
     /// may have spaces in it.
     pub fn ssh_options(&self, cipher: Option<&str>) -> Vec<OsString> {
-        let mut options = self.options.clone();
-        if let Some(cipher) = cipher {
-            options.extend(["-o".into(), format!("Ciphers={cipher}").into()]);
-        }
-        options
+        with_cipher(&self.options, cipher)
     }
 
     /// The host as scp, sshfs and rsync want it.
@@ -166,18 +183,43 @@ impl Server {
         self.is_private().then_some(SECOND)
     }
 
+    /// The same server with other TCP settings, for `subject`. It is started by the first call.
+    ///
+    /// # Errors
+    /// Why there is none here.
+    pub(crate) fn tuned(&self, subject: &str) -> Result<&Tuned, LeftOut> {
+        let left_out =
+            |why: &str, remedy| Err(LeftOut::new("", why.to_owned()).with_remedy(remedy));
+        let start = || {
+            if !self.is_private() {
+                let why = "the TCP settings of a host are not changed";
+                return left_out(why, "set them on both machines and measure sshfs:opt1");
+            }
+            if !rustix::process::geteuid().is_root() {
+                let why = "TCP settings of its own need a network namespace, and that needs root";
+                return left_out(why, "run the bench as root");
+            }
+            Tuned::start(self.link, self.settings.clone()).or_else(|error| {
+                let why = format!("no network namespace with other TCP settings: {error}");
+                left_out(
+                    &why,
+                    "it needs unshare, nsenter, ip (util-linux, iproute2); in a \
+                                container, the capability CAP_SYS_ADMIN",
+                )
+            })
+        };
+        let named = |left_out: &LeftOut| LeftOut { name: subject.to_owned(), ..left_out.clone() };
+        self.tuned.get_or_init(start).as_ref().map_err(named)
+    }
+
+    /// The server with other TCP settings, if a subject has needed it.
+    fn started_tuned(&self) -> Option<&Tuned> {
+        self.tuned.get()?.as_ref().ok()
+    }
+
     /// The directory on it.
     pub fn storage(&self) -> &dyn Storage {
         &self.storage
-    }
-
-    /// What sshd and all that it has started have used so far, ended ones included; `None` for a
-    /// host.
-    pub fn usage(&self) -> Option<Usage> {
-        match &self.machine {
-            Machine::Private { sshd, .. } => Some(account::tree_usage(&[sshd.pid()?])),
-            Machine::Host { .. } => None,
-        }
     }
 
     /// The link as it was asked for and measured. Of a host it is ssh over the link that was
@@ -218,6 +260,43 @@ impl Server {
     }
 }
 
+/// Bytes through all links together; nothing is known of a host.
+impl ServerMeter for Server {
+    fn pids(&self) -> Vec<u32> {
+        match &self.machine {
+            Machine::Private { sshd, .. } => {
+                let tuned = self.started_tuned().and_then(Tuned::pid);
+                sshd.pid().into_iter().chain(tuned).collect()
+            }
+            Machine::Host { .. } => Vec::new(),
+        }
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        let pids = self.pids();
+        (!pids.is_empty()).then(|| account::tree_usage(&pids))
+    }
+
+    fn wire(&self) -> Option<Wire> {
+        match &self.machine {
+            Machine::Private { links, .. } => {
+                let tuned = self.started_tuned().and_then(Tuned::wire);
+                wire_of(links.iter().flatten()).into_iter().chain(tuned).reduce(Wire::plus)
+            }
+            Machine::Host { .. } => None,
+        }
+    }
+}
+
+/// Bytes through some links together; `None` where there is no link.
+pub(crate) fn wire_of<'a>(links: impl Iterator<Item = &'a Link>) -> Option<Wire> {
+    let wires = links.map(|link| Wire {
+        to_server_bytes: link.bytes_to_target(),
+        from_server_bytes: link.bytes_from_target(),
+    });
+    wires.reduce(Wire::plus)
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         if let Machine::Host { executor } = &self.machine {
@@ -229,6 +308,19 @@ impl Drop for Server {
     }
 }
 
+/// The line of `sshd_config` with which a server offers all ciphers that the OpenSSH of this machine
+/// has, those of CBC too, which it does not offer by itself.
+///
+/// # Errors
+/// Those of `ssh -Q cipher`.
+pub fn all_ciphers(executor: &Executor) -> Result<String> {
+    let mut command = Command::new("ssh");
+    command.args(["-Q", "cipher"]);
+    let said = executor.succeed(command, LIMIT)?.output.stdout;
+    let ciphers = String::from_utf8_lossy(&said);
+    Ok(format!("Ciphers +{}", ciphers.split_whitespace().collect::<Vec<_>>().join(",")))
+}
+
 /// Options of all ssh programs of a run.
 fn options_with(config: Option<&Path>) -> Vec<OsString> {
     let mut options: Vec<OsString> = Vec::new();
@@ -237,6 +329,14 @@ fn options_with(config: Option<&Path>) -> Vec<OsString> {
     }
     for option in ["BatchMode=yes", "ControlMaster=no", "ControlPath=none"] {
         options.extend(["-o".into(), option.into()]);
+    }
+    options
+}
+
+fn with_cipher(options: &[OsString], cipher: Option<&str>) -> Vec<OsString> {
+    let mut options = options.to_vec();
+    if let Some(cipher) = cipher {
+        options.extend(["-o".into(), format!("Ciphers={cipher}").into()]);
     }
     options
 }

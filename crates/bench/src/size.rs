@@ -25,19 +25,123 @@ impl Scale {
     }
 }
 
+/// When a test of a large file ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Extent {
+    /// After [`Size::random_seconds`], in any number of passes.
+    #[default]
+    Timed,
+    /// When each record of the file was visited once.
+    Whole,
+    /// Two tests: the timed one, then that of the whole file.
+    Both,
+}
+
+impl Extent {
+    /// Whether there is a timed test.
+    pub fn is_timed(self) -> bool {
+        self != Extent::Whole
+    }
+
+    /// Whether there is a test of the whole file.
+    pub fn is_whole(self) -> bool {
+        self != Extent::Timed
+    }
+}
+
+/// Quantities of `iozone`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IozoneSize {
+    /// Of the file that is written and read in sequence.
+    pub sequential_bytes: u64,
+    /// Of the file in which random places are read and written.
+    pub random_bytes: u64,
+    /// Of a record of the sequential tests; a multiple of 4 KiB, as the next one.
+    pub sequential_record_bytes: u32,
+    /// Of a record of the random tests.
+    pub random_record_bytes: u32,
+    /// The timed random tests use `O_DIRECT`. Those of the whole file (`iozone.random-read-all`,
+    /// `iozone.random-write-all`) use the page cache, as `iozone -i 2` does.
+    pub random: Extent,
+    /// Subjects that do all tests a second time with data that compress
+    /// (`iozone.compressible.read` …): those with compression, and what they are compared with.
+    /// A name does not stand for its variants with options.
+    pub compressible_for: &'static [&'static str],
+}
+
+impl IozoneSize {
+    /// The tests of the published comparisons with files of this length, timed at random.
+    pub const fn of(file_bytes: u64) -> IozoneSize {
+        IozoneSize {
+            sequential_bytes: file_bytes,
+            random_bytes: file_bytes,
+            sequential_record_bytes: 64 << 10,
+            random_record_bytes: 4 << 10,
+            random: Extent::Timed,
+            compressible_for: &[],
+        }
+    }
+}
+
+/// Quantities of `fio`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FioSize {
+    /// Of the file that is read, and of the one that is written.
+    pub bytes: u64,
+    /// Jobs of the whole file are `fio.write-all` and so on, in the order of the published run.
+    pub jobs: Extent,
+}
+
+impl FioSize {
+    /// Timed jobs on files of this length.
+    pub const fn of(bytes: u64) -> FioSize {
+        FioSize { bytes, jobs: Extent::Timed }
+    }
+}
+
+/// What the made tree of `tree` is like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TreeShape {
+    /// Many small files that compress, as sources.
+    #[default]
+    Sources,
+    /// Files of 600 KB on the average that do not compress, as a game or a collection of pictures.
+    /// It is only copied, by `tree.media.copy_out` and `tree.media.copy_in`.
+    Media,
+}
+
+/// What `build` builds, unless the user names sources.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Projects {
+    /// A part of the kernel where its sources are installed, else a generated program.
+    #[default]
+    Usual,
+    /// Two generated programs, `smaller` and `larger`, of these numbers of modules.
+    Two {
+        /// Of the smaller one.
+        smaller: u32,
+        /// Of the larger one.
+        larger: u32,
+    },
+}
+
 /// Quantities of all workloads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Size {
     /// Where they come from.
     pub scale: Scale,
-    /// Of the file that is read and written in sequence, and copied.
+    /// Of the file that is copied by `files`, and read by `latency` and `cache`.
     pub file_bytes: u64,
-    /// Of the file in which random places are read and written, by a reader that waits for each.
-    pub random_file_bytes: u64,
-    /// How long a random test runs.
+    /// How long a timed test runs.
     pub random_seconds: f64,
-    /// Files of the made tree (sizes as in a source tree).
+    /// Of `iozone`.
+    pub iozone: IozoneSize,
+    /// Of `fio`.
+    pub fio: FioSize,
+    /// Files of the made tree.
     pub tree_files: u32,
+    /// Of the made tree of `tree`; `copy` and `cache` always have sources.
+    pub tree_shape: TreeShape,
     /// Files created, looked at and removed by `metadata`.
     pub metadata_files: u32,
     /// Single operations timed by `latency`, of each kind.
@@ -46,9 +150,29 @@ pub struct Size {
     pub ciphers: Vec<String>,
     /// The user's own tree, in place of the made one.
     pub tree_source: Option<PathBuf>,
+    /// Programs that `build` builds.
+    pub projects: Projects,
+    /// Compilers at a time.
+    pub jobs: u32,
     /// The user's own sources, in place of those that `build` knows.
     pub build_source: Option<PathBuf>,
 }
+
+/// Shortest large file that a scaled run has: enough for all requests that fio keeps in flight.
+const LEAST_BYTES: u64 = 1 << 20;
+
+/// Least number of files and operations of a scaled run: one in fifty files of a tree has the word
+/// that is searched for.
+const LEAST_COUNT: u32 = 50;
+
+/// Least number of modules of a generated program, so that there is something to link.
+const LEAST_MODULES: u32 = 8;
+
+/// Shortest timed test of a scaled run, as in a quick one.
+const LEAST_SECONDS: f64 = 0.2;
+
+/// Scaled lengths of files are multiples of this: whole records of all tests.
+const STEP_BYTES: u64 = 128 << 10;
 
 impl Size {
     /// The usual quantities of a scale.
@@ -78,14 +202,135 @@ impl Size {
         Size {
             scale,
             file_bytes,
-            random_file_bytes: file_bytes,
             random_seconds,
+            iozone: IozoneSize::of(file_bytes),
+            fio: FioSize::of(file_bytes),
             tree_files,
+            tree_shape: TreeShape::Sources,
             metadata_files,
             latency_operations,
             ciphers: ciphers.iter().map(|&name| name.to_owned()).collect(),
             tree_source: None,
+            projects: Projects::Usual,
+            jobs: 2,
             build_source: None,
         }
+    }
+
+    /// The same with all large files of this length.
+    pub fn with_file_bytes(mut self, bytes: u64) -> Size {
+        self.file_bytes = bytes;
+        (self.iozone.sequential_bytes, self.iozone.random_bytes) = (bytes, bytes);
+        self.fio.bytes = bytes;
+        self
+    }
+
+    /// The same with bytes, counts and times multiplied by `factor`. None of them becomes less than
+    /// its work needs, unless it is less already.
+    pub fn scaled(mut self, factor: f64) -> Size {
+        let scaled = |quantity: f64, least: f64| (quantity * factor).max(least.min(quantity));
+        for bytes in [
+            &mut self.file_bytes,
+            &mut self.iozone.sequential_bytes,
+            &mut self.iozone.random_bytes,
+            &mut self.fio.bytes,
+        ] {
+            let wanted = scaled(*bytes as f64, LEAST_BYTES as f64) as u64;
+            *bytes = wanted.next_multiple_of(STEP_BYTES);
+        }
+        let count = |count: &mut u32, least: u32| {
+            *count = scaled((*count).into(), least.into()).ceil() as u32;
+        };
+        count(&mut self.tree_files, LEAST_COUNT);
+        count(&mut self.metadata_files, LEAST_COUNT);
+        count(&mut self.latency_operations, LEAST_COUNT);
+        if let Projects::Two { smaller, larger } = &mut self.projects {
+            count(smaller, LEAST_MODULES);
+            count(larger, LEAST_MODULES);
+        }
+        self.random_seconds = scaled(self.random_seconds, LEAST_SECONDS);
+        self
+    }
+
+    /// The quantities on which the figures of a workload depend, by name: `iozone.random_bytes`.
+    /// Trees and sources of the user's own are not among them.
+    pub fn quantities(&self, workload: &str) -> Vec<(String, f64)> {
+        let bytes = ("bytes", self.file_bytes as f64);
+        let files = ("files", f64::from(self.tree_files));
+        let seconds = ("seconds", self.random_seconds);
+        let quantities = match workload {
+            "files" => vec![bytes],
+            "iozone" => vec![
+                ("sequential_bytes", self.iozone.sequential_bytes as f64),
+                ("random_bytes", self.iozone.random_bytes as f64),
+                ("sequential_record_bytes", self.iozone.sequential_record_bytes.into()),
+                ("random_record_bytes", self.iozone.random_record_bytes.into()),
+                seconds,
+            ],
+            "fio" => vec![("bytes", self.fio.bytes as f64), seconds],
+            "tree" if self.tree_source.is_some() => Vec::new(),
+            "tree" | "copy" => vec![files],
+            "cache" => vec![bytes, files],
+            "metadata" => vec![("files", self.metadata_files.into())],
+            "latency" => vec![bytes, ("operations", self.latency_operations.into())],
+            "build" => {
+                let modules = match self.projects {
+                    Projects::Two { smaller, larger } if self.build_source.is_none() => {
+                        vec![("smaller_modules", smaller.into()), ("larger_modules", larger.into())]
+                    }
+                    _ => Vec::new(),
+                };
+                [vec![("jobs", self.jobs.into())], modules].concat()
+            }
+            _ => Vec::new(),
+        };
+        let named = |(name, quantity)| (format!("{workload}.{name}"), quantity);
+        quantities.into_iter().map(named).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_factor_multiplies_bytes_counts_and_times() {
+        let size = Size::of(Scale::Full);
+        let half = size.clone().scaled(0.5);
+        assert_eq!((half.file_bytes, half.fio.bytes), (2 << 30, 2 << 30));
+        assert_eq!((half.iozone.sequential_bytes, half.iozone.random_bytes), (2 << 30, 2 << 30));
+        assert_eq!((half.tree_files, half.metadata_files), (5_000, 5_000));
+        assert_eq!((half.latency_operations, half.random_seconds), (10_000, 15.0));
+        assert_eq!(size.clone().scaled(1.0), size);
+        let projects = Projects::Two { smaller: 100, larger: 400 };
+        let built = Size { projects, ..size }.scaled(0.1).projects;
+        assert_eq!(built, Projects::Two { smaller: 10, larger: 40 });
+    }
+
+    #[test]
+    fn each_workload_has_quantities_that_grow_with_the_factor() {
+        let projects = Projects::Two { smaller: 100, larger: 400 };
+        let size = Size { projects, ..Size::of(Scale::Full) };
+        let half = size.clone().scaled(0.5);
+        for workload in crate::workload::all() {
+            let of = |size: &Size| size.quantities(workload.name());
+            assert_ne!(of(&size), of(&half), "{}", workload.name());
+        }
+    }
+
+    #[test]
+    fn a_scaled_run_has_what_its_works_need() {
+        let projects = Projects::Two { smaller: 100, larger: 400 };
+        let least = Size { projects, ..Size::of(Scale::Full) }.scaled(1e-9);
+        assert_eq!((least.file_bytes, least.fio.bytes), (1 << 20, 1 << 20));
+        assert_eq!(
+            (least.tree_files, least.metadata_files, least.latency_operations),
+            (50, 50, 50)
+        );
+        assert_eq!(least.random_seconds, 0.2);
+        assert_eq!(least.projects, Projects::Two { smaller: 8, larger: 8 });
+        // What is less already stays so.
+        let tiny = Size { tree_files: 7, ..Size::of(Scale::Quick) }.scaled(0.1);
+        assert_eq!(tiny.tree_files, 7);
     }
 }

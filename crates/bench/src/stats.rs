@@ -204,9 +204,9 @@ impl<'a> Cell<'a> {
         self.measured.values().copied()
     }
 
-    /// Rounds and values.
-    pub fn rounds(&self) -> impl Iterator<Item = (u32, f64)> {
-        self.measured.iter().map(|(&round, measured)| (round, measured.value))
+    /// Rounds and their samples with a value.
+    pub fn rounds(&self) -> impl Iterator<Item = (u32, &'a Measured)> {
+        self.measured.iter().map(|(&round, &measured)| (round, measured))
     }
 
     /// The values, in the order of the rounds.
@@ -220,9 +220,9 @@ impl<'a> Cell<'a> {
     }
 
     fn ratios_to(&self, reference: &Cell<'_>, unit: Unit) -> Vec<f64> {
-        let both = self.rounds().filter_map(|(round, value)| {
+        let both = self.rounds().filter_map(|(round, measured)| {
             let theirs = reference.measured.get(&round)?.value;
-            ratio_of(value, theirs, unit)
+            ratio_of(measured.value, theirs, unit)
         });
         both.collect()
     }

@@ -4,12 +4,33 @@ use std::path::Path;
 use std::process::Output;
 use std::time::Instant;
 
-use crate::account;
+use crate::account::{self, Tracer};
 use crate::executor::{Executor, Program};
 use crate::failure::{Failure, Result};
-use crate::results::{Measured, Usage};
+use crate::results::{Measured, Usage, Wire};
 use crate::size::Size;
 use crate::subject::{Access, Session, Subject};
+
+/// What can be read of the server while a step runs. Nothing, unless it is a private one.
+pub trait ServerMeter: Send + Sync {
+    /// The processes that serve, with all below them.
+    fn pids(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    /// What they have used so far, ended ones included.
+    fn usage(&self) -> Option<Usage> {
+        None
+    }
+
+    /// Bytes on the link so far.
+    fn wire(&self) -> Option<Wire> {
+        None
+    }
+}
+
+/// No server, or one that is out of reach.
+impl ServerMeter for () {}
 
 /// One step of one subject in one round.
 pub struct StepContext<'a> {
@@ -29,9 +50,17 @@ pub struct StepContext<'a> {
     pub executor: &'a Executor,
     /// When the step has to be done.
     pub deadline: Instant,
-    /// What the server's processes have used so far: [`crate::server::Server::usage`], or
-    /// `&|| None`.
-    pub server_usage: &'a dyn Fn() -> Option<Usage>,
+    /// The server, or `&()`.
+    pub server: &'a dyn ServerMeter,
+    /// Sample the CPU of single processes over time.
+    pub trace_cpu: bool,
+}
+
+/// Usage of both sides and bytes on the link, at a moment or between two.
+struct Used {
+    client: Usage,
+    server: Option<Usage>,
+    wire: Option<Wire>,
 }
 
 impl StepContext<'_> {
@@ -64,17 +93,27 @@ impl StepContext<'_> {
     pub fn timed(&mut self, program: impl Into<Program>) -> Result<(Output, Measured)> {
         let limit = self.deadline.saturating_duration_since(Instant::now());
         account::forget_peak(&self.session.client_pids());
+        let tracer = self.trace_cpu.then(|| self.tracer()).transpose()?;
         let before = self.used();
         let ran = self.executor.succeed(program, limit)?;
-        let (daemon, server) = self.used_since(&before);
+        let Used { client: daemon, server, wire } = self.used_since(&before);
+        let cpu_trace = tracer.map(Tracer::end);
         let (client, application) = match self.session.access() {
             Access::Directory(_) => (daemon, Some(ran.usage)),
-            Access::Copier(_) | Access::Stream(_) | Access::Sftp(_) => {
+            Access::Copier(_) | Access::Stream(_) | Access::Sftp(_) | Access::Nfs { .. } => {
                 (account::plus(ran.usage, daemon), None)
             }
         };
-        let measured =
-            Measured { seconds: ran.seconds, client, server, application, ..Measured::default() };
+        let seconds = ran.seconds;
+        let measured = Measured {
+            seconds,
+            client,
+            server,
+            application,
+            wire,
+            cpu_trace,
+            ..Measured::default()
+        };
         Ok((ran.output, measured))
     }
 
@@ -88,26 +127,48 @@ impl StepContext<'_> {
         let begin = Instant::now();
         self.session.settle(self.executor)?;
         measured.seconds += begin.elapsed().as_secs_f64();
-        let (client, server) = self.used_since(&before);
-        measured.client = account::after(measured.client, client);
-        let both = measured.server.zip(server);
+        let used = self.used_since(&before);
+        measured.client = account::after(measured.client, used.client);
+        let both = measured.server.zip(used.server);
         measured.server = both.map(|(so_far, settling)| account::after(so_far, settling));
+        let both = measured.wire.zip(used.wire);
+        measured.wire = both.map(|(so_far, settling)| so_far.plus(settling));
         Ok(())
     }
 
     /// What the client's processes have used so far, and the server's, with those that the session
     /// itself has started there.
-    fn used(&self) -> (Usage, Option<Usage>) {
+    fn used(&self) -> Used {
         let own = account::tree_usage(&self.session.server_pids());
-        let server = (self.server_usage)().map(|usage| account::plus(usage, own));
-        (account::tree_usage(&self.session.client_pids()), server)
+        Used {
+            client: account::tree_usage(&self.session.client_pids()),
+            server: self.server.usage().map(|usage| account::plus(usage, own)),
+            wire: self.session.wire(self.server),
+        }
     }
 
-    fn used_since(&self, (client, server): &(Usage, Option<Usage>)) -> (Usage, Option<Usage>) {
-        let (client_now, server_now) = self.used();
-        let of_server = server.as_ref().zip(server_now);
-        let of_server = of_server.map(|(before, now)| account::since(before, &now));
-        (account::since(client, &client_now), of_server)
+    fn used_since(&self, before: &Used) -> Used {
+        let now = self.used();
+        let of_server = before.server.zip(now.server);
+        let of_wire = before.wire.zip(now.wire);
+        Used {
+            client: account::since(&before.client, &now.client),
+            server: of_server.map(|(before, now)| account::since(&before, &now)),
+            wire: of_wire.map(|(before, now)| now.since(before)),
+        }
+    }
+
+    /// Begins to sample CPU over time.
+    fn tracer(&self) -> Result<Tracer> {
+        let client = self.session.client_pids();
+        let server = [self.server.pids(), self.session.server_pids()].concat();
+        let program = match self.access() {
+            Access::Directory(_) => "application",
+            Access::Copier(_) | Access::Stream(_) | Access::Sftp(_) | Access::Nfs { .. } => {
+                "client"
+            }
+        };
+        Ok(Tracer::start(client, server, program)?)
     }
 
     /// Runs a program that prepares or checks, within the same deadline.

@@ -6,10 +6,12 @@
 pub mod catalog;
 mod copiers;
 mod daemons;
+mod foreign;
 mod identity;
 mod local;
 mod mount;
 pub mod mounted;
+mod nfs;
 mod peer;
 mod programs;
 mod rclone;
@@ -20,9 +22,11 @@ use std::process::Command;
 
 use crate::executor::Executor;
 use crate::failure::Result;
-use crate::results::{LeftOut, SubjectInfo};
+use crate::results::{LeftOut, SubjectInfo, Wire};
+use crate::step::ServerMeter;
 use crate::storage::Storage;
 
+pub use foreign::Orders;
 pub use mount::START_LIMIT;
 pub(crate) use programs::version;
 pub use target::{Target, target};
@@ -74,6 +78,11 @@ pub trait Session {
         Vec::new()
     }
 
+    /// Bytes so far on the link that it uses: the server's, unless it has one of its own, or none.
+    fn wire(&self, server: &dyn ServerMeter) -> Option<Wire> {
+        server.wire()
+    }
+
     /// Returns when all that was acknowledged has arrived at the storage, for subjects that write
     /// back later than `close` and `fsync` say. To be called before what was written is compared.
     fn settle(&mut self, executor: &Executor) -> Result<()> {
@@ -81,13 +90,18 @@ pub trait Session {
         Ok(())
     }
 
-    /// Forgets all that the client has cached (mounts anew, or drops caches); the server's page
-    /// cache stays. `Ok(false)` where that cannot be done: the sample is then not called cold.
+    /// Forgets all that the client has cached (mounts anew, or drops caches), on the disk too; the
+    /// server's page cache stays. `Ok(false)` where that cannot be done: the sample is then not called cold.
     /// After a failure the session can only be abandoned. Programs that are started for each step
     /// have nothing to forget.
     fn forget(&mut self, executor: &Executor) -> Result<bool> {
         let _ = executor;
         Ok(true)
+    }
+
+    /// As [`Session::forget`], but keeps what is cached on the disk.
+    fn remount(&mut self, executor: &Executor) -> Result<bool> {
+        self.forget(executor)
     }
 
     /// Ends it in order: unmounts, waits for its processes.
@@ -110,6 +124,13 @@ pub enum Access<'a> {
     Stream(&'a dyn Copier),
     /// SFTP over ssh with no file system above it. The command that speaks it on stdin and stdout.
     Sftp(&'a dyn Fn() -> Command),
+    /// NFS without a kernel client: reading and writing files, and nothing else.
+    Nfs {
+        /// Of 127.0.0.1.
+        port: u16,
+        /// The storage, from the server's root.
+        export: &'a Path,
+    },
 }
 
 /// The kind of an [`Access`].
@@ -123,6 +144,8 @@ pub enum AccessKind {
     Stream,
     /// [`Access::Sftp`]
     Sftp,
+    /// [`Access::Nfs`]
+    Nfs,
 }
 
 impl Access<'_> {
@@ -133,6 +156,7 @@ impl Access<'_> {
             Access::Copier(_) => AccessKind::Copier,
             Access::Stream(_) => AccessKind::Stream,
             Access::Sftp(_) => AccessKind::Sftp,
+            Access::Nfs { .. } => AccessKind::Nfs,
         }
     }
 }

@@ -14,6 +14,7 @@ mod job;
 mod latencies;
 mod local;
 mod names;
+mod nfs;
 mod remote;
 mod sftp;
 mod walk;
@@ -138,7 +139,12 @@ impl Action {
 fn perform(transfer: &Transfer, action: Action) -> Result<Done> {
     match (&transfer.target, action) {
         (Target::Path(path), action) => local::run(path, transfer, action),
-        (Target::Sftp { ssh, path }, action) => remote::run(ssh, path, transfer, action),
+        (Target::Sftp { ssh, path }, action) => {
+            remote::run(sftp::SftpFile::connect(ssh)?, path, transfer, action)
+        }
+        (Target::Nfs { port, path }, action) => {
+            remote::run(nfs::NfsFile::connect(*port)?, path, transfer, action)
+        }
     }
 }
 

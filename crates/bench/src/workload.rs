@@ -16,6 +16,7 @@ pub mod tree;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::executor::{Executor, find_program};
 use crate::failure::Result;
@@ -88,6 +89,8 @@ pub trait Workload: Send + Sync {
 /// Kinds of access, by what a step needs.
 const DIRECTORY: &[AccessKind] = &[AccessKind::Directory];
 const OPEN_FILES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Sftp];
+/// Reading and writing files, and no operations of names.
+const TRANSFER_FILES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Sftp, AccessKind::Nfs];
 const COPY_FILES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Copier, AccessKind::Stream];
 const COPY_TREES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Copier];
 
@@ -97,6 +100,9 @@ type Selection = Box<dyn Fn(&SubjectInfo) -> bool + Send + Sync>;
 /// The body of a step.
 type Body = Box<dyn Fn(&mut StepContext<'_>) -> Result<Measured> + Send + Sync>;
 
+/// A subject that moves large files at less than this, 2 MB/s, may miss the deadline.
+const LEAST_BYTES_PER_S: f64 = 2e6;
+
 /// One measure, and how it is obtained.
 pub struct Step {
     /// What is measured.
@@ -104,7 +110,11 @@ pub struct Step {
     /// What the connection has to be like.
     pub tuning: Tuning,
     /// Multiple of the run's deadline for a step.
-    pub deadline_factor: f64,
+    deadline_factor: f64,
+    /// Bytes that it moves and reads beside the measured part.
+    bytes: u64,
+    /// A disk cache of the subject's stays, although the measure is cold.
+    pub keeps_disk_cache: bool,
     /// Kinds of access with which it can be done.
     accesses: &'static [AccessKind],
     concerns: Selection,
@@ -113,7 +123,7 @@ pub struct Step {
 
 impl Step {
     /// A step for all subjects with such an access. Where the measure is cold, the session has
-    /// dropped its caches just before `body` is called.
+    /// dropped its caches just before `body` is called, those on the disk included.
     pub fn new(
         measure: Measure,
         accesses: &'static [AccessKind],
@@ -123,6 +133,8 @@ impl Step {
             measure,
             tuning: Tuning::default(),
             deadline_factor: 1.0,
+            bytes: 0,
+            keeps_disk_cache: false,
             accesses,
             concerns: Box::new(|_| true),
             body: Box::new(body),
@@ -137,6 +149,22 @@ impl Step {
     /// The step with a multiple of the deadline.
     pub fn with_deadline(self, factor: f64) -> Step {
         Step { deadline_factor: factor, ..self }
+    }
+
+    /// The step with additional time to move this number of bytes.
+    pub fn over(self, bytes: u64) -> Step {
+        Step { bytes, ..self }
+    }
+
+    /// Its deadline, where `usual` is that of a usual step.
+    pub fn deadline(&self, usual: Duration) -> Duration {
+        let moving_s = self.bytes as f64 / LEAST_BYTES_PER_S;
+        usual.mul_f64(self.deadline_factor) + Duration::from_secs_f64(moving_s)
+    }
+
+    /// The step, which is cold but for what the subject has on the local disk.
+    pub fn with_disk_cache(self) -> Step {
+        Step { keeps_disk_cache: true, ..self }
     }
 
     /// The step for some subjects only: a cipher has no meaning for a disk.
@@ -161,6 +189,11 @@ impl Step {
     pub fn run(&self, context: &mut StepContext<'_>) -> Result<Measured> {
         (self.body)(context)
     }
+}
+
+/// Whether a subject keeps what it has read on the local disk, where it outlives a mount.
+fn keeps_a_disk_cache(subject: &SubjectInfo) -> bool {
+    subject.name.starts_with("sshoal:") && subject.name.contains("cache=disk")
 }
 
 /// A measure `WORKLOAD.ID`.
@@ -196,5 +229,18 @@ fn script<A: AsRef<OsStr>>(text: &str, arguments: &[A]) -> Command {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     pub(super) mod world;
+
+    #[test]
+    fn deadlines_grow_with_the_bytes() {
+        let measure = measure("a", "b", "", Unit::Seconds, Cache::None);
+        let step = Step::new(measure, DIRECTORY, |_| Ok(Measured::default())).with_deadline(2.0);
+        let usual = Duration::from_secs(300);
+        assert_eq!(step.deadline(usual), Duration::from_secs(600));
+        // 16 GB at 43 MB/s take six minutes; at 2 MB/s they take more than two hours.
+        let step = step.over(16_000_000_000);
+        assert_eq!(step.deadline(usual), Duration::from_secs(600 + 8000));
+    }
 }

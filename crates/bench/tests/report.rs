@@ -3,6 +3,7 @@
 mod report {
     mod documentation;
     mod page;
+    mod published;
     mod summaries;
     mod words;
 

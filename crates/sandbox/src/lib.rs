@@ -7,6 +7,7 @@
 //! | [`link`] | a forwarder that delays, limits and breaks connections |
 //! | [`fleet`] | several servers, each behind a link, with one ssh configuration |
 //! | [`namespace`] | commands in a mount namespace of their own |
+//! | [`network`] | network namespaces with TCP settings of their own |
 //! | [`leftover`] | finds mounts and processes that a test has left behind |
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,8 @@ pub mod fleet;
 pub mod leftover;
 pub mod link;
 pub mod namespace;
+pub mod network;
+mod reserved;
 pub mod sshd;
 
 use std::fs::{File, OpenOptions, Permissions};
@@ -22,6 +25,8 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use tempfile::TempDir;
+
+pub use reserved::connect_reserved;
 
 /// Creates a temporary directory of mode 0700, independent of the umask.
 ///

@@ -135,6 +135,12 @@ impl Link {
         self.tell(Command::Target(target));
     }
 
+    /// Takes connections from reserved ports only, and connects to the target from such a port, as
+    /// [`crate::connect_reserved`] does.
+    pub fn reserve(&self) {
+        self.tell(Command::Reserve);
+    }
+
     /// Bytes that were handed to the target so far.
     pub fn bytes_to_target(&self) -> u64 {
         self.counters.to_target.load(Ordering::Relaxed)

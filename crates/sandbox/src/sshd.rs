@@ -25,6 +25,7 @@ mod tree;
 
 pub use tree::with_descendants;
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::net::TcpListener;
@@ -80,6 +81,9 @@ pub struct Options {
     /// Allows the user to log in with a password made for this server ([`Sshd::password`]), and with
     /// no key, for SFTP alone. Only as root: the server's namespace gets an `/etc/shadow` of its own.
     pub takes_password: bool,
+    /// Words before the server's command: those of a [`Network`](crate::network::Network), for a
+    /// server in that namespace.
+    pub prefix: Vec<OsString>,
 }
 
 impl Default for Options {
@@ -89,6 +93,7 @@ impl Default for Options {
             settings: Vec::new(),
             alias: "testhost".to_owned(),
             takes_password: false,
+            prefix: Vec::new(),
         }
     }
 }
@@ -154,7 +159,7 @@ impl Sshd {
         let config = files::write_server_config(dir.path(), options, user, *port)?;
         let mut command = Command::new("setpriv");
         // The kernel ends it with the thread that keeps it.
-        command.args(["--pdeathsig", "TERM", "--"]);
+        command.args(["--pdeathsig", "TERM", "--"]).args(&self.options.prefix);
         if self.isolated {
             command.args(namespace::of_its_own());
         }

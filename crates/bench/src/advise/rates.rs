@@ -18,6 +18,7 @@ use crate::failure::{Failure, Result};
 use crate::results::Usage;
 use crate::server::Server;
 use crate::stats;
+use crate::step::ServerMeter;
 
 /// Longest time for one ssh beside its window.
 const LIMIT: Duration = Duration::from_secs(60);

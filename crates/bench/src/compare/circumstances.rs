@@ -23,6 +23,7 @@ pub(super) fn differences(
 ) -> Vec<String> {
     let mut notes = Vec::new();
     partial(old, new, &mut notes);
+    quantities(old, new, &mut notes);
     facts(old, new, &mut notes);
     link(old, new, &mut notes);
     subjects(old, new, &mut notes);
@@ -56,6 +57,20 @@ fn differ(notes: &mut Vec<String>, what: &str, old: &str, new: &str) {
         let or_none =
             |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
         notes.push(format!("{what}: {} → {}", or_none(old), or_none(new)));
+    }
+}
+
+/// Those that both runs have; older files have none.
+fn quantities(old: &Results, new: &Results, notes: &mut Vec<String>) {
+    let begin = notes.len();
+    for (name, &now) in &new.settings.quantities {
+        if let Some(&before) = old.settings.quantities.get(name) {
+            differ(notes, name, &before.to_string(), &now.to_string());
+        }
+    }
+    if notes.len() > begin {
+        let why = "The works had other quantities: their figures are not of the same work.";
+        notes.insert(begin, why.to_owned());
     }
 }
 

@@ -134,6 +134,23 @@ fn circumstances_that_differ_are_named() {
 }
 
 #[test]
+fn other_quantities_are_named_before_other_circumstances() {
+    let mut old = run(&BEFORE, &BEFORE).results;
+    let mut new = old.clone();
+    let quantities = |bytes: f64| [("iozone.random_bytes".to_owned(), bytes)].into();
+    old.settings.quantities = quantities(8.0 * 1024.0 * 1024.0);
+    new.link.name = "wan".to_owned();
+    // An older file has none.
+    assert!(!compare(&new, &old, 0.1).to_string().contains("other quantities"));
+    new.settings.quantities = quantities(1024.0 * 1024.0);
+    let notes = compare(&old, &new, 0.1).notes;
+    assert!(notes[0].starts_with("The works had other quantities"), "{notes:#?}");
+    assert_eq!(notes[1], "iozone.random_bytes: 8388608 → 1048576");
+    new.settings.quantities = old.settings.quantities.clone();
+    assert_eq!(compare(&old, &new, 0.1).notes, ["link: none → wan"]);
+}
+
+#[test]
 fn single_rounds_are_judged_by_the_tolerance_and_say_so() {
     let one = |value: f64| Run::new(1).values(READ, Unit::PerSecond, "sshoal", &[value]).results;
     let comparison = compare(&one(100.0), &one(80.0), 0.1);

@@ -4,9 +4,16 @@
 //! of it mixed with one key of the block, so that making or comparing a block costs as much as a
 //! copy; the first word is the block's number in the open, so that a block at a wrong place can
 //! be named. No two blocks have a string in common, and no compressor finds anything in them.
+//!
+//! Content that compresses ([`compressible`]) has text instead in most blocks, as a mix of texts and
+//! programs has.
+
+mod text;
 
 use std::fmt;
 use std::io;
+
+use text::Text;
 
 /// Bytes of a block, the unit in which content is made and compared.
 pub const BLOCK_BYTES: usize = 4096;
@@ -36,11 +43,21 @@ pub fn mark(bytes: &[u8]) -> u64 {
         .fold(bytes.len() as u64, |mark, word| (mark.rotate_left(29) ^ word).wrapping_mul(STEP)))
 }
 
+/// Of seeds whose content compresses.
+const COMPRESSIBLE: u64 = 1 << 63;
+
+/// The seed of content that belongs to this seed and compresses: to about two fifths by zlib.
+pub const fn compressible(seed: u64) -> u64 {
+    seed | COMPRESSIBLE
+}
+
 /// The content of one file of any length.
 #[derive(Clone)]
 pub struct Content {
     seed: u64,
     noise: Box<[u64; BLOCK_WORDS]>,
+    /// Of content that compresses.
+    text: Option<Text>,
 }
 
 /// Where what was read is not what had to be there.
@@ -78,7 +95,7 @@ impl fmt::Display for Mismatch {
 }
 
 impl Content {
-    /// The content that belongs to a seed.
+    /// The content that belongs to a seed. It compresses if the seed is from [`compressible`].
     pub fn new(seed: u64) -> Content {
         let mut noise = Box::new([0; BLOCK_WORDS]);
         let mut state = mix(seed ^ STEP);
@@ -86,7 +103,13 @@ impl Content {
             state = state.wrapping_add(STEP);
             *word = mix(state);
         }
-        Content { seed, noise }
+        let text = (seed & COMPRESSIBLE != 0).then(|| Text::new(seed));
+        Content { seed, noise, text }
+    }
+
+    /// What a block is made of where it is not noise.
+    fn text(&self, block: u64) -> Option<&Text> {
+        self.text.as_ref().filter(|_| !text::is_noise(block))
     }
 
     fn key(&self, block: u64) -> u64 {
@@ -102,8 +125,12 @@ impl Content {
                 continue;
             }
             let key = self.key(block);
-            for (bytes, noise) in bytes.chunks_exact_mut(WORD_BYTES).zip(self.noise.iter()) {
-                bytes.copy_from_slice(&(noise ^ key).to_le_bytes());
+            if let Some(text) = self.text(block) {
+                text.fill(key, &mut bytes[WORD_BYTES..]);
+            } else {
+                for (bytes, noise) in bytes.chunks_exact_mut(WORD_BYTES).zip(self.noise.iter()) {
+                    bytes.copy_from_slice(&(noise ^ key).to_le_bytes());
+                }
             }
             bytes[..WORD_BYTES].copy_from_slice(&block.to_le_bytes());
         }
@@ -123,6 +150,9 @@ impl Content {
         };
         if bytes.len() != BLOCK_BYTES || u64::from_le_bytes(*first) != block {
             return false;
+        }
+        if self.text(block).is_some() {
+            return self.block(block) == *bytes;
         }
         let key = self.key(block);
         // Or-ed together instead of ended at the first: so it is done in wide registers.
@@ -187,34 +217,70 @@ mod tests {
 
     const SEED: u64 = 7;
 
-    fn blocks(first: u64, count: usize) -> Vec<u8> {
+    /// Contents of both kinds.
+    const SEEDS: [u64; 2] = [SEED, compressible(SEED)];
+
+    fn blocks_of(seed: u64, first: u64, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count * BLOCK_BYTES];
-        Content::new(SEED).fill(first, &mut bytes);
+        Content::new(seed).fill(first, &mut bytes);
         bytes
     }
 
+    fn blocks(first: u64, count: usize) -> Vec<u8> {
+        blocks_of(SEED, first, count)
+    }
+
+    fn found_in(seed: u64, first: u64, bytes: &[u8]) -> Option<Mismatch> {
+        Content::new(seed).check(first, bytes).err()
+    }
+
     fn found(first: u64, bytes: &[u8]) -> Option<Mismatch> {
-        Content::new(SEED).check(first, bytes).err()
+        found_in(SEED, first, bytes)
     }
 
     #[test]
     fn right_content_passes_also_when_its_last_block_is_a_part() {
-        let bytes = blocks(5, 3);
-        for len in [0, 1, 7, 8, 9, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, bytes.len()] {
-            assert_eq!(found(5, &bytes[..len]), None, "{len} bytes");
+        for seed in SEEDS {
+            let bytes = blocks_of(seed, 5, 3);
+            for len in [0, 1, 7, 8, 9, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, bytes.len()] {
+                assert_eq!(found_in(seed, 5, &bytes[..len]), None, "{len} bytes");
+            }
         }
     }
 
     #[test]
     fn every_flipped_byte_is_found_where_it_is() {
-        for index in 0..2 * BLOCK_BYTES {
-            let mut bytes = blocks(0, 2);
-            bytes[index] ^= 0x10;
-            let mismatch = found(0, &bytes).expect("a flipped byte was not found");
-            let block = index / BLOCK_BYTES;
-            assert_eq!(mismatch.offset_bytes, (block * BLOCK_BYTES) as u64);
-            assert_eq!(mismatch.found, Found::Other(index % BLOCK_BYTES));
+        for seed in SEEDS {
+            let right = blocks_of(seed, 0, 2);
+            let content = Content::new(seed);
+            for index in 0..2 * BLOCK_BYTES {
+                let mut bytes = right.clone();
+                bytes[index] ^= 0x10;
+                let mismatch = content.check(0, &bytes).expect_err("a flipped byte was not found");
+                let block = index / BLOCK_BYTES;
+                assert_eq!(mismatch.offset_bytes, (block * BLOCK_BYTES) as u64);
+                assert_eq!(mismatch.found, Found::Other(index % BLOCK_BYTES));
+            }
         }
+    }
+
+    /// Bytes that zlib, in the format of gzip, makes of these.
+    fn compressed(bytes: &[u8]) -> usize {
+        use std::io::{Seek, Write};
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        file.rewind().unwrap();
+        let mut gzip = std::process::Command::new("gzip");
+        gzip.args(["-6", "-c"]).stdin(file).output().unwrap().stdout.len()
+    }
+
+    #[test]
+    fn one_content_compresses_as_a_mix_of_texts_and_programs_and_the_other_does_not() {
+        let noise = blocks_of(SEED, 0, 1024);
+        assert!(compressed(&noise) > noise.len() * 99 / 100);
+        let text = blocks_of(compressible(SEED), 0, 1024);
+        let ratio = text.len() as f64 / compressed(&text) as f64;
+        assert!((2.0..3.0).contains(&ratio), "zlib makes it {ratio} times smaller");
     }
 
     #[test]
@@ -233,9 +299,11 @@ mod tests {
 
     #[test]
     fn content_of_another_seed_is_wrong_in_every_block() {
-        let other = Content::new(SEED + 1);
-        for block in 0..100 {
-            assert!(!other.is_block(block, &blocks(block, 1)));
+        for seed in [SEED + 1, compressible(SEED), compressible(SEED + 1)] {
+            let other = Content::new(seed);
+            for (block, own) in (0..100).flat_map(|block| SEEDS.map(|own| (block, own))) {
+                assert!(own == seed || !other.is_block(block, &blocks_of(own, block, 1)));
+            }
         }
     }
 
@@ -269,7 +337,10 @@ mod tests {
     fn written_content_is_filled_content() {
         let mut written = Vec::new();
         let bytes = 70 * BLOCK_BYTES + 13;
-        Content::new(SEED).write_to(&mut written, bytes as u64).unwrap();
-        assert_eq!(written, blocks(0, 71)[..bytes]);
+        for seed in SEEDS {
+            written.clear();
+            Content::new(seed).write_to(&mut written, bytes as u64).unwrap();
+            assert_eq!(written, blocks_of(seed, 0, 71)[..bytes]);
+        }
     }
 }

@@ -7,6 +7,9 @@
 //! ask of a tree (Debian's sshfs refuses to read one with `..` and cannot set its times, `rclone
 //! mount` has none, `sftp -r` leaves them out).
 //!
+//! The other shape, [`TreeShape::Media`], has the same directories, and files with a mean of 600 KB
+//! and a tail to 12 MB that do not compress.
+//!
 //! The digest of a tree is the SHA-256 of its listing: a line for each file, link and directory
 //! below it, sorted bytewise by path. Permissions, owners and times are not part of it: not every
 //! program that copies keeps them.
@@ -19,8 +22,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::content::{STEP, mix};
+use super::content::{Content, STEP, mix};
 use super::last_changed;
+use crate::size::TreeShape;
 
 pub(crate) use listing::at;
 pub use listing::{Kind, Links, Listing, Tally, bytes_below, digest, files, line, survey};
@@ -29,18 +33,38 @@ pub use listing::{Kind, Links, Listing, Tally, bytes_below, digest, files, line,
 ///
 /// # Errors
 /// Those of the file system; an existing name is an error.
-pub fn make(dir: &Path, files: u32, seed: u64) -> io::Result<()> {
-    let plan = plan(files, &mut Random::new(seed));
+pub fn make(dir: &Path, files: u32, shape: TreeShape, seed: u64) -> io::Result<()> {
+    let plan = plan(files, shape, &mut Random::new(seed));
     fs::create_dir_all(dir)?;
     for directory in &plan.directories {
         fs::create_dir(dir.join(directory))?;
     }
     let mut prose = Prose::new(Random::new(seed ^ 0x7465_7874));
     for (index, file) in plan.files.iter().enumerate() {
-        let contents = prose.text(file.bytes, index % RARE_EVERY == 0);
-        write_new(&dir.join(&file.path), file.executable, contents.as_bytes())?;
+        let contents = match shape {
+            TreeShape::Sources => prose.text(file.bytes, index % RARE_EVERY == 0).into_bytes(),
+            TreeShape::Media => noise(mix(seed ^ mix(index as u64)), file.bytes),
+        };
+        write_new(&dir.join(&file.path), file.executable, &contents)?;
     }
     Ok(())
+}
+
+/// Bytes that a file of such a tree takes on the average, with what its inode and the rest of its
+/// last block take.
+pub fn bytes_per_file(shape: TreeShape) -> u64 {
+    match shape {
+        TreeShape::Sources => 17 << 10,
+        TreeShape::Media => 605_000,
+    }
+}
+
+/// Contents that do not compress.
+fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut contents = vec![0; bytes];
+    // The highest bit is that of contents that compress.
+    Content::new(seed >> 1).fill(0, &mut contents);
+    contents
 }
 
 /// One file of this number contains [`RARE_WORD`], once.
@@ -190,7 +214,10 @@ const FILES_PER_DIRECTORY: usize = 12;
 const DEPTH: usize = 7;
 
 /// What comes after the dot, how many in a hundred have it, and whether those may be executed.
-const SUFFIXES: [(&str, usize, bool); 6] = [
+type Suffix = (&'static str, usize, bool);
+
+/// Of sources.
+const SUFFIXES: [Suffix; 6] = [
     ("c", 48, false),
     ("h", 34, false),
     ("txt", 6, false),
@@ -199,8 +226,15 @@ const SUFFIXES: [(&str, usize, bool); 6] = [
     ("sh", 5, true),
 ];
 
+/// Of media.
+const MEDIA_SUFFIXES: [Suffix; 4] =
+    [("png", 50, false), ("ogg", 30, false), ("dat", 15, false), ("so", 5, true)];
+
 /// Parts in a thousand of the files, and the size below which they are; linear in between.
-const SIZES: [(usize, usize); 11] = [
+type Share = (usize, usize);
+
+/// Of sources.
+const SIZES: [Share; 11] = [
     (0, 40),
     (50, 300),
     (100, 600),
@@ -214,13 +248,30 @@ const SIZES: [(usize, usize); 11] = [
     (1_000, 300_000),
 ];
 
-fn plan(files: u32, random: &mut Random) -> Plan {
+/// Of media. Their mean is 600 KB.
+const MEDIA_SIZES: [Share; 9] = [
+    (0, 1_000),
+    (100, 4_000),
+    (250, 20_000),
+    (500, 100_000),
+    (750, 420_000),
+    (900, 1_400_000),
+    (970, 4_000_000),
+    (995, 7_500_000),
+    (1_000, 12_000_000),
+];
+
+fn plan(files: u32, shape: TreeShape, random: &mut Random) -> Plan {
+    let (shares, suffixes): (&[Share], &[Suffix]) = match shape {
+        TreeShape::Sources => (&SIZES, &SUFFIXES),
+        TreeShape::Media => (&MEDIA_SIZES, &MEDIA_SUFFIXES),
+    };
     let files = files as usize;
     let mut taken = HashSet::new();
     let directories = directories(files / FILES_PER_DIRECTORY, &mut taken, random);
-    let files = sizes(files, random)
+    let files = sizes(files, shares, random)
         .into_iter()
-        .map(|bytes| file(bytes, &directories, &mut taken, random))
+        .map(|bytes| file(bytes, suffixes, &directories, &mut taken, random))
         .collect();
     Plan { directories, files }
 }
@@ -242,11 +293,12 @@ fn directories(count: usize, taken: &mut HashSet<PathBuf>, random: &mut Random) 
 
 fn file(
     bytes: usize,
+    suffixes: &[Suffix],
     directories: &[PathBuf],
     taken: &mut HashSet<PathBuf>,
     random: &mut Random,
 ) -> PlannedFile {
-    let (suffix, executable) = suffix(random.below(100));
+    let (suffix, executable) = suffix(suffixes, random.below(100));
     let path = fresh(&somewhere(directories, random), &format!(".{suffix}"), taken, random);
     PlannedFile { path, bytes, executable }
 }
@@ -274,8 +326,8 @@ fn fresh(
     }
 }
 
-fn suffix(mut hundredth: usize) -> (&'static str, bool) {
-    for (suffix, share, executable) in SUFFIXES {
+fn suffix(suffixes: &[Suffix], mut hundredth: usize) -> (&'static str, bool) {
+    for &(suffix, share, executable) in suffixes {
         if hundredth < share {
             return (suffix, executable);
         }
@@ -286,9 +338,9 @@ fn suffix(mut hundredth: usize) -> (&'static str, bool) {
 
 /// As many sizes, one from each of as many equal parts of the distribution, in any order: so the
 /// sum is nearly the same for every seed, also of a small tree.
-fn sizes(files: usize, random: &mut Random) -> Vec<usize> {
+fn sizes(files: usize, shares: &[Share], random: &mut Random) -> Vec<usize> {
     let mut sizes: Vec<usize> = (0..files)
-        .map(|part| size_at((part * STEPS + random.below(STEPS)) * 1_000 / files, STEPS))
+        .map(|part| size_at(shares, (part * STEPS + random.below(STEPS)) * 1_000 / files))
         .collect();
     random.shuffle(&mut sizes);
     sizes
@@ -297,12 +349,12 @@ fn sizes(files: usize, random: &mut Random) -> Vec<usize> {
 /// How finely a part of the distribution is divided.
 const STEPS: usize = 1_000;
 
-/// The size at `place` of `1000 * steps`.
-fn size_at(place: usize, steps: usize) -> usize {
+/// The size at `place` of `1000 * STEPS`.
+fn size_at(shares: &[Share], place: usize) -> usize {
     let upper =
-        SIZES.iter().position(|&(share, _)| share * steps > place).unwrap_or(SIZES.len() - 1);
-    let ((from, low), (to, high)) = (SIZES[upper - 1], SIZES[upper]);
-    low + (high - low) * (place - from * steps) / ((to - from) * steps)
+        shares.iter().position(|&(share, _)| share * STEPS > place).unwrap_or(shares.len() - 1);
+    let ((from, low), (to, high)) = (shares[upper - 1], shares[upper]);
+    low + (high - low) * (place - from * STEPS) / ((to - from) * STEPS)
 }
 
 #[cfg(test)]

@@ -11,12 +11,12 @@ use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::results::{Environment, LeftOut, Settings, SubjectInfo};
 use crate::run::Scratch;
-use crate::server::Server;
+use crate::server::{self, Server};
 use crate::size::Size;
 use crate::storage::Storage;
 use crate::subject::catalog::{self, Setting, Spec, nearest};
 use crate::subject::mounted::Mounted;
-use crate::subject::{START_LIMIT, Subject, target};
+use crate::subject::{Orders, START_LIMIT, Subject, target};
 use crate::units::binary_size;
 use crate::workload::{self, Workload};
 
@@ -61,12 +61,19 @@ pub fn prepare(
             reference,
             deadline_s: request.deadline().as_secs_f64(),
             seed: request.seed,
+            repeats: request.repeats.map(|published| published.name.to_owned()),
+            factor: request.factor,
+            quantities: works
+                .iter()
+                .flat_map(|workload| size.quantities(workload.name()))
+                .collect(),
         },
         deadline: request.deadline(),
         program: request.version.clone(),
         environment: environment(scratch.path(), &server, executor, &subjects),
         link: server.link_report(),
-        server_usage: Arc::new(move || server.usage()),
+        server,
+        trace_cpu: request.trace_cpu,
         subjects,
         works,
         size,
@@ -97,10 +104,15 @@ pub fn start_server(
     executor: &Executor,
     progress: &mut Progress,
 ) -> Result<Server, Refusal> {
-    let (what, server) = match &request.host {
+    let (what, started) = match &request.host {
         None => {
             progress.prepare("starting the server");
-            let server = Server::private(&request.link, scratch);
+            let link = request.link.clone().unwrap_or_default();
+            // A cipher that is asked for by name may be one that sshd does not offer by itself.
+            let settings = request.ciphers.as_ref().map(|_| server::all_ciphers(executor));
+            let server = settings.transpose().and_then(|settings| {
+                Server::private_with(&link, settings.into_iter().collect(), scratch)
+            });
             ("private server".to_owned(), server.map(|server| server.with_executor(executor)))
         }
         Some(host) => {
@@ -116,7 +128,7 @@ pub fn start_server(
             (format!("host '{}'", host.destination.escape_debug()), start())
         }
     };
-    server.map_err(|failure| match failure {
+    started.map_err(|failure| match failure {
         Failure::Interrupted => failure.into(),
         failure => Refusal::new(format!("{what}: {failure}")),
     })
@@ -142,6 +154,7 @@ fn environment(
 pub(super) struct Wanted {
     specs: Vec<Spec>,
     commands: Vec<(String, Vec<String>)>,
+    copiers: Vec<(String, Orders)>,
 }
 
 /// Understands the names and command lines.
@@ -159,7 +172,12 @@ pub(super) fn understand(request: &Request) -> Result<Wanted, Refusal> {
         })?;
         commands.push((name.clone(), words));
     }
-    Ok(Wanted { specs, commands })
+    let copier = |(name, text): &(String, String)| {
+        let orders = Orders::parse(text).map_err(|why| LeftOut::new(name, why))?;
+        Ok((name.clone(), orders))
+    };
+    let copiers = request.copiers.iter().map(copier).collect::<Result<_, Refusal>>()?;
+    Ok(Wanted { specs, commands, copiers })
 }
 
 /// Makes the subjects.
@@ -179,7 +197,7 @@ fn make(
     let mut candidates = Vec::new();
     for spec in wanted.specs {
         let subject = spec.make(&setting).map_err(|why| Refusal::directory(scratch, why))?;
-        candidates.push(Candidate { subject: subject.into(), described: spec.is_sshoal() });
+        candidates.push(Candidate { subject: subject.into(), described: spec.is_required() });
     }
     for (name, mut words) in wanted.commands {
         let program = match words.remove(0) {
@@ -188,6 +206,10 @@ fn make(
         };
         let subject = Mounted::new(name, program, words, Arc::clone(server), setting.start_limit);
         candidates.push(Candidate { subject: Arc::new(subject), described: true });
+    }
+    for (name, orders) in wanted.copiers {
+        let subject = catalog::foreign(&name, orders, &setting).into();
+        candidates.push(Candidate { subject, described: true });
     }
     // With a host there is no page cache of a server on this machine that could be dropped.
     let local_server = request.host.is_none().then(|| Arc::clone(server));

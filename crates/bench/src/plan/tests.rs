@@ -9,6 +9,9 @@ use crate::run::tests::fake::Scene;
 use crate::size::{Scale, Size};
 use crate::subject::Subject;
 
+use crate::published::PUBLISHED;
+use crate::workload;
+
 use super::prepare::{self, Candidate};
 use super::{Host, Refusal, Request};
 
@@ -150,5 +153,35 @@ fn hosts() {
     assert_eq!(host("[fe80::1%eth0]"), some("fe80::1%eth0", None));
     for text in ["", ":dir", "@h", "-oProxyCommand=x", "me@-x", "[::1", "[::1]x", "me@"] {
         assert!(host(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn each_published_comparison_can_be_planned() {
+    for published in &PUBLISHED {
+        let request = Request { scale: Scale::Quick, ..Request::default() };
+        let request = published.fill(request, 1e-6);
+        assert!(prepare::understand(&request).is_ok(), "{}", published.name);
+        assert_eq!(request.repeats.map(|it| it.name), Some(published.name));
+        assert!(request.link.is_some(), "{}: its link is not understood", published.name);
+        let size = request.size();
+        assert_eq!(size.file_bytes, 1 << 20, "{}: the least that there is", published.name);
+        let (all, mut left_out) = (workload::all(), Vec::new());
+        let names: Vec<&str> = all.iter().map(|work| work.name()).collect();
+        assert!(published.works.iter().all(|name| names.contains(name)), "{}", published.name);
+        // Of works whose programs are not installed here, too.
+        let steps: Vec<String> = all
+            .iter()
+            .filter(|work| published.works.contains(&work.name()))
+            .flat_map(|work| work.steps(&size))
+            .map(|step| step.measure.id)
+            .collect();
+        for tabled in published.tables {
+            assert!(steps.iter().any(|id| tabled.has(id)), "{}: {steps:?}", tabled.caption);
+        }
+        let planned = prepare::works(request.works.as_deref(), all, &size, &mut left_out);
+        if let Err(refusal) = planned {
+            assert!(refusal.to_string().contains("not installed"), "{refusal}");
+        }
     }
 }

@@ -13,13 +13,13 @@ use crate::results::{SubjectInfo, Summary};
 use crate::units::Scale;
 
 use super::document::Judged;
-use super::view::{Figure, Figures, title};
+use super::view::{Figure, Figures, shortened, title};
 
 /// Width of a chart in its own units: about the pixels of a phone.
-const WIDTH: f64 = 360.0;
+pub(super) const WIDTH: f64 = 360.0;
 
-/// Width of a character of the small text.
-const CHARACTER: f64 = 6.2;
+/// Width of a character of the small text in bold.
+const CHARACTER: f64 = 7.0;
 
 /// Height of a bar with the space around it, and of the bar alone.
 const ROW: f64 = 22.0;
@@ -28,6 +28,9 @@ const THICK: f64 = 14.0;
 /// Ends of the longest bar: right of the names, left of the values.
 const LEFT: f64 = 104.0;
 const RIGHT: f64 = 250.0;
+
+/// Characters of a name.
+const NAME: usize = ((LEFT - 6.0) / CHARACTER) as usize;
 
 /// Right end of the values; the ratios end at the chart's.
 const VALUES: f64 = 298.0;
@@ -60,8 +63,8 @@ struct Bar {
 }
 
 impl Chart {
-    /// A chart for each row of a table.
-    pub(super) fn of_rows(figures: &Figures<'_>) -> Vec<Chart> {
+    /// A chart for each wanted row of a table.
+    pub(super) fn of_rows(figures: &Figures<'_>, wanted: impl Fn(&Measure) -> bool) -> Vec<Chart> {
         let chart = |(measure, cells): &(&Measure, Vec<Figure<'_>>)| {
             let mut peers = 0;
             let bars = figures.subjects.iter().zip(cells).filter_map(|(subject, figure)| {
@@ -88,7 +91,27 @@ impl Chart {
                 greatest: if greatest > 0.0 { greatest } else { 1.0 },
             }
         };
-        figures.rows.iter().map(chart).collect()
+        figures.rows.iter().filter(|(measure, _)| wanted(measure)).map(chart).collect()
+    }
+
+    /// A chart of values without spread or ratio, of which less is better.
+    pub(super) fn of_values(title: String, scale: Scale, values: &[(&SubjectInfo, f64)]) -> Chart {
+        let mut peers = 0;
+        let bars = values.iter().map(|&(subject, value)| Bar {
+            name: subject.name.clone(),
+            class: class(subject, &mut peers),
+            value: Some([value / scale.one; 3]),
+            word: scale.show(value),
+            ratio: None,
+            is_wrong: false,
+        });
+        let greatest = values.iter().map(|(_, value)| value / scale.one).fold(0.0, f64::max);
+        Chart {
+            title,
+            unit: format!("{}, less is better", scale.unit),
+            bars: bars.collect(),
+            greatest: if greatest > 0.0 { greatest } else { 1.0 },
+        }
     }
 
     /// The chart; `number` makes the names of its title unique.
@@ -125,7 +148,7 @@ impl Chart {
         html! {
             g class=(bar.class) {
                 title { (bar.name) ": " (bar.word) " " (ratio) }
-                text.name x=(n(LEFT - 6.0)) y=(base) text-anchor="end" { (fit(&bar.name)) }
+                text.name x=(n(LEFT - 6.0)) y=(base) text-anchor="end" { (shortened(&bar.name, NAME)) }
                 @if let Some([low, median, high]) = bar.value {
                     rect.bar x=(n(LEFT)) y=(n(top + (ROW - THICK) / 2.0))
                         width=(n((self.at(median) - LEFT).max(0.5))) height=(n(THICK)) {}
@@ -179,7 +202,7 @@ fn class(subject: &SubjectInfo, peers: &mut usize) -> String {
 }
 
 /// 0 and two to five round numbers.
-fn ticks(greatest: f64) -> Vec<f64> {
+pub(super) fn ticks(greatest: f64) -> Vec<f64> {
     let rough = greatest / 4.0;
     let power = 10f64.powf(rough.log10().floor());
     let steps = [1.0, 2.0, 2.5, 5.0, 10.0].map(|factor| factor * power);
@@ -188,7 +211,7 @@ fn ticks(greatest: f64) -> Vec<f64> {
     (0..=count).map(|tick| f64::from(tick) * step).collect()
 }
 
-fn tick_text(tick: f64) -> String {
+pub(super) fn tick_text(tick: f64) -> String {
     let (value, unit) = match tick {
         tick if tick >= 1e6 => (tick / 1e6, " M"),
         tick if tick >= 1e4 => (tick / 1e3, " k"),
@@ -217,18 +240,9 @@ fn cut_mark(top: f64) -> Markup {
 }
 
 /// A coordinate with one decimal at most.
-fn n(value: f64) -> String {
+pub(super) fn n(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
-}
-
-/// A name that fits left of the bars.
-fn fit(name: &str) -> String {
-    let room = ((LEFT - 6.0) / CHARACTER) as usize;
-    if name.chars().count() <= room {
-        return name.to_owned();
-    }
-    name.chars().take(room - 1).chain(['…']).collect()
 }
 
 #[cfg(test)]

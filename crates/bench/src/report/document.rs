@@ -2,12 +2,16 @@
 
 use crate::measure::{Measure, Unit};
 use crate::quoting::shown_command;
-use crate::results::{Latency, LeftOut, Ratio, SubjectInfo, Summary};
-use crate::stats::{FailureLine, median};
+use crate::results::{
+    Latency, LeftOut, Measured, Outcome, Ratio, SubjectInfo, Summary, Usage, Wire,
+};
+use crate::stats::FailureLine;
 use crate::units;
 
 use super::bars::Chart;
+use super::cpu_trace::{self, Lines};
 use super::method;
+use super::published;
 use super::ranking::{self, Comparison};
 use super::view::{Figure, Figures, View, family_of, label, title};
 
@@ -24,6 +28,8 @@ pub(super) struct Document {
     /// What a reader must know first.
     pub(super) banners: Vec<String>,
     pub(super) sections: Vec<Section>,
+    /// How many of the sections have the result of the run.
+    pub(super) first: usize,
 }
 
 pub(super) struct Section {
@@ -43,6 +49,8 @@ pub(super) enum Block {
     Table(Table),
     /// For the page only: the figures are also in a table.
     Charts(Vec<Chart>),
+    /// As charts.
+    Lines(Vec<Lines>),
     Command(String),
 }
 
@@ -72,6 +80,8 @@ pub(super) struct Cell {
     pub(super) ratio: Option<Judged>,
     /// Failures, wrong data.
     pub(super) bad: Option<String>,
+    /// What belongs to it: a published figure, a latency.
+    pub(super) notes: Vec<String>,
 }
 
 /// A ratio as it is shown.
@@ -98,7 +108,7 @@ impl From<String> for Cell {
 }
 
 impl Cell {
-    fn of(figure: &Figure<'_>, figures: &Figures<'_>) -> Cell {
+    pub(super) fn of(figure: &Figure<'_>, figures: &Figures<'_>) -> Cell {
         let shown = |value: f64| figures.scale.show(value);
         match figure {
             Figure::Absent => "–".to_owned().into(),
@@ -117,6 +127,7 @@ impl Cell {
                     (false, 0) => None,
                     (false, failed) => Some(format!("{failed} failed")),
                 },
+                notes: Vec::new(),
             },
         }
     }
@@ -135,7 +146,7 @@ pub(crate) fn row(name: impl Into<String>, cells: impl IntoIterator<Item = Strin
     Row { short: name.clone(), name, cells: cells.into_iter().map(Cell::from).collect() }
 }
 
-fn section(id: &str, title: &str, blocks: Vec<Block>) -> Section {
+pub(super) fn section(id: &str, title: &str, blocks: Vec<Block>) -> Section {
     Section { id: id.to_owned(), title: title.to_owned(), only_in_files: false, blocks }
 }
 
@@ -143,28 +154,35 @@ fn section(id: &str, title: &str, blocks: Vec<Block>) -> Section {
 pub(super) fn document(view: &View<'_>) -> Document {
     let (results, settings) = (view.results, &view.results.settings);
     let rounds = units::counted(settings.rounds.into(), "round");
+    let factor = settings.factor.filter(|&factor| factor != 1.0);
+    let factor = factor.map(|factor| format!(" × {factor}")).unwrap_or_default();
     let wrong_data = view.failures.iter().any(|line| line.wrong_data);
     let banners = [
         wrong_data.then(|| "Wrong data was seen: see the failures.".to_owned()),
         results.partial.as_ref().map(|why| format!("The run is not complete: {why}")),
     ];
     let mut sections = vec![summary(view)];
-    sections.extend(view.families().iter().map(|(name, tables)| family(name, tables)));
+    sections.extend(published::section(view));
+    let first = sections.len();
+    let families = view.families();
+    sections.extend(families.iter().map(|(name, tables)| family(view, name, tables)));
     sections.extend(latency(view));
     sections.extend(cost(view));
+    sections.extend(cpu_trace::section(view));
     sections.push(Section {
         only_in_files: true,
         ..section("method", "Machine and method", about(view))
     });
     Document {
         title: format!("{}, {}", results.program, results.started),
-        facts: format!("link {}, size {}, {rounds}", method::link(view), settings.size),
+        facts: format!("link {}, size {}{factor}, {rounds}", method::link(view), settings.size),
         legend: format!(
             "Medians of {rounds}; ratios to {}, above 1 is better; ≈ may be chance.",
             settings.reference
         ),
         banners: banners.into_iter().flatten().collect(),
         sections,
+        first,
     }
 }
 
@@ -213,23 +231,40 @@ fn left_out_line(left_out: &LeftOut) -> String {
     format!("{}: {}{remedy}", left_out.name, left_out.why)
 }
 
-/// A table and the charts of one workload.
-fn family(name: &str, tables: &[Figures<'_>]) -> Section {
+/// A table and the charts of one workload, but for those that are shown as published.
+fn family(view: &View<'_>, name: &str, tables: &[Figures<'_>]) -> Section {
     let mut blocks = Vec::new();
     for figures in tables {
-        blocks.push(Block::Charts(Chart::of_rows(figures)));
-        let rows = figures.rows.iter().map(|(measure, cells)| Row {
-            name: title(measure),
-            short: label(measure, false),
-            cells: cells.iter().map(|figure| Cell::of(figure, figures)).collect(),
-        });
-        let caption = format!("{name}, {} ({})", figures.scale.unit, figures.direction());
-        let table = Table::new(caption, &names(&figures.subjects), rows.collect());
-        blocks.push(Block::Table(table));
+        let is_new = |measure: &Measure| !published::has_chart(view, measure);
+        blocks.push(Block::Charts(Chart::of_rows(figures, is_new)));
+        blocks.push(Block::Table(measure_rows(name, figures, |_, _| Vec::new())));
     }
     // Names from a file may hold anything.
     let plain = |char: char| if char.is_ascii_alphanumeric() { char } else { '-' };
     section(&format!("work-{}", name.chars().map(plain).collect::<String>()), name, blocks)
+}
+
+/// A table of measures as rows and subjects as columns.
+pub(super) fn measure_rows(
+    name: &str,
+    figures: &Figures<'_>,
+    notes: impl Fn(&Measure, &SubjectInfo) -> Vec<String>,
+) -> Table {
+    let rows = figures.rows.iter().map(|(measure, cells)| Row {
+        name: title(measure),
+        short: label(measure, false),
+        cells: figures
+            .subjects
+            .iter()
+            .zip(cells)
+            .map(|(subject, figure)| Cell {
+                notes: notes(measure, subject),
+                ..Cell::of(figure, figures)
+            })
+            .collect(),
+    });
+    let caption = format!("{name}, {} ({})", figures.scale.unit, figures.direction());
+    Table::new(caption, &names(&figures.subjects), rows.collect())
 }
 
 fn names<'a>(subjects: &[&'a SubjectInfo]) -> Vec<&'a str> {
@@ -241,12 +276,11 @@ fn latency(view: &View<'_>) -> Option<Section> {
     let mut rows = Vec::new();
     for measure in &view.results.measures {
         for subject in &view.results.subjects {
-            let Some(cell) = view.index.cell(&measure.id, &subject.name) else { continue };
-            let rounds: Vec<&Latency> =
-                cell.measured().filter_map(|sample| sample.latency.as_ref()).collect();
             let of = |part: fn(&Latency) -> f64| {
-                let values: Vec<f64> = rounds.iter().map(|latency| part(latency)).collect();
-                median(&values).map_or_else(|| "–".to_owned(), units::significant)
+                let value = view.median_of(&measure.id, &subject.name, |sample| {
+                    sample.latency.as_ref().map(part)
+                });
+                value.map_or_else(|| "–".to_owned(), units::significant)
             };
             let percentiles = [
                 of(|latency| latency.mean_us),
@@ -256,7 +290,10 @@ fn latency(view: &View<'_>) -> Option<Section> {
                 of(|latency| latency.p999_us),
                 of(|latency| latency.max_us),
             ];
-            let operations: u64 = rounds.iter().map(|latency| latency.count).sum();
+            let cell = view.index.cell(&measure.id, &subject.name);
+            let timed = cell.iter().flat_map(|cell| cell.measured());
+            let operations: u64 =
+                timed.filter_map(|sample| sample.latency.as_ref()).map(|it| it.count).sum();
             if operations > 0 {
                 let cells = percentiles.into_iter().chain([operations.to_string()]);
                 let short = format!("{}, {}", measure.id, subject.name);
@@ -318,12 +355,56 @@ fn cost(view: &View<'_>) -> Option<Section> {
             peaks.max().map(units::mebibytes)
         },
     ));
+    blocks.extend(steps(view));
     let is_empty = blocks.is_empty();
-    (!is_empty).then(|| section("cost", "CPU and memory", blocks))
+    (!is_empty).then(|| section("cost", "CPU, memory and bytes on the link", blocks))
+}
+
+/// User and system time of all processes, and bytes on the link, of each step.
+fn steps(view: &View<'_>) -> Option<Block> {
+    let times: [fn(&Measured) -> Option<Usage>; 3] =
+        [|it| Some(it.client), |it| it.application, |it| it.server];
+    let ways: [fn(Wire) -> u64; 2] = [|wire| wire.to_server_bytes, |wire| wire.from_server_bytes];
+    let has_wire = view.results.samples.iter().any(
+        |sample| matches!(&sample.outcome, Outcome::Measured(measured) if measured.wire.is_some()),
+    );
+    let none = || "–".to_owned();
+    let mut rows = Vec::new();
+    for measure in &view.results.measures {
+        for subject in &view.results.subjects {
+            let of = |part: &dyn Fn(&Measured) -> Option<f64>| {
+                view.median_of(&measure.id, &subject.name, part)
+            };
+            let Some(seconds) = of(&|it| Some(it.seconds)) else { continue };
+            let mut cells = vec![units::significant(seconds)];
+            cells.extend(times.map(|usage| {
+                let user = of(&|it| Some(usage(it)?.user_s));
+                let system = of(&|it| Some(usage(it)?.system_s));
+                let both = user.zip(system);
+                // The kernel divides by ticks of 10 ms.
+                both.map_or_else(none, |(user, system)| format!("{user:.2}+{system:.2}"))
+            }));
+            if has_wire {
+                let megabytes = |bytes: fn(Wire) -> u64| {
+                    of(&|it| Some(bytes(it.wire?) as f64 / 1e6))
+                        .map_or_else(none, units::significant)
+                };
+                cells.push(ways.map(megabytes).join("/"));
+            }
+            let short = format!("{}, {}", measure.id, subject.name);
+            rows.push(Row { short, ..row(format!("{}, {}", title(measure), subject.name), cells) });
+        }
+    }
+    let header = ["real s", "client", "program", "server", "MB out/in"];
+    let header = if has_wire { &header[..] } else { &header[..4] };
+    let caption = "each step: user+system time in s of the client, of the program that uses a mount, of \
+                   the server; bytes on the link to/from the server; medians of the rounds";
+    let is_empty = rows.is_empty();
+    (!is_empty).then(|| Block::Table(Table::new(caption, header, rows)))
 }
 
 /// A table of the subjects that have any value, if any has one.
-fn table_of<T>(
+pub(super) fn table_of<T>(
     view: &View<'_>,
     caption: String,
     of: impl Iterator<Item = T>,
@@ -335,6 +416,7 @@ fn table_of<T>(
     let subjects: Vec<&SubjectInfo> = view.results.subjects.iter().filter(has).collect();
     let rows: Vec<Row> = of
         .iter()
+        .filter(|it| subjects.iter().any(|subject| value(it, subject).is_some()))
         .map(|it| {
             let cell = |subject: &&SubjectInfo| value(it, subject).unwrap_or("–".to_owned());
             let (name, short) = name(it);

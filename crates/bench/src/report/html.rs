@@ -58,20 +58,30 @@ fn block(block: &Block, number: &mut u32) -> Markup {
             ul { @for line in lines { li { (line) } } }
         },
         Block::Table(shown) => table(shown),
+        Block::Charts(charts) if charts.is_empty() => html! {},
         Block::Charts(charts) => html! {
             div.charts {
-                @for chart in charts {
-                    figure {
-                        figcaption { b { (chart.title) } " " span.unit { (chart.unit) } }
-                        (chart.svg(next(number)))
-                    }
-                }
+                @for it in charts { (chart(&it.title, &it.unit, it.svg(next(number)))) }
+            }
+        },
+        Block::Lines(charts) => html! {
+            div.charts {
+                @for it in charts { (chart(&it.title, &it.steps, it.svg(next(number)))) }
             }
         },
         Block::Command(command) => html! {
             h3 { "To repeat it" }
             pre { code { (command) } }
         },
+    }
+}
+
+fn chart(title: &str, unit: &str, svg: Markup) -> Markup {
+    html! {
+        figure {
+            figcaption { b { (title) } " " span.unit { (unit) } }
+            (svg)
+        }
     }
 }
 
@@ -116,6 +126,7 @@ fn figure(cell: &Cell) -> Markup {
                 span class=(class) { (ratio.text) }
             }
             @if let Some(bad) = &cell.bad { span.bad { (bad) } }
+            @for note in &cell.notes { span.aside { (note) } }
         }
     }
 }

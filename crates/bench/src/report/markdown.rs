@@ -26,7 +26,7 @@ pub(super) fn markdown(document: &Document) -> String {
                 Block::Command(command) => {
                     let _ = writeln!(out, "To repeat it:\n\n    {}\n", printable(command));
                 }
-                Block::Charts(_) => {}
+                Block::Charts(_) | Block::Lines(_) => {}
             }
         }
     }
@@ -55,7 +55,8 @@ fn figure(cell: &Cell) -> String {
         cell.ratio.as_ref().map(|ratio| escaped(&ratio.text)),
         cell.bad.as_ref().map(|bad| format!("**{}**", escaped(bad))),
     ];
-    let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
+    let notes = cell.notes.iter().map(|note| escaped(note));
+    let parts = parts.into_iter().flatten().chain(notes).filter(|part| !part.is_empty());
     parts.collect::<Vec<_>>().join(" ")
 }
 

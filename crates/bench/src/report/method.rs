@@ -11,6 +11,8 @@ pub(crate) fn circumstances(results: &Results) -> Vec<(&'static str, String)> {
         ("program", results.program.clone()),
         ("size", settings.size.clone()),
         ("rounds", settings.rounds.to_string()),
+        ("repeats", settings.repeats.clone().unwrap_or_default()),
+        ("factor", settings.factor.map(|factor| factor.to_string()).unwrap_or_default()),
         ("reference", settings.reference.clone()),
         ("seed", settings.seed.to_string()),
         ("deadline of a step", format!("{} s", units::significant(settings.deadline_s))),
@@ -25,6 +27,14 @@ pub(crate) fn circumstances(results: &Results) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// A quantity of a workload, in the unit in which its name ends.
+fn quantity(name: &str, value: f64) -> String {
+    match name.ends_with("bytes") {
+        true => units::binary_size(value as u64),
+        false => value.to_string(),
+    }
+}
+
 /// Those, and what belongs to this run alone.
 pub(super) fn facts(view: &View<'_>) -> Vec<(&'static str, String)> {
     let results = view.results;
@@ -37,6 +47,9 @@ pub(super) fn facts(view: &View<'_>) -> Vec<(&'static str, String)> {
         "link" => (name, link(view)),
         _ => (name, value),
     }));
+    let quantities = results.settings.quantities.iter();
+    let quantities = quantities.map(|(name, &value)| format!("{name} {}", quantity(name, value)));
+    facts.push(("quantities", quantities.collect::<Vec<_>>().join(", ")));
     facts.retain(|(_, value)| !value.is_empty());
     facts
 }

@@ -6,12 +6,14 @@ use comfy_table::{CellAlignment, presets};
 
 use super::document::{Block, Cell, Document, Table};
 use super::printable;
+use super::view::shortened;
 
 /// Columns of a line.
 const WIDTH: usize = 100;
 
-/// Columns of a row's name, and of a cell, at most.
+/// Columns of a row's name, of a column's, and of a cell, at most.
 const NAME: usize = 40;
+const HEADER: usize = 24;
 const CELL: usize = 50;
 
 pub(super) fn text(document: &Document) -> String {
@@ -19,9 +21,9 @@ pub(super) fn text(document: &Document) -> String {
     paragraph(&mut out, "", &format!("{}, {}", document.title, document.facts));
     paragraph(&mut out, "", &document.legend);
     document.banners.iter().for_each(|banner| paragraph(&mut out, "! ", banner));
-    // The summary comes last, where it stays on the screen.
-    let (first, rest) = document.sections.split_at(1.min(document.sections.len()));
-    let sections = rest.iter().chain(first).filter(|section| !section.only_in_files);
+    // The first sections come last, where they stay on the screen.
+    let (first, rest) = document.sections.split_at(document.first.min(document.sections.len()));
+    let sections = rest.iter().chain(first.iter().rev()).filter(|section| !section.only_in_files);
     for block in sections.flat_map(|section| &section.blocks) {
         match block {
             Block::Table(shown) => table(&mut out, shown),
@@ -29,7 +31,7 @@ pub(super) fn text(document: &Document) -> String {
                 let _ = writeln!(out, "\n{}", printable(heading).to_lowercase());
                 lines.iter().for_each(|line| paragraph(&mut out, "  - ", line));
             }
-            Block::Charts(_) | Block::Command(_) => {}
+            Block::Charts(_) | Block::Lines(_) | Block::Command(_) => {}
         }
     }
     out
@@ -70,11 +72,11 @@ pub(crate) fn table(out: &mut String, table: &Table) {
 fn part(table: &Table, first: usize, next: usize) -> String {
     let mut part = comfy_table::Table::new();
     part.load_style(presets::NOTHING);
-    let header = table.header[first..next].iter().map(|name| cut(name, CELL));
+    let header = table.header[first..next].iter().map(|name| shortened(&printable(name), HEADER));
     part.set_header(std::iter::once(String::new()).chain(header));
     for row in &table.rows {
         let cells = row.cells[first..next].iter().map(|cell| cut(&words(cell), CELL));
-        part.add_row(std::iter::once(cut(&row.short, NAME)).chain(cells));
+        part.add_row(std::iter::once(shortened(&printable(&row.short), NAME)).chain(cells));
     }
     for column in part.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -88,7 +90,8 @@ fn part(table: &Table, first: usize, next: usize) -> String {
 fn words(cell: &Cell) -> String {
     let ratio = cell.ratio.as_ref().map(|ratio| ratio.text.as_str());
     let value = Some(cell.value.as_str()).filter(|value| !value.is_empty());
-    [value, ratio, cell.bad.as_deref()].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    let parts = [value, ratio, cell.bad.as_deref()].into_iter().flatten();
+    parts.chain(cell.notes.iter().map(String::as_str)).collect::<Vec<_>>().join(" ")
 }
 
 fn cut(text: &str, columns: usize) -> String {

@@ -1,7 +1,7 @@
 //! The figures of a run in the order of workloads, units, measures, subjects.
 
 use crate::measure::{Cache, Measure, Unit};
-use crate::results::{Outcome, Results, SubjectInfo, Summary};
+use crate::results::{Measured, Outcome, Results, SubjectInfo, Summary};
 use crate::stats::{self, FailureLine, Index, Noise};
 use crate::units::{self, Scale};
 
@@ -56,23 +56,38 @@ impl<'a> View<'a> {
 
     /// The workloads with samples, by name.
     pub(super) fn families(&self) -> Vec<(&str, Vec<Figures<'_>>)> {
+        let mut names: Vec<&str> = Vec::new();
+        for summary in &self.summaries {
+            if !names.contains(&family_of(&summary.measure)) {
+                names.push(family_of(&summary.measure));
+            }
+        }
+        let tables = |name| self.tables(|measure| family_of(&measure.id) == name);
+        names.into_iter().map(|name| (name, tables(name))).collect()
+    }
+
+    /// Some measures with samples, in a table for each unit.
+    pub(super) fn tables(&self, wanted: impl Fn(&Measure) -> bool) -> Vec<Figures<'_>> {
         let sampled = |measure: &&Measure| self.summaries.iter().any(|s| s.measure == measure.id);
-        let mut families: Vec<(&str, Vec<Vec<&Measure>>)> = Vec::new();
-        for measure in self.results.measures.iter().filter(sampled) {
-            let name = family_of(&measure.id);
-            let number = families.iter().position(|(known, _)| *known == name);
-            let number = number.unwrap_or_else(|| {
-                families.push((name, Vec::new()));
-                families.len() - 1
-            });
-            let tables = &mut families[number].1;
+        let mut tables: Vec<Vec<&Measure>> = Vec::new();
+        for measure in self.results.measures.iter().filter(sampled).filter(|it| wanted(it)) {
             match tables.iter_mut().find(|table| table[0].unit == measure.unit) {
                 Some(table) => table.push(measure),
                 None => tables.push(vec![measure]),
             }
         }
-        let figures = |tables: Vec<Vec<_>>| tables.into_iter().map(|it| self.figures(it)).collect();
-        families.into_iter().map(|(name, tables)| (name, figures(tables))).collect()
+        tables.into_iter().map(|table| self.figures(table)).collect()
+    }
+
+    /// The median over the rounds of something of the samples of one measure of one subject.
+    pub(super) fn median_of(
+        &self,
+        measure: &str,
+        subject: &str,
+        of: impl Fn(&Measured) -> Option<f64>,
+    ) -> Option<f64> {
+        let cell = self.index.cell(measure, subject)?;
+        stats::median(&cell.measured().filter_map(of).collect::<Vec<_>>())
     }
 
     fn figures<'v>(&'v self, measures: Vec<&'v Measure>) -> Figures<'v> {
@@ -170,4 +185,29 @@ pub(super) fn label(measure: &Measure, whole: bool) -> String {
 /// Whether a subject competes: neither a yardstick (local disk, floor) nor a control.
 pub(super) fn competes(subject: &SubjectInfo) -> bool {
     subject.control_of.is_none() && !matches!(subject.kind.as_str(), "local" | "floor")
+}
+
+/// At most so many characters of a name. It is cut in the middle, since variants of one program
+/// differ in their ends.
+pub(super) fn shortened(name: &str, most: usize) -> String {
+    let length = name.chars().count();
+    if length <= most {
+        return name.to_owned();
+    }
+    let head = most / 2;
+    let tail = name.chars().skip(length - (most - head).saturating_sub(1));
+    name.chars().take(head).chain(['…']).chain(tail).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_keep_both_ends() {
+        assert_eq!(shortened("sshfs (control)", 15), "sshfs (control)");
+        assert_eq!(shortened("sshoal:Compression=yes", 15), "sshoal:…ion=yes");
+        assert_eq!(shortened("sshoal:Compression=no", 15), "sshoal:…sion=no");
+        assert_eq!(shortened("grün-öl-übung", 6), "grü…ng");
+    }
 }

@@ -70,6 +70,26 @@ fn all_do_all_in_turn() {
     assert_eq!(seeds, [7, 7, 7, 7, 7, 7, 8, 8, 8, 8, 8, 8, 9, 9, 9, 9, 9, 9]);
 }
 
+/// A second program was built with what the first one had left in the subject's cache.
+#[test]
+fn only_a_step_that_asks_for_it_keeps_the_cache_on_the_disk() {
+    let steps = ["cold one", "hot one", "kept one", "cold two", "kept two"];
+    let scene = Scene::new(&["a"], &steps);
+    let results = scene.run();
+    assert!(steps.iter().all(|step| told(&results, "a", step) == "ok"));
+    let log = |prefix| scene.log.count(prefix);
+    assert_eq!((log("start"), log("forget"), log("remount")), (1, 1, 2));
+
+    // Whose session failed has an empty cache.
+    let mut scene = Scene::new(&["a"], &steps);
+    scene.act("a", "hot one", Act::Fail);
+    let told = all_told(&scene.run(), "a", &steps);
+    assert_eq!(
+        told.iter().map(|it| it.1).collect::<Vec<_>>(),
+        ["ok", "failed", "not tried", "ok", "ok"]
+    );
+}
+
 #[test]
 fn a_failure_costs_the_session_and_what_it_warms() {
     let mut scene = Scene::new(&["a", "b"], &["one", "cold", "hot", "hotter", "last"]);

@@ -5,7 +5,8 @@
 //!    is interrupted.
 //! 2. After a step that failed, the next one has a session of its own. After two in a row that
 //!    were not done in time, or two starts in a row that failed, nothing more is tried.
-//! 3. A step that measures warm caches is not tried when the one that warms them has failed.
+//! 3. A step that measures warm caches, also such on the disk, is not tried when the one that warms
+//!    them has failed.
 //! 4. When it returns there is no session.
 
 use std::path::{Path, PathBuf};
@@ -138,7 +139,7 @@ impl Trial<'_> {
         if let Some(why) = &state.given_up {
             return Some(Err(Failure::NotTried { why: why.clone() }));
         }
-        if measure.cache == Cache::Hot && state.stumbled {
+        if (measure.cache == Cache::Hot || step.keeps_disk_cache) && state.stumbled {
             let why = "the step before, which warms the caches, failed".to_owned();
             return Some(Err(Failure::NotTried { why }));
         }
@@ -186,10 +187,16 @@ impl Trial<'_> {
         session: &mut dyn Session,
         forget: bool,
     ) -> Result<Measured> {
-        if forget && !session.forget(self.run.executor)? {
-            *measure = as_it_was(measure);
+        if forget {
+            let forgot = match step.keeps_disk_cache {
+                true => session.remount(self.run.executor)?,
+                false => session.forget(self.run.executor)?,
+            };
+            if !forgot {
+                *measure = as_it_was(measure);
+            }
         }
-        let deadline = Instant::now() + self.run.plan.deadline.mul_f64(step.deadline_factor);
+        let deadline = Instant::now() + step.deadline(self.run.plan.deadline);
         let scratch =
             tempfile::Builder::new().prefix("step-").tempdir_in(self.run.plan.scratch.path())?;
         let mut context = StepContext {
@@ -201,7 +208,8 @@ impl Trial<'_> {
             corpus: &self.run.corpus,
             executor: self.run.executor,
             deadline,
-            server_usage: self.run.plan.server_usage.as_ref(),
+            server: self.run.plan.server.as_ref(),
+            trace_cpu: self.run.plan.trace_cpu,
         };
         step.run(&mut context)
     }

@@ -39,6 +39,7 @@ fn a_private_server_serves_its_directory_and_counts_its_cpu() {
     assert_eq!((report.name.as_str(), report.asked_rtt_us), ("loopback", None));
     assert!(report.measured_rtt_us.unwrap() > 0.0, "{report:?}");
     assert!(report.measured_bytes_per_s.unwrap() > 0.0, "{report:?}");
+    assert_eq!(server.wire(), None, "nothing counts over loopback");
     drop(server);
     sandbox::leftover::assert_none(dir.path());
 }
@@ -71,6 +72,86 @@ fn ciphers_and_links_are_those_asked_for() {
 }
 
 #[test]
+fn all_ciphers_of_this_machine_are_offered_when_they_are_wanted() {
+    const CBC: &str = "aes128-cbc";
+    let executor = Executor::new();
+    let all = all_ciphers(&executor).unwrap();
+    if !all.contains(CBC) {
+        return;
+    }
+    let login = |settings| {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::private_with(&LinkSpec::loopback(), settings, dir.path()).unwrap();
+        let mut command = server.ssh(Some(CBC));
+        command.arg("true");
+        let usual = Handshake::of(server.ssh(None), &executor).unwrap().cipher;
+        (Executor::new().succeed(command, LIMIT).map(drop), usual)
+    };
+    let (refused, usual) = login(Vec::new());
+    assert!(refused.unwrap_err().to_string().contains("no matching cipher"));
+    // The client's own choice is the same with more on offer.
+    assert_eq!(login(vec![all]), (Ok(()), usual));
+}
+
+/// What a login by the ssh of a subject sees.
+fn tuned_shell(tuned: &Tuned, script: &str) -> String {
+    let mut command = Command::new(tuned.ssh_command());
+    command.args(tuned.ssh_options(None)).args([ALIAS, script]);
+    said(command)
+}
+
+#[test]
+fn other_tcp_settings_are_those_of_both_ends() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    const READ: &str = "cat /proc/sys/net/ipv4/tcp_rmem";
+    let dir = tempfile::tempdir().unwrap();
+    let (link, executor) = ("rtt=30ms".parse::<LinkSpec>().unwrap(), Executor::new());
+    let server = Server::private(&link, dir.path()).unwrap();
+    let Ok(tuned) = server.tuned("sshfs:opt2") else {
+        // In a container root may not make network namespaces.
+        return;
+    };
+    let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(words(tuned_shell(tuned, READ)), "4096 1048576 67108864");
+    assert_ne!(words(shell(&server, READ)), "4096 1048576 67108864");
+    // Nothing but the namespace leads to it, so that the client is in it, too.
+    let mut outside = Command::new("ssh");
+    outside.args(tuned.ssh_options(None)).args([ALIAS, "true"]);
+    let refused = executor.succeed(outside, LIMIT).unwrap_err().to_string();
+    assert!(refused.contains("Connection refused"), "{refused}");
+    // The same storage.
+    server.storage().make_dir(Path::new("here")).unwrap();
+    let listed = tuned_shell(tuned, &format!("ls '{}'", server.storage().root().display()));
+    assert_eq!(listed, "here\n");
+    // The link lies between both: a login is more than three round trips.
+    let begin = std::time::Instant::now();
+    tuned_shell(tuned, "true");
+    assert!(begin.elapsed() > Duration::from_millis(90), "{:?}", begin.elapsed());
+    // Its CPU counts.
+    let before = server.usage().unwrap();
+    tuned_shell(tuned, "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done");
+    let used = account::since(&before, &server.usage().unwrap());
+    assert!(used.user_s > 0.02, "{used:?}");
+    drop(server);
+    sandbox::leftover::assert_none(dir.path());
+}
+
+#[test]
+fn a_host_keeps_its_tcp_settings() {
+    let dir = tempfile::tempdir().unwrap();
+    let real = Server::private(&LinkSpec::loopback(), dir.path()).unwrap();
+    let config = dir.path().join("ssh_config");
+    let executor = Executor::new();
+    let host = Server::host(ALIAS, dir.path().to_str(), Some(&config), None, &executor).unwrap();
+    let left_out = host.tuned("sshfs:opt2").err().unwrap();
+    assert_eq!(left_out.name, "sshfs:opt2");
+    assert!(left_out.why.contains("host") && left_out.remedy.is_some(), "{left_out:?}");
+    drop((host, real));
+}
+
+#[test]
 fn the_second_way_leads_to_the_same_machine_over_another_link() {
     let dir = tempfile::tempdir().unwrap();
     let link: LinkSpec = "rtt=2ms".parse().unwrap();
@@ -86,6 +167,15 @@ fn the_second_way_leads_to_the_same_machine_over_another_link() {
     });
     assert_eq!((ways[0].0, ways[1].0), (2, 2));
     assert_ne!(ways[0].1, ways[1].1);
+    let before = server.wire().expect("both links count");
+    for way in [server.destination(), second] {
+        let mut command = Command::new("ssh");
+        command.args(server.ssh_options(None)).arg(way).arg("head -c 100000 /dev/zero");
+        said(command);
+    }
+    let moved = server.wire().unwrap().since(before);
+    assert!((200_000..300_000).contains(&moved.from_server_bytes), "{moved:?}");
+    assert!((1_000..100_000).contains(&moved.to_server_bytes), "{moved:?}");
     let address = |port: u16| std::net::SocketAddr::from(([127, 0, 0, 1], port));
     let ports = ways.map(|(_, port)| port);
     drop(server);
@@ -106,7 +196,7 @@ fn a_host_gets_a_directory_that_is_gone_afterwards() {
     let server = Server::host(ALIAS, parent_text, Some(&config), None, &executor).unwrap();
     assert!(server.storage().root().starts_with(&parent) && server.storage().root().is_dir());
     assert_eq!(server.storage().local(), None);
-    assert_eq!(server.usage(), None);
+    assert_eq!((server.usage(), server.wire()), (None, None));
     let report = server.link_report();
     assert_eq!(report.name, format!("host {ALIAS}"));
     assert!(report.measured_rtt_us.unwrap() > 0.0 && report.measured_bytes_per_s.unwrap() > 0.0);

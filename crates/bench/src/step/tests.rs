@@ -2,6 +2,7 @@ use super::*;
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::results::{LeftOut, SubjectInfo};
@@ -85,7 +86,7 @@ fn context<'a>(
     session: &'a mut Fake,
     (size, executor, dir): (&'a Size, &'a Executor, &'a Path),
     limit: Duration,
-    server_usage: &'a dyn Fn() -> Option<Usage>,
+    server: &'a dyn ServerMeter,
 ) -> StepContext<'a> {
     StepContext {
         subject,
@@ -96,18 +97,35 @@ fn context<'a>(
         corpus: dir,
         executor,
         deadline: Instant::now() + limit,
-        server_usage,
+        server,
+        trace_cpu: false,
+    }
+}
+
+/// A server that uses two seconds of CPU and moves ten bytes between two looks at it.
+#[derive(Default)]
+struct Busy(AtomicU32);
+
+impl ServerMeter for Busy {
+    fn usage(&self) -> Option<Usage> {
+        let looks = self.0.fetch_add(1, Relaxed) + 1;
+        Some(Usage { user_s: f64::from(looks) * 2.0, ..Usage::default() })
+    }
+
+    fn wire(&self) -> Option<Wire> {
+        let bytes = u64::from(self.0.load(Relaxed)) * 10;
+        Some(Wire { to_server_bytes: bytes, from_server_bytes: bytes + 5 })
     }
 }
 
 const LONG: Duration = Duration::from_secs(30);
 
 /// Runs a busy shell as the measured program of a session.
-fn measure(mut session: Fake, server_usage: &dyn Fn() -> Option<Usage>) -> Measured {
+fn measure(mut session: Fake, server: &dyn ServerMeter) -> Measured {
     let (dir, subject) = (tempfile::tempdir().unwrap(), fake(None, Vec::new()));
     let (size, executor) = (Size::of(Scale::Quick), Executor::new());
     let with = (&size, &executor, dir.path());
-    let mut context = context(&subject, &mut session, with, LONG, server_usage);
+    let mut context = context(&subject, &mut session, with, LONG, server);
     let mut command = Command::new("sh");
     command.args(["-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo done"]);
     let (output, measured) = context.timed(command).unwrap();
@@ -122,7 +140,7 @@ fn a_file_systems_client_is_its_daemon() {
     idle.args(["-c", "echo up; exec sleep 1000"]);
     let daemon = executor.spawn(idle).unwrap();
     daemon.wait_for("up", Duration::from_secs(30)).unwrap();
-    let measured = measure(fake(Some(Path::new("/")), vec![daemon.pid()]), &|| None);
+    let measured = measure(fake(Some(Path::new("/")), vec![daemon.pid()]), &());
     let application = measured.application.unwrap();
     assert!(application.user_s > 0.0, "{application:?}");
     assert!(measured.client.user_s + measured.client.system_s < 0.005, "{:?}", measured.client);
@@ -133,15 +151,12 @@ fn a_file_systems_client_is_its_daemon() {
 
 #[test]
 fn a_copying_programs_client_is_itself() {
-    let calls = std::cell::Cell::new(0);
-    let server = || {
-        calls.set(calls.get() + 1);
-        Some(Usage { user_s: f64::from(calls.get()) * 2.0, ..Usage::default() })
-    };
+    let server = Busy::default();
     let measured = measure(fake(None, Vec::new()), &server);
     assert!(measured.client.user_s > 0.0, "{:?}", measured.client);
     assert_eq!(measured.application, None);
     assert_eq!(measured.server.unwrap().user_s, 2.0);
+    assert_eq!(measured.wire, Some(Wire { to_server_bytes: 10, from_server_bytes: 10 }));
 }
 
 #[test]
@@ -150,7 +165,7 @@ fn a_step_ends_with_its_deadline() {
     let (size, executor, mut session) =
         (Size::of(Scale::Quick), Executor::new(), fake(None, Vec::new()));
     let with = (&size, &executor, dir.path());
-    let mut context = context(&subject, &mut session, with, Duration::from_millis(100), &|| None);
+    let mut context = context(&subject, &mut session, with, Duration::from_millis(100), &());
     let sleep = || {
         let mut command = Command::new("sleep");
         command.arg("1000");
@@ -168,11 +183,7 @@ fn what_settles_later_counts_with_its_time_and_cpu() {
     // This process stands for a daemon that sends what it has acknowledged.
     let mut session = fake(Some(dir.path()), vec![std::process::id()]);
     session.settling = SETTLING;
-    let calls = std::cell::Cell::new(0);
-    let server = || {
-        calls.set(calls.get() + 1);
-        Some(Usage { user_s: f64::from(calls.get()) * 2.0, ..Usage::default() })
-    };
+    let server = Busy::default();
     let with = (&size, &executor, dir.path());
     let mut context = context(&subject, &mut session, with, LONG, &server);
     let one_second = Usage { user_s: 1.0, peak_memory_bytes: 1, ..Usage::default() };
@@ -180,6 +191,7 @@ fn what_settles_later_counts_with_its_time_and_cpu() {
         seconds: 1.0,
         client: one_second,
         server: Some(one_second),
+        wire: Some(Wire { to_server_bytes: 1, from_server_bytes: 2 }),
         ..Measured::default()
     };
     context.settle(&mut measured).unwrap();
@@ -189,6 +201,7 @@ fn what_settles_later_counts_with_its_time_and_cpu() {
     assert!(client.user_s + client.system_s >= 1.0 + 0.9 * settling_s, "{client:?}");
     assert!(client.peak_memory_bytes > 1, "the greater one, not the sum: {client:?}");
     assert_eq!(measured.server.unwrap().user_s, 3.0);
+    assert_eq!(measured.wire, Some(Wire { to_server_bytes: 11, from_server_bytes: 12 }));
     // Where the server is another machine, nothing is known of it then either.
     measured.server = None;
     context.settle(&mut measured).unwrap();

@@ -2,41 +2,63 @@
 //!
 //! A list is parted by commas: `sshfs,rclone,floor`. `sshoal:OPTION,OPTION` is sshoal with mount
 //! options; what follows it and is no subject's name is an option of it too. `scp:ssh_command=PROGRAM`
-//! is a program that copies, by another ssh: HPN-SSH, say.
+//! is a program that copies, by another ssh: HPN-SSH, say; `scp:Compression=no` the same with an
+//! option of ssh.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::executor::Executor;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::server::Server;
 use crate::subject::Subject;
 
 use super::copiers::{Manner, Tool};
+use super::foreign::Orders;
 use super::identity::Identity;
 use super::local::Local;
-use super::mounted::Mounted;
+use super::mounted::{Mounted, Sources};
+use super::nfs::Nfs;
 use super::peer::{Kind, Peer};
-use super::programs::{FUSERMOUNT, Program, SSH, SSHFS};
+use super::programs::{FUSERMOUNT, GANESHA, Program, SSH, SSHFS, SSHFSM};
 
 /// The fastest cipher where the processor has AES.
 const FASTEST: &str = "Ciphers=aes128-gcm@openssh.com";
 
 /// What the published tables call OPT3: kept pages, no compression, the largest requests that
-/// sshfs knows. OPT1 is the same with the fastest cipher, OPT4 that with compression. (Their OPT2
-/// tunes TCP, which is the machine's affair.)
-const OPT3: [&str; 4] = ["kernel_cache", "max_read=65536", "max_write=65536", "Compression=no"];
-const OPT1: [&str; 5] = [OPT3[0], OPT3[1], OPT3[2], OPT3[3], FASTEST];
-const OPT4: [&str; 5] = [OPT3[0], OPT3[1], OPT3[2], "Compression=yes", FASTEST];
+/// sshfs knows. OPT1 is the same with the fastest cipher, OPT2 that with TCP settings, OPT4 is OPT3
+/// with compression.
+const OPT3: [&str; 5] =
+    ["kernel_cache", "auto_cache", "max_read=65536", "max_write=65536", "Compression=no"];
+const OPT1: [&str; 6] = [OPT3[0], OPT3[1], OPT3[2], OPT3[3], OPT3[4], FASTEST];
+const OPT2: [&str; 7] = [OPT1[0], OPT1[1], OPT1[2], OPT1[3], OPT1[4], OPT1[5], TUNED_TCP];
+const OPT4: [&str; 5] = [OPT3[0], OPT3[1], OPT3[2], OPT3[3], "Compression=yes"];
+
+/// Among the options of a mount: it reaches the server by TCP with other settings
+/// ([`Server::tuned`]). The program does not see it.
+const TUNED_TCP: &str = "tcp=tuned";
+
+/// As the comparison of network storages mounts; it takes its cipher from the command line, too.
+const NAS: [&str; 4] =
+    ["Ciphers=aes128-ctr", "Compression=no", "ServerAliveCountMax=2", "ServerAliveInterval=15"];
+const NAS_CHACHA: [&str; 4] = ["Ciphers=chacha20-poly1305@openssh.com", NAS[1], NAS[2], NAS[3]];
+
+/// `--copier` for bbcp. ssh only starts it at the other end, by the option for that end.
+const BBCP: &str = "bbcp -S 'ssh -x -a %o %h bbcp' %u@%a:%f %t; \
+                    bbcp -T 'ssh -x -a %o %h bbcp' %f %u@%a:%t";
 
 /// What a subject is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Making {
-    Sshoal,
+    /// Of these sources, with these mount options.
+    Sshoal(Sources, &'static [&'static str]),
     /// With these mount options.
     Sshfs(&'static [&'static str]),
+    /// SSHFS-MUX.
+    Sshfsm(Sources, &'static [&'static str]),
     Local,
+    Nfs,
     Peer(Kind),
 }
 
@@ -44,9 +66,12 @@ impl Making {
     /// Programs that must be installed on this machine, that of the subject first.
     fn programs(self) -> &'static [&'static Program] {
         match self {
-            Making::Sshoal => &[&SSH],
+            Making::Sshoal(..) => &[&SSH],
             Making::Sshfs(_) => &[&SSHFS, &FUSERMOUNT, &SSH],
+            // It brings libfuse 2, whose fusermount is another one.
+            Making::Sshfsm(..) => &[&SSHFSM, &FUSERMOUNT, &SSH],
             Making::Local => &[],
+            Making::Nfs => &[&GANESHA],
             Making::Peer(kind) => kind.programs(),
         }
     }
@@ -56,20 +81,53 @@ const fn copier(tool: Tool) -> Making {
     Making::Peer(Kind::Copier(tool))
 }
 
+const fn sshoal(options: &'static [&'static str]) -> Making {
+    Making::Sshoal(Sources::One, options)
+}
+
+const fn sshfsm(options: &'static [&'static str]) -> Making {
+    Making::Sshfsm(Sources::One, options)
+}
+
 /// A subject with a name.
 #[derive(Debug)]
 struct Entry {
     name: &'static str,
     about: &'static str,
     making: Making,
+    in_all: bool,
 }
 
 const fn entry(name: &'static str, about: &'static str, making: Making) -> Entry {
-    Entry { name, about, making }
+    Entry { name, about, making, in_all: true }
 }
 
-static ENTRIES: [Entry; 22] = [
-    entry("sshoal", "this program; sshoal:OPTION,OPTION with mount options", Making::Sshoal),
+/// One that is in `all` no more than this program itself: it is asked for by name, or by a group.
+const fn variant(name: &'static str, about: &'static str, making: Making) -> Entry {
+    Entry { in_all: false, ..entry(name, about, making) }
+}
+
+static ENTRIES: &[Entry] = &[
+    variant("sshoal", "this program; sshoal:OPTION,OPTION with mount options", sshoal(&[])),
+    variant("sshoal:opt1", "this program with the options of sshfs:opt1", sshoal(&OPT1)),
+    variant("sshoal:opt2", "this program with the options of sshfs:opt2", sshoal(&OPT2)),
+    variant("sshoal:opt3", "this program with the options of sshfs:opt3", sshoal(&OPT3)),
+    variant("sshoal:opt4", "this program with the options of sshfs:opt4", sshoal(&OPT4)),
+    variant(
+        "sshoal-union",
+        "this program, the server merged with an empty second one",
+        Making::Sshoal(Sources::Merged, &[]),
+    ),
+    variant(
+        "sshoal-places",
+        "this program, two servers below names of their own",
+        Making::Sshoal(Sources::Placed, &[]),
+    ),
+    variant(
+        "sshoal-pool",
+        "this program, the server as a pool of two gateways",
+        Making::Sshoal(Sources::Pool, &[]),
+    ),
     entry("sshoal-copy", "this program's pull and push", copier(Tool::Own(Manner::Auto))),
     entry(
         "sshoal-copy:tar",
@@ -77,12 +135,12 @@ static ENTRIES: [Entry; 22] = [
         copier(Tool::Own(Manner::Tar)),
     ),
     entry("sshoal-copy:sftp", "the same, always over SFTP", copier(Tool::Own(Manner::Sftp))),
-    entry(
+    variant(
         "sshoal-copy:plain",
         "the same by its own choice, never compressed",
         copier(Tool::Own(Manner::Plain)),
     ),
-    entry(
+    variant(
         "sshoal-copy:two",
         "the same by its own choice, over two links to the server at once",
         copier(Tool::Own(Manner::TwoWays)),
@@ -91,11 +149,36 @@ static ENTRIES: [Entry; 22] = [
     entry("sshfs:aes", "sshfs by aes128-gcm", Making::Sshfs(&[FASTEST])),
     entry(
         "sshfs:opt1",
-        "sshfs, kernel_cache, no compression, large requests, aes128-gcm",
+        "sshfs, kernel_cache, auto_cache, no compression, large requests, aes128-gcm",
         Making::Sshfs(&OPT1),
     ),
+    entry(
+        "sshfs:opt2",
+        "as opt1 with larger TCP buffers on both sides; needs root and a private server",
+        Making::Sshfs(&OPT2),
+    ),
     entry("sshfs:opt3", "as opt1 by ssh's own choice of cipher", Making::Sshfs(&OPT3)),
-    entry("sshfs:opt4", "as opt1 with compression", Making::Sshfs(&OPT4)),
+    entry("sshfs:opt4", "as opt3 with compression", Making::Sshfs(&OPT4)),
+    variant(
+        "sshfs:chacha",
+        "sshfs by chacha20-poly1305, as in the comparison of network storages",
+        Making::Sshfs(&NAS_CHACHA),
+    ),
+    variant(
+        "sshfs:ctr",
+        "sshfs by aes128-ctr, as in the comparison of network storages",
+        Making::Sshfs(&NAS),
+    ),
+    entry("sshfsm", "SSHFS-MUX as it is", sshfsm(&[])),
+    variant("sshfsm:opt1", "SSHFS-MUX with the options of sshfs:opt1", sshfsm(&OPT1)),
+    variant("sshfsm:opt2", "SSHFS-MUX with the options of sshfs:opt2", sshfsm(&OPT2)),
+    variant("sshfsm:opt3", "SSHFS-MUX with the options of sshfs:opt3", sshfsm(&OPT3)),
+    variant("sshfsm:opt4", "SSHFS-MUX with the options of sshfs:opt4", sshfsm(&OPT4)),
+    variant(
+        "sshfsm-union",
+        "SSHFS-MUX, the server merged with an empty second one",
+        Making::Sshfsm(Sources::Merged, &[]),
+    ),
     entry(
         "rclone",
         "rclone mount, all files cached on disk; acknowledges before it sends",
@@ -108,61 +191,113 @@ static ENTRIES: [Entry; 22] = [
     ),
     entry(
         "scp",
-        "scp -r; scp:ssh_command=PROGRAM by another ssh, as any that copies",
+        "scp -r; scp:ssh_command=PROGRAM by another ssh, scp:Compression=no with an option of ssh, \
+         as any that copies",
         copier(Tool::Scp),
     ),
+    entry("hpnssh", "hpnscp -r, the scp of HPN-SSH", copier(Tool::Hpn)),
+    entry("bbcp", "bbcp: files only, by connections of its own, not encrypted", copier(Tool::Bbcp)),
     entry("sftp", "sftp's get -r and put -r", copier(Tool::Sftp)),
     entry("rsync", "rsync -a over ssh", copier(Tool::Rsync)),
+    variant("rsync:-W", "rsync -a -W over ssh: whole files", copier(Tool::RsyncWhole)),
     entry("rsyncd", "rsync -a to its daemon, without ssh", Making::Peer(Kind::Rsyncd)),
     entry("tar", "tar | ssh tar", copier(Tool::Tar)),
     entry("ftp", "vsftpd and lftp, without ssh", Making::Peer(Kind::Ftp)),
+    entry(
+        "nfs-user",
+        "NFSv4 without kernel client: nfs-ganesha, and a client of our own that only reads and \
+         writes files",
+        Making::Nfs,
+    ),
     entry("local", "the local disk", Making::Local),
     entry("ssh-cat", "floor: ssh HOST cat", copier(Tool::Cat)),
     entry("sftp-raw", "floor: SFTP over ssh, no file system", Making::Peer(Kind::RawSftp)),
 ];
 
-/// Names that stand for several.
-const GROUPS: [(&str, &str); 3] = [
-    ("all", "every peer, and the floor; not sshoal-copy:plain and :two"),
-    ("tuned", "sshfs as the published tables tune it"),
-    ("floor", "ssh-cat and sftp-raw: what ssh itself does"),
+/// Names that stand for several, and those: names, or their beginnings with a `*` behind. What
+/// `all`, `tuned` and `floor` are is a matter of [`members`].
+const GROUPS: &[(&str, &str, &str)] = &[
+    ("all", "every peer and the floor, each in its usual forms", ""),
+    ("tuned", "sshfs as the published tables tune it", ""),
+    ("floor", "ssh-cat and sftp-raw: what ssh itself does", ""),
+    (
+        "sshfs-iozone",
+        "the comparison of NFS, sshfs and its tunings by iozone",
+        "nfs-user,sshfs,sshfs:opt*,sshoal:opt*",
+    ),
+    (
+        "mux-iozone",
+        "the comparison of SSHFS-MUX and sshfs by iozone",
+        "sshfs,sshfs:opt*,sshfsm,sshfsm*,sshoal-union,sshoal-places,sshoal-pool",
+    ),
+    (
+        "copy-ciphers",
+        "the comparison of programs that copy, by cipher",
+        "scp:Compression=no,rsync,rsync:-W,rsyncd,ftp,tar,hpnssh,bbcp,sshoal-copy",
+    ),
+    (
+        "large-build",
+        "the comparison of builds on sshfs, tuned, and with a cache",
+        "local,sshfs,sshfs:opt1,sshoal:cache=disk,sshoal:cache=disk,consistency=immutable",
+    ),
+    (
+        "nas",
+        "the comparison of NFS, SMB and sshfs on a network storage",
+        "nfs-user,sshfs,sshfs:chacha,sshfs:ctr,sshoal:Ciphers=aes128-ctr",
+    ),
 ];
 
-fn members(group: &str) -> Vec<&'static Entry> {
-    let wanted = |entry: &&Entry| match group {
-        // What two of its own manners gain is asked on a link that is made for it.
-        "all" => {
-            let left_out = [Manner::Plain, Manner::TwoWays].map(|it| copier(Tool::Own(it)));
-            entry.making != Making::Sshoal && !left_out.contains(&entry.making)
-        }
-        "tuned" => entry.name.starts_with("sshfs:"),
-        "floor" => matches!(entry.making, Making::Peer(kind) if kind.is_floor()),
-        _ => false,
+/// The subjects of a group; none if there is no such group.
+fn members(group: &str) -> Vec<Spec> {
+    let of = |wanted: &dyn Fn(&Entry) -> bool| {
+        let entries = ENTRIES.iter().filter(|entry| wanted(entry));
+        entries.map(|entry| Spec { entry, options: Vec::new() }).collect()
     };
-    ENTRIES.iter().filter(wanted).collect()
+    match group {
+        "all" => of(&|entry| entry.in_all),
+        "tuned" => of(&|entry| entry.in_all && entry.name.starts_with("sshfs:")),
+        "floor" => of(&|entry| matches!(entry.making, Making::Peer(kind) if kind.is_floor())),
+        _ => {
+            let list = GROUPS.iter().find(|it| it.0 == group).map_or("", |it| it.2);
+            let words = list.split(',').flat_map(|word| match word.strip_suffix('*') {
+                Some(begin) => {
+                    let names = ENTRIES.iter().map(|entry| entry.name);
+                    names.filter(|name| name.starts_with(begin)).collect()
+                }
+                None => vec![word],
+            });
+            // A group has names of subjects only, which a test asserts.
+            parse(&words.collect::<Vec<_>>().join(",")).unwrap_or_default()
+        }
+    }
 }
 
 /// A subject that was asked for, before there is a server.
 #[derive(Clone, Debug)]
 pub struct Spec {
     entry: &'static Entry,
-    /// Of sshoal; of a program that copies, what it has for an ssh.
+    /// Of sshoal; of a program that copies, its ssh or an option of ssh.
     options: Vec<String>,
 }
 
-/// The option of programs that copy.
+/// The option of programs that copy; all others are ssh's.
 const SSH_COMMAND: &str = "ssh_command=";
 
 /// A program that copies, and the option behind its name.
 fn copier_by(word: &str) -> Option<Spec> {
     let (name, option) = word.rsplit_once(':')?;
-    let program = option.strip_prefix(SSH_COMMAND)?;
-    let copies = |entry: &&Entry| {
-        let is_copier =
-            matches!(entry.making, Making::Peer(Kind::Copier(tool)) if tool != Tool::Cat);
-        entry.name == name && is_copier
+    let (keyword, _) = option.split_once('=').filter(|(_, value)| !value.is_empty())?;
+    let of_ssh = keyword.starts_with(|letter: char| letter.is_ascii_uppercase())
+        && keyword.chars().all(|letter| letter.is_ascii_alphanumeric());
+    let takes = |tool| match tool {
+        Tool::Cat | Tool::Bbcp => false,
+        // Its ssh is its own.
+        Tool::Hpn => of_ssh,
+        _ => of_ssh || option.starts_with(SSH_COMMAND),
     };
-    let entry = ENTRIES.iter().find(copies).filter(|_| !program.is_empty())?;
+    let entry = ENTRIES.iter().find(|entry| {
+        entry.name == name && matches!(entry.making, Making::Peer(Kind::Copier(it)) if takes(it))
+    })?;
     Some(Spec { entry, options: vec![option.to_owned()] })
 }
 
@@ -208,9 +343,8 @@ pub fn parse(list: &str) -> Result<Vec<Spec>, Unknown> {
             specs.push(Spec { entry: &ENTRIES[0], options: vec![option.to_owned()] });
         } else if let Some(copier) = copier_by(word) {
             specs.push(copier);
-        } else if GROUPS.iter().any(|(name, _)| *name == word) {
-            let of_group = members(word).into_iter();
-            specs.extend(of_group.map(|entry| Spec { entry, options: Vec::new() }));
+        } else if GROUPS.iter().any(|(name, ..)| *name == word) {
+            specs.extend(members(word));
         } else if let Some(Spec { options, .. }) =
             specs.last_mut().filter(|spec| spec.is_sshoal() && !spec.options.is_empty())
         {
@@ -255,7 +389,16 @@ impl Spec {
 
     /// Whether it is this program rather than a peer.
     pub fn is_sshoal(&self) -> bool {
-        self.entry.making == Making::Sshoal
+        matches!(self.entry.making, Making::Sshoal(..))
+    }
+
+    /// Whether it can be measured wherever anything can: this program with one source and the usual TCP
+    /// settings. If it cannot, something is wrong with its options.
+    pub fn is_required(&self) -> bool {
+        let tunes_tcp = |options: &[&str]| options.contains(&TUNED_TCP);
+        let tuned_by_user = self.options.iter().any(|option| option == TUNED_TCP);
+        matches!(self.entry.making, Making::Sshoal(Sources::One, own) if !tunes_tcp(own))
+            && !tuned_by_user
     }
 
     /// The subject itself.
@@ -264,33 +407,64 @@ impl Spec {
     /// When its directory in the scratch directory cannot be made.
     pub fn make(&self, setting: &Setting) -> Result<Box<dyn Subject>> {
         let name = self.name();
-        let mounted = |program: PathBuf, options: Vec<String>| {
+        let mounted = |program: PathBuf, mut options: Vec<String>| {
+            let given = options.len();
+            options.retain(|option| option != TUNED_TCP);
+            let tunes_tcp = options.len() < given;
             let words = options.into_iter().flat_map(|option| ["-o".to_owned(), option]).collect();
             let Setting { server, start_limit, .. } = setting.clone();
-            Mounted::new(self.name(), program, words, server, start_limit)
+            let mounted = Mounted::new(self.name(), program, words, server, start_limit);
+            Mounted { tunes_tcp, ..mounted }
+        };
+        let peer = |program: &Program, options: &[&str]| {
+            let options = options.iter().map(|&option| option.to_owned()).collect();
+            let remedy = Some(program.remedy());
+            Mounted { remedy, ..mounted(program.name.into(), options) }
         };
         Ok(match self.entry.making {
-            Making::Sshoal => {
+            Making::Sshoal(sources, options) => {
                 let has = |begin: &str| self.options.iter().any(|it| it.starts_with(begin));
                 // The user's own cache would have what an earlier run has read.
                 let has_cache = has("cache=disk") && !has("cache_dir=");
-                let mounted = mounted(setting.sshoal.clone(), self.options.clone());
-                Box::new(Mounted { typed: Some("sshoal"), has_cache, ..mounted })
+                let options = options.iter().map(|&option| option.to_owned());
+                let options = options.chain(self.options.clone()).collect();
+                let mounted = mounted(setting.sshoal.clone(), options);
+                Box::new(Mounted { typed: Some("sshoal"), has_cache, sources, ..mounted })
             }
-            Making::Sshfs(options) => {
-                let options = options.iter().map(|&option| option.to_owned()).collect();
-                let package = Some(SSHFS.package);
-                Box::new(Mounted { package, ..mounted("sshfs".into(), options) })
+            Making::Sshfs(options) => Box::new(peer(&SSHFS, options)),
+            Making::Sshfsm(sources, options) => {
+                Box::new(Mounted { sources, ..peer(&SSHFSM, options) })
             }
             Making::Local => Box::new(Local::new(name, setting.scratch.join("local"))?),
+            Making::Nfs => Box::new(Nfs::new(name, setting.server.clone())),
             Making::Peer(kind) => {
-                let option = self.options.iter().find_map(|it| it.strip_prefix(SSH_COMMAND));
+                let (command, options): (Vec<&String>, Vec<&String>) =
+                    self.options.iter().partition(|it| it.starts_with(SSH_COMMAND));
+                let command = command.first().and_then(|it| it.strip_prefix(SSH_COMMAND));
+                let ssh_command = command.map(PathBuf::from);
+                let ssh_option = options.first().map(|&option| option.clone());
+                let orders = match kind {
+                    Kind::Copier(Tool::Bbcp) => Some(Orders::parse(BBCP).map_err(Failure::failed)?),
+                    _ => None,
+                };
                 let (setting, identity) = (setting.clone(), Identity::default());
-                let ssh_command = option.map(PathBuf::from);
-                Box::new(Peer { name, kind, ssh_command, setting, identity })
+                Box::new(Peer { name, kind, ssh_command, ssh_option, orders, setting, identity })
             }
         })
     }
+}
+
+/// A program that copies by commands that the user has given.
+pub fn foreign(name: &str, orders: Orders, setting: &Setting) -> Box<dyn Subject> {
+    Box::new(Peer {
+        name: name.to_owned(),
+        kind: Kind::Copier(Tool::Foreign),
+        ssh_command: None,
+        ssh_option: None,
+        orders: Some(orders),
+        setting: setting.clone(),
+        identity: Identity::default(),
+    })
 }
 
 /// One line of `--list`.
@@ -300,9 +474,18 @@ pub struct Listed {
     pub name: &'static str,
     /// One line.
     pub about: &'static str,
-    /// Version of what is installed, as far as it is known, or the package to install. Groups and the
-    /// disk have no version.
-    pub state: Result<String, &'static str>,
+    /// Version of what is installed, as far as it is known, or what is missing. Groups and the disk
+    /// have no version.
+    pub state: Result<String, Missing>,
+}
+
+/// A program that is not installed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Of Debian, if that has it.
+    pub package: Option<&'static str>,
+    /// What to do.
+    pub remedy: String,
 }
 
 /// All subjects and groups, in the order of reports.
@@ -311,14 +494,16 @@ pub fn list(executor: &Executor) -> Vec<Listed> {
         let programs = entry.making.programs();
         let missing = programs.iter().find(|program| program.find().is_none());
         let state = match (missing, entry.making, programs.first()) {
-            (Some(program), ..) => Err(program.package),
-            (None, Making::Sshoal, _) | (None, _, None) => Ok(String::new()),
+            (Some(program), ..) => {
+                Err(Missing { package: program.package.ok(), remedy: program.remedy() })
+            }
+            (None, Making::Sshoal(..), _) | (None, _, None) => Ok(String::new()),
             (None, _, Some(program)) => Ok(program.version(executor)),
         };
         Listed { name: entry.name, about: entry.about, state }
     });
     let groups =
-        GROUPS.iter().map(|&(name, about)| Listed { name, about, state: Ok(String::new()) });
+        GROUPS.iter().map(|&(name, about, _)| Listed { name, about, state: Ok(String::new()) });
     entries.chain(groups).collect()
 }
 
@@ -335,12 +520,41 @@ mod tests {
         assert_eq!(names("sshfs, rclone,,tar"), ["sshfs", "rclone", "tar"]);
         assert_eq!(names("floor"), ["ssh-cat", "sftp-raw"]);
         assert_eq!(names("sftp-raw,floor,sftp-raw"), ["sftp-raw", "ssh-cat"]);
-        assert_eq!(names("tuned"), ["sshfs:aes", "sshfs:opt1", "sshfs:opt3", "sshfs:opt4"]);
+        let tuned = ["sshfs:aes", "sshfs:opt1", "sshfs:opt2", "sshfs:opt3", "sshfs:opt4"];
+        assert_eq!(names("tuned"), tuned);
         assert_eq!(names(""), [""; 0]);
         let all = names("all");
-        let left_out = ["sshoal", "sshoal-copy:plain", "sshoal-copy:two"];
-        assert_eq!(all.len(), ENTRIES.len() - left_out.len());
-        assert!(left_out.iter().all(|name| !all.contains(&(*name).to_owned())));
+        for left_out in ["sshoal", "sshoal-copy:plain", "sshoal-union", "rsync:-W", "sshfs:ctr"] {
+            assert!(!all.contains(&left_out.to_owned()), "{left_out}");
+        }
+        for member in ["sshoal-copy", "sshfs:opt1", "rsync", "nfs-user", "bbcp", "sftp-raw"] {
+            assert!(all.contains(&member.to_owned()), "{member}");
+        }
+    }
+
+    #[test]
+    fn the_subjects_of_a_comparison_are_a_group() {
+        for (group, ..) in GROUPS {
+            assert!(names(group).len() > 1, "{group}");
+        }
+        let iozone = names("sshfs-iozone");
+        assert_eq!(iozone[..3], ["nfs-user", "sshfs", "sshfs:opt1"]);
+        for member in ["sshfs:opt2", "sshfs:opt4", "sshoal:opt2", "sshoal:opt4"] {
+            assert!(iozone.contains(&member.to_owned()), "{member}");
+        }
+        assert_eq!(
+            names("large-build,scp"),
+            [
+                "local",
+                "sshfs",
+                "sshfs:opt1",
+                "sshoal:cache=disk",
+                "sshoal:cache=disk,consistency=immutable",
+                "scp"
+            ]
+        );
+        assert!(names("copy-ciphers").contains(&"scp:Compression=no".to_owned()));
+        assert!(names("mux-iozone").contains(&"sshfsm:opt4".to_owned()));
     }
 
     #[test]
@@ -352,6 +566,9 @@ mod tests {
         );
         let specs = parse(list).unwrap();
         assert!(specs[0].is_sshoal() && !specs[1].is_sshoal());
+        let required = |list: &str| parse(list).unwrap()[0].is_required();
+        assert!(!required("sshoal:opt2") && !required("sshoal-pool"));
+        assert!(required("sshoal:ro") && !required("sshoal:ro,tcp=tuned") && !required("sshfs"));
         assert!(
             specs.iter().filter(|spec| spec.is_sshoal()).all(|spec| spec.entry.name == "sshoal")
         );
@@ -359,9 +576,18 @@ mod tests {
 
     #[test]
     fn another_ssh_is_for_programs_that_copy() {
-        let list = "scp:ssh_command=/opt/hpnssh,sshoal-copy:tar:ssh_command=hpnssh,rsync";
+        let list = "scp:ssh_command=/opt/hpnssh,sshoal-copy:tar:ssh_command=hpnssh,rsync,\
+                    scp:Compression=no,rsync:-W:Ciphers=aes128-ctr,hpnssh:Compression=no";
         assert_eq!(names(list), list.split(',').collect::<Vec<_>>());
-        for wrong in ["rsyncd:ssh_command=hpnssh", "scp:ssh_command=", "scp:ssh_command=a,ro"] {
+        for wrong in [
+            "rsyncd:ssh_command=hpnssh",
+            "scp:ssh_command=",
+            "scp:ssh_command=a,ro",
+            "scp:Compression",
+            "scp:-o=x",
+            "hpnssh:ssh_command=ssh",
+            "ftp:Compression=no",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
@@ -374,8 +600,8 @@ mod tests {
             "there is no subject 'rlcone' (did you mean 'rclone'?); --list shows all"
         );
         assert_eq!(
-            message("sshfs:opt2"),
-            "there is no subject 'sshfs:opt2' (did you mean 'sshfs:opt1'?); --list shows all"
+            message("sshfs:opt5"),
+            "there is no subject 'sshfs:opt5' (did you mean 'sshfs:opt1'?); --list shows all"
         );
         assert_eq!(message("xyz\n"), "there is no subject 'xyz'; --list shows all");
         assert_eq!(

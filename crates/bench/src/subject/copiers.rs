@@ -15,8 +15,11 @@ use std::time::Duration;
 use crate::executor::Executor;
 use crate::failure::{Failure, Result};
 use crate::quoting::{double, joined, no_pattern, rsync_word, shell_quoted};
-use crate::server::Server;
+use crate::server::{Endpoint, Server};
 use crate::subject::{Access, Copier, Direction, Session};
+
+use super::foreign::{Fields, Orders};
+use super::programs::{HPNSCP, HPNSSH, SCP};
 
 /// Longest time to look up whether a name is a directory.
 const LOOK_LIMIT: Duration = Duration::from_secs(30);
@@ -25,11 +28,19 @@ const LOOK_LIMIT: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tool {
     Scp,
+    /// The scp of HPN-SSH, which uses its ssh.
+    Hpn,
     Sftp,
     Rsync,
+    /// rsync without its comparison of blocks.
+    RsyncWhole,
     Tar,
     /// `sshoal pull` and `sshoal push`.
     Own(Manner),
+    /// By commands that are given.
+    Foreign,
+    /// bbcp, which copies files by connections of its own. Its commands are given too.
+    Bbcp,
     /// `ssh HOST cat`: files only, as streams.
     Cat,
 }
@@ -67,6 +78,10 @@ pub(super) struct CopySession {
     pub(super) cipher: Option<String>,
     /// A program in place of `ssh`.
     pub(super) ssh_command: Option<PathBuf>,
+    /// `Keyword=value` of ssh, for the subject.
+    pub(super) ssh_option: Option<String>,
+    /// Of [`Tool::Foreign`].
+    pub(super) foreign: Option<(Orders, Endpoint)>,
     /// This program.
     pub(super) sshoal: PathBuf,
     pub(super) scratch: PathBuf,
@@ -79,7 +94,10 @@ pub(super) struct CopySession {
 
 impl Session for CopySession {
     fn access(&self) -> Access<'_> {
-        if self.tool == Tool::Cat { Access::Stream(self) } else { Access::Copier(self) }
+        match self.tool {
+            Tool::Cat | Tool::Bbcp => Access::Stream(self),
+            _ => Access::Copier(self),
+        }
     }
 }
 
@@ -92,17 +110,17 @@ impl Copier for CopySession {
         // look up a name at the server.
         let is_tree = match (direction, self.tool) {
             (Direction::In, _) => local.is_dir(),
-            (Direction::Out, Tool::Scp | Tool::Sftp) => false,
+            (Direction::Out, Tool::Scp | Tool::Hpn | Tool::Sftp) => false,
             (Direction::Out, _) => self.is_directory(storage).ok()?,
         };
         // The contents of a directory, which become the target itself.
         let contents = || if is_tree { local.join(".") } else { local.clone() };
         match (self.tool, direction) {
-            (Tool::Scp, Direction::Out) => {
+            (Tool::Scp | Tool::Hpn, Direction::Out) => {
                 let remote = self.remote(&no_pattern(remote.as_os_str()));
                 Some(self.scp(remote, local.into()))
             }
-            (Tool::Scp, Direction::In) => {
+            (Tool::Scp | Tool::Hpn, Direction::In) => {
                 Some(self.scp(contents().into(), self.remote(remote.as_os_str())))
             }
             // In quotes nothing is a pattern.
@@ -123,7 +141,7 @@ impl Copier for CopySession {
                 let failed = self.fresh("failed");
                 Some(with_shell(script, &[&local, &failed], &self.ssh(line, &remote)))
             }
-            (Tool::Cat, _) if is_tree => None,
+            (Tool::Cat | Tool::Bbcp, _) if is_tree => None,
             (Tool::Cat, _) => {
                 let (script, line) = match direction {
                     Direction::Out => (TO_FILE, "exec cat %"),
@@ -131,7 +149,19 @@ impl Copier for CopySession {
                 };
                 Some(with_shell(script, &[&local], &self.ssh(line, &remote)))
             }
-            (Tool::Rsync | Tool::Own(_), _) => {
+            (Tool::Foreign | Tool::Bbcp, _) => {
+                let (orders, endpoint) = self.foreign.as_ref()?;
+                let [from, to] = direction.sorted(remote.into_os_string(), local.into());
+                let fields = Fields {
+                    from: with_slash(&from, is_tree),
+                    to,
+                    host: self.server.destination(),
+                    endpoint,
+                    options: self.options(),
+                };
+                Some(orders.command(direction, &fields))
+            }
+            (Tool::Rsync | Tool::RsyncWhole | Tool::Own(_), _) => {
                 let remote = self.remote(&with_slash(remote.as_os_str(), is_tree));
                 let local = with_slash(local.as_os_str(), is_tree);
                 let operands = direction.sorted(remote, local);
@@ -184,7 +214,9 @@ impl CopySession {
 
     /// Options of ssh, scp and sftp.
     fn options(&self) -> Vec<OsString> {
-        self.server.ssh_options(self.cipher.as_deref())
+        let mut options = self.server.ssh_options(self.cipher.as_deref());
+        options.extend(self.ssh_option.iter().flat_map(|it| ["-o".into(), it.into()]));
+        options
     }
 
     /// The ssh that is used.
@@ -199,7 +231,8 @@ impl CopySession {
 
     /// An ssh to the server, without what it is to do.
     pub(super) fn login(&self) -> Command {
-        let mut command = Command::new(self.ssh_command());
+        let ssh = if self.tool == Tool::Hpn { HPNSSH.name.as_ref() } else { self.ssh_command() };
+        let mut command = Command::new(ssh);
         command.args(self.options()).arg(self.server.destination());
         command
     }
@@ -248,7 +281,7 @@ impl CopySession {
     }
 
     fn scp(&self, from: OsString, to: OsString) -> Command {
-        let mut command = Command::new("scp");
+        let mut command = Command::new(if self.tool == Tool::Hpn { HPNSCP.name } else { SCP.name });
         command.arg("-r").args(self.ssh_program()).args(self.options());
         command.arg(from).arg(to);
         command
@@ -273,7 +306,11 @@ impl CopySession {
         }
         let mut command = Command::new("rsync");
         // `-s`: the server's shell does not expand names.
-        command.args(["-a", "-s", "-e"]).arg(shell).args(operands);
+        command.args(["-a", "-s"]);
+        if self.tool == Tool::RsyncWhole {
+            command.arg("-W");
+        }
+        command.arg("-e").arg(shell).args(operands);
         command
     }
 

@@ -25,7 +25,9 @@ use sandbox::{random_word, write_private};
 use crate::executor::{Background, Executor};
 use crate::failure::{Failure, Result};
 use crate::quoting::{double, joined};
-use crate::server::Server;
+use crate::results::Wire;
+use crate::server::{Server, wire_of};
+use crate::step::ServerMeter;
 use crate::subject::{Access, Copier, Direction, Session, Started};
 
 use super::copiers::with_slash;
@@ -35,7 +37,7 @@ use super::programs::VSFTPD;
 const LISTEN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Longest time for a daemon to end.
-const END_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// Interval of the attempts to connect to it.
 const LOOK: Duration = Duration::from_millis(20);
@@ -50,7 +52,7 @@ const BENCH: &str = "bench";
 /// copies.
 struct DaemonSession<C> {
     daemon: Background,
-    _links: [Option<Link>; 2],
+    links: [Option<Link>; 2],
     copier: C,
 }
 
@@ -61,6 +63,10 @@ impl<C: Copier> Session for DaemonSession<C> {
 
     fn server_pids(&self) -> Vec<u32> {
         self.daemon.is_running().then(|| self.daemon.pid()).into_iter().collect()
+    }
+
+    fn wire(&self, _: &dyn ServerMeter) -> Option<Wire> {
+        wire_of(self.links.iter().flatten())
     }
 
     fn stop(&mut self, _: &Executor) -> Result<()> {
@@ -75,7 +81,7 @@ impl<C: Copier> Session for DaemonSession<C> {
 
 /// Starts a daemon and the link to it; `command` receives its address and port, which was free a
 /// moment ago. Returns the port of 127.0.0.1 that clients connect to.
-fn start(
+pub(super) fn start(
     server: &Server,
     executor: &Executor,
     command: impl FnOnce(SocketAddr) -> Result<Command>,
@@ -103,7 +109,7 @@ fn start(
     Ok((daemon, link, port))
 }
 
-fn root(server: &Server) -> Result<PathBuf> {
+pub(super) fn root(server: &Server) -> Result<PathBuf> {
     server.storage().local().ok_or_else(|| Failure::failed("not private"))
 }
 
@@ -122,7 +128,7 @@ pub(super) fn rsyncd(server: &Server, scratch: &Path, executor: &Executor) -> St
         Ok(command)
     })?;
     let copier = RsyncdCopier { root, password, port };
-    Ok(Box::new(DaemonSession { daemon, _links: [link, None], copier }))
+    Ok(Box::new(DaemonSession { daemon, links: [link, None], copier }))
 }
 
 /// `rsyncd.conf`. Links are kept as they are, which a daemon without `chroot` does not do by
@@ -195,7 +201,7 @@ pub(super) fn ftp(server: &Server, scratch: &Path, executor: &Executor) -> Start
         Ok(command)
     })?;
     let copier = FtpCopier { root, password, port, scratch, files: AtomicU32::new(0) };
-    Ok(Box::new(DaemonSession { daemon, _links: [link, data], copier }))
+    Ok(Box::new(DaemonSession { daemon, links: [link, data], copier }))
 }
 
 /// `vsftpd.conf`. The anonymous user is the user of the daemon, with the password in place of a

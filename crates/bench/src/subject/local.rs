@@ -15,7 +15,8 @@ use rustix::fs::{Advice, fadvise, statfs};
 use crate::corpus::tree::files;
 use crate::executor::Executor;
 use crate::failure::Result;
-use crate::results::SubjectInfo;
+use crate::results::{SubjectInfo, Wire};
+use crate::step::ServerMeter;
 use crate::storage::{Directory, Storage};
 use crate::subject::{Access, Session, Started, Subject, Tuning};
 
@@ -61,6 +62,10 @@ struct LocalSession(PathBuf);
 impl Session for LocalSession {
     fn access(&self) -> Access<'_> {
         Access::Directory(&self.0)
+    }
+
+    fn wire(&self, _: &dyn ServerMeter) -> Option<Wire> {
+        None
     }
 
     fn forget(&mut self, executor: &Executor) -> Result<bool> {

@@ -13,6 +13,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::account;
 use crate::executor::{Background, Executor};
 use crate::failure::{Failure, Result};
@@ -183,6 +185,7 @@ impl Mount {
         self.abort();
         // Dropping it kills it.
         drop(self.daemon.take());
+        kill_strays(&self.point);
         if let Ok(Some(_)) = mount_table::at(&self.point) {
             let executor = self.executor.for_cleanup();
             let _ = executor.run(unmount(&self.point, true), FORCE_LIMIT);
@@ -205,6 +208,19 @@ impl Drop for Mount {
     fn drop(&mut self) {
         if self.daemon.is_some() || self.connection.is_some() {
             self.abandon();
+        }
+    }
+}
+
+/// Kills the processes that have the mount point among their arguments: a daemon that has left the
+/// foreground is no longer in the group that was killed.
+fn kill_strays(point: &Path) {
+    for process in procfs::process::all_processes().into_iter().flatten().flatten() {
+        let words = process.cmdline().unwrap_or_default();
+        if words.iter().any(|word| Path::new(word) == point)
+            && let Some(pid) = Pid::from_raw(process.pid)
+        {
+            let _ = kill_process(pid, Signal::KILL);
         }
     }
 }
@@ -255,6 +271,8 @@ pub(super) enum Cache {
 /// A mount that can be made anew: the session of a file system.
 pub(super) struct MountSession {
     point: PathBuf,
+    /// The mount point, or a directory in it.
+    shown: PathBuf,
     limit: Duration,
     make: Box<Making>,
     made: u32,
@@ -274,7 +292,13 @@ impl MountSession {
         let point = scratch.canonicalize()?.join("mnt");
         fs::create_dir(&point)?;
         let mount = Mount::start(make(&point, 0), &point, limit, executor)?;
-        Ok(MountSession { point, limit, make: Box::new(make), made: 1, mount, cache })
+        let shown = point.clone();
+        Ok(MountSession { point, shown, limit, make: Box::new(make), made: 1, mount, cache })
+    }
+
+    /// The storage is at this name in the mount.
+    pub(super) fn show(&mut self, name: &str) {
+        self.shown = self.point.join(name);
     }
 
     fn settle_within(&self, executor: &Executor, limit: Duration) -> Result<()> {
@@ -283,11 +307,32 @@ impl MountSession {
             Cache::Unknown | Cache::Kept(_) => Ok(()),
         }
     }
+
+    /// Unmounts and mounts again, so that neither kernel nor daemon knows anything.
+    fn mount_anew(&mut self, executor: &Executor, keep_cache: bool) -> Result<bool> {
+        self.settle_within(executor, SETTLE_LIMIT)?;
+        self.mount.stop()?;
+        match &self.cache {
+            Cache::Unknown => {}
+            // What it has is then read from the disk, as that of `local` is.
+            Cache::Kept(dir) if keep_cache => local::drop_from_memory(dir, executor)?,
+            // rclone's is of no use to the next mount, and is as long as what was read: a run has
+            // room for it once.
+            Cache::Kept(dir) | Cache::Rclone(dir) => match fs::remove_dir_all(dir) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                _ => {}
+            },
+        }
+        let command = (self.make)(&self.point, self.made);
+        self.made += 1;
+        self.mount = Mount::start(command, &self.point, self.limit, executor)?;
+        Ok(true)
+    }
 }
 
 impl Session for MountSession {
     fn access(&self) -> Access<'_> {
-        Access::Directory(&self.point)
+        Access::Directory(&self.shown)
     }
 
     fn client_pids(&self) -> Vec<u32> {
@@ -298,25 +343,12 @@ impl Session for MountSession {
         self.settle_within(executor, SETTLE_LIMIT)
     }
 
-    /// Unmounts and mounts again, so that neither kernel nor daemon knows anything.
     fn forget(&mut self, executor: &Executor) -> Result<bool> {
-        self.settle(executor)?;
-        self.mount.stop()?;
-        match &self.cache {
-            Cache::Unknown => {}
-            // What it has is then read from the disk, as that of `local` is.
-            Cache::Kept(dir) => local::drop_from_memory(dir, executor)?,
-            // It is of no use to the next mount, and is as long as what was read: a run has room for
-            // it once.
-            Cache::Rclone(caches) => match fs::remove_dir_all(caches) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-                _ => {}
-            },
-        }
-        let command = (self.make)(&self.point, self.made);
-        self.made += 1;
-        self.mount = Mount::start(command, &self.point, self.limit, executor)?;
-        Ok(true)
+        self.mount_anew(executor, false)
+    }
+
+    fn remount(&mut self, executor: &Executor) -> Result<bool> {
+        self.mount_anew(executor, true)
     }
 
     fn stop(&mut self, executor: &Executor) -> Result<()> {

@@ -9,17 +9,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::executor::{Executor, find_program};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::results::{LeftOut, SubjectInfo};
 use crate::storage::Storage;
 use crate::subject::{Access, Session, Started, Subject, Tuning};
 
 use super::catalog::Setting;
 use super::copiers::{CopySession, Manner, Tool};
+use super::foreign::Orders;
 use super::identity::Identity;
-use super::mounted::device_of_fuse;
+use super::mounted::{device_of_fuse, require_two_links};
 use super::programs::{
-    self, FUSERMOUNT, LFTP, Program, RCLONE, RSYNC, SCP, SFTP, SSH, TAR, VSFTPD,
+    self, BBCP, FUSERMOUNT, HPNSCP, HPNSSH, LFTP, Program, RCLONE, RSYNC, SCP, SFTP, SSH, TAR,
+    VSFTPD,
 };
 use super::{daemons, rclone};
 
@@ -46,10 +48,12 @@ impl Kind {
         match self {
             Kind::Rclone(_) => &[&RCLONE, &FUSERMOUNT],
             Kind::Copier(Tool::Scp) => &[&SCP, &SSH],
+            Kind::Copier(Tool::Hpn) => &[&HPNSCP, &HPNSSH],
             Kind::Copier(Tool::Sftp) => &[&SFTP, &SSH],
-            Kind::Copier(Tool::Rsync) => &[&RSYNC, &SSH],
+            Kind::Copier(Tool::Rsync | Tool::RsyncWhole) => &[&RSYNC, &SSH],
             Kind::Copier(Tool::Tar) => &[&TAR, &SSH],
-            Kind::Copier(Tool::Own(_) | Tool::Cat) | Kind::RawSftp => &[&SSH],
+            Kind::Copier(Tool::Bbcp) => &[&BBCP, &SSH],
+            Kind::Copier(Tool::Own(_) | Tool::Foreign | Tool::Cat) | Kind::RawSftp => &[&SSH],
             Kind::Rsyncd => &[&RSYNC],
             Kind::Ftp => &[&VSFTPD, &LFTP],
         }
@@ -61,7 +65,10 @@ impl Kind {
             Kind::Rclone(mode) => return rclone::command(mode),
             Kind::Copier(Tool::Scp) => "scp -r HOST:FROM TO",
             Kind::Copier(Tool::Sftp) => "echo 'get -r FROM TO' | sftp -b - HOST",
+            Kind::Copier(Tool::Hpn) => "hpnscp -r HOST:FROM TO",
             Kind::Copier(Tool::Rsync) => "rsync -a -e ssh HOST:FROM/ TO/",
+            Kind::Copier(Tool::RsyncWhole) => "rsync -a -W -e ssh HOST:FROM/ TO/",
+            Kind::Copier(Tool::Foreign | Tool::Bbcp) => "",
             Kind::Copier(Tool::Tar) => "ssh HOST tar -C FROM -cf - . | tar -C TO -xf -",
             Kind::Copier(Tool::Own(Manner::Auto)) => "sshoal pull HOST:FROM/ TO",
             Kind::Copier(Tool::Own(Manner::Tar)) => "sshoal pull --engine tar HOST:FROM/ TO",
@@ -87,6 +94,10 @@ pub(super) struct Peer {
     pub(super) kind: Kind,
     /// A program in place of `ssh`, for one that copies.
     pub(super) ssh_command: Option<PathBuf>,
+    /// `Keyword=value` of ssh, for one that copies.
+    pub(super) ssh_option: Option<String>,
+    /// Of [`Tool::Foreign`].
+    pub(super) orders: Option<Orders>,
     pub(super) setting: Setting,
     pub(super) identity: Identity,
 }
@@ -98,7 +109,12 @@ impl Subject for Peer {
             kind if kind.is_floor() => "floor",
             _ => "copy",
         };
-        self.identity.info(&self.name, kind, self.kind.command())
+        let command = match (&self.orders, &self.ssh_option) {
+            (Some(orders), _) => orders.shown(),
+            (None, Some(option)) => format!("{} (ssh: -o {option})", self.kind.command()),
+            (None, None) => self.kind.command(),
+        };
+        self.identity.info(&self.name, kind, command)
     }
 
     fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
@@ -115,14 +131,15 @@ impl Subject for Peer {
                            on a host";
                 return left_out(why, "measure it without --host");
             }
-            Kind::Copier(Tool::Own(Manner::TwoWays)) if server.second_destination().is_none() => {
-                return left_out("only a private server has two links", "leave --host out");
-            }
+            Kind::Copier(Tool::Own(Manner::TwoWays)) => require_two_links(name, server)?,
             _ => {}
         }
-        if let Some(ssh) = self.ssh_command.as_ref().filter(|ssh| find_program(*ssh).is_none()) {
-            let why = format!("there is no program '{}'", ssh.display());
-            return left_out(&why, "give its whole path");
+        let of_user = self.orders.iter().flat_map(|orders| orders.programs().map(PathBuf::from));
+        for program in of_user.clone().chain(self.ssh_command.clone()) {
+            if find_program(&program).is_none() {
+                let why = format!("there is no program '{}'", program.display());
+                return left_out(&why, "give its whole path");
+            }
         }
         self.identity.version(|| {
             let versions = programs::versions(self.kind.programs(), executor);
@@ -158,11 +175,21 @@ impl Subject for Peer {
                 Ok(Box::new(RawSftp(Box::new(command))))
             }
             Kind::Copier(tool) => {
+                let foreign = match &self.orders {
+                    Some(orders) if tuning.cipher.is_some() && !orders.use_ssh() => {
+                        let why = "its commands have no %o, by which they would get the cipher";
+                        return Err(Failure::NotTried { why: why.to_owned() });
+                    }
+                    Some(orders) => Some((orders.clone(), server.endpoint(executor)?)),
+                    None => None,
+                };
                 let session = CopySession {
                     tool,
                     server,
                     cipher,
                     ssh_command: self.ssh_command.clone(),
+                    ssh_option: self.ssh_option.clone(),
+                    foreign,
                     sshoal: self.setting.sshoal.clone(),
                     scratch: scratch.canonicalize()?,
                     executor: executor.clone(),

@@ -14,8 +14,9 @@ const VERSION_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Program {
     pub name: &'static str,
-    /// Of Debian and its children; most others have the same name for it.
-    pub package: &'static str,
+    /// Of Debian and its children; most others have the same name for it. `Err` with the remedy for
+    /// a program that Debian does not have.
+    pub package: Result<&'static str, &'static str>,
     /// The argument that prints its version, if there is one.
     version: Option<&'static str>,
 }
@@ -32,12 +33,31 @@ pub(super) const VSFTPD: Program = program("vsftpd", "vsftpd", None);
 /// It unmounts for users who are not root; sshfs and rclone need it anyway.
 pub(super) const FUSERMOUNT: Program = program("fusermount3", "fuse3", None);
 
+/// SSHFS-MUX, the last version of which is of 2011.
+pub(super) const SSHFSM: Program =
+    elsewhere("sshfsm", "build SSHFS-MUX, see docs/benchmarking.md", Some("-V"));
+pub(super) const HPNSCP: Program =
+    elsewhere("hpnscp", "build HPN-SSH, which installs it beside OpenSSH", None);
+pub(super) const HPNSSH: Program =
+    elsewhere("hpnssh", "build HPN-SSH, which installs it beside OpenSSH", Some("-V"));
+pub(super) const BBCP: Program =
+    elsewhere("bbcp", "build bbcp on both machines", Some("--version"));
+pub(super) const GANESHA: Program = program("ganesha.nfsd", "nfs-ganesha", Some("-v"));
+
 const fn program(
     name: &'static str,
     package: &'static str,
     version: Option<&'static str>,
 ) -> Program {
-    Program { name, package, version }
+    Program { name, package: Ok(package), version }
+}
+
+const fn elsewhere(
+    name: &'static str,
+    remedy: &'static str,
+    version: Option<&'static str>,
+) -> Program {
+    Program { name, package: Err(remedy), version }
 }
 
 impl Program {
@@ -50,8 +70,16 @@ impl Program {
     pub(super) fn require(&self, subject: &str) -> Result<PathBuf, LeftOut> {
         self.find().ok_or_else(|| {
             LeftOut::new(subject, format!("{} is not installed", self.name))
-                .with_remedy(format!("install the package {}", self.package))
+                .with_remedy(self.remedy())
         })
+    }
+
+    /// What to do when it is not installed.
+    pub(super) fn remedy(&self) -> String {
+        match self.package {
+            Ok(package) => format!("install the package {package}"),
+            Err(remedy) => remedy.to_owned(),
+        }
     }
 
     /// What it says of its version; empty when it says nothing.
@@ -106,5 +134,7 @@ mod tests {
         let missing = program("no-such-program-here", "its-package", None);
         let left_out = missing.require("it").unwrap_err();
         assert_eq!(left_out.remedy.unwrap(), "install the package its-package");
+        let unpackaged = elsewhere("no-such-program-here", "build it", None);
+        assert_eq!(unpackaged.require("it").unwrap_err().remedy.unwrap(), "build it");
     }
 }

@@ -14,8 +14,9 @@ use std::time::Duration;
 use crate::executor::Executor;
 use crate::failure::Result;
 use crate::quoting::shown;
-use crate::results::{LeftOut, SubjectInfo};
+use crate::results::{LeftOut, SubjectInfo, Wire};
 use crate::server::Server;
+use crate::step::ServerMeter;
 use crate::storage::{Directory, Storage};
 use crate::subject::{Access, Session, Started, Subject, Tuning};
 
@@ -147,6 +148,10 @@ struct TargetSession {
 impl Session for TargetSession {
     fn access(&self) -> Access<'_> {
         Access::Directory(&self.root)
+    }
+
+    fn wire(&self, _: &dyn ServerMeter) -> Option<Wire> {
+        None
     }
 
     fn forget(&mut self, executor: &Executor) -> Result<bool> {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,14 +14,17 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::catalog::{Setting, parse};
+use super::catalog::{self, Setting, parse};
 use super::mounted::Mounted;
-use super::{Access, Copier, Direction, Session, Subject, Tuning, target};
+use super::{Access, Copier, Direction, Orders, Session, Subject, Tuning, target};
+use crate::corpus;
 use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::link::LinkSpec;
 use crate::results::LeftOut;
 use crate::server::Server;
+use crate::step::ServerMeter;
+use crate::worker::{self, Check, Done, Job, Target, Transfer, Until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -44,13 +48,17 @@ impl World {
         World { server: Arc::new(server), executor: Executor::new(), dir }
     }
 
-    fn subjects(&self, list: &str) -> Vec<Box<dyn Subject>> {
-        let setting = Setting {
+    fn setting(&self) -> Setting {
+        Setting {
             server: self.server.clone(),
             sshoal: "/nonexistent/sshoal".into(),
             scratch: self.dir.path().join("disk"),
             start_limit: LIMIT,
-        };
+        }
+    }
+
+    fn subjects(&self, list: &str) -> Vec<Box<dyn Subject>> {
+        let setting = self.setting();
         parse(list).unwrap().iter().map(|spec| spec.make(&setting).unwrap()).collect()
     }
 
@@ -140,7 +148,8 @@ fn is_dead_soon(pid: u32) -> bool {
     true
 }
 
-fn installed(world: &World, list: &str) -> Vec<Box<dyn Subject>> {
+/// Those that can be measured here; the others are named.
+fn measurable(world: &World, list: &str) -> Vec<Box<dyn Subject>> {
     let mut subjects = world.subjects(list);
     subjects.retain(|subject| match subject.check(&world.executor) {
         Ok(()) => true,
@@ -149,6 +158,11 @@ fn installed(world: &World, list: &str) -> Vec<Box<dyn Subject>> {
             false
         }
     });
+    subjects
+}
+
+fn installed(world: &World, list: &str) -> Vec<Box<dyn Subject>> {
+    let subjects = measurable(world, list);
     assert!(!subjects.is_empty(), "nothing of {list} is installed");
     subjects
 }
@@ -288,6 +302,44 @@ fn copiers_copy_files_and_trees_both_ways() {
 }
 
 #[test]
+fn a_program_that_copies_can_be_given_by_its_commands() {
+    let world = World::new("loopback");
+    make_tree(&world.root().join("tree"));
+    let setting = world.setting();
+    let foreign = |text: &str| catalog::foreign("rsync", Orders::parse(text).unwrap(), &setting);
+    let subject = foreign(
+        "rsync -as -e 'ssh %o' %h:%f %t; sh -c 'exec rsync -as -e \"ssh %o\" \"$@\"' sh %f %h:%t",
+    );
+    assert_eq!(subject.check(&world.executor), Ok(()));
+    copies(&world, &*subject);
+
+    let absent = foreign("rsync %f %t; /no/such/program %f %t");
+    assert!(absent.check(&world.executor).unwrap_err().why.contains("/no/such/program"));
+    let without = foreign("rsync %f %h:%t; rsync %f %t");
+    let cipher = Tuning { cipher: Some("aes128-ctr".to_owned()) };
+    let started = without.start(&world.fresh("cipher"), &cipher, &world.executor);
+    assert!(matches!(started, Err(Failure::NotTried { .. })));
+}
+
+#[test]
+fn options_of_ssh_and_whole_files_are_passed_on() {
+    let world = World::new("loopback");
+    for (name, wanted) in [
+        ("scp:Compression=yes", "Compression=yes"),
+        ("rsync:-W", "-W"),
+        ("sshoal-copy:tar:Compression=yes", "Compression=yes"),
+    ] {
+        let subject = &world.subjects(name)[0];
+        let scratch = world.fresh(name);
+        let session = subject.start(&scratch, &Tuning::default(), &world.executor).unwrap();
+        let command =
+            copier(&*session).copy(Direction::Out, "x".as_ref(), &scratch.join("to")).unwrap();
+        assert!(command.get_args().any(|word| word == wanted), "{name}: {command:?}");
+        assert!(name == "rsync:-W" || subject.info().command.contains(wanted));
+    }
+}
+
+#[test]
 fn programs_that_copy_use_the_ssh_that_is_given() {
     let world = World::new("loopback");
     make_tree(&world.root().join("tree"));
@@ -325,6 +377,10 @@ fn a_daemon_beside_the_server_is_behind_the_same_link() {
         let seconds = world.executor.succeed(command, LIMIT).expect(&name).seconds;
         // Greeting, log-in, list and files are more than two round trips.
         assert!(seconds > 0.04, "{name}: {seconds} s through 20 ms");
+        let of_server = world.server.wire();
+        let own = session.wire(&*world.server).expect("its own links count");
+        assert!(own.from_server_bytes > 0 && own.to_server_bytes > 0, "{name}: {own:?}");
+        assert_eq!(world.server.wire(), of_server, "{name}: nothing goes by the server's link");
         assert_eq!(content(&to), content(&world.root().join("tree")), "{name}");
         session.stop(&world.executor).expect(&name);
     }
@@ -349,6 +405,114 @@ fn sftp_is_spoken_by_the_floor() {
     session.stop(&world.executor).unwrap();
 }
 
+/// Does a job with a file of a session that is NFS.
+fn by_nfs(session: &dyn Session, file: &str, job: impl FnOnce(Target) -> Job) -> Done {
+    try_by_nfs(session, file, job).unwrap_or_else(|failure| panic!("{file}: {failure}"))
+}
+
+fn try_by_nfs(
+    session: &dyn Session,
+    file: &str,
+    job: impl FnOnce(Target) -> Job,
+) -> Result<Done, Failure> {
+    let Access::Nfs { port, export } = session.access() else { panic!("it is NFS") };
+    worker::run(&job(Target::Nfs { port, path: export.join(file) }))
+}
+
+const FILE_BYTES: u64 = (1 << 20) + 3 * 4096;
+
+fn in_sequence(target: Target) -> Transfer {
+    Transfer { depth: 32, ..Transfer::pass(target, FILE_BYTES, 64 << 10) }
+}
+
+fn at_random(target: Target, depth: u32) -> Transfer {
+    Transfer { depth, ..Transfer::at_random(target, FILE_BYTES, 7, Until::Pass) }
+}
+
+#[test]
+fn files_are_read_and_written_by_nfs_and_wrong_data_are_found() {
+    let world = World::new("loopback");
+    for subject in measurable(&world, "nfs-user") {
+        let info = subject.info();
+        assert_eq!(info.kind, "floor");
+        assert!(info.command.contains("without kernel client"), "{}", info.command);
+        let before = content_names("/var/run".as_ref());
+        let path = corpus::file(&world.root(), "sub/file", FILE_BYTES, 1).unwrap();
+        let scratch = world.fresh("a");
+        let mut session = subject.start(&scratch, &Tuning::default(), &world.executor).unwrap();
+        let right = Check::Content { seed: 1 };
+        let check = || right.clone();
+        let read = |make: &dyn Fn(Target) -> Transfer| {
+            try_by_nfs(&*session, "sub/file", |it| Job::Read { transfer: make(it), check: check() })
+        };
+        let done = read(&in_sequence).unwrap();
+        assert_eq!((done.bytes, done.operations, done.verified), (FILE_BYTES, 17, true));
+        for depth in [1, 32] {
+            let done = read(&|it| at_random(it, depth)).unwrap();
+            assert_eq!((done.bytes, done.operations), (FILE_BYTES, FILE_BYTES / 4096));
+            assert_eq!(done.latency.unwrap().count, done.operations);
+        }
+        assert!(read(&|it| Transfer { file_bytes: FILE_BYTES - 4096, ..in_sequence(it) }).is_err());
+
+        // A new file, then the same over it at random places.
+        let write = |seed, create, depth| {
+            move |target: Target| {
+                let transfer = match create {
+                    true => in_sequence(target),
+                    false => at_random(target, depth),
+                };
+                Job::Write { transfer, seed, create }
+            }
+        };
+        let new = world.root().join("sub/new");
+        by_nfs(&*session, "sub/new", write(2, true, 32));
+        assert_eq!(corpus::digest(&new).unwrap(), corpus::digest_content(2, FILE_BYTES));
+        let exists = try_by_nfs(&*session, "sub/new", write(2, true, 32)).unwrap_err();
+        assert!(exists.to_string().contains("File exists"), "{exists}");
+        for (seed, depth) in [(3, 1), (4, 32)] {
+            by_nfs(&*session, "sub/new", write(seed, false, depth));
+            assert_eq!(corpus::digest(&new).unwrap(), corpus::digest_content(seed, FILE_BYTES));
+        }
+        let absent = try_by_nfs(&*session, "sub/absent", write(2, false, 1)).unwrap_err();
+        assert!(absent.to_string().contains("No such file"), "{absent}");
+
+        // The server has kept nothing of the file that was changed behind its back.
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[700_001] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let flipped = read(&in_sequence).unwrap_err();
+        assert_eq!(flipped, Failure::wrong("other data at offset 700001"));
+
+        let pids = session.server_pids();
+        assert_eq!(pids.len(), 1);
+        session.stop(&world.executor).unwrap();
+        assert!(is_dead_soon(pids[0]));
+        assert_eq!(content_names("/var/run".as_ref()), before, "it has left something");
+    }
+}
+
+#[test]
+fn nfs_is_behind_the_link_and_closed_to_other_users() {
+    let world = World::new("rtt=20ms");
+    for subject in measurable(&world, "nfs-user") {
+        corpus::file(&world.root(), "file", FILE_BYTES, 1).unwrap();
+        let scratch = world.fresh("a");
+        let mut session = subject.start(&scratch, &Tuning::default(), &world.executor).unwrap();
+        let done = by_nfs(&*session, "file", |target| Job::Read {
+            transfer: in_sequence(target),
+            check: Check::Content { seed: 1 },
+        });
+        // OPEN, its confirmation, the data and CLOSE are four round trips.
+        assert!(done.seconds > 0.08, "{} s through 20 ms", done.seconds);
+        let Access::Nfs { port, .. } = session.access() else { panic!("it is NFS") };
+        // This port is anybody's: the link ends the connection at once.
+        let mut stranger = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stranger.set_read_timeout(Some(LIMIT)).unwrap();
+        assert_eq!(stranger.read(&mut [0]).unwrap(), 0);
+        session.stop(&world.executor).unwrap();
+    }
+}
+
 #[test]
 fn a_program_that_does_not_mount_is_a_failure_in_its_own_words() {
     let world = World::new("loopback");
@@ -369,6 +533,24 @@ fn a_program_that_does_not_mount_is_a_failure_in_its_own_words() {
 
     let subject = world.mounted("/nonexistent/program".into(), LIMIT);
     assert!(subject.check(&world.executor).unwrap_err().why.contains("not installed"));
+}
+
+#[test]
+fn a_daemon_that_leaves_the_foreground_is_found_and_killed() {
+    let world = World::new("loopback");
+    let pid = world.dir.path().join("pid");
+    // The mount point is its last argument; setsid leads it out of the group of the program.
+    let daemon = "trap : TERM; while :; do sleep 1; done";
+    let script = format!(
+        "for point; do :; done; setsid sh -c 'echo $$ >\"$1\"; {daemon}' sh '{pid}' \"$point\" & \
+         while [ ! -s '{pid}' ]; do sleep 0.01; done",
+        pid = pid.display()
+    );
+    let subject = world.mounted(world.program(&script), LIMIT);
+    let failure = subject.start(&world.fresh("a"), &Tuning::default(), &world.executor);
+    assert!(failure.err().unwrap().to_string().contains("ended"));
+    let pid: u32 = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+    assert!(is_dead_soon(pid), "process {pid} is left");
 }
 
 #[test]
@@ -419,6 +601,63 @@ fn however_a_mount_ends_nothing_is_left() {
     session.stop(&world.executor).unwrap();
     let again = subject.start(&world.fresh("again"), &Tuning::default(), &world.executor);
     assert_eq!(again.err(), Some(Failure::Interrupted));
+}
+
+/// sshfs that keeps something in a cache on the disk: a line for each mount.
+const CACHING: &str = r#"for word; do
+    shift
+    case $word in cache_dir=*)
+        mkdir -p "${word#*=}"
+        echo >>"${word#*=}/mounts"
+        word=auto_cache ;;
+    esac
+    set -- "$@" "$word"
+done
+exec sshfs "$@""#;
+
+#[test]
+fn what_is_forgotten_is_forgotten_on_the_disk_too() {
+    let world = World::new("loopback");
+    installed(&world, "sshfs");
+    let program = world.program(CACHING);
+    let subject = Mounted { has_cache: true, ..world.mounted(program, LIMIT) };
+    let scratch = world.fresh("session");
+    let mut session = subject.start(&scratch, &Tuning::default(), &world.executor).unwrap();
+    let mounts = || fs::read_to_string(scratch.join("cache/mounts")).unwrap().len();
+    assert_eq!(mounts(), 1);
+    assert!(session.remount(&world.executor).unwrap());
+    assert_eq!(mounts(), 2);
+    assert!(session.forget(&world.executor).unwrap());
+    assert_eq!(mounts(), 1);
+    session.stop(&world.executor).unwrap();
+}
+
+#[test]
+fn sshfs_with_other_tcp_settings_shows_the_same_storage() {
+    let world = World::new("rtt=2ms");
+    installed(&world, "sshfs");
+    let subject = world.subjects("sshfs:opt2").remove(0);
+    if let Err(left_out) = subject.check(&world.executor) {
+        assert_eq!(left_out.name, "sshfs:opt2");
+        assert!(left_out.remedy.is_some(), "{left_out:?}");
+        return;
+    }
+    make_tree(&world.root().join("tree"));
+    let scratch = world.fresh("session");
+    for cipher in [None, Some("aes256-ctr".to_owned())] {
+        let mut session = subject.start(&scratch, &Tuning { cipher }, &world.executor).unwrap();
+        let Access::Directory(point) = session.access() else { panic!("it is a directory") };
+        assert_eq!(world.shell(r#"cat "$1/tree/sub/deep/data""#, &[point]).unwrap(), [7; 300_000]);
+        // Its ssh is in the namespace, and sshfs is not.
+        let namespace = |pid: &u32| fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
+        let namespaces: Vec<_> = session.client_pids().iter().map(namespace).collect();
+        let own = fs::read_link("/proc/self/ns/net").unwrap();
+        assert_eq!(namespaces[0], own);
+        assert!(namespaces.iter().any(|it| *it != own), "{namespaces:?}");
+        session.stop(&world.executor).unwrap();
+        fs::remove_dir_all(scratch.join("mnt")).unwrap();
+    }
+    assert_eq!(subject.info().cipher.as_deref(), Some("aes128-gcm@openssh.com"));
 }
 
 #[test]
@@ -486,9 +725,23 @@ fn command_lines_are_shown_as_a_user_would_type_them() {
         shown("sshfs:opt1"),
         wanted(
             "sshfs:opt1",
-            "sshfs -o kernel_cache -o max_read=65536 -o max_write=65536 -o Compression=no \
-             -o Ciphers=aes128-gcm@openssh.com"
+            "sshfs -o kernel_cache -o auto_cache -o max_read=65536 -o max_write=65536 \
+             -o Compression=no -o Ciphers=aes128-gcm@openssh.com"
         )
+    );
+    // Settings of TCP are no option of the program.
+    let ours = shown("sshoal:ro,tcp=tuned");
+    assert_eq!(ours, wanted("sshoal:ro,tcp=tuned", "sshoal -o ro"));
+    let several = shown("sshoal-union,sshoal-places,sshoal-pool,sshfsm-union");
+    let commands: Vec<&str> = several.iter().map(|(_, _, command)| command.as_str()).collect();
+    assert_eq!(
+        commands,
+        [
+            "sshoal HOST:DIR HOST2:DIR2 MOUNTPOINT",
+            "sshoal data=HOST:DIR empty=HOST2:DIR2 MOUNTPOINT",
+            "sshoal HOST,HOST2:DIR MOUNTPOINT",
+            "sshfsm HOST:DIR HOST2:DIR2 MOUNTPOINT"
+        ]
     );
     let of_user = Mounted::new(
         "mine",

@@ -48,6 +48,13 @@ pub enum Target {
         /// The server's name of it.
         path: PathBuf,
     },
+    /// A file of an NFS server on this machine.
+    Nfs {
+        /// Of 127.0.0.1.
+        port: u16,
+        /// From the server's root.
+        path: PathBuf,
+    },
 }
 
 /// A command as data.
@@ -96,7 +103,7 @@ pub struct Transfer {
     pub order: Order,
     /// For how long.
     pub until: Until,
-    /// Requests in flight, over SFTP only; a path has one caller that waits for each.
+    /// Requests in flight, over SFTP and NFS only; a path has one caller that waits for each.
     pub depth: u32,
     /// With `O_DIRECT`, if the file system has it.
     pub direct: bool,

@@ -39,6 +39,7 @@ pub(super) fn run(job: &NameJob) -> Result<Done> {
     let (mut side, directory) = match &job.target {
         Target::Path(path) => (Side::Local, path),
         Target::Sftp { ssh, path } => (Side::Remote(Sftp::connect(ssh)?), path),
+        Target::Nfs { .. } => return Err(Failure::failed("its client has no operations of names")),
     };
     if job.make_directory {
         let made = side.perform(&Operation::Mkdir, directory, &Details::default());

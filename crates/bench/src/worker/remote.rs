@@ -1,20 +1,18 @@
-//! Reads and writes a file over SFTP with a fixed number of requests in flight.
+//! Reads and writes a file by a protocol with a fixed number of requests in flight.
 
 use std::cmp::Ordering;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
 
-use sftp::codec::{OpenFlags, RemoteHandle, Reply, Request, StatusCode};
+use bytes::Bytes;
 
 use super::Action;
 use super::check::too_short;
 use super::clock::{Clock, used};
-use super::job::{Done, Invocation, Order, Transfer};
+use super::job::{Done, Order, Transfer};
 use super::latencies::Latencies;
 use super::local::{record, walk};
-use super::sftp::{Sftp, refusal};
 use super::walk::Walk;
 use crate::corpus::content::BLOCK_BYTES;
 use crate::failure::{Failure, Result};
@@ -22,6 +20,47 @@ use crate::failure::{Failure, Result};
 /// No more than this is asked for at once: OpenSSH's window for a channel, beyond which a server
 /// cannot send.
 const IN_FLIGHT_BYTES: u32 = 2 << 20;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opening {
+    Read,
+    Write,
+    /// It must not exist.
+    Create,
+}
+
+/// The answer to a request.
+pub(super) enum Answer {
+    Data(Bytes),
+    /// There are no bytes at the offset.
+    End,
+    /// So many bytes, as far as the protocol says how many.
+    Written(Option<u32>),
+    Refused(io::Error),
+}
+
+/// A connection to a server, and one file that is open there.
+pub(super) trait Remote {
+    /// Longest request, in bytes, a whole number of blocks.
+    fn longest(&self, opening: Opening) -> u32;
+    fn open(&mut self, path: &Path, opening: Opening) -> io::Result<()>;
+    /// Queues a request for the next [`Remote::flush`], as [`Remote::write`] does.
+    fn read(&mut self, id: u32, offset: u64, len: u32) -> io::Result<()>;
+    fn write(&mut self, id: u32, offset: u64, data: &[u8]) -> io::Result<()>;
+    fn flush(&mut self) -> io::Result<()>;
+    /// Waits for the next answer; returns the id of its request, too.
+    fn answer(&mut self) -> io::Result<(u32, Answer)>;
+    /// Whether a whole answer was received.
+    fn has_answer(&self) -> bool;
+    /// The length of the file, if the server says it.
+    fn size(&mut self) -> io::Result<Option<u64>>;
+    /// Makes written data durable.
+    fn sync(&mut self) -> io::Result<()>;
+    fn close(&mut self) -> io::Result<()>;
+    /// A failure, in the words of what carries the connection.
+    fn failure(&mut self, what: &str, error: &io::Error) -> Failure;
+}
 
 /// A request under way; its id is its place among the slots.
 #[derive(Clone, Copy, Debug)]
@@ -32,13 +71,12 @@ struct Slot {
 }
 
 /// A transfer under way.
-struct Run<'a> {
-    sftp: Sftp,
+struct Run<'a, R> {
+    remote: R,
     transfer: &'a Transfer,
     action: Action,
     record_bytes: u32,
     walk: Walk,
-    handle: RemoteHandle,
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// Data of the request that is being sent.
@@ -51,18 +89,17 @@ struct Run<'a> {
 
 /// Reads and compares, or writes, as the transfer says.
 pub(super) fn run(
-    ssh: &Invocation,
+    mut remote: impl Remote,
     path: &Path,
     transfer: &Transfer,
     action: Action,
 ) -> Result<Done> {
-    let mut sftp = Sftp::connect(ssh)?;
-    let create = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
-    let (longest, flags) = match &action {
-        Action::Read(_) => (sftp.read_bytes(), OpenFlags::READ),
-        Action::Write { create: true, .. } => (sftp.write_bytes(), create),
-        Action::Write { create: false, .. } => (sftp.write_bytes(), OpenFlags::WRITE),
+    let opening = match &action {
+        Action::Read(_) => Opening::Read,
+        Action::Write { create: true, .. } => Opening::Create,
+        Action::Write { create: false, .. } => Opening::Write,
     };
+    let longest = remote.longest(opening);
     let (record_bytes, most) = match (transfer.record_bytes, transfer.order) {
         (0, Order::Sequential) => (longest, (IN_FLIGHT_BYTES / longest).max(1)),
         (0, Order::Random { .. }) => (longest, u32::MAX),
@@ -73,16 +110,14 @@ pub(super) fn run(
     let buffer = vec![0; record_bytes as usize];
     let done = Done { before: used(), ..Done::default() };
     let clock = Clock::start();
-    let handle = sftp.open(path.as_os_str().as_bytes(), flags);
-    let handle = handle.map_err(|error| sftp.failure("open", &error))?;
+    remote.open(path, opening).map_err(|error| remote.failure("open", &error))?;
     let slot = Slot { offset: 0, len: 0, begin: Instant::now() };
     let mut run = Run {
-        sftp,
+        remote,
         transfer,
         action,
         record_bytes,
         walk,
-        handle,
         slots: vec![slot; depth as usize],
         free: (0..depth).rev().collect(),
         buffer,
@@ -93,20 +128,20 @@ pub(super) fn run(
     };
     let what = run.action.name();
     loop {
-        run.ask().map_err(|error| run.sftp.failure(what, &error))?;
+        run.ask().map_err(|error| run.remote.failure(what, &error))?;
         if !run.in_flight() {
             break;
         }
         // All that has arrived, before anything is asked for again: so requests are gathered.
         run.take()?;
-        while run.in_flight() && run.sftp.has_answer() {
+        while run.in_flight() && run.remote.has_answer() {
             run.take()?;
         }
     }
     run.finish()
 }
 
-impl Run<'_> {
+impl<R: Remote> Run<'_, R> {
     fn in_flight(&self) -> bool {
         self.free.len() < self.slots.len()
     }
@@ -133,32 +168,36 @@ impl Run<'_> {
             self.begun += 1;
             self.request(id)?;
         }
-        self.sftp.flush()
+        self.remote.flush()
     }
 
     /// Queues the request of a slot.
     fn request(&mut self, id: u32) -> io::Result<()> {
         let Slot { offset, len, .. } = self.slots[id as usize];
-        let handle = self.handle.as_bytes();
-        let request = match &self.action {
-            Action::Read(_) => Request::Read { handle, offset, len: len as u32 },
-            Action::Write { .. } => Request::Write { handle, offset, data: &self.buffer[..len] },
-        };
-        self.sftp.queue(id, &request)
+        match &self.action {
+            Action::Read(_) => self.remote.read(id, offset, len as u32),
+            Action::Write { .. } => self.remote.write(id, offset, &self.buffer[..len]),
+        }
     }
 
     /// Takes one reply.
     fn take(&mut self) -> Result<()> {
         let (what, alone) = (self.action.name(), self.is_alone());
-        let Run { sftp, slots, clock, action, transfer, .. } = self;
-        let answer = sftp.answer();
-        let (id, answer) = answer.map_err(|error| sftp.failure(what, &error))?;
+        let Run { remote, slots, clock, action, transfer, .. } = self;
+        let answer = remote.answer();
+        let (id, answer) = answer.map_err(|error| remote.failure(what, &error))?;
         let Some(slot) = slots.get(id as usize).copied() else {
             return Err(Failure::failed(format!("a reply to request {id}, which was not sent")));
         };
         let got = match (action, answer) {
-            (Action::Write { .. }, Reply::Status { code: StatusCode::OK, .. }) => slot.len,
-            (Action::Read(checker), Reply::Data(data)) => {
+            (Action::Write { .. }, Answer::Written(bytes)) => match bytes {
+                Some(bytes) if bytes as usize != slot.len => {
+                    let why = format!("{bytes} of {} bytes were written", slot.len);
+                    return Err(Failure::failed(why));
+                }
+                _ => slot.len,
+            },
+            (Action::Read(checker), Answer::Data(data)) => {
                 let got = usable(data.len(), slot.len);
                 if got == 0 {
                     let (got, asked) = (data.len(), slot.len);
@@ -169,10 +208,9 @@ impl Run<'_> {
                 if alone { clock.aside(check) } else { check() }?;
                 got
             }
-            (Action::Read(_), Reply::Status { code: StatusCode::EOF, .. }) => {
-                return Err(too_short(slot.offset, transfer));
-            }
-            (_, reply) => return Err(Failure::failed(format!("{what}: {}", refusal(reply)))),
+            (Action::Read(_), Answer::End) => return Err(too_short(slot.offset, transfer)),
+            (_, Answer::Refused(error)) => return Err(Failure::failed(format!("{what}: {error}"))),
+            _ => return Err(Failure::failed(format!("{what}: the answer to another request"))),
         };
         self.done.bytes += got as u64;
         if got == slot.len {
@@ -184,27 +222,25 @@ impl Run<'_> {
         // A short read: the rest is asked for, by the same slot.
         let (offset, len) = (slot.offset + got as u64, slot.len - got);
         self.slots[id as usize] = Slot { offset, len, ..slot };
-        self.request(id).map_err(|error| self.sftp.failure(what, &error))
+        self.request(id).map_err(|error| self.remote.failure(what, &error))
     }
 
     /// Compares the length of a file that was read, makes a written one durable, and closes it.
     fn finish(self) -> Result<Done> {
-        let Run { mut sftp, transfer, action, handle, mut clock, latencies, done, .. } = self;
+        let Run { mut remote, transfer, action, mut clock, latencies, done, .. } = self;
         match action {
             Action::Read(_) => {
-                let fstat = Request::Fstat { handle: handle.as_bytes() };
-                let attrs = clock.aside(|| sftp.attrs(&fstat));
-                let attrs = attrs.map_err(|error| sftp.failure("fstat", &error))?;
-                if let Some(size) = attrs.size.filter(|&size| size != transfer.file_bytes) {
+                let size = clock.aside(|| remote.size());
+                let size = size.map_err(|error| remote.failure("stat", &error))?;
+                if let Some(size) = size.filter(|&size| size != transfer.file_bytes) {
                     return Err(too_short(size, transfer));
                 }
             }
             Action::Write { .. } => {
-                let synced = sftp.status(&Request::Fsync { handle: handle.as_bytes() });
-                synced.map_err(|error| sftp.failure("fsync", &error))?;
+                remote.sync().map_err(|error| remote.failure("fsync", &error))?;
             }
         }
-        sftp.close(&handle).map_err(|error| sftp.failure("close", &error))?;
+        remote.close().map_err(|error| remote.failure("close", &error))?;
         let seconds = clock.seconds();
         let latency = latencies.into_latency().filter(|_| transfer.order != Order::Sequential);
         Ok(Done { seconds, latency, verified: action.finish()?, ..done })

@@ -4,7 +4,9 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -16,6 +18,7 @@ use sftp::codec::{
 use crate::failure::{Failure, Result};
 
 use super::job::Invocation;
+use super::remote::{Answer, Opening, Remote};
 
 /// Read from the stream at once.
 const READ_BYTES: usize = 64 << 10;
@@ -60,47 +63,22 @@ impl Sftp {
         Ok(())
     }
 
-    /// Longest READ, in bytes, a whole number of 4 KiB.
-    pub(super) fn read_bytes(&self) -> u32 {
-        longest(self.limits.read_bytes)
-    }
-
-    /// Longest WRITE.
-    pub(super) fn write_bytes(&self) -> u32 {
-        longest(self.limits.write_bytes)
-    }
-
-    /// A failure, with the last words of ssh.
-    pub(super) fn failure(&mut self, what: &str, error: &io::Error) -> Failure {
-        match error.kind() {
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
-                self.connection.failure(error)
-            }
-            _ => Failure::failed(format!("{what}: {error}")),
-        }
-    }
-
     /// Queues a request for the next [`Sftp::flush`].
-    pub(super) fn queue(&mut self, id: u32, request: &Request<'_>) -> io::Result<()> {
+    fn queue(&mut self, id: u32, request: &Request<'_>) -> io::Result<()> {
         request.encode(id, &mut self.outbox);
         if self.outbox.len() >= OUTBOX_BYTES { self.flush() } else { Ok(()) }
     }
 
     /// Sends the queued requests.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    fn flush(&mut self) -> io::Result<()> {
         self.connection.stream.write_all(&self.outbox)?;
         self.outbox.clear();
         Ok(())
     }
 
     /// Waits for the next reply; returns its request id too.
-    pub(super) fn answer(&mut self) -> io::Result<(u32, Reply)> {
+    fn answer(&mut self) -> io::Result<(u32, Reply)> {
         Reply::decode(&self.next_packet()?).map_err(malformed)
-    }
-
-    /// Whether a whole reply was received.
-    pub(super) fn has_answer(&self) -> bool {
-        self.packet_length().is_ok_and(|length| length.is_some())
     }
 
     /// The length of the first packet, if all of it was received.
@@ -177,6 +155,87 @@ impl Sftp {
     }
 }
 
+/// A connection and the handle of the file that is open.
+pub(super) struct SftpFile {
+    sftp: Sftp,
+    /// Empty until a file is open.
+    handle: Vec<u8>,
+}
+
+impl SftpFile {
+    pub(super) fn connect(ssh: &Invocation) -> Result<SftpFile> {
+        Ok(SftpFile { sftp: Sftp::connect(ssh)?, handle: Vec::new() })
+    }
+}
+
+impl Remote for SftpFile {
+    fn longest(&self, opening: Opening) -> u32 {
+        longest(match opening {
+            Opening::Read => self.sftp.limits.read_bytes,
+            Opening::Write | Opening::Create => self.sftp.limits.write_bytes,
+        })
+    }
+
+    fn open(&mut self, path: &Path, opening: Opening) -> io::Result<()> {
+        let flags = match opening {
+            Opening::Read => OpenFlags::READ,
+            Opening::Write => OpenFlags::WRITE,
+            Opening::Create => OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE,
+        };
+        let handle = self.sftp.open(path.as_os_str().as_bytes(), flags)?;
+        self.handle = handle.as_bytes().to_vec();
+        Ok(())
+    }
+
+    fn read(&mut self, id: u32, offset: u64, len: u32) -> io::Result<()> {
+        self.sftp.queue(id, &Request::Read { handle: &self.handle, offset, len })
+    }
+
+    fn write(&mut self, id: u32, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.sftp.queue(id, &Request::Write { handle: &self.handle, offset, data })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.sftp.flush()
+    }
+
+    fn answer(&mut self) -> io::Result<(u32, Answer)> {
+        let (id, reply) = self.sftp.answer()?;
+        let answer = match reply {
+            Reply::Data(data) => Answer::Data(data),
+            Reply::Status { code: StatusCode::EOF, .. } => Answer::End,
+            Reply::Status { code: StatusCode::OK, .. } => Answer::Written(None),
+            reply => Answer::Refused(refusal(reply)),
+        };
+        Ok((id, answer))
+    }
+
+    fn has_answer(&self) -> bool {
+        self.sftp.packet_length().is_ok_and(|length| length.is_some())
+    }
+
+    fn size(&mut self) -> io::Result<Option<u64>> {
+        Ok(self.sftp.attrs(&Request::Fstat { handle: &self.handle })?.size)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.sftp.status(&Request::Fsync { handle: &self.handle })
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        self.sftp.status(&Request::Close { handle: &self.handle })
+    }
+
+    fn failure(&mut self, what: &str, error: &io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
+                self.sftp.connection.failure(error)
+            }
+            _ => Failure::failed(format!("{what}: {error}")),
+        }
+    }
+}
+
 fn longest(limit: u64) -> u32 {
     let bytes = if limit == 0 { DEFAULT_DATA_BYTES } else { limit.min(MAX_PACKET_BYTES as u64) };
     (bytes & !0xfff).max(4096) as u32
@@ -187,7 +246,7 @@ fn malformed(error: codec::Malformed) -> io::Error {
 }
 
 /// The error of a reply that is not the one that the request is to have.
-pub(super) fn refusal(reply: Reply) -> io::Error {
+fn refusal(reply: Reply) -> io::Error {
     match reply {
         Reply::Status { code: StatusCode::NO_SUCH_FILE, .. } => io::ErrorKind::NotFound.into(),
         Reply::Status { code, message } => {

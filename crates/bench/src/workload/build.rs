@@ -3,6 +3,9 @@
 //! Every project is built once from the original; through a subject it has to give the same
 //! objects, byte for byte. The objects of the user's own sources may have paths in them: of those
 //! the names have to be the same, and the samples are called verified only where the bytes are too.
+//!
+//! A subject with a cache on the disk also builds after it was mounted anew, with what the builds
+//! before have left in that cache.
 
 mod generated;
 mod project;
@@ -19,12 +22,12 @@ use crate::executor::Executor;
 use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Unit};
 use crate::results::{LeftOut, Measured};
-use crate::size::{Scale, Size};
+use crate::size::{Projects, Scale, Size};
 use crate::step::StepContext;
 use crate::storage::SCRIPT_LIMIT;
 
 use super::copying::{load, save};
-use super::{DIRECTORY, Step, Workload, measure};
+use super::{DIRECTORY, Step, Workload, keeps_a_disk_cache, measure};
 use project::{Project, check_kernel};
 
 /// The workload.
@@ -42,9 +45,14 @@ impl Build {
                 Err(left_out) => (Vec::new(), vec![left_out]),
             };
         }
+        let generated = |name, modules| Project::Generated { name, modules };
+        if let Projects::Two { smaller, larger } = size.projects {
+            let projects = vec![generated("smaller", smaller), generated("larger", larger)];
+            return (projects, Vec::new());
+        }
         match (size.scale, check_kernel()) {
-            (Scale::Quick, _) => (vec![Project::Generated { modules: 8 }], Vec::new()),
-            (_, Err(left_out)) => (vec![Project::Generated { modules: 100 }], vec![left_out]),
+            (Scale::Quick, _) => (vec![generated("generated", 8)], Vec::new()),
+            (_, Err(left_out)) => (vec![generated("generated", 100)], vec![left_out]),
             (Scale::Normal, Ok(())) => (vec![Project::KernelLibrary], Vec::new()),
             (Scale::Full, Ok(())) => (vec![Project::KernelLibrary, Project::Kernel], Vec::new()),
         }
@@ -69,8 +77,9 @@ impl Workload for Build {
     }
 
     fn space(&self, size: &Size) -> (u64, u64) {
-        let projects = Build::choose(size).0;
-        let sources = projects.iter().map(Project::source_bytes).max().unwrap_or(0);
+        let mut projects = Build::choose(size).0;
+        projects.dedup_by_key(|project| project.source());
+        let sources = projects.iter().map(Project::source_bytes).sum();
         (sources, 2 * sources)
     }
 
@@ -82,7 +91,7 @@ impl Workload for Build {
             }
             let objects = corpus.join("build/objects");
             fs::create_dir(&objects)?;
-            executor.succeed(project.command(&source, &objects), SCRIPT_LIMIT)?;
+            executor.succeed(project.command(&source, &objects, size.jobs), SCRIPT_LIMIT)?;
             Objects::of(&objects)?.save(&corpus.join(project.expected()))?;
             fs::remove_dir_all(&objects)?;
         }
@@ -91,7 +100,7 @@ impl Workload for Build {
 
     fn data(&self, size: &Size) -> Vec<PathBuf> {
         let projects = Build::choose(size).0;
-        let mut sources: Vec<_> = projects.iter().map(|it| it.source().into()).collect();
+        let mut sources: Vec<_> = projects.iter().map(Project::source).collect();
         sources.dedup();
         sources
     }
@@ -99,17 +108,21 @@ impl Workload for Build {
     fn steps(&self, size: &Size) -> Vec<Step> {
         let mut steps = Vec::new();
         for project in Build::choose(size).0 {
-            for (id, title, cache) in [
-                ("cold", "the first time", Cache::Cold),
-                ("again", "again from nothing", Cache::Hot),
-            ] {
+            let step = |id, title, cache| {
                 let id = format!("{}.{id}", project.id());
                 let title = format!("build of {}, {title}", project.title());
                 let measure = measure("build", &id, &title, Unit::Seconds, cache);
                 let project = project.clone();
                 let step = Step::new(measure, DIRECTORY, move |context| build(context, &project));
-                steps.push(step.with_deadline(DEADLINE_FACTOR));
-            }
+                step.with_deadline(DEADLINE_FACTOR)
+            };
+            let remounted =
+                step("remounted", "again, mounted anew, its cache on the disk kept", Cache::Cold);
+            steps.extend([
+                step("cold", "the first time", Cache::Cold),
+                step("again", "again from nothing", Cache::Hot),
+                remounted.with_disk_cache().only_for(keeps_a_disk_cache),
+            ]);
         }
         steps
     }
@@ -119,7 +132,8 @@ impl Workload for Build {
 fn build(context: &mut StepContext<'_>, project: &Project) -> Result<Measured> {
     let objects = context.scratch.join("objects");
     fs::create_dir(&objects)?;
-    let command = project.command(&context.directory()?.join(project.source()), &objects);
+    let source = context.directory()?.join(project.source());
+    let command = project.command(&source, &objects, context.size.jobs);
     let (_, measured) = context.timed(command)?;
     let expected: Objects = load(&context.corpus.join(project.expected()))?;
     let exact = project.is_reproducible();

@@ -2,18 +2,19 @@
 //!
 //! A subject that keeps what it has read on the disk reads it from there the second time: `local`
 //! is what it can come near to, and the same subject without a cache shows what keeping costs the
-//! first reader. A session's cache begins empty, and what it has on the disk is dropped from memory
-//! before each cold step, as the files of `local` are.
+//! first reader. A session's cache begins empty, and stays while the subject is mounted anew; what it
+//! has on the disk is dropped from memory then, as the files of `local` are.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::corpus;
+use crate::corpus::tree::bytes_per_file;
 use crate::executor::{Executor, find_program};
 use crate::failure::{Failure, Result};
 use crate::measure::{Cache as State, Unit};
 use crate::results::{LeftOut, Measured};
-use crate::size::Size;
+use crate::size::{Size, TreeShape};
 use crate::step::StepContext;
 use crate::storage::SCRIPT_LIMIT;
 use crate::worker::{Check, Job, Transfer, Until};
@@ -21,9 +22,9 @@ use crate::worker::{Check, Job, Transfer, Until};
 use super::copy::make_trees;
 use super::copying::Expected;
 use super::generator::{aside, shown, timed, valued};
+use super::tree::DEADLINE_FACTOR;
 use super::tree::look::{archive, check_contents};
-use super::tree::{BYTES_PER_FILE, DEADLINE_FACTOR};
-use super::{DIRECTORY, Step, Workload, check_installed, measure, script};
+use super::{DIRECTORY, Step, Workload, check_installed, keeps_a_disk_cache, measure, script};
 
 /// The workload.
 pub struct Cache;
@@ -65,8 +66,8 @@ impl Workload for Cache {
     }
 
     fn space(&self, size: &Size) -> (u64, u64) {
-        let trees = 2 * u64::from(size.tree_files) * BYTES_PER_FILE;
-        let all = trees + size.random_file_bytes;
+        let trees = 2 * u64::from(size.tree_files) * bytes_per_file(TreeShape::Sources);
+        let all = trees + size.file_bytes;
         // Here: what is laid out, and what a subject keeps of it.
         (all, 2 * all)
     }
@@ -76,14 +77,15 @@ impl Workload for Cache {
         let digests =
             executor.succeed(script(DIGEST_SCRIPT, &[corpus.join(FIRST)]), SCRIPT_LIMIT)?;
         fs::write(corpus.join(DIGESTS), digests.output.stdout)?;
-        corpus::file(corpus, LARGE, size.random_file_bytes, LARGE_SEED).map(drop)
+        corpus::file(corpus, LARGE, size.file_bytes, LARGE_SEED).map(drop)
     }
 
     fn data(&self, _size: &Size) -> Vec<PathBuf> {
         [FIRST, SECOND, LARGE].map(PathBuf::from).into()
     }
 
-    fn steps(&self, _size: &Size) -> Vec<Step> {
+    fn steps(&self, size: &Size) -> Vec<Step> {
+        let file_bytes = size.file_bytes;
         let seconds =
             |id: &str, title: &str, cache| measure("cache", id, title, Unit::Seconds, cache);
         let tree = |id, title: &str, cache, tree| {
@@ -91,7 +93,8 @@ impl Workload for Cache {
             let step = Step::new(seconds(id, &title, cache), DIRECTORY, move |context| {
                 read_tree(context, tree)
             });
-            step.with_deadline(DEADLINE_FACTOR)
+            let step = step.with_deadline(DEADLINE_FACTOR);
+            if id == "first" { step } else { step.with_disk_cache() }
         };
         let large = |id, title, reads| {
             let unit = match reads {
@@ -99,7 +102,14 @@ impl Workload for Cache {
                 Reads::First | Reads::Remounted => Unit::BytesPerSecond,
             };
             let measure = measure("cache", id, title, unit, State::Cold);
-            Step::new(measure, DIRECTORY, move |context| read_large(context, reads, unit))
+            let step =
+                Step::new(measure, DIRECTORY, move |context| read_large(context, reads, unit));
+            match reads {
+                // It is read twice.
+                Reads::First => step.over(2 * file_bytes),
+                Reads::Remounted => step.over(file_bytes).with_disk_cache(),
+                Reads::Random => step.with_disk_cache(),
+            }
         };
         let stat = seconds("stat", "stat of each file of the tree", State::Hot);
         let mut steps = vec![
@@ -128,12 +138,7 @@ impl Workload for Cache {
             let title = "digest of each file of the tree, getfattr -n user.sha256";
             let step = Step::new(seconds("digests", title, State::Hot), DIRECTORY, read_digests);
             // No other subject has them.
-            steps.insert(
-                4,
-                step.only_for(|subject| {
-                    subject.name.starts_with("sshoal:") && subject.name.contains("cache=disk")
-                }),
-            );
+            steps.insert(4, step.only_for(keeps_a_disk_cache));
         }
         steps
     }
@@ -205,7 +210,7 @@ const RANDOM_READS: u64 = 20_000;
 
 fn read_large(context: &mut StepContext<'_>, reads: Reads, unit: Unit) -> Result<Measured> {
     let size = context.size;
-    let (target, bytes) = (shown(context, Path::new(LARGE))?, size.random_file_bytes);
+    let (target, bytes) = (shown(context, Path::new(LARGE))?, size.file_bytes);
     let until = Until::Within { operations: RANDOM_READS, seconds: size.random_seconds };
     let transfer = match reads {
         Reads::Random => Transfer::at_random(target, bytes, context.seed, until),

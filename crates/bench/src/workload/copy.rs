@@ -8,15 +8,16 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::corpus::tree::bytes_per_file;
 use crate::corpus::{self, last_changed};
 use crate::executor::Executor;
 use crate::failure::Result;
 use crate::measure::{Cache, Unit};
-use crate::size::Size;
+use crate::size::{Size, TreeShape};
 use crate::subject::Direction;
 
 use super::copying::{Expected, copy_local, copy_trees};
-use super::tree::{BYTES_PER_FILE, DEADLINE_FACTOR, SEED, rsync};
+use super::tree::{DEADLINE_FACTOR, SEED, rsync};
 use super::{COPY_TREES, Step, Workload, measure};
 
 /// The workload.
@@ -32,7 +33,7 @@ const CHANGED: &str = "copy/changed";
 const CHANGED_ONE_IN: usize = 100;
 
 /// Programs that copy everything each time, or cannot copy over an existing tree, with any options.
-const ALWAYS_ALL: [&str; 5] = ["scp", "sftp", "ftp", "tar", "sshoal-copy:tar"];
+const ALWAYS_ALL: [&str; 6] = ["scp", "hpnssh", "sftp", "ftp", "tar", "sshoal-copy:tar"];
 
 impl Workload for Copy {
     fn name(&self) -> &'static str {
@@ -48,7 +49,7 @@ impl Workload for Copy {
     }
 
     fn space(&self, size: &Size) -> (u64, u64) {
-        let tree = u64::from(size.tree_files) * BYTES_PER_FILE;
+        let tree = u64::from(size.tree_files) * bytes_per_file(TreeShape::Sources);
         // In the storage: both trees and the copy. Locally: both trees and the copy.
         (3 * tree, 3 * tree)
     }
@@ -96,7 +97,7 @@ pub(super) fn make_trees(
     corpus: &Path,
     executor: &Executor,
 ) -> Result<()> {
-    corpus::tree::make(&corpus.join(source), size.tree_files, SEED)?;
+    corpus::tree::make(&corpus.join(source), size.tree_files, TreeShape::Sources, SEED)?;
     copy_local(&corpus.join(source), &corpus.join(changed), executor)?;
     change(&corpus.join(changed))?;
     Expected::save(corpus, source)?;

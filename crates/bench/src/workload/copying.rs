@@ -121,7 +121,7 @@ fn copy(
             Some(on_mount(from, to))
         }
         Access::Copier(copier) | Access::Stream(copier) => copier.copy(direction, stored, local),
-        Access::Sftp(_) => None,
+        Access::Sftp(_) | Access::Nfs { .. } => None,
     };
     let mut measured = context.timed(command.ok_or_else(cannot_copy)?)?.1;
     if direction == Direction::In {

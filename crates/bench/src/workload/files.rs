@@ -28,8 +28,8 @@ const LARGE: &str = "files/large";
 /// Its digest, in the corpus.
 const DIGEST: &str = "files/large.sha256";
 
-/// Programs that copy without ssh.
-const WITHOUT_SSH: [&str; 2] = ["ftp", "rsyncd"];
+/// Programs that copy without ssh. bbcp only starts by it.
+const WITHOUT_SSH: [&str; 3] = ["ftp", "rsyncd", "bbcp"];
 
 impl Workload for Files {
     fn name(&self) -> &'static str {
@@ -58,8 +58,8 @@ impl Workload for Files {
         let ciphers = size.ciphers.iter().map(|cipher| Some(cipher.clone()));
         let mut steps = Vec::new();
         for cipher in std::iter::once(None).chain(ciphers) {
-            steps.push(step(Direction::Out, cipher.clone()));
-            steps.push(step(Direction::In, cipher));
+            steps.push(step(Direction::Out, cipher.clone()).over(size.file_bytes));
+            steps.push(step(Direction::In, cipher).over(size.file_bytes));
         }
         steps
     }

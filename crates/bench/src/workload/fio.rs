@@ -6,14 +6,14 @@
 //! after a write job all blocks of the file are read in the storage: exactly as many of them must
 //! have changed as fio reports to have written. Then a second, short job has fio verify its writes.
 //!
-//! The floor, SFTP without a file system, has no file for fio: our generator does the same.
+//! SFTP without a file system and NFS without a kernel client have no file for fio: our generator
+//! does the same.
 
 mod program;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use crate::corpus;
 use crate::corpus::content::mix;
@@ -26,7 +26,7 @@ use crate::step::StepContext;
 use crate::worker::{Check, Job, Order, Target, Transfer, Until};
 
 use super::generator::{aside, at_storage, shown, timed, valued};
-use super::{OPEN_FILES, Step, Workload, measure};
+use super::{Step, TRANSFER_FILES, Workload, measure};
 use program::{Direction, job, verified_writes};
 
 /// Content of the file that is read, and of the other one before its first write.
@@ -59,17 +59,29 @@ struct Shape {
     record_bytes: u32,
     depth: u32,
     unit: Unit,
+    /// Each record once, instead of for a time.
+    whole: bool,
 }
 
-const SEQUENTIAL: Shape =
-    Shape { prefix: "", record_bytes: 128 << 10, depth: 4, unit: Unit::BytesPerSecond };
+const SEQUENTIAL: Shape = Shape {
+    prefix: "",
+    record_bytes: 128 << 10,
+    depth: 4,
+    unit: Unit::BytesPerSecond,
+    whole: false,
+};
 const RANDOM: Shape =
-    Shape { prefix: "rand", record_bytes: 4 << 10, depth: 32, unit: Unit::PerSecond };
+    Shape { prefix: "rand", record_bytes: 4 << 10, depth: 32, unit: Unit::PerSecond, whole: false };
 
 impl Shape {
+    /// When a job of our generator ends.
+    fn until(self, size: &Size) -> Until {
+        if self.whole { Until::Pass } else { Until::Seconds(size.random_seconds) }
+    }
+
     /// A job of this shape for our generator.
     fn transfer(self, context: &StepContext<'_>, target: Target, until: Until) -> Transfer {
-        let bytes = context.size.random_file_bytes;
+        let bytes = context.size.fio.bytes;
         let transfer = match self.unit {
             Unit::BytesPerSecond => {
                 Transfer { until, ..Transfer::pass(target, bytes, self.record_bytes) }
@@ -86,10 +98,6 @@ impl Shape {
     }
 }
 
-fn run_time(size: &Size) -> Duration {
-    Duration::from_secs_f64(size.random_seconds)
-}
-
 impl Workload for Fio {
     fn name(&self) -> &'static str {
         "fio"
@@ -104,11 +112,11 @@ impl Workload for Fio {
     }
 
     fn space(&self, size: &Size) -> (u64, u64) {
-        (2 * size.random_file_bytes, size.random_file_bytes)
+        (2 * size.fio.bytes, size.fio.bytes)
     }
 
     fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<()> {
-        let file = corpus::file(corpus, READ_FILE, size.random_file_bytes, SEED)?;
+        let file = corpus::file(corpus, READ_FILE, size.fio.bytes, SEED)?;
         // Each storage has a copy of its own.
         Ok(fs::hard_link(file, corpus.join(WRITE_FILE))?)
     }
@@ -117,29 +125,38 @@ impl Workload for Fio {
         vec![READ_FILE.into(), WRITE_FILE.into()]
     }
 
-    fn steps(&self, _size: &Size) -> Vec<Step> {
-        let step = |id, title, shape: Shape, body: Body| {
-            let title = format!("fio: {title}");
-            let measure = measure("fio", id, &title, shape.unit, Cache::Direct);
-            let step = Step::new(measure, OPEN_FILES, move |context| body(context, shape));
-            step.with_deadline(DEADLINE_FACTOR)
+    fn steps(&self, size: &Size) -> Vec<Step> {
+        let in_sequence = "sequential %, 128 KiB, depth 4, direct";
+        let at_random = "random %, 4 KiB, depth 32, direct";
+        let jobs: [(_, _, _, Body); 4] = [
+            ("read", in_sequence, SEQUENTIAL, read),
+            ("write", in_sequence, SEQUENTIAL, write),
+            ("randread", at_random, RANDOM, read),
+            ("randwrite", at_random, RANDOM, write),
+        ];
+        let step = |(id, title, shape, body): (&str, &str, Shape, Body), whole: bool| {
+            let is_write = id.ends_with("write");
+            let (verb, behind) =
+                if is_write { ("write", ", fsync at the end") } else { ("read", "") };
+            let id = format!("{id}{}", if whole { "-all" } else { "" });
+            let once = if whole { ", each record of the file once" } else { "" };
+            let title = format!("fio: {}{once}{behind}", title.replace('%', verb));
+            let measure = measure("fio", &id, &title, shape.unit, Cache::Direct);
+            let shape = Shape { whole, ..shape };
+            let step = Step::new(measure, TRANSFER_FILES, move |context| body(context, shape));
+            // All blocks of the file are read before and after it is written.
+            let passes = u64::from(whole) + 2 * u64::from(is_write);
+            step.with_deadline(DEADLINE_FACTOR).over(passes * size.fio.bytes)
         };
-        vec![
-            step("read", "sequential read, 128 KiB, depth 4, direct", SEQUENTIAL, read),
-            step(
-                "write",
-                "sequential write, 128 KiB, depth 4, direct, fsync at the end",
-                SEQUENTIAL,
-                write,
-            ),
-            step("randread", "random read, 4 KiB, depth 32, direct", RANDOM, read),
-            step(
-                "randwrite",
-                "random write, 4 KiB, depth 32, direct, fsync at the end",
-                RANDOM,
-                write,
-            ),
-        ]
+        let mut steps = Vec::new();
+        if size.fio.jobs.is_timed() {
+            steps.extend(jobs.map(|job| step(job, false)));
+        }
+        if size.fio.jobs.is_whole() {
+            // As published: write before read.
+            steps.extend([1, 0, 3, 2].map(|number| step(jobs[number], true)));
+        }
+        steps
     }
 }
 
@@ -154,8 +171,7 @@ fn read(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured> {
         aside(context, &Job::Read { transfer, check })?;
         Measured { verified: true, ..measured }
     } else {
-        let until = Until::Seconds(context.size.random_seconds);
-        let transfer = shape.transfer(context, target, until);
+        let transfer = shape.transfer(context, target, shape.until(context.size));
         timed(context, &Job::Read { transfer, check })?.1
     };
     valued(measured, shape.unit)
@@ -171,13 +187,12 @@ fn write(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured> {
         (job(context, path, shape, Direction::Write)?, None)
     } else {
         let seed = fresh_seed();
-        let until = Until::Seconds(context.size.random_seconds);
-        let transfer = shape.transfer(context, target, until);
+        let transfer = shape.transfer(context, target, shape.until(context.size));
         let job = Job::Write { transfer, seed, create: false };
         (timed(context, &job)?.1, Some(seed))
     };
     context.settle(&mut measured)?;
-    let blocks = shape.changed_blocks(context.size.random_file_bytes, measured.operations);
+    let blocks = shape.changed_blocks(context.size.fio.bytes, measured.operations);
     read_blocks(context, Check::Changed { marks, blocks, seed })?;
     if let Target::Path(path) = shown(context, Path::new(WRITE_FILE))? {
         verified_writes(context, &path, shape, VERIFIED)?;
@@ -190,7 +205,8 @@ fn write(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured> {
 /// The seed of content that was in no file before.
 fn fresh_seed() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    mix(SEED ^ (NEXT.fetch_add(1, Ordering::Relaxed) << 32))
+    // Half of all seeds are of content that compresses.
+    mix(SEED ^ (NEXT.fetch_add(1, Ordering::Relaxed) << 32)) >> 1
 }
 
 /// Reads all of the written file, in the storage if this machine can reach it.
@@ -201,7 +217,7 @@ fn read_blocks(context: &mut StepContext<'_>, check: Check) -> Result<()> {
         Target::Sftp { .. } => (0, 32),
         _ => (BLOCKS_BYTES, 1),
     };
-    let bytes = context.size.random_file_bytes;
+    let bytes = context.size.fio.bytes;
     let transfer = Transfer { depth, ..Transfer::pass(target, bytes, record_bytes) };
     aside(context, &Job::Read { transfer, check }).map(drop)
 }

@@ -20,6 +20,7 @@ pub(super) fn shown(context: &StepContext<'_>, path: &Path) -> Result<Target> {
             let path = context.subject.storage().root().join(path);
             Ok(Target::Sftp { ssh: Invocation::of(&ssh())?, path })
         }
+        Access::Nfs { port, export } => Ok(Target::Nfs { port, path: export.join(path) }),
         Access::Copier(_) | Access::Stream(_) => {
             Err(Failure::failed("it has no files that can be opened"))
         }
@@ -42,7 +43,7 @@ pub(super) fn timed(context: &mut StepContext<'_>, job: &Job) -> Result<(Done, M
     let done = worker::report(&output.stdout)?;
     let client = match context.access() {
         // Its process is the client; logging in is no part of what is measured.
-        Access::Sftp(_) => account::since(&done.before, &measured.client),
+        Access::Sftp(_) | Access::Nfs { .. } => account::since(&done.before, &measured.client),
         _ => measured.client,
     };
     let measured = Measured {

@@ -1,10 +1,15 @@
 //! `iozone`: the six tests of iozone by which SSHFS, NFS and SMB are compared: write, re-write,
-//! read, re-read in records of 64 KiB, random read and random write of 4 KiB.
+//! read, re-read in sequence, random read and random write. The generator is our own.
 //!
-//! As with `iozone -e -c`, `fsync` and `close` are in the times of writing. Written files are
-//! compared in the storage, by digest; reads are compared block by block. The generator is our own.
+//! As with `iozone -e -c`, `fsync` and `close` are in the times of writing, those of the whole file
+//! at random included. Written files are compared in the storage, by digest; reads are compared block
+//! by block.
 //!
-//! SFTP without a file system takes part, but for the re-read, since it has no cache.
+//! The random tests are timed, with `O_DIRECT`; or they go over the whole file once in a random
+//! order through the page cache, as `iozone -i 2` does; or both.
+//!
+//! SFTP without a file system and NFS without a kernel client take part, but for the re-read, since
+//! they have no cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,14 +20,14 @@ use crate::corpus::content::{self, Content};
 use crate::executor::Executor;
 use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Unit};
-use crate::results::Measured;
-use crate::size::Size;
+use crate::results::{Measured, SubjectInfo};
+use crate::size::{IozoneSize, Size};
 use crate::step::StepContext;
-use crate::worker::{Check, Job, Order, Target, Transfer, Until, Walk};
+use crate::worker::{Check, Job, Target, Transfer, Until, Walk};
 
 use super::copying::{fresh, removed};
-use super::generator::{Relay, shown, timed, valued};
-use super::{DIRECTORY, OPEN_FILES, Step, Workload, measure};
+use super::generator::{Relay, aside, shown, timed, valued};
+use super::{DIRECTORY, Step, TRANSFER_FILES, Workload, measure};
 
 /// Content of the file that is read.
 const READ_SEED: u64 = 0x10;
@@ -30,20 +35,21 @@ const READ_SEED: u64 = 0x10;
 /// Contents of the file that is written, then re-written, then written at random.
 const WRITE_SEEDS: [u64; 3] = [0x11, 0x12, 0x13];
 
-/// Records of the published comparisons.
-const RECORD_BYTES: u32 = 64 << 10;
-
-/// Records of the random tests.
-const BLOCK_BYTES: u32 = 4096;
-
 /// Requests in flight of SFTP without a file system; at most two megabytes in all.
 const FLOOR_DEPTH: u32 = 32;
 
-/// The written file, while it has the data of the last of these steps.
-type Written = Arc<Relay<PathBuf>>;
+/// The file that the last step has left.
+#[derive(Debug)]
+struct Left {
+    path: PathBuf,
+    bytes: u64,
+}
+
+/// What the steps of a session leave to each other.
+type Written = Arc<Relay<Left>>;
 
 /// The body of a step.
-type Body = fn(&mut StepContext<'_>, &Written) -> Result<Measured>;
+type Body = fn(&mut StepContext<'_>, &Written, Data) -> Result<Measured>;
 
 /// The workload.
 #[derive(Debug, Default)]
@@ -51,18 +57,50 @@ pub struct Iozone {
     written: Written,
 }
 
-/// The file to read, for each length.
-fn read_file(bytes: u64) -> PathBuf {
-    format!("iozone/read-{bytes}").into()
+/// What is in the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Data {
+    Incompressible,
+    Compressible,
 }
 
-/// The digest of a written file, in the corpus.
-fn digest_file(corpus: &Path, seed: u64) -> PathBuf {
-    corpus.join(format!("iozone/written-{seed:x}.sha256"))
+impl Data {
+    /// Those of a run.
+    fn of(size: &IozoneSize) -> &'static [Data] {
+        match size.compressible_for {
+            [] => &[Data::Incompressible],
+            _ => &[Data::Incompressible, Data::Compressible],
+        }
+    }
+
+    fn seed(self, seed: u64) -> u64 {
+        match self {
+            Data::Incompressible => seed,
+            Data::Compressible => content::compressible(seed),
+        }
+    }
+
+    /// In front of ids and behind titles.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Data::Incompressible => ("", ""),
+            Data::Compressible => ("compressible.", ", data that compress"),
+        }
+    }
+
+    /// The file to read, for each length.
+    fn read_file(self, bytes: u64) -> PathBuf {
+        format!("iozone/{}read-{bytes}", self.words().0).into()
+    }
+
+    /// The digest of a written file, in the corpus.
+    fn digest_file(self, corpus: &Path, seed: u64) -> PathBuf {
+        corpus.join(format!("iozone/{}written-{seed:x}.sha256", self.words().0))
+    }
 }
 
-fn lengths(size: &Size) -> Vec<u64> {
-    let mut lengths = vec![size.file_bytes, size.random_file_bytes];
+fn lengths(size: &IozoneSize) -> Vec<u64> {
+    let mut lengths = vec![size.sequential_bytes, size.random_bytes];
     lengths.dedup();
     lengths
 }
@@ -77,122 +115,151 @@ impl Workload for Iozone {
     }
 
     fn space(&self, size: &Size) -> (u64, u64) {
-        let read: u64 = lengths(size).iter().sum();
-        (read + size.file_bytes, read)
+        let size = &size.iozone;
+        let read = lengths(size).iter().sum::<u64>() * Data::of(size).len() as u64;
+        (read + size.sequential_bytes.max(size.random_bytes), read)
     }
 
     fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<()> {
-        for bytes in lengths(size) {
-            corpus::file(&corpus.join("iozone"), &format!("read-{bytes}"), bytes, READ_SEED)?;
-        }
-        for seed in [WRITE_SEEDS[0], WRITE_SEEDS[1]] {
-            fs::write(digest_file(corpus, seed), corpus::digest_content(seed, size.file_bytes))?;
+        let size = &size.iozone;
+        for data in Data::of(size) {
+            for bytes in lengths(size) {
+                let path = data.read_file(bytes);
+                corpus::file(corpus, &path.to_string_lossy(), bytes, data.seed(READ_SEED))?;
+            }
+            for seed in [WRITE_SEEDS[0], WRITE_SEEDS[1]] {
+                let digest = corpus::digest_content(data.seed(seed), size.sequential_bytes);
+                fs::write(data.digest_file(corpus, seed), digest)?;
+            }
         }
         Ok(())
     }
 
     fn data(&self, size: &Size) -> Vec<PathBuf> {
-        lengths(size).into_iter().map(read_file).collect()
+        let files = |data: &Data| {
+            let data = *data;
+            lengths(&size.iozone).into_iter().map(move |bytes| data.read_file(bytes))
+        };
+        Data::of(&size.iozone).iter().flat_map(files).collect()
     }
 
-    fn steps(&self, _size: &Size) -> Vec<Step> {
-        let step = |id, title, unit, cache, accesses, body: Body| {
+    fn steps(&self, size: &Size) -> Vec<Step> {
+        let size = &size.iozone;
+        let mut steps = self.steps_on(size, Data::Incompressible);
+        if Data::of(size).contains(&Data::Compressible) {
+            let named = size.compressible_for;
+            let concerns = |subject: &SubjectInfo| {
+                named.contains(&subject.control_of.as_deref().unwrap_or(&subject.name))
+            };
+            let compressible = self.steps_on(size, Data::Compressible).into_iter();
+            steps.extend(compressible.map(|step| step.only_for(concerns)));
+        }
+        steps
+    }
+}
+
+impl Iozone {
+    /// The tests on such data.
+    fn steps_on(&self, size: &IozoneSize, data: Data) -> Vec<Step> {
+        let (before, behind) = data.words();
+        let step = |id: &str, title: &str, unit, cache, accesses, body: Body| {
             let written = self.written.clone();
-            let measure = measure("iozone", id, title, unit, cache);
-            Step::new(measure, accesses, move |context| body(context, &written))
+            let title = format!("{title}{behind}");
+            let measure = measure("iozone", &format!("{before}{id}"), &title, unit, cache);
+            Step::new(measure, accesses, move |context| body(context, &written, data))
         };
-        let (bytes, operations) = (Unit::BytesPerSecond, Unit::PerSecond);
-        vec![
-            step(
-                "write",
-                "sequential write, 64 KiB records, fsync and close included",
-                bytes,
-                Cache::None,
-                OPEN_FILES,
-                |context, written| write(context, written, false),
-            ),
-            step(
-                "rewrite",
-                "sequential re-write, 64 KiB records, fsync and close included",
-                bytes,
-                Cache::None,
-                OPEN_FILES,
-                |context, written| write(context, written, true),
-            ),
-            step(
-                "read",
-                "sequential read, 64 KiB records",
-                bytes,
-                Cache::Cold,
-                OPEN_FILES,
-                |context, _| read(context),
-            ),
-            step(
-                "reread",
-                "sequential re-read, 64 KiB records, file reopened",
-                bytes,
-                Cache::Hot,
-                DIRECTORY,
-                |context, _| read(context),
-            ),
-            step(
-                "random-read",
-                "random read, 4 KiB, one at a time, O_DIRECT where there is such a thing",
-                operations,
-                Cache::Direct,
-                OPEN_FILES,
-                |context, _| random_read(context),
-            ),
-            step(
-                "random-write",
-                "random write, 4 KiB, one at a time, O_DIRECT where there is such a thing, \
-                 fsync and close included",
-                operations,
-                Cache::Direct,
-                OPEN_FILES,
-                random_write,
-            ),
-        ]
+        let (synced, none) = (", fsync and close included", "");
+        let sequential: [(_, _, _, _, _, Body); 4] = [
+            ("write", "write", synced, Cache::None, TRANSFER_FILES, write),
+            ("rewrite", "re-write", synced, Cache::None, TRANSFER_FILES, rewrite),
+            ("read", "read", none, Cache::Cold, TRANSFER_FILES, read),
+            ("reread", "re-read", ", file reopened", Cache::Hot, DIRECTORY, read),
+        ];
+        let mut steps = Vec::new();
+        for (id, verb, how, cache, accesses, body) in sequential {
+            let records = size.sequential_record_bytes >> 10;
+            let title = format!("sequential {verb}, {records} KiB records{how}");
+            let step = step(id, &title, Unit::BytesPerSecond, cache, accesses, body);
+            steps.push(step.over(size.sequential_bytes));
+        }
+        let one = format!("{} KiB, one at a time", size.random_record_bytes >> 10);
+        let timed = "O_DIRECT where there is such a thing";
+        let whole = "buffered, each record of the file once";
+        let random: [(_, _, _, Body); 4] = [
+            ("random-read", timed, Cache::Direct, random_read),
+            ("random-read-all", whole, Cache::Cold, random_read_all),
+            ("random-write", timed, Cache::Direct, random_write),
+            ("random-write-all", whole, Cache::None, random_write_all),
+        ];
+        for (id, how, cache, body) in random {
+            let is_whole = id.ends_with("-all");
+            if !(if is_whole { size.random.is_whole() } else { size.random.is_timed() }) {
+                continue;
+            }
+            let title = match id.contains("write") {
+                true => format!("random write, {one}, {how}, fsync and close included"),
+                false => format!("random read, {one}, {how}"),
+            };
+            let step = step(id, &title, Unit::PerSecond, cache, TRANSFER_FILES, body);
+            // The file may have to be written first.
+            let passes = u64::from(is_whole) + u64::from(id.contains("write"));
+            steps.push(step.over(passes * size.random_bytes));
+        }
+        steps
     }
 }
 
 /// The transfer of the sequential tests.
-fn in_sequence(target: Target, file_bytes: u64) -> Transfer {
+fn in_sequence(target: Target, file_bytes: u64, size: &IozoneSize) -> Transfer {
     // The floor uses the longest records of the server, not those of iozone.
-    let record_bytes = match target {
-        Target::Sftp { .. } => 0,
-        Target::Path(_) => RECORD_BYTES,
-    };
+    let is_floor = matches!(target, Target::Sftp { .. });
+    let record_bytes = if is_floor { 0 } else { size.sequential_record_bytes };
     Transfer { depth: FLOOR_DEPTH, ..Transfer::pass(target, file_bytes, record_bytes) }
 }
 
-/// Write and re-write.
-fn write(context: &mut StepContext<'_>, written: &Written, again: bool) -> Result<Measured> {
-    let path = if again {
-        written.need(context)?
-    } else {
-        let storage = context.subject.storage();
-        if let Some(left) = written.take(context) {
-            storage.remove(&left)?;
-        }
-        storage.make_dir(Path::new("iozone"))?;
-        fresh("iozone/new")
-    };
-    let measured = write_file(context, &path, again);
+fn write(context: &mut StepContext<'_>, written: &Written, data: Data) -> Result<Measured> {
+    let storage = context.subject.storage();
+    if let Some(left) = written.take(context) {
+        storage.remove(&left.path)?;
+    }
+    storage.make_dir(Path::new("iozone"))?;
+    write_in_sequence(context, written, data, fresh("iozone/new"), 0)
+}
+
+fn rewrite(context: &mut StepContext<'_>, written: &Written, data: Data) -> Result<Measured> {
+    let path = written.need(context)?.path;
+    write_in_sequence(context, written, data, path, 1)
+}
+
+/// Writes the content of a number, and leaves the file.
+fn write_in_sequence(
+    context: &mut StepContext<'_>,
+    written: &Written,
+    data: Data,
+    path: PathBuf,
+    number: usize,
+) -> Result<Measured> {
+    let measured = write_file(context, data, &path, number);
     if measured.is_err() {
         return removed(context, &path, measured);
     }
-    written.leave(context, path);
+    written.leave(context, Left { path, bytes: context.size.iozone.sequential_bytes });
     measured
 }
 
-fn write_file(context: &mut StepContext<'_>, path: &Path, again: bool) -> Result<Measured> {
-    let transfer = in_sequence(shown(context, path)?, context.size.file_bytes);
-    let seed = WRITE_SEEDS[usize::from(again)];
-    let job = Job::Write { transfer, seed, create: !again };
+fn write_file(
+    context: &mut StepContext<'_>,
+    data: Data,
+    path: &Path,
+    number: usize,
+) -> Result<Measured> {
+    let size = &context.size.iozone;
+    let transfer = in_sequence(shown(context, path)?, size.sequential_bytes, size);
+    let seed = WRITE_SEEDS[number];
+    let job = Job::Write { transfer, seed: data.seed(seed), create: number == 0 };
     let (_, mut measured) = timed(context, &job)?;
     context.settle(&mut measured)?;
-    compare(context, path, &fs::read_to_string(digest_file(context.corpus, seed))?)?;
+    compare(context, path, &fs::read_to_string(data.digest_file(context.corpus, seed))?)?;
     valued(Measured { verified: true, ..measured }, Unit::BytesPerSecond)
 }
 
@@ -204,57 +271,112 @@ fn compare(context: &StepContext<'_>, path: &Path, digest: &str) -> Result<()> {
 }
 
 /// Read and re-read.
-fn read(context: &mut StepContext<'_>) -> Result<Measured> {
-    let bytes = context.size.file_bytes;
-    let target = shown(context, &read_file(bytes))?;
-    let check = Check::Content { seed: READ_SEED };
-    let job = Job::Read { transfer: in_sequence(target, bytes), check };
+fn read(context: &mut StepContext<'_>, _: &Written, data: Data) -> Result<Measured> {
+    let size = &context.size.iozone;
+    let target = shown(context, &data.read_file(size.sequential_bytes))?;
+    let check = Check::Content { seed: data.seed(READ_SEED) };
+    let job = Job::Read { transfer: in_sequence(target, size.sequential_bytes, size), check };
     valued(timed(context, &job)?.1, Unit::BytesPerSecond)
 }
 
-/// The transfer of the random tests.
-fn at_random(context: &StepContext<'_>, target: Target, file_bytes: u64) -> Transfer {
-    let until = Until::Seconds(context.size.random_seconds);
-    Transfer { direct: true, ..Transfer::at_random(target, file_bytes, context.seed, until) }
+/// The transfer of the timed tests, and of those of the whole file.
+fn at_random(context: &StepContext<'_>, target: Target, whole: bool) -> Transfer {
+    let size = &context.size.iozone;
+    let until = match whole {
+        true => Until::Pass,
+        false => Until::Seconds(context.size.random_seconds),
+    };
+    let transfer = Transfer::at_random(target, size.random_bytes, context.seed, until);
+    Transfer { direct: !whole, record_bytes: size.random_record_bytes, ..transfer }
 }
 
-fn random_read(context: &mut StepContext<'_>) -> Result<Measured> {
+fn random_read(context: &mut StepContext<'_>, _: &Written, data: Data) -> Result<Measured> {
     // The file was read just before; without O_DIRECT the page cache would be measured.
     context.session.forget(context.executor)?;
-    let bytes = context.size.random_file_bytes;
-    let target = shown(context, &read_file(bytes))?;
-    let check = Check::Content { seed: READ_SEED };
-    let job = Job::Read { transfer: at_random(context, target, bytes), check };
+    read_at_random(context, data, false)
+}
+
+fn random_read_all(context: &mut StepContext<'_>, _: &Written, data: Data) -> Result<Measured> {
+    read_at_random(context, data, true)
+}
+
+fn read_at_random(context: &mut StepContext<'_>, data: Data, whole: bool) -> Result<Measured> {
+    let target = shown(context, &data.read_file(context.size.iozone.random_bytes))?;
+    let check = Check::Content { seed: data.seed(READ_SEED) };
+    let job = Job::Read { transfer: at_random(context, target, whole), check };
     valued(timed(context, &job)?.1, Unit::PerSecond)
 }
 
-fn random_write(context: &mut StepContext<'_>, written: &Written) -> Result<Measured> {
-    let path = written.need(context)?;
-    let measured = random_write_to(context, &path);
+fn random_write(context: &mut StepContext<'_>, written: &Written, data: Data) -> Result<Measured> {
+    let path = file_to_overwrite(context, written, data)?;
+    let measured = write_at_random(context, data, &path, false);
+    if measured.is_err() || !context.size.iozone.random.is_whole() {
+        return removed(context, &path, measured);
+    }
+    written.leave(context, Left { path, bytes: context.size.iozone.random_bytes });
+    measured
+}
+
+fn random_write_all(
+    context: &mut StepContext<'_>,
+    written: &Written,
+    data: Data,
+) -> Result<Measured> {
+    let path = file_to_overwrite(context, written, data)?;
+    let measured = write_at_random(context, data, &path, true);
     removed(context, &path, measured)
 }
 
-fn random_write_to(context: &mut StepContext<'_>, path: &Path) -> Result<Measured> {
-    let bytes = context.size.file_bytes;
-    let transfer = at_random(context, shown(context, path)?, bytes);
-    let order = transfer.order;
-    let job = Job::Write { transfer, seed: WRITE_SEEDS[2], create: false };
+/// The re-written file, or one of the length of the random tests, written through the subject as
+/// iozone itself does it.
+fn file_to_overwrite(
+    context: &mut StepContext<'_>,
+    written: &Written,
+    data: Data,
+) -> Result<PathBuf> {
+    let size = &context.size.iozone;
+    let left = written.need(context)?;
+    if left.bytes == size.random_bytes {
+        return Ok(left.path);
+    }
+    context.subject.storage().remove(&left.path)?;
+    let path = fresh("iozone/new");
+    let transfer = in_sequence(shown(context, &path)?, size.random_bytes, size);
+    let job = Job::Write { transfer, seed: data.seed(WRITE_SEEDS[1]), create: true };
+    let made = aside(context, &job).and_then(|_| context.session.settle(context.executor));
+    match made {
+        Ok(()) => Ok(path),
+        Err(failure) => removed(context, &path, Err(failure)),
+    }
+}
+
+fn write_at_random(
+    context: &mut StepContext<'_>,
+    data: Data,
+    path: &Path,
+    whole: bool,
+) -> Result<Measured> {
+    let transfer = at_random(context, shown(context, path)?, whole);
+    let job = Job::Write { transfer, seed: data.seed(WRITE_SEEDS[2]), create: false };
     let (done, mut measured) = timed(context, &job)?;
     context.settle(&mut measured)?;
-    compare(context, path, &digest_after(bytes, order, done.operations))?;
+    let Job::Write { transfer, .. } = job else { unreachable!("it is a write") };
+    compare(context, path, &digest_after(data, &transfer, done.operations))?;
     valued(Measured { verified: true, ..measured }, Unit::PerSecond)
 }
 
-/// The digest of the re-written file after some blocks of it were written in this order.
-fn digest_after(file_bytes: u64, order: Order, operations: u64) -> String {
-    let [_, old, new] = WRITE_SEEDS.map(Content::new);
-    let walk = Walk::new(order, file_bytes.div_ceil(BLOCK_BYTES.into()));
+/// The digest of the re-written file after some records of it were written as `transfer` says.
+fn digest_after(data: Data, transfer: &Transfer, operations: u64) -> String {
+    let Transfer { file_bytes, record_bytes, order, .. } = *transfer;
+    let [old, new] = [WRITE_SEEDS[1], WRITE_SEEDS[2]].map(|seed| Content::new(data.seed(seed)));
+    let walk = Walk::new(order, file_bytes.div_ceil(record_bytes.into()));
     let mut is_new = vec![false; walk.records() as usize];
     let once = operations.min(walk.records()) as usize;
-    walk.take(once).for_each(|block| is_new[block as usize] = true);
+    walk.take(once).for_each(|record| is_new[record as usize] = true);
+    let blocks = u64::from(record_bytes) / content::BLOCK_BYTES as u64;
     corpus::digest_blocks(file_bytes, |first, bytes| {
         for (block, bytes) in (first..).zip(bytes.chunks_mut(content::BLOCK_BYTES)) {
-            let content = if is_new[block as usize] { &new } else { &old };
+            let content = if is_new[(block / blocks) as usize] { &new } else { &old };
             content.fill(block, bytes);
         }
     })

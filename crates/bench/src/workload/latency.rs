@@ -61,7 +61,7 @@ fn listed_directories(size: &Size) -> u32 {
 }
 
 fn large_bytes(size: &Size) -> u64 {
-    size.random_file_bytes.min(LARGE_BYTES)
+    size.file_bytes.min(LARGE_BYTES)
 }
 
 impl Workload for Latency {

@@ -2,7 +2,7 @@
 //!
 //! It is the made tree of [`crate::corpus::tree`], or the user's own. The output of the
 //! programs on a mount is compared with their output on the original, and copies with the original
-//! itself.
+//! itself. A made tree of media is only copied.
 
 pub(super) mod look;
 
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::corpus;
-use crate::corpus::tree::Listing;
+use crate::corpus::tree::{Listing, bytes_per_file};
 use crate::executor::Executor;
 use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Unit};
 use crate::quoting::shown;
 use crate::results::{LeftOut, Measured};
-use crate::size::{Scale, Size};
+use crate::size::{Scale, Size, TreeShape};
 use crate::step::StepContext;
 use crate::storage::SCRIPT_LIMIT;
 use crate::subject::Direction;
@@ -31,9 +31,6 @@ pub struct Tree;
 /// The same tree in every run, so that runs can be compared.
 pub(super) const SEED: u64 = 1;
 
-/// Mean size of a made file, with what its inode and the rest of its last block take.
-pub(super) const BYTES_PER_FILE: u64 = 17 << 10;
-
 /// Where the tree is, in the corpus and in a storage.
 const SOURCE: &str = "tree/source";
 
@@ -42,6 +39,19 @@ const ARCHIVE: &str = "tree/source.tar";
 
 /// A tree of small files is where a slow subject is slowest.
 pub(super) const DEADLINE_FACTOR: f64 = 3.0;
+
+/// Bytes of the tree on a disk.
+fn bytes(size: &Size) -> u64 {
+    match &size.tree_source {
+        Some(source) => corpus::tree::bytes_below(source),
+        None => u64::from(size.tree_files) * bytes_per_file(size.tree_shape),
+    }
+}
+
+/// Whether the tree is only copied.
+fn is_only_copied(size: &Size) -> bool {
+    size.tree_source.is_none() && size.tree_shape == TreeShape::Media
+}
 
 impl Workload for Tree {
     fn name(&self) -> &'static str {
@@ -68,10 +78,7 @@ impl Workload for Tree {
     }
 
     fn space(&self, size: &Size) -> (u64, u64) {
-        let tree = match &size.tree_source {
-            Some(source) => corpus::tree::bytes_below(source),
-            None => u64::from(size.tree_files) * BYTES_PER_FILE,
-        };
+        let tree = bytes(size);
         // In the storage: the tree and its copy. Locally: the tree, its archive, its copy.
         (2 * tree, 3 * tree)
     }
@@ -79,10 +86,13 @@ impl Workload for Tree {
     fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<()> {
         let source = corpus.join(SOURCE);
         match &size.tree_source {
-            None => corpus::tree::make(&source, size.tree_files, SEED)?,
+            None => corpus::tree::make(&source, size.tree_files, size.tree_shape, SEED)?,
             Some(own) => copy_local(own, &source, executor)?,
         }
         Expected::save(corpus, SOURCE)?;
+        if is_only_copied(size) {
+            return Ok(());
+        }
         let archive = script(r#"tar -C "$1" -cf "$2" ."#, &[source, corpus.join(ARCHIVE)]);
         executor.succeed(archive, SCRIPT_LIMIT)?;
         Ok(())
@@ -104,6 +114,17 @@ impl Workload for Tree {
         let look = |question, cache| look::step(question, cache, word);
         let copy_out = "tree copied out (a mount: rsync -a)";
         let copy_in = "tree copied in (a mount: rsync -a)";
+        let bytes = bytes(size);
+        if is_only_copied(size) {
+            let media = |id, title: &str, cache, direction| {
+                let title = format!("{title}, files of 600 KB on the average");
+                copy(id, &title, cache, direction, SOURCE, rsync).over(bytes)
+            };
+            return vec![
+                media("media.copy_out", copy_out, cold, Direction::Out),
+                media("media.copy_in", copy_in, Cache::None, Direction::In),
+            ];
+        }
         let mut steps = vec![
             look(Question::Find, cold),
             look(Question::List, cold),
@@ -136,7 +157,7 @@ impl Workload for Tree {
             let cp = copy("cp_in", title, Cache::None, Direction::In, SOURCE, cp);
             steps.insert(11, on_mounts(cp));
         }
-        steps
+        steps.into_iter().map(|step| step.over(bytes)).collect()
     }
 }
 

@@ -14,6 +14,7 @@ use rustix::net::{self, AddressFamily, SocketType, bind, listen, shutdown, socke
 
 use super::flow::{Flow, Lane, Offer};
 use super::{Counters, LinkOptions};
+use crate::reserved::{connect_reserved, is_reserved};
 
 /// How long before a byte is due the thread stops sleeping and spins: more than a timer is late
 /// on a virtual machine (measured: 10 to 40 us).
@@ -34,6 +35,7 @@ pub(super) enum Command {
     Refuse,
     Accept,
     Target(SocketAddr),
+    Reserve,
     End,
 }
 
@@ -45,6 +47,8 @@ pub(super) struct Forwarder {
     reserved: Option<OwnedFd>,
     address: SocketAddr,
     target: SocketAddr,
+    /// Ports at both ends are reserved ones.
+    is_reserved: bool,
     connections: Vec<Connection>,
     to_target: Direction,
     from_target: Direction,
@@ -93,6 +97,7 @@ impl Forwarder {
             listener: Some(listener),
             reserved: None,
             target,
+            is_reserved: false,
             connections: Vec::new(),
             to_target: direction(0),
             from_target: direction(1),
@@ -177,6 +182,10 @@ impl Forwarder {
                     self.target = target;
                     Ok(())
                 }
+                Command::Reserve => {
+                    self.is_reserved = true;
+                    Ok(())
+                }
                 Command::End => return false,
             };
             // No caller waits when the link is dropped.
@@ -212,9 +221,14 @@ impl Forwarder {
     }
 
     fn take_connections(&mut self) {
-        while let Some(Ok((client, _))) = self.listener.as_ref().map(TcpListener::accept) {
+        while let Some(Ok((client, from))) = self.listener.as_ref().map(TcpListener::accept) {
+            let target = match self.is_reserved {
+                true if !is_reserved(from.port()) => continue,
+                true => connect_reserved(self.target),
+                false => TcpStream::connect(self.target),
+            };
             // When the target refuses, the client sees its connection end.
-            if let Ok(connection) = Connection::new(client, self.target) {
+            if let Ok(connection) = target.and_then(|target| Connection::new(client, target)) {
                 self.connections.push(connection);
             }
         }
@@ -222,8 +236,7 @@ impl Forwarder {
 }
 
 impl Connection {
-    fn new(client: TcpStream, target: SocketAddr) -> io::Result<Connection> {
-        let target = TcpStream::connect(target)?;
+    fn new(client: TcpStream, target: TcpStream) -> io::Result<Connection> {
         for end in [&client, &target] {
             end.set_nodelay(true)?;
             end.set_nonblocking(true)?;

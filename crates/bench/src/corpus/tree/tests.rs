@@ -12,7 +12,7 @@ use super::*;
 
 fn made(files: u32, seed: u64) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
-    make(&dir.path().join("tree"), files, seed).unwrap();
+    make(&dir.path().join("tree"), files, TreeShape::Sources, seed).unwrap();
     dir
 }
 
@@ -73,6 +73,26 @@ fn sizes_are_those_of_sources() {
 }
 
 #[test]
+fn media_are_as_large_as_those_of_the_published_copy() {
+    // 1.7 GB in 2,929 files. The sizes alone, since they would take long to write.
+    let plan = plan(2_929, TreeShape::Media, &mut Random::new(1));
+    let bytes: usize = plan.files.iter().map(|file| file.bytes).sum();
+    assert!((590_000..610_000).contains(&(bytes / 2_929)), "{bytes}");
+    let room = bytes_per_file(TreeShape::Media) * 2_929;
+    assert!(room > bytes as u64 + 2_929 * 2_048 && room < bytes as u64 * 102 / 100);
+
+    let dir = tempfile::tempdir().unwrap();
+    make(&dir.path().join("tree"), 40, TreeShape::Media, 1).unwrap();
+    let found = sizes(dir.path());
+    assert_eq!(found.len(), 40);
+    let files = files(&dir.path().join("tree")).unwrap();
+    let contents: Vec<Vec<u8>> = files.iter().map(|path| fs::read(path).unwrap()).collect();
+    let first = |contents: &Vec<u8>| contents[8..400].to_vec();
+    let different: BTreeSet<_> = contents.iter().map(first).collect();
+    assert_eq!(different.len(), 40, "two files have the same contents");
+}
+
+#[test]
 fn small_trees_can_be_made_too() {
     for files in 0..5 {
         let dir = made(files, 1);
@@ -123,7 +143,7 @@ fn the_rare_word_is_in_one_file_of_fifty_once() {
 #[test]
 fn what_is_there_is_not_overwritten() {
     let dir = made(20, 1);
-    let error = make(&dir.path().join("tree"), 20, 1).unwrap_err();
+    let error = make(&dir.path().join("tree"), 20, TreeShape::Sources, 1).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
 }
 

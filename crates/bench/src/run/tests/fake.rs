@@ -248,7 +248,8 @@ impl Scene {
             program: "fake".to_owned(),
             environment: Environment::default(),
             link: LinkReport { name: LinkSpec::loopback().name, ..LinkReport::default() },
-            server_usage: Arc::new(|| None),
+            server: Arc::new(()),
+            trace_cpu: false,
             scratch: Scratch::new(self.parent.path()).unwrap(),
         }
     }
@@ -318,6 +319,11 @@ impl Session for FakeSession {
     fn forget(&mut self, _: &Executor) -> Result<bool, Failure> {
         self.log.add(format!("forget {}", self.name));
         Ok(!self.script.no_forget.contains(&self.name))
+    }
+
+    fn remount(&mut self, _: &Executor) -> Result<bool, Failure> {
+        self.log.add(format!("remount {}", self.name));
+        Ok(true)
     }
 
     fn stop(&mut self, executor: &Executor) -> Result<(), Failure> {
@@ -434,7 +440,7 @@ impl Workload for FakeWorkload {
 impl FakeWorkload {
     fn step(&self, name: String) -> Step {
         let cache = match &name {
-            name if name.starts_with("cold") => Cache::Cold,
+            name if name.starts_with("cold") || name.starts_with("kept") => Cache::Cold,
             name if name.starts_with("hot") => Cache::Hot,
             _ => Cache::None,
         };
@@ -443,12 +449,13 @@ impl FakeWorkload {
         let tuning = Tuning { cipher: self.script.tunings.get(&name).cloned() };
         let (script, log) = (Arc::clone(&self.script), Arc::clone(&self.log));
         let unsuited = self.script.unsuited.clone();
-        let own = name.clone();
+        let (own, keeps_disk_cache) = (name.clone(), name.starts_with("kept"));
         let step = Step::new(measure, &[AccessKind::Directory], move |context| {
             act(&own, &script, &log, context)
         });
         let step = step.only_for(move |it| !unsuited.contains(&(it.name.clone(), name.clone())));
-        step.with_tuning(tuning)
+        let step = step.with_tuning(tuning);
+        if keeps_disk_cache { step.with_disk_cache() } else { step }
     }
 }
 

@@ -21,6 +21,8 @@ use super::generated;
 pub(super) enum Project {
     /// Made by us, where there is nothing real.
     Generated {
+        /// In measures.
+        name: &'static str,
         /// Files to compile.
         modules: u32,
     },
@@ -52,12 +54,12 @@ pub(super) enum Way {
 const FOREIGN: &str = "MAKEFLAGS MFLAGS MAKELEVEL ARCH CROSS_COMPILE KCFLAGS KBUILD_OUTPUT O CC \
     CFLAGS CPPFLAGS LDFLAGS CCACHE_DIR";
 
-const GENERATED_SCRIPT: &str = r#"make -s -j2 -C "$2" -f "$1/Makefile" SOURCE="$1""#;
+const GENERATED_SCRIPT: &str = r#"make -s -j"$3" -C "$2" -f "$1/Makefile" SOURCE="$1""#;
 
-const CMAKE_SCRIPT: &str = r#"cmake -S "$1" -B "$2" > "$2/cmake.log" && make -s -j2 -C "$2""#;
+const CMAKE_SCRIPT: &str = r#"cmake -S "$1" -B "$2" > "$2/cmake.log" && make -s -j"$3" -C "$2""#;
 
 const CONFIGURE_SCRIPT: &str =
-    r#"cd "$2" && "$1/configure" > configure.log && make -s -j2 > make.log"#;
+    r#"cd "$2" && "$1/configure" > configure.log && make -s -j"$3" > make.log"#;
 
 impl Project {
     /// The user's own sources, if there is a way to build them.
@@ -81,7 +83,7 @@ impl Project {
     /// In measures.
     pub(super) fn id(&self) -> &'static str {
         match self {
-            Project::Generated { .. } => "generated",
+            Project::Generated { name, .. } => name,
             Project::KernelLibrary => "kernel_lib",
             Project::Kernel => "kernel",
             Project::Own { .. } => "own",
@@ -91,7 +93,9 @@ impl Project {
     /// For readers.
     pub(super) fn title(&self) -> String {
         match self {
-            Project::Generated { modules } => format!("a generated C program of {modules} files"),
+            Project::Generated { modules, .. } => {
+                format!("a generated C program of {modules} files")
+            }
             Project::KernelLibrary => format!("{} (tinyconfig, lib/)", KERNEL),
             Project::Kernel => format!("{} (tinyconfig, lib/ kernel/ fs/)", KERNEL),
             Project::Own { source, .. } => shown(source.file_name().unwrap_or_default()),
@@ -99,12 +103,12 @@ impl Project {
     }
 
     /// Where the sources are, in the corpus and in a storage.
-    pub(super) fn source(&self) -> &'static str {
-        match self {
-            Project::Generated { .. } => "build/generated",
-            Project::KernelLibrary | Project::Kernel => "build/kernel",
-            Project::Own { .. } => "build/own",
-        }
+    pub(super) fn source(&self) -> PathBuf {
+        let name = match self {
+            Project::KernelLibrary => Project::Kernel.id(),
+            project => project.id(),
+        };
+        format!("build/{name}").into()
     }
 
     /// Where it is written down, in the corpus, what has to be built.
@@ -115,7 +119,7 @@ impl Project {
     /// About.
     pub(super) fn source_bytes(&self) -> u64 {
         match self {
-            Project::Generated { modules } => u64::from(*modules) * (32 << 10),
+            Project::Generated { modules, .. } => u64::from(*modules) * (32 << 10),
             Project::KernelLibrary | Project::Kernel => KERNEL_BYTES,
             Project::Own { source, .. } => bytes_below(source),
         }
@@ -129,23 +133,24 @@ impl Project {
     /// Lays the sources out locally, in a directory that is not there.
     pub(super) fn make_source(&self, to: &Path, executor: &Executor) -> Result<()> {
         match self {
-            Project::Generated { modules } => Ok(generated::make(to, *modules)?),
+            Project::Generated { modules, .. } => Ok(generated::make(to, *modules)?),
             Project::KernelLibrary | Project::Kernel => unpack_kernel(to, executor),
             Project::Own { source, .. } => copy_local(source, to, executor),
         }
     }
 
-    /// Builds it in an empty directory, by two jobs, as the published comparisons do.
-    pub(super) fn command(&self, source: &Path, objects: &Path) -> Command {
-        let places = [source, objects];
+    /// Builds it in an empty directory, by this number of jobs.
+    pub(super) fn command(&self, source: &Path, objects: &Path, jobs: u32) -> Command {
+        let jobs = jobs.to_string();
+        let arguments = [source.as_os_str(), objects.as_os_str(), jobs.as_ref()];
         let mut command = match self {
-            Project::Generated { .. } => script(GENERATED_SCRIPT, &places),
-            Project::KernelLibrary => script(&kernel_script("lib/"), &places),
+            Project::Generated { .. } => script(GENERATED_SCRIPT, &arguments),
+            Project::KernelLibrary => script(&kernel_script("lib/"), &arguments),
             Project::Kernel | Project::Own { way: Way::Kbuild, .. } => {
-                script(&kernel_script("lib/ kernel/ fs/"), &places)
+                script(&kernel_script("lib/ kernel/ fs/"), &arguments)
             }
-            Project::Own { way: Way::Cmake, .. } => script(CMAKE_SCRIPT, &places),
-            Project::Own { way: Way::Configure, .. } => script(CONFIGURE_SCRIPT, &places),
+            Project::Own { way: Way::Cmake, .. } => script(CMAKE_SCRIPT, &arguments),
+            Project::Own { way: Way::Configure, .. } => script(CONFIGURE_SCRIPT, &arguments),
         };
         for name in FOREIGN.split(' ') {
             command.env_remove(name);
@@ -221,6 +226,6 @@ tar -C "$to" --strip-components=1 --no-same-owner --wildcards -xJf "$archive" "$
 fn kernel_script(targets: &str) -> String {
     format!(
         r#"make -s -C "$1" O="$2" tinyconfig > "$2.log" 2>&1 || {{ tail "$2.log" >&2; exit 1; }}
-make -s -j2 -C "$1" O="$2" {targets}"#
+make -s -j"$3" -C "$1" O="$2" {targets}"#
     )
 }

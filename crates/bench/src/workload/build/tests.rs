@@ -5,6 +5,7 @@ use std::fs;
 use tempfile::TempDir;
 
 use super::*;
+use crate::results::SubjectInfo;
 use crate::workload::tests::world::{STORAGE, Use, World, step, tiny};
 
 fn run(world: &World, id: &str, shown: &'static str) -> Result<Measured, Failure> {
@@ -14,7 +15,7 @@ fn run(world: &World, id: &str, shown: &'static str) -> Result<Measured, Failure
 #[test]
 fn the_generated_program_is_built_and_wrong_sources_are_found() {
     let world = World::of(&Build, tiny());
-    for id in ["build.generated.cold", "build.generated.again"] {
+    for id in ["build.generated.cold", "build.generated.again", "build.generated.remounted"] {
         let measured = run(&world, id, STORAGE).expect(id);
         assert!(measured.verified);
         // Twenty modules and what calls them.
@@ -91,9 +92,40 @@ fn a_build_of_the_original_that_makes_nothing_is_an_error() {
 }
 
 #[test]
+fn two_projects_of_different_size_are_built_by_as_many_jobs_as_wanted() {
+    let projects = Projects::Two { smaller: 2, larger: 4 };
+    let world = World::of(&Build, Size { projects, jobs: 3, ..tiny() });
+    for (id, modules) in [("build.smaller.cold", 2), ("build.larger.cold", 4)] {
+        let measured = run(&world, id, STORAGE).expect(id);
+        assert_eq!((measured.operations, measured.verified), (modules + 1, true));
+    }
+    let objects = tempfile::tempdir().unwrap();
+    let project = Project::Generated { name: "smaller", modules: 2 };
+    let command = project.command(&world.storage(), objects.path(), 3);
+    assert_eq!(command.get_args().last().unwrap(), "3");
+    assert!(command.get_args().any(|word| word.to_string_lossy().contains(r#"-j"$3""#)));
+}
+
+#[test]
+fn only_a_subject_with_a_cache_on_the_disk_builds_with_it() {
+    let steps = Build.steps(&tiny());
+    let ids = |name: &str| -> Vec<&str> {
+        let info = SubjectInfo::new(name, "mount", "");
+        let steps = steps.iter().filter(|step| step.concerns(&info));
+        steps.map(|step| step.measure.id.trim_start_matches("build.generated.")).collect()
+    };
+    assert_eq!(ids("sshoal"), ["cold", "again"]);
+    assert_eq!(ids("sshoal:ro,cache=disk"), ["cold", "again", "remounted"]);
+    let kept: Vec<bool> = steps.iter().map(|step| step.keeps_disk_cache).collect();
+    assert_eq!(kept, [false, false, true]);
+}
+
+#[test]
 fn what_is_built_depends_on_the_scale() {
+    let sshfs = SubjectInfo::new("sshfs", "mount", "");
     let ids = |scale| -> Vec<String> {
-        Build.steps(&Size::of(scale)).iter().map(|step| step.measure.id.clone()).collect()
+        let steps = Build.steps(&Size::of(scale)).into_iter();
+        steps.filter(|step| step.concerns(&sshfs)).map(|step| step.measure.id).collect()
     };
     assert_eq!(ids(Scale::Quick), ["build.generated.cold", "build.generated.again"]);
     match check_kernel() {

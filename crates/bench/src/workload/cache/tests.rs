@@ -7,7 +7,7 @@ use crate::results::SubjectInfo;
 use crate::workload::tests::world::{STORAGE, Use, World, step, tiny};
 
 fn size() -> Size {
-    Size { random_file_bytes: 1 << 20, ..tiny() }
+    tiny()
 }
 
 fn run(world: &World, id: &str, shown: &'static str) -> Result<Measured, Failure> {

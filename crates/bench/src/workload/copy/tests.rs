@@ -61,10 +61,13 @@ fn programs_that_copy_everything_are_asked_for_one_copy() {
     for (name, count) in [
         ("scp", 2),
         ("scp:ssh_command=/opt/hpn/bin/ssh", 2),
+        ("scp:Compression=no", 2),
+        ("hpnssh", 2),
         ("tar", 2),
         ("sshoal-copy:tar", 2),
         ("sshoal-copy:tar:ssh_command=hpnssh", 2),
         ("rsync", 6),
+        ("rsync:-W", 6),
         ("rsync:ssh_command=hpnssh", 6),
         ("sshoal-copy", 6),
         ("sshoal-copy:sftp", 6),

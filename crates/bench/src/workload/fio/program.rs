@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde::Deserialize;
 
@@ -14,7 +15,7 @@ use crate::step::StepContext;
 use crate::worker::Latencies;
 use crate::workload::program;
 
-use super::{Shape, run_time};
+use super::Shape;
 
 /// Which figures of a job are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +42,7 @@ fn common(path: &Path, shape: Shape, direction: Direction, file_bytes: u64) -> R
     Ok(fio)
 }
 
-/// Runs a job for its time; the value is left out.
+/// Runs a job for its time, or over its whole file; the value is left out.
 pub(super) fn job(
     context: &mut StepContext<'_>,
     path: &Path,
@@ -49,9 +50,12 @@ pub(super) fn job(
     direction: Direction,
 ) -> Result<Measured> {
     let report = context.scratch.join("fio.json");
-    let mut fio = common(path, shape, direction, context.size.random_file_bytes)?;
-    fio.args(["--time_based", "--end_fsync=1", "--output-format=json+"]);
-    fio.arg(format!("--runtime={}ms", run_time(context.size).as_millis()));
+    let mut fio = common(path, shape, direction, context.size.fio.bytes)?;
+    fio.args(["--end_fsync=1", "--output-format=json+"]);
+    if !shape.whole {
+        let run_time_ms = Duration::from_secs_f64(context.size.random_seconds).as_millis();
+        fio.arg("--time_based").arg(format!("--runtime={run_time_ms}ms"));
+    }
     fio.arg(format!("--randseed={}", context.seed)).arg(output(&report));
     let (_, usages) = context.timed(fio)?;
     let Measured { seconds, bytes, operations, latency, .. } =
@@ -67,8 +71,8 @@ pub(super) fn verified_writes(
     shape: Shape,
     records: u64,
 ) -> Result<()> {
-    let bytes = (records * u64::from(shape.record_bytes)).min(context.size.random_file_bytes);
-    let mut fio = common(path, shape, Direction::Write, context.size.random_file_bytes)?;
+    let bytes = (records * u64::from(shape.record_bytes)).min(context.size.fio.bytes);
+    let mut fio = common(path, shape, Direction::Write, context.size.fio.bytes)?;
     fio.args(["--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--verify_dump=0"]);
     // It would leave a file in the directory in which it runs.
     fio.arg("--verify_state_save=0");

@@ -4,10 +4,11 @@ use std::fs;
 
 use super::*;
 use crate::failure::Failure;
+use crate::size::{Extent, FioSize};
 use crate::workload::tests::world::{STORAGE, Use, World, step, tiny};
 
 fn small() -> Size {
-    Size { random_file_bytes: 2 << 20, random_seconds: 0.1, ..tiny() }
+    Size { fio: FioSize::of(2 << 20), random_seconds: 0.1, ..tiny() }
 }
 
 #[test]
@@ -31,6 +32,28 @@ fn the_jobs_are_measured_and_verified() {
             }
         }
     }
+}
+
+#[test]
+fn jobs_of_the_whole_file_visit_each_record_once_in_the_published_order() {
+    let fio = FioSize { jobs: Extent::Whole, ..small().fio };
+    let world = World::of(&Fio, Size { fio, ..small() });
+    for by in [Use::Mount(STORAGE), Use::Sftp] {
+        let mut ids = Vec::new();
+        for step in Fio.steps(&world.size) {
+            let measure = step.measure.clone();
+            let measured = world.run(&step, by).expect(&measure.id);
+            assert!(measured.verified && measured.value > 0.0, "{}", measure.id);
+            assert_eq!(measured.bytes, 2 << 20, "{}", measure.id);
+            let record = if measure.id.contains("rand") { 4 << 10 } else { 128 << 10 };
+            assert_eq!(measured.operations, (2 << 20) / record, "{}", measure.id);
+            ids.push(measure.id);
+        }
+        let published = ["fio.write-all", "fio.read-all", "fio.randwrite-all", "fio.randread-all"];
+        assert_eq!(ids, published);
+    }
+    let fio = FioSize { jobs: Extent::Both, ..small().fio };
+    assert_eq!(Fio.steps(&Size { fio, ..small() }).len(), 8);
 }
 
 #[test]

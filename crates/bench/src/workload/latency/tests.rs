@@ -6,7 +6,7 @@ use super::*;
 use crate::workload::tests::world::{STORAGE, Use, World, step, tiny};
 
 fn small() -> Size {
-    Size { random_file_bytes: 1 << 20, random_seconds: 0.5, latency_operations: 40, ..tiny() }
+    Size { random_seconds: 0.5, latency_operations: 40, ..tiny() }
 }
 
 #[test]

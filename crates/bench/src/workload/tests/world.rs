@@ -45,9 +45,7 @@ pub(crate) enum Use {
 pub(crate) const STORAGE: &str = "place";
 
 pub(crate) fn tiny() -> Size {
-    let mut size = Size::of(Scale::Quick);
-    (size.tree_files, size.file_bytes) = (60, 1 << 20);
-    size
+    Size { tree_files: 60, ..Size::of(Scale::Quick).with_file_bytes(1 << 20) }
 }
 
 impl World {
@@ -123,7 +121,8 @@ impl World {
             corpus: &self.corpus(),
             executor: &self.executor,
             deadline: Instant::now() + Duration::from_secs(60),
-            server_usage: &|| None,
+            server: &(),
+            trace_cpu: false,
         })
     }
 }

@@ -51,6 +51,21 @@ fn every_step_of_a_mount_is_right_over_the_disk_itself() {
 }
 
 #[test]
+fn media_are_copied_out_and_in() {
+    let size = Size { tree_shape: TreeShape::Media, tree_files: 20, ..tiny() };
+    let world = World::of(&Tree, size);
+    for by in [Use::Mount(STORAGE), Use::Copy("-r")] {
+        for id in ["tree.media.copy_out", "tree.media.copy_in"] {
+            let measured = world.run(&step(&Tree, &world.size, id), by).expect(id);
+            assert!(measured.verified && measured.bytes > 8_000_000, "{id} {}", measured.bytes);
+        }
+    }
+    assert_eq!(Tree.steps(&world.size).len(), 2);
+    let own = Size { tree_source: Some(world.corpus()), ..world.size.clone() };
+    assert!(Tree.steps(&own).len() > 2, "the user's own tree is no tree of media");
+}
+
+#[test]
 fn measures_differ_and_hot_follows_cold() {
     for size in [tiny(), normal()] {
         let measures: Vec<_> = Tree.steps(&size).iter().map(|step| step.measure.clone()).collect();

@@ -42,25 +42,60 @@ pub fn run(arguments: Arguments, sshoal: PathBuf) -> anyhow::Result<ExitCode> {
     if let (Some(old), Some(new)) = (&old, &arguments.with) {
         return compared(old, &earlier(new)?, arguments.tolerance).map(ExitCode::from);
     }
-    let request = arguments.request(sshoal)?;
     let executor = interruptible()?;
-    let files = arguments.out.as_deref().map(output).transpose()?;
     if arguments.advise {
-        return advised(&request, &executor, files.as_ref());
+        let files = arguments.out.as_deref().map(output).transpose()?;
+        return advised(&arguments.request(sshoal, None)?, &executor, files.as_ref());
     }
-    let results = match measured(&request, &executor, files.as_ref())? {
-        Some(results) => results,
-        None => return Ok(ExitCode::from(EXIT_INTERRUPTED)),
+    let repeated = arguments.repeated();
+    if let [] | [_] = *repeated {
+        let request = arguments.request(sshoal, repeated.first().copied())?;
+        let out = arguments.out.as_deref();
+        return one(&request, &executor, out, old.as_ref(), arguments.tolerance)
+            .map(ExitCode::from);
+    }
+    if old.is_some() {
+        let why = "compares one run, and --repeat all is several";
+        return Err(Problem::new("--compare", why).into());
+    }
+    let mut code = EXIT_OK;
+    for published in repeated {
+        let out = arguments.out.as_ref().map(|out| out.join(published.name));
+        let request = arguments.request(sshoal.clone(), Some(published))?;
+        print(&format!("\n{}: {}\n", published.name, published.about))?;
+        // What one of them lacks here does not concern the others.
+        let own = one(&request, &executor, out.as_deref(), None, arguments.tolerance);
+        let own = own.unwrap_or_else(|error| {
+            eprintln!("sshoal: {}: {error:#}", published.name);
+            EXIT_FAILURE
+        });
+        if own == EXIT_INTERRUPTED {
+            return Ok(ExitCode::from(own));
+        }
+        code = code.max(own);
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// One run, with its results printed and written; the exit code.
+fn one(
+    request: &Request,
+    executor: &Executor,
+    out: Option<&Path>,
+    old: Option<&Results>,
+    tolerance: f64,
+) -> anyhow::Result<u8> {
+    let files = out.map(output).transpose()?;
+    let Some(results) = measured(request, executor, files.as_ref())? else {
+        return Ok(EXIT_INTERRUPTED);
     };
     // The files first, in case the terminal is closed.
     let written = written(files.as_ref(), &results);
     print(&report::text(&results))?;
     print(&written?)?;
-    let mut code = exit_code(&results, executor.is_interrupted());
-    if let Some(old) = &old {
-        code = code.max(compared(old, &results, arguments.tolerance)?);
-    }
-    Ok(ExitCode::from(code))
+    let code = exit_code(&results, executor.is_interrupted());
+    let changed = old.map(|old| compared(old, &results, tolerance)).transpose()?;
+    Ok(changed.map_or(code, |changed| code.max(changed)))
 }
 
 /// An executor that is interrupted by Ctrl-C and other signals, from here on.

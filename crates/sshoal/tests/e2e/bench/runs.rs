@@ -48,6 +48,43 @@ fn a_run_measures_everybody_and_writes_its_report() {
 }
 
 #[test]
+fn a_published_comparison_is_repeated_in_one_run() {
+    let scene = Scene::new();
+    let words = [
+        "--repeat",
+        "copy-ciphers",
+        "--scale",
+        "0.001",
+        "--peers",
+        "scp:Compression=no,sshoal-copy",
+    ];
+    let words = [&words[..], &["--ciphers", "aes128-ctr", "--trace-cpu"]].concat();
+    let (results, ended) = scene.results(0, &words);
+    assert_eq!(results.settings.repeats.as_deref(), Some("copy-ciphers"));
+    assert_eq!((results.settings.size.as_str(), results.settings.rounds), ("quick", 1));
+    assert_eq!((&*results.link.name, &*results.settings.reference), ("lan", "scp:Compression=no"));
+    for name in ["scp:Compression=no", "sshoal-copy"] {
+        assert_all_measured(&results, name);
+    }
+    for sample in &results.samples {
+        let Outcome::Measured(measured) = &sample.outcome else { panic!("{sample:?}") };
+        let wire = measured.wire.expect("the simulated link counts bytes");
+        let data = match sample.measure.starts_with("files.in.") {
+            true => wire.to_server_bytes,
+            false => wire.from_server_bytes,
+        };
+        // Not compressed, and once.
+        assert!((1 << 20..2 << 20).contains(&data), "{sample:?}");
+        let trace = measured.cpu_trace.as_ref().expect("it was asked for");
+        assert!(!trace.at_s.is_empty(), "{sample:?}");
+    }
+    assert!(ended.stdout.contains("copied to the server: means of the runs"), "{}", ended.stdout);
+    let markdown = read(scene.path("out").join("report.md"));
+    assert!(markdown.contains("As published: copy-ciphers"), "{markdown}");
+    assert!(markdown.contains("| scp:Compression=no, aes128-ctr, run 1 |"), "{markdown}");
+}
+
+#[test]
 fn results_are_written_although_they_cannot_be_printed() {
     let scene = Scene::new();
     let out = scene.path("out");
@@ -88,6 +125,38 @@ fn a_comparison_reports_a_regression() {
 }
 
 #[test]
+fn merged_and_placed_mounts_a_pool_and_a_given_program_are_measured() {
+    let scene = Scene::new();
+    let peers = "sshoal-union,sshoal-places,sshoal-pool,sshoal:opt1,sshoal-copy";
+    let given = "given=cp2 %o %h:%f %t;cp2 %o %f %h:%t".replace("cp2", "scp -r");
+    let words = ["--work", "iozone,files", "--peers", peers, "--copier", &given];
+    let (results, _) = scene.results(0, &words);
+    for name in peers.split(',').chain(["sshoal", "given"]) {
+        assert_all_measured(&results, name);
+    }
+    let refused = scene.refusal(&["--peers", "none", "--copier", "given=scp %f %t"]);
+    assert!(refused.contains("PULL;PUSH"), "{refused}");
+}
+
+#[test]
+fn nfs_without_a_kernel_client_is_measured_or_left_out() {
+    let scene = Scene::new();
+    let (results, _) = scene.results(0, &["--work", "iozone,fio", "--peers", "nfs-user"]);
+    if let Some(left_out) = results.left_out.iter().find(|it| it.name == "nfs-user") {
+        eprintln!("nfs-user left out: {}", left_out.why);
+        return;
+    }
+    assert_all_measured(&results, "nfs-user");
+    let subject = results.subjects.iter().find(|it| it.name == "nfs-user").unwrap();
+    assert!(subject.command.contains("without kernel client"), "{}", subject.command);
+    let server_cpu = results.samples.iter().filter(|it| it.subject == "nfs-user").any(|sample| {
+        let Outcome::Measured(measured) = &sample.outcome else { return false };
+        measured.verified && measured.server.as_ref().is_some_and(|it| it.user_s > 0.0)
+    });
+    assert!(server_cpu, "the server's CPU time is measured");
+}
+
+#[test]
 fn a_host_is_measured_through_the_users_own_ssh() {
     let world = World::new();
     let scene = Scene::new();
@@ -119,14 +188,14 @@ fn the_list_names_everything() {
     let scene = Scene::new();
     let ended = scene.run(&["--list"]);
     assert_eq!(ended.status.code(), Some(0));
-    for name in ["sshoal", "sshfs:opt1", "rclone", "floor", "local", "metadata", "iozone"] {
+    for name in ["sshoal", "sshfs:opt1", "rclone", "floor", "local", "metadata", "iozone", "nas"] {
         let line = format!("\n  {name} ");
         assert!(ended.stdout.contains(&line), "{name}: {}", ended.stdout);
     }
     let mut without = scene.command(&["--list"]);
     without.env("PATH", scene.path_without(&["sshfs"]));
     let ended = crate::process::run(&mut without);
-    assert!(ended.stdout.contains("needs the package sshfs"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("not installed: install the package sshfs"), "{}", ended.stdout);
     // Other peers may be missing too, so their packages may be on that line.
     let install = ended.stdout.lines().find_map(|line| line.strip_prefix("apt-get install "));
     let packages: Vec<&str> = install.into_iter().flat_map(str::split_whitespace).collect();

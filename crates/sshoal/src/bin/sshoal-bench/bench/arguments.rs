@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bench::link::LinkSpec;
 use bench::plan::{Host, Request};
+use bench::published::{PUBLISHED, Published};
 use bench::size::Scale;
 use bench::units::{binary_size, parse_bytes, parse_percent};
 use clap::Args;
@@ -17,12 +18,16 @@ const DEADLINE_LIMIT_S: u64 = 86_400;
 /// Files are whole numbers of these, the records in which they are read in sequence.
 const RECORD_BYTES: u64 = 64 << 10;
 
+/// All published comparisons.
+const ALL: &str = "all";
+
 const EXAMPLES: &str = "\
 Examples:
   sshoal bench --quick                          sshoal and sshfs, under two minutes
   sshoal bench --peers all --link wan --out r   everything installed, over a long link
   sshoal bench --host me@server:/srv/tmp        a real server
   sshoal bench --target nfs=/mnt/nfs            a mounted directory
+  sshoal bench --repeat nas --scale 0.1         a published comparison, with a tenth of its data
   sshoal bench --compare r                      this run, against an earlier one
 
 Exit status: 0, or 1 if it could not run, 3 if wrong data were seen, sshoal failed or a comparison
@@ -32,6 +37,14 @@ shows a regression, 130 if it was interrupted.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
+    /// Repeat a published comparison, or `all`, one after the other (`--list` shows them); options
+    /// beside it have precedence
+    #[arg(long, value_name = "NAME", value_parser = repeated(), help_heading = "How much")]
+    repeat: Option<String>,
+    /// Multiply the amounts of data of the published comparison
+    #[arg(long, value_name = "FACTOR", requires = "repeat", default_value = "1",
+        value_parser = factor, help_heading = "How much")]
+    scale: f64,
     /// Little work: under two minutes for one peer
     #[arg(long, conflicts_with = "full", help_heading = "How much")]
     quick: bool,
@@ -61,6 +74,10 @@ pub struct Arguments {
     /// Sources to build in place of the known ones, for the work `build`
     #[arg(long, value_name = "DIR", help_heading = "How much")]
     build_tree: Option<PathBuf>,
+    /// Compilers at a time, for the work `build` (default: 2)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000),
+        help_heading = "How much")]
+    jobs: Option<u32>,
     /// Seed of the generated data and of random orders
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "How much")]
     seed: u64,
@@ -71,6 +88,9 @@ pub struct Arguments {
     /// A program with sshfs's command line; `sshoal` is this one: `one=sshoal -o max_conns=1`
     #[arg(long, value_name = "NAME=COMMAND", help_heading = "Subjects")]
     subject: Vec<OsString>,
+    /// A program that copies: `mine=cp2 %o %h:%f %t; cp2 %o %f %h:%t`, see docs/benchmarking.md
+    #[arg(long, value_name = "NAME=PULL;PUSH", help_heading = "Subjects")]
+    copier: Vec<OsString>,
     /// A mounted directory, such as one of NFS or SMB
     #[arg(long, value_name = "NAME=DIR", help_heading = "Subjects")]
     target: Vec<OsString>,
@@ -106,6 +126,9 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR", help_heading = "Server and link")]
     scratch: Option<PathBuf>,
 
+    /// Sample the CPU of each process over time, for a chart
+    #[arg(long, help_heading = "Results")]
+    trace_cpu: bool,
     /// Write results.json, report.html and report.md there
     #[arg(long, value_name = "DIR", help_heading = "Results")]
     pub(super) out: Option<PathBuf>,
@@ -124,28 +147,45 @@ pub struct Arguments {
     #[arg(long, conflicts_with_all = ["advise", "compare"], help_heading = "Instead of a run")]
     pub(super) list: bool,
     /// Measure ciphers and link, and report which ssh settings would be faster
-    #[arg(long, conflicts_with = "compare", help_heading = "Instead of a run")]
+    #[arg(long, conflicts_with_all = ["compare", "repeat"], help_heading = "Instead of a run")]
     pub(super) advise: bool,
 }
 
 impl Arguments {
-    /// The request for a run of `sshoal`.
-    pub(super) fn request(&self, sshoal: PathBuf) -> Result<Request, Problem> {
-        let scale = match (self.quick, self.full) {
+    /// The published comparisons to repeat; none for an ordinary run.
+    pub(super) fn repeated(&self) -> Vec<&'static Published> {
+        match self.repeat.as_deref() {
+            Some(ALL) => PUBLISHED.iter().collect(),
+            Some(name) => Published::named(name).into_iter().collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// The request for a run of `sshoal`, which repeats a published comparison or is an ordinary one.
+    pub(super) fn request(
+        &self,
+        sshoal: PathBuf,
+        repeats: Option<&'static Published>,
+    ) -> Result<Request, Problem> {
+        let scale = match (self.quick, self.full || repeats.is_some()) {
             (true, _) => Scale::Quick,
             (_, true) => Scale::Full,
             _ => Scale::Normal,
         };
         // As the user typed it, without the words that name the program.
         let words = std::env::args_os().skip_while(|word| word != "bench");
-        let command = |word: &OsString| {
-            let (name, command) = pair("--subject", word, "NAME=COMMAND")?;
-            let command = command.into_string().map_err(|command| {
-                let what = format!("--subject '{}'", printable(name.as_str()));
-                Problem::new(what, format!("not UTF-8: {}", printable(command)))
-            })?;
-            Ok((name, command))
+        let command = |option: &'static str, form: &'static str| {
+            move |word: &OsString| {
+                let (name, command) = pair(option, word, form)?;
+                let command = command.into_string().map_err(|command| {
+                    let what = format!("{option} '{}'", printable(name.as_str()));
+                    Problem::new(what, format!("not UTF-8: {}", printable(command)))
+                })?;
+                Ok((name, command))
+            }
         };
+        let subject = command("--subject", "NAME=COMMAND");
+        let copier = command("--copier", "NAME=PULL;PUSH");
         let target = |word: &OsString| {
             let (name, dir) = pair("--target", word, "NAME=DIR")?;
             Ok((name, dir.into()))
@@ -155,17 +195,19 @@ impl Arguments {
                 Problem::new(format!("--link '{}'", printable(link)), error.to_string())
             })
         };
-        Ok(Request {
+        let request = Request {
             scale,
             without_ours: self.no_sshoal,
             peers: self.peers.clone().map(|list| if list == "none" { String::new() } else { list }),
-            commands: self.subject.iter().map(command).collect::<Result<_, Problem>>()?,
+            commands: self.subject.iter().map(subject).collect::<Result<_, Problem>>()?,
+            copiers: self.copier.iter().map(copier).collect::<Result<_, Problem>>()?,
             targets: self.target.iter().map(target).collect::<Result<_, Problem>>()?,
             works: self.work.as_deref().map(names),
-            link: self.link.as_ref().map(link).transpose()?.unwrap_or_default(),
+            link: self.link.as_ref().map(link).transpose()?,
             host: self.host()?,
             rounds: self.rounds,
             file_bytes: self.size,
+            jobs: self.jobs,
             deadline: self.deadline.map(Duration::from_secs),
             reference: self.reference.clone(),
             without_control: self.no_control,
@@ -177,6 +219,12 @@ impl Arguments {
             program: sshoal,
             version: format!("sshoal {}", env!("CARGO_PKG_VERSION")),
             command: ["sshoal".to_owned()].into_iter().chain(words.map(printable)).collect(),
+            trace_cpu: self.trace_cpu,
+            ..Request::default()
+        };
+        Ok(match repeats {
+            Some(published) => published.fill(request, self.scale),
+            None => request,
         })
     }
 
@@ -185,6 +233,17 @@ impl Arguments {
         let host = Host::parse(text).map_err(|why| Problem::new("--host", why))?;
         Ok(Some(Host { config: self.ssh_config.clone(), port: self.port, ..host }))
     }
+}
+
+/// Names of published comparisons.
+fn repeated() -> clap::builder::PossibleValuesParser {
+    PUBLISHED.iter().map(|published| published.name).chain([ALL]).collect::<Vec<_>>().into()
+}
+
+/// A factor for amounts of data.
+fn factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse::<f64>().ok().filter(|factor| (1e-6..=100.0).contains(factor));
+    factor.ok_or_else(|| format!("'{}' is not a number up to 100", text.escape_debug()))
 }
 
 /// Of a file that is read in records.
