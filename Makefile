@@ -10,6 +10,8 @@ DATADIR ?= $(PREFIX)/share
 ZSHDIR ?= $(DATADIR)/zsh/site-functions
 # Where `make install` finds the programs.
 PROGRAMS ?= target/release
+STATIC_TARGET ?= x86_64-unknown-linux-musl
+STATIC_PROGRAMS = target/$(STATIC_TARGET)/release
 DEMO_ARGS ?=
 BENCH_ARGS ?= --quick --peers sshfs,floor --out target/bench
 # Minutes, and a number that repeats the choices of a run; docs/reliability.md.
@@ -28,11 +30,30 @@ ZSH_COMPLETION = $(DESTDIR)$(ZSHDIR)/_sshoal
 FISH_COMPLETION = $(DESTDIR)$(DATADIR)/fish/vendor_completions.d/sshoal.fish
 FUZZ_TARGETS ?= program $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: build setup demo bench test test-big soak posix check format lint doc install uninstall fuzz clean
+.PHONY: build static dist test-package setup demo bench test test-big soak posix check format lint doc \
+	install uninstall fuzz clean
 
 build:
 	$(CARGO) build --release -p sshoal
 	scripts/split-debug.sh target/release/sshoal target/release/sshoal-bench
+
+# Programs for every Linux of this architecture: `rustup target add x86_64-unknown-linux-musl` first.
+static:
+	$(CARGO) build --release --target $(STATIC_TARGET) -p sshoal
+	scripts/split-debug.sh $(STATIC_PROGRAMS)/sshoal $(STATIC_PROGRAMS)/sshoal-bench
+
+# Archives, a Debian package and checksums, in target/dist; of static programs if they can be built.
+dist:
+	if [ -d "$$(rustc --print sysroot)/lib/rustlib/$(STATIC_TARGET)" ]; then \
+		$(MAKE) static && scripts/dist.sh $(STATIC_PROGRAMS) target/dist; \
+	else \
+		$(MAKE) build && scripts/dist.sh target/release target/dist; \
+	fi
+
+# Installs the package in a fresh Debian: needs root, debootstrap and a mirror, so it is not in `check`.
+test-package:
+	$(CARGO) build -p sshoal
+	scripts/test-package.sh "$$(scripts/package-deb.sh target/debug target/test-package)"
 
 setup:
 	scripts/setup.sh
