@@ -36,7 +36,7 @@ scripts/package-deb.sh "$programs" "$out"
 rm -r "${dir:?}/$name"
 git archive --prefix="$name/" HEAD | tar -x -C "$dir"
 mkdir "$dir/$name/.cargo"
-(cd "$dir/$name" && cargo vendor --locked --versioned-dirs vendor >.cargo/config.toml)
+(cd "$dir/$name" && cargo vendor --quiet --locked --versioned-dirs vendor >.cargo/config.toml)
 archive "$name" "$out/$name.tar.xz"
 
 cd "$out"

@@ -9,15 +9,14 @@ trap 'rm -rf "$dir"' EXIT
 mkdir "$dir/texts"
 
 host=$(rustc -vV | sed -n 's/^host: //p')
-cargo metadata --locked --filter-platform "$host" --format-version 1 | grep -o '"manifest_path":"[^"]*"' | cut -d'"' -f4 >"$dir/manifests"
+cargo metadata --locked --filter-platform "$host" --format-version 1 |
+    grep -o '"manifest_path":"[^"]*"' | cut -d'"' -f4 >"$dir/manifests"
 cargo tree --locked -p sshoal -e normal --prefix none --format '{p}|{l}|{r}' |
     grep -v '(/' | sed 's/ (\*)//; s/ (proc-macro)//; s/ v/|/' | sort -u >"$dir/crates"
 
 while IFS='|' read -r name version licence repository; do
     crate="$name $version ($licence)"
-    # A vendored crate is in a directory without the version if it is there once.
-    manifest=$(grep -m 1 -e "/$name-$version/Cargo.toml$" "$dir/manifests" ||
-        grep -m 1 -e "/vendor/$name/Cargo.toml$" "$dir/manifests")
+    manifest=$(grep -m 1 -e "/$name-$version/Cargo.toml$" "$dir/manifests")
     found=no
     for file in "${manifest%/*}"/*; do
         case ${file##*/} in [Ll][Ii][Cc][Ee][Nn]* | COPY* | NOTICE* | UNLICENSE*) ;; *) continue ;; esac

@@ -114,9 +114,8 @@ enum ConfigCommand {
 /// The commands that `--help` lists, in its order, with their descriptions.
 pub fn descriptions() -> Vec<(String, String)> {
     let commands = Commands::command();
-    let shown = commands.get_subcommands().filter(|command| !command.is_hide_set());
-    let about = |command: &clap::Command| command.get_about().map(ToString::to_string);
-    shown.map(|it| (it.get_name().to_owned(), about(it).unwrap_or_default())).collect()
+    let shown = cli::manual::subcommands(&commands);
+    shown.map(|it| (it.get_name().to_owned(), cli::manual::about(it))).collect()
 }
 
 /// The whole command line for the manual and the completion. Beside the table of commands, it has the
@@ -173,7 +172,7 @@ pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCod
 /// The command that a misspelled first word most likely stands for, unless the word can be a source.
 fn command_meant(word: &str) -> Option<String> {
     let commands = Commands::command();
-    let names = commands.get_subcommands().map(clap::Command::get_name);
+    let names = cli::manual::subcommands(&commands).map(clap::Command::get_name);
     let plain = !word.contains(|char: char| !char.is_ascii_alphabetic());
     plain.then(|| suggestion::nearest(word, names)).flatten().map(str::to_owned)
 }
@@ -278,7 +277,7 @@ mod tests {
         assert_eq!(command_meant("umout").as_deref(), Some("umount"));
         assert_eq!(command_meant("unmount").as_deref(), Some("umount"));
         assert_eq!(command_meant("puhs").as_deref(), Some("push"));
-        for word in ["host:", "-p", "/mnt", "umou/t", "server"] {
+        for word in ["host:", "-p", "/mnt", "umou/t", "server", "manua"] {
             assert_eq!(command_meant(word), None, "{word}");
         }
     }

@@ -22,7 +22,7 @@ pub fn print(words: Vec<OsString>) -> anyhow::Result<ExitCode> {
     }
     let home = std::env::var_os("HOME").unwrap_or_default();
     let config = std::fs::read_to_string(Path::new(&home).join(".ssh/config")).unwrap_or_default();
-    let is_mount = text[0] == "mount";
+    let is_mount = text.first().is_some_and(|word| word == "mount");
     let answer =
         complete(&described(), &text, |argument, begun| value(argument, begun, &config, is_mount));
     cli::print(&answer.to_string())

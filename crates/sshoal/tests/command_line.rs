@@ -133,6 +133,7 @@ const IN_FISH: &str = r#"source $argv[1]; complete -C $argv[2] | string replace 
 
 #[test]
 fn the_scripts_of_all_shells_complete() {
+    assert_eq!(success("sshoal", &["complete"]), "");
     let home = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(home.path().join(".ssh")).unwrap();
     std::fs::write(home.path().join(".ssh/config"), "Host alpha gate\n").unwrap();
