@@ -234,6 +234,8 @@ fn make_install_installs_and_uninstall_takes_away() {
         let target = fs::read_link(root.join("sbin").join(helper)).unwrap();
         assert_eq!(target, Path::new("/usr/local/bin/sshoal"));
     }
+    let pages = root.join("usr/local/share/man/man1");
+    assert_eq!(shell("mandoc -Tlint \"$1\"/*", &[&pages]), "");
     // A file of another package with a similar name.
     let other = root.join("usr/local/share/man/man1/sshoal-other.1");
     fs::write(&other, "").unwrap();
