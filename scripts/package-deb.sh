@@ -47,7 +47,7 @@ Description: network file system that needs nothing but SSH
  server needs nothing but sshd. Several hosts can be one mount, files can be
  cached on the local disk, and trees can be copied.
 CONTROL
-(cd "$root" && find usr -type f -exec md5sum {} +) >"$root/DEBIAN/md5sums"
+(cd "$root" && find usr -type f -exec md5sum {} + | sort -k 2) >"$root/DEBIAN/md5sums"
 
 mkdir -p "$out"
 dpkg-deb --root-owner-group --build "$root" "$out/sshoal_${version}_$arch.deb" >&2
