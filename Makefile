@@ -5,21 +5,55 @@ PREFIX ?= /usr/local
 # mount(8) looks for its helpers here and nowhere else.
 SBINDIR ?= /sbin
 DESTDIR ?=
+DATADIR ?= $(PREFIX)/share
+# Debian's zsh reads $(DATADIR)/zsh/vendor-completions below /usr.
+ZSHDIR ?= $(DATADIR)/zsh/site-functions
 # Where `make install` finds the programs.
 PROGRAMS ?= target/release
+STATIC_TARGET ?= x86_64-unknown-linux-musl
+STATIC_PROGRAMS = target/$(STATIC_TARGET)/release
 DEMO_ARGS ?=
 BENCH_ARGS ?= --quick --peers sshfs,floor --out target/bench
 # Minutes, and a number that repeats the choices of a run; docs/reliability.md.
 SOAK_MINUTES ?= 10
 SOAK_SEED ?=
 FUZZ_SECONDS ?= 60
+# Shown in the manual. SOURCE_DATE_EPOCH is what packagers set for builds that can be repeated.
+MANUAL_DATE ?= $(shell date -u $(if $(SOURCE_DATE_EPOCH),-d @$(SOURCE_DATE_EPOCH),-r CHANGELOG.md) +%F)
+MANUAL_PROGRAMS ?= $(PROGRAMS)
+MANUAL_PAGES = sshoal $(addprefix sshoal-,mount umount status pull push cache warm branch config \
+	demo bench help)
+MAN = $(DESTDIR)$(DATADIR)/man
+DOC = $(DESTDIR)$(DATADIR)/doc/sshoal
+BASH_COMPLETION = $(DESTDIR)$(DATADIR)/bash-completion/completions/sshoal
+ZSH_COMPLETION = $(DESTDIR)$(ZSHDIR)/_sshoal
+FISH_COMPLETION = $(DESTDIR)$(DATADIR)/fish/vendor_completions.d/sshoal.fish
 FUZZ_TARGETS ?= program $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: build setup demo bench test test-big soak posix check format lint doc install uninstall fuzz clean
+.PHONY: build static dist test-package setup demo bench test test-big soak posix check format lint doc \
+	install uninstall fuzz clean
 
 build:
 	$(CARGO) build --release -p sshoal
 	scripts/split-debug.sh target/release/sshoal target/release/sshoal-bench
+
+# Programs for every Linux of this architecture: `rustup target add x86_64-unknown-linux-musl` first.
+static:
+	$(CARGO) build --release --target $(STATIC_TARGET) -p sshoal
+	scripts/split-debug.sh $(STATIC_PROGRAMS)/sshoal $(STATIC_PROGRAMS)/sshoal-bench
+
+# Archives, a Debian package and checksums, in target/dist; of static programs if they can be built.
+dist:
+	if [ -d "$$(rustc --print sysroot)/lib/rustlib/$(STATIC_TARGET)" ]; then \
+		$(MAKE) static && scripts/dist.sh $(STATIC_PROGRAMS) target/dist; \
+	else \
+		$(MAKE) build && scripts/dist.sh target/release target/dist; \
+	fi
+
+# Installs the package in a fresh Debian: needs root, debootstrap and a mirror, so it is not in `check`.
+test-package:
+	$(CARGO) build -p sshoal
+	scripts/test-package.sh "$$(scripts/package-deb.sh target/debug target/test-package)"
 
 setup:
 	scripts/setup.sh
@@ -62,18 +96,32 @@ lint:
 doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
-# Does not build, since root seldom has a compiler: run `make` first.
+# Does not build, since root seldom has a compiler: run `make` first. The programs write their manual:
+# for another architecture, MANUAL_PROGRAMS is a build that runs here.
 install:
 	@test -x "$(PROGRAMS)/sshoal" || { echo "run make first" >&2; exit 1; }
 	install -D -m 755 "$(PROGRAMS)/sshoal" "$(DESTDIR)$(PREFIX)/bin/sshoal"
 	install -D -m 755 "$(PROGRAMS)/sshoal-bench" "$(DESTDIR)$(PREFIX)/bin/sshoal-bench"
-	install -d "$(DESTDIR)$(SBINDIR)"
+	install -d "$(DESTDIR)$(SBINDIR)" "$(DOC)/docs" "$(DOC)/examples" "$(MAN)/man1" "$(MAN)/man8"
 	ln -sfn "$(PREFIX)/bin/sshoal" "$(DESTDIR)$(SBINDIR)/mount.sshoal"
 	ln -sfn "$(PREFIX)/bin/sshoal" "$(DESTDIR)$(SBINDIR)/mount.fuse.sshoal"
+	"$(MANUAL_PROGRAMS)/sshoal" manual "$(MAN)/man1" $(MANUAL_DATE)
+	"$(MANUAL_PROGRAMS)/sshoal-bench" manual "$(MAN)/man1" $(MANUAL_DATE)
+	ln -sfn sshoal.1 "$(MAN)/man1/sshoal-mount.1"
+	ln -sfn ../man1/sshoal.1 "$(MAN)/man8/mount.sshoal.8"
+	install -D -m 644 packaging/completions/sshoal.bash "$(BASH_COMPLETION)"
+	install -D -m 644 packaging/completions/sshoal.zsh "$(ZSH_COMPLETION)"
+	install -D -m 644 packaging/completions/sshoal.fish "$(FISH_COMPLETION)"
+	install -m 644 README.md CHANGELOG.md LICENSE "$(DOC)"
+	install -m 644 docs/*.md "$(DOC)/docs"
+	install -m 644 packaging/examples/* "$(DOC)/examples"
 
 uninstall:
 	rm -f "$(DESTDIR)$(SBINDIR)/mount.sshoal" "$(DESTDIR)$(SBINDIR)/mount.fuse.sshoal"
 	rm -f "$(DESTDIR)$(PREFIX)/bin/sshoal" "$(DESTDIR)$(PREFIX)/bin/sshoal-bench"
+	rm -f $(MANUAL_PAGES:%="$(MAN)/man1/%.1") "$(MAN)/man8/mount.sshoal.8"
+	rm -f "$(BASH_COMPLETION)" "$(ZSH_COMPLETION)" "$(FISH_COMPLETION)"
+	rm -rf "$(DOC)"
 
 # Needs a nightly compiler and cargo-fuzz.
 fuzz:

@@ -79,6 +79,7 @@ want zstd zstd "tests of copies that compress"
 want zsh zsh "a login shell that commands are quoted for"
 want fish fish "a login shell that commands are quoted for"
 want tcsh tcsh "a login shell that commands are quoted for"
+want mandoc mandoc "checks the manual pages"
 want strace strace "tests that count system calls"
 want mkfs.ext4 e2fsprogs "the test of a full disk, where there are loop devices"
 if [ "$bench" = yes ]; then

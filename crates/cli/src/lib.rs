@@ -1,7 +1,11 @@
-//! Messages, exit codes and output of the command-line programs `sshoal` and `sshoal-bench`.
+//! Messages, exit codes and output of the command-line programs `sshoal` and `sshoal-bench`, and what
+//! is generated from their definitions: [manual pages](manual) and [completions](completion).
 //!
 //! A message has the form `sshoal: what: why`, with a hint on a line of its own.
 #![forbid(unsafe_code)]
+
+pub mod completion;
+pub mod manual;
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -10,7 +10,9 @@ use cli::{EXIT_OK, Problem};
 use crate::branch;
 use crate::cache_command;
 use crate::companion;
+use crate::completion;
 use crate::config_file;
+use crate::manual;
 use crate::mount;
 use crate::mount::{help, suggestion};
 use crate::program::Program;
@@ -72,6 +74,16 @@ enum Command {
     /// Request the attributes of a mount point, in a separate process since the request may hang.
     #[command(hide = true)]
     Probe { place: PathBuf },
+    /// Write the manual pages of this program.
+    #[command(hide = true)]
+    Manual(cli::manual::Arguments),
+    /// Print candidates for the last of the words, for the completion scripts of shells.
+    #[command(hide = true)]
+    Complete {
+        /// The words after the program's name.
+        #[arg(last = true)]
+        words: Vec<OsString>,
+    },
     /// Show help about a command or an option, or about all options.
     Help {
         /// A command, a mount option, a keyword of ssh_config(5), or `options` for all options.
@@ -102,28 +114,31 @@ enum ConfigCommand {
 /// The commands that `--help` lists, in its order, with their descriptions.
 pub fn descriptions() -> Vec<(String, String)> {
     let commands = Commands::command();
-    let shown = commands.get_subcommands().filter(|command| !command.is_hide_set());
-    let about = |command: &clap::Command| command.get_about().map(ToString::to_string);
-    shown.map(|it| (it.get_name().to_owned(), about(it).unwrap_or_default())).collect()
+    let shown = cli::manual::subcommands(&commands);
+    shown.map(|it| (it.get_name().to_owned(), cli::manual::about(it))).collect()
+}
+
+/// The whole command line for the manual and the completion. Beside the table of commands, it has the
+/// flags and operands of a mount, which clap does not parse.
+pub fn described() -> clap::Command {
+    let with_arguments =
+        |command: clap::Command| command.disable_help_flag(true).args(help::arguments());
+    let mut commands = with_arguments(Commands::command()).mut_subcommand("mount", with_arguments);
+    commands.build();
+    commands
 }
 
 /// The usage of each command, and of each command of a command.
 #[cfg(test)]
 pub fn usages() -> Vec<String> {
-    fn lines(command: &mut clap::Command) -> Vec<String> {
-        let usage = command.render_usage().to_string();
-        usage.trim_start_matches("Usage:").lines().map(|line| line.trim().to_owned()).collect()
-    }
     let mut commands = Commands::command();
     commands.build();
-    let mut usages = Vec::new();
-    for command in commands.get_subcommands_mut().filter(|command| !command.is_hide_set()) {
-        // clap adds `help` to each command that has commands.
-        let parts = command.get_subcommands_mut().filter(|part| part.get_name() != "help");
-        let of_parts: Vec<String> = parts.flat_map(lines).collect();
-        usages.extend(if of_parts.is_empty() { lines(command) } else { of_parts });
-    }
-    usages
+    let usages = cli::manual::subcommands(&commands).flat_map(|command| {
+        let of_parts: Vec<String> =
+            cli::manual::subcommands(command).flat_map(cli::manual::usages).collect();
+        if of_parts.is_empty() { cli::manual::usages(command) } else { of_parts }
+    });
+    usages.collect()
 }
 
 /// Runs the command given by the words after `argv[0]`.
@@ -157,7 +172,7 @@ pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCod
 /// The command that a misspelled first word most likely stands for, unless the word can be a source.
 fn command_meant(word: &str) -> Option<String> {
     let commands = Commands::command();
-    let names = commands.get_subcommands().map(clap::Command::get_name);
+    let names = cli::manual::subcommands(&commands).map(clap::Command::get_name);
     let plain = !word.contains(|char: char| !char.is_ascii_alphabetic());
     plain.then(|| suggestion::nearest(word, names)).flatten().map(str::to_owned)
 }
@@ -186,6 +201,8 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
         Command::Demo(Words { words }) => Err(companion::run("demo", words).into()),
         Command::Bench(Words { words }) => Err(companion::run("bench", words).into()),
         Command::Probe { place } => Ok(mount::probe(&place)),
+        Command::Manual(place) => manual::write(&place),
+        Command::Complete { words } => completion::print(words),
         Command::Help { topic: Some(topic) } if companion::has(&topic) => {
             Err(companion::run(&topic, vec!["--help".into()]).into())
         }
@@ -260,7 +277,7 @@ mod tests {
         assert_eq!(command_meant("umout").as_deref(), Some("umount"));
         assert_eq!(command_meant("unmount").as_deref(), Some("umount"));
         assert_eq!(command_meant("puhs").as_deref(), Some("push"));
-        for word in ["host:", "-p", "/mnt", "umou/t", "server"] {
+        for word in ["host:", "-p", "/mnt", "umou/t", "server", "manua"] {
             assert_eq!(command_meant(word), None, "{word}");
         }
     }

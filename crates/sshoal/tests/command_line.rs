@@ -121,3 +121,48 @@ fn odd_bytes_in_the_command_line_do_no_harm() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).starts_with("sshoal: mount point '/\\xfe\\u{1b}[2J': No such"));
 }
+
+/// Prints the candidates for `$2` by the script `$1`, without descriptions.
+const IN_BASH: &str = r#"
+source "$1"; compopt() { :; }; COMP_LINE=$2 COMP_POINT=${#2}; _sshoal
+printf '%s\n' "${COMPREPLY[@]}""#;
+const IN_ZSH: &str = r#"
+compdef() { :; }; compset() { :; }; compadd() { print -r -- ${@[-1]} }; _files() { print -r -- *(/) }
+source "$1"; words=("${(@s: :)2}"); CURRENT=$#words; PREFIX=$words[-1]; _sshoal"#;
+const IN_FISH: &str = r#"source $argv[1]; complete -C $argv[2] | string replace -r '\t.*' ''"#;
+
+#[test]
+fn the_scripts_of_all_shells_complete() {
+    assert_eq!(success("sshoal", &["complete"]), "");
+    let home = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(home.path().join(".ssh")).unwrap();
+    std::fs::write(home.path().join(".ssh/config"), "Host alpha gate\n").unwrap();
+    std::fs::create_dir(home.path().join("place")).unwrap();
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_sshoal"));
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("{}:{path}", program.parent().unwrap().display());
+    let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/completions/sshoal.");
+    for (shell, words, code, suffix) in [
+        ("bash", &["--norc", "-c"][..], IN_BASH, ""),
+        ("zsh", &["-f", "-c"], IN_ZSH, ""),
+        ("fish", &["--no-config", "-c"], IN_FISH, "/"),
+    ] {
+        let completed = |line: &str| {
+            let mut command = Command::new(shell);
+            command.args(words).arg(code);
+            // fish has no name of the script among the arguments.
+            command.args((shell != "fish").then_some(shell));
+            command.args([&format!("{scripts}{shell}"), line]);
+            command.env("PATH", &path).env("HOME", home.path()).current_dir(home.path());
+            let output = command.output().unwrap();
+            assert_eq!(text(&output.stderr), "", "{shell}: {line}");
+            text(&output.stdout).trim_end().to_owned()
+        };
+        assert_eq!(completed("sshoal umo"), "umount", "{shell}");
+        assert_eq!(completed("sshoal al"), "alpha:", "{shell}");
+        assert_eq!(completed("sshoal x: m -o ro,allow_o"), "ro,allow_other", "{shell}");
+        assert_eq!(completed("sshoal demo --ke"), "--keep", "{shell}");
+        assert_eq!(completed("sshoal gate: pl"), format!("place{suffix}"), "{shell}");
+        assert_eq!(completed("sshoal nothing-has-this-name"), "", "{shell}");
+    }
+}

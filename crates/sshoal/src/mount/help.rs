@@ -1,9 +1,14 @@
-//! The texts of `--help`, `help options`, `help OPTION` and `--version`, generated from the tables.
+//! The texts of `--help`, `help options`, `help OPTION`, `--version`, the manual and the completion of
+//! options, generated from the tables.
 
 use std::fmt::Write;
 
-use super::flag_table::{FLAGS, HELPER_FLAGS};
-use super::option_table::{self, GROUPS, MountOption};
+use clap::{Arg, ArgAction, ValueHint};
+use cli::completion::{Answer, Paths};
+use cli::manual::{Block, Section};
+
+use super::flag_table::{FLAGS, FlagDefinition, HELPER_FLAGS};
+use super::option_table::{self, Effect, GROUPS, MountOption};
 use super::ssh_keywords;
 use crate::program::Program;
 
@@ -63,12 +68,7 @@ pub fn full() -> String {
     ] {
         let _ = writeln!(text, "{title}");
         for flag in flags {
-            line(
-                &mut text,
-                INDENT,
-                &flag.usage(),
-                &(flag.help.to_owned() + &reason(flag.why_not())),
-            );
+            line(&mut text, INDENT, &flag.usage(), &explanation_of_flag(flag));
         }
     }
     for group in GROUPS {
@@ -78,9 +78,7 @@ pub fn full() -> String {
         }
     }
     text += "\nKeywords of ssh_config(5), in upper or lower case, as -o KEYWORD=VALUE:\n";
-    let mut keywords: Vec<&str> = ssh_keywords::all().collect();
-    keywords.sort_unstable_by_key(|keyword| keyword.to_ascii_lowercase());
-    fold(&mut text, &keywords.join(", "), 2, 2);
+    fold(&mut text, &sorted_keywords().join(", "), 2, 2);
     for (keyword, why) in ssh_keywords::WITHHELD {
         let _ = writeln!(text, "  ({keyword} is not passed to ssh: {why})");
     }
@@ -113,6 +111,99 @@ pub fn version(program: Program) -> String {
     } else {
         format!("sshoal {version} (takes the options of sshfs {SSHFS_VERSION})\n")
     }
+}
+
+/// The section of the manual about flags, options and keywords.
+pub fn section() -> Section {
+    let mut blocks = Vec::new();
+    for (title, flags) in [("Flags", FLAGS), ("Flags when started by mount(8)", HELPER_FLAGS)] {
+        blocks.push(Block::Heading(title.into()));
+        blocks.extend(flags.iter().map(|it| Block::Entry(it.usage(), explanation_of_flag(it))));
+    }
+    for group in GROUPS {
+        blocks.push(Block::Heading(format!("{} (-o)", group.title)));
+        blocks.extend(group.options.iter().map(|option| {
+            let usage = option.usage();
+            let names: Vec<&str> =
+                std::iter::once(&*usage).chain(option.aliases.iter().copied()).collect();
+            Block::Entry(names.join(", "), option.help.to_owned() + &reason(option.why_not()))
+        }));
+    }
+    blocks.extend([
+        Block::Heading("Keywords of ssh_config(5) (-o)".into()),
+        Block::Text(
+            "Every keyword may be given as -o KEYWORD=VALUE, in upper or lower case:".into(),
+        ),
+        Block::Text(sorted_keywords().join(", ")),
+    ]);
+    let withheld = ssh_keywords::WITHHELD.iter();
+    blocks.extend(
+        withheld.map(|(name, why)| Block::Entry((*name).into(), format!("ignored: {why}"))),
+    );
+    Section { title: "Options".into(), blocks }
+}
+
+/// Flags and operands of a mount, for the manual and the completion.
+pub fn arguments() -> Vec<Arg> {
+    let flags = FLAGS.iter().filter(|flag| flag.why_not().is_none()).map(|flag| {
+        let argument = Arg::new(flag.help).short(flag.short).help(flag.help);
+        let argument = flag.long.into_iter().fold(argument, Arg::long);
+        match flag.value_name() {
+            None => argument.action(ArgAction::SetTrue),
+            Some(name @ ("FILE" | "PATH")) => {
+                argument.value_name(name).value_hint(ValueHint::AnyPath)
+            }
+            Some(name) => argument.value_name(name),
+        }
+    });
+    let source = Arg::new("source").value_name("SOURCE").help("what to mount");
+    let place = Arg::new("place").value_name("MOUNTPOINT").help("where to mount it");
+    flags.chain([source, place.value_hint(ValueHint::DirPath)]).collect()
+}
+
+/// Candidates for a list of mount options, of which the last one is completed. Options without effect
+/// are omitted, and keywords of ssh until the first letter is typed.
+pub fn completed_options(list: &str) -> Answer {
+    let begin = list.rfind(',').map_or(0, |comma| comma + 1);
+    let (before, last) = list.split_at(begin);
+    let Some((name, _)) = last.split_once('=') else {
+        let options = option_table::all().filter(|option| option.why_not().is_none());
+        let options = options.map(|option| {
+            let sign = if option.usage().contains('=') { "=" } else { "" };
+            (format!("{}{sign}", option.name), option.help.to_owned())
+        });
+        let keywords = ssh_keywords::all().filter(|_| last.starts_with(char::is_uppercase));
+        let keywords = keywords.map(|keyword| (format!("{keyword}="), "see ssh_config(5)".into()));
+        let words = options.chain(keywords).collect();
+        return Answer { words, ..Answer::default() }.after(before);
+    };
+    let answer = match option_table::find(name.as_ref()).map(|option| &option.effect) {
+        Some(Effect::Choice(words)) => {
+            Answer::of_words(words.iter().map(|(word, _)| (*word).into()))
+        }
+        Some(Effect::Text("FILE", _)) => Answer::of_paths(Paths::Files),
+        Some(Effect::Text("DIR", _)) => Answer::of_paths(Paths::Directories),
+        _ => Answer::default(),
+    };
+    answer.after(&list[..begin + name.len() + 1])
+}
+
+/// All spellings of flags and options.
+#[cfg(test)]
+pub fn spellings() -> Vec<String> {
+    let flags = FLAGS.iter().chain(HELPER_FLAGS).map(|flag| format!("-{}", flag.short));
+    let options = option_table::all().flat_map(MountOption::names).map(str::to_owned);
+    flags.chain(options).collect()
+}
+
+fn sorted_keywords() -> Vec<&'static str> {
+    let mut keywords: Vec<&str> = ssh_keywords::all().collect();
+    keywords.sort_unstable_by_key(|keyword| keyword.to_ascii_lowercase());
+    keywords
+}
+
+fn explanation_of_flag(flag: &FlagDefinition) -> String {
+    flag.help.to_owned() + &reason(flag.why_not())
 }
 
 /// The help line, followed by the reason if the option has no effect, and by its other names.

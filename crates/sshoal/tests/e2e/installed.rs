@@ -214,13 +214,35 @@ fn make_install_installs_and_uninstall_takes_away() {
     assert!(version.stdout.starts_with("sshoal "), "{version:?}");
     let help = run(Command::new(root.join("usr/local/bin/sshoal")).args(["help", "bench"]));
     assert!(help.stdout.contains("Usage: sshoal bench"), "{help:?}");
+    for file in [
+        "man/man1/sshoal.1",
+        "man/man1/sshoal-mount.1",
+        "man/man1/sshoal-cache.1",
+        "man/man1/sshoal-bench.1",
+        "man/man8/mount.sshoal.8",
+        "bash-completion/completions/sshoal",
+        "zsh/site-functions/_sshoal",
+        "fish/vendor_completions.d/sshoal.fish",
+        "doc/sshoal/docs/options.md",
+        "doc/sshoal/examples/sshoal@.service",
+        "doc/sshoal/examples/auto.sshoal",
+    ] {
+        let size = fs::metadata(root.join("usr/local/share").join(file)).map(|it| it.len());
+        assert!(size.as_ref().is_ok_and(|size| *size > 100), "{file}: {size:?}");
+    }
     for helper in ["mount.sshoal", "mount.fuse.sshoal"] {
         let target = fs::read_link(root.join("sbin").join(helper)).unwrap();
         assert_eq!(target, Path::new("/usr/local/bin/sshoal"));
     }
+    let pages = root.join("usr/local/share/man/man1");
+    assert_eq!(shell("mandoc -Tlint \"$1\"/*", &[&pages]), "");
+    // A file of another package with a similar name.
+    let other = root.join("usr/local/share/man/man1/sshoal-other.1");
+    fs::write(&other, "").unwrap();
     let script = "make -C \"$1\" uninstall DESTDIR=\"$2\" PREFIX=/usr/local SBINDIR=/sbin";
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     shell(script, &[&checkout, &root]);
+    fs::remove_file(&other).unwrap();
     assert_eq!(shell("cd \"$1\" && find . ! -type d", &[&root]), "");
 }
 

@@ -14,7 +14,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ::bench::executor::find_program;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use cli::completion::complete;
+use cli::manual::Page;
 use cli::{EXIT_FAILURE, EXIT_OK};
 
 /// Its commands are shown as those of `sshoal`.
@@ -41,6 +43,16 @@ enum Command {
     },
     /// Benchmark sshoal against other programs.
     Bench(Box<bench::Arguments>),
+    /// Write the manual pages of these commands.
+    #[command(hide = true)]
+    Manual(cli::manual::Arguments),
+    /// Print candidates for the last of the words, for the completion scripts of shells.
+    #[command(hide = true)]
+    Complete {
+        /// The words after `sshoal`.
+        #[arg(last = true)]
+        words: Vec<String>,
+    },
     /// Do one piece of work for `bench`, in a separate process.
     #[command(name = ::bench::worker::SUBCOMMAND, hide = true)]
     Worker,
@@ -64,8 +76,23 @@ fn run() -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(EXIT_OK))
         }
         Command::Bench(arguments) => bench::run(*arguments, sshoal.unwrap_or_else(beside)),
+        Command::Manual(place) => {
+            cli::manual::subcommands(&described())
+                .try_for_each(|command| place.write(&Page::of(command)))?;
+            Ok(ExitCode::from(EXIT_OK))
+        }
+        Command::Complete { words } => {
+            cli::print(&complete(&described(), &words, |_, _| None).to_string())
+        }
         Command::Worker => Ok(::bench::worker::main()),
     }
+}
+
+/// The command line for the manual and the completion.
+fn described() -> clap::Command {
+    let mut commands = Arguments::command();
+    commands.build();
+    commands
 }
 
 /// The `sshoal` beside this program, or else the one in PATH.

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# dist.sh PROGRAMS OUT: makes what is published from the programs in the directory PROGRAMS: an archive of
+# them, a Debian package, the sources with all crates, and checksums, in the new directory OUT.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+programs=$(realpath "$1") out=$2
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+name=sshoal-$version
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+umask 022
+
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+# archive DIRECTORY FILE: the same bytes for the same contents.
+archive() {
+    tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
+        -C "$dir" -cf - "$1" | xz -T0 >"$2"
+}
+
+rm -rf "$out"
+mkdir -p "$out"
+out=$(realpath "$out")
+
+kind=static
+if readelf -d "$programs/sshoal" | grep -q NEEDED; then kind=glibc; fi
+make -s install PROGRAMS="$programs" DESTDIR="$dir/$name" PREFIX= SBINDIR=/sbin
+# The links of mount(8)'s helpers depend on the directory into which the archive is unpacked.
+rm -r "$dir/$name/sbin"
+strip --strip-unneeded "$dir/$name"/bin/*
+scripts/licenses.sh >"$dir/$name/share/doc/sshoal/licenses.txt"
+archive "$name" "$out/$name-$(uname -m)-linux-$kind.tar.xz"
+
+scripts/package-deb.sh "$programs" "$out"
+
+rm -r "${dir:?}/$name"
+git archive --prefix="$name/" HEAD | tar -x -C "$dir"
+mkdir "$dir/$name/.cargo"
+(cd "$dir/$name" && cargo vendor --quiet --locked --versioned-dirs vendor >.cargo/config.toml)
+archive "$name" "$out/$name.tar.xz"
+
+cd "$out"
+sha256sum -- * >SHA256SUMS
+cat SHA256SUMS
