@@ -16,6 +16,7 @@ mod command;
 mod companion;
 mod config_file;
 mod connector;
+mod doctor;
 mod mount;
 mod open_modes;
 mod program;
