@@ -128,6 +128,12 @@ impl Dialer {
         command::connect_limit(effective)
     }
 
+    /// The value of a keyword, in lower case, in the user's effective configuration (`ssh -G`);
+    /// `None` if ssh does not print it.
+    pub async fn setting(&self, keyword: &str) -> Option<String> {
+        self.effective().await?.get(keyword).map(str::to_owned)
+    }
+
     /// The user's effective configuration; `None` if ssh does not print it. Queried once.
     pub(crate) async fn effective(&self) -> Option<&Effective> {
         self.effective.get_or_init(|| self.query()).await.as_ref()

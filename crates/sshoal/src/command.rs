@@ -12,6 +12,7 @@ use crate::cache_command;
 use crate::companion;
 use crate::completion;
 use crate::config_file;
+use crate::doctor;
 use crate::manual;
 use crate::mount;
 use crate::mount::{help, suggestion};
@@ -46,6 +47,8 @@ enum Command {
     },
     /// Show the state of mounts: hosts, sessions, unwritten data.
     Status(status::Arguments),
+    /// Find out why a mount does not work, or could work better.
+    Doctor(Box<doctor::Arguments>),
     /// Copy files and directories from other machines.
     #[command(after_help = transfer::arguments::PULL_EXAMPLES,
         override_usage = "sshoal pull [OPTIONS] SOURCE... TARGET")]
@@ -189,6 +192,7 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(EXIT_OK))
         }
         Command::Status(arguments) => status::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(program, &arguments),
         Command::Branch(arguments) => branch::run(arguments),
         Command::Cache(arguments) => cache_command::run(arguments),
         Command::Warm(arguments) => warm::run(arguments),

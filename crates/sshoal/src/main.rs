@@ -18,6 +18,7 @@ mod companion;
 mod completion;
 mod config_file;
 mod connector;
+mod doctor;
 mod manual;
 mod mount;
 mod open_modes;

@@ -11,7 +11,7 @@ pub use text::branch_list;
 
 use std::collections::HashSet;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 
@@ -52,6 +52,16 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         cli::print(&text::render(&seen))?;
     }
     Ok(ExitCode::from(if answers { EXIT_OK } else { EXIT_FAILURE }))
+}
+
+/// The state of all mounts that this user may query.
+pub fn seen() -> io::Result<Vec<SeenMount>> {
+    Ok(look(&all()?))
+}
+
+/// The state of the mount at `mountpoint`.
+pub fn seen_at(mountpoint: &Path) -> Result<SeenMount, Problem> {
+    Ok(look_at(&client::mount_at(mountpoint)?))
 }
 
 /// All mounts that this user may query.

@@ -15,7 +15,7 @@
 pub mod arguments;
 mod connections;
 mod operand;
-mod shell;
+pub mod shell;
 mod show;
 
 use std::ffi::{OsStr, OsString};

@@ -16,6 +16,7 @@ mod behaviours;
 mod bench;
 mod cache;
 mod demo;
+mod doctor;
 mod faults;
 mod installed;
 mod links;

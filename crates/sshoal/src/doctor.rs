@@ -1,0 +1,228 @@
+//! `sshoal doctor`: checks this machine, and a server or a mount, in the order in which a mount needs
+//! them. Each check is fine, or says what is wrong and what fixes it.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`machine`] | FUSE, programs, dead mounts, the disk cache |
+//! | [`server`] | ssh's settings, network, login, SFTP, clock, speed |
+//! | [`report`] | the file for a bug report, with names hidden on request |
+//!
+//! Nothing is changed, on this machine or on the server.
+
+mod machine;
+mod report;
+mod server;
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use serde::Serialize;
+
+use crate::mount::command_line::{self, Wish};
+use crate::mount::request::MountRequest;
+use crate::program::Program;
+
+/// Version of the JSON form. Fields are only added.
+const SCHEMA: u32 = 1;
+
+/// The words of the command line.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// A source, as for `sshoal mount`, or a mount point. Without it, only this machine is checked.
+    #[arg(value_name = "SOURCE | MOUNTPOINT")]
+    target: Option<OsString>,
+    /// Port of the SSH server.
+    #[arg(short = 'p', value_name = "PORT")]
+    port: Option<OsString>,
+    /// Configuration file of ssh.
+    #[arg(short = 'F', value_name = "FILE")]
+    config: Option<OsString>,
+    /// Options of ssh, and mount options about the connection.
+    #[arg(short = 'o', value_name = "OPTION")]
+    options: Vec<OsString>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Also write a report for a bug report. It contains no keys, passwords or contents of files.
+    #[arg(long, value_name = "FILE")]
+    bundle: Option<PathBuf>,
+    /// Replace users, hosts and paths by hashes in the report.
+    #[arg(long, requires = "bundle")]
+    hide_names: bool,
+}
+
+/// The result of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    Fine,
+    /// Mounts work, but less well than they could.
+    Note,
+    Wrong,
+    /// It could not be checked.
+    Unknown,
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Verdict::Fine => "fine",
+            Verdict::Note => "note",
+            Verdict::Wrong => "WRONG",
+            Verdict::Unknown => "unknown",
+        }
+    }
+}
+
+/// One check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What was checked.
+    pub what: String,
+    /// The result.
+    pub verdict: Verdict,
+    /// What was found, escaped.
+    pub found: String,
+    /// What fixes it.
+    pub remedy: Option<String>,
+}
+
+impl Check {
+    fn new(what: &str, verdict: Verdict, found: impl AsRef<str>) -> Check {
+        let lines: Vec<String> = found.as_ref().lines().map(printable).collect();
+        Check { what: what.to_owned(), verdict, found: lines.join("\n"), remedy: None }
+    }
+
+    pub fn fine(what: &str, found: impl AsRef<str>) -> Check {
+        Check::new(what, Verdict::Fine, found)
+    }
+
+    pub fn note(what: &str, found: impl AsRef<str>) -> Check {
+        Check::new(what, Verdict::Note, found)
+    }
+
+    pub fn wrong(what: &str, found: impl AsRef<str>) -> Check {
+        Check::new(what, Verdict::Wrong, found)
+    }
+
+    pub fn unknown(what: &str, found: impl AsRef<str>) -> Check {
+        Check::new(what, Verdict::Unknown, found)
+    }
+
+    pub fn remedy(self, remedy: impl Into<String>) -> Check {
+        Check { remedy: Some(remedy.into()), ..self }
+    }
+}
+
+/// What the JSON form contains.
+#[derive(Debug, Serialize)]
+struct Document {
+    schema: u32,
+    checks: Vec<Check>,
+}
+
+/// Checks, and prints each result as it is known. The exit code is 1 if anything is wrong.
+pub fn run(program: Program, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let target = target(program, arguments)?;
+    let mut checks = Checks { shown: !arguments.json, all: Vec::new() };
+    machine::check(&mut checks);
+    match &target {
+        None => {}
+        Some(Target::Mount(place)) => machine::check_mount(&mut checks, place),
+        Some(Target::Server(request)) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_all()
+                .build()
+                .map_err(|error| Problem::new("cannot start", error.to_string()))?;
+            runtime.block_on(server::check(&mut checks, request));
+            runtime.shutdown_background();
+        }
+    }
+    let is_wrong = checks.all.iter().any(|check| check.verdict == Verdict::Wrong);
+    if let Some(file) = &arguments.bundle {
+        report::write(file, program, target.as_ref(), &checks.all, arguments.hide_names)?;
+        if !arguments.json {
+            cli::print(&format!("\nThe report is in {}.\n", printable(file)))?;
+        }
+    }
+    if arguments.json {
+        cli::print(&cli::json(&Document { schema: SCHEMA, checks: checks.all })?)?;
+    }
+    Ok(ExitCode::from(if is_wrong { EXIT_FAILURE } else { EXIT_OK }))
+}
+
+/// What is checked beside this machine.
+enum Target {
+    Mount(PathBuf),
+    Server(Box<MountRequest>),
+}
+
+fn target(program: Program, arguments: &Arguments) -> Result<Option<Target>, Problem> {
+    let Some(word) = &arguments.target else { return Ok(None) };
+    let is_source = word.as_encoded_bytes().contains(&b':');
+    if !is_source || Path::new(word).is_absolute() {
+        return Ok(Some(Target::Mount(PathBuf::from(word))));
+    }
+    let mut words = Vec::new();
+    let flags = [("-p", &arguments.port), ("-F", &arguments.config)];
+    for (flag, value) in flags.into_iter().filter_map(|(flag, value)| Some((flag, value.as_ref()?)))
+    {
+        words.extend([OsString::from(flag), value.clone()]);
+    }
+    for option in &arguments.options {
+        words.extend([OsString::from("-o"), option.clone()]);
+    }
+    words.extend([OsStr::new("--"), word, OsStr::new("/")].map(OsStr::to_owned));
+    let cwd = std::env::current_dir()
+        .map_err(|error| Problem::new("current directory", error.to_string()))?;
+    match command_line::parse(program, words, cwd, None)? {
+        Wish::Mount(request, _) => Ok(Some(Target::Server(request))),
+        Wish::Help | Wish::Version => Err(Problem::new("options", "not for this command")),
+    }
+}
+
+/// The results so far.
+pub struct Checks {
+    /// Each is printed as it is added.
+    shown: bool,
+    all: Vec<Check>,
+}
+
+impl Checks {
+    pub fn add(&mut self, check: Check) {
+        if self.shown {
+            // A closed pipe ends the command at its last output.
+            let _ = cli::print(&text(&check));
+        }
+        self.all.push(check);
+    }
+}
+
+/// Aligned columns; further lines are below the third column.
+fn text(check: &Check) -> String {
+    let mut lines = check.found.lines();
+    let first = lines.next().unwrap_or_default();
+    let mut text = format!("{:<8} {:<20} {first}\n", check.verdict.word(), check.what);
+    for line in lines.chain(check.remedy.iter().flat_map(|remedy| remedy.lines())) {
+        text.push_str(&format!("{:30}{line}\n", ""));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_is_one_line_and_its_remedy_is_below() {
+        let check = Check::wrong("/dev/fuse", "not there\x1b[2J").remedy("modprobe fuse");
+        let text = text(&check);
+        assert_eq!(
+            text,
+            "WRONG    /dev/fuse            not there\\u{1b}[2J\n                              modprobe fuse\n"
+        );
+    }
+}

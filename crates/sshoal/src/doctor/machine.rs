@@ -1,0 +1,244 @@
+//! This machine: FUSE, the programs that a mount starts, mounts without a daemon, the disk cache.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::geteuid;
+
+use cli::printable;
+use control::status::{HostStatus, MountStatus, State};
+
+use super::{Check, Checks};
+use crate::quantity::{bytes, count};
+use crate::stack::disk;
+use crate::status::{self, Daemon, SeenMount};
+
+/// What later kernels have, with the version that brought it.
+const FEATURES: [((u32, u32), &str); 3] = [
+    ((6, 9), "reads of cached files without this program (passthrough)"),
+    ((6, 16), "one request to drop all names"),
+    ((6, 18), "bounded memory for directories"),
+];
+
+/// Free space below which the disk cache soon removes what it has.
+const LITTLE_SPACE: u64 = 1 << 30;
+
+pub fn check(checks: &mut Checks) {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    checks.add(kernel(&release));
+    checks.add(device(Path::new("/dev/fuse")));
+    checks.add(fusermount());
+    checks.add(allow_other(fs::read_to_string("/etc/fuse.conf")));
+    checks.add(ssh());
+    for mount in status::seen().unwrap_or_default() {
+        dead(&mount).into_iter().for_each(|check| checks.add(check));
+    }
+    checks.add(cache());
+}
+
+fn kernel(release: &str) -> Check {
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse().ok());
+    let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else {
+        return Check::unknown("kernel", release);
+    };
+    let missing = FEATURES.iter().filter(|(since, _)| (major, minor) < *since);
+    let missing: Vec<String> =
+        missing.map(|((major, minor), what)| format!("since {major}.{minor}: {what}")).collect();
+    match missing.is_empty() {
+        true => Check::fine("kernel", release),
+        false => Check::note("kernel", format!("{release}; not there: {}", missing.join(", "))),
+    }
+}
+
+fn device(path: &Path) -> Check {
+    let what = "/dev/fuse";
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Check::wrong(what, "not there").remedy("as root: modprobe fuse")
+        }
+        Err(error) => Check::wrong(what, error.to_string()),
+        Ok(found) if !found.file_type().is_char_device() => {
+            Check::wrong(what, "no device").remedy("as root: modprobe fuse")
+        }
+        Ok(found) => {
+            let mode = format!("mode {:04o}", found.permissions().mode() & 0o7777);
+            let open = fs::OpenOptions::new().read(true).write(true).open(path);
+            match open {
+                Ok(_) => Check::fine(what, mode),
+                Err(error) => {
+                    let check = Check::wrong(what, format!("{mode}: {error}"));
+                    match error.kind() {
+                        io::ErrorKind::PermissionDenied => {
+                            check.remedy(format!("as root: chmod 0666 {}", path.display()))
+                        }
+                        _ => check.remedy("as root: modprobe fuse"),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The program with this name in `PATH`.
+fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let programs = std::env::split_paths(&path).map(|directory| directory.join(name));
+    programs.into_iter().find(|program| program.is_file())
+}
+
+fn fusermount() -> Check {
+    let what = "fusermount3";
+    let is_root = geteuid().is_root();
+    let Some(program) = find(what) else {
+        return match is_root {
+            true => Check::note(what, "not found; only ordinary users need it"),
+            false => Check::wrong(what, "not found"),
+        }
+        .remedy("install it: apt install fuse3, dnf install fuse3, pacman -S fuse3");
+    };
+    let shown = program.display().to_string();
+    match fs::metadata(&program) {
+        Ok(found) if is_root || (found.uid() == 0 && found.mode() & 0o4000 != 0) => {
+            Check::fine(what, shown)
+        }
+        Ok(_) => Check::wrong(what, format!("{shown} does not run as root"))
+            .remedy(format!("as root: chown root {shown} && chmod u+s {shown}")),
+        Err(error) => Check::wrong(what, format!("{shown}: {error}")),
+    }
+}
+
+fn allow_other(config: io::Result<String>) -> Check {
+    let what = "allow_other";
+    let is_set = |text: &str| text.lines().any(|line| line.trim() == "user_allow_other");
+    let is_allowed = geteuid().is_root() || config.as_ref().is_ok_and(|text| is_set(text));
+    match is_allowed {
+        true => Check::fine(what, "allowed"),
+        false => Check::note(what, "only root may let other users into a mount")
+            .remedy("to allow it to all, as root: echo user_allow_other >> /etc/fuse.conf"),
+    }
+}
+
+fn ssh() -> Check {
+    match Command::new("ssh").arg("-V").output() {
+        Ok(output) => Check::fine("ssh", String::from_utf8_lossy(&output.stderr).trim()),
+        Err(error) => Check::wrong("ssh", error.to_string())
+            .remedy("install it: apt install openssh-client, dnf install openssh-clients"),
+    }
+}
+
+/// A check of a mount whose daemon does not answer.
+fn dead(mount: &SeenMount) -> Option<Check> {
+    let found = match mount.daemon {
+        Daemon::Dead => "its process has ended",
+        Daemon::Hangs => "its process does not answer",
+        _ => return None,
+    };
+    let check = Check::wrong("mount", format!("{}: {found}", mount.mountpoint));
+    Some(check.remedy(format!("sshoal umount {}", mount.mountpoint)))
+}
+
+fn cache() -> Check {
+    let what = "disk cache";
+    let directory = match disk::default_dir() {
+        Ok(directory) => directory,
+        Err(problem) => return Check::note(what, problem.to_string()),
+    };
+    let shown = directory.display();
+    let found = match fs::metadata(&directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Check::fine(what, format!("{shown}: not used so far"));
+        }
+        found => found,
+    };
+    let mode = match found {
+        Ok(found) if found.uid() != geteuid().as_raw() => {
+            return Check::wrong(what, format!("{shown} belongs to another user"))
+                .remedy("name another directory with -o cache_dir=DIR");
+        }
+        Ok(found) => found.mode() & 0o777,
+        Err(error) => return Check::wrong(what, format!("{shown}: {error}")),
+    };
+    if mode & 0o077 != 0 {
+        return Check::wrong(what, format!("{shown} has mode {mode:04o}: others could read it"))
+            .remedy(format!("chmod 0700 {shown}"));
+    }
+    let space = rustix::fs::statvfs(&directory).map(|space| space.f_bavail * space.f_frsize);
+    match space {
+        Ok(free) if free < LITTLE_SPACE => {
+            Check::note(what, format!("{shown}: {} free", bytes(free)))
+                .remedy("sshoal cache gc removes what is not needed; sshoal cache status shows it")
+        }
+        Ok(free) => Check::fine(what, format!("{shown}: {} free", bytes(free))),
+        Err(error) => Check::wrong(what, format!("{shown}: {error}")),
+    }
+}
+
+/// The mount at `place`, as its daemon reports it.
+pub fn check_mount(checks: &mut Checks, place: &Path) {
+    let shown = printable(place);
+    let seen = match status::seen_at(place) {
+        Ok(seen) => seen,
+        Err(problem) => {
+            checks.add(Check::wrong("mount", problem.to_string()));
+            return;
+        }
+    };
+    // A mount whose daemon does not answer was reported with all others.
+    let Some(state) = &seen.status else { return };
+    checks.add(Check::fine("mount", format!("{shown}: sshoal {}", state.version)));
+    hosts(state).into_iter().for_each(|check| checks.add(check));
+    if let Some(lost) = &state.lost {
+        checks.add(Check::wrong("lost data", lost));
+    }
+}
+
+/// A check of each host of a mount.
+fn hosts(state: &MountStatus) -> Vec<Check> {
+    let hosts = state.sources.iter().flat_map(|source| &source.hosts);
+    hosts.map(host).collect()
+}
+
+fn host(host: &HostStatus) -> Check {
+    let name = &host.host;
+    match (host.state, &host.why) {
+        (State::Connected, _) => Check::fine(
+            "host",
+            format!("{name}: connected, {}", count(host.sessions.len() as u64, "session")),
+        ),
+        (State::Idle, _) => Check::fine("host", format!("{name}: not connected, since not needed")),
+        (State::Returning, _) => Check::note("host", format!("{name}: answers again")),
+        (State::Reconnecting | State::LeftOut, why) => {
+            let why = why.as_deref().unwrap_or("unreachable");
+            Check::wrong("host", format!("{name}: {why}")).remedy(format!("sshoal doctor {name}:"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    #[test]
+    fn a_kernel_lacks_what_came_after_it() {
+        assert_eq!(kernel("6.18.3-amd64").verdict, Verdict::Fine);
+        let old = kernel("6.1.0-28-amd64");
+        assert_eq!(old.verdict, Verdict::Note);
+        assert!(old.found.contains("since 6.9") && old.found.contains("since 6.18"), "{old:?}");
+        assert!(!kernel("6.12.1").found.contains("since 6.9"));
+        assert_eq!(kernel("strange").verdict, Verdict::Unknown);
+    }
+
+    #[test]
+    fn a_device_that_is_missing_or_a_file_is_wrong() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = device(&dir.path().join("fuse"));
+        assert_eq!(missing.verdict, Verdict::Wrong);
+        assert!(missing.remedy.unwrap().contains("modprobe"));
+        fs::write(dir.path().join("fuse"), "").unwrap();
+        assert_eq!(device(&dir.path().join("fuse")).verdict, Verdict::Wrong);
+    }
+}

@@ -1,0 +1,322 @@
+//! A server: what ssh would do, name and network, login, SFTP, the directory, clock and speed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+
+use sftp::{Client, Extension, FileAttrs, OpenFlags};
+use ssh::{Cause, Dialer};
+
+use super::{Check, Checks};
+use crate::mount::request::MountRequest;
+use crate::quantity::{bytes, count, latency};
+use crate::sources::Origin;
+use crate::stack;
+use crate::transfer::shell;
+
+/// How long one address may take to answer.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a login may take, with the user's answers to ssh's questions.
+const LOGIN_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long any other check may take.
+const CHECK_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long the throughput is measured.
+const MEASUREMENT: Duration = Duration::from_secs(2);
+
+/// Bytes in flight of that: two windows of OpenSSH's channel, so that the window is always full.
+const IN_FLIGHT_BYTES: u64 = 4 << 20;
+
+/// Further logins at once: as many as a mount opens for a large file.
+const FURTHER: usize = 3;
+
+/// A difference of the clocks that confuses programs which compare times of files, such as make.
+const CLOCK_LIMIT: i64 = 2;
+
+/// What sshoal uses if the server offers it, with what is missing otherwise.
+const EXTENSIONS: [(Extension, &str); 4] = [
+    (Extension::PosixRename, "a rename does not replace its target (-o workaround=rename)"),
+    (Extension::Fsync, "fsync does not reach the server's disk"),
+    (Extension::Hardlink, "no hard links"),
+    (Extension::Statvfs, "df is not known, and a full disk is EIO"),
+];
+
+/// Checks all hosts of the request.
+pub async fn check(checks: &mut Checks, request: &MountRequest) {
+    for spec in &request.sources {
+        let Origin::Hosts { gateways, directory } = &spec.origin else { continue };
+        let configs = match stack::ssh_configs(request, spec) {
+            Ok(configs) => configs,
+            Err(problem) => return checks.add(Check::wrong("options", problem.to_string())),
+        };
+        for (gateway, config) in gateways.iter().zip(configs) {
+            checks.add(Check::fine("host", gateway.to_string()));
+            check_host(checks, config, directory).await;
+        }
+    }
+}
+
+/// Checks one host. Ends at the first step without which no later one can succeed.
+async fn check_host(checks: &mut Checks, config: ssh::Config, directory: &[u8]) {
+    let is_ssh = config.transport == ssh::Transport::Ssh;
+    // The messages are those of the check of the login.
+    let dialer = match Dialer::new(config.clone(), Arc::new(|_: &str| {})) {
+        Ok(dialer) => dialer,
+        Err(error) => return checks.add(failed("options", &error.to_string(), error.hint())),
+    };
+    if is_ssh && !network(checks, &dialer).await {
+        return;
+    }
+    let client = match timeout(LOGIN_LIMIT, log_in(&dialer)).await {
+        Ok(Ok(client)) => client,
+        Ok(Err(check)) => return checks.add(check),
+        Err(_) => return checks.add(silent("login", LOGIN_LIMIT)),
+    };
+    checks.add(Check::fine("login", "SFTP answers"));
+    checks.add(protocol(&client));
+    checks.add(in_time("directory", readable(&client, directory)).await);
+    let round_trip = client.round_trip().map(|it| it.as_micros() as u64);
+    checks.add(match round_trip {
+        Some(us) => Check::fine("round trip", latency(us)),
+        None => Check::unknown("round trip", "no request was answered"),
+    });
+    checks.add(in_time("throughput", throughput(&client)).await);
+    if is_ssh {
+        checks.add(in_time("more sessions", further_logins(&dialer)).await);
+        checks.add(in_time("clock", clock(config)).await);
+    }
+}
+
+/// The result of a check, unless it takes too long.
+async fn in_time(what: &str, check: impl Future<Output = Check>) -> Check {
+    timeout(CHECK_LIMIT, check).await.unwrap_or_else(|_| silent(what, CHECK_LIMIT))
+}
+
+fn silent(what: &str, limit: Duration) -> Check {
+    Check::wrong(what, format!("no answer within {} s", limit.as_secs()))
+}
+
+fn failed(what: &str, why: &str, hint: Option<&str>) -> Check {
+    let check = Check::wrong(what, why);
+    match hint {
+        Some(hint) => check.remedy(hint),
+        None => check,
+    }
+}
+
+/// What ssh would do, and whether the address answers. Returns whether a login makes sense.
+async fn network(checks: &mut Checks, dialer: &Dialer) -> bool {
+    let mut settings = Vec::new();
+    for keyword in ["hostname", "port", "user", "proxyjump", "proxycommand", "controlpath"] {
+        if let Some(value) = dialer.setting(keyword).await.filter(|value| value != "none") {
+            settings.push((keyword, value));
+        }
+    }
+    if settings.is_empty() {
+        checks.add(Check::unknown("ssh -G", "ssh does not print its settings"));
+        return true;
+    }
+    let shown: Vec<String> = settings.iter().map(|(key, value)| format!("{key} {value}")).collect();
+    checks.add(Check::fine("ssh -G", shown.join(", ")));
+    let value = |wanted: &str| {
+        let found = settings.iter().find(|(keyword, _)| *keyword == wanted);
+        found.map(|(_, value)| value.as_str())
+    };
+    if value("proxyjump").or(value("proxycommand")).is_some() {
+        checks.add(Check::unknown("network", "ssh connects through another host or program"));
+        return true;
+    }
+    let (Some(host), Some(port)) =
+        (value("hostname"), value("port").and_then(|it| it.parse().ok()))
+    else {
+        return true;
+    };
+    reach(checks, host, port).await
+}
+
+async fn reach(checks: &mut Checks, host: &str, port: u16) -> bool {
+    let addresses: Vec<_> = match lookup_host((host, port)).await {
+        Ok(addresses) => addresses.collect(),
+        Err(error) => {
+            checks.add(failed("name", &format!("{host}: {error}"), Cause::UnknownHost.hint()));
+            return false;
+        }
+    };
+    let mut errors = Vec::new();
+    for address in &addresses {
+        match banner(*address).await {
+            Ok(banner) => {
+                checks.add(Check::fine("network", format!("{address}: {banner}")));
+                return true;
+            }
+            Err(error) => errors.push(format!("{address}: {error}")),
+        }
+    }
+    checks.add(failed("network", &errors.join("\n"), Cause::Refused.hint()));
+    false
+}
+
+/// The first line of the server at `address`.
+async fn banner(address: std::net::SocketAddr) -> std::io::Result<String> {
+    let late = || std::io::Error::from(std::io::ErrorKind::TimedOut);
+    let mut stream =
+        timeout(CONNECT_LIMIT, TcpStream::connect(address)).await.map_err(|_| late())??;
+    let mut buffer = [0; 255];
+    let read = timeout(CONNECT_LIMIT, stream.read(&mut buffer)).await.map_err(|_| late())??;
+    let text = String::from_utf8_lossy(&buffer[..read]);
+    match text.lines().find(|line| line.starts_with("SSH-")) {
+        Some(line) => Ok(line.trim().to_owned()),
+        None => Err(std::io::Error::other("no SSH server answers there")),
+    }
+}
+
+/// Logs in as a mount does; ssh may ask on the terminal.
+async fn log_in(dialer: &Dialer) -> Result<Client, Check> {
+    let connection = dialer.connect().await;
+    let connection =
+        connection.map_err(|error| failed("login", &error.to_string(), error.hint()))?;
+    let (reader, writer) = connection.stream.into_split();
+    match Client::connect_halves(reader, writer, sftp::Options::default()).await {
+        Ok(client) => Ok(client),
+        Err(sftp::Error::Disconnected(_)) => {
+            let error = connection.diagnosis.explain().await;
+            Err(failed("login", &error.to_string(), error.hint()))
+        }
+        Err(error) => {
+            let remedy = "a login shell that prints anything, from ~/.bashrc for example, \
+                breaks SFTP: let it print only on terminals";
+            Err(Check::wrong("login", error.to_string()).remedy(remedy))
+        }
+    }
+}
+
+fn protocol(client: &Client) -> Check {
+    let server = client.server();
+    let handles = server.max_handles.map_or_else(String::new, |max| format!(", {max} handles"));
+    let limits = format!(
+        "reads of {}, writes of {}{handles}",
+        bytes(server.max_read.into()),
+        bytes(server.max_write.into())
+    );
+    let missing: Vec<String> = EXTENSIONS
+        .iter()
+        .filter(|(extension, _)| !server.extensions.has(*extension))
+        .map(|(extension, effect)| format!("no {}: {effect}", extension.name()))
+        .collect();
+    match missing.is_empty() {
+        true => Check::fine("SFTP", limits),
+        false => Check::note("SFTP", format!("{limits}\n{}", missing.join("\n"))),
+    }
+}
+
+async fn readable(client: &Client, directory: &[u8]) -> Check {
+    let what = "directory";
+    let path = match directory {
+        b"" | b"~" => b".".as_slice(),
+        [b'~', b'/', below @ ..] => below,
+        path => path,
+    };
+    let shown = path.escape_ascii().to_string();
+    let opened = async {
+        let real = client.realpath(path).await?;
+        let handle = client.opendir(path).await?;
+        client.readdir(&handle).await?;
+        client.close(&handle).await?;
+        Ok::<_, sftp::Error>(real)
+    };
+    match opened.await {
+        Ok(real) => Check::fine(what, real.escape_ascii().to_string()),
+        Err(error) => Check::wrong(what, format!("{shown}: {error}"))
+            .remedy("a relative directory is below the home directory of the login"),
+    }
+}
+
+/// Reads from the server's `/dev/zero` for a while.
+async fn throughput(client: &Client) -> Check {
+    let what = "throughput";
+    let open = client.open(b"/dev/zero", OpenFlags::READ, FileAttrs::default());
+    let Ok(handle) = open.await else {
+        return Check::unknown(what, "the server has no /dev/zero for this login");
+    };
+    let piece = client.server().max_read.min(256 << 10);
+    let (began, mut carried, mut offset) = (Instant::now(), 0, 0);
+    let mut calls = VecDeque::new();
+    while began.elapsed() < MEASUREMENT {
+        while (calls.len() as u64) < IN_FLIGHT_BYTES / u64::from(piece) {
+            calls.push_back(client.read(&handle, offset, piece));
+            offset += u64::from(piece);
+        }
+        let answer = match calls.pop_front() {
+            Some(call) => call.await,
+            None => break,
+        };
+        match answer {
+            Ok(data) => carried += data.map_or(0, |data| data.len() as u64),
+            Err(error) => return Check::wrong(what, error.to_string()),
+        }
+    }
+    let rate = carried as f64 / began.elapsed().as_secs_f64();
+    for call in calls {
+        let _ = call.await;
+    }
+    let _ = client.close(&handle).await;
+    Check::fine(what, format!("{:.0} MB/s from the server, over one session", rate / 1e6))
+}
+
+/// Opens several sessions at once, as a mount does for a large file.
+async fn further_logins(dialer: &Dialer) -> Check {
+    let what = "more sessions";
+    let one = || async {
+        let connection = dialer.connect_unasked().await.map_err(|error| error.to_string())?;
+        let (reader, writer) = connection.stream.into_split();
+        match Client::connect_halves(reader, writer, sftp::Options::default()).await {
+            Ok(client) => Ok(client),
+            Err(_) => Err(connection.diagnosis.explain().await.to_string()),
+        }
+    };
+    let (one, two, three) = tokio::join!(one(), one(), one());
+    let answers = [one, two, three];
+    let refused = answers.iter().filter_map(|answer| answer.as_ref().err());
+    let Some(why) = refused.clone().next() else {
+        return Check::fine(what, format!("{FURTHER} at once"));
+    };
+    let refused = count(refused.count() as u64, "login");
+    Check::note(what, format!("{refused} of {FURTHER} failed: {why}")).remedy(
+        "mounts work with fewer sessions, large files are slower on long links; a login that \
+         asks for a password has one session; on the server, MaxStartups and MaxSessions of \
+         sshd_config(5) limit logins",
+    )
+}
+
+/// Compares the clocks by `date` at the server.
+async fn clock(config: ssh::Config) -> Check {
+    let what = "clock";
+    let asked = async {
+        let shell = shell::of(vec![config], false)?;
+        let mut running = shell.start(b"date +%s").await.ok()?;
+        drop(running.stdin);
+        let mut text = String::new();
+        running.stdout.read_to_string(&mut text).await.ok()?;
+        let remote: i64 = text.trim().parse().ok()?;
+        // `date` printed it a round trip ago.
+        let here = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs() as i64;
+        Some(remote - here)
+    };
+    match asked.await {
+        None => Check::unknown(what, "the server runs no commands for this login"),
+        Some(difference) if difference.abs() <= CLOCK_LIMIT => Check::fine(what, "same time"),
+        Some(difference) => {
+            let direction = if difference > 0 { "ahead" } else { "behind" };
+            let found = format!("the server is {} s {direction}", difference.abs());
+            Check::note(what, found).remedy(
+                "make and rsync compare times of files: set both clocks by NTP (timedatectl)",
+            )
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! `sshoal doctor`: what it finds of a server, of its absence, and of a mount.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::Value;
+
+use crate::process::{Ended, run};
+use crate::world::{World, program};
+
+/// `sshoal doctor` with these words, by the world's configuration of ssh.
+fn doctor(world: &World, words: &[&str]) -> Ended {
+    let mut command = program();
+    command.arg("doctor").arg("-F").arg(world.sshd().config_path()).args(words);
+    run(&mut command)
+}
+
+/// The check of this name in the JSON form.
+fn check<'a>(document: &'a Value, what: &str) -> &'a Value {
+    let checks = document["checks"].as_array().unwrap();
+    let found = checks.iter().find(|check| check["what"] == what);
+    found.unwrap_or_else(|| panic!("no check of {what}: {document}"))
+}
+
+#[test]
+fn a_server_that_works_is_fine() {
+    let world = World::new();
+    let ended = doctor(&world, &[&world.source(), "--json"]);
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    for what in ["ssh -G", "network", "login", "SFTP", "directory", "round trip", "throughput"] {
+        assert_eq!(check(&document, what)["verdict"], "fine", "{document}");
+    }
+    for what in ["more sessions", "clock"] {
+        assert_eq!(check(&document, what)["verdict"], "fine", "{document}");
+    }
+    assert!(check(&document, "network")["found"].as_str().unwrap().contains("SSH-2.0-"));
+    assert!(check(&document, "throughput")["found"].as_str().unwrap().contains(" MB/s"));
+    let directory = world.served("").canonicalize().unwrap();
+    let found = check(&document, "directory")["found"].as_str().unwrap();
+    assert_eq!(found.trim_end_matches('/'), directory.to_str().unwrap());
+}
+
+#[test]
+fn what_does_not_work_is_named_with_its_remedy() {
+    let mut world = World::new();
+    let missing = world.source_of(&world.served("missing"));
+    let ended = doctor(&world, &[&missing, "--json"]);
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(check(&document, "login")["verdict"], "fine");
+    let directory = check(&document, "directory");
+    assert_eq!(directory["verdict"], "wrong", "{document}");
+    assert!(directory["found"].as_str().unwrap().contains("missing"), "{document}");
+
+    let refused = [&world.source(), "--json", "-o", "PubkeyAuthentication=no"];
+    let ended = doctor(&world, &refused);
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(check(&document, "network")["verdict"], "fine");
+    let login = check(&document, "login");
+    assert_eq!(login["verdict"], "wrong");
+    assert!(login["found"].as_str().unwrap().contains("Permission denied"), "{document}");
+    assert!(login["remedy"].is_string(), "{document}");
+
+    world.sshd_mut().end();
+    let ended = doctor(&world, &[&world.source()]);
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(ended.stdout.contains("WRONG    network"), "{ended:?}");
+    assert!(!ended.stdout.contains("login"), "{ended:?}");
+}
+
+#[test]
+fn a_mount_is_checked_by_its_daemon() {
+    let world = World::new();
+    let mount = world.mount(&[]);
+    let place = mount.place().to_str().unwrap().to_owned();
+    let ended = doctor(&world, &[&place]);
+    assert!(ended.stdout.contains(": connected, 1 session"), "{ended:?}");
+    mount.unmount();
+    let ended = doctor(&world, &[&place]);
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(ended.stdout.contains("nothing is mounted here"), "{ended:?}");
+}
+
+#[test]
+fn the_report_hides_names_and_replaces_no_file() {
+    let world = World::new();
+    let file = world.local("report.json");
+    let shown = file.to_str().unwrap();
+    let source = world.source();
+    let ended = doctor(&world, &[&source, "--bundle", shown, "--hide-names"]);
+    assert!(ended.stdout.contains(&format!("The report is in {shown}.")), "{ended:?}");
+    let text = fs::read_to_string(&file).unwrap();
+    let (host, directory) = source.split_once(':').unwrap();
+    for name in [host, directory] {
+        assert!(!text.contains(name), "{name}: {text}");
+    }
+    let document: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(check(&document, "login")["verdict"], "fine");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let again = doctor(&world, &["--bundle", shown]);
+    assert_eq!(again.status.code(), Some(1), "{again:?}");
+    assert!(again.stderr.contains("File exists"), "{again:?}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), text);
+}
