@@ -81,6 +81,7 @@ want fish fish "a login shell that commands are quoted for"
 want tcsh tcsh "a login shell that commands are quoted for"
 want mandoc mandoc "checks the manual pages"
 want strace strace "tests that count system calls"
+want ip iproute2 "network settings of a benchmark, in a namespace of their own"
 want mkfs.ext4 e2fsprogs "the test of a full disk, where there are loop devices"
 if [ "$bench" = yes ]; then
     want rclone rclone "a peer in benchmarks"
