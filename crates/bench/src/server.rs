@@ -309,7 +309,7 @@ impl Drop for Server {
 }
 
 /// The line of `sshd_config` with which a server offers all ciphers that the OpenSSH of this machine
-/// has, those of CBC too, which it does not offer by itself.
+/// has, CBC included. By default it offers none of CBC.
 ///
 /// # Errors
 /// Those of `ssh -Q cipher`.

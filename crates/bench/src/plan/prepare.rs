@@ -108,7 +108,7 @@ pub fn start_server(
         None => {
             progress.prepare("starting the server");
             let link = request.link.clone().unwrap_or_default();
-            // A cipher that is asked for by name may be one that sshd does not offer by itself.
+            // sshd may not offer a requested cipher by default.
             let settings = request.ciphers.as_ref().map(|_| server::all_ciphers(executor));
             let server = settings.transpose().and_then(|settings| {
                 Server::private_with(&link, settings.into_iter().collect(), scratch)

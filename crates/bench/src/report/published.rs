@@ -90,7 +90,7 @@ fn note(published: &Published, measure: &Measure, subject: &SubjectInfo) -> Opti
     Some(format!("[{about}{value}{}]", ratio.unwrap_or_default()))
 }
 
-/// A row for each subject, a column for each measure, whatever their units.
+/// A row for each subject, a column for each measure. The columns may have different units.
 fn subject_rows(published: &Published, tabled: &Tabled, tables: &[Figures<'_>]) -> Table {
     let mut subjects: Vec<&SubjectInfo> = Vec::new();
     for subject in tables.iter().flat_map(|figures| &figures.subjects) {

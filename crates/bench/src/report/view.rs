@@ -187,7 +187,7 @@ pub(super) fn competes(subject: &SubjectInfo) -> bool {
     subject.control_of.is_none() && !matches!(subject.kind.as_str(), "local" | "floor")
 }
 
-/// At most so many characters of a name. It is cut in the middle, since variants of one program
+/// The name in at most `most` characters. It is cut in the middle, since variants of one program
 /// differ in their ends.
 pub(super) fn shortened(name: &str, most: usize) -> String {
     let length = name.chars().count();

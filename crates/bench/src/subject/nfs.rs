@@ -114,7 +114,7 @@ fn has_library() -> bool {
     })
 }
 
-/// `ganesha.conf`. No grace period, since nobody has state from before; no delegations, which our
+/// `ganesha.conf`. No grace period, since no client has state of an earlier server; no delegations, which our
 /// client could not give back; no Kerberos, for which it would write outside of its directory.
 fn configuration(address: std::net::IpAddr, port: u16, root: &Path, scratch: &Path) -> String {
     let (root, scratch) = (shown(root), shown(scratch));

@@ -55,30 +55,23 @@ fn kernel(release: &str) -> Check {
 
 fn device(path: &Path) -> Check {
     let what = "/dev/fuse";
-    match fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Check::wrong(what, "not there").remedy("as root: modprobe fuse")
+    let no_driver = |found: &str| Check::wrong(what, found).remedy("as root: modprobe fuse");
+    let found = match fs::metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return no_driver("not there"),
+        Err(error) => return Check::wrong(what, error.to_string()),
+    };
+    if !found.file_type().is_char_device() {
+        return no_driver("no device");
+    }
+    let mode = format!("mode {:04o}", found.permissions().mode() & 0o7777);
+    match fs::OpenOptions::new().read(true).write(true).open(path) {
+        Ok(_) => Check::fine(what, mode),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let remedy = format!("as root: chmod 0666 {}", path.display());
+            Check::wrong(what, format!("{mode}: {error}")).remedy(remedy)
         }
-        Err(error) => Check::wrong(what, error.to_string()),
-        Ok(found) if !found.file_type().is_char_device() => {
-            Check::wrong(what, "no device").remedy("as root: modprobe fuse")
-        }
-        Ok(found) => {
-            let mode = format!("mode {:04o}", found.permissions().mode() & 0o7777);
-            let open = fs::OpenOptions::new().read(true).write(true).open(path);
-            match open {
-                Ok(_) => Check::fine(what, mode),
-                Err(error) => {
-                    let check = Check::wrong(what, format!("{mode}: {error}"));
-                    match error.kind() {
-                        io::ErrorKind::PermissionDenied => {
-                            check.remedy(format!("as root: chmod 0666 {}", path.display()))
-                        }
-                        _ => check.remedy("as root: modprobe fuse"),
-                    }
-                }
-            }
-        }
+        Err(error) => no_driver(&format!("{mode}: {error}")),
     }
 }
 

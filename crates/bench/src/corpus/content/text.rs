@@ -5,7 +5,7 @@ use super::{STEP, mix};
 /// Blocks in a row that are of one kind, 64 KiB: whole files of a mix.
 const RUN_BLOCKS: u64 = 16;
 
-/// One run in so many is noise, as pictures and archives are.
+/// One of this many runs does not compress, as in pictures and archives.
 const RUNS_WITH_NOISE: u64 = 6;
 
 /// Whether a block does not compress.

@@ -64,7 +64,7 @@ fn a1_a_growing_file_is_never_padded() {
 /// A6: whoever has it open reads one of the files to its end, whoever opens it later the new one.
 #[test]
 fn a6_a_replaced_file_is_never_mixed_with_its_successor() {
-    replaced_all_the_time(&["-o", "open_revalidate=0"], 2);
+    replaced_all_the_time(&["-o", "open_revalidate=0"], 5);
 }
 
 /// The same where opens are granted by what was told within the last second, and nearly each time
