@@ -48,22 +48,6 @@ impl Vfs {
 
     /// The attributes of `inode` from the server, after all writes of this mount.
     pub(crate) async fn fetch_attr(&self, inode: &Arc<Inode>) -> Result<Attr> {
-        let (attr, stamp, by_name) = self.query_attr(inode).await?;
-        if attr.kind != inode.kind {
-            self.tree().orphan(inode.ino);
-            return Err(Errno::ESTALE);
-        }
-        if by_name {
-            self.record_attr(inode, &attr, stamp);
-        } else {
-            self.record_attr_by_handle(inode, &attr, stamp, Instant::now());
-        }
-        Ok(attr)
-    }
-
-    /// Requests the attributes of `inode`. Returns them, the stamp of the request, and whether it
-    /// was by name.
-    async fn query_attr(&self, inode: &Arc<Inode>) -> Result<(Attr, RequestStamp, bool)> {
         for attempt in 1.. {
             inode.writes.drained().await;
             self.await_moves(inode.ino).await;
@@ -71,7 +55,9 @@ impl Vfs {
             // A handle refers to the file itself, wherever its name leads by now. It may have been
             // lost with its session; then only the name is left.
             if let Some(attr) = self.attr_by_handle(inode).await {
-                return Ok((attr, stamp, false));
+                self.check_kind(inode, &attr)?;
+                self.record_attr_by_handle(inode, &attr, stamp, Instant::now());
+                return Ok(attr);
             }
             let before = inode.state().version();
             let path = self.path(inode.ino)?;
@@ -87,13 +73,26 @@ impl Vfs {
             // The path may have led elsewhere when the server looked it up.
             let deferred_opened = inode.state().deferred_open_since(stamp.seq);
             let moved = self.moved_since(inode, &path, stamp);
-            // The answer may be of another file than the one opened meanwhile.
-            let opened = before.has_newer_open(&inode.state().version());
-            if !deferred_opened && !moved && !opened || attempt == MAX_ATTEMPTS {
-                return Ok((reply?, stamp, true));
+            let is_last = attempt == MAX_ATTEMPTS;
+            if (deferred_opened || moved) && !is_last {
+                continue;
+            }
+            let attr = reply?;
+            self.check_kind(inode, &attr)?;
+            if self.record_attr_since(inode, &attr, stamp, before) || is_last {
+                return Ok(attr);
             }
         }
         unreachable!("the last attempt returns")
+    }
+
+    /// `ESTALE` if `attr`, an answer for `inode`, is of another kind of file.
+    fn check_kind(&self, inode: &Inode, attr: &Attr) -> Result<()> {
+        if attr.kind == inode.kind {
+            return Ok(());
+        }
+        self.tree().orphan(inode.ino);
+        Err(Errno::ESTALE)
     }
 
     /// The attributes by an open handle, if there is a valid one. The newest handle first: older
@@ -182,6 +181,7 @@ impl Vfs {
     ) -> Result<()> {
         let stamp = self.stamp_request();
         let path = self.tree().path(inode.ino);
+        let before = inode.state().version();
         let query = async {
             if let Some(attr) = self.attr_by_handle(inode).await {
                 return Some((attr, false));
@@ -200,7 +200,9 @@ impl Vfs {
         let stamp = RequestStamp { seq, ..stamp };
         match by_name {
             true if moved => {}
-            true => self.record_attr(inode, &attr, stamp),
+            true => {
+                self.record_attr_since(inode, &attr, stamp, before);
+            }
             false => {
                 self.record_attr_by_handle(inode, &attr, stamp, Instant::now());
             }

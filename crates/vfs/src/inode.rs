@@ -199,7 +199,7 @@ impl Deref for OpenHandles {
 /// | `validator_seen_at` | since when is the validator known? | local time of the answer | `set_attr`, if the validator changes |
 /// | `invalidated` | may a change have outdated `attr`? | – | set by `invalidate`, cleared by `set_attr`, `extend_validity` |
 /// | `lifetime_ms` | how long was the last answer fresh? | – | `set_attr` |
-/// | `kernel_size`, `kernel_valid_until` | which size does the kernel use, and until when? | local time of the reply | [`note_kernel_reply`](State::note_kernel_reply), [`invalidate_pages_and_size`](State::invalidate_pages_and_size) |
+/// | `kernel_size`, `kernel_sizes`, `kernel_valid_until` | which size does the kernel use, and until when? | local time of the reply | [`note_kernel_reply`](State::note_kernel_reply), [`invalidate_pages_and_size`](State::invalidate_pages_and_size) |
 /// | `known_contents` | is prefetched data of the present content? | counter | `set_attr`, [`validate_pages`](State::validate_pages), [`invalidate_pages`](State::invalidate_pages) |
 /// | `pages_untrusted` | may uncompared pages be of another file? | – | set by `invalidate_pages`, cleared by [`restore_page_trust`](State::restore_page_trust) |
 /// | `began_empty` | do the kernel's pages hold only local writes? | – | [`begin_writing`](State::begin_writing), [`distrust_pages`](State::distrust_pages) |
@@ -226,6 +226,8 @@ pub(crate) struct State {
     kernel_valid_until: CompactInstant,
     /// The last size sent to the kernel, with any time-out.
     kernel_size: u64,
+    /// Counts the changes of `kernel_size`.
+    kernel_sizes: u32,
     /// Counts the known contents of the file, and how often the kernel's pages were dropped.
     known_contents: u64,
     /// How long the last answer was fresh, in milliseconds. A longer time than fits here is
@@ -264,6 +266,7 @@ impl Inode {
                 validator_seen_at: now,
                 kernel_valid_until: CompactInstant::NEVER,
                 kernel_size: 0,
+                kernel_sizes: 0,
                 known_contents: 0,
                 lifetime_ms: 0,
                 nlink: 1,
@@ -321,6 +324,7 @@ impl State {
             Duration::ZERO => CompactInstant::NEVER,
             _ => (now + ttl + KERNEL_TTL_SLACK).into(),
         };
+        self.kernel_sizes = self.kernel_sizes.wrapping_add((self.kernel_size != size).into());
         self.kernel_size = size;
         ttl
     }
@@ -390,6 +394,17 @@ impl State {
     /// Whether a change of one of its names is in flight.
     pub(crate) fn is_renaming(&self) -> bool {
         self.active.as_ref().is_some_and(|active| active.renames_in_flight > 0)
+    }
+
+    /// How often the kernel has got another size than before.
+    pub(crate) fn kernel_sizes(&self) -> u32 {
+        self.kernel_sizes
+    }
+
+    /// Whether the kernel has got another size since [`State::kernel_sizes`] was `kernel_sizes`, for
+    /// another reason than a local change since `seq`.
+    pub(crate) fn has_new_kernel_size(&self, kernel_sizes: u32, seq: u64) -> bool {
+        self.kernel_sizes != kernel_sizes && !self.changed_since(seq)
     }
 
     /// Whether the kernel has got a size greater than `end`.

@@ -26,6 +26,9 @@ pub enum Seek {
 
 impl Vfs {
     /// Up to `len` bytes from `offset`; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// `ESTALE` if the file ends before a size that the kernel has got meanwhile.
     pub async fn read(&self, handle: Handle, offset: u64, len: u32) -> Result<Data> {
         let file = self.files.get(handle.0)?;
         if !file.access.reads() {
@@ -35,14 +38,16 @@ impl Vfs {
         if file.take_missing_pages(offset) {
             self.prefetch.files.note_missing_pages();
         }
+        let (kernel_sizes, seq) =
+            (file.inode.state().kernel_sizes(), self.change_counter.now());
         file.inode.writes.clear_to_read(file.number, offset..end).await;
         if let Some(data) = self.read_from_prefetched(&file, offset, len).await {
             return Ok(data);
         }
         let fh = file.fh().await?;
         let mut data = self.read_ahead(&file, fh, offset..end).await?;
-        // The kernel fills the rest of its page with zeros. If it has got a greater size meanwhile,
-        // it would show them as content.
+        // The kernel fills the rest of its pages with zeros. It then uses the size that the end of
+        // the data shows; but if it has got a greater size meanwhile, it shows the zeros as content.
         for _ in 0..MAX_COMPARISONS {
             let got = data.len() as u64;
             if got >= u64::from(len) || !file.inode.state().kernel_size_exceeds(offset + got) {
@@ -50,6 +55,10 @@ impl Vfs {
             }
             let rest = self.remote.read(fh, offset + got, len - got as u32).await?;
             if rest.is_empty() {
+                if file.inode.state().has_new_kernel_size(kernel_sizes, seq) {
+                    self.drop_pages(&file.inode);
+                    return Err(Errno::ESTALE);
+                }
                 break;
             }
             data.append(rest);

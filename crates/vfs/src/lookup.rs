@@ -87,23 +87,31 @@ impl Vfs {
             let opened = |known: &Arc<Inode>| known.state().deferred_open_since(seq);
             let deferred_opened = known.as_ref().is_some_and(opened);
             // A file opened since the comparison may be another one than this answer is of.
-            let overtaken = known
-                .as_ref()
-                .zip(before)
-                .is_some_and(|(known, before)| before.has_newer_open(&known.state().version()));
+            let overtaken = match known.as_ref().zip(before) {
+                Some((known, before)) => match &reply {
+                    Ok(attr) if unchanged && !replaced => {
+                        !self.record_attr_since(known, attr, stamp, before)
+                    }
+                    _ => before.has_newer_open(&known.state().version()),
+                },
+                None => false,
+            };
             let unchanged = unchanged && !overtaken;
             if (!unchanged || deferred_opened) && attempt < MAX_ATTEMPTS {
                 continue;
             }
             match reply {
                 Ok(attr) => {
+                    let is_new = known.is_none() || replaced;
                     if let Some(known) = known.filter(|_| replaced && unchanged) {
                         tree.orphan(known.ino);
                     }
                     let inode = tree.record_lookup(parent, &name, &attr, Instant::now());
                     if unchanged {
                         tree.reconcile_listing(parent, &name, Some(&attr), stamp);
-                        self.record_attr(&inode, &attr, stamp);
+                        if is_new {
+                            self.record_attr(&inode, &attr, stamp);
+                        }
                         tree.renew_name(parent, &name, inode.state().valid_until());
                     }
                     drop(tree);

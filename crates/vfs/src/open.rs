@@ -391,23 +391,9 @@ impl Vfs {
                 // pages of this one.
                 return Ok(None);
             }
-            let kernel_size = match self.config.page_cache {
-                PageCache::Always => KernelSize::Right,
-                _ => inode.state().expire_kernel_size(attr.size),
-            };
-            if kernel_size == KernelSize::Wrong {
-                // Reads end at the kernel's size of the file. To make the kernel request the
-                // attributes again, the open is sent back to the lookup, but not twice: a file may
-                // grow all the time, and an open by `/proc/self/fd` does not look up any name. Then
-                // it bypasses the page cache, for which the size has no meaning.
-                self.record_attr(inode, &attr, stamp);
-                return Err(Errno::ESTALE);
-            }
-            let is_direct = request.direct || kernel_size == KernelSize::WrongAgain;
-            let request = OpenRequest { direct: is_direct, ..request };
             // After the last attempt, a file that grows all the time is accepted.
             let known = (attempt < MAX_COMPARISONS).then_some(known);
-            if let Some(opened) = self.register(&file, &attr, stamp, request, known) {
+            if let Some(opened) = self.register(&file, &attr, stamp, request, known)? {
                 let mut tree = self.tree();
                 if let Some((dir, name)) = tree.first_name(ino) {
                     tree.reconcile_listing(dir, &name, Some(&attr), stamp);
@@ -544,8 +530,7 @@ impl Vfs {
         self.record_attr(&inode, &opened.attr, stamp);
         let entry = self.entry(&inode, &opened.attr).inspect_err(|_| self.forget(inode.ino, 1))?;
         let file = self.new_open_file(&inode, remote, request, None);
-        let registered = self.register(&file, &opened.attr, stamp, request, None);
-        let registered = registered.expect("it does not depend on what was known");
+        let registered = self.register_in(&mut inode.state(), &file, &opened.attr, stamp, request);
         if exclusive {
             inode.state().set_created_here(opened.attr, true);
         }
@@ -595,16 +580,17 @@ impl Vfs {
         })
     }
 
-    /// Registers an open file, and records its attributes. `None` if the inode is no longer at the
-    /// version `known`: the file may be another one than the files that are open already.
+    /// Registers a file that was opened by its name, and records its attributes. `None` if the
+    /// inode is no longer at the version `known`: the file may be another one than the files that
+    /// are open already. `ESTALE` if the kernel has to request the attributes first.
     fn register(
         &self,
         file: &Arc<OpenFile>,
         attr: &Attr,
         stamp: RequestStamp,
-        request: OpenRequest,
+        mut request: OpenRequest,
         known: Option<StateVersion>,
-    ) -> Option<Opened> {
+    ) -> Result<Option<Opened>> {
         let mut state = file.inode.state();
         let unchanged = state.unchanged_since(stamp.seq);
         let overtaken = |known: StateVersion| match unchanged {
@@ -612,23 +598,47 @@ impl Vfs {
             false => known.has_newer_open(&state.version()),
         };
         if known.is_some_and(overtaken) {
-            return None;
+            return Ok(None);
         }
+        if self.config.page_cache != PageCache::Always {
+            // Reads end at the kernel's size of the file. To make the kernel request the attributes
+            // again, the open is sent back to the lookup, but not twice: a file may grow all the
+            // time, and an open by `/proc/self/fd` does not look up any name. Then it bypasses the
+            // page cache, for which the size has no meaning.
+            match state.expire_kernel_size(attr.size) {
+                KernelSize::Right => {}
+                KernelSize::Wrong => {
+                    self.record_in(&mut state, file.inode.kind, attr, stamp, Instant::now());
+                    return Err(Errno::ESTALE);
+                }
+                KernelSize::WrongAgain => request.direct = true,
+            }
+        }
+        Ok(Some(self.register_in(&mut state, file, attr, stamp, request)))
+    }
+
+    /// Registers an open file of the inode that has `state`, and records its attributes.
+    fn register_in(
+        &self,
+        state: &mut State,
+        file: &Arc<OpenFile>,
+        attr: &Attr,
+        stamp: RequestStamp,
+        request: OpenRequest,
+    ) -> Opened {
+        let unchanged = state.unchanged_since(stamp.seq);
         // Two files that cannot be distinguished must not share pages, and one file must not be
         // taken for two. If the second open bypasses the page cache, both cases are correct.
         let validated = self.config.page_cache == PageCache::Validated;
         let trust = self.config.consistency == Consistency::Timeout;
         let may_be_other = unchanged && validated && !trust && state.may_be_other_file(attr);
-        if unchanged && !self.keeps_attr_forever(&state) {
-            self.store_attr(&mut state, file.inode.kind, attr, Instant::now(), stamp.at);
-            state.note_name_validated(stamp.at);
-        }
+        self.record_in(state, file.inode.kind, attr, stamp, Instant::now());
         if request.access.writes() {
             state.begin_writing(attr);
         }
         let keep_cache =
-            may_be_other || self.keep_pages(&mut state, attr, unchanged, Instant::now());
-        Some(self.insert_open_file(file, &mut state, attr, request, (keep_cache, may_be_other)))
+            may_be_other || self.keep_pages(state, attr, unchanged, Instant::now());
+        self.insert_open_file(file, state, attr, request, (keep_cache, may_be_other))
     }
 
     /// Registers an open file whose handle is deferred; `None` if the inode is no longer validated

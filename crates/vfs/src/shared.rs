@@ -18,7 +18,7 @@ use crate::config::{Config, Consistency, Timeout};
 use crate::directory::OpenDirectory;
 use crate::dirty::Dirty;
 use crate::fractions::Fractions;
-use crate::inode::{Inode, State};
+use crate::inode::{Inode, State, StateVersion, Validator};
 use crate::invalidate::Invalidate;
 use crate::lookup::MAX_ATTEMPTS;
 use crate::open::{LostWrite, OpenFile};
@@ -114,21 +114,22 @@ impl Shared {
         !self.config.dirs.min.is_zero() || !self.config.negative.is_zero()
     }
 
-    /// The attributes of `inode` for an application, if the server's are `attr`. The kernel may
-    /// cache them while `attr` is valid here.
+    /// The attributes of `inode` for an application, if the server's are `attr` or what was
+    /// recorded since. The kernel may cache them while they are valid here.
     pub(crate) fn stat(&self, inode: &Inode, attr: &Attr) -> Result<Stat> {
-        let attr_shown = self.config.idmap.attr_to_local(&self.config.shown, *attr)?;
-        let (times, nlink, ttl) = {
+        let (attr, times, nlink, ttl) = {
             let mut state = inode.state();
-            let known = state.last_attr() == Some(*attr);
+            // An open that was registered meanwhile relies on the size that it has recorded.
+            let attr = state.last_attr().filter(|_| !state.is_invalidated()).unwrap_or(*attr);
+            let known = state.last_attr() == Some(attr);
             let left = state.valid_until().saturating_duration_since(Instant::now());
             let left = if known { left } else { Duration::ZERO };
             let ttl = self.config.kernel_attr.map_or(left, |cap| cap.min(left));
             let ttl = state.note_kernel_reply(attr.size, ttl);
-            (state.times(attr), state.nlink, ttl)
+            (attr, state.times(&attr), state.nlink, ttl)
         };
         let (atime, mtime, ctime) = times;
-        let attr = attr_shown;
+        let attr = self.config.idmap.attr_to_local(&self.config.shown, attr)?;
         Ok(Stat { number: inode.number, attr: Attr { atime, mtime, ..attr }, nlink, ctime, ttl })
     }
 
@@ -224,9 +225,74 @@ impl Shared {
         stamp: RequestStamp,
         received_at: Instant,
     ) {
-        if self.record_attr_by_handle(inode, attr, stamp, received_at) {
-            inode.state().note_name_validated(stamp.at);
+        self.record_in(&mut inode.state(), inode.kind, attr, stamp, received_at);
+    }
+
+    /// Like [`Shared::record_attr`], unless a file was opened since the inode was at `version`: it
+    /// may be another file than the answer is of. Returns whether none was.
+    pub(crate) fn record_attr_since(
+        &self,
+        inode: &Inode,
+        attr: &Attr,
+        stamp: RequestStamp,
+        version: StateVersion,
+    ) -> bool {
+        let mut state = inode.state();
+        let opened = version.has_newer_open(&state.version());
+        if !opened {
+            self.record_in(&mut state, inode.kind, attr, stamp, Instant::now());
         }
+        !opened
+    }
+
+    /// Like [`Shared::record_attr`], for an answer that the kernel does not wait for. It is dropped
+    /// if an open handle may be of another file, or a later answer contradicts it. Returns whether
+    /// it was used.
+    pub(crate) fn record_attr_in_background(
+        &self,
+        inode: &Inode,
+        attr: &Attr,
+        stamp: RequestStamp,
+    ) -> bool {
+        let mut state = inode.state();
+        let known = state.last_attr().map(|known| Validator::of(&known));
+        let open = state.open.iter().any(|open| open.remote.opened().is_some());
+        let later = known.is_some() && state.received_at() > stamp.at;
+        let is_usable = inode.kind == attr.kind
+            && (known == Some(Validator::of(attr)) || !(open || later));
+        if is_usable {
+            self.record_in(&mut state, inode.kind, attr, stamp, Instant::now());
+        }
+        is_usable
+    }
+
+    /// Like [`Shared::record_attr_at`], for the inode that has `state`.
+    pub(crate) fn record_in(
+        &self,
+        state: &mut State,
+        kind: FileKind,
+        attr: &Attr,
+        stamp: RequestStamp,
+        received_at: Instant,
+    ) {
+        if self.store_if_newer(state, kind, attr, stamp, received_at) {
+            state.note_name_validated(stamp.at);
+        }
+    }
+
+    fn store_if_newer(
+        &self,
+        state: &mut State,
+        kind: FileKind,
+        attr: &Attr,
+        stamp: RequestStamp,
+        received_at: Instant,
+    ) -> bool {
+        let is_newer = state.unchanged_since(stamp.seq) && !self.keeps_attr_forever(state);
+        if is_newer {
+            self.store_attr(state, kind, attr, received_at, stamp.at);
+        }
+        is_newer
     }
 
     /// Records attributes that the server returned for an open handle, wherever the names lead by
@@ -238,12 +304,7 @@ impl Shared {
         stamp: RequestStamp,
         received_at: Instant,
     ) -> bool {
-        let mut state = inode.state();
-        let is_newer = state.unchanged_since(stamp.seq) && !self.keeps_attr_forever(&state);
-        if is_newer {
-            self.store_attr(&mut state, inode.kind, attr, received_at, stamp.at);
-        }
-        is_newer
+        self.store_if_newer(&mut inode.state(), inode.kind, attr, stamp, received_at)
     }
 
     /// Stores attributes that were requested at `requested_at` and received at `received_at`, after
@@ -266,5 +327,54 @@ impl Shared {
     pub(crate) fn keeps_attr_forever(&self, state: &State) -> bool {
         self.config.consistency == Consistency::Immutable
             && state.fresh_attr(Instant::now()).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LookupResult, Vfs};
+    use testkit::MemRemote;
+
+    /// An answer that another one has overtaken: the kernel had its size of the file, though an open
+    /// relied on the other one.
+    #[tokio::test]
+    async fn the_kernel_gets_what_was_recorded_last() {
+        let remote = Arc::new(MemRemote::new());
+        remote.put_file("f", "content");
+        let vfs = Vfs::new(remote, Config::default());
+        let Ok(LookupResult::Found(entry)) = vfs.lookup(Ino::ROOT, b"f").await else {
+            panic!("it is there")
+        };
+        let inode = vfs.inode(entry.ino).unwrap();
+        let old = entry.stat.attr;
+        let new = Attr { size: old.size + 1, ..old };
+        vfs.record_attr(&inode, &new, vfs.stamp_request());
+        assert_eq!(vfs.stat(&inode, &old).unwrap().attr.size, new.size);
+        // A local change has outdated what was recorded.
+        inode.state().invalidate();
+        assert_eq!(vfs.stat(&inode, &old).unwrap().attr.size, old.size);
+    }
+
+    /// An answer to a lookup, which is recorded after another file was opened.
+    #[tokio::test]
+    async fn an_answer_by_name_gives_way_to_a_newer_open() {
+        let remote = Arc::new(MemRemote::new());
+        remote.put_file("f", "content");
+        let vfs = Vfs::new(remote, Config::default());
+        let Ok(LookupResult::Found(entry)) = vfs.lookup(Ino::ROOT, b"f").await else {
+            panic!("it is there")
+        };
+        let inode = vfs.inode(entry.ino).unwrap();
+        let (stamp, version) = (vfs.stamp_request(), inode.state().version());
+        let other = Attr { size: 1, ..entry.stat.attr };
+        let request = crate::OpenRequest::plain(base::Access::Read);
+        let opened = vfs.open(entry.ino, request).await.unwrap();
+        assert!(!vfs.record_attr_since(&inode, &other, stamp, version));
+        assert_eq!(inode.state().last_attr(), Some(entry.stat.attr));
+        // Neither does one that nobody waits for.
+        assert!(!vfs.record_attr_in_background(&inode, &other, vfs.stamp_request()));
+        vfs.release(opened.handle);
+        assert!(vfs.record_attr_since(&inode, &other, vfs.stamp_request(), version));
     }
 }

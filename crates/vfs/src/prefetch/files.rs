@@ -483,7 +483,7 @@ impl Prefetcher {
         }
         let Some(fetched) = self.prefetched(shared, inode) else { return false };
         let Some(Some(content)) = fetched.outcome() else { return false };
-        record_attr(shared, inode, &content.attr, fetched.stamp);
+        shared.record_attr_in_background(inode, &content.attr, fetched.stamp);
         true
     }
 
@@ -618,22 +618,7 @@ fn record_name(shared: &Shared, path: &RemotePath, attr: &Attr, stamp: RequestSt
         tree.child(dir, &name)
     };
     if let Some(inode) = inode {
-        record_attr(shared, &inode, attr, stamp);
-    }
-}
-
-/// Records the attributes of a prefetched content of `inode`.
-fn record_attr(shared: &Shared, inode: &Inode, attr: &Attr, stamp: RequestStamp) {
-    let (same, open, later) = {
-        let state = inode.state();
-        let open = state.open.iter().any(|open| open.remote.opened().is_some());
-        let known = state.last_attr().map(|known| Validator::of(&known));
-        let later = known.is_some() && state.received_at() > stamp.at;
-        (known == Some(Validator::of(attr)), open, later)
-    };
-    // An open handle may be of another file than the name; and a later answer is newer.
-    if inode.kind == attr.kind && (same || !(open || later)) {
-        shared.record_attr(inode, attr, stamp);
+        shared.record_attr_in_background(&inode, attr, stamp);
     }
 }
 

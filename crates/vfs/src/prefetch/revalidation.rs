@@ -37,7 +37,7 @@ use super::{MAX_WAIT, Prefetcher, start};
 use crate::Ino;
 use crate::config::{Config, Consistency, PageCache, Prefetch};
 use crate::deferred_open::may_read;
-use crate::inode::{Inode, State, Validator};
+use crate::inode::{Inode, State};
 use crate::shared::Shared;
 use crate::tree::RequestStamp;
 
@@ -275,18 +275,10 @@ fn record_reply(
     if !same_name || !tree.is_current(dir, &name, stamp) || inode.kind != attr.kind {
         return;
     }
-    {
-        let state = inode.state();
-        let open = state.open.iter().any(|open| open.remote.opened().is_some());
-        let known = state.last_attr().map(|known| Validator::of(&known));
-        // An open handle may be of another file than the name.
-        if open && known != Some(Validator::of(attr)) || state.received_at() > stamp.at {
-            return;
-        }
+    if shared.record_attr_in_background(inode, attr, stamp) {
+        tree.reconcile_listing(dir, &name, Some(attr), stamp);
+        tree.renew_name(dir, &name, inode.state().valid_until());
     }
-    tree.reconcile_listing(dir, &name, Some(attr), stamp);
-    shared.record_attr(inode, attr, stamp);
-    tree.renew_name(dir, &name, inode.state().valid_until());
 }
 
 /// A revalidation in flight. Removed from the list when dropped, whether it succeeded or not.

@@ -645,3 +645,24 @@ async fn an_open_with_a_wrong_size_in_the_kernel_bypasses_the_page_cache() {
     assert!(!opened.direct_io);
     vfs.release(opened.handle);
 }
+
+/// A file ends before a size that the kernel has got while a read was in flight: the kernel showed
+/// zeros in between.
+#[tokio::test(start_paused = true)]
+async fn a_short_read_never_shows_zeros_up_to_a_newer_size() {
+    let (remote, faulty, vfs) = mounted(uncached());
+    remote.put_file("f", "short");
+    let file = found(&vfs, Ino::ROOT, "f").await;
+    let opened = open(&vfs, file.ino, Access::Read).await;
+    let gate = faulty.hold_answer(Call::Read, 1);
+    let mut reading = Box::pin(vfs.read(opened.handle, 0, 4096));
+    assert!(!is_over(&mut reading).await);
+    remote.put_file("f", "much longer");
+    assert_eq!(vfs.getattr(file.ino).await.unwrap().attr.size, 11);
+    remote.put_file("f", "short");
+    gate.release();
+    assert_eq!(reading.await.unwrap_err(), Errno::ESTALE);
+    // The kernel corrects a size that it had before the read.
+    assert_eq!(read(&vfs, opened.handle).await, b"short");
+    vfs.release(opened.handle);
+}
