@@ -286,6 +286,13 @@ impl ServerMeter for Server {
             Machine::Host { .. } => None,
         }
     }
+
+    fn second_link(&self) -> Option<&Link> {
+        match &self.machine {
+            Machine::Private { links: [_, second], .. } => second.as_ref(),
+            Machine::Host { .. } => None,
+        }
+    }
 }
 
 /// Bytes through some links together; `None` where there is no link.

@@ -312,7 +312,9 @@ mod tests {
         let projects = Projects::Two { smaller: 100, larger: 400 };
         let size = Size { projects, ..Size::of(Scale::Full) };
         let half = size.clone().scaled(0.5);
-        for workload in crate::workload::all() {
+        // The time for which a host is away has to be long enough at every scale.
+        let all = crate::workload::all().into_iter().filter(|it| it.name() != "failover");
+        for workload in all {
             let of = |size: &Size| size.quantities(workload.name());
             assert_ne!(of(&size), of(&half), "{}", workload.name());
         }

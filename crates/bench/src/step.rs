@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::Output;
 use std::time::Instant;
 
+use sandbox::link::Link;
+
 use crate::account::{self, Tracer};
 use crate::executor::{Executor, Program};
 use crate::failure::{Failure, Result};
@@ -25,6 +27,11 @@ pub trait ServerMeter: Send + Sync {
 
     /// Bytes on the link so far.
     fn wire(&self) -> Option<Wire> {
+        None
+    }
+
+    /// The simulated link of the second host, which a step may break and has to restore.
+    fn second_link(&self) -> Option<&Link> {
         None
     }
 }

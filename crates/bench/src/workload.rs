@@ -4,6 +4,7 @@ pub mod build;
 pub mod cache;
 pub mod copy;
 mod copying;
+pub mod failover;
 pub mod files;
 pub mod fio;
 mod generator;
@@ -39,6 +40,7 @@ pub fn all() -> Vec<Box<dyn Workload>> {
         Box::new(copy::Copy),
         Box::new(build::Build),
         Box::new(cache::Cache),
+        Box::new(failover::Failover),
     ]
 }
 

@@ -139,6 +139,19 @@ fn merged_and_placed_mounts_a_pool_and_a_given_program_are_measured() {
 }
 
 #[test]
+fn one_of_two_hosts_goes_away() {
+    let scene = Scene::new();
+    let words = ["--work", "failover", "--peers", "sshoal-pool", "--link", "rtt=0.2ms"];
+    let (results, _) = scene.results(0, &words);
+    assert_all_measured(&results, "sshoal-pool");
+    let measured: Vec<_> =
+        results.samples.iter().map(|sample| (&*sample.subject, &*sample.measure)).collect();
+    // A mount of one host has no part in it.
+    let both = [("sshoal-pool", "failover.reset"), ("sshoal-pool", "failover.silence")];
+    assert_eq!(measured, both);
+}
+
+#[test]
 fn nfs_without_a_kernel_client_is_measured_or_left_out() {
     let scene = Scene::new();
     let (results, _) = scene.results(0, &["--work", "iozone,fio", "--peers", "nfs-user"]);

@@ -1,0 +1,145 @@
+//! `failover`: how long a reader waits when one of two hosts goes away.
+//!
+//! Only for mounts that are made of two hosts. The file is on the first one, or on both of a pool.
+//! The second goes away while the file is read, and is back for the next step.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use sandbox::link::Link;
+
+use crate::corpus;
+use crate::executor::Executor;
+use crate::failure::{Failure, Result};
+use crate::measure::{Cache, Unit};
+use crate::results::{Measured, SubjectInfo};
+use crate::size::Size;
+use crate::step::StepContext;
+use crate::worker::{Check, Job, Transfer, Until};
+
+use super::generator::{shown, timed};
+use super::{DIRECTORY, Step, Workload, measure};
+
+/// The workload.
+pub struct Failover;
+
+/// The file that is read, and its content.
+const FILE: &str = "failover/file";
+const FILE_BYTES: u64 = 64 << 20;
+const SEED: u64 = 0x60;
+
+/// How long it is read before the host goes away: all sessions are in use by then.
+const BEFORE: Duration = Duration::from_secs(1);
+
+/// How the host goes away.
+#[derive(Clone, Copy)]
+enum Loss {
+    /// Its connections are reset, and new ones refused, as when its sshd ends.
+    Reset,
+    /// It does not answer any more, as when it loses power.
+    Silence,
+}
+
+impl Loss {
+    fn begin(self, link: &Link) {
+        match self {
+            Loss::Reset => {
+                link.refuse();
+                link.cut();
+            }
+            Loss::Silence => link.stall(),
+        }
+    }
+
+    fn end(self, link: &Link) {
+        match self {
+            Loss::Reset => link.accept(),
+            Loss::Silence => link.resume(),
+        }
+    }
+
+    /// How long the file is read.
+    fn seconds(self) -> f64 {
+        match self {
+            Loss::Reset => 4.0,
+            // Silence shows only after a while.
+            Loss::Silence => 15.0,
+        }
+    }
+}
+
+impl Workload for Failover {
+    fn name(&self) -> &'static str {
+        "failover"
+    }
+
+    fn about(&self) -> &'static str {
+        "The longest wait of a reader while one of two hosts goes away; only of mounts of two hosts"
+    }
+
+    fn space(&self, _size: &Size) -> (u64, u64) {
+        (FILE_BYTES, FILE_BYTES)
+    }
+
+    fn make(&self, _size: &Size, corpus: &Path, _executor: &Executor) -> Result<()> {
+        corpus::file(corpus, FILE, FILE_BYTES, SEED).map(drop)
+    }
+
+    fn data(&self, _size: &Size) -> Vec<PathBuf> {
+        vec![PathBuf::from(FILE)]
+    }
+
+    fn steps(&self, _size: &Size) -> Vec<Step> {
+        let step = |id, title, loss| {
+            let measure = measure("failover", id, title, Unit::Seconds, Cache::Direct);
+            Step::new(measure, DIRECTORY, move |context| read(context, loss))
+                .only_for(has_two_hosts)
+        };
+        vec![
+            step(
+                "reset",
+                "longest read of 4 KiB while one of two hosts resets its connections",
+                Loss::Reset,
+            ),
+            step(
+                "silence",
+                "longest read of 4 KiB while one of two hosts stops answering",
+                Loss::Silence,
+            ),
+        ]
+    }
+}
+
+fn has_two_hosts(subject: &SubjectInfo) -> bool {
+    ["sshoal-union", "sshoal-places", "sshoal-pool", "sshfsm-union"]
+        .contains(&subject.name.as_str())
+}
+
+/// The file is read at random places, past the page cache; the value is the longest read.
+fn read(context: &mut StepContext<'_>, loss: Loss) -> Result<Measured> {
+    let why = || Failure::NotTried { why: "it needs a simulated link: --link lan".to_owned() };
+    let link = context.server.second_link().ok_or_else(why)?;
+    let target = shown(context, Path::new(FILE))?;
+    let until = Until::Seconds(loss.seconds());
+    let transfer = Transfer::at_random(target, FILE_BYTES, context.seed, until);
+    let transfer = Transfer { direct: true, ..transfer };
+    let job = Job::Read { transfer, check: Check::Content { seed: SEED } };
+    let measured = thread::scope(|scope| {
+        let (_ended, reading) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            // An error is the end of the reading.
+            if reading.recv_timeout(BEFORE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                loss.begin(link);
+                let _ = reading.recv();
+                loss.end(link);
+            }
+        });
+        timed(context, &job)
+    });
+    let (_, measured) = measured?;
+    let longest = measured.latency.as_ref().map(|latency| latency.max_us / 1e6);
+    let value = longest.ok_or_else(|| Failure::failed("nothing was measured"))?;
+    Ok(Measured { value, ..measured })
+}
