@@ -85,11 +85,11 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
 }
 
 fn replies(parts: &Parts, text: &str) -> Vec<Reply> {
-    let names = parts
-        .ids
-        .0
-        .iter()
-        .map(|_| NameEntry { name: Bytes::copy_from_slice(&parts.one), attrs: parts.attrs });
+    let names = parts.ids.0.iter().map(|_| NameEntry {
+        name: Bytes::copy_from_slice(&parts.one),
+        longname: Bytes::new(),
+        attrs: parts.attrs,
+    });
     vec![
         Reply::Status { code: StatusCode(parts.numbers.3), message: text.to_owned() },
         Reply::Handle(RemoteHandle::new(&parts.one).unwrap()),

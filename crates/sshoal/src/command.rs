@@ -13,6 +13,7 @@ use crate::companion;
 use crate::completion;
 use crate::config_file;
 use crate::doctor;
+use crate::helper;
 use crate::manual;
 use crate::mount;
 use crate::mount::{help, suggestion};
@@ -61,6 +62,8 @@ enum Command {
     Cache(cache_command::Arguments),
     /// Fetch files of a mount into its disk cache.
     Warm(warm::Arguments),
+    /// Serve files by SFTP on standard input and output, in place of sftp-server.
+    Helper(helper::Arguments),
     /// Show and change the branches of a mounted union.
     Branch(branch::Arguments),
     /// Check or show the configuration file.
@@ -196,6 +199,7 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
         Command::Branch(arguments) => branch::run(arguments),
         Command::Cache(arguments) => cache_command::run(arguments),
         Command::Warm(arguments) => warm::run(arguments),
+        Command::Helper(arguments) => helper::run(&arguments),
         Command::Config { command: ConfigCommand::Check } => config_file::check(program.name),
         Command::Config { command: ConfigCommand::Show { name } } => {
             config_file::show(name.as_deref())

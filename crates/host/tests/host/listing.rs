@@ -98,6 +98,7 @@ async fn two_readers_share_one_listing() {
 fn entries(names: &[&'static [u8]]) -> Reply {
     let entry = |name: &&'static [u8]| NameEntry {
         name: Bytes::from_static(name),
+        longname: Bytes::new(),
         attrs: FileAttrs::default(),
     };
     Reply::Names(names.iter().map(entry).collect())

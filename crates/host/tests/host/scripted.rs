@@ -328,7 +328,7 @@ async fn an_invalid_link_target_is_an_error() {
         let serve = async {
             let id = actor.expect(Request::Readlink { path: b"l" }).await;
             let attrs = FileAttrs::default();
-            let entry = sftp::NameEntry { name: target.into(), attrs };
+            let entry = sftp::NameEntry { name: target.into(), longname: Bytes::new(), attrs };
             actor.send(id, Reply::Names(vec![entry])).await;
         };
         let path = path("l");

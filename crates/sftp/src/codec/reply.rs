@@ -79,12 +79,13 @@ impl fmt::Debug for RemoteHandle {
     }
 }
 
-/// One entry of a NAME reply. Its `longname` is free text: ignored when decoding and empty when
-/// encoding.
+/// One entry of a NAME reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameEntry {
     /// The name, or the path for requests that return one; not validated.
     pub name: Bytes,
+    /// The entry as `ls -l` shows it, for people: free text, which is ignored when decoding.
+    pub longname: Bytes,
     /// Attributes as returned by LSTAT.
     pub attrs: FileAttrs,
 }
@@ -129,13 +130,22 @@ impl Reply {
                     out.put_u32(entries.len() as u32);
                     for entry in entries {
                         put_string(out, &entry.name);
-                        put_string(out, b"");
+                        put_string(out, &entry.longname);
                         entry.attrs.encode(out);
                     }
                 }
                 Reply::Attrs(attrs) => attrs.encode(out),
                 Reply::Extended(body) => out.put_slice(body),
             }
+        });
+    }
+
+    /// Appends the packet of a DATA reply up to its content, of which `len` bytes have to follow.
+    pub fn encode_data_head(id: u32, len: usize, out: &mut BytesMut) {
+        put_sized(out, len, |out| {
+            out.put_u8(DATA);
+            out.put_u32(id);
+            out.put_u32(len as u32);
         });
     }
 
@@ -189,7 +199,8 @@ fn decode_names(packet: &Bytes, fields: &mut Fields<'_>) -> Result<Vec<NameEntry
     for _ in 0..count {
         let name = packet.slice_ref(fields.string()?);
         let _longname = fields.string()?;
-        entries.push(NameEntry { name, attrs: FileAttrs::decode(fields)? });
+        let longname = Bytes::new();
+        entries.push(NameEntry { name, longname, attrs: FileAttrs::decode(fields)? });
     }
     Ok(entries)
 }

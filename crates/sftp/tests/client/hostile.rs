@@ -14,7 +14,11 @@ fn handle() -> RemoteHandle {
 }
 
 fn entry(name: &'static [u8]) -> NameEntry {
-    NameEntry { name: Bytes::from_static(name), attrs: FileAttrs::default() }
+    NameEntry {
+        name: Bytes::from_static(name),
+        longname: Bytes::new(),
+        attrs: FileAttrs::default(),
+    }
 }
 
 /// The client's error for a server that sends `bytes` and then closes.

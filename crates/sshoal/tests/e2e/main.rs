@@ -18,6 +18,7 @@ mod cache;
 mod demo;
 mod doctor;
 mod faults;
+mod helper;
 mod installed;
 mod links;
 mod many_hosts;

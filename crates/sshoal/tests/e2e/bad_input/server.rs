@@ -110,7 +110,11 @@ fn serve(manner: &str) {
 fn answer(manner: &str, id: u32, request: &Request, listed: &mut u64) {
     match request {
         Request::Realpath { .. } => {
-            let root = NameEntry { name: Bytes::from_static(b"/"), attrs: FileAttrs::default() };
+            let root = NameEntry {
+                name: Bytes::from_static(b"/"),
+                longname: Bytes::new(),
+                attrs: FileAttrs::default(),
+            };
             reply(id, &Reply::Names(vec![root]));
         }
         Request::Stat { path } | Request::Lstat { path } => stat(manner, id, path),
@@ -172,8 +176,11 @@ fn stat(manner: &str, id: u32, path: &[u8]) {
 }
 
 fn list(manner: &str, id: u32, listed: &mut u64) {
-    let entry =
-        |name: &[u8]| NameEntry { name: Bytes::copy_from_slice(name), attrs: attrs(0o100_644, 5) };
+    let entry = |name: &[u8]| NameEntry {
+        name: Bytes::copy_from_slice(name),
+        longname: Bytes::new(),
+        attrs: attrs(0o100_644, 5),
+    };
     let names: Vec<NameEntry> = match (manner, *listed) {
         ("endless_listing", start) => {
             (start..start + 100).map(|n| entry(format!("name{n}").as_bytes())).collect()
@@ -187,7 +194,11 @@ fn list(manner: &str, id: u32, listed: &mut u64) {
             names.into_iter().map(entry).collect()
         }
         ("strange_listing", 0) => vec![
-            NameEntry { name: Bytes::from_static(b"no_kind"), attrs: attrs(0o644, 5) },
+            NameEntry {
+                name: Bytes::from_static(b"no_kind"),
+                longname: Bytes::new(),
+                attrs: attrs(0o644, 5),
+            },
             entry(b"file"),
         ],
         _ => return reply(id, &status(StatusCode::EOF)),

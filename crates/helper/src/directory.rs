@@ -1,0 +1,173 @@
+//! Listings: batches of names with their attributes, and each as a line of `ls -l`.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+
+use bytes::Bytes;
+use rustix::fs::{AtFlags, Dir, FileType, Stat, statat};
+use rustix::io::Errno;
+use sftp::NameEntry;
+
+use crate::attributes::of_stat;
+use crate::status::{Failure, Result};
+
+/// Bytes of a reply after which no further entry is added.
+const REPLY_BYTES: usize = 32 << 10;
+
+/// Bytes of an entry beside its name: attributes, and the line without the name.
+const ENTRY_BYTES: usize = 120;
+
+/// The state of a listing.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    dir: Dir,
+    is_over: bool,
+    owners: Owners,
+}
+
+impl Listing {
+    pub(crate) fn new(dir: OwnedFd) -> Result<Listing> {
+        Ok(Listing { dir: Dir::new(dir)?, is_over: false, owners: Owners::default() })
+    }
+
+    /// The next entries, `.` and `..` included.
+    pub(crate) fn next(&mut self) -> Result<Vec<NameEntry>> {
+        let mut entries = Vec::new();
+        let mut len = 0;
+        while !self.is_over && len < REPLY_BYTES {
+            match self.dir.read() {
+                None => self.is_over = true,
+                Some(Ok(entry)) => {
+                    let name = entry.file_name().to_bytes();
+                    len += 2 * name.len() + ENTRY_BYTES;
+                    entries.extend(self.entry(name)?);
+                }
+                // The entries before an error are returned; the next request returns it.
+                Some(Err(errno)) if entries.is_empty() => return Err(errno.into()),
+                Some(Err(_)) => break,
+            }
+        }
+        if entries.is_empty() { Err(Failure::End) } else { Ok(entries) }
+    }
+
+    /// The entry; `None` if it was removed meanwhile. One whose attributes cannot be read is listed
+    /// without any, so that the client does not take it to be absent.
+    fn entry(&mut self, name: &[u8]) -> Result<Option<NameEntry>> {
+        let fd = self.dir.fd()?;
+        let (attrs, longname) = match statat(fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => (of_stat(&stat), self.owners.line(name, &stat)),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(_) => (Default::default(), name.to_vec()),
+        };
+        let name = Bytes::copy_from_slice(name);
+        Ok(Some(NameEntry { name, longname: longname.into(), attrs }))
+    }
+}
+
+/// Names of users and groups that were looked up.
+#[derive(Debug, Default)]
+struct Owners {
+    users: HashMap<u32, String>,
+    groups: HashMap<u32, String>,
+}
+
+impl Owners {
+    /// The entry as `ls -l` shows it. Times are in UTC.
+    #[allow(clippy::unnecessary_cast, reason = "on some machines these fields have other widths")]
+    fn line(&mut self, name: &[u8], stat: &Stat) -> Vec<u8> {
+        let user = self.users.entry(stat.st_uid).or_insert_with(|| user_name(stat.st_uid));
+        let group = self.groups.entry(stat.st_gid).or_insert_with(|| group_name(stat.st_gid));
+        let line = format!(
+            "{} {:>4} {user:<8} {group:<8} {:>8} {} ",
+            mode(stat.st_mode as u32),
+            stat.st_nlink,
+            stat.st_size,
+            date(stat.st_mtime as i64),
+        );
+        [line.as_bytes(), name].concat()
+    }
+}
+
+/// The name of a user; its number if it has none.
+pub(crate) fn user_name(uid: u32) -> String {
+    let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
+    user.map_or_else(|| uid.to_string(), |user| user.name)
+}
+
+/// The name of a group; its number if it has none.
+pub(crate) fn group_name(gid: u32) -> String {
+    let group = nix::unistd::Group::from_gid(gid.into()).ok().flatten();
+    group.map_or_else(|| gid.to_string(), |group| group.name)
+}
+
+/// `drwxr-xr-x`
+fn mode(mode: u32) -> String {
+    let kind = match FileType::from_raw_mode(mode as _) {
+        FileType::Directory => 'd',
+        FileType::Symlink => 'l',
+        FileType::CharacterDevice => 'c',
+        FileType::BlockDevice => 'b',
+        FileType::Fifo => 'p',
+        FileType::Socket => 's',
+        _ => '-',
+    };
+    let mut text = String::from(kind);
+    for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
+        let bits = mode >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (bits & 1 != 0, mode & special != 0) {
+            (true, true) => letter,
+            (false, true) => letter.to_ascii_uppercase(),
+            (true, false) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+/// `2023-05-09 14:30`
+fn date(secs: i64) -> String {
+    let (days, of_day) = (secs.div_euclid(86_400), secs.rem_euclid(86_400));
+    let (year, month, day) = civil(days);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", of_day / 3600, of_day / 60 % 60)
+}
+
+/// The date of a number of days since 1970-01-01, in the Gregorian calendar. Years begin in March,
+/// so that the day that may be missing is the last one.
+fn civil(days: i64) -> (i64, i64, i64) {
+    const DAYS_OF_400_YEARS: i64 = 146_097;
+    let days = days + 719_468;
+    let era = days.div_euclid(DAYS_OF_400_YEARS);
+    let of_era = days.rem_euclid(DAYS_OF_400_YEARS);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    (era * 400 + year_of_era + i64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_shown_as_ls_does() {
+        assert_eq!(mode(0o040_755), "drwxr-xr-x");
+        assert_eq!(mode(0o100_644), "-rw-r--r--");
+        assert_eq!(mode(0o104_711), "-rws--x--x");
+        assert_eq!(mode(0o041_776), "drwxrwxrwT");
+        assert_eq!(mode(0o120_777), "lrwxrwxrwx");
+        for (secs, shown) in [
+            (0, "1970-01-01 00:00"),
+            (951_782_399, "2000-02-28 23:59"),
+            (951_782_400, "2000-02-29 00:00"),
+            (1_700_000_000, "2023-11-14 22:13"),
+            (-1, "1969-12-31 23:59"),
+            (4_102_444_800, "2100-01-01 00:00"),
+        ] {
+            assert_eq!(date(secs), shown);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Open files and directories.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sftp::RemoteHandle;
+
+use crate::directory::Listing;
+use crate::schedule::Resource;
+use crate::status::{BAD_HANDLE, Failure, Result};
+
+/// What a handle leads to.
+#[derive(Clone, Debug)]
+pub(crate) enum Open {
+    File(Arc<File>),
+    Directory(Arc<Directory>),
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct File {
+    pub(crate) fd: OwnedFd,
+    pub(crate) inode: Resource,
+    /// Requests to it need no other machine.
+    pub(crate) is_local: bool,
+}
+
+/// An open directory.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    /// Locked by the request that reads it; there is one at a time.
+    pub(crate) listing: Mutex<Listing>,
+    pub(crate) inode: Resource,
+    pub(crate) is_local: bool,
+}
+
+/// All handles of the client.
+#[derive(Debug)]
+pub(crate) struct Handles {
+    slots: Mutex<Slots>,
+    /// The greatest number of handles that are open at the same time.
+    pub(crate) max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    open: usize,
+}
+
+/// A place of a handle. Its serial number changes with each handle, so that a handle that was closed
+/// never leads to a later file.
+#[derive(Debug)]
+struct Slot {
+    serial: u32,
+    open: Option<Open>,
+}
+
+impl Handles {
+    pub(crate) fn new(max: usize) -> Handles {
+        Handles { slots: Mutex::default(), max }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there is room for another handle. Asked before a file is opened, which may create it.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        match self.lock().open < self.max {
+            true => Ok(()),
+            false => Err(Failure::System(rustix::io::Errno::MFILE)),
+        }
+    }
+
+    pub(crate) fn insert(&self, open: Open) -> Result<RemoteHandle> {
+        let mut slots = self.lock();
+        let slot = match slots.free.pop() {
+            Some(slot) => slot,
+            None => {
+                slots.slots.push(Slot { serial: 0, open: None });
+                (slots.slots.len() - 1) as u32
+            }
+        };
+        slots.open += 1;
+        let place = &mut slots.slots[slot as usize];
+        place.serial = place.serial.wrapping_add(1);
+        place.open = Some(open);
+        let bytes = [slot.to_be_bytes(), place.serial.to_be_bytes()].concat();
+        RemoteHandle::new(&bytes).map_err(|_| BAD_HANDLE)
+    }
+
+    pub(crate) fn get(&self, handle: &[u8]) -> Result<Open> {
+        let (slot, serial) = parse(handle)?;
+        let slots = self.lock();
+        let place = slots.slots.get(slot as usize).filter(|place| place.serial == serial);
+        place.and_then(|place| place.open.clone()).ok_or(BAD_HANDLE)
+    }
+
+    pub(crate) fn file(&self, handle: &[u8]) -> Result<Arc<File>> {
+        match self.get(handle)? {
+            Open::File(file) => Ok(file),
+            Open::Directory(_) => Err(BAD_HANDLE),
+        }
+    }
+
+    pub(crate) fn directory(&self, handle: &[u8]) -> Result<Arc<Directory>> {
+        match self.get(handle)? {
+            Open::Directory(directory) => Ok(directory),
+            Open::File(_) => Err(BAD_HANDLE),
+        }
+    }
+
+    pub(crate) fn remove(&self, handle: &[u8]) -> Result<Open> {
+        let (slot, serial) = parse(handle)?;
+        let mut slots = self.lock();
+        let place = slots.slots.get_mut(slot as usize).filter(|place| place.serial == serial);
+        let open = place.and_then(|place| place.open.take()).ok_or(BAD_HANDLE)?;
+        slots.free.push(slot);
+        slots.open -= 1;
+        Ok(open)
+    }
+}
+
+fn parse(handle: &[u8]) -> Result<(u32, u32)> {
+    let bytes: [u8; 8] = handle.try_into().map_err(|_| BAD_HANDLE)?;
+    let number = u64::from_be_bytes(bytes);
+    Ok(((number >> 32) as u32, number as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> Open {
+        let fd = std::fs::File::open("/dev/null").unwrap().into();
+        Open::File(Arc::new(File { fd, inode: Resource::Inode(0, 0), is_local: true }))
+    }
+
+    #[test]
+    fn a_closed_handle_never_leads_to_a_later_file() {
+        let handles = Handles::new(1);
+        let first = handles.insert(file()).unwrap();
+        assert!(handles.check_room().is_err());
+        assert!(handles.directory(first.as_bytes()).is_err());
+        handles.remove(first.as_bytes()).unwrap();
+        assert!(handles.remove(first.as_bytes()).is_err());
+        handles.check_room().unwrap();
+        let second = handles.insert(file()).unwrap();
+        assert_ne!(first, second);
+        assert!(handles.file(first.as_bytes()).is_err() && handles.file(second.as_bytes()).is_ok());
+        for invalid in [&b""[..], b"1234567", b"123456789", &[0xff; 8]] {
+            assert!(handles.get(invalid).is_err());
+        }
+    }
+}

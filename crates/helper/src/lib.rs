@@ -1,0 +1,31 @@
+//! An SFTP server: version 3 with OpenSSH's extensions, over system calls.
+//!
+//! It serves one client over two byte streams, as `sftp-server` does, with the rights of its
+//! process.
+//!
+//! Invariants:
+//! 1. Requests take effect as if they were executed one after the other ([`schedule`]); requests
+//!    that do not affect each other may be executed at the same time.
+//! 2. A request that may wait for a disk or a network never delays the requests that do not depend
+//!    on it: it is executed by a thread of the pool. All others are executed by the thread that has
+//!    read them ([`session`]).
+//! 3. Memory is bounded, whatever the client sends: requests in flight, the length of each, and open
+//!    handles are limited. When a limit is reached, no more requests are read.
+//! 4. With a root, no path leads out of it: the kernel resolves each path below it, symbolic links
+//!    and `..` included ([`paths`]).
+//! 5. With `read_only`, no request that could change a file is executed.
+#![forbid(unsafe_code)]
+
+mod attributes;
+mod directory;
+mod handles;
+mod operations;
+mod options;
+mod paths;
+mod schedule;
+mod server;
+mod session;
+mod status;
+
+pub use options::Options;
+pub use session::{Error, serve};

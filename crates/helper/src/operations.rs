@@ -1,0 +1,373 @@
+//! The system calls of each request.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::{Errno, ReadWriteFlags};
+use sftp::codec::{FileAttrs, OpenFlags, Reply};
+use sftp::{Limits, NameEntry, UsersGroups};
+
+use crate::attributes::{of_stat, set_by_handle, set_by_path, statvfs};
+use crate::directory::Listing;
+use crate::handles::{Directory, File, Open};
+use crate::paths::native;
+use crate::schedule::Resource;
+use crate::server::{MAX_IO_BYTES, Server};
+use crate::status::{Failure, Result};
+
+/// Bytes that one system call copies, so that a copy can be seen to go on.
+const COPY_BYTES: usize = 1 << 20;
+
+impl Server {
+    pub(crate) fn open(&self, path: &[u8], flags: OpenFlags, attrs: &FileAttrs) -> Result<Reply> {
+        self.handles.check_room()?;
+        let mode = Mode::from_raw_mode(attrs.permissions.unwrap_or(0o666) & 0o7777);
+        // `NONBLOCK`, or the open of a FIFO would wait for its other end.
+        let native = native_flags(flags)? | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let fd = match self.paths.open(path, native, mode) {
+            // Another process has a lease on the file (fcntl(2)).
+            Err(Errno::AGAIN) => self.paths.open(path, native - OFlags::NONBLOCK, mode)?,
+            opened => opened?,
+        };
+        let stat = rustix::fs::fstat(&fd)?;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
+            rustix::fs::fcntl_setfl(&fd, native & OFlags::APPEND)?;
+        }
+        let is_local = self.paths.is_on_local_device(&fd);
+        let file = File { fd, inode: inode(&stat), is_local };
+        Ok(Reply::Handle(self.handles.insert(Open::File(Arc::new(file)))?))
+    }
+
+    /// Closes a handle. Some file systems report a failed write only here.
+    pub(crate) fn close(&self, handle: &[u8]) -> Result<()> {
+        if let Open::File(file) = self.handles.remove(handle)?
+            && let Some(file) = Arc::into_inner(file)
+        {
+            close(file.fd)?;
+        }
+        Ok(())
+    }
+
+    /// The number of bytes read; `None` if the read would wait for the disk.
+    pub(crate) fn read(
+        &self,
+        handle: &[u8],
+        offset: u64,
+        len: u32,
+        nowait: bool,
+        buffer: &mut [u8],
+    ) -> Result<Option<usize>> {
+        let file = self.handles.file(handle)?;
+        let buffer_len = len.min(MAX_IO_BYTES) as usize;
+        let buffer = &mut buffer[..buffer_len];
+        let read = if nowait {
+            let slices = &mut [std::io::IoSliceMut::new(buffer)];
+            match rustix::io::preadv2(&file.fd, slices, offset, ReadWriteFlags::NOWAIT) {
+                Err(Errno::AGAIN | Errno::OPNOTSUPP) => return Ok(None),
+                Ok(read) if read < buffer_len && !is_end(&file.fd, offset + read as u64)? => {
+                    return Ok(None);
+                }
+                read => read?,
+            }
+        } else {
+            rustix::io::pread(&file.fd, buffer, offset)?
+        };
+        if read == 0 && len > 0 {
+            return Err(Failure::End);
+        }
+        Ok(Some(read))
+    }
+
+    pub(crate) fn write(&self, handle: &[u8], offset: u64, data: &[u8]) -> Result<()> {
+        let file = self.handles.file(handle)?;
+        let (mut offset, mut data) = (offset, data);
+        while !data.is_empty() {
+            // A file opened for appending ignores the offset.
+            let written = match rustix::io::pwrite(&file.fd, data, offset) {
+                Err(Errno::INTR) => continue,
+                written => written?,
+            };
+            if written == 0 {
+                return Err(Errno::IO.into());
+            }
+            data = &data[written..];
+            offset = offset.checked_add(written as u64).ok_or(Errno::FBIG)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn stat(&self, path: &[u8], follow: bool) -> Result<Reply> {
+        let pinned = self.paths.pin(path, follow)?;
+        Ok(Reply::Attrs(of_stat(&rustix::fs::fstat(&pinned)?)))
+    }
+
+    pub(crate) fn fstat(&self, handle: &[u8]) -> Result<Reply> {
+        let file = self.handles.file(handle)?;
+        Ok(Reply::Attrs(of_stat(&rustix::fs::fstat(&file.fd)?)))
+    }
+
+    pub(crate) fn setstat(&self, path: &[u8], attrs: &FileAttrs, follow: bool) -> Result<()> {
+        Ok(set_by_path(&self.paths.pin(path, follow)?, attrs)?)
+    }
+
+    pub(crate) fn fsetstat(&self, handle: &[u8], attrs: &FileAttrs) -> Result<()> {
+        Ok(set_by_handle(&self.handles.file(handle)?.fd, attrs)?)
+    }
+
+    pub(crate) fn opendir(&self, path: &[u8]) -> Result<Reply> {
+        self.handles.check_room()?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let fd = self.paths.open(path, flags, Mode::empty())?;
+        let inode = inode(&rustix::fs::fstat(&fd)?);
+        let is_local = self.paths.is_on_local_device(&fd);
+        let listing = Mutex::new(Listing::new(fd)?);
+        let directory = Arc::new(Directory { listing, inode, is_local });
+        Ok(Reply::Handle(self.handles.insert(Open::Directory(directory))?))
+    }
+
+    pub(crate) fn readdir(&self, handle: &[u8]) -> Result<Reply> {
+        let directory = self.handles.directory(handle)?;
+        let mut listing = directory.listing.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Reply::Names(listing.next()?))
+    }
+
+    pub(crate) fn remove(&self, path: &[u8]) -> Result<()> {
+        let entry = self.paths.entry(path)?;
+        Ok(rustix::fs::unlinkat(entry.dir(), entry.name, AtFlags::empty())?)
+    }
+
+    pub(crate) fn mkdir(&self, path: &[u8], attrs: &FileAttrs) -> Result<()> {
+        let entry = self.paths.entry(path)?;
+        let mode = Mode::from_raw_mode(attrs.permissions.unwrap_or(0o777) & 0o7777);
+        Ok(rustix::fs::mkdirat(entry.dir(), entry.name, mode)?)
+    }
+
+    pub(crate) fn rmdir(&self, path: &[u8]) -> Result<()> {
+        let entry = self.paths.entry(path)?;
+        Ok(rustix::fs::unlinkat(entry.dir(), entry.name, AtFlags::REMOVEDIR)?)
+    }
+
+    /// A rename that fails if `to` exists.
+    pub(crate) fn rename_new(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        let (old, new) = (self.paths.entry(from)?, self.paths.entry(to)?);
+        let noreplace = RenameFlags::NOREPLACE;
+        match rustix::fs::renameat_with(old.dir(), old.name, new.dir(), new.name, noreplace) {
+            // The file system has no such rename.
+            Err(Errno::INVAL | Errno::NOSYS) => {}
+            done => return Ok(done?),
+        }
+        let found = rustix::fs::statat(old.dir(), old.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile {
+            rustix::fs::linkat(old.dir(), old.name, new.dir(), new.name, AtFlags::empty())?;
+            return Ok(rustix::fs::unlinkat(old.dir(), old.name, AtFlags::empty())?);
+        }
+        match rustix::fs::statat(new.dir(), new.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => {
+                Ok(rustix::fs::renameat(old.dir(), old.name, new.dir(), new.name)?)
+            }
+            Ok(_) => Err(Errno::EXIST.into()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    pub(crate) fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        let (old, new) = (self.paths.entry(from)?, self.paths.entry(to)?);
+        Ok(rustix::fs::renameat(old.dir(), old.name, new.dir(), new.name)?)
+    }
+
+    pub(crate) fn readlink(&self, path: &[u8]) -> Result<Reply> {
+        let pinned = self.paths.pin(path, false)?;
+        // An empty path is refused with `ENOENT` where the descriptor is not of a link.
+        let target = rustix::fs::readlinkat(&pinned, "", Vec::new())
+            .map_err(|errno| if errno == Errno::NOENT { Errno::INVAL } else { errno })?;
+        Ok(one_name(target.into_bytes()))
+    }
+
+    pub(crate) fn symlink(&self, target: &[u8], link: &[u8]) -> Result<()> {
+        let entry = self.paths.entry(link)?;
+        Ok(rustix::fs::symlinkat(target, entry.dir(), entry.name)?)
+    }
+
+    pub(crate) fn hardlink(&self, existing: &[u8], new: &[u8]) -> Result<()> {
+        let (old, new) = (self.paths.entry(existing)?, self.paths.entry(new)?);
+        let none = AtFlags::empty();
+        Ok(rustix::fs::linkat(old.dir(), old.name, new.dir(), new.name, none)?)
+    }
+
+    pub(crate) fn realpath(&self, path: &[u8]) -> Result<Reply> {
+        Ok(one_name(self.paths.real(path)?))
+    }
+
+    /// As REALPATH, with `~` for the home of the user, and `~NAME` for that of another one.
+    pub(crate) fn expand_path(&self, path: &[u8]) -> Result<Reply> {
+        let Some(rest) = path.strip_prefix(b"~") else { return self.realpath(path) };
+        let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
+        let (user, below) = rest.split_at(end);
+        self.realpath(&[&self.home(user)?[..], below].concat())
+    }
+
+    pub(crate) fn home_directory(&self, user: &[u8]) -> Result<Reply> {
+        Ok(one_name(self.home(user)?))
+    }
+
+    /// The home of a user; of the user of this process for an empty name. With a root there is no
+    /// other home than it.
+    fn home(&self, user: &[u8]) -> Result<Vec<u8>> {
+        use std::os::unix::ffi::OsStrExt;
+        if self.paths.has_root() {
+            return Ok(b"/".to_vec());
+        }
+        let found = match user {
+            [] => nix::unistd::User::from_uid(nix::unistd::Uid::current()),
+            _ => nix::unistd::User::from_name(&native(user).to_string_lossy()),
+        };
+        let found = found.map_err(|errno| Errno::from_raw_os_error(errno as i32))?;
+        let user = found.ok_or(Errno::NOENT)?;
+        Ok(user.dir.as_os_str().as_bytes().to_vec())
+    }
+
+    pub(crate) fn statvfs(&self, path: &[u8]) -> Result<Reply> {
+        let pinned = self.paths.pin(path, true)?;
+        Ok(Reply::Extended(statvfs(&pinned)?.encode()))
+    }
+
+    pub(crate) fn fstatvfs(&self, handle: &[u8]) -> Result<Reply> {
+        Ok(Reply::Extended(statvfs(&self.handles.file(handle)?.fd)?.encode()))
+    }
+
+    pub(crate) fn fsync(&self, handle: &[u8]) -> Result<()> {
+        Ok(rustix::fs::fsync(&self.handles.file(handle)?.fd)?)
+    }
+
+    /// Copies `len` bytes, or all up to the end of the file if it is zero.
+    pub(crate) fn copy(
+        &self,
+        from: &[u8],
+        from_offset: u64,
+        len: u64,
+        to: &[u8],
+        to_offset: u64,
+    ) -> Result<()> {
+        let (source, target) = (self.handles.file(from)?, self.handles.file(to)?);
+        let mut left = if len == 0 { u64::MAX } else { len };
+        let (mut at, mut put) = (from_offset, to_offset);
+        let overlap = at < put.saturating_add(left) && put < at.saturating_add(left);
+        if source.inode == target.inode && overlap {
+            return Err(Errno::INVAL.into());
+        }
+        let mut buffer = Vec::new();
+        while left > 0 {
+            let step = left.min(COPY_BYTES as u64) as usize;
+            let copied = match buffer.is_empty() {
+                true => copy_range(&source.fd, &mut at, &target.fd, &mut put, step),
+                false => copy_bytes(&source.fd, &mut at, &target.fd, &mut put, &mut buffer[..step]),
+            };
+            match copied {
+                // The file systems cannot do that, or one of the files is open for appending.
+                Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::BADF)
+                    if buffer.is_empty() =>
+                {
+                    buffer = vec![0; COPY_BYTES];
+                }
+                Ok(0) => break,
+                copied => left -= copied? as u64,
+            }
+        }
+        // As OpenSSH's server: the end of the file is the end of the copy.
+        Ok(())
+    }
+
+    pub(crate) fn limits(&self) -> Reply {
+        let limits = Limits {
+            packet_bytes: sftp::codec::MAX_PACKET_BYTES as u64,
+            read_bytes: MAX_IO_BYTES.into(),
+            write_bytes: MAX_IO_BYTES.into(),
+            open_handles: self.handles.max as u64,
+        };
+        Reply::Extended(limits.encode())
+    }
+
+    pub(crate) fn names_by_id(&self, uids: &[u32], gids: &[u32]) -> Reply {
+        let user = |uid: &u32| nix::unistd::User::from_uid((*uid).into()).ok().flatten();
+        let group = |gid: &u32| nix::unistd::Group::from_gid((*gid).into()).ok().flatten();
+        let names = UsersGroups {
+            users: uids
+                .iter()
+                .map(|id| user(id).map_or(Bytes::new(), |it| it.name.into()))
+                .collect(),
+            groups: gids
+                .iter()
+                .map(|id| group(id).map_or(Bytes::new(), |it| it.name.into()))
+                .collect(),
+        };
+        Reply::Extended(names.encode())
+    }
+}
+
+/// Whether the file ends at `offset`, or before it.
+fn is_end(file: &OwnedFd, offset: u64) -> Result<bool> {
+    Ok(u64::try_from(rustix::fs::fstat(file)?.st_size).is_ok_and(|size| offset >= size))
+}
+
+fn native_flags(flags: OpenFlags) -> Result<OFlags> {
+    let has = |flag| flags.contains(flag);
+    let mut native = match (has(OpenFlags::READ), has(OpenFlags::WRITE)) {
+        (true, true) => OFlags::RDWR,
+        (true, false) => OFlags::RDONLY,
+        (false, true) => OFlags::WRONLY,
+        (false, false) => return Err(Errno::INVAL.into()),
+    };
+    native.set(OFlags::APPEND, has(OpenFlags::APPEND));
+    native.set(OFlags::CREATE, has(OpenFlags::CREATE));
+    native.set(OFlags::TRUNC, has(OpenFlags::TRUNCATE));
+    native.set(OFlags::EXCL, has(OpenFlags::EXCLUSIVE));
+    Ok(native)
+}
+
+#[allow(clippy::unnecessary_cast, reason = "on some machines these fields have other widths")]
+fn inode(stat: &Stat) -> Resource {
+    Resource::Inode(stat.st_dev as u64, stat.st_ino as u64)
+}
+
+/// A reply of one path.
+fn one_name(name: Vec<u8>) -> Reply {
+    let name: Bytes = name.into();
+    let longname = name.clone();
+    Reply::Names(vec![NameEntry { name, longname, attrs: FileAttrs::default() }])
+}
+
+/// Closes a descriptor, and returns the error that `close(2)` reports.
+fn close(fd: OwnedFd) -> rustix::io::Result<()> {
+    let closed = nix::unistd::close(fd);
+    closed.map_err(|errno| Errno::from_raw_os_error(errno as i32))
+}
+
+fn copy_range(
+    from: &OwnedFd,
+    at: &mut u64,
+    to: &OwnedFd,
+    put: &mut u64,
+    len: usize,
+) -> rustix::io::Result<usize> {
+    rustix::fs::copy_file_range(from, Some(at), to, Some(put), len)
+}
+
+fn copy_bytes(
+    from: &OwnedFd,
+    at: &mut u64,
+    to: &OwnedFd,
+    put: &mut u64,
+    buffer: &mut [u8],
+) -> rustix::io::Result<usize> {
+    let read = rustix::io::pread(from.as_fd(), &mut *buffer, *at)?;
+    let mut data = &buffer[..read];
+    while !data.is_empty() {
+        let written = rustix::io::pwrite(to, data, *put)?;
+        *put += written as u64;
+        data = &data[written..];
+    }
+    *at += read as u64;
+    Ok(read)
+}

@@ -1,0 +1,267 @@
+//! Paths of the client, and where they lead.
+//!
+//! Without a root, a path is one of this process: relative ones start at its working directory.
+//! With a root, the kernel resolves each path as if the process had that root (`RESOLVE_IN_ROOT`):
+//! `..` and absolute symbolic links stay inside, also while directories are being moved.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, fstatfs, openat, openat2, readlinkat,
+    statx,
+};
+use rustix::io::{Errno, Result};
+
+/// Local file systems by their magic numbers in `statfs(2)`: ext2 to ext4, XFS, btrfs, tmpfs, F2FS,
+/// overlayfs. Their attributes are in memory or on a disk of this machine.
+const LOCAL_KINDS: [u32; 6] =
+    [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010, 0x794c_7630];
+
+/// Resolves the client's paths.
+#[derive(Debug)]
+pub(crate) struct Paths {
+    root: Option<Root>,
+    /// The device of the root or of the working directory, if its file system is a local one.
+    local_device: Option<Device>,
+}
+
+#[derive(Debug)]
+struct Root {
+    fd: OwnedFd,
+    /// Its path in this process.
+    path: Vec<u8>,
+}
+
+/// A device number.
+type Device = (u32, u32);
+
+/// A name and the directory that contains it.
+pub(crate) struct Entry<'a> {
+    dir: Option<OwnedFd>,
+    /// The name; without a root the whole path, relative to the working directory.
+    pub(crate) name: &'a [u8],
+}
+
+impl Entry<'_> {
+    /// The directory to which the name is relative.
+    pub(crate) fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_ref().map_or(CWD, OwnedFd::as_fd)
+    }
+}
+
+impl Paths {
+    /// Paths of this process, or below `root`.
+    pub(crate) fn new(root: Option<&Path>) -> Result<Paths> {
+        let root = root.map(Root::open).transpose()?;
+        let start = root.as_ref().map_or(CWD, |root| root.fd.as_fd());
+        let kind = openat(start, ".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+            .and_then(fstatfs)
+            .map(|found| found.f_type as u32);
+        let is_local = kind.is_ok_and(|kind| LOCAL_KINDS.contains(&kind));
+        let local_device = is_local.then(|| device(start, ".").ok()).flatten();
+        Ok(Paths { root, local_device })
+    }
+
+    /// Whether all paths are below a root.
+    pub(crate) fn has_root(&self) -> bool {
+        self.root.is_some()
+    }
+
+    /// Opens the entry at `path`. With `NOFOLLOW`, a symbolic link in the last component is not
+    /// followed.
+    pub(crate) fn open(&self, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+        self.open_with(path, flags, mode, ResolveFlags::empty())
+    }
+
+    fn open_with(
+        &self,
+        path: &[u8],
+        flags: OFlags,
+        mode: Mode,
+        resolve: ResolveFlags,
+    ) -> Result<OwnedFd> {
+        let path = if path.is_empty() { b"." } else { path };
+        let flags = flags | OFlags::CLOEXEC;
+        // `openat2` refuses a mode that `openat` ignores.
+        let mode = if flags.contains(OFlags::CREATE) { mode } else { Mode::empty() };
+        match &self.root {
+            Some(root) => {
+                let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+                openat2(&root.fd, path, flags, mode, inside | resolve)
+            }
+            None if resolve.is_empty() => openat(CWD, path, flags, mode),
+            None => openat2(CWD, path, flags, mode, resolve),
+        }
+    }
+
+    /// A descriptor of the entry itself, of any type, which permits no I/O.
+    pub(crate) fn pin(&self, path: &[u8], follow: bool) -> Result<OwnedFd> {
+        let nofollow = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
+        self.open(path, OFlags::PATH | nofollow, Mode::empty())
+    }
+
+    /// The last name of `path` and its directory, for a call that creates, removes or renames it.
+    /// With a root, `EBUSY` for a path without a last name.
+    pub(crate) fn entry<'a>(&self, path: &'a [u8]) -> Result<Entry<'a>> {
+        if self.root.is_none() {
+            return Ok(Entry { dir: None, name: path });
+        }
+        let (parent, name) = split(path);
+        if matches!(name, b"" | b"." | b"..") {
+            return Err(Errno::BUSY);
+        }
+        let dir = self.open(parent, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+        Ok(Entry { dir: Some(dir), name })
+    }
+
+    /// Whether a request for `path` needs no other machine: its directory is known to the kernel,
+    /// and on the local file system of the root or of the working directory.
+    pub(crate) fn is_local(&self, path: &[u8]) -> bool {
+        if self.local_device.is_none() {
+            return false;
+        }
+        let parent = if path.ends_with(b".") { path } else { split(path).0 };
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let opened = self.open_with(parent, flags, Mode::empty(), ResolveFlags::CACHED);
+        opened.is_ok_and(|dir| self.is_on_local_device(&dir))
+    }
+
+    /// Whether an open file is on the local file system of the root or of the working directory.
+    pub(crate) fn is_on_local_device(&self, file: &OwnedFd) -> bool {
+        self.local_device.is_some() && device(file.as_fd(), "").ok() == self.local_device
+    }
+
+    /// The absolute path of the entry to which `path` leads. The last name may be absent.
+    pub(crate) fn real(&self, path: &[u8]) -> Result<Vec<u8>> {
+        match self.pin(path, true) {
+            Ok(fd) => self.shown(&fd),
+            // Not if it is a symbolic link to an absent entry.
+            Err(Errno::NOENT) if self.pin(path, false).err() == Some(Errno::NOENT) => {
+                let (parent, name) = split(path);
+                if matches!(name, b"" | b"." | b"..") {
+                    return Err(Errno::NOENT);
+                }
+                let parent = self.open(parent, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+                let mut real = self.shown(&parent)?;
+                if !real.ends_with(b"/") {
+                    real.push(b'/');
+                }
+                real.extend_from_slice(name);
+                Ok(real)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The path of an open file, as the client sees it.
+    fn shown(&self, fd: &OwnedFd) -> Result<Vec<u8>> {
+        let path = path_of(fd.as_fd())?;
+        let Some(root) = &self.root else { return Ok(path) };
+        match path.strip_prefix(&root.path[..]) {
+            _ if root.path == b"/" => Ok(path),
+            Some([]) => Ok(b"/".to_vec()),
+            Some(rest) if rest.starts_with(b"/") => Ok(rest.to_vec()),
+            // The root was renamed.
+            _ => Err(Errno::NOENT),
+        }
+    }
+}
+
+impl Root {
+    fn open(path: &Path) -> Result<Root> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = openat(CWD, path, flags, Mode::empty())?;
+        // Fails on a kernel without `openat2`.
+        openat2(&fd, ".", flags, Mode::empty(), ResolveFlags::IN_ROOT)?;
+        let path = path_of(fd.as_fd())?;
+        Ok(Root { fd, path })
+    }
+}
+
+/// The path of an open file in this process.
+fn path_of(fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    // Without `/proc`.
+    let error = |errno| if errno == Errno::NOENT { Errno::NOSYS } else { errno };
+    Ok(readlinkat(CWD, link, Vec::new()).map_err(error)?.into_bytes())
+}
+
+/// The device of the file system, without a request to another machine.
+fn device(dir: BorrowedFd<'_>, path: &str) -> Result<Device> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = statx(dir, path, flags, StatxFlags::empty())?;
+    Ok((found.stx_dev_major, found.stx_dev_minor))
+}
+
+/// The directory and the last name of a path. Slashes at its end are ignored.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    let (path, all) = (&path[..end], path);
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(0) => (b"/", &path[1..]),
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None if path.is_empty() && !all.is_empty() => (b"/", b""),
+        None => (b".", path),
+    }
+}
+
+/// A path as `std` wants it.
+pub(crate) fn native(path: &[u8]) -> &Path {
+    Path::new(std::ffi::OsStr::from_bytes(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_split_at_its_last_name() {
+        let cases: [(&[u8], &[u8], &[u8]); 8] = [
+            (b"a", b".", b"a"),
+            (b"/a", b"/", b"a"),
+            (b"a/b/", b"a", b"b"),
+            (b"/a//b", b"/a/", b"b"),
+            (b"/", b"/", b""),
+            (b"", b".", b""),
+            (b"a/..", b"a", b".."),
+            (b"//", b"/", b""),
+        ];
+        for (path, parent, name) in cases {
+            assert_eq!(split(path), (parent, name), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn no_path_leads_out_of_the_root() {
+        let outer = tempfile::tempdir().unwrap();
+        let root = outer.path().join("root");
+        std::fs::create_dir_all(root.join("dir")).unwrap();
+        std::fs::write(outer.path().join("secret"), "").unwrap();
+        std::os::unix::fs::symlink("../secret", root.join("up")).unwrap();
+        std::os::unix::fs::symlink("/dir", root.join("absolute")).unwrap();
+        let secret = outer.path().join("secret");
+        std::os::unix::fs::symlink(&secret, root.join("dir/out")).unwrap();
+        let paths = Paths::new(Some(&root)).unwrap();
+        for path in [
+            &b"../secret"[..],
+            b"up",
+            b"dir/out",
+            b"dir/../../secret",
+            secret.as_os_str().as_bytes(),
+            b"/../secret",
+        ] {
+            let opened = paths.open(path, OFlags::RDONLY, Mode::empty());
+            assert_eq!(opened.unwrap_err(), Errno::NOENT, "{}", path.escape_ascii());
+        }
+        // As in a chroot, `..` at the root is the root, and a link is relative to it.
+        assert_eq!(paths.real(b"../..").unwrap(), b"/");
+        assert_eq!(paths.real(b"absolute").unwrap(), b"/dir");
+        assert_eq!(paths.real(b"dir/new").unwrap(), b"/dir/new");
+        assert_eq!(paths.real(b"up").unwrap_err(), Errno::NOENT);
+        for path in [&b".."[..], b"/", b"dir/..", b"."] {
+            assert_eq!(paths.entry(path).err(), Some(Errno::BUSY), "{}", path.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The requests: what each claims, whether it may wait for a disk or a network, and its execution.
+
+use sftp::codec::{OpenFlags, Reply, Request};
+
+use crate::handles::{Handles, Open};
+use crate::options::Options;
+use crate::paths::Paths;
+use crate::schedule::{Claims, Mode, Resource};
+use crate::status::{Failure, READ_ONLY, Result, success};
+
+/// Longest READ and WRITE: OpenSSH's, whose clients use no more.
+pub(crate) const MAX_IO_BYTES: u32 = 255 << 10;
+
+/// The files that a client may use, and its handles.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) paths: Paths,
+    pub(crate) handles: Handles,
+    pub(crate) read_only: bool,
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Reply(Reply),
+    /// The content of a file: this number of bytes in the buffer.
+    Data(usize),
+    /// The request would wait for a disk. Nothing has happened.
+    WouldBlock,
+}
+
+impl Server {
+    pub(crate) fn new(options: &Options, max_handles: usize) -> rustix::io::Result<Server> {
+        Ok(Server {
+            paths: Paths::new(options.root.as_deref())?,
+            handles: Handles::new(max_handles),
+            read_only: options.read_only,
+        })
+    }
+
+    /// What the request reads and changes.
+    pub(crate) fn claims(&self, request: &Request<'_>) -> Claims {
+        let names = |mode| vec![(Resource::Names, mode)];
+        match request {
+            Request::Open { flags, .. } => {
+                let creates = flags.contains(OpenFlags::CREATE);
+                let mut claims = names(if creates { Mode::Change } else { Mode::Read });
+                if flags.contains(OpenFlags::TRUNCATE) {
+                    claims.push((Resource::Contents, Mode::Change));
+                }
+                claims
+            }
+            Request::Read { handle, .. }
+            | Request::Fstat { handle }
+            | Request::Fsync { handle }
+            | Request::Fstatvfs { handle } => self.file_claims(handle, Mode::ReadSome, Mode::Read),
+            Request::Write { handle, .. }
+            | Request::Fsetstat { handle, .. }
+            | Request::Close { handle } => self.file_claims(handle, Mode::ChangeSome, Mode::Change),
+            Request::CopyData { from, to, .. } => {
+                let mut claims = self.file_claims(to, Mode::ChangeSome, Mode::Change);
+                for (resource, mode) in self.file_claims(from, Mode::ReadSome, Mode::Read) {
+                    if !claims.iter().any(|(claimed, _)| *claimed == resource) {
+                        claims.push((resource, mode));
+                    }
+                }
+                claims
+            }
+            Request::Readdir { handle } => {
+                let mut claims = names(Mode::Read);
+                claims.push((Resource::Contents, Mode::Read));
+                claims.extend(self.inode(handle).map(|inode| (inode, Mode::Change)));
+                claims
+            }
+            Request::Lstat { .. } | Request::Stat { .. } => {
+                vec![(Resource::Names, Mode::Read), (Resource::Contents, Mode::Read)]
+            }
+            Request::Opendir { .. }
+            | Request::Readlink { .. }
+            | Request::Realpath { .. }
+            | Request::ExpandPath { .. }
+            | Request::Statvfs { .. } => names(Mode::Read),
+            Request::Setstat { .. } | Request::Lsetstat { .. } => {
+                vec![(Resource::Names, Mode::Change), (Resource::Contents, Mode::Change)]
+            }
+            Request::Remove { .. }
+            | Request::Mkdir { .. }
+            | Request::Rmdir { .. }
+            | Request::Rename { .. }
+            | Request::PosixRename { .. }
+            | Request::Symlink { .. }
+            | Request::Hardlink { .. } => names(Mode::Change),
+            Request::Limits
+            | Request::HomeDirectory { .. }
+            | Request::UsersGroupsById { .. }
+            | Request::UnknownExtension { .. } => Vec::new(),
+        }
+    }
+
+    fn file_claims(&self, handle: &[u8], contents: Mode, of_inode: Mode) -> Claims {
+        let inode = self.inode(handle);
+        inode.map_or_else(Vec::new, |inode| vec![(Resource::Contents, contents), (inode, of_inode)])
+    }
+
+    fn inode(&self, handle: &[u8]) -> Option<Resource> {
+        Some(match self.handles.get(handle).ok()? {
+            Open::File(file) => file.inode,
+            Open::Directory(directory) => directory.inode,
+        })
+    }
+
+    /// Whether the request needs no other machine, so that the thread that reads requests may
+    /// execute it. A READ of a local file may still wait for a disk: see [`Answer::WouldBlock`].
+    pub(crate) fn is_quick(&self, request: &Request<'_>) -> bool {
+        match request {
+            Request::Limits | Request::UnknownExtension { .. } => true,
+            // They may ask a directory service, copy for a long time, or wait for the disk.
+            Request::HomeDirectory { .. }
+            | Request::UsersGroupsById { .. }
+            | Request::ExpandPath { .. }
+            | Request::CopyData { .. }
+            | Request::Fsync { .. } => false,
+            Request::Read { handle, .. }
+            | Request::Write { handle, .. }
+            | Request::Fstat { handle }
+            | Request::Fsetstat { handle, .. }
+            | Request::Fstatvfs { handle }
+            | Request::Readdir { handle }
+            | Request::Close { handle } => match self.handles.get(handle) {
+                Ok(Open::File(file)) => file.is_local,
+                Ok(Open::Directory(directory)) => directory.is_local,
+                Err(_) => true,
+            },
+            Request::Open { path, .. }
+            | Request::Lstat { path }
+            | Request::Stat { path }
+            | Request::Setstat { path, .. }
+            | Request::Lsetstat { path, .. }
+            | Request::Opendir { path }
+            | Request::Remove { path }
+            | Request::Mkdir { path, .. }
+            | Request::Rmdir { path }
+            | Request::Realpath { path }
+            | Request::Readlink { path }
+            | Request::Statvfs { path }
+            | Request::Symlink { link: path, .. } => self.paths.is_local(path),
+            Request::Rename { from, to }
+            | Request::PosixRename { from, to }
+            | Request::Hardlink { existing: from, new: to } => {
+                self.paths.is_local(from) && self.paths.is_local(to)
+            }
+        }
+    }
+
+    /// Executes the request. With `nowait`, a READ does not wait for the disk. The content of a file
+    /// goes into `buffer`, which has room for the longest READ.
+    pub(crate) fn execute(&self, request: &Request<'_>, nowait: bool, buffer: &mut [u8]) -> Answer {
+        let result = match request {
+            _ if self.read_only && changes(request) => Err(READ_ONLY),
+            Request::Read { handle, offset, len } => {
+                match self.read(handle, *offset, *len, nowait, buffer) {
+                    Ok(Some(len)) => return Answer::Data(len),
+                    Ok(None) => return Answer::WouldBlock,
+                    Err(failure) => Err(failure),
+                }
+            }
+            _ => self.reply(request),
+        };
+        Answer::Reply(result.unwrap_or_else(|failure| failure.reply()))
+    }
+
+    fn reply(&self, request: &Request<'_>) -> Result<Reply> {
+        let done = |result: Result<()>| result.map(|()| success());
+        match request {
+            Request::Read { .. } => Err(crate::status::BAD_HANDLE),
+            Request::Open { path, flags, attrs } => self.open(path, *flags, attrs),
+            Request::Close { handle } => done(self.close(handle)),
+            Request::Write { handle, offset, data } => done(self.write(handle, *offset, data)),
+            Request::Lstat { path } => self.stat(path, false),
+            Request::Stat { path } => self.stat(path, true),
+            Request::Fstat { handle } => self.fstat(handle),
+            Request::Setstat { path, attrs } => done(self.setstat(path, attrs, true)),
+            Request::Lsetstat { path, attrs } => done(self.setstat(path, attrs, false)),
+            Request::Fsetstat { handle, attrs } => done(self.fsetstat(handle, attrs)),
+            Request::Opendir { path } => self.opendir(path),
+            Request::Readdir { handle } => self.readdir(handle),
+            Request::Remove { path } => done(self.remove(path)),
+            Request::Mkdir { path, attrs } => done(self.mkdir(path, attrs)),
+            Request::Rmdir { path } => done(self.rmdir(path)),
+            Request::Realpath { path } => self.realpath(path),
+            Request::ExpandPath { path } => self.expand_path(path),
+            Request::Rename { from, to } => done(self.rename_new(from, to)),
+            Request::PosixRename { from, to } => done(self.rename(from, to)),
+            Request::Readlink { path } => self.readlink(path),
+            Request::Symlink { target, link } => done(self.symlink(target, link)),
+            Request::Hardlink { existing, new } => done(self.hardlink(existing, new)),
+            Request::Statvfs { path } => self.statvfs(path),
+            Request::Fstatvfs { handle } => self.fstatvfs(handle),
+            Request::Fsync { handle } => done(self.fsync(handle)),
+            Request::CopyData { from, from_offset, len, to, to_offset } => {
+                done(self.copy(from, *from_offset, *len, to, *to_offset))
+            }
+            Request::Limits => Ok(self.limits()),
+            Request::HomeDirectory { user } => self.home_directory(user),
+            Request::UsersGroupsById { uids, gids } => Ok(self.names_by_id(uids, gids)),
+            Request::UnknownExtension { .. } => {
+                let code = sftp::StatusCode::OP_UNSUPPORTED;
+                Err(Failure::Refused(code, "the server does not know this extension"))
+            }
+        }
+    }
+}
+
+/// Whether the request could change a file.
+fn changes(request: &Request<'_>) -> bool {
+    match request {
+        Request::Open { flags, .. } => {
+            let changing =
+                [OpenFlags::WRITE, OpenFlags::APPEND, OpenFlags::CREATE, OpenFlags::TRUNCATE];
+            changing.into_iter().any(|flag| flags.contains(flag))
+        }
+        Request::Write { .. }
+        | Request::Setstat { .. }
+        | Request::Lsetstat { .. }
+        | Request::Fsetstat { .. }
+        | Request::Remove { .. }
+        | Request::Mkdir { .. }
+        | Request::Rmdir { .. }
+        | Request::Rename { .. }
+        | Request::PosixRename { .. }
+        | Request::Symlink { .. }
+        | Request::Hardlink { .. }
+        | Request::CopyData { .. } => true,
+        // All others are named, so that a new request is not forgotten here.
+        Request::Close { .. }
+        | Request::Read { .. }
+        | Request::Lstat { .. }
+        | Request::Fstat { .. }
+        | Request::Opendir { .. }
+        | Request::Readdir { .. }
+        | Request::Realpath { .. }
+        | Request::Stat { .. }
+        | Request::Readlink { .. }
+        | Request::Statvfs { .. }
+        | Request::Fstatvfs { .. }
+        | Request::Fsync { .. }
+        | Request::Limits
+        | Request::ExpandPath { .. }
+        | Request::HomeDirectory { .. }
+        | Request::UsersGroupsById { .. }
+        | Request::UnknownExtension { .. } => false,
+    }
+}

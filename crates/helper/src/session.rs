@@ -1,0 +1,364 @@
+//! A session: reads requests, executes them or gives them to the pool, and sends replies.
+//!
+//! The thread that reads requests executes those that need no other machine, since waking another
+//! thread costs more than most of them. The pool gets the others: reads of pages that are not in
+//! memory, syncs, copies, and all requests to file systems that may be on another machine. Its
+//! threads are started when they are needed.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, IoSlice, Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Scope};
+
+use bytes::{Bytes, BytesMut};
+use sftp::StatusCode;
+use sftp::codec::{
+    self, Extension, HEADER_BYTES, MAX_PACKET_BYTES, Malformed, Reply, Request, Version,
+    packet_length,
+};
+
+use crate::options::Options;
+use crate::schedule::{Schedule, Ticket};
+use crate::server::{Answer, MAX_IO_BYTES, Server};
+
+/// Requests that were not answered yet, at most. Each has a packet of at most 256 KiB.
+const MAX_REQUESTS: usize = 128;
+
+/// Threads of the pool, at most: more than disks serve in parallel.
+const MAX_THREADS: usize = 32;
+
+/// Descriptors that are kept for other purposes than handles of the client.
+const OTHER_DESCRIPTORS: u64 = 64;
+
+/// Content from this length on is sent without copying it behind other replies.
+const LONG_CONTENT: usize = 16 << 10;
+
+/// Replies of this length are sent even if more requests were read.
+const LONG_OUTPUT: usize = 64 << 10;
+
+/// Why a session ended early.
+#[derive(Debug)]
+pub enum Error {
+    /// The root cannot be opened.
+    Root(io::Error),
+    /// The client has sent something that is not SFTP.
+    Malformed(Malformed),
+    /// The client cannot be read from or written to.
+    Stream(io::Error),
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::Root(error) => write!(f, "the root directory: {error}"),
+            Error::Malformed(error) => write!(f, "the client has sent no valid SFTP: {error}"),
+            Error::Stream(error) => write!(f, "the connection to the client: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Malformed> for Error {
+    fn from(error: Malformed) -> Error {
+        Error::Malformed(error)
+    }
+}
+
+/// Serves a client until `input` ends; all requests read by then are executed.
+///
+/// # Errors
+/// When the root cannot be opened, the client sends something that is not SFTP, or a stream fails.
+pub fn serve(mut input: File, output: File, options: &Options) -> Result<(), Error> {
+    let server = Server::new(options, max_handles()).map_err(|errno| Error::Root(errno.into()))?;
+    let session = Session {
+        server,
+        state: Mutex::default(),
+        changed: Condvar::new(),
+        output: Mutex::new(Output { stream: output, replies: BytesMut::new(), error: None }),
+    };
+    thread::scope(|scope| {
+        let read = session.read_requests(scope, &mut input);
+        session.drain();
+        let flushed = session.output().flush();
+        read?;
+        flushed.map_err(Error::Stream)
+    })
+}
+
+/// The number of handles that a client may have open.
+fn max_handles() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // The greatest that is allowed. If that fails, the present one.
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    let limit = if setrlimit(Resource::Nofile, raised).is_ok() { raised } else { limit };
+    let descriptors = limit.current.unwrap_or(1 << 20).min(1 << 20);
+    descriptors.saturating_sub(OTHER_DESCRIPTORS).max(1) as usize
+}
+
+struct Session {
+    server: Server,
+    state: Mutex<State>,
+    /// A request was finished, or added to the pool's queue, or the session ends.
+    changed: Condvar,
+    output: Mutex<Output>,
+}
+
+#[derive(Default)]
+struct State {
+    schedule: Schedule<Bytes>,
+    /// Requests for the pool.
+    queue: VecDeque<(Ticket, Bytes)>,
+    threads: usize,
+    idle: usize,
+    is_ending: bool,
+}
+
+impl Session {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn output(&self) -> MutexGuard<'_, Output> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_requests<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        input: &mut File,
+    ) -> Result<(), Error> {
+        let mut packets = Packets { input, buffer: BytesMut::new() };
+        let Some(first) = packets.next(|| Ok(()))? else { return Ok(()) };
+        codec::decode_init(&first)?;
+        let extensions = Extension::ALL.iter().copied().collect();
+        let version = Version { version: codec::VERSION, extensions };
+        version.encode(&mut self.output().replies);
+        let mut buffer = vec![0; MAX_IO_BYTES as usize];
+        while let Some(packet) = packets.next(|| self.output().flush())? {
+            self.accept(scope, packet, &mut buffer)?;
+        }
+        Ok(())
+    }
+
+    /// Executes a request, or leaves it to the pool.
+    fn accept<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        packet: Bytes,
+        buffer: &mut [u8],
+    ) -> Result<(), Error> {
+        let (id, request) = Request::decode(&packet)?;
+        let claims = self.server.claims(&request);
+        let (ticket, ready) = {
+            let mut state = self.state();
+            while state.schedule.len() >= MAX_REQUESTS {
+                // Replies may be what the client waits for.
+                drop(state);
+                self.output().flush().map_err(Error::Stream)?;
+                state = self.state();
+                if state.schedule.len() >= MAX_REQUESTS {
+                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+            state.schedule.add(claims, packet.clone())
+        };
+        if ready.is_none() {
+            self.provide_thread(scope);
+            return Ok(());
+        }
+        if self.server.is_quick(&request) && self.execute(id, &request, true, buffer) {
+            self.finish(ticket);
+        } else {
+            self.state().queue.push_back((ticket, packet));
+            self.provide_thread(scope);
+            self.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Starts a thread of the pool if none is idle.
+    fn provide_thread<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        let mut state = self.state();
+        if state.idle > 0 || state.threads >= MAX_THREADS {
+            return;
+        }
+        state.threads += 1;
+        let started = thread::Builder::new().name("sftp".to_owned()).spawn_scoped(scope, || {
+            self.work();
+        });
+        if let Err(error) = started {
+            state.threads -= 1;
+            // The other threads do it, or there is none and the session cannot go on.
+            tracing::warn!("cannot start a thread: {error}");
+        }
+    }
+
+    /// A thread of the pool: executes requests until the session ends.
+    fn work(&self) {
+        let mut buffer = Vec::new();
+        while let Some((ticket, packet)) = self.next_request() {
+            if buffer.is_empty() {
+                buffer.resize(MAX_IO_BYTES as usize, 0);
+            }
+            if let Ok((id, request)) = Request::decode(&packet) {
+                self.execute(id, &request, false, &mut buffer);
+                let _ = self.output().flush();
+            }
+            self.finish(ticket);
+        }
+    }
+
+    fn next_request(&self) -> Option<(Ticket, Bytes)> {
+        let mut state = self.state();
+        loop {
+            if let Some(next) = state.queue.pop_front() {
+                return Some(next);
+            }
+            if state.is_ending && state.schedule.len() == 0 {
+                return None;
+            }
+            state.idle += 1;
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
+        }
+    }
+
+    /// Executes a request and adds its reply to the output. With `nowait`, returns false if it would
+    /// wait for the disk; then nothing has happened.
+    fn execute(&self, id: u32, request: &Request<'_>, nowait: bool, buffer: &mut [u8]) -> bool {
+        let executed =
+            catch_unwind(AssertUnwindSafe(|| self.server.execute(request, nowait, buffer)));
+        let answer = executed.unwrap_or_else(|_| {
+            // The hook has printed the panic.
+            let message = "internal error of the server".to_owned();
+            Answer::Reply(Reply::Status { code: StatusCode::FAILURE, message })
+        });
+        match answer {
+            Answer::WouldBlock => return false,
+            Answer::Reply(reply) => self.output().reply(id, &reply),
+            Answer::Data(len) => self.output().data(id, &buffer[..len]),
+        }
+        true
+    }
+
+    /// A request was answered: gives those that waited for it to the pool.
+    fn finish(&self, ticket: Ticket) {
+        let mut state = self.state();
+        let ready = state.schedule.finish(ticket);
+        state.queue.extend(ready);
+        // A thread that waits is only there if the pool was needed.
+        if state.threads > 0 {
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Returns when all requests were executed and the threads of the pool end.
+    fn drain(&self) {
+        let mut state = self.state();
+        state.is_ending = true;
+        drop(state);
+        self.changed.notify_all();
+    }
+}
+
+/// Replies that were not sent yet, and the stream to the client.
+struct Output {
+    stream: File,
+    replies: BytesMut,
+    /// The client cannot be reached any more.
+    error: Option<io::ErrorKind>,
+}
+
+impl Output {
+    fn reply(&mut self, id: u32, reply: &Reply) {
+        reply.encode(id, &mut self.replies);
+        self.flush_if_long();
+    }
+
+    /// A DATA reply. Long content is sent at once, behind the replies before it.
+    fn data(&mut self, id: u32, data: &[u8]) {
+        Reply::encode_data_head(id, data.len(), &mut self.replies);
+        if data.len() < LONG_CONTENT {
+            self.replies.extend_from_slice(data);
+            self.flush_if_long();
+            return;
+        }
+        let head = self.replies.split();
+        self.write(&mut [IoSlice::new(&head), IoSlice::new(data)]);
+    }
+
+    fn flush_if_long(&mut self) {
+        if self.replies.len() >= LONG_OUTPUT {
+            // The next reader of a request returns the error.
+            let _ = self.flush();
+        }
+    }
+
+    /// Sends all replies.
+    fn flush(&mut self) -> io::Result<()> {
+        if !self.replies.is_empty() {
+            let replies = self.replies.split();
+            self.write(&mut [IoSlice::new(&replies)]);
+        }
+        self.error.map_or(Ok(()), |kind| Err(kind.into()))
+    }
+
+    fn write(&mut self, mut slices: &mut [IoSlice<'_>]) {
+        while !slices.is_empty() && self.error.is_none() {
+            match self.stream.write_vectored(slices) {
+                Ok(0) => self.error = Some(io::ErrorKind::WriteZero),
+                Ok(written) => IoSlice::advance_slices(&mut slices, written),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => self.error = Some(error.kind()),
+            }
+        }
+    }
+}
+
+/// The packets of the client.
+struct Packets<'a> {
+    input: &'a mut File,
+    buffer: BytesMut,
+}
+
+/// Bytes that are read at once, if there are as many.
+const READ_BYTES: usize = 64 << 10;
+
+impl Packets<'_> {
+    /// The next packet, without its length field; `None` at the end of the stream. `before_wait` is
+    /// called before the stream is read.
+    fn next(
+        &mut self,
+        mut before_wait: impl FnMut() -> io::Result<()>,
+    ) -> Result<Option<Bytes>, Error> {
+        loop {
+            if let Some(len) = packet_length(&self.buffer, MAX_PACKET_BYTES)?
+                && self.buffer.len() >= HEADER_BYTES + len
+            {
+                let mut packet = self.buffer.split_to(HEADER_BYTES + len);
+                return Ok(Some(packet.split_off(HEADER_BYTES).freeze()));
+            }
+            before_wait().map_err(Error::Stream)?;
+            let filled = self.buffer.len();
+            self.buffer.resize(filled + READ_BYTES, 0);
+            let read = loop {
+                match self.input.read(&mut self.buffer[filled..]) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    read => break read.map_err(Error::Stream)?,
+                }
+            };
+            self.buffer.truncate(filled + read);
+            if read == 0 {
+                return match filled {
+                    0 => Ok(None),
+                    _ => Err(Error::Malformed(Malformed::Truncated)),
+                };
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Errors of system calls as STATUS replies.
+
+use rustix::io::Errno;
+use sftp::StatusCode;
+use sftp::codec::Reply;
+
+/// A request that has failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// A system call has failed.
+    System(Errno),
+    /// The request is not valid, or not allowed.
+    Refused(StatusCode, &'static str),
+    /// There is nothing more: the end of a file or of a listing.
+    End,
+}
+
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Failure {
+        Failure::System(errno)
+    }
+}
+
+/// The handle is not open, or of another kind.
+pub(crate) const BAD_HANDLE: Failure = Failure::Refused(StatusCode::FAILURE, "invalid handle");
+
+/// The server changes nothing.
+pub(crate) const READ_ONLY: Failure =
+    Failure::Refused(StatusCode::PERMISSION_DENIED, "the server is read-only");
+
+impl Failure {
+    /// The reply. The codes are those of OpenSSH's server for the same errors.
+    pub(crate) fn reply(&self) -> Reply {
+        let (code, message) = match self {
+            Failure::System(errno) => (code(*errno), message(*errno)),
+            Failure::Refused(code, message) => (*code, (*message).to_owned()),
+            Failure::End => (StatusCode::EOF, "end of file".to_owned()),
+        };
+        Reply::Status { code, message }
+    }
+}
+
+/// The reply to a request without any other.
+pub(crate) fn success() -> Reply {
+    Reply::Status { code: StatusCode::OK, message: "success".to_owned() }
+}
+
+fn code(errno: Errno) -> StatusCode {
+    match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::BADF | Errno::LOOP => StatusCode::NO_SUCH_FILE,
+        Errno::PERM | Errno::ACCESS | Errno::FAULT => StatusCode::PERMISSION_DENIED,
+        Errno::NAMETOOLONG | Errno::INVAL => StatusCode::BAD_MESSAGE,
+        Errno::NOSYS => StatusCode::OP_UNSUPPORTED,
+        _ => StatusCode::FAILURE,
+    }
+}
+
+fn message(errno: Errno) -> String {
+    std::io::Error::from(errno).to_string()
+}

@@ -1,0 +1,6 @@
+//! The server through this project's own client, and byte by byte.
+
+mod conformance;
+mod order;
+mod peer;
+mod refusals;

@@ -1,0 +1,98 @@
+//! Requests that are in flight together take effect in their order.
+
+use helper::Options;
+use sftp::StatusCode;
+use sftp::codec::{FileAttrs, OpenFlags, Reply, Request};
+
+use super::peer::Client;
+
+fn rooted(dir: &tempfile::TempDir) -> Options {
+    Options { root: Some(dir.path().to_owned()), ..Options::default() }
+}
+
+fn is_ok(reply: &Reply) -> bool {
+    matches!(reply, Reply::Status { code: StatusCode::OK, .. })
+}
+
+/// Each round writes, asks for the size by path and reads, all in one burst, beside syncs that the
+/// pool executes.
+#[test]
+fn a_burst_reads_what_it_has_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut client = Client::new(rooted(&dir));
+    let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::CREATE;
+    let attrs = FileAttrs::default();
+    let handle = client.handle(Request::Open { path: b"f", flags, attrs });
+    let handle = &handle[..];
+    for round in 0_u32..200 {
+        let data = round.to_be_bytes().repeat(5000);
+        let offset = u64::from(round) * data.len() as u64;
+        let end = offset + data.len() as u64;
+        client.send(&[
+            (1, Request::Write { handle, offset, data: &data }),
+            (2, Request::Fsync { handle }),
+            (3, Request::Stat { path: b"/f" }),
+            (4, Request::Read { handle, offset, len: data.len() as u32 }),
+            (5, Request::Write { handle, offset, data: &[0xff; 8] }),
+            (6, Request::Read { handle, offset, len: 8 }),
+            (7, Request::Write { handle, offset, data: &data[..8] }),
+        ]);
+        for _ in 0..7 {
+            match client.receive() {
+                (3, Reply::Attrs(attrs)) => assert_eq!(attrs.size, Some(end)),
+                (4, Reply::Data(read)) => assert!(read == data, "round {round}"),
+                (6, Reply::Data(read)) => assert!(*read == [0xff; 8], "round {round}"),
+                (1 | 2 | 5 | 7, reply) => assert!(is_ok(&reply), "{reply:?}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    client.end().unwrap();
+}
+
+#[test]
+fn names_are_used_as_soon_as_they_are_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut client = Client::new(rooted(&dir));
+    let attrs = FileAttrs::default();
+    let flags = OpenFlags::WRITE | OpenFlags::CREATE;
+    client.send(&[
+        (1, Request::Mkdir { path: b"d", attrs }),
+        (2, Request::Open { path: b"d/f", flags, attrs }),
+        (3, Request::PosixRename { from: b"d", to: b"e" }),
+        (4, Request::Lstat { path: b"e/f" }),
+        (5, Request::Hardlink { existing: b"e/f", new: b"e/g" }),
+        (6, Request::Remove { path: b"e/f" }),
+        (7, Request::Lstat { path: b"e/f" }),
+        (8, Request::Opendir { path: b"e" }),
+    ]);
+    for _ in 0..8 {
+        match client.receive() {
+            (1 | 3 | 5 | 6, reply) => assert!(is_ok(&reply), "{reply:?}"),
+            (2 | 8, Reply::Handle(_)) | (4, Reply::Attrs(_)) => {}
+            (7, Reply::Status { code: StatusCode::NO_SUCH_FILE, .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    client.end().unwrap();
+}
+
+/// What was sent before the end of the stream is executed.
+#[test]
+fn the_last_requests_are_executed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut client = Client::new(rooted(&dir));
+    let flags = OpenFlags::WRITE | OpenFlags::CREATE;
+    let attrs = FileAttrs::default();
+    let handle = client.handle(Request::Open { path: b"f", flags, attrs });
+    let data = vec![7; 100_000];
+    let handle = &handle[..];
+    let writes = (0..20_u32).map(|number| {
+        (number, Request::Write { handle, offset: u64::from(number) * 100_000, data: &data })
+    });
+    let mut requests: Vec<_> = writes.collect();
+    requests.insert(10, (100, Request::Fsync { handle }));
+    client.send(&requests);
+    client.end().unwrap();
+    assert_eq!(std::fs::metadata(dir.path().join("f")).unwrap().len(), 2_000_000);
+}

@@ -1,0 +1,190 @@
+//! What the server refuses, and what a hostile client can do to it.
+
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use bytes::BytesMut;
+use helper::{Error, Options};
+use proptest::prelude::*;
+use sftp::StatusCode;
+use sftp::codec::{FileAttrs, OpenFlags, Reply, Request};
+
+use super::peer::{Client, open_below, start};
+
+fn refused(reply: &Reply) -> Option<StatusCode> {
+    match reply {
+        Reply::Status { code, .. } if *code != StatusCode::OK => Some(*code),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_read_only_server_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("f"), "content").unwrap();
+    let root = Some(dir.path().to_owned());
+    let mut client = Client::new(Options { read_only: true, root });
+    let attrs = FileAttrs::with_permissions(0o777);
+    let read = OpenFlags::READ;
+    let handle = client.handle(Request::Open { path: b"f", flags: read, attrs });
+    let handle = &handle[..];
+    let open = |flags| Request::Open { path: b"f", flags, attrs };
+    for request in [
+        open(OpenFlags::WRITE),
+        open(read | OpenFlags::APPEND),
+        open(read | OpenFlags::TRUNCATE),
+        Request::Open { path: b"new", flags: read | OpenFlags::CREATE, attrs },
+        Request::Write { handle, offset: 0, data: b"x" },
+        Request::Setstat { path: b"f", attrs },
+        Request::Lsetstat { path: b"f", attrs },
+        Request::Fsetstat { handle, attrs },
+        Request::Remove { path: b"f" },
+        Request::Mkdir { path: b"d", attrs },
+        Request::Rmdir { path: b"d" },
+        Request::Rename { from: b"f", to: b"g" },
+        Request::PosixRename { from: b"f", to: b"g" },
+        Request::Symlink { target: b"f", link: b"g" },
+        Request::Hardlink { existing: b"f", new: b"g" },
+        Request::CopyData { from: handle, from_offset: 0, len: 0, to: handle, to_offset: 9 },
+    ] {
+        let shown = format!("{request:?}");
+        let code = refused(&client.call(request));
+        assert_eq!(code, Some(StatusCode::PERMISSION_DENIED), "{shown}");
+    }
+    let read = client.call(Request::Read { handle, offset: 0, len: 100 });
+    assert_eq!(read, Reply::Data("content".into()));
+    client.end().unwrap();
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    let mode = std::fs::metadata(dir.path().join("f")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o644);
+}
+
+#[test]
+fn no_request_leads_out_of_the_root() {
+    let outer = tempfile::tempdir().unwrap();
+    let root = outer.path().join("root");
+    std::fs::create_dir(&root).unwrap();
+    std::fs::write(outer.path().join("secret"), "secret").unwrap();
+    symlink("..", root.join("up")).unwrap();
+    symlink(outer.path(), root.join("out")).unwrap();
+    symlink("../secret", root.join("link")).unwrap();
+    let mut client = Client::new(Options { root: Some(root), ..Options::default() });
+    let attrs = FileAttrs::default();
+    let create = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE;
+    let secret = outer.path().join("secret");
+    let secret = secret.as_os_str().as_encoded_bytes();
+    for path in [&b"../secret"[..], b"out/secret", b"link", secret] {
+        for request in [
+            Request::Open { path, flags: OpenFlags::READ, attrs },
+            Request::Stat { path },
+            Request::Setstat { path, attrs: FileAttrs::with_permissions(0o777) },
+            Request::Opendir { path },
+            Request::Statvfs { path },
+        ] {
+            assert!(refused(&client.call(request)).is_some(), "{}", path.escape_ascii());
+        }
+    }
+    for path in [&b"../new"[..], b"up/new", b"out/new"] {
+        // Inside the root, or nowhere.
+        client.call(Request::Mkdir { path, attrs });
+        client.call(Request::Symlink { target: b"/", link: path });
+        client.call(Request::Open { path, flags: create, attrs });
+        client.call(Request::PosixRename { from: b"link", to: path });
+        client.call(Request::Hardlink { existing: b"../secret", new: path });
+    }
+    client.call(Request::Open { path: b"link", flags: create, attrs });
+    client.end().unwrap();
+    assert_eq!(std::fs::read_dir(outer.path()).unwrap().count(), 2);
+    assert_eq!(std::fs::read(outer.path().join("secret")).unwrap(), b"secret");
+}
+
+#[test]
+fn a_closed_handle_is_invalid_and_nothing_stays_open() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("f"), "content").unwrap();
+    let options = Options { root: Some(dir.path().to_owned()), ..Options::default() };
+    let mut client = Client::new(options);
+    let attrs = FileAttrs::default();
+    let before = open_below(dir.path());
+    let handle = client.handle(Request::Open { path: b"f", flags: OpenFlags::READ, attrs });
+    assert_eq!(refused(&client.call(Request::Close { handle: &handle })), None);
+    for request in [
+        Request::Read { handle: &handle, offset: 0, len: 1 },
+        Request::Close { handle: &handle },
+        Request::Readdir { handle: b"" },
+        Request::Write { handle: &[0; 256], offset: 0, data: b"" },
+    ] {
+        assert_eq!(refused(&client.call(request)), Some(StatusCode::FAILURE));
+    }
+    assert_eq!(open_below(dir.path()), before);
+    let body = b"";
+    let unknown = Request::UnknownExtension { name: b"unknown@example.com", body };
+    assert_eq!(refused(&client.call(unknown)), Some(StatusCode::OP_UNSUPPORTED));
+    client.handle(Request::Open { path: b"f", flags: OpenFlags::READ, attrs });
+    client.end().unwrap();
+    assert_eq!(open_below(dir.path()), 0);
+}
+
+/// A FIFO without a writer does not stop the server.
+#[test]
+fn a_fifo_does_not_stop_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("fifo");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    let options = Options { root: Some(dir.path().to_owned()), ..Options::default() };
+    let mut client = Client::new(options);
+    let attrs = FileAttrs::default();
+    let handle = client.handle(Request::Open { path: b"fifo", flags: OpenFlags::READ, attrs });
+    client.call(Request::Read { handle: &handle, offset: 0, len: 1 });
+    assert!(matches!(client.call(Request::Lstat { path: b"fifo" }), Reply::Attrs(_)));
+    client.end().unwrap();
+}
+
+#[test]
+fn what_is_not_sftp_ends_the_session() {
+    let options = Options::default();
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0, 0, 0, 0], &[0, 0, 0, 1, 99]] {
+        let (mut stream, server) = start(options.clone());
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(matches!(server.join().unwrap(), Err(Error::Malformed(_))), "{bytes:?}");
+    }
+    // An empty stream is a session without requests.
+    let (stream, server) = start(options);
+    drop(stream);
+    server.join().unwrap().unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// No packet stops the server before its stream ends or is not SFTP.
+    #[test]
+    fn no_request_stops_the_server(
+        packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..60), 1..20),
+        kinds in prop::collection::vec(prop::sample::select(vec![3_u8, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 17, 19, 200]), 20),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { root: Some(dir.path().to_owned()), read_only: true };
+        let mut client = Client::new(options);
+        let mut out = BytesMut::new();
+        for (packet, kind) in packets.iter().zip(&kinds) {
+            out.extend_from_slice(&(packet.len() as u32).to_be_bytes());
+            out.extend_from_slice(&[*kind]);
+            out.extend_from_slice(&packet[1..]);
+        }
+        // The server may have ended already.
+        let _ = client.stream.write_all(&out);
+        match client.end() {
+            Ok(()) | Err(Error::Malformed(_) | Error::Stream(_)) => {}
+            Err(error) => prop_assert!(false, "{error}"),
+        }
+    }
+}

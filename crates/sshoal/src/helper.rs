@@ -1,0 +1,70 @@
+//! `sshoal helper`: an SFTP server on standard input and output, which sshd starts in place of
+//! `sftp-server`.
+
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use cli::{EXIT_OK, Problem, printable};
+use tracing::level_filters::LevelFilter;
+
+/// The words of the command line. The short options are those of `sftp-server`.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Refuse all requests that could change a file.
+    #[arg(short = 'R', long)]
+    read_only: bool,
+    /// Confine all paths to DIR, which the client sees as /.
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// Start in DIR instead of the home directory.
+    #[arg(short = 'd', long, value_name = "DIR", conflicts_with = "root")]
+    directory: Option<PathBuf>,
+    /// Mask out these permission bits of new files and directories, in octal.
+    #[arg(short = 'u', long, value_name = "MODE", value_parser = umask)]
+    umask: Option<u32>,
+    /// Log messages of this level and above to standard error: off, error, warn, info or debug.
+    #[arg(short = 'l', long, value_name = "LEVEL", default_value = "error")]
+    log_level: LevelFilter,
+}
+
+/// Serves one client, until standard input ends.
+pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let problem = |why: String| Problem::new("helper", why);
+    if io::stdin().is_terminal() {
+        return Err(problem("standard input is a terminal".to_owned())
+            .hint("sshd starts this command: `Subsystem sftp /usr/bin/sshoal helper`")
+            .into());
+    }
+    tracing_subscriber::fmt()
+        .with_max_level(arguments.log_level)
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .without_time()
+        .init();
+    if let Some(mask) = arguments.umask {
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
+    }
+    if let Some(dir) = &arguments.directory {
+        let why = |error| problem(format!("'{}': {error}", printable(dir)));
+        std::env::set_current_dir(dir).map_err(why)?;
+    }
+    let options = helper::Options { read_only: arguments.read_only, root: arguments.root.clone() };
+    let input = stream(io::stdin())?;
+    helper::serve(input, stream(io::stdout())?, &options)
+        .map_err(|error| problem(printable(error.to_string())))?;
+    Ok(ExitCode::from(EXIT_OK))
+}
+
+/// A standard stream without a buffer.
+fn stream(stream: impl AsFd) -> io::Result<File> {
+    let fd: OwnedFd = stream.as_fd().try_clone_to_owned()?;
+    Ok(fd.into())
+}
+
+fn umask(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "an octal number from 0 to 777 is needed".to_owned())
+}

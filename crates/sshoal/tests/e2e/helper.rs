@@ -1,0 +1,123 @@
+//! `sshoal helper` in place of OpenSSH's sftp-server: other programs as its clients, mounts over it,
+//! its options.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use sandbox::sshd::{Options, SftpServer};
+
+use crate::process::{eventually, run};
+use crate::world::{World, program_path};
+
+/// A server whose SFTP subsystem is the helper with these options.
+fn served_by_helper(options: &str) -> World {
+    let command = format!("{} helper {options}", program_path().display());
+    World::with(Options { sftp_server: SftpServer::Command(command), ..Options::default() })
+}
+
+/// OpenSSH's client with these commands, over the helper started in the served directory.
+fn sftp(world: &World, options: &str, batch: &str) -> crate::process::Ended {
+    let served = world.served("");
+    let server = format!("{} helper -d {} {options}", program_path().display(), served.display());
+    let script = world.local("batch");
+    fs::write(&script, batch).unwrap();
+    let mut command = Command::new("sftp");
+    command.args(["-q", "-b"]).arg(&script).args(["-D", &server]).current_dir(world.local(""));
+    run(&mut command)
+}
+
+#[test]
+fn openssh_sftp_is_served() {
+    let world = World::new();
+    let content: Vec<u8> = (0..3_000_000_u32).map(|byte| (byte % 251) as u8).collect();
+    fs::write(world.local("file"), &content).unwrap();
+    let ended = sftp(
+        &world,
+        "",
+        "mkdir dir\nput file dir/file\nchmod 600 dir/file\nrename dir/file dir/renamed\n\
+         ln dir/renamed hard\nln -s dir/renamed soft\nget soft back\nls -l dir\nls -ln dir\ndf .\n\
+         cp dir/renamed copy\npwd\nreget hard back\n-rm absent\nmkdir gone\nrmdir gone\nrm hard\n",
+    );
+    assert_eq!(ended.status.code(), Some(0), "{}{}", ended.stdout, ended.stderr);
+    assert!(ended.stdout.contains("-rw-------"), "{}", ended.stdout);
+    let served = world.served("").canonicalize().unwrap();
+    let shown = format!("Remote working directory: {}", served.display());
+    assert!(ended.stdout.contains(&shown), "{}", ended.stdout);
+    for file in [world.local("back"), world.served("dir/renamed"), world.served("copy")] {
+        assert!(fs::read(&file).unwrap() == content, "{}", file.display());
+    }
+    let found = fs::metadata(world.served("dir/renamed")).unwrap();
+    assert_eq!((found.permissions().mode() & 0o777, found.nlink()), (0o600, 1));
+    assert!(!world.served("gone").exists() && !world.served("hard").exists());
+    assert_eq!(fs::read_link(world.served("soft")).unwrap().to_str(), Some("dir/renamed"));
+}
+
+#[test]
+fn a_read_only_helper_and_one_with_a_root() {
+    let world = World::new();
+    fs::write(world.served("file"), "content").unwrap();
+    let ended = sftp(&world, "-R", "get file got\n-put got new\n-rm file\n-chmod 777 file\n");
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
+    assert_eq!(fs::read_to_string(world.local("got")).unwrap(), "content");
+    assert_eq!(fs::read_dir(world.served("")).unwrap().count(), 1);
+
+    fs::write(world.local("secret"), "secret").unwrap();
+    symlink(world.local("secret"), world.served("link")).unwrap();
+    let root = world.served("");
+    let server = format!("{} helper --root {} -u 077", program_path().display(), root.display());
+    let script = world.local("batch");
+    let secret = world.local("secret");
+    let batch = format!("pwd\nput got /new\n-get link\n-get {}\n", secret.display());
+    fs::write(&script, batch).unwrap();
+    let mut command = Command::new("sftp");
+    command.args(["-q", "-b"]).arg(&script).args(["-D", &server]).current_dir(world.local(""));
+    let ended = run(&mut command);
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
+    assert!(ended.stdout.contains("Remote working directory: /\n"), "{}", ended.stdout);
+    let found = fs::metadata(world.served("new")).unwrap();
+    assert_eq!(found.permissions().mode() & 0o777, 0o600);
+    assert!(!world.local("link").exists());
+    assert_eq!(fs::read_to_string(&secret).unwrap(), "secret");
+}
+
+/// A mount does what it does over OpenSSH's server.
+#[test]
+fn a_mount_is_served() {
+    let world = served_by_helper("");
+    let mount = world.mount(&[]);
+    let content: Vec<u8> = (0..2_000_000_u32).map(|byte| (byte % 253) as u8).collect();
+    fs::write(mount.at("file"), &content).unwrap();
+    assert!(fs::read(world.served("file")).unwrap() == content);
+    assert!(fs::read(mount.at("file")).unwrap() == content);
+    fs::create_dir(mount.at("dir")).unwrap();
+    fs::rename(mount.at("file"), mount.at("dir/moved")).unwrap();
+    symlink("moved", mount.at("dir/link")).unwrap();
+    assert_eq!(fs::read(mount.at("dir/link")).unwrap().len(), content.len());
+    assert_eq!(fs::read_dir(mount.at("dir")).unwrap().count(), 2);
+    // The connection breaks, and the mount goes on.
+    world.sshd().kill_sessions();
+    eventually(Duration::from_secs(20), "the mount is back", || {
+        fs::write(mount.at("after"), "after").is_ok()
+    });
+    assert_eq!(fs::read_to_string(world.served("after")).unwrap(), "after");
+    fs::remove_dir_all(mount.at("dir")).unwrap();
+    assert!(!world.served("dir").exists());
+}
+
+#[test]
+fn what_is_no_client_is_told_why() {
+    let helper = |words: &[&str], input: Stdio| {
+        let mut command = Command::new(program_path());
+        command.arg("helper").args(words).stdin(input);
+        run(&mut command)
+    };
+    let absent = helper(&["--root", "/no/such/directory"], Stdio::null());
+    assert_ne!(absent.status.code(), Some(0));
+    assert!(absent.stderr.contains("root directory: No such file"), "{}", absent.stderr);
+    let mask = helper(&["-u", "888"], Stdio::null());
+    assert!(mask.stderr.contains("an octal number from 0 to 777"), "{}", mask.stderr);
+    // Nothing was asked for.
+    assert_eq!(helper(&[], Stdio::null()).status.code(), Some(0));
+}
