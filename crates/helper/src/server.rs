@@ -1,5 +1,6 @@
 //! The requests: what each claims, whether it may wait for a disk or a network, and its execution.
 
+use rustix::io::Errno;
 use sftp::codec::{OpenFlags, Reply, Request};
 
 use crate::handles::{Handles, Open};
@@ -205,7 +206,8 @@ impl Server {
             Request::UsersGroupsById { uids, gids } => Ok(self.names_by_id(uids, gids)),
             Request::UnknownExtension { .. } => {
                 let code = sftp::StatusCode::OP_UNSUPPORTED;
-                Err(Failure::Refused(code, "the server does not know this extension"))
+                let message = "the server does not know this extension";
+                Err(Failure::Refused(code, Errno::OPNOTSUPP, message))
             }
         }
     }

@@ -235,7 +235,7 @@ impl Session {
         let answer = executed.unwrap_or_else(|_| {
             // The hook has printed the panic.
             let message = "internal error of the server".to_owned();
-            Answer::Reply(Reply::Status { code: StatusCode::FAILURE, message })
+            Answer::Reply(Reply::Status { code: StatusCode::FAILURE, message, errno: None })
         });
         match answer {
             Answer::WouldBlock => return false,

@@ -10,7 +10,7 @@ pub(crate) enum Failure {
     /// A system call has failed.
     System(Errno),
     /// The request is not valid, or not allowed.
-    Refused(StatusCode, &'static str),
+    Refused(StatusCode, Errno, &'static str),
     /// There is nothing more: the end of a file or of a listing.
     End,
 }
@@ -24,27 +24,29 @@ impl From<Errno> for Failure {
 }
 
 /// The handle is not open, or of another kind.
-pub(crate) const BAD_HANDLE: Failure = Failure::Refused(StatusCode::FAILURE, "invalid handle");
+pub(crate) const BAD_HANDLE: Failure =
+    Failure::Refused(StatusCode::FAILURE, Errno::BADF, "invalid handle");
 
 /// The server changes nothing.
 pub(crate) const READ_ONLY: Failure =
-    Failure::Refused(StatusCode::PERMISSION_DENIED, "the server is read-only");
+    Failure::Refused(StatusCode::PERMISSION_DENIED, Errno::ROFS, "the server is read-only");
 
 impl Failure {
-    /// The reply. The codes are those of OpenSSH's server for the same errors.
+    /// The reply. The codes are those of OpenSSH's server for the same errors; the errno itself is
+    /// in the reply, too.
     pub(crate) fn reply(&self) -> Reply {
-        let (code, message) = match self {
-            Failure::System(errno) => (code(*errno), message(*errno)),
-            Failure::Refused(code, message) => (*code, (*message).to_owned()),
-            Failure::End => (StatusCode::EOF, "end of file".to_owned()),
+        let (code, message, errno) = match self {
+            Failure::System(errno) => (code(*errno), message(*errno), Some(*errno)),
+            Failure::Refused(code, errno, message) => (*code, (*message).to_owned(), Some(*errno)),
+            Failure::End => (StatusCode::EOF, "end of file".to_owned(), None),
         };
-        Reply::Status { code, message }
+        Reply::Status { code, message, errno: errno.map(Errno::raw_os_error) }
     }
 }
 
 /// The reply to a request without any other.
 pub(crate) fn success() -> Reply {
-    Reply::Status { code: StatusCode::OK, message: "success".to_owned() }
+    Reply::Status { code: StatusCode::OK, message: "success".to_owned(), errno: None }
 }
 
 fn code(errno: Errno) -> StatusCode {

@@ -6,6 +6,7 @@ use sftp::{Error, StatusCode};
 /// The errno of a failed request.
 pub(crate) fn from_sftp(error: &Error) -> Errno {
     match error {
+        Error::Status { errno: Some(errno), .. } => Errno::from_raw(*errno),
         Error::Status { code, .. } => from_status(*code),
         Error::Unsupported(_) => Errno::EOPNOTSUPP,
         // Only a path can make a request too long, for a server with a small packet limit.
@@ -20,7 +21,7 @@ pub(crate) fn from_sftp(error: &Error) -> Errno {
 /// The errno of a failed request through a handle. OpenSSH's NO_SUCH_FILE is `EBADF` there: the
 /// handle is not open for this request.
 pub(crate) fn from_handle(error: &Error) -> Errno {
-    match error.status() {
+    match error.bare_status() {
         Some(StatusCode::NO_SUCH_FILE) => Errno::EBADF,
         Some(StatusCode::FAILURE) => Errno::EIO,
         _ => from_sftp(error),
@@ -61,9 +62,17 @@ mod tests {
             (9, Errno::EIO),
             (u32::MAX, Errno::EIO),
         ] {
-            let error = Error::Status { code: StatusCode(code), message: String::new() };
+            let error =
+                Error::Status { code: StatusCode(code), message: String::new(), errno: None };
             assert_eq!(from_sftp(&error), errno, "status {code}");
         }
+        let exact = |errno| Error::Status {
+            code: StatusCode::FAILURE,
+            message: String::new(),
+            errno: Some(errno),
+        };
+        assert_eq!(from_sftp(&exact(28)), Errno::ENOSPC);
+        assert_eq!(from_handle(&exact(27)), Errno::EFBIG);
         for (error, errno) in [
             (Error::Unsupported("fsync"), Errno::EOPNOTSUPP),
             (Error::TooMuch("path"), Errno::ENAMETOOLONG),

@@ -240,7 +240,7 @@ pub(crate) fn missing_bits(wanted: u32, are: u32) -> Option<u32> {
 
 /// Whether an error is the server's unspecific FAILURE.
 pub(crate) fn is_failure(error: &sftp::Error) -> bool {
-    error.status() == Some(StatusCode::FAILURE)
+    error.bare_status() == Some(StatusCode::FAILURE)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! OpenSSH's server answers FAILURE for most errors, NO_SUCH_FILE also for `ENOTDIR`, and
 //! BAD_MESSAGE for `ENAMETOOLONG`. After such a reply, and only then, the paths and their file
 //! systems are queried. Other clients may change them meanwhile; then the errno is the one at the
-//! time of the query.
+//! time of the query. A server that sends the errno with the reply is not queried.
 
 use std::sync::Arc;
 
@@ -102,7 +102,7 @@ impl Probe<'_> {
     /// Errors that any operation on `path` may have: a component that is not a directory, or is too
     /// long. Only after a reply of the server.
     pub(crate) async fn general(self, error: &Error, path: &RemotePath) -> Errno {
-        match error.status() {
+        match error.bare_status() {
             Some(StatusCode::NO_SUCH_FILE) => self.missing(path).await,
             Some(StatusCode::BAD_MESSAGE) if self.has_long_name(path).await => Errno::ENAMETOOLONG,
             _ => errno::from_sftp(error),
@@ -139,7 +139,7 @@ impl Probe<'_> {
         if path.is_root() {
             return Errno::EEXIST;
         }
-        match error.status() {
+        match error.bare_status() {
             Some(StatusCode::FAILURE) => {
                 if self.lstat(path).await.exists() {
                     return Errno::EEXIST;
@@ -158,7 +158,7 @@ impl Probe<'_> {
         path: &RemotePath,
         open_handles: usize,
     ) -> Errno {
-        match error.status() {
+        match error.bare_status() {
             Some(StatusCode::FAILURE) if self.is_out_of_handles(open_handles) => Errno::EMFILE,
             _ => self.create(error, path).await,
         }
@@ -176,7 +176,7 @@ impl Probe<'_> {
 
     /// After the open of an existing file failed, with `open_handles` open.
     pub(crate) async fn open(self, error: &Error, path: &RemotePath, open_handles: usize) -> Errno {
-        match error.status() {
+        match error.bare_status() {
             Some(StatusCode::FAILURE) => {
                 if self.is_out_of_handles(open_handles) {
                     return Errno::EMFILE;
@@ -200,7 +200,7 @@ impl Probe<'_> {
 
     /// After OPENDIR failed.
     pub(crate) async fn opendir(self, error: &Error, path: &RemotePath) -> Errno {
-        match error.status() {
+        match error.bare_status() {
             Some(StatusCode::NO_SUCH_FILE | StatusCode::FAILURE) => match self.lstat(path).await {
                 there if there.is_other_than_dir() => Errno::ENOTDIR,
                 _ => self.open(error, path, 0).await,
@@ -211,7 +211,7 @@ impl Probe<'_> {
 
     /// After a failed REMOVE.
     pub(crate) async fn unlink(self, error: &Error, path: &RemotePath) -> Errno {
-        match error.status() {
+        match error.bare_status() {
             Some(StatusCode::FAILURE | StatusCode::PERMISSION_DENIED) => {
                 if self.lstat(path).await.is_dir() {
                     return Errno::EISDIR;
@@ -224,7 +224,7 @@ impl Probe<'_> {
 
     /// After a failed RMDIR.
     pub(crate) async fn rmdir(self, error: &Error, path: &RemotePath) -> Errno {
-        match error.status() {
+        match error.bare_status() {
             Some(StatusCode::NO_SUCH_FILE) => match self.lstat(path).await {
                 there if there.is_other_than_dir() => Errno::ENOTDIR,
                 _ => self.general(error, path).await,
@@ -267,10 +267,13 @@ impl Probe<'_> {
     ) -> Errno {
         match error {
             Error::Unsupported(_) => return Errno::ENOSYS,
-            error if error.status() == Some(StatusCode::OP_UNSUPPORTED) => return Errno::ENOSYS,
+            Error::Status { errno: Some(_), .. } => return errno::from_sftp(error),
+            error if error.bare_status() == Some(StatusCode::OP_UNSUPPORTED) => {
+                return Errno::ENOSYS;
+            }
             _ => {}
         }
-        match error.status() {
+        match error.bare_status() {
             Some(StatusCode::FAILURE) => {
                 if self.lstat(new).await.exists() {
                     return Errno::EEXIST;
@@ -308,7 +311,7 @@ impl Probe<'_> {
         to: &RemotePath,
         unexplained: Errno,
     ) -> Errno {
-        match error.status() {
+        match error.bare_status() {
             Some(StatusCode::NO_SUCH_FILE | StatusCode::FAILURE) => {}
             _ if self.is_long_in_either(error, from, to).await => return Errno::ENAMETOOLONG,
             _ => return errno::from_sftp(error),
@@ -328,7 +331,7 @@ impl Probe<'_> {
     }
 
     async fn is_long_in_either(self, error: &Error, from: &RemotePath, to: &RemotePath) -> bool {
-        error.status() == Some(StatusCode::BAD_MESSAGE)
+        error.bare_status() == Some(StatusCode::BAD_MESSAGE)
             && (self.has_long_name(from).await || self.has_long_name(to).await)
     }
 
@@ -358,7 +361,7 @@ impl Probe<'_> {
         if self.are_apart(from, to).await {
             return Errno::EXDEV;
         }
-        match error.status() {
+        match error.bare_status() {
             Some(StatusCode::FAILURE) => {
                 let found = self.full_or_read_only(to, Need::Bytes(0)).await;
                 found.unwrap_or_else(|| self.unless_lost(unexplained))
@@ -374,7 +377,7 @@ impl Probe<'_> {
         path: &RemotePath,
         new_size: Option<u64>,
     ) -> Errno {
-        match error.status() {
+        match error.bare_status() {
             Some(StatusCode::FAILURE) => match (self.statvfs(path).await, new_size) {
                 (Some(statvfs), _) if is_read_only(&statvfs) => Errno::EROFS,
                 (_, Some(size)) if self.is_too_large(size, path).await => Errno::EFBIG,
@@ -408,7 +411,7 @@ impl Probe<'_> {
         match self.handle(error, handle, name, 0).await {
             // Growing a file needs no room.
             Errno::EIO | Errno::ENOSPC
-                if error.status() == Some(StatusCode::FAILURE)
+                if error.bare_status() == Some(StatusCode::FAILURE)
                     && size > SMALLEST_LIMIT_BYTES
                     && is_shorter(self.0.client.fstat(handle).await, size) =>
             {
@@ -429,7 +432,7 @@ impl Probe<'_> {
         offset: Option<u64>,
         bytes: u64,
     ) -> Errno {
-        match (error.status(), offset) {
+        match (error.bare_status(), offset) {
             (Some(StatusCode::BAD_MESSAGE), Some(offset)) if offset > SMALLEST_LIMIT_BYTES => {
                 Errno::EFBIG
             }
@@ -440,7 +443,7 @@ impl Probe<'_> {
     /// After CLOSE of a handle of the file `name` returned an error. The handle is closed
     /// nevertheless.
     pub(crate) async fn close(self, error: &Error, name: Option<RemotePath>) -> Errno {
-        match (error.status(), name) {
+        match (error.bare_status(), name) {
             (Some(StatusCode::FAILURE), Some(name)) => {
                 let found = self.full_or_read_only(&name, Need::Bytes(0)).await;
                 found.unwrap_or_else(|| self.unless_lost(Errno::EIO))
@@ -457,7 +460,7 @@ impl Probe<'_> {
         name: Option<RemotePath>,
         bytes: u64,
     ) -> Errno {
-        if error.status() != Some(StatusCode::FAILURE) {
+        if error.bare_status() != Some(StatusCode::FAILURE) {
             return errno::from_handle(error);
         }
         let statvfs = match (self.0.client.fstatvfs(handle).await, name) {

@@ -46,7 +46,10 @@ impl Host {
             session.client.posix_rename(&old, &new).await
         } else {
             match session.client.rename(&old, &new).await {
-                Err(error) if is_failure(&error) && self.config().rename_workaround => {
+                Err(error)
+                    if error.status() == Some(StatusCode::FAILURE)
+                        && self.config().rename_workaround =>
+                {
                     // Completed also if the caller stops waiting: during the operation the target
                     // has another name.
                     let around = tokio::spawn(rename_around(session.clone(), old, new, error));

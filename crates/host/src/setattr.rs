@@ -100,7 +100,7 @@ impl Host {
         let request = ChunkRequest::new(request, route, &self.pool.flow, Some(ticket.clone()));
         match chunk_request::one(Some(ticket), request).await.1 {
             Ok(()) => Ok(()),
-            Err(error) if error.status() == Some(sftp::StatusCode::PERMISSION_DENIED) => {
+            Err(error) if error.bare_status() == Some(sftp::StatusCode::PERMISSION_DENIED) => {
                 Err(Errno::EPERM)
             }
             Err(error) => Err(match change.size {

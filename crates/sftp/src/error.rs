@@ -18,6 +18,8 @@ pub enum Error {
         code: StatusCode,
         /// The server's message; OpenSSH's adds nothing to the code.
         message: String,
+        /// The errno of Linux, if the server has sent it.
+        errno: Option<i32>,
     },
     /// The server does not offer this extension.
     #[error("the server does not offer {0}")]
@@ -49,6 +51,14 @@ impl Error {
                 false
             }
             Error::Disconnected(_) | Error::Protocol(_) | Error::Stalled(_) => true,
+        }
+    }
+
+    /// The status code, if it is all that the server has told of the reason.
+    pub fn bare_status(&self) -> Option<StatusCode> {
+        match self {
+            Error::Status { code, errno: None, .. } => Some(*code),
+            _ => None,
         }
     }
 

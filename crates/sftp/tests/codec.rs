@@ -91,7 +91,11 @@ fn replies(parts: &Parts, text: &str) -> Vec<Reply> {
         attrs: parts.attrs,
     });
     vec![
-        Reply::Status { code: StatusCode(parts.numbers.3), message: text.to_owned() },
+        Reply::Status {
+            code: StatusCode(parts.numbers.3),
+            message: text.to_owned(),
+            errno: Some(1 + (parts.numbers.3 % 4095) as i32),
+        },
         Reply::Handle(RemoteHandle::new(&parts.one).unwrap()),
         Reply::Data(Bytes::copy_from_slice(&parts.two)),
         Reply::Names(names.collect()),
@@ -255,7 +259,8 @@ fn invalid_fields_are_rejected() {
 #[test]
 fn a_status_may_come_without_its_texts() {
     let bare = packet(&[&[101], &[0, 0, 0, 7], &[0, 0, 0, 2]]);
-    let reply = Reply::Status { code: StatusCode::NO_SUCH_FILE, message: String::new() };
+    let reply =
+        Reply::Status { code: StatusCode::NO_SUCH_FILE, message: String::new(), errno: None };
     assert_eq!(Reply::decode(&bare), Ok((7, reply)));
 }
 
@@ -274,4 +279,22 @@ fn an_extension_is_supported_only_in_its_known_version() {
     let version = Version::decode(&first).unwrap();
     assert!(version.extensions.has(Extension::Fsync));
     assert!(!version.extensions.has(Extension::Statvfs));
+}
+
+/// Only a number that can be an errno is one; any other language tag is a language.
+#[test]
+fn a_language_tag_may_name_an_errno() {
+    let decoded = |tag: &str| {
+        let mut packet = vec![101, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 0];
+        packet.extend_from_slice(&(tag.len() as u32).to_be_bytes());
+        packet.extend_from_slice(tag.as_bytes());
+        match Reply::decode(&packet.into()).unwrap() {
+            (1, Reply::Status { errno, .. }) => errno,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((decoded("x-errno-28"), decoded("x-errno-4095")), (Some(28), Some(4095)));
+    for tag in ["", "en", "x-errno-", "x-errno-0", "x-errno-4096", "x-errno--1", "x-errno-1 "] {
+        assert_eq!(decoded(tag), None, "{tag:?}");
+    }
 }

@@ -249,7 +249,7 @@ fn malformed(error: codec::Malformed) -> io::Error {
 fn refusal(reply: Reply) -> io::Error {
     match reply {
         Reply::Status { code: StatusCode::NO_SUCH_FILE, .. } => io::ErrorKind::NotFound.into(),
-        Reply::Status { code, message } => {
+        Reply::Status { code, message, .. } => {
             io::Error::other(format!("the server refuses: {} ({code:?})", message.escape_debug()))
         }
         other => io::Error::other(format!("an unexpected reply: {other:?}")),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use base::{Access, Errno, OpenFlags, Remote, RemotePath};
 use helper::Options;
 use host::{Config, Host};
 use testkit::conformance::{Expectations, Fixture};
@@ -28,3 +29,19 @@ async fn fixture() -> Fixture {
 }
 
 testkit::conformance!(fixture);
+
+/// A reason that SFTP has no code for, and that no further request could find.
+#[tokio::test]
+async fn the_errno_of_the_system_call_arrives() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("program");
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let mut running = std::process::Command::new(&program).arg("60").spawn().unwrap();
+    let options = Options { root: Some(dir.path().to_owned()), ..Options::default() };
+    let host = Host::connect(Arc::new(Servers(options)), Config::default()).await.unwrap();
+    let path = RemotePath::parse(b"program").unwrap();
+    let opened = host.open(&path, OpenFlags::existing(Access::Write)).await;
+    running.kill().unwrap();
+    running.wait().unwrap();
+    assert_eq!(opened.unwrap_err(), Errno::from_raw(rustix::io::Errno::TXTBSY.raw_os_error()));
+}

@@ -230,7 +230,7 @@ impl Actor {
     }
 
     pub(crate) async fn fail(&mut self, id: u32, code: StatusCode) {
-        self.send(id, Reply::Status { code, message: String::new() }).await;
+        self.send(id, Reply::Status { code, message: String::new(), errno: None }).await;
     }
 
     pub(crate) async fn attrs(&mut self, id: u32, mode: u32, size: u64) {

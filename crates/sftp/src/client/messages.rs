@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 /// types, so this is always a STATUS.
 fn failed<T>(reply: Reply) -> Result<T> {
     match reply {
-        Reply::Status { code, message } => Err(Error::Status { code, message }),
+        Reply::Status { code, message, errno } => Err(Error::Status { code, message, errno }),
         _ => Err(Error::Protocol("a reply of the wrong type".into())),
     }
 }

@@ -342,7 +342,7 @@ mod tests {
     use crate::codec::StatusCode;
 
     fn done() -> Reply {
-        Reply::Status { code: StatusCode::OK, message: String::new() }
+        Reply::Status { code: StatusCode::OK, message: String::new(), errno: None }
     }
 
     #[test]

@@ -23,6 +23,12 @@ const MAX_HANDLE_BYTES: usize = 256;
 /// Minimum bytes of an entry in a NAME reply: two empty strings and the flags of its attributes.
 const MIN_ENTRY_BYTES: usize = 12;
 
+/// The beginning of a language tag that names an errno.
+const ERRNO_TAG: &str = "x-errno-";
+
+/// The greatest errno; Linux has none beyond it.
+const MAX_ERRNO: i32 = 4095;
+
 /// Maximum length of a STATUS text that is kept, in bytes; enough for a sentence in an error
 /// message.
 const MAX_STATUS_TEXT_BYTES: usize = 1024;
@@ -99,6 +105,9 @@ pub enum Reply {
         code: StatusCode,
         /// The server's message.
         message: String,
+        /// The errno of Linux, if the server has sent it: as a private language tag of the message
+        /// (`x-errno-28`; RFC 5646, section 2.2.7), which other clients ignore.
+        errno: Option<i32>,
     },
     /// The handle of the opened file or directory.
     Handle(RemoteHandle),
@@ -119,10 +128,11 @@ impl Reply {
             out.put_u8(self.message_type());
             out.put_u32(id);
             match self {
-                Reply::Status { code, message } => {
+                Reply::Status { code, message, errno } => {
                     out.put_u32(code.0);
                     put_string(out, message.as_bytes());
-                    put_string(out, b"");
+                    let tag = errno.map(|errno| format!("{ERRNO_TAG}{errno}"));
+                    put_string(out, tag.unwrap_or_default().as_bytes());
                 }
                 Reply::Handle(handle) => put_string(out, handle.as_bytes()),
                 Reply::Data(data) => put_string(out, data),
@@ -185,9 +195,16 @@ fn decode_status(fields: &mut Fields<'_>) -> Result<Reply, Malformed> {
     // Servers from the time of version 2 send no text, and some current ones omit the language.
     let mut text = || if fields.left() > 0 { fields.string() } else { Ok(&[][..]) };
     let message = text()?;
-    let _language = text()?;
+    let errno = errno_of_tag(text()?);
     let message = &message[..message.len().min(MAX_STATUS_TEXT_BYTES)];
-    Ok(Reply::Status { code, message: String::from_utf8_lossy(message).into_owned() })
+    Ok(Reply::Status { code, message: String::from_utf8_lossy(message).into_owned(), errno })
+}
+
+/// The errno in a language tag.
+fn errno_of_tag(tag: &[u8]) -> Option<i32> {
+    let number = tag.strip_prefix(ERRNO_TAG.as_bytes())?;
+    let errno = str::from_utf8(number).ok()?.parse().ok()?;
+    (1..=MAX_ERRNO).contains(&errno).then_some(errno)
 }
 
 fn decode_names(packet: &Bytes, fields: &mut Fields<'_>) -> Result<Vec<NameEntry>, Malformed> {

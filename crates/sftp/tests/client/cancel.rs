@@ -10,7 +10,7 @@ use sftp::{Call, FileAttrs, OpenFlags, Options, RemoteHandle};
 use super::peer::{Script, scripted};
 
 fn ok() -> Reply {
-    Reply::Status { code: StatusCode::OK, message: String::new() }
+    Reply::Status { code: StatusCode::OK, message: String::new(), errno: None }
 }
 
 fn attrs(size: u64) -> Reply {
@@ -96,7 +96,8 @@ async fn a_failed_late_open_closes_nothing() {
     let (client, mut script) = scripted(&[], Options::default()).await;
     drop(sent(client.open(b"x", OpenFlags::READ, FileAttrs::default())));
     let id = script.next_id().await;
-    let none = Reply::Status { code: StatusCode::NO_SUCH_FILE, message: String::new() };
+    let none =
+        Reply::Status { code: StatusCode::NO_SUCH_FILE, message: String::new(), errno: None };
     script.send(id, none).await;
     let call = sent(client.lstat(b"next"));
     let look = |id, request: Request<'_>| {

@@ -103,7 +103,7 @@ fn encoded(id: u32, reply: Reply) -> Vec<u8> {
 #[tokio::test]
 async fn invalid_replies() {
     let data = |len: usize| Reply::Data(vec![7; len].into());
-    let ok = || Reply::Status { code: StatusCode::OK, message: String::new() };
+    let ok = || Reply::Status { code: StatusCode::OK, message: String::new(), errno: None };
     type Answer = Box<dyn FnOnce(u32) -> Vec<u8>>;
     let cases: Vec<(Answer, &str)> = vec![
         (Box::new(|_| vec![0; 4]), "bad reply len: 0"),

@@ -95,7 +95,7 @@ async fn the_order_of_first_polls_is_kept_without_room() {
             };
             let (id, offset) = script.receive(look).await;
             seen.push(offset);
-            let ok = Reply::Status { code: StatusCode::OK, message: String::new() };
+            let ok = Reply::Status { code: StatusCode::OK, message: String::new(), errno: None };
             script.send(id, ok).await;
         }
         seen
@@ -142,7 +142,7 @@ fn poll_all(
 #[tokio::test]
 async fn nothing_is_sent_behind_the_close_of_its_handle() {
     let extensions = [Extension::Fstatvfs, Extension::Fsync, Extension::CopyData];
-    let ok = || Reply::Status { code: StatusCode::OK, message: String::new() };
+    let ok = || Reply::Status { code: StatusCode::OK, message: String::new(), errno: None };
     for unattended in [false, true] {
         let (client, mut script) = scripted(&extensions, Options::default()).await;
         let (handle, other) =
@@ -208,7 +208,8 @@ async fn a_request_that_waits_for_room_is_not_sent_behind_the_close_of_its_handl
         let (id, what) = script.receive(look).await;
         match &what[..] {
             b"close" => {
-                let ok = Reply::Status { code: StatusCode::OK, message: String::new() };
+                let ok =
+                    Reply::Status { code: StatusCode::OK, message: String::new(), errno: None };
                 script.send(id, ok).await;
             }
             _ => script.send(id, Reply::Attrs(FileAttrs::default())).await,

@@ -48,7 +48,7 @@ fn reply(id: u32, reply: &Reply) {
 }
 
 fn status(code: StatusCode) -> Reply {
-    Reply::Status { code, message: "\x1b[2Jno".to_owned() }
+    Reply::Status { code, message: "\x1b[2Jno".to_owned(), errno: None }
 }
 
 /// The next packet without its length; the end of the stream is the end of the server.
