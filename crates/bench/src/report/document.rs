@@ -174,7 +174,7 @@ pub(super) fn document(view: &View<'_>) -> Document {
         ..section("method", "Machine and method", about(view))
     });
     Document {
-        title: format!("{}, {}", results.program, results.started),
+        title: format!("{}, {}", results.program, minute(&results.started)),
         facts: format!("link {}, size {}{factor}, {rounds}", method::link(view), settings.size),
         legend: format!(
             "Medians of {rounds}; ratios to {}, above 1 is better; ≈ may be chance.",
@@ -202,7 +202,7 @@ fn summary(view: &View<'_>) -> Section {
     }
     let lists: [(&str, Vec<String>); 3] = [
         ("Failures", view.failures.iter().map(failure_line).collect()),
-        ("Left out", view.results.left_out.iter().map(left_out_line).collect()),
+        ("Left out", left_out_lines(&view.results.left_out)),
         ("Warnings", view.warnings.clone()),
     ];
     blocks.extend(lists.map(|(heading, lines)| Block::List { heading: heading.to_owned(), lines }));
@@ -226,9 +226,21 @@ fn failure_line(line: &FailureLine) -> String {
     format!("{} of {}, {noun} {}: {why}", line.measure, line.subject, rounds.join(", "))
 }
 
-fn left_out_line(left_out: &LeftOut) -> String {
-    let remedy = left_out.remedy.as_ref().map_or(String::new(), |remedy| format!(" ({remedy})"));
-    format!("{}: {}{remedy}", left_out.name, left_out.why)
+/// A line for each reason.
+fn left_out_lines(all: &[LeftOut]) -> Vec<String> {
+    let of_one_reason =
+        |one: &LeftOut, other: &LeftOut| (&one.why, &one.remedy) == (&other.why, &other.remedy);
+    let line = |alike: &[LeftOut]| {
+        let names: Vec<&str> = alike.iter().map(|it| it.name.as_str()).collect();
+        let remedy = alike[0].remedy.as_ref().map_or(String::new(), |it| format!(" ({it})"));
+        format!("{}: {}{remedy}", names.join(", "), alike[0].why)
+    };
+    all.chunk_by(of_one_reason).map(line).collect()
+}
+
+/// A time of RFC 3339 for people, without seconds and zone: `2026-11-21 09:30`.
+fn minute(time: &str) -> String {
+    time.get(..16).unwrap_or(time).replace('T', " ")
 }
 
 /// A table and the charts of one workload, but for those that are shown as published.
