@@ -3,17 +3,20 @@
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, chmodat, chownat, fchmod,
-    fchown, fstatvfs, ftruncate, futimens, openat, utimensat,
+    AtFlags, CWD, Gid, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, Uid, chmodat, chownat,
+    fchmod, fchown, fstatvfs, ftruncate, futimens, openat, utimensat,
 };
 use rustix::io::{Errno, Result};
 use sftp::StatVfs;
-use sftp::codec::{FileAttrs, Owner, Times};
+use sftp::codec::{ExactAttrs, ExactTime, FileAttrs, Owner, Times};
 
-/// The attributes in a `stat`. Times that do not fit into the protocol become the nearest ones that
-/// do.
+/// The attributes in a `stat`, and these fields of [`ExactAttrs`]. Times that do not fit into the
+/// protocol become the nearest ones that do.
 #[allow(clippy::unnecessary_cast, reason = "on some machines these fields have other widths")]
-pub(crate) fn of_stat(stat: &Stat) -> FileAttrs {
+pub(crate) fn of_stat(stat: &Stat, fields: u32) -> FileAttrs {
+    let exact = |field: u32, secs: i64, nanos: u32| {
+        (fields & field != 0).then_some(ExactTime { secs, nanos })
+    };
     let seconds = |time: i64| u32::try_from(time.max(0)).unwrap_or(u32::MAX);
     FileAttrs {
         size: Some(stat.st_size as u64),
@@ -23,6 +26,10 @@ pub(crate) fn of_stat(stat: &Stat) -> FileAttrs {
             atime: seconds(stat.st_atime as i64),
             mtime: seconds(stat.st_mtime as i64),
         }),
+        exact: ExactAttrs {
+            atime: exact(ExactAttrs::ATIME, stat.st_atime as i64, stat.st_atime_nsec as u32),
+            mtime: exact(ExactAttrs::MTIME, stat.st_mtime as i64, stat.st_mtime_nsec as u32),
+        },
     }
 }
 
@@ -94,6 +101,14 @@ fn owner(attrs: &FileAttrs) -> Result<Option<(Uid, Gid)>> {
 }
 
 fn times(attrs: &FileAttrs) -> Option<Timestamps> {
+    let ExactAttrs { atime, mtime } = attrs.exact;
+    if atime.is_some() || mtime.is_some() {
+        let time = |time: Option<ExactTime>| match time {
+            Some(time) => Timespec { tv_sec: time.secs, tv_nsec: time.nanos.into() },
+            None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        };
+        return Some(Timestamps { last_access: time(atime), last_modification: time(mtime) });
+    }
     let time = |secs: u32| Timespec { tv_sec: secs.into(), tv_nsec: 0 };
     attrs.times.map(|times| Timestamps {
         last_access: time(times.atime),

@@ -30,8 +30,9 @@ impl Listing {
         Ok(Listing { dir: Dir::new(dir)?, is_over: false, owners: Owners::default() })
     }
 
-    /// The next entries, `.` and `..` included.
-    pub(crate) fn next(&mut self) -> Result<Vec<NameEntry>> {
+    /// The next entries, `.` and `..` included, with these fields of `attrs@sshoal`. With any of
+    /// these, the client is a program, and gets no lines of `ls -l`.
+    pub(crate) fn next(&mut self, fields: u32) -> Result<Vec<NameEntry>> {
         let mut entries = Vec::new();
         let mut len = 0;
         while !self.is_over && len < REPLY_BYTES {
@@ -40,7 +41,7 @@ impl Listing {
                 Some(Ok(entry)) => {
                     let name = entry.file_name().to_bytes();
                     len += 2 * name.len() + ENTRY_BYTES;
-                    entries.extend(self.entry(name)?);
+                    entries.extend(self.entry(name, fields)?);
                 }
                 // The entries before an error are returned; the next request returns it.
                 Some(Err(errno)) if entries.is_empty() => return Err(errno.into()),
@@ -52,10 +53,11 @@ impl Listing {
 
     /// The entry; `None` if it was removed meanwhile. One whose attributes cannot be read is listed
     /// without any, so that the client does not take it to be absent.
-    fn entry(&mut self, name: &[u8]) -> Result<Option<NameEntry>> {
+    fn entry(&mut self, name: &[u8], fields: u32) -> Result<Option<NameEntry>> {
         let fd = self.dir.fd()?;
         let (attrs, longname) = match statat(fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => (of_stat(&stat), self.owners.line(name, &stat)),
+            Ok(stat) if fields != 0 => (of_stat(&stat, fields), Vec::new()),
+            Ok(stat) => (of_stat(&stat, 0), self.owners.line(name, &stat)),
             Err(Errno::NOENT) => return Ok(None),
             Err(_) => (Default::default(), name.to_vec()),
         };

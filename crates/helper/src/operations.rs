@@ -100,12 +100,12 @@ impl Server {
 
     pub(crate) fn stat(&self, path: &[u8], follow: bool) -> Result<Reply> {
         let pinned = self.paths.pin(path, follow)?;
-        Ok(Reply::Attrs(of_stat(&rustix::fs::fstat(&pinned)?)))
+        Ok(Reply::Attrs(of_stat(&rustix::fs::fstat(&pinned)?, self.fields())))
     }
 
     pub(crate) fn fstat(&self, handle: &[u8]) -> Result<Reply> {
         let file = self.handles.file(handle)?;
-        Ok(Reply::Attrs(of_stat(&rustix::fs::fstat(&file.fd)?)))
+        Ok(Reply::Attrs(of_stat(&rustix::fs::fstat(&file.fd)?, self.fields())))
     }
 
     pub(crate) fn setstat(&self, path: &[u8], attrs: &FileAttrs, follow: bool) -> Result<()> {
@@ -130,7 +130,7 @@ impl Server {
     pub(crate) fn readdir(&self, handle: &[u8]) -> Result<Reply> {
         let directory = self.handles.directory(handle)?;
         let mut listing = directory.listing.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Reply::Names(listing.next()?))
+        Ok(Reply::Names(listing.next(self.fields())?))
     }
 
     pub(crate) fn remove(&self, path: &[u8]) -> Result<()> {

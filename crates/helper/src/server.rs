@@ -1,7 +1,9 @@
 //! The requests: what each claims, whether it may wait for a disk or a network, and its execution.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use rustix::io::Errno;
-use sftp::codec::{OpenFlags, Reply, Request};
+use sftp::codec::{ExactAttrs, OpenFlags, Reply, Request};
 
 use crate::handles::{Handles, Open};
 use crate::options::Options;
@@ -18,6 +20,8 @@ pub(crate) struct Server {
     pub(crate) paths: Paths,
     pub(crate) handles: Handles,
     pub(crate) read_only: bool,
+    /// The fields of `attrs@sshoal` that the client wants.
+    fields: AtomicU32,
 }
 
 /// The answer to a request.
@@ -36,7 +40,13 @@ impl Server {
             paths: Paths::new(options.root.as_deref())?,
             handles: Handles::new(max_handles),
             read_only: options.read_only,
+            fields: AtomicU32::new(0),
         })
+    }
+
+    /// The fields of `attrs@sshoal` that replies have.
+    pub(crate) fn fields(&self) -> u32 {
+        self.fields.load(Ordering::Relaxed)
     }
 
     /// What the request reads and changes.
@@ -91,6 +101,10 @@ impl Server {
             | Request::PosixRename { .. }
             | Request::Symlink { .. }
             | Request::Hardlink { .. } => names(Mode::Change),
+            // Later replies have the fields, and earlier ones have not.
+            Request::Attrs { .. } => {
+                vec![(Resource::Names, Mode::Change), (Resource::Contents, Mode::Change)]
+            }
             Request::Limits
             | Request::HomeDirectory { .. }
             | Request::UsersGroupsById { .. }
@@ -114,7 +128,7 @@ impl Server {
     /// execute it. A READ of a local file may still wait for a disk: see [`Answer::WouldBlock`].
     pub(crate) fn is_quick(&self, request: &Request<'_>) -> bool {
         match request {
-            Request::Limits | Request::UnknownExtension { .. } => true,
+            Request::Limits | Request::Attrs { .. } | Request::UnknownExtension { .. } => true,
             // They may ask a directory service, copy for a long time, or wait for the disk.
             Request::HomeDirectory { .. }
             | Request::UsersGroupsById { .. }
@@ -202,6 +216,10 @@ impl Server {
                 done(self.copy(from, *from_offset, *len, to, *to_offset))
             }
             Request::Limits => Ok(self.limits()),
+            Request::Attrs { fields } => {
+                self.fields.store(fields & ExactAttrs::ALL, Ordering::Relaxed);
+                Ok(success())
+            }
             Request::HomeDirectory { user } => self.home_directory(user),
             Request::UsersGroupsById { uids, gids } => Ok(self.names_by_id(uids, gids)),
             Request::UnknownExtension { .. } => {
@@ -247,6 +265,7 @@ fn changes(request: &Request<'_>) -> bool {
         | Request::Fstatvfs { .. }
         | Request::Fsync { .. }
         | Request::Limits
+        | Request::Attrs { .. }
         | Request::ExpandPath { .. }
         | Request::HomeDirectory { .. }
         | Request::UsersGroupsById { .. }

@@ -2,9 +2,14 @@
 
 use base::{Attr, Errno, FileKind, StatVfs, Timestamp};
 use sftp::FileAttrs;
+use sftp::codec::ExactTime;
 
 /// Permission bits that may be set.
 pub(crate) const PERM_BITS: u32 = 0o7777;
+
+/// Times beyond this many seconds before and after 1970 become the nearest that are not: the year
+/// 36,800. Sums of them do not overflow.
+const MAX_SECS: i64 = 1 << 40;
 
 /// The file type in the attributes, if there is one.
 pub(crate) fn kind(attrs: &FileAttrs) -> Option<FileKind> {
@@ -18,15 +23,22 @@ pub(crate) fn from_wire(attrs: &FileAttrs) -> Result<Attr, Errno> {
     if i64::try_from(size).is_err() {
         return Err(Errno::EIO);
     }
-    let time = |seconds: u32| Timestamp::from_secs(i64::from(seconds));
+    let time = |exact: Option<ExactTime>, seconds: Option<u32>| match (exact, seconds) {
+        (Some(exact), _) => {
+            let secs = exact.secs.clamp(-MAX_SECS, MAX_SECS);
+            Timestamp { secs, nanos: exact.nanos }
+        }
+        (None, Some(seconds)) => Timestamp::from_secs(i64::from(seconds)),
+        (None, None) => Timestamp::default(),
+    };
     Ok(Attr {
         kind,
         perm: attrs.permissions.unwrap_or(0) & PERM_BITS,
         size,
         uid: attrs.owner.map_or(0, |owner| owner.uid),
         gid: attrs.owner.map_or(0, |owner| owner.gid),
-        atime: attrs.times.map_or_else(Timestamp::default, |times| time(times.atime)),
-        mtime: attrs.times.map_or_else(Timestamp::default, |times| time(times.mtime)),
+        atime: time(attrs.exact.atime, attrs.times.map(|times| times.atime)),
+        mtime: time(attrs.exact.mtime, attrs.times.map(|times| times.mtime)),
     })
 }
 

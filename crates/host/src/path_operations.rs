@@ -47,7 +47,9 @@ impl Host {
         match attrs {
             Ok(attrs) => attr::from_wire(&attrs),
             // The most frequent error; a probe for a hidden cause is not worth a round trip.
-            Err(error) if error.status() == Some(StatusCode::NO_SUCH_FILE) => Err(Errno::ENOENT),
+            Err(error) if error.bare_status() == Some(StatusCode::NO_SUCH_FILE) => {
+                Err(Errno::ENOENT)
+            }
             Err(error) => Err(Probe(&session).general(&error, path).await),
         }
     }

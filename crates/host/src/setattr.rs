@@ -1,13 +1,13 @@
 //! Changing attributes.
 //!
 //! The protocol carries both owners or none, and both times or none; to change one of a pair, the
-//! other is queried first. SETSTAT follows links; `lsetstat@openssh.com` does not. Without it,
+//! other is queried first. `attrs@sshoal` carries single times, with nanoseconds. SETSTAT follows links; `lsetstat@openssh.com` does not. Without it,
 //! LSTAT has to show first that the path is not a link.
 
 use std::sync::Arc;
 
-use base::{Attr, AttrChange, Errno, Fh, FileKind, RemotePath, Result};
-use sftp::codec::{Owner, Times};
+use base::{Attr, AttrChange, Errno, Fh, FileKind, RemotePath, Result, Timestamp};
+use sftp::codec::{ExactAttrs, ExactTime, Owner, Times};
 use sftp::{Extension, FileAttrs};
 
 use crate::chunk_request::{ChunkRequest, Route, SetAttrs};
@@ -30,8 +30,9 @@ impl Host {
         // itself.
         let follow = self.config().follow_symlinks || path.is_root();
         let by_lsetstat = session.offers(Extension::Lsetstat) && !follow;
+        let exact = session.offers(Extension::Attrs);
         let must_look =
-            needs_present(&change) || change.size.is_some() || (!by_lsetstat && !follow);
+            needs_present(&change, exact) || change.size.is_some() || (!by_lsetstat && !follow);
         let present = if must_look {
             let stat =
                 if follow { session.client.stat(&full) } else { session.client.lstat(&full) };
@@ -63,7 +64,7 @@ impl Host {
         if rest.is_empty() {
             return Ok(());
         }
-        let attrs = to_wire(&rest, present.as_ref());
+        let attrs = to_wire(&rest, present.as_ref(), exact);
         if by_lsetstat && kind != Some(FileKind::Regular) {
             return change_without_following(&session, path, &full, attrs).await;
         }
@@ -87,7 +88,8 @@ impl Host {
             return Err(Errno::EFBIG);
         }
         let ticket = file.enter(WHOLE_FILE, true, Some(session.slot));
-        let present = if needs_present(&change) {
+        let exact = session.offers(Extension::Attrs);
+        let present = if needs_present(&change, exact) {
             ticket.ready().await;
             let attrs = session.client.fstat(handle).await;
             Some(attr::from_wire(&attrs.map_err(|error| errno::from_handle(&error))?)?)
@@ -95,7 +97,7 @@ impl Host {
             None
         };
         // The server applies the size first.
-        let request = SetAttrs(to_wire(&change, present.as_ref()));
+        let request = SetAttrs(to_wire(&change, present.as_ref(), exact));
         let route = Route::One(file.open.clone());
         let request = ChunkRequest::new(request, route, &self.pool.flow, Some(ticket.clone()));
         match chunk_request::one(Some(ticket), request).await.1 {
@@ -141,18 +143,26 @@ async fn change_without_following(
     Err(Probe(session).setattr(&error, path, None).await)
 }
 
-/// Whether only one of a pair changes.
-fn needs_present(change: &AttrChange) -> bool {
-    change.uid.is_some() != change.gid.is_some() || change.atime.is_some() != change.mtime.is_some()
+/// Whether only one of a pair changes. With `exact`, the server takes single times.
+fn needs_present(change: &AttrChange, exact: bool) -> bool {
+    change.uid.is_some() != change.gid.is_some()
+        || !exact && change.atime.is_some() != change.mtime.is_some()
 }
 
-/// The change in the protocol's form; the other value of a pair is taken from `present`.
-fn to_wire(change: &AttrChange, present: Option<&Attr>) -> FileAttrs {
+/// The change in the protocol's form; the other value of a pair is taken from `present`. With
+/// `exact`, times have nanoseconds.
+fn to_wire(change: &AttrChange, present: Option<&Attr>, exact: bool) -> FileAttrs {
     let owner = (change.uid.is_some() || change.gid.is_some()).then(|| Owner {
         uid: change.uid.or(present.map(|attr| attr.uid)).unwrap_or(u32::MAX),
         gid: change.gid.or(present.map(|attr| attr.gid)).unwrap_or(u32::MAX),
     });
-    let times = (change.atime.is_some() || change.mtime.is_some()).then(|| {
+    let exact_time = |time: Option<Timestamp>| {
+        time.filter(|_| exact).map(|time| ExactTime { secs: time.secs, nanos: time.nanos })
+    };
+    let exact_attrs =
+        ExactAttrs { atime: exact_time(change.atime), mtime: exact_time(change.mtime) };
+    let has_times = change.atime.is_some() || change.mtime.is_some();
+    let times = (has_times && !exact).then(|| {
         let time = |new: Option<_>, old: Option<_>| new.or(old).map_or(0, attr::seconds);
         Times {
             atime: time(change.atime, present.map(|attr| attr.atime)),
@@ -164,5 +174,6 @@ fn to_wire(change: &AttrChange, present: Option<&Attr>) -> FileAttrs {
         owner,
         permissions: change.perm.map(|perm| perm & attr::PERM_BITS),
         times,
+        exact: exact_attrs,
     }
 }

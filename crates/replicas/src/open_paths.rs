@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use base::{Attr, Mutex, RemotePath, Timestamp};
 use tokio::time::Instant;
 
-/// Distinguishes the versions of a file's content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Distinguishes the versions of a file's content. Times are compared in whole seconds where one
+/// gateway reports no more.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Version {
     pub(crate) size: u64,
     pub(crate) mtime: Timestamp,
@@ -25,8 +26,24 @@ impl Version {
 
     /// Whether a file with these attributes shows this version, or a newer one.
     pub(crate) fn is_shown_by(self, attr: &Attr) -> bool {
-        attr.mtime > self.mtime || Version::of(attr) == self
+        let (shown, own) = comparable(attr.mtime, self.mtime);
+        shown > own || Version::of(attr) == self
     }
+}
+
+impl PartialEq for Version {
+    fn eq(&self, other: &Version) -> bool {
+        let (one, other_time) = comparable(self.mtime, other.mtime);
+        self.size == other.size && one == other_time
+    }
+}
+
+/// Both times as precise as the less precise one.
+fn comparable(one: Timestamp, other: Timestamp) -> (Timestamp, Timestamp) {
+    if one.nanos > 0 && other.nanos > 0 {
+        return (one, other);
+    }
+    (Timestamp::from_secs(one.secs), Timestamp::from_secs(other.secs))
 }
 
 struct PathState {

@@ -60,7 +60,7 @@ pub(crate) enum ChangeKind {
 }
 
 /// The recorded state of a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Entry {
     /// The gateway of the last change of it, or of a name in it.
     pub(crate) gateway: usize,

@@ -37,7 +37,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use crate::codec::{
-    Extension, Extensions, Limits, MAX_PACKET_BYTES, RemoteHandle, Request, Version, encode_init,
+    ExactAttrs, Extension, Extensions, Limits, MAX_PACKET_BYTES, RemoteHandle, Request, Version,
+    encode_init,
 };
 use crate::error::{Error, Result};
 pub use call::Call;
@@ -350,6 +351,11 @@ impl Client {
         tokio::spawn(output::run(shared.clone()));
         let mut client =
             Client { shared, server: Server::new(version.extensions, Limits::default(), &options) };
+        if version.extensions.has(Extension::Attrs) {
+            // Requests are executed in order, so all later replies have the fields.
+            let request = Request::Attrs { fields: ExactAttrs::ALL };
+            client.shared.send_unattended(Packet::new(&request), Expect::Status);
+        }
         if version.extensions.has(Extension::Limits) {
             match client.limits().await {
                 Ok(limits) => {

@@ -16,7 +16,7 @@ mod request;
 mod status;
 mod wire;
 
-pub use attrs::{FileAttrs, Owner, Times};
+pub use attrs::{ExactAttrs, ExactTime, FileAttrs, Owner, Times};
 pub use extension::{Extension, Extensions, Limits, StatVfs, UsersGroups, Version};
 pub use reply::{NameEntry, RemoteHandle, Reply};
 pub use request::{OpenFlags, Request, decode_init, encode_init};

@@ -4,9 +4,9 @@ use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use sftp::codec::{
-    Extension, FileAttrs, HEADER_BYTES, Limits, MAX_PACKET_BYTES, Malformed, NameEntry, OpenFlags,
-    Owner, RemoteHandle, Reply, Request, StatVfs, StatusCode, Times, UsersGroups, Version,
-    decode_init, encode_init, packet_length,
+    ExactAttrs, ExactTime, Extension, FileAttrs, HEADER_BYTES, Limits, MAX_PACKET_BYTES, Malformed,
+    NameEntry, OpenFlags, Owner, RemoteHandle, Reply, Request, StatVfs, StatusCode, Times,
+    UsersGroups, Version, decode_init, encode_init, packet_length,
 };
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -16,17 +16,23 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 fn attrs() -> impl Strategy<Value = FileAttrs> {
     let owner = any::<(u32, u32)>().prop_map(|(uid, gid)| Owner { uid, gid });
     let times = any::<(u32, u32)>().prop_map(|(atime, mtime)| Times { atime, mtime });
+    let time = (any::<i64>(), 0_u32..1_000_000_000);
+    let time = time.prop_map(|(secs, nanos)| ExactTime { secs, nanos });
+    let exact = (prop::option::of(time.clone()), prop::option::of(time))
+        .prop_map(|(atime, mtime)| ExactAttrs { atime, mtime });
     let fields = (
         any::<Option<u64>>(),
         prop::option::of(owner),
         any::<Option<u32>>(),
         prop::option::of(times),
+        exact,
     );
-    fields.prop_map(|(size, owner, permissions, times)| FileAttrs {
+    fields.prop_map(|(size, owner, permissions, times, exact)| FileAttrs {
         size,
         owner,
         permissions,
         times,
+        exact,
     })
 }
 

@@ -20,7 +20,7 @@ async fn fixture() -> Fixture {
         .expecting(Expectations {
             opendir_follows_links: true,
             statvfs_follows_links: true,
-            lstat_returns_enotdir: false,
+            nanoseconds: true,
             chown: rustix::process::getuid().is_root(),
             ..Expectations::default()
         })

@@ -2,7 +2,8 @@
 
 use bytes::{BufMut, BytesMut};
 
-use super::wire::{Fields, Malformed};
+use super::extension::Extension;
+use super::wire::{Fields, Malformed, put_sized, put_string};
 
 const SIZE: u32 = 0x1;
 const OWNER: u32 = 0x2;
@@ -28,9 +29,66 @@ pub struct Times {
     pub mtime: u32,
 }
 
+/// A time with nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExactTime {
+    /// Seconds since 1970.
+    pub secs: i64,
+    /// Below 1,000,000,000.
+    pub nanos: u32,
+}
+
+/// The extended attribute of `attrs@sshoal`: each field is optional.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExactAttrs {
+    /// Last access.
+    pub atime: Option<ExactTime>,
+    /// Last change of the content.
+    pub mtime: Option<ExactTime>,
+}
+
+impl ExactAttrs {
+    /// The bit of the atime in a mask of fields.
+    pub const ATIME: u32 = 0x1;
+    /// The bit of the mtime.
+    pub const MTIME: u32 = 0x2;
+    /// All fields that are known here.
+    pub const ALL: u32 = ExactAttrs::ATIME | ExactAttrs::MTIME;
+
+    fn mask(&self) -> u32 {
+        let flag = |time: Option<_>, flag: u32| if time.is_some() { flag } else { 0 };
+        flag(self.atime, ExactAttrs::ATIME) | flag(self.mtime, ExactAttrs::MTIME)
+    }
+
+    fn encode(&self, out: &mut BytesMut) {
+        out.put_u32(self.mask());
+        for time in [self.atime, self.mtime].into_iter().flatten() {
+            out.put_i64(time.secs);
+            out.put_u32(time.nanos);
+        }
+    }
+
+    /// Fields of later versions follow those that are known, and are skipped.
+    fn decode(data: &[u8]) -> Result<ExactAttrs, Malformed> {
+        let mut fields = Fields::new(data);
+        let mask = fields.u32()?;
+        let mut time = |flag: u32| -> Result<Option<ExactTime>, Malformed> {
+            if mask & flag == 0 {
+                return Ok(None);
+            }
+            let (secs, nanos) = (fields.u64()? as i64, fields.u32()?);
+            match nanos {
+                0..1_000_000_000 => Ok(Some(ExactTime { secs, nanos })),
+                _ => Err(Malformed::BadValue("a time of more than 999,999,999 ns")),
+            }
+        };
+        Ok(ExactAttrs { atime: time(ExactAttrs::ATIME)?, mtime: time(ExactAttrs::MTIME)? })
+    }
+}
+
 /// The attributes of a file.
 ///
-/// Decoding skips extended attributes: none are defined for version 3.
+/// Decoding skips extended attributes, except for that of `attrs@sshoal`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileAttrs {
     /// Length in bytes.
@@ -41,6 +99,8 @@ pub struct FileAttrs {
     pub permissions: Option<u32>,
     /// Times.
     pub times: Option<Times>,
+    /// What the protocol has no fields for.
+    pub exact: ExactAttrs,
 }
 
 impl FileAttrs {
@@ -55,7 +115,8 @@ impl FileAttrs {
             flag(self.size.is_some(), SIZE)
                 | flag(self.owner.is_some(), OWNER)
                 | flag(self.permissions.is_some(), PERMISSIONS)
-                | flag(self.times.is_some(), TIMES),
+                | flag(self.times.is_some(), TIMES)
+                | flag(self.exact.mask() != 0, EXTENDED),
         );
         if let Some(size) = self.size {
             out.put_u64(size);
@@ -70,6 +131,11 @@ impl FileAttrs {
         if let Some(times) = self.times {
             out.put_u32(times.atime);
             out.put_u32(times.mtime);
+        }
+        if self.exact.mask() != 0 {
+            out.put_u32(1);
+            put_string(out, Extension::Attrs.name().as_bytes());
+            put_sized(out, 0, |out| self.exact.encode(out));
         }
     }
 
@@ -94,8 +160,10 @@ impl FileAttrs {
         if flags & EXTENDED != 0 {
             // Each takes at least eight bytes of the packet, so a huge count fails early.
             for _ in 0..fields.u32()? {
-                fields.string()?;
-                fields.string()?;
+                let (name, data) = (fields.string()?, fields.string()?);
+                if name == Extension::Attrs.name().as_bytes() {
+                    attrs.exact = ExactAttrs::decode(data)?;
+                }
             }
         }
         Ok(attrs)

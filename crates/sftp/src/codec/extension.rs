@@ -1,4 +1,4 @@
-//! The extensions of OpenSSH's server, and the bodies of their replies.
+//! The extensions of OpenSSH's server and of our own, and the bodies of their replies.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -61,6 +61,8 @@ extensions! {
     HomeDirectory = "home-directory" "1",
     /// Names of users and groups (9.1).
     UsersGroupsById = "users-groups-by-id@openssh.com" "1",
+    /// Attributes that the protocol has no fields for (`docs/protocol.md`).
+    Attrs = "attrs@sshoal" "1",
 }
 
 /// A set of [`Extension`]s.

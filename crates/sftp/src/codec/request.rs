@@ -141,6 +141,8 @@ pub enum Request<'a> {
     HomeDirectory { user: &'a [u8] },
     /// `users-groups-by-id@openssh.com`
     UsersGroupsById { uids: Vec<u32>, gids: Vec<u32> },
+    /// `attrs@sshoal`: from now on replies have these [fields](super::ExactAttrs).
+    Attrs { fields: u32 },
     /// An unsupported extension.
     UnknownExtension { name: &'a [u8], body: &'a [u8] },
 }
@@ -262,6 +264,10 @@ impl<'a> Request<'a> {
                     put_sized(out, 0, |out| ids.iter().for_each(|id| out.put_u32(*id)));
                 }
             }
+            Request::Attrs { fields } => {
+                extended(out, Extension::Attrs, &[]);
+                out.put_u32(*fields);
+            }
             Request::UnknownExtension { name, body } => {
                 put_string(out, name);
                 out.put_slice(body);
@@ -329,6 +335,7 @@ impl<'a> Request<'a> {
                 to_offset: f.u64()?,
             },
             Extension::HomeDirectory => Request::HomeDirectory { user: f.string()? },
+            Extension::Attrs => Request::Attrs { fields: f.u32()? },
             Extension::UsersGroupsById => {
                 Request::UsersGroupsById { uids: decode_ids(f)?, gids: decode_ids(f)? }
             }

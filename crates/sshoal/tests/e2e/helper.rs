@@ -1,10 +1,11 @@
 //! `sshoal helper` in place of OpenSSH's sftp-server: other programs as its clients, mounts over it,
 //! its options.
 
-use std::fs;
+use std::fs::{self, File, FileTimes};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use sandbox::sshd::{Options, SftpServer};
 
@@ -104,6 +105,29 @@ fn a_mount_is_served() {
     assert_eq!(fs::read_to_string(world.served("after")).unwrap(), "after");
     fs::remove_dir_all(mount.at("dir")).unwrap();
     assert!(!world.served("dir").exists());
+}
+
+/// Times have the nanoseconds of the server, in both directions, and single times can be set.
+#[test]
+fn times_are_exact() {
+    let world = served_by_helper("");
+    fs::write(world.served("file"), "content").unwrap();
+    let at = |secs, nanos| SystemTime::UNIX_EPOCH + Duration::new(secs, nanos);
+    let set = |path: &Path, times| File::options().write(true).open(path).unwrap().set_times(times);
+    let both = FileTimes::new().set_modified(at(1_600_000_000, 123_456_789));
+    set(&world.served("file"), both.set_accessed(at(5_000_000_000, 1))).unwrap();
+    let mount = world.mount(&["-o", "dcache_timeout=0"]);
+    let shown = fs::metadata(mount.at("file")).unwrap();
+    assert_eq!(shown.modified().unwrap(), at(1_600_000_000, 123_456_789));
+    assert_eq!(shown.accessed().unwrap(), at(5_000_000_000, 1), "later than 2106");
+    set(&mount.at("file"), FileTimes::new().set_modified(at(1_700_000_000, 987_654_321))).unwrap();
+    let found = fs::metadata(world.served("file")).unwrap();
+    assert_eq!(found.modified().unwrap(), at(1_700_000_000, 987_654_321));
+    assert_eq!(found.accessed().unwrap(), at(5_000_000_000, 1), "it was not set");
+    // What the mount writes has the server's time.
+    fs::write(mount.at("written"), "content").unwrap();
+    let (shown, found) = (fs::metadata(mount.at("written")), fs::metadata(world.served("written")));
+    assert_eq!(shown.unwrap().modified().unwrap(), found.unwrap().modified().unwrap());
 }
 
 #[test]

@@ -79,6 +79,7 @@ fn attrs(mode: u32, size: u64) -> FileAttrs {
         owner: Some(Owner { uid: 0, gid: 0 }),
         permissions: Some(mode),
         times: Some(Times { atime: 1_000_000_000, mtime: 1_000_000_000 }),
+        ..FileAttrs::default()
     }
 }
 
