@@ -300,7 +300,7 @@ impl fuse::Filesystem for Adapter {
         }
         let handle = change.fh.map(Handle);
         let set_time = |time| match time {
-            SetTime::Now => self.vfs.now(),
+            SetTime::Now => self.vfs.now(Ino(ino)),
             SetTime::At(time) => time,
         };
         let change = AttrChange {

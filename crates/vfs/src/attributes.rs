@@ -114,9 +114,14 @@ impl Vfs {
         None
     }
 
-    /// The present time, for a change that sets it: after all local changes in this second.
-    pub fn now(&self) -> Timestamp {
-        self.fractions.now()
+    /// The present time, for a change of `ino` that sets it: after all local changes in this second.
+    /// If the remote reports fractions itself, it is that of the clock.
+    pub fn now(&self, ino: Ino) -> Timestamp {
+        let last = self.inode(ino).ok().and_then(|inode| inode.state().last_attr());
+        match last.is_some_and(|attr| attr.mtime.nanos > 0) {
+            true => Timestamp::now(),
+            false => self.fractions.now(),
+        }
     }
 
     /// Changes attributes, through `handle` if the kernel names one.

@@ -13,7 +13,7 @@ use crate::process::{eventually, run};
 use crate::world::{World, program_path};
 
 /// A server whose SFTP subsystem is the helper with these options.
-fn served_by_helper(options: &str) -> World {
+pub fn served_by_helper(options: &str) -> World {
     let command = format!("{} helper {options}", program_path().display());
     World::with(Options { sftp_server: SftpServer::Command(command), ..Options::default() })
 }

@@ -213,7 +213,7 @@ async fn times_that_are_set_are_shown_as_they_are_and_are_in_order_with_others()
     assert!(world.time("object").await > world.time("source").await);
 
     // A time stamp, then an edit, by the local clock, which the server uses here.
-    let stamp = world.vfs.now();
+    let stamp = world.vfs.now(Ino::ROOT);
     world.clock.set(stamp.secs);
     set("object", stamp).await;
     world.write("source", "2").await;

@@ -87,7 +87,17 @@ fn make_builds_what_has_changed_and_nothing_else() {
 /// that was edited in the same second.
 #[test]
 fn make_sees_each_of_many_edits_in_a_second() {
-    let world = World::new();
+    edit_and_make(&World::new());
+}
+
+/// The same over a server with exact times: those that this mount sets and those that the server
+/// sets are in order.
+#[test]
+fn make_sees_each_of_many_edits_over_a_server_with_exact_times() {
+    edit_and_make(&crate::helper::served_by_helper(""));
+}
+
+fn edit_and_make(world: &World) {
     let mount = world.mount(&[]);
     let dir = mount.at("project");
     fs::create_dir(&dir).unwrap();
