@@ -258,8 +258,8 @@ impl Shared {
         let known = state.last_attr().map(|known| Validator::of(&known));
         let open = state.open.iter().any(|open| open.remote.opened().is_some());
         let later = known.is_some() && state.received_at() > stamp.at;
-        let is_usable = inode.kind == attr.kind
-            && (known == Some(Validator::of(attr)) || !(open || later));
+        let is_usable =
+            inode.kind == attr.kind && (known == Some(Validator::of(attr)) || !(open || later));
         if is_usable {
             self.record_in(&mut state, inode.kind, attr, stamp, Instant::now());
         }
