@@ -52,9 +52,10 @@ fn bucket(nanos: u64) -> usize {
     (index as usize).min(BUCKETS - 1)
 }
 
-/// The shortest time of a bucket, which is the upper limit of the bucket before it.
+/// The shortest time of a bucket, which is the upper limit of the bucket before it. Beyond the last
+/// bucket, its upper limit.
 pub fn bucket_start(index: usize) -> Duration {
-    let index = index as u64;
+    let index = index.min(BUCKETS) as u64;
     let units = match index.checked_sub(SUBS) {
         None => index,
         Some(above) => (SUBS + above % SUBS) << (above / SUBS),

@@ -82,9 +82,9 @@ pub trait Filesystem: Send + Sync + 'static {
         Duration::MAX
     }
 
-    /// Whether a request that arrives now is to be [recorded](Filesystem::record). Called for each
-    /// request.
-    fn is_recording(&self) -> bool {
+    /// Whether a request of the thread `pid`, which has just arrived, is to be
+    /// [recorded](Filesystem::record). Called for each request; must not wait.
+    fn is_recording(&self, pid: u32) -> bool {
         false
     }
 

@@ -103,7 +103,7 @@ impl<F: Filesystem> Inner<F> {
     }
 
     fn call(&self, header: &abi::InHeader, operation: &Operation<'_>) -> Call {
-        Call::new(header, operation, self.filesystem.is_recording())
+        Call::new(header, operation, self.filesystem.is_recording(header.pid))
     }
 
     /// Enters a request, polls its operation once, and keeps the operation if it has to wait.
