@@ -191,7 +191,13 @@ impl<K: Eq + Hash> Table<K> {
             let mut waits: Vec<Duration> = self.sums.values().map(|sum| sum.waited).collect();
             let (_, median, _) = waits.select_nth_unstable(MAX_ENTRIES / 2);
             let median = *median;
-            self.sums.retain(|_, sum| sum.waited > median);
+            let longer = self.sums.values().filter(|sum| sum.waited > median).count();
+            let mut left = (MAX_ENTRIES / 2).saturating_sub(longer);
+            self.sums.retain(|_, sum| {
+                let stays = sum.waited == median && left > 0;
+                left -= usize::from(stays);
+                stays || sum.waited > median
+            });
         }
     }
 }

@@ -176,9 +176,7 @@ impl View {
             return frame.render_widget(Paragraph::new(" waiting for the first interval"), graphs);
         };
         draw_graphs(frame, graphs, mount, last);
-        let [operations, right] =
-            Layout::horizontal([Constraint::Percentage(45), Constraint::Percentage(55)])
-                .areas(tables);
+        let [operations, right] = Layout::horizontal([Constraint::Percentage(50); 2]).areas(tables);
         let rates = last.rates().len() as u16 + 2;
         let [caches, hosts] =
             Layout::vertical([Constraint::Length(rates), Constraint::Min(0)]).areas(right);
@@ -269,32 +267,46 @@ fn draw_graphs(frame: &mut Frame<'_>, area: Rect, mount: &Shown, last: &Interval
     }
 }
 
-fn header(titles: &[&'static str]) -> Row<'static> {
-    Row::new(titles.to_vec()).style(Style::new().fg(Color::DarkGray))
+/// A table whose first column has names, and whose others have numbers of these widths.
+fn table(
+    title: String,
+    columns: &[(&'static str, u16)],
+    rows: Vec<(String, Vec<String>, Color)>,
+) -> Table<'static> {
+    let numbers = |cells: Vec<String>| {
+        let aligned = cells.into_iter().map(|cell| Line::from(cell).right_aligned());
+        aligned.collect::<Vec<_>>()
+    };
+    let row = |name: String, cells, style| {
+        Row::new([vec![Line::from(name)], numbers(cells)].concat()).style(style)
+    };
+    let titles = columns.iter().map(|(title, _)| (*title).to_owned()).collect();
+    let header = row(String::new(), titles, Style::new().fg(Color::DarkGray));
+    let rows =
+        rows.into_iter().map(|(name, cells, color)| row(name, cells, Style::new().fg(color)));
+    let widths = columns.iter().map(|(_, width)| Constraint::Length(*width));
+    let widths = std::iter::once(Constraint::Min(8)).chain(widths).collect::<Vec<_>>();
+    Table::new(rows.collect::<Vec<_>>(), widths)
+        .header(header)
+        .block(Block::bordered().title(title))
 }
 
 /// The operations, the one that took most time first.
 fn operations_table(last: &Interval) -> Table<'static> {
     let mut operations: Vec<_> = last.operations.iter().collect();
     operations.sort_by_key(|(_, it)| std::cmp::Reverse(it.latency.nanos));
-    let rows = operations.into_iter().map(|(name, it)| {
-        Row::new([
-            printable(name),
+    let row = |(name, it): (&String, &control::counters::Operation)| {
+        let cells = vec![
             format!("{:.0}", last.per_second(it.latency.count())),
             milliseconds(&it.latency, 0.5),
             milliseconds(&it.latency, 0.99),
             format!("{:.0}", last.per_second(it.errors)),
-        ])
-    });
-    let widths = [
-        Constraint::Min(12),
-        Constraint::Length(8),
-        Constraint::Length(7),
-        Constraint::Length(7),
-        Constraint::Length(6),
-    ];
-    let block = Block::bordered().title(format!(" operations, {} in flight ", last.in_flight));
-    Table::new(rows, widths).header(header(&["", "/s", "p50 ms", "p99 ms", "err/s"])).block(block)
+        ];
+        (printable(name), cells, Color::Reset)
+    };
+    let columns = [("/s", 6), ("p50 ms", 6), ("p99 ms", 6), ("err/s", 5)];
+    let title = format!(" operations, {} in flight ", last.in_flight);
+    table(title, &columns, operations.into_iter().map(row).collect())
 }
 
 fn caches_table(last: &Interval) -> Table<'static> {
@@ -305,33 +317,27 @@ fn caches_table(last: &Interval) -> Table<'static> {
         Row::new([name.to_owned(), format!("{shown:>5}"), bar])
     });
     let widths = [Constraint::Length(7), Constraint::Length(6), Constraint::Min(20)];
-    Table::new(rows, widths)
-        .block(Block::bordered().title(" answered without waiting for a server "))
+    Table::new(rows, widths).block(Block::bordered().title(" answered without waiting "))
 }
 
 fn hosts_table(last: &Interval) -> Table<'static> {
-    let rows = last.hosts.iter().map(|host: &HostInterval| {
-        let color = if host.state == State::Connected { Color::Reset } else { Color::Red };
-        Row::new([
-            printable(&host.host),
-            state(host.state).to_owned(),
+    let row = |host: &HostInterval| {
+        let name = printable(&host.host);
+        let (name, color) = match host.state {
+            State::Connected => (name, Color::Reset),
+            other => (format!("{name} {}", state(other)), Color::Red),
+        };
+        let cells = vec![
             format!("{:.0}", last.per_second(host.requests())),
             format!("{:.1}", last.per_second(host.counters.received_bytes) / 1e6),
             format!("{:.1}", last.per_second(host.counters.sent_bytes) / 1e6),
             milliseconds(&host.counters.small_latency, 0.5),
-        ])
-        .style(Style::new().fg(color))
-    });
-    let widths = [
-        Constraint::Min(10),
-        Constraint::Length(13),
-        Constraint::Length(7),
-        Constraint::Length(6),
-        Constraint::Length(6),
-        Constraint::Length(7),
-    ];
-    let block = Block::bordered().title(format!(" hosts, {} waiting ", last.waiting_calls));
-    Table::new(rows, widths).header(header(&["", "", "req/s", "in", "out", "p50 ms"])).block(block)
+        ];
+        (name, cells, color)
+    };
+    let columns = [("req/s", 6), ("MB/s in", 7), ("out", 5), ("p50 ms", 6)];
+    let title = format!(" hosts, {} waiting ", last.waiting_calls);
+    table(title, &columns, last.hosts.iter().map(row).collect())
 }
 
 #[cfg(test)]
@@ -368,9 +374,10 @@ mod tests {
             "from servers 19.0 MB/s",
             "requests 57/s",
             "operations, 2 in flight",
-            "lookup  90 %",
-            "attr    -",
-            "alpha      connected     57      19.0",
+            "lookup   90 %",
+            "attr        -",
+            "alpha          57    19.0   0.0   0.59",
+            "read             19   4.72   5.23     0",
             "q quit",
         ] {
             assert!(text.contains(words), "{words}\n{text}");
