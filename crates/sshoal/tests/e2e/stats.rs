@@ -28,6 +28,14 @@ fn stats(mount: &Mount, words: &[&str]) -> Ended {
     run(program().arg("stats").arg(mount.place()).args(words))
 }
 
+/// A mount that can be queried: it is in the kernel's table a little earlier.
+#[track_caller]
+fn mounted(world: &World, options: &[&str]) -> Mount {
+    let mount = world.mount(options);
+    eventually(SHOWN, "an answer", || stats(&mount, &["--total"]).status.success());
+    mount
+}
+
 /// The sums since the mount began.
 #[track_caller]
 fn total(mount: &Mount) -> Value {
@@ -57,7 +65,7 @@ fn world_with_files(count: usize) -> World {
 #[test]
 fn known_operations_are_counted_and_the_second_time_they_are_hits() {
     let world = world_with_files(100);
-    let mount = world.mount(&["-o", COUNTED]);
+    let mount = mounted(&world, &["-o", COUNTED]);
     let stat_all = || {
         (0..100).for_each(|index| {
             fs::symlink_metadata(mount.at(format!("file{index}"))).unwrap();
@@ -99,7 +107,7 @@ fn known_operations_are_counted_and_the_second_time_they_are_hits() {
 #[test]
 fn bytes_and_errors_are_counted() {
     let world = world_with_files(1);
-    let mount = world.mount(&["-o", COUNTED]);
+    let mount = mounted(&world, &["-o", COUNTED]);
     let start = total(&mount);
     let content = vec![7; 3 << 20];
     fs::write(mount.at("large"), &content).unwrap();
@@ -131,7 +139,7 @@ fn bytes_and_errors_are_counted() {
 #[test]
 fn intervals_are_lines_or_json_and_several_mounts_are_named() {
     let world = world_with_files(3);
-    let mount = world.mount(&[]);
+    let mount = mounted(&world, &[]);
     let ended = stats(&mount, &["--json", "-i", "0.1", "-n", "3"]);
     assert!(ended.status.success(), "{ended:?}");
     let lines: Vec<Value> =
@@ -142,7 +150,7 @@ fn intervals_are_lines_or_json_and_several_mounts_are_named() {
     let lines: Vec<&str> = ended.stdout.lines().collect();
     assert_eq!(lines.len(), 4, "two of the header: {ended:?}");
     assert!(lines[1].trim_start().starts_with("ops/s") && lines[1].ends_with("waiting"));
-    let other = world.mount(&[]);
+    let other = mounted(&world, &[]);
     let mut command = program();
     command.arg("stats").arg(mount.place()).arg(other.place()).arg("--total");
     let ended = run(&mut command);
@@ -195,7 +203,7 @@ fn parsed(text: &str) -> HashMap<String, f64> {
 #[test]
 fn the_exposition_has_the_same_numbers() {
     let world = world_with_files(5);
-    let mount = world.mount(&["-o", COUNTED]);
+    let mount = mounted(&world, &["-o", COUNTED]);
     for index in 0..5 {
         fs::symlink_metadata(mount.at(format!("file{index}"))).unwrap();
     }
@@ -230,7 +238,7 @@ fn metrics_are_served_to_this_user() {
     fs::set_permissions(world.local(""), Permissions::from_mode(0o755)).unwrap();
     let socket = world.local("metrics.socket");
     let option = format!("metrics=unix:{}", socket.display());
-    let mut mount = world.mount(&["-o", &option]);
+    let mut mount = mounted(&world, &["-o", &option]);
     eventually(SHOWN, "the socket is served", || UnixStream::connect(&socket).is_ok());
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     let heard = http(UnixStream::connect(&socket).unwrap(), GET);
@@ -260,7 +268,7 @@ fn metrics_are_served_to_this_user() {
     mount.wait_ended();
     assert!(umount(&[], mount.place()).status.success());
     assert!(socket.exists(), "a killed process removes nothing");
-    let mount = world.mount(&["-o", &option]);
+    let mount = mounted(&world, &["-o", &option]);
     eventually(SHOWN, "the socket is served", || UnixStream::connect(&socket).is_ok());
     mount.unmount();
     assert!(!socket.exists());
@@ -285,7 +293,7 @@ fn metrics_are_served_to_this_machine_only() {
     let refused = world.refusal(&[&world.source(), place.to_str().unwrap(), "-o", &option]);
     assert!(refused.contains(&option) && refused.contains("in use"), "{refused}");
     drop(listener);
-    let mount = world.mount(&["-o", &option]);
+    let mount = mounted(&world, &["-o", &option]);
     eventually(SHOWN, "the port is served", || TcpStream::connect(address).is_ok());
     let heard = http(TcpStream::connect(address).unwrap(), GET);
     assert!(heard.contains("\nsshoal_uptime_seconds{"), "{heard}");
@@ -298,7 +306,7 @@ fn a_profile_names_the_process_and_the_directory() {
     let world = World::new();
     fs::create_dir(world.served("d\u{1b}[2Jir")).unwrap();
     fs::write(world.served("d\u{1b}[2Jir/file"), "content").unwrap();
-    let mount = world.mount(&["-o", "entry_timeout=0,attr_timeout=0,cache_timeout=0"]);
+    let mount = mounted(&world, &["-o", "entry_timeout=0,attr_timeout=0,cache_timeout=0"]);
     let tool = world.local("a-known-tool");
     fs::copy("/usr/bin/stat", &tool).unwrap();
     let profile = |words: &[&str]| {
@@ -338,7 +346,13 @@ fn a_profile_names_the_process_and_the_directory() {
     // One at a time; it ends with its client.
     let mut endless = profile(&["-t", "600"]);
     let another = || run(program().arg("profile").arg(mount.place()).args(["-t", "1"]));
-    eventually(SHOWN, "refused", || another().stderr.contains("another profile"));
+    eventually(SHOWN, "refused", || {
+        // The other one may have been first.
+        if endless.try_wait(Duration::ZERO).is_some() {
+            endless = profile(&["-t", "600"]);
+        }
+        another().stderr.contains("another profile")
+    });
     endless.signal(Signal::INT);
     endless.wait(SHOWN);
     eventually(SHOWN, "free again", || another().status.success());
@@ -349,7 +363,7 @@ fn a_profile_names_the_process_and_the_directory() {
 fn a_daemon_that_hangs_or_is_dead_and_other_users_are_told() {
     let world = World::new();
     fs::set_permissions(world.local(""), Permissions::from_mode(0o755)).unwrap();
-    let mut mount = world.mount(&[]);
+    let mut mount = mounted(&world, &[]);
     if geteuid().is_root() {
         let copy = world.local("sshoal");
         fs::copy(program_path(), &copy).unwrap();
@@ -383,6 +397,7 @@ fn a_daemon_that_hangs_or_is_dead_and_other_users_are_told() {
 
 /// The live view in a terminal of its own, of which `log` gets everything.
 fn live(mount: &Mount, log: &Path) -> Process {
+    let _ = fs::remove_file(log);
     let mut command = Command::new("script");
     let shown = format!(
         "stty cols 100 rows 35; exec {} stats {} -i 0.1",
@@ -407,7 +422,7 @@ const LEAVE: &str = "\u{1b}[?1049l";
 #[test]
 fn the_live_view_restores_the_terminal_at_every_end() {
     let world = world_with_files(3);
-    let mount = world.mount(&[]);
+    let mount = mounted(&world, &[]);
     let log = world.local("log");
     let was_restored = || text(&log).contains(ENTER) && text(&log).contains(LEAVE);
 
