@@ -23,6 +23,8 @@ pub struct Profile {
     pub directories: Vec<Entry>,
     /// Processes.
     pub processes: Vec<Entry>,
+    /// Processes of the same name, together.
+    pub programs: Vec<Entry>,
     /// More paths or directories than can be kept were used. The largest are shown, and may be
     /// larger than shown.
     pub is_incomplete: bool,

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::quantity::{bytes, count, duration, latency};
 
 /// Rows of a table.
-const SHOWN_ROWS: usize = 15;
+const SHOWN_ROWS: usize = 10;
 
 /// The words of the command line.
 #[derive(Debug, clap::Args)]
@@ -67,9 +67,10 @@ fn text(profile: &Profile) -> String {
         latency(total.waited_us),
         bytes(total.bytes),
         count(total.requests, "request"),
-        profile.background_requests,
+        count(profile.background_requests, "request"),
     );
     for (title, entries) in [
+        ("program", &profile.programs),
         ("process", &profile.processes),
         ("directory", &profile.directories),
         ("path", &profile.paths),
@@ -144,16 +145,17 @@ mod tests {
             paths: (0..20).map(|_| entry("/a\u{1b}[2J", None)).collect(),
             directories: Vec::new(),
             processes: vec![entry("cat", Some(77))],
+            programs: Vec::new(),
             is_incomplete: true,
         };
         let text = text(&profile);
         assert!(text.starts_with(
             "6 operations in 2.0 s: 1.50 ms waited, 2 KiB read and written, 3 requests to servers, \
-             and 2 in the background\n\n    waited     ops errors requests      data  process\n   \
+             and 2 requests in the background\n\n    waited     ops errors requests      data  process\n   \
              1.50 ms       6      1        3     2 KiB  cat (77)  [read 5, open 1]\n"
         ), "{text}");
         assert!(!text.contains('\u{1b}') && text.contains("/a\\u{1b}[2J  [read 5"), "{text}");
-        assert!(text.contains("  5 more in the JSON form") && text.contains("Too many paths"));
+        assert!(text.contains(" 10 more in the JSON form") && text.contains("Too many paths"));
         assert!(!text.contains("directory"));
     }
 }

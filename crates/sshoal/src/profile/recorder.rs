@@ -205,7 +205,7 @@ impl<K: Eq + Hash> Table<K> {
 /// The largest of these sums, the one that waited most first.
 fn largest(sums: impl Iterator<Item = (Process, Sum)>) -> Vec<Entry> {
     let mut sums: Vec<_> = sums.collect();
-    sums.sort_by(|(_, one), (_, other)| other.waited.cmp(&one.waited));
+    sums.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.waited));
     sums.truncate(SHOWN_ENTRIES);
     let entry = |(process, sum): (Process, Sum)| Entry {
         name: process.name,
@@ -257,13 +257,16 @@ impl Tables {
             };
             (Process { pid: None, name }, sum)
         };
-        let mut processes = HashMap::<Process, Sum>::new();
+        let (mut processes, mut programs) =
+            (HashMap::<Process, Sum>::new(), HashMap::<Process, Sum>::new());
         for (tid, sum) in &self.threads.sums {
             let known = self.processes.get(tid).and_then(|process| process.get()).cloned();
             let process = known.unwrap_or_else(|| Process {
                 pid: Some(*tid).filter(|tid| *tid != 0),
                 name: "(unknown)".to_owned(),
             });
+            let program = Process { pid: None, ..process.clone() };
+            programs.entry(program).or_default().merge(sum);
             processes.entry(process).or_default().merge(sum);
         }
         Profile {
@@ -276,6 +279,7 @@ impl Tables {
             paths: largest(self.paths.sums.into_iter().map(path)),
             directories: largest(self.directories.sums.into_iter().map(path)),
             processes: largest(processes.into_iter()),
+            programs: largest(programs.into_iter()),
         }
     }
 }
@@ -339,6 +343,7 @@ mod tests {
         );
         assert_eq!((profile.processes[0].pid, profile.processes[0].share.count()), (Some(pid), 4));
         assert_eq!(profile.processes[0].name, Process::of(pid).name);
+        assert_eq!((profile.programs.len(), profile.programs[0].share.count()), (2, 4));
         assert_eq!(
             (profile.processes[1].pid, profile.processes[1].name.as_str()),
             (None, "(unknown)")

@@ -312,7 +312,7 @@ fn operations_table(last: &Interval) -> Table<'static> {
 fn caches_table(last: &Interval) -> Table<'static> {
     let rows = last.rates().into_iter().map(|(name, rate)| {
         let part = percent(rate);
-        let bar = "█".repeat((part.unwrap_or(0.0) / 5.0).round() as usize);
+        let bar = "▆".repeat((part.unwrap_or(0.0) / 5.0).round() as usize);
         let shown = part.map_or("-".to_owned(), |part| format!("{part:.0} %"));
         Row::new([name.to_owned(), format!("{shown:>5}"), bar])
     });
