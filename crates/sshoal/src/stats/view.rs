@@ -31,6 +31,10 @@ const HISTORY: usize = 300;
 /// How often keys and messages are checked.
 const TICK: Duration = Duration::from_millis(50);
 
+/// How long the view may take to end after a signal. crossterm 0.29 reads for ever from a terminal
+/// that was closed, so then the process ends without it.
+const END_LIMIT: Duration = Duration::from_millis(500);
+
 /// What the threads report.
 enum Message {
     Sample(usize, Seen),
@@ -106,6 +110,9 @@ fn watch_signals(sender: Sender<Message>) -> std::io::Result<()> {
             }
         });
         let _ = sender.send(Message::Signal(number));
+        thread::sleep(END_LIMIT);
+        let _ = ratatui::try_restore();
+        std::process::exit(128 + number);
     });
     Ok(())
 }

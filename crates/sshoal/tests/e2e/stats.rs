@@ -433,7 +433,7 @@ fn the_live_view_restores_the_terminal_at_every_end() {
     assert!(was_restored() && text(&log).contains("operations"), "{}", text(&log));
 
     let mut view = live(&mount, &log);
-    let shown = mount.place().to_str().unwrap();
+    let shown = mount.place().to_str().unwrap().to_owned();
     // `script` runs it as its child.
     let child = || {
         fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
@@ -447,6 +447,12 @@ fn the_live_view_restores_the_terminal_at_every_end() {
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
     assert_eq!(view.wait(SHOWN).code(), Some(143));
     assert!(was_restored(), "{}", text(&log));
+
+    // The terminal is closed.
+    let mut view = live(&mount, &log);
+    view.signal(Signal::KILL);
+    view.wait(SHOWN);
+    eventually(SHOWN, "the view has ended", || child().is_none());
 
     let mut view = live(&mount, &log);
     mount.unmount();
