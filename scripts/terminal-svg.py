@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draws the last screen of a terminal session as SVG: docs/stats.svg is made with it.
 
-    script -q -c 'stty cols 100 rows 34; sshoal stats MOUNTPOINT' LOG     (under load; q ends it)
-    scripts/terminal-svg.py 100 34 LOG > docs/stats.svg
+    script -q -c 'stty cols 100 rows 30; sshoal stats MOUNTPOINT' LOG     (under load; q ends it)
+    scripts/terminal-svg.py 100 30 LOG > docs/stats.svg
 
 Knows what the view of `sshoal stats` writes: positions, colors, bold, and text of one column a
 character. The screen is the one before the program leaves the alternate screen.
