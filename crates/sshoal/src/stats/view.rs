@@ -384,7 +384,7 @@ mod tests {
             "lookup   90 %",
             "attr        -",
             "alpha          57    19.0   0.0   0.59",
-            "read             19   4.72   5.23     0",
+            "read            19   4.72   5.23     0",
             "q quit",
         ] {
             assert!(text.contains(words), "{words}\n{text}");
