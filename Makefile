@@ -113,7 +113,7 @@ install:
 	install -D -m 644 packaging/completions/sshoal.zsh "$(ZSH_COMPLETION)"
 	install -D -m 644 packaging/completions/sshoal.fish "$(FISH_COMPLETION)"
 	install -m 644 README.md CHANGELOG.md LICENSE "$(DOC)"
-	install -m 644 docs/*.md "$(DOC)/docs"
+	install -m 644 docs/*.md docs/*.svg "$(DOC)/docs"
 	install -m 644 packaging/examples/* "$(DOC)/examples"
 
 uninstall:

@@ -49,9 +49,9 @@ enum Command {
     },
     /// Show the state of mounts: hosts, sessions, unwritten data.
     Status(status::Arguments),
-    /// Show what mounts do: operations, latency, throughput, hit rates, hosts.
+    /// Show what mounts do: operations, latency, hit rates, hosts.
     Stats(stats::Arguments),
-    /// Find out which paths and processes cause the requests of a mount.
+    /// Find out which processes and directories cause requests.
     Profile(profile::Arguments),
     /// Find out why a mount does not work, or could work better.
     Doctor(Box<doctor::Arguments>),
