@@ -21,7 +21,7 @@ FUZZ_SECONDS ?= 60
 # Shown in the manual. SOURCE_DATE_EPOCH is what packagers set for builds that can be repeated.
 MANUAL_DATE ?= $(shell date -u $(if $(SOURCE_DATE_EPOCH),-d @$(SOURCE_DATE_EPOCH),-r CHANGELOG.md) +%F)
 MANUAL_PROGRAMS ?= $(PROGRAMS)
-MANUAL_PAGES = sshoal $(addprefix sshoal-,mount umount status doctor pull push cache warm helper branch config \
+MANUAL_PAGES = sshoal $(addprefix sshoal-,mount umount status stats profile doctor pull push cache warm helper branch config \
 	demo bench help)
 MAN = $(DESTDIR)$(DATADIR)/man
 DOC = $(DESTDIR)$(DATADIR)/doc/sshoal
@@ -113,7 +113,7 @@ install:
 	install -D -m 644 packaging/completions/sshoal.zsh "$(ZSH_COMPLETION)"
 	install -D -m 644 packaging/completions/sshoal.fish "$(FISH_COMPLETION)"
 	install -m 644 README.md CHANGELOG.md LICENSE "$(DOC)"
-	install -m 644 docs/*.md "$(DOC)/docs"
+	install -m 644 docs/*.md docs/*.svg "$(DOC)/docs"
 	install -m 644 packaging/examples/* "$(DOC)/examples"
 
 uninstall:

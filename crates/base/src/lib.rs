@@ -1,5 +1,5 @@
 //! The types that all crates of sshoal share: [`Remote`], handle guards, paths, attributes, errno,
-//! a mutex, and the in-place [`task`]s that run operations.
+//! a mutex, the in-place [`task`]s that run operations, and their [`metrics`].
 //!
 //! This crate does no I/O, and knows neither FUSE nor SFTP nor ssh.
 #![forbid(unsafe_code)]
@@ -7,6 +7,7 @@
 pub mod attr;
 pub mod errno;
 pub mod guard;
+pub mod metrics;
 pub mod mutex;
 pub mod path;
 pub mod printable;

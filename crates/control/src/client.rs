@@ -10,9 +10,10 @@ use mountinfo::Mount;
 use rustix::process::geteuid;
 
 use crate::job::Tally;
+use crate::profile::Profile;
 use crate::record::{self, Found};
 use crate::status::MountStatus;
-use crate::{MAX_REPLY_BYTES, PROTOCOL, Reply, Request, Wish};
+use crate::{INVALID_REQUEST, MAX_REPLY_BYTES, PROTOCOL, Reply, Request, SOCKET, Wish};
 
 /// A daemon that does not answer within this time is reported as hung. Usually the answer takes a
 /// millisecond.
@@ -90,6 +91,44 @@ pub fn find(mount: &Mount) -> Result<Found, Silence> {
     }
 }
 
+/// The status with the counters of the mount of the record `found`.
+pub fn stats(found: &Found) -> Result<Box<MountStatus>, Silence> {
+    match ask(found, Wish::Stats, &mut |_| {}).map_err(|why| older(found, why, "statistics"))? {
+        Reply::Status(status) if status.counters.is_some() => Ok(status),
+        _ => Err(Silence::Garbled),
+    }
+}
+
+/// A profile of the mount of the record `found`, recorded for some seconds.
+pub fn profile(found: &Found, seconds: u32) -> Result<Box<Profile>, Silence> {
+    let wish = Wish::Profile { seconds };
+    let deadline = Instant::now() + Duration::from_secs(seconds.into()) + DEADLINE;
+    let reply = converse(found.connect()?, wish, deadline, &mut |_| {}, true)?;
+    match reply {
+        Reply::Profile(profile) => Ok(profile),
+        Reply::Refused(problem) => Err(older(found, Silence::Refused(problem), "profiles")),
+        _ => Err(Silence::Garbled),
+    }
+}
+
+/// Explains a request that the daemon did not understand.
+fn older(found: &Found, why: Silence, what: &str) -> Silence {
+    match why {
+        Silence::Refused(problem) if problem == Problem::new(SOCKET, INVALID_REQUEST) => {
+            let version = status(found).map(|status| format!(" ({})", status.version));
+            let version = version.unwrap_or_default();
+            Silence::Refused(
+                Problem::new(
+                    "daemon of the mount",
+                    format!("its version{version} is older and has no {what}"),
+                )
+                .hint("unmount and mount again to use the installed version"),
+            )
+        }
+        why => why,
+    }
+}
+
 /// The status of the mount of the record `found`.
 pub fn status(found: &Found) -> Result<Box<MountStatus>, Silence> {
     match ask(found, Wish::Status, &mut |_| {})? {
@@ -108,17 +147,24 @@ pub fn ask_mount<T>(
 ) -> Result<T, Problem> {
     let mount = mount_at(mountpoint)?;
     let reply = find(&mount).and_then(|found| ask(&found, wish, progress));
-    reply.and_then(|reply| expected(reply).ok_or(Silence::Garbled)).map_err(|why| match why {
+    reply
+        .and_then(|reply| expected(reply).ok_or(Silence::Garbled))
+        .map_err(|why| problem(mountpoint, why))
+}
+
+/// The problem of a mount whose daemon did not answer.
+pub fn problem(mountpoint: &Path, why: Silence) -> Problem {
+    match why {
         Silence::Refused(problem) => problem.escaped(),
         why => Problem::new(about(mountpoint), why.to_string()),
-    })
+    }
 }
 
 /// Sends a request. A long job is waited for without a limit once the daemon has replied, within
 /// [`DEADLINE`], that it is working.
 fn ask(found: &Found, wish: Wish, progress: &mut dyn FnMut(&Tally)) -> Result<Reply, Silence> {
     let deadline = Instant::now() + DEADLINE;
-    match converse(found.connect()?, wish, deadline, progress)? {
+    match converse(found.connect()?, wish, deadline, progress, false)? {
         Reply::Refused(problem) => Err(Silence::Refused(problem)),
         reply => Ok(reply),
     }
@@ -129,6 +175,7 @@ fn converse(
     wish: Wish,
     deadline: Instant,
     progress: &mut dyn FnMut(&Tally),
+    keeps_deadline: bool,
 ) -> Result<Reply, Silence> {
     let mut line = serde_json::to_vec(&Request { protocol: PROTOCOL, wish })
         .map_err(|error| Silence::Io(error.into()))?;
@@ -139,6 +186,7 @@ fn converse(
     let mut reader = BufReader::new(limited.take(MAX_REPLY_BYTES));
     loop {
         match reply(&mut reader)? {
+            Reply::Working if keeps_deadline => {}
             Reply::Working => reader.get_mut().get_mut().deadline = None,
             Reply::Progress(tally) => progress(&tally),
             reply => return Ok(reply),
@@ -194,7 +242,7 @@ mod tests {
             let _ = (&theirs).write_all(words);
             let _ = reader.read_to_end(&mut Vec::new());
         });
-        let result = converse(ours, Wish::Status, Instant::now() + patience, &mut |_| {});
+        let result = converse(ours, Wish::Status, Instant::now() + patience, &mut |_| {}, false);
         daemon.join().unwrap();
         result
     }
@@ -221,7 +269,8 @@ mod tests {
         });
         let mut heard = Vec::new();
         let mut progress = |tally: &Tally| heard.push(tally.files);
-        let reply = converse(ours, Wish::Status, Instant::now() + DEADLINE, &mut progress).unwrap();
+        let reply =
+            converse(ours, Wish::Status, Instant::now() + DEADLINE, &mut progress, false).unwrap();
         assert_eq!(reply, Reply::Tally(Tally { files: 4, ..Tally::default() }));
         assert_eq!(heard, [3]);
         daemon.join().unwrap();
@@ -234,8 +283,13 @@ mod tests {
             let block = [b' '; 64 << 10];
             while (&theirs).write_all(&block).is_ok() {}
         });
-        let result =
-            converse(ours, Wish::Status, Instant::now() + Duration::from_secs(60), &mut |_| {});
+        let result = converse(
+            ours,
+            Wish::Status,
+            Instant::now() + Duration::from_secs(60),
+            &mut |_| {},
+            false,
+        );
         assert!(matches!(result, Err(Silence::Garbled)), "{result:?}");
         daemon.join().unwrap();
     }
@@ -253,7 +307,7 @@ mod tests {
     fn a_daemon_that_ends_is_told_so() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(theirs);
-        let result = converse(ours, Wish::Status, Instant::now() + DEADLINE, &mut |_| {});
+        let result = converse(ours, Wish::Status, Instant::now() + DEADLINE, &mut |_| {}, false);
         assert!(matches!(result, Err(Silence::Ended)), "{result:?}");
     }
 }

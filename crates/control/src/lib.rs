@@ -11,6 +11,8 @@
 //! | [`client`] | the command's side: sends a request, waits for the reply |
 //! | [`server`] | the daemon's side: accepts requests, answers them |
 //! | [`status`] | the status of a mount |
+//! | [`counters`] | its counters, a part of the status on request |
+//! | [`profile`] | which paths and processes cause requests |
 //! | [`job`] | jobs of a disk cache, and their results |
 //!
 //! Invariants:
@@ -25,7 +27,9 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod counters;
 pub mod job;
+pub mod profile;
 pub mod record;
 pub mod server;
 pub mod status;
@@ -34,6 +38,7 @@ use cli::Problem;
 use serde::{Deserialize, Serialize};
 
 use job::{CacheJob, Tally};
+use profile::Profile;
 use status::MountStatus;
 
 /// Version of the protocol. Incremented when earlier versions would misunderstand a request or a
@@ -45,6 +50,12 @@ const MAX_REQUEST_BYTES: u64 = 64 << 10;
 
 /// Maximum length of a reply in bytes: ten times the status of 64 branches with all details.
 const MAX_REPLY_BYTES: u64 = 8 << 20;
+
+/// What a problem of the protocol is about.
+const SOCKET: &str = "control socket";
+
+/// The answer of a daemon to a request that its version does not have.
+const INVALID_REQUEST: &str = "invalid request";
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +73,13 @@ pub struct Request {
 pub enum Wish {
     /// The status of the mount.
     Status,
+    /// The status with the counters.
+    Stats,
+    /// A profile.
+    Profile {
+        /// Time of the recording.
+        seconds: u32,
+    },
     /// A change of its branches.
     Branch(Change),
     /// A job of its disk cache.
@@ -117,6 +135,8 @@ pub enum Reply {
     Progress(Tally),
     /// The status of the mount.
     Status(Box<MountStatus>),
+    /// The profile.
+    Profile(Box<Profile>),
     /// The result of a job.
     Tally(Tally),
     /// The change was made.
@@ -139,6 +159,9 @@ mod tests {
     fn requests_are_what_they_were() {
         let request = |wish| Request { protocol: 1, wish };
         both_ways(r#"{"protocol":1,"wish":"status"}"#, &request(Wish::Status));
+        both_ways(r#"{"protocol":1,"wish":"stats"}"#, &request(Wish::Stats));
+        let profile = r#"{"protocol":1,"wish":"profile","seconds":3}"#;
+        both_ways(profile, &request(Wish::Profile { seconds: 3 }));
         let source = || "P=host:/dir=ro".to_owned();
         let branch = |change| request(Wish::Branch(change));
         both_ways(

@@ -15,8 +15,9 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::job::{CacheJob, Tally};
+use crate::profile::Profile;
 use crate::status::MountStatus;
-use crate::{Change, MAX_REQUEST_BYTES, PROTOCOL, Reply, Request, Wish};
+use crate::{Change, INVALID_REQUEST, MAX_REQUEST_BYTES, PROTOCOL, Reply, Request, SOCKET, Wish};
 
 /// Maximum number of connections. Further ones wait in the kernel until one is closed.
 const MAX_CONNECTIONS: usize = 16;
@@ -33,6 +34,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 pub trait Asked: Send + Sync + 'static {
     /// The status. Waits for nothing.
     fn status(&self) -> MountStatus;
+
+    /// The status with the counters. Waits for nothing.
+    fn stats(&self) -> MountStatus;
+
+    /// Records requests for some seconds. May be dropped at any time, which ends the recording.
+    async fn profile(&self, seconds: u32) -> Result<Profile, Problem>;
 
     /// Changes the branches. If the future is dropped, the change was made completely or not at all.
     async fn change(&self, change: Change) -> Result<(), Problem>;
@@ -88,12 +95,17 @@ async fn converse(stream: UnixStream, mount: Arc<dyn Asked>) {
         (false, _) => Err(not_allowed()),
         // A silent peer gets no reply.
         (true, Err(_) | Ok(Err(Unheard::Gone))) => return,
-        (true, Ok(Err(Unheard::Odd(why)))) => Err(Problem::new("control socket", why)),
+        (true, Ok(Err(Unheard::Odd(why)))) => Err(Problem::new(SOCKET, why)),
         (true, Ok(Ok(wish))) => Ok(wish),
     };
     let reply = match wish {
         Err(problem) => Some(Reply::Refused(problem)),
         Ok(Wish::Status) => Some(Reply::Status(Box::new(mount.status()))),
+        Ok(Wish::Stats) => Some(Reply::Status(Box::new(mount.stats()))),
+        Ok(Wish::Profile { seconds }) => {
+            let recorded = async |_| Ok(Reply::Profile(Box::new(mount.profile(seconds).await?)));
+            work(&mut reader, &mut writer, recorded).await
+        }
         Ok(Wish::Branch(change)) => {
             let changed = async |_| mount.change(change).await.map(|()| Reply::Done);
             work(&mut reader, &mut writer, changed).await
@@ -139,10 +151,7 @@ fn is_allowed(user: u32) -> bool {
 }
 
 fn not_allowed() -> Problem {
-    Problem::new(
-        "control socket",
-        "permission denied: only the owner of the mount and root may connect",
-    )
+    Problem::new(SOCKET, "permission denied: only the owner of the mount and root may connect")
 }
 
 /// Why there is no request.
@@ -168,8 +177,7 @@ fn understood(line: &[u8]) -> Result<Wish, String> {
     struct Version {
         protocol: u32,
     }
-    let not_understood = "invalid request";
-    let version: Version = serde_json::from_slice(line).map_err(|_| not_understood)?;
+    let version: Version = serde_json::from_slice(line).map_err(|_| INVALID_REQUEST)?;
     if version.protocol != PROTOCOL {
         let (asked, ours) = (version.protocol, PROTOCOL);
         return Err(format!(
@@ -178,7 +186,7 @@ fn understood(line: &[u8]) -> Result<Wish, String> {
             env!("CARGO_PKG_VERSION")
         ));
     }
-    let request: Request = serde_json::from_slice(line).map_err(|_| not_understood)?;
+    let request: Request = serde_json::from_slice(line).map_err(|_| INVALID_REQUEST)?;
     Ok(request.wish)
 }
 

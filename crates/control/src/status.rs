@@ -6,6 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::counters::{Counters, HostCounters};
+
 /// One mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -30,6 +32,9 @@ pub struct MountStatus {
     pub cache: CacheStatus,
     /// The disk cache; `null` for a mount without one.
     pub disk: Option<DiskStatus>,
+    /// The counters, if they were requested ([`Wish::Stats`](crate::Wish::Stats)).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counters: Option<Box<Counters>>,
 }
 
 /// The policies of a union.
@@ -110,6 +115,9 @@ pub struct HostStatus {
     pub max_sessions: u64,
     /// The sessions that exist or are being established.
     pub sessions: Vec<SessionStatus>,
+    /// The counters, if they were requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counters: Option<HostCounters>,
 }
 
 /// One session.

@@ -40,7 +40,7 @@ use crate::open::Opened;
 use crate::operation::{
     Context, CopyFileRange, Create, Ioctl, Lock, LockRequest, Open, Read, Release, Write,
 };
-use crate::session::Started;
+use crate::session::{Finished, Started};
 
 /// The reply to an `ioctl`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,6 +81,15 @@ pub trait Filesystem: Send + Sync + 'static {
     fn silent_for(&self) -> Duration {
         Duration::MAX
     }
+
+    /// Whether a request of the thread `pid`, which has just arrived, is to be
+    /// [recorded](Filesystem::record). Called for each request; must not wait.
+    fn is_recording(&self, pid: u32) -> bool {
+        false
+    }
+
+    /// Records a request that has ended. Must not wait.
+    fn record(&self, finished: &Finished<'_>) {}
 
     /// Looks up a name. A name that does not exist is `ENOENT`, or an [`Entry::negative`] that the
     /// kernel caches.

@@ -45,4 +45,7 @@ pub use operation::{
     Operation, Read, Release, Write,
 };
 pub use passthrough::{BackingId, Passthrough};
-pub use session::{Cause, Config, DataInvalidation, End, Negotiated, Session, Started, Stopper};
+pub use session::{
+    Cause, Config, Counters, DataInvalidation, End, Finished, Negotiated, OperationCounts, Session,
+    Started, Stopper,
+};

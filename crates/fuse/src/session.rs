@@ -18,6 +18,7 @@
 //! (a reply must use the descriptor of its request; no gain was measured), splice, the kernel's
 //! write-back cache.
 
+mod accounting;
 mod buffers;
 mod config;
 mod dispatch;
@@ -46,6 +47,7 @@ use crate::passthrough::Passthrough;
 use buffers::Buffers;
 use pending::Pending;
 
+pub use accounting::{Counters, Finished, OperationCounts};
 pub use config::{Config, DataInvalidation, Negotiated};
 
 /// Passed to a file system when its session begins.
@@ -97,6 +99,7 @@ struct Inner<F> {
     channel: Arc<dyn Channel>,
     filesystem: Arc<F>,
     pending: Pending,
+    counters: Arc<Counters>,
     buffers: Arc<Buffers>,
     runtime: Handle,
     /// With `allow_root`: the only user except root that is admitted.
@@ -165,6 +168,7 @@ impl<F: Filesystem> Session<F> {
             channel,
             filesystem,
             pending: Pending::new(config.readers > 1),
+            counters: Arc::default(),
             buffers,
             runtime: Handle::current(),
             only_user,
@@ -177,6 +181,11 @@ impl<F: Filesystem> Session<F> {
     /// The result of the negotiation, and the handles for notifications and passthrough.
     pub fn started(&self) -> &Started {
         &self.started
+    }
+
+    /// The counters of its requests.
+    pub fn counters(&self) -> Arc<Counters> {
+        self.inner.counters.clone()
     }
 
     /// A handle that can stop the session.

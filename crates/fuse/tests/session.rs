@@ -83,6 +83,7 @@ struct Kernel {
     socket: OwnedFd,
     memory: Arc<Memory>,
     refuse: Arc<AtomicI32>,
+    counters: Arc<fuse::Counters>,
     session: JoinHandle<fuse::End>,
     stopper: Stopper,
     next_unique: u64,
@@ -158,10 +159,20 @@ impl Kernel {
         let answer = receive(&socket);
         assert_eq!((answer.unique, answer.error), (2, 0));
         assert_eq!(answer.body.len(), abi::InitOut::SIZE);
-        let stopper = session.stopper();
+        let (stopper, counters) = (session.stopper(), session.counters());
         let session = runtime.spawn(session.run());
         let caller = Dying::new();
-        Kernel { caller, runtime, socket, memory, refuse, session, stopper, next_unique: 4 }
+        Kernel {
+            caller,
+            runtime,
+            socket,
+            memory,
+            refuse,
+            counters,
+            session,
+            stopper,
+            next_unique: 4,
+        }
     }
 
     fn send(&mut self, opcode: u32, nodeid: u64, body: &[u8]) -> u64 {
@@ -500,6 +511,36 @@ fn extended_attributes_are_checked_against_the_buffer_size() {
     assert_eq!(abi::GetxattrOut::take(&mut &get(0).body[..]).unwrap().size, 4);
     assert_eq!(get(3).error, libc::ERANGE);
     assert_eq!(get(4).body, b"blue");
+}
+
+#[test]
+fn every_reply_is_counted_once_and_a_cancelled_request_is_an_error() {
+    let mut kernel = Kernel::new(one_reader());
+    let counted = |kernel: &Kernel, name: &str| {
+        let all = kernel.counters.operations();
+        let found = all.into_iter().find(|operation| operation.name == name);
+        found.map(|it| (it.latency.iter().sum::<u64>(), it.errors))
+    };
+    assert_eq!(counted(&kernel, "lookup"), None);
+    // A negative entry, which the kernel may cache.
+    assert_eq!(kernel.lookup("missing").error, 0);
+    kernel.memory.hold("lookup");
+    let unique = kernel.send(opcode::LOOKUP, ROOT, b"file\0");
+    kernel.memory.wait_begun("lookup", 2);
+    assert_eq!(kernel.counters.in_flight(), 1);
+    kernel.interrupt(unique);
+    assert_eq!(receive(&kernel.socket).error, libc::EINTR);
+    kernel.memory.release_held("lookup");
+    kernel.nothing_else();
+    // A reply is received before it is counted.
+    let (counters, _) = (kernel.counters.clone(), kernel.end());
+    assert_eq!(counters.in_flight(), 0);
+    let counts: Vec<_> = counters
+        .operations()
+        .into_iter()
+        .map(|it| (it.name, it.latency.iter().sum::<u64>(), it.errors))
+        .collect();
+    assert_eq!(counts, [("lookup".to_owned(), 2, 1), ("statfs".to_owned(), 1, 0)]);
 }
 
 #[test]

@@ -134,6 +134,8 @@ pub(crate) struct Pool {
     /// Closed when the host is dropped.
     pub(crate) host_alive: watch::Receiver<()>,
     pub(crate) flow: Directions,
+    /// Of all sessions, also of those that have ended.
+    counters: Arc<sftp::Counters>,
     /// Why the last attempt to open the first session failed; `None` after a success.
     connection_error: watch::Sender<Option<String>>,
     /// Refused logins: of the first session, and of all others.
@@ -164,6 +166,7 @@ impl Pool {
             connected_once: AtomicBool::new(false),
             host_alive,
             flow,
+            counters: Arc::default(),
             connection_error: watch::Sender::new(None),
             refusals: Default::default(),
             active: AtomicU64::new(0),
@@ -435,7 +438,9 @@ impl Pool {
         let [mut most, last] = TURNED_AWAY_PAUSE;
         loop {
             let begun = match self.connector.connect(role).await {
-                Ok(connection) => Session::begin(connection, slot, &self.config).await,
+                Ok(connection) => {
+                    Session::begin(connection, slot, &self.config, &self.counters).await
+                }
                 Err(error) => Err(error.into()),
             };
             let Err(why) = begun else { return begun };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base::{Errno, InvalidName, RemotePath};
 use bytes::Bytes;
-use sftp::{Client, Extension, FileAttrs, OpenFlags, Options};
+use sftp::{Client, Counters, Extension, FileAttrs, OpenFlags, Options};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
@@ -58,9 +58,11 @@ impl Session {
         connection: Connection,
         slot: usize,
         config: &Config,
+        counters: &Arc<Counters>,
     ) -> Result<Arc<Session>, Error> {
         let Connection { reader, writer, diagnosis } = connection;
-        let client = match Client::connect_halves(reader, writer, Options::default()).await {
+        let (options, counters) = (Options::default(), counters.clone());
+        let client = match Client::connect_counted(reader, writer, options, counters).await {
             Ok(client) => client,
             Err(source) => return Err(Error::Session { source, diagnosis: diagnosis() }),
         };

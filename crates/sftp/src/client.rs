@@ -21,6 +21,7 @@
 //! caller.
 
 mod call;
+mod counters;
 mod messages;
 mod output;
 mod pending;
@@ -37,11 +38,12 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use crate::codec::{
-    ExactAttrs, Extension, Extensions, Limits, MAX_PACKET_BYTES, RemoteHandle, Request, Version,
-    encode_init,
+    ExactAttrs, Extension, Extensions, Kind, Limits, MAX_PACKET_BYTES, RemoteHandle, Request,
+    Version, encode_init,
 };
 use crate::error::{Error, Result};
 pub use call::Call;
+pub use counters::Counters;
 use output::Output;
 use pending::{Expect, Pending};
 use receive_buffer::ReceiveBuffer;
@@ -133,10 +135,12 @@ struct Shared {
     /// Notified when the connection has ended.
     ended: Notify,
     options: Options,
+    counters: Arc<Counters>,
 }
 
 /// An encoded request, and the content of a WRITE that follows it.
 struct Packet {
+    kind: Kind,
     head: BytesMut,
     body: Bytes,
     /// The handles in the request.
@@ -156,18 +160,18 @@ impl Packet {
     fn new(request: &Request<'_>) -> Packet {
         let mut head = BytesMut::with_capacity(HEAD_BYTES);
         request.encode(0, &mut head);
-        Packet::encoded(head, Bytes::new())
+        Packet::encoded(request.kind(), head, Bytes::new())
     }
 
     /// A WRITE request, with `body` for its content.
     fn with_body(request: &Request<'_>, body: Bytes) -> Packet {
         let mut head = BytesMut::with_capacity(HEAD_BYTES);
         request.encode_head(0, body.len(), &mut head);
-        Packet::encoded(head, body)
+        Packet::encoded(request.kind(), head, body)
     }
 
-    fn encoded(head: BytesMut, body: Bytes) -> Packet {
-        Packet { head, body, handles: [None, None], closes: false }
+    fn encoded(kind: Kind, head: BytesMut, body: Bytes) -> Packet {
+        Packet { kind, head, body, handles: [None, None], closes: false }
     }
 
     /// The CLOSE request of a handle.
@@ -217,13 +221,14 @@ impl Shared {
             *ticket = Some(pending.enqueue(*ticket, waker));
             return Poll::Pending;
         }
-        let id = pending.reserve(expect, Some(waker.clone()));
+        let id = pending.reserve(packet.kind, expect, Some(waker.clone()));
         // There may be room for the next caller too; it checks for itself.
         let next = ticket.take().and_then(|ticket| pending.leave_queue(ticket));
         drop(pending);
         let sent = match id {
             Some(id) => {
                 packet.set_id(id);
+                self.counters.sent(packet.kind, packet.len());
                 output.push(packet, self).map(|()| id)
             }
             None => Err(Error::Disconnected("all request ids are in use".into())),
@@ -246,11 +251,12 @@ impl Shared {
         if pending.end().is_some() || packet.is_void() {
             return;
         }
-        let id = pending.reserve(expect, None);
+        let id = pending.reserve(packet.kind, expect, None);
         drop(pending);
         let sent = match id {
             Some(id) => {
                 packet.set_id(id);
+                self.counters.sent(packet.kind, packet.len());
                 output.push(&mut packet, self)
             }
             // 65,536 requests without a reply: the server has stopped responding.
@@ -324,6 +330,21 @@ impl Client {
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
+        Client::connect_counted(reader, writer, options, Arc::default()).await
+    }
+
+    /// Connects like [`Client::connect_halves`]. The client counts in `counters`, which other
+    /// clients may share.
+    pub async fn connect_counted<R, W>(
+        reader: R,
+        writer: W,
+        options: Options,
+        counters: Arc<Counters>,
+    ) -> Result<Client>
+    where
+        R: AsyncRead + Send + Unpin + 'static,
+        W: AsyncWrite + Send + Unpin + 'static,
+    {
         let (mut reader, mut writer) = (reader, writer);
         let mut init = BytesMut::new();
         encode_init(crate::codec::VERSION, &mut init);
@@ -346,6 +367,7 @@ impl Client {
             output: Output::new(Box::new(writer)),
             ended: Notify::new(),
             options,
+            counters,
         });
         tokio::spawn(reader::run(shared.clone(), reader, receive_buffer));
         tokio::spawn(output::run(shared.clone()));

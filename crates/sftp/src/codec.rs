@@ -19,7 +19,7 @@ mod wire;
 pub use attrs::{ExactAttrs, ExactTime, FileAttrs, Owner, Times};
 pub use extension::{Extension, Extensions, Limits, StatVfs, UsersGroups, Version};
 pub use reply::{NameEntry, RemoteHandle, Reply};
-pub use request::{OpenFlags, Request, decode_init, encode_init};
+pub use request::{KINDS, Kind, OpenFlags, Request, decode_init, encode_init};
 pub use status::StatusCode;
 pub use wire::{HEADER_BYTES, MAX_PACKET_BYTES, Malformed, packet_length};
 

@@ -9,7 +9,7 @@ pub mod client;
 pub mod codec;
 pub mod error;
 
-pub use client::{Activity, Call, Client, Options, Server};
+pub use client::{Activity, Call, Client, Counters, Options, Server};
 pub use codec::{
     Extension, Extensions, FileAttrs, Limits, NameEntry, OpenFlags, RemoteHandle, StatVfs,
     StatusCode, UsersGroups,

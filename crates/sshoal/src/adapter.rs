@@ -18,6 +18,7 @@ use vfs::{
 use crate::attributes::{Attribute, Attributes, digest_value};
 use crate::open_modes::no_open::NoOpen;
 use crate::open_modes::passthrough::{Passthrough, Verdict};
+use crate::profile::recorder::Recorder;
 use ending::Ending;
 
 /// `st_blksize`: how much `cat`, `cp` and stdio read at a time. The size of a request of the kernel's
@@ -39,6 +40,7 @@ pub struct Adapter {
     no_open: Option<NoOpen>,
     ending: Ending,
     silence: Silence,
+    recorder: Arc<Recorder>,
 }
 
 impl Adapter {
@@ -63,6 +65,7 @@ impl Adapter {
             no_open: no_open.then(NoOpen::default),
             ending: Ending::default(),
             silence,
+            recorder: Arc::default(),
         }
     }
 
@@ -74,6 +77,16 @@ impl Adapter {
     /// Number of opens with passthrough so far.
     pub fn opened_through(&self) -> u64 {
         self.passthrough.get().map_or(0, Passthrough::opens)
+    }
+
+    /// Whether the kernel opens files without requests.
+    pub fn has_no_open(&self) -> bool {
+        self.no_open.is_some()
+    }
+
+    /// Records requests for a profile.
+    pub fn recorder(&self) -> &Arc<Recorder> {
+        &self.recorder
     }
 
     async fn list(&self, ino: u64, fh: u64, offset: u64, sink: &mut Sink<'_>) -> Result<()> {
@@ -268,6 +281,15 @@ impl fuse::Filesystem for Adapter {
 
     fn silent_for(&self) -> Duration {
         (self.silence)()
+    }
+
+    fn is_recording(&self, pid: u32) -> bool {
+        self.recorder.is_on(pid)
+    }
+
+    fn record(&self, finished: &fuse::Finished<'_>) {
+        let path = self.vfs.path_of(Ino(finished.ino));
+        self.recorder.record(finished, path);
     }
 
     async fn lookup(&self, _: &Context, parent: u64, name: &[u8]) -> Result<fuse::Entry> {

@@ -17,7 +17,9 @@ use crate::helper;
 use crate::manual;
 use crate::mount;
 use crate::mount::{help, suggestion};
+use crate::profile;
 use crate::program::Program;
+use crate::stats;
 use crate::status;
 use crate::transfer::{self, Direction};
 use crate::umount;
@@ -48,6 +50,10 @@ enum Command {
     },
     /// Show the state of mounts: hosts, sessions, unwritten data.
     Status(status::Arguments),
+    /// Show what mounts do: operations, latency, hit rates, hosts.
+    Stats(stats::Arguments),
+    /// Find out which processes and directories cause requests.
+    Profile(profile::Arguments),
     /// Find out why a mount does not work, or could work better.
     Doctor(Box<doctor::Arguments>),
     /// Copy files and directories from other machines.
@@ -195,6 +201,8 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(EXIT_OK))
         }
         Command::Status(arguments) => status::run(&arguments),
+        Command::Stats(arguments) => stats::run(&arguments),
+        Command::Profile(arguments) => profile::run(&arguments),
         Command::Doctor(arguments) => doctor::run(program, &arguments),
         Command::Branch(arguments) => branch::run(arguments),
         Command::Cache(arguments) => cache_command::run(arguments),

@@ -119,7 +119,8 @@ mod tests {
         assert_eq!(completed("um"), ["umount"]);
         assert_eq!(completed("cache p"), ["pin"]);
         assert_eq!(completed("--fore"), ["--foreground"]);
-        assert_eq!(completed("help sta"), ["status"]);
-        assert!(completed("pro").is_empty(), "hidden commands are not shown");
+        assert_eq!(completed("help sta"), ["status", "stats"]);
+        assert_eq!(completed("stats --pro"), ["--prometheus"]);
+        assert_eq!(completed("pro"), ["profile"], "hidden commands are not shown");
     }
 }

@@ -37,7 +37,8 @@ use union::{Branch, Presence, Union};
 use crate::connector::{Begun, SshConnector};
 use crate::mount::request::{IdMapKind, MountRequest};
 use crate::sources::{self, Origin, SourceSpec};
-use connect::{Asking, Server, Target, Wanted};
+pub use connect::Server;
+use connect::{Asking, Target, Wanted};
 #[cfg(feature = "fuzzing")]
 pub use digest_command::fuzz as fuzz_digest_lines;
 use disk::{Disk, Kept};

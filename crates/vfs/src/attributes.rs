@@ -19,11 +19,16 @@ impl Vfs {
     /// `ETIMEDOUT` for the root, if there are no earlier ones.
     pub async fn getattr(&self, ino: Ino) -> Result<Stat> {
         let inode = self.inode(ino)?;
-        if ino != Ino::ROOT {
-            let attr = self.attr(&inode).await?;
+        if let Some(attr) = self.known_attr(&inode) {
+            self.counters.attributes_cached.add(1);
             return self.stat(&inode, &attr);
         }
-        if let Ok(attr) = tokio::time::timeout(ROOT_TIMEOUT, self.attr(&inode)).await {
+        self.counters.attributes_requested.add(1);
+        if ino != Ino::ROOT {
+            let attr = self.request_attr(&inode).await?;
+            return self.stat(&inode, &attr);
+        }
+        if let Ok(attr) = tokio::time::timeout(ROOT_TIMEOUT, self.request_attr(&inode)).await {
             return self.stat(&inode, &attr?);
         }
         let last = inode.state().last_attr().ok_or(Errno::ETIMEDOUT)?;
@@ -33,17 +38,24 @@ impl Vfs {
 
     /// The attributes of `inode`, from the cache while they are fresh.
     pub(crate) async fn attr(&self, inode: &Arc<Inode>) -> Result<Attr> {
+        match self.known_attr(inode) {
+            Some(attr) => Ok(attr),
+            None => self.request_attr(inode).await,
+        }
+    }
+
+    async fn request_attr(&self, inode: &Arc<Inode>) -> Result<Attr> {
+        self.or_stale(self.fetch_attr(inode), || Ok(self.stale_attr(inode))).await
+    }
+
+    /// The attributes of `inode` without a request.
+    fn known_attr(&self, inode: &Arc<Inode>) -> Option<Attr> {
         let cached = {
             let state = inode.state();
             // Writes in flight to a file created here change nothing that is not known.
             state.fresh_attr(Instant::now()).or_else(|| self.attr_of_created_file(&state))
         };
-        let known =
-            cached.or_else(|| self.cached_listing_attr(inode)).or_else(|| self.stale_attr(inode));
-        if let Some(attr) = known {
-            return Ok(attr);
-        }
-        self.or_stale(self.fetch_attr(inode), || Ok(self.stale_attr(inode))).await
+        cached.or_else(|| self.cached_listing_attr(inode)).or_else(|| self.stale_attr(inode))
     }
 
     /// The attributes of `inode` from the server, after all writes of this mount.

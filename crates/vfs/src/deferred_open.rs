@@ -91,8 +91,14 @@ impl Vfs {
             let shared = shared.map(|(remote, _)| remote);
             (attr, shared.unwrap_or_else(|| self.deferred_handle(inode, validator)))
         };
+        let is_prefetched = fetched.is_some();
         let file = self.new_open_file(inode, remote, request, fetched);
-        Ok(self.register_deferred(file, &attr, request))
+        let opened = self.register_deferred(file, &attr, request);
+        if opened.is_some() {
+            self.counters.opens_deferred.add(1);
+            self.counters.opens_prefetched.add(is_prefetched.into());
+        }
+        Ok(opened)
     }
 
     /// A remote handle that is opened when it is needed.

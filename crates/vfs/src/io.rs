@@ -41,6 +41,7 @@ impl Vfs {
         let (kernel_sizes, seq) = (file.inode.state().kernel_sizes(), self.change_counter.now());
         file.inode.writes.clear_to_read(file.number, offset..end).await;
         if let Some(data) = self.read_from_prefetched(&file, offset, len).await {
+            self.counters.reads_prefetched.add(1);
             return Ok(data);
         }
         let fh = file.fh().await?;

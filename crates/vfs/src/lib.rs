@@ -69,7 +69,7 @@ pub use io::Seek;
 pub use links::relative_target;
 pub use lookup::LookupResult;
 pub use open::{OpenRequest, Opened};
-pub use stats::Stats;
+pub use stats::{Counters, Stats};
 
 use inode::Inode;
 use shared::Shared;

@@ -49,15 +49,14 @@ impl Vfs {
 
     async fn look_up(&self, parent: Ino, name_bytes: &[u8]) -> Result<LookupResult> {
         let name = name(name_bytes)?;
-        if let Some(entry) = self.cached_entry(parent, &name)? {
-            return Ok(LookupResult::Found(entry));
-        }
-        if let Some(result) = self.lookup_cached(parent, &name)? {
+        if let Some(result) = self.known_lookup(parent, &name)? {
+            match &result {
+                LookupResult::Found(_) => self.counters.lookups_cached.add(1),
+                LookupResult::Absent(_) => self.counters.lookups_cached_absent.add(1),
+            }
             return Ok(result);
         }
-        if let Some(result) = self.stale_lookup(parent, &name)? {
-            return Ok(result);
-        }
+        self.counters.lookups_requested.add(1);
         self.prefetch.note_piecemeal_lookup(&self.shared, parent);
         for attempt in 1.. {
             // The kernel must not get a size from before its own writes.
@@ -139,6 +138,17 @@ impl Vfs {
             }
         }
         unreachable!("the last attempt returns")
+    }
+
+    /// The answer to a lookup without a request. Counts one lookup if the name exists.
+    fn known_lookup(&self, parent: Ino, name: &Name) -> Result<Option<LookupResult>> {
+        if let Some(entry) = self.cached_entry(parent, name)? {
+            return Ok(Some(LookupResult::Found(entry)));
+        }
+        match self.lookup_cached(parent, name)? {
+            None => self.stale_lookup(parent, name),
+            known => Ok(known),
+        }
     }
 
     /// The entry of a name that is valid, with one lookup counted.

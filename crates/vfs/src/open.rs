@@ -287,6 +287,7 @@ impl Vfs {
         }
         // Deferred handles first, so that this one can be compared with them.
         self.force_deferred_opens([&inode]).await;
+        self.counters.opens_requested.add(1);
         for _ in 0..MAX_ATTEMPTS {
             if let Some(opened) = self.open_at_server(&inode, request, revisit.take()).await? {
                 return Ok(opened);

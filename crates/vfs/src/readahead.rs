@@ -128,12 +128,15 @@ impl Readahead {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// The next part of `range`; waits while it is in flight.
-    async fn take(&self, range: &Range<u64>) -> Taken {
+    /// The next part of `range`; waits while it is in flight, and sets `waited` then.
+    async fn take(&self, range: &Range<u64>, waited: &mut bool) -> Taken {
         poll_fn(|context| {
             let found = self.state.lock().blocks.take(range, Instant::now(), context.waker());
             match found {
-                Taken::InFlight => Poll::Pending,
+                Taken::InFlight => {
+                    *waited = true;
+                    Poll::Pending
+                }
                 found => Poll::Ready(found),
             }
         })
@@ -195,6 +198,7 @@ impl Vfs {
             (state.content_generation(), state.last_attr().map_or(u64::MAX, |attr| attr.size))
         };
         let Some(ahead) = file.readahead.get() else {
+            self.counters.reads_requested.add(1);
             return self.read_over_end(fh, range, size).await;
         };
         ahead.keep_only(content_generation);
@@ -260,14 +264,16 @@ impl Vfs {
     ) -> Result<Data> {
         let mut data = Data::new();
         let mut left = range;
+        let (mut waited, mut requested) = (false, false);
         while !left.is_empty() {
-            match ahead.take(&left).await {
+            match ahead.take(&left, &mut waited).await {
                 Taken::Data(part) => {
                     left.start += part.len() as u64;
                     data.append(part);
                 }
                 Taken::EndOfFile | Taken::InFlight => break,
                 Taken::Missing(until) => {
+                    requested = true;
                     let missing = until - left.start;
                     let part = self.read_over_end(fh, left.start..until, size).await?;
                     let got = part.len() as u64;
@@ -279,6 +285,12 @@ impl Vfs {
                 }
             }
         }
+        let counter = match (requested, waited) {
+            (true, _) => &self.counters.reads_requested,
+            (false, true) => &self.counters.reads_waited,
+            (false, false) => &self.counters.reads_ahead,
+        };
+        counter.add(1);
         Ok(data)
     }
 

@@ -26,6 +26,7 @@ use crate::prefetch::Prefetcher;
 use crate::readahead::UsedBytes;
 use crate::readdirplus::ReaddirplusPolicy;
 use crate::server_close::PendingCloses;
+use crate::stats::Counters;
 use crate::ticker::Ticker;
 use crate::tree::{ChangeCounter, InodeBudget, RequestStamp, Tree};
 use crate::{Entry, Ino, Stat};
@@ -55,6 +56,7 @@ pub struct Shared {
     pub(crate) ticker: Ticker,
     pub(crate) prefetch: Prefetcher,
     pub(crate) readdirplus_policy: ReaddirplusPolicy,
+    pub(crate) counters: Counters,
     pub(crate) invalidate: OnceLock<Arc<dyn Invalidate>>,
     /// Notified when a change of names has ended.
     pub(crate) names_changed: Notify,
@@ -86,6 +88,7 @@ impl Shared {
             ticker: Ticker::default(),
             prefetch,
             readdirplus_policy: ReaddirplusPolicy::default(),
+            counters: Counters::default(),
             invalidate: OnceLock::new(),
             names_changed: Notify::new(),
         }

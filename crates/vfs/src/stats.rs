@@ -3,7 +3,39 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::Vfs;
+use base::RemotePath;
+use base::metrics::Counter;
+
+use crate::{Ino, Vfs};
+
+/// Answers from memory and from the server since the mount began. Updated without locks.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Lookups of existing names that were answered from memory.
+    pub lookups_cached: Counter,
+    /// Lookups of absent names that were answered from memory.
+    pub lookups_cached_absent: Counter,
+    /// Lookups that the server was requested for, of existing and of absent names.
+    pub lookups_requested: Counter,
+    /// GETATTRs that were answered from memory.
+    pub attributes_cached: Counter,
+    /// GETATTRs that the server was requested for.
+    pub attributes_requested: Counter,
+    /// Opens without a request to the server.
+    pub opens_deferred: Counter,
+    /// The opens among them whose content was prefetched.
+    pub opens_prefetched: Counter,
+    /// Opens that were sent to the server. Those that create a file are not counted.
+    pub opens_requested: Counter,
+    /// READs that were answered with a prefetched small file.
+    pub reads_prefetched: Counter,
+    /// READs whose data the readahead had.
+    pub reads_ahead: Counter,
+    /// READs that waited for data that the readahead had requested.
+    pub reads_waited: Counter,
+    /// READs for which a request was sent to the server.
+    pub reads_requested: Counter,
+}
 
 /// The present state in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +63,16 @@ pub struct Stats {
 }
 
 impl Vfs {
+    /// The counters since the mount began.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// A path of `ino`; `None` if it has no name, or is unknown.
+    pub fn path_of(&self, ino: Ino) -> Option<RemotePath> {
+        self.tree().path(ino)
+    }
+
     /// The present statistics. Cheap, though it visits every open file.
     pub fn stats(&self) -> Stats {
         let mut dirty = HashSet::new();
@@ -55,5 +97,40 @@ impl Vfs {
             listed_bytes,
             fetched_bytes: self.prefetch.files.kept_bytes(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, LookupResult, OpenRequest};
+    use base::Access;
+    use testkit::MemRemote;
+
+    #[tokio::test]
+    async fn answers_are_counted_by_their_origin() {
+        let remote = Arc::new(MemRemote::new());
+        remote.put_file("f", "content");
+        let vfs = Vfs::new(remote, Config { login: Some((0, 0)), ..Config::default() });
+        let mut ino = Ino::ROOT;
+        for _ in 0..3 {
+            if let LookupResult::Found(entry) = vfs.lookup(Ino::ROOT, b"f").await.unwrap() {
+                ino = entry.ino;
+            }
+        }
+        let counters = vfs.counters();
+        assert_eq!((counters.lookups_requested.get(), counters.lookups_cached.get()), (1, 2));
+        vfs.getattr(ino).await.unwrap();
+        vfs.getattr(Ino::ROOT).await.unwrap();
+        let attributes = (&counters.attributes_cached, &counters.attributes_requested);
+        assert_eq!((attributes.0.get(), attributes.1.get()), (1, 1));
+        let open = async || vfs.open(ino, OpenRequest::plain(Access::Read)).await.unwrap();
+        let first = open().await;
+        assert_eq!(vfs.read(first.handle, 0, 4096).await.unwrap().len(), 7);
+        assert_eq!((counters.opens_requested.get(), counters.opens_deferred.get()), (1, 0));
+        assert_eq!((counters.reads_requested.get(), counters.reads_ahead.get()), (1, 0));
+        vfs.release(first.handle);
+        assert_eq!(vfs.path_of(ino).unwrap().as_bytes(), b"f");
+        assert_eq!(vfs.path_of(Ino(77)), None);
     }
 }

@@ -24,6 +24,16 @@ impl Asked for Mount {
         MountStatus { pid: 77, ..MountStatus::default() }
     }
 
+    fn stats(&self) -> MountStatus {
+        MountStatus { counters: Some(Box::default()), ..self.status() }
+    }
+
+    async fn profile(&self, _: u32) -> Result<Profile, Problem> {
+        let _told = Told(self.dropped.clone());
+        self.begun.notify_one();
+        std::future::pending().await
+    }
+
     async fn change(&self, change: Change) -> Result<(), Problem> {
         self.changes.lock().unwrap().push(change.clone());
         if matches!(change, Change::Remove { .. }) {
@@ -68,6 +78,9 @@ async fn one_line_is_answered_with_one_line() {
     let heard = answer(b"{\"protocol\":1,\"wish\":\"status\"}\n").await;
     let Ok(Reply::Status(status)) = serde_json::from_str(&heard) else { panic!("{heard}") };
     assert_eq!((status.pid, heard.matches('\n').count()), (77, 1));
+    assert!(!heard.contains("counters"), "{heard}");
+    let heard = answer(b"{\"protocol\":1,\"wish\":\"stats\"}\n").await;
+    assert!(heard.contains("\"counters\":{"), "{heard}");
     // Fields of a later version do no harm.
     let heard = answer(b"{\"protocol\":1,\"wish\":\"status\",\"more\":[]}\n").await;
     assert!(heard.starts_with("{\"status\":"), "{heard}");
@@ -179,6 +192,18 @@ async fn a_job_tells_how_far_it_is_and_ends_with_who_wants_it() {
     assert_eq!(next().await, "\"working\"");
     let told: Reply = serde_json::from_str(&next().await).unwrap();
     assert_eq!(told, Reply::Progress(tally(1)));
+    mount.begun.notified().await;
+    drop(peer);
+    mount.dropped.notified().await;
+    connection.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_profile_ends_with_its_client() {
+    let mount = Arc::<Mount>::default();
+    let (mut peer, connection) = connected(&mount);
+    let profile = b"{\"protocol\":1,\"wish\":\"profile\",\"seconds\":9}\n";
+    peer.write_all(profile).await.unwrap();
     mount.begun.notified().await;
     drop(peer);
     mount.dropped.notified().await;

@@ -10,8 +10,8 @@ use std::task::Poll;
 use base::task::Task;
 
 use super::Inner;
+use super::accounting::{Call, recorded};
 use super::buffers::Buffer;
-use super::interrupts::Policy;
 use super::reply::Reply;
 use crate::abi::{self, opcode};
 use crate::filesystem::Filesystem;
@@ -85,34 +85,47 @@ impl<F: Filesystem> Inner<F> {
                 self.write(header.unique, -libc::EACCES, &[]);
             }
             Operation::Write(write, data) => {
-                let policy = Policy::of(&request.operation);
+                let call = self.call(&header, &request.operation);
                 let range = WRITE_DATA_OFFSET..WRITE_DATA_OFFSET + data.len();
                 let data = self.buffers.take(buffer, range);
-                self.run(&ctx, policy, move |reply| async move {
+                self.run(&ctx, call, move |reply| async move {
                     let ino = header.nodeid;
                     let result = reply.filesystem().write(&ctx, ino, &write, data).await;
+                    reply.count_written(&result);
                     reply.wire(result.map(|size| abi::WriteOut { size, padding: 0 }));
                 });
             }
-            operation => self.perform(ctx, header.nodeid, operation),
+            operation => {
+                let call = self.call(&header, &operation);
+                self.perform(ctx, header.nodeid, call, operation);
+            }
         }
+    }
+
+    fn call(&self, header: &abi::InHeader, operation: &Operation<'_>) -> Call {
+        Call::new(header, operation, self.filesystem.is_recording(header.pid))
     }
 
     /// Enters a request, polls its operation once, and keeps the operation if it has to wait.
     pub(super) fn run<Fut>(
         self: &Arc<Self>,
         ctx: &Context,
-        policy: Policy,
+        call: Call,
         operation: impl FnOnce(Reply<F>) -> Fut,
     ) where
         Fut: Future<Output = ()> + Send + 'static,
     {
         let unique = ctx.unique;
-        if self.pending.starting(unique, ctx.pid, policy) {
+        if self.pending.starting(unique, ctx.pid, call.policy) {
             self.examine_interrupted();
         }
-        let reply = Reply::new(self, unique);
-        if let Some(task) = Task::start(caught(operation(reply))) {
+        let traced = call.traced.clone();
+        let operation = caught(operation(Reply::new(self, unique, call)));
+        let task = match traced {
+            None => Task::start(operation),
+            Some(traced) => Task::start(recorded(self.clone(), traced, operation)),
+        };
+        if let Some(task) = task {
             self.pending.started(unique, task);
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::Errno;
 
 use super::Inner;
-use super::interrupts::Policy;
+use super::accounting::Call;
 use super::reply::Listing;
 use crate::abi;
 use crate::directory::DirSink;
@@ -14,14 +14,14 @@ use crate::operation::{Context, Lock, LockKind, Operation};
 
 /// Calls a method of the file system and replies with a method of [`Reply`](super::reply::Reply).
 macro_rules! run {
-    ($inner:ident, $ctx:ident, $policy:ident, $method:ident($($argument:expr),*) => $answer:ident($($extra:expr),*)) => {
-        $inner.run(&$ctx, $policy, move |reply| async move {
+    ($inner:ident, $ctx:ident, $call:ident, $method:ident($($argument:expr),*) => $answer:ident($($extra:expr),*)) => {
+        $inner.run(&$ctx, $call, move |reply| async move {
             let result = reply.filesystem().$method(&$ctx, $($argument),*).await;
             reply.$answer(result $(, $extra)*);
         })
     };
-    ($inner:ident, $ctx:ident, $policy:ident, $method:ident($($argument:expr),*) => wire $wire:expr) => {
-        $inner.run(&$ctx, $policy, move |reply| async move {
+    ($inner:ident, $ctx:ident, $call:ident, $method:ident($($argument:expr),*) => wire $wire:expr) => {
+        $inner.run(&$ctx, $call, move |reply| async move {
             let result = reply.filesystem().$method(&$ctx, $($argument),*).await;
             reply.wire(result.map($wire));
         })
@@ -33,24 +33,29 @@ impl<F: Filesystem> Inner<F> {
     /// name.
     ///
     /// Names are copied, since the operation may outlive the buffer.
-    pub(super) fn perform(self: &Arc<Self>, ctx: Context, ino: u64, operation: Operation<'_>) {
-        let policy = Policy::of(&operation);
+    pub(super) fn perform(
+        self: &Arc<Self>,
+        ctx: Context,
+        ino: u64,
+        call: Call,
+        operation: Operation<'_>,
+    ) {
         match operation {
             Operation::Lookup { name } => {
                 let name = name.to_vec();
-                run!(self, ctx, policy, lookup(ino, &name) => entry());
+                run!(self, ctx, call, lookup(ino, &name) => entry());
             }
             Operation::Getattr { fh } => {
-                run!(self, ctx, policy, getattr(ino, fh) => wire |reply| reply.wire());
+                run!(self, ctx, call, getattr(ino, fh) => wire |reply| reply.wire());
             }
             Operation::Setattr { change } => {
-                run!(self, ctx, policy, setattr(ino, &change) => wire |reply| reply.wire());
+                run!(self, ctx, call, setattr(ino, &change) => wire |reply| reply.wire());
             }
             Operation::Statx { fh, flags, mask } => {
-                run!(self, ctx, policy, statx(ino, fh, flags, mask) => wire |reply| reply.wire());
+                run!(self, ctx, call, statx(ino, fh, flags, mask) => wire |reply| reply.wire());
             }
             Operation::Readlink => {
-                self.run(&ctx, policy, move |reply| async move {
+                self.run(&ctx, call, move |reply| async move {
                     match reply.filesystem().readlink(&ctx, ino).await {
                         Ok(target) => reply.bytes(&target),
                         Err(errno) => reply.error(errno),
@@ -59,58 +64,58 @@ impl<F: Filesystem> Inner<F> {
             }
             Operation::Symlink { name, target } => {
                 let (name, target) = (name.to_vec(), target.to_vec());
-                run!(self, ctx, policy, symlink(ino, &name, &target) => entry());
+                run!(self, ctx, call, symlink(ino, &name, &target) => entry());
             }
             Operation::Mknod { name, mode, umask, rdev } => {
                 let name = name.to_vec();
-                run!(self, ctx, policy, mknod(ino, &name, mode, umask, rdev) => entry());
+                run!(self, ctx, call, mknod(ino, &name, mode, umask, rdev) => entry());
             }
             Operation::Mkdir { name, mode, umask } => {
                 let name = name.to_vec();
-                run!(self, ctx, policy, mkdir(ino, &name, mode, umask) => entry());
+                run!(self, ctx, call, mkdir(ino, &name, mode, umask) => entry());
             }
             Operation::Unlink { name } => {
                 let name = name.to_vec();
-                run!(self, ctx, policy, unlink(ino, &name) => empty());
+                run!(self, ctx, call, unlink(ino, &name) => empty());
             }
             Operation::Rmdir { name } => {
                 let name = name.to_vec();
-                run!(self, ctx, policy, rmdir(ino, &name) => empty());
+                run!(self, ctx, call, rmdir(ino, &name) => empty());
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
                 let (name, new_name) = (name.to_vec(), new_name.to_vec());
-                run!(self, ctx, policy, rename(ino, &name, new_parent, &new_name, flags) => empty());
+                run!(self, ctx, call, rename(ino, &name, new_parent, &new_name, flags) => empty());
             }
             // The header has the new directory, and the body the inode.
             Operation::Link { ino: existing, new_name } => {
                 let new_name = new_name.to_vec();
-                run!(self, ctx, policy, link(existing, ino, &new_name) => entry());
+                run!(self, ctx, call, link(existing, ino, &new_name) => entry());
             }
             Operation::Open(open) => {
-                run!(self, ctx, policy, open(ino, &open) => opened(ctx, ino, open.flags));
+                run!(self, ctx, call, open(ino, &open) => opened(ctx, ino, open.flags));
             }
             Operation::Create { name, create } => {
                 let name = name.to_vec();
-                run!(self, ctx, policy, create(ino, &name, &create) => created(ctx, create.flags));
+                run!(self, ctx, call, create(ino, &name, &create) => created(ctx, create.flags));
             }
             Operation::Tmpfile { create } => {
-                run!(self, ctx, policy, tmpfile(ino, &create) => created(ctx, create.flags));
+                run!(self, ctx, call, tmpfile(ino, &create) => created(ctx, create.flags));
             }
-            Operation::Read(read) => run!(self, ctx, policy, read(ino, &read) => data(read.size)),
+            Operation::Read(read) => run!(self, ctx, call, read(ino, &read) => data(read.size)),
             Operation::Flush { fh, lock_owner } => {
-                run!(self, ctx, policy, flush(ino, fh, lock_owner) => empty());
+                run!(self, ctx, call, flush(ino, fh, lock_owner) => empty());
             }
-            Operation::Release(release) => self.run(&ctx, policy, move |reply| async move {
+            Operation::Release(release) => self.run(&ctx, call, move |reply| async move {
                 let result = reply.filesystem().release(&ctx, ino, &release).await;
                 reply.empty(result);
             }),
             Operation::Fsync { fh, datasync } => {
-                run!(self, ctx, policy, fsync(ino, fh, datasync) => empty());
+                run!(self, ctx, call, fsync(ino, fh, datasync) => empty());
             }
             Operation::Opendir { flags } => {
-                run!(self, ctx, policy, opendir(ino, flags) => opened_dir(ctx, ino, flags));
+                run!(self, ctx, call, opendir(ino, flags) => opened_dir(ctx, ino, flags));
             }
-            Operation::Readdir(read) => self.run(&ctx, policy, move |reply| async move {
+            Operation::Readdir(read) => self.run(&ctx, call, move |reply| async move {
                 let mut sink = DirSink::new(read.size as usize);
                 let filesystem = reply.filesystem();
                 match filesystem.readdir(&ctx, ino, read.fh, read.offset, &mut sink).await {
@@ -120,7 +125,7 @@ impl<F: Filesystem> Inner<F> {
             }),
             Operation::Readdirplus(read) => {
                 let mut listing = Listing::new(self, read.size);
-                self.run(&ctx, policy, move |reply| async move {
+                self.run(&ctx, call, move |reply| async move {
                     let filesystem = reply.filesystem();
                     let sink = &mut listing.sink;
                     let result =
@@ -129,41 +134,41 @@ impl<F: Filesystem> Inner<F> {
                 });
             }
             Operation::Releasedir { fh, flags } => {
-                self.run(&ctx, policy, move |reply| async move {
+                self.run(&ctx, call, move |reply| async move {
                     let result = reply.filesystem().releasedir(&ctx, ino, fh, flags).await;
                     reply.empty(result);
                 });
             }
             Operation::Fsyncdir { fh, datasync } => {
-                run!(self, ctx, policy, fsyncdir(ino, fh, datasync) => empty());
+                run!(self, ctx, call, fsyncdir(ino, fh, datasync) => empty());
             }
             Operation::Statfs => {
-                run!(self, ctx, policy, statfs(ino) => wire |figures| figures.wire())
+                run!(self, ctx, call, statfs(ino) => wire |figures| figures.wire())
             }
             Operation::Setxattr { name, value, flags } => {
                 let (name, value) = (name.to_vec(), value.to_vec());
-                run!(self, ctx, policy, setxattr(ino, &name, &value, flags) => empty());
+                run!(self, ctx, call, setxattr(ino, &name, &value, flags) => empty());
             }
             Operation::Getxattr { name, size } => {
                 let name = name.to_vec();
-                run!(self, ctx, policy, getxattr(ino, &name) => xattr(size));
+                run!(self, ctx, call, getxattr(ino, &name) => xattr(size));
             }
-            Operation::Listxattr { size } => run!(self, ctx, policy, listxattr(ino) => xattr(size)),
+            Operation::Listxattr { size } => run!(self, ctx, call, listxattr(ino) => xattr(size)),
             Operation::Removexattr { name } => {
                 let name = name.to_vec();
-                run!(self, ctx, policy, removexattr(ino, &name) => empty());
+                run!(self, ctx, call, removexattr(ino, &name) => empty());
             }
-            Operation::Access { mask } => run!(self, ctx, policy, access(ino, mask) => empty()),
+            Operation::Access { mask } => run!(self, ctx, call, access(ino, mask) => empty()),
             Operation::Getlk(lock) => {
-                run!(self, ctx, policy, getlk(ino, &lock) => wire |lock| lock_out(&lock));
+                run!(self, ctx, call, getlk(ino, &lock) => wire |lock| lock_out(&lock));
             }
-            Operation::Setlk(lock) => run!(self, ctx, policy, setlk(ino, &lock) => empty()),
+            Operation::Setlk(lock) => run!(self, ctx, call, setlk(ino, &lock) => empty()),
             Operation::Bmap { block, blocksize } => {
-                run!(self, ctx, policy, bmap(ino, block, blocksize) => wire |block| abi::BmapOut { block });
+                run!(self, ctx, call, bmap(ino, block, blocksize) => wire |block| abi::BmapOut { block });
             }
             Operation::Ioctl(ioctl, data) => {
                 let data = data.to_vec();
-                self.run(&ctx, policy, move |reply| async move {
+                self.run(&ctx, call, move |reply| async move {
                     match reply.filesystem().ioctl(&ctx, ino, &ioctl, &data).await {
                         Ok(answer) if answer.data.len() > ioctl.out_size as usize => {
                             reply.error(Errno::EIO);
@@ -174,27 +179,27 @@ impl<F: Filesystem> Inner<F> {
                 });
             }
             Operation::Poll { fh, events, .. } => {
-                run!(self, ctx, policy, poll(ino, fh, events) =>
+                run!(self, ctx, call, poll(ino, fh, events) =>
                     wire |revents| abi::PollOut { revents, padding: 0 });
             }
             Operation::Fallocate { fh, offset, len, mode } => {
-                run!(self, ctx, policy, fallocate(ino, fh, offset, len, mode) => empty());
+                run!(self, ctx, call, fallocate(ino, fh, offset, len, mode) => empty());
             }
             Operation::Lseek { fh, offset, whence } => {
-                run!(self, ctx, policy, lseek(ino, fh, offset, whence) =>
+                run!(self, ctx, call, lseek(ino, fh, offset, whence) =>
                     wire |offset| abi::LseekOut { offset });
             }
             Operation::CopyFileRange { copy, wide: true } => {
-                run!(self, ctx, policy, copy_file_range(ino, &copy) =>
+                run!(self, ctx, call, copy_file_range(ino, &copy) =>
                     wire |bytes_copied| abi::CopyFileRangeOut { bytes_copied });
             }
             Operation::CopyFileRange { mut copy, wide: false } => {
                 // The reply is a WriteOut with 32 bits.
                 copy.len = copy.len.min(u64::from(u32::MAX) & !4095);
-                run!(self, ctx, policy, copy_file_range(ino, &copy) =>
+                run!(self, ctx, call, copy_file_range(ino, &copy) =>
                     wire |copied| abi::WriteOut { size: copied as u32, padding: 0 });
             }
-            Operation::Syncfs => run!(self, ctx, policy, syncfs(ino) => empty()),
+            Operation::Syncfs => run!(self, ctx, call, syncfs(ino) => empty()),
             // Operations without a method, and WRITE with its buffer, are handled by dispatch.
             Operation::Forget { .. }
             | Operation::BatchForget { .. }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use base::{Data, Errno, Result};
 
 use super::Inner;
+use super::accounting::Call;
 use crate::abi::{self, OUT_HEADER_SIZE, Wire};
 use crate::attr::Entry;
 use crate::directory::PlusSink;
@@ -26,12 +27,16 @@ const ERRNO_MAX: i32 = 511;
 struct Entered<F: Filesystem> {
     inner: Arc<Inner<F>>,
     unique: u64,
+    call: Call,
 }
 
 impl<F: Filesystem> Entered<F> {
     /// Writes a reply; returns whether the kernel accepted it.
     fn write(&self, error: i32, pieces: &[IoSlice<'_>]) -> bool {
-        self.inner.write(self.unique, error, pieces)
+        let delivered = self.inner.write(self.unique, error, pieces);
+        let bytes = pieces.iter().map(|piece| piece.len()).sum();
+        self.inner.counters.end(&self.call, error, bytes);
+        delivered
     }
 }
 
@@ -60,14 +65,22 @@ impl<F: Filesystem> Drop for Reply<F> {
 
 impl<F: Filesystem> Reply<F> {
     /// The reply of a request in the table.
-    pub(super) fn new(inner: &Arc<Inner<F>>, unique: u64) -> Reply<F> {
-        let entered = Entered { inner: inner.clone(), unique };
+    pub(super) fn new(inner: &Arc<Inner<F>>, unique: u64, call: Call) -> Reply<F> {
+        inner.counters.begin();
+        let entered = Entered { inner: inner.clone(), unique, call };
         Reply { entered: Some(entered), inner: inner.clone() }
     }
 
     /// The file system of the session.
     pub(super) fn filesystem(&self) -> &F {
         &self.inner.filesystem
+    }
+
+    /// Counts the bytes that a WRITE has accepted.
+    pub(super) fn count_written(&self, result: &Result<u32>) {
+        if let (Some(entered), Ok(bytes)) = (&self.entered, result) {
+            self.inner.counters.written(&entered.call, *bytes);
+        }
     }
 
     /// Sends a reply. Returns the request's entry if the kernel rejected the reply.

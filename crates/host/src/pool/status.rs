@@ -64,6 +64,11 @@ impl Host {
     pub fn status(&self) -> Status {
         self.pool.status()
     }
+
+    /// The counters of all its sessions since it was created.
+    pub fn counters(&self) -> &sftp::Counters {
+        &self.pool.counters
+    }
 }
 
 impl Pool {

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::codec::Reply;
+use crate::codec::{Kind, Reply};
 use crate::error::Error;
 
 /// Bits of an id for the slot's index.
@@ -84,6 +84,7 @@ enum State {
 
 struct Slot {
     generation: u16,
+    kind: Kind,
     expect: Expect,
     sent: Instant,
     state: State,
@@ -118,6 +119,14 @@ impl RoundTrips {
     fn shortest(&self) -> Option<Duration> {
         self.shortest.into_iter().chain(self.before).min()
     }
+}
+
+/// A request that was answered.
+pub(super) struct Answered {
+    pub(super) kind: Kind,
+    pub(super) took: Duration,
+    /// Work for after the lock was released.
+    pub(super) then: Completed,
 }
 
 /// Work that [`Pending::complete`] leaves for after the lock was released.
@@ -220,13 +229,24 @@ impl Pending {
 
     /// Takes a slot for a request; returns its id. `waker` is `None` if no caller waits for the
     /// reply.
-    pub(super) fn reserve(&mut self, expect: Expect, waker: Option<Waker>) -> Option<u32> {
+    pub(super) fn reserve(
+        &mut self,
+        kind: Kind,
+        expect: Expect,
+        waker: Option<Waker>,
+    ) -> Option<u32> {
         let now = Instant::now();
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.slots.len() == MAX_SLOTS => return None,
             None => {
-                self.slots.push(Slot { generation: 0, expect, sent: now, state: State::Free });
+                self.slots.push(Slot {
+                    generation: 0,
+                    kind,
+                    expect,
+                    sent: now,
+                    state: State::Free,
+                });
                 (self.slots.len() - 1) as u16
             }
         };
@@ -236,6 +256,7 @@ impl Pending {
         self.in_flight += 1;
         self.slow_in_flight += usize::from(expect.is_slow());
         let slot = &mut self.slots[usize::from(index)];
+        slot.kind = kind;
         slot.expect = expect;
         slot.sent = now;
         slot.state = waker.map_or(State::Forgotten, State::Waiting);
@@ -244,7 +265,7 @@ impl Pending {
 
     /// Stores the reply of a request. An error is a protocol error of the server, or the reason of
     /// the connection's end: replies after the end are rejected, since the calls have failed.
-    pub(super) fn complete(&mut self, id: u32, reply: Reply) -> Result<Completed, Error> {
+    pub(super) fn complete(&mut self, id: u32, reply: Reply) -> Result<Answered, Error> {
         if let Some(end) = &self.end {
             return Err(end.clone());
         }
@@ -264,16 +285,18 @@ impl Pending {
         // Measured at the time of the batch with the reply.
         let took = self.last_received.saturating_duration_since(slot.sent);
         self.round_trips.add(took, self.last_received);
-        match std::mem::replace(&mut slot.state, State::Free) {
+        let kind = slot.kind;
+        let then = match std::mem::replace(&mut slot.state, State::Free) {
             State::Waiting(waker) => {
                 slot.state = State::Done(reply);
-                Ok(Completed::Wake(waker))
+                Completed::Wake(waker)
             }
             _ => {
                 self.release(index);
-                Ok(Completed::Forgotten(reply))
+                Completed::Forgotten(reply)
             }
-        }
+        };
+        Ok(Answered { kind, took, then })
     }
 
     /// Takes the reply of the request `id` and frees its slot. `None` while there is no reply: the
@@ -366,7 +389,8 @@ mod tests {
     #[test]
     fn a_reply_after_the_end_is_rejected() {
         let mut pending = Pending::new();
-        let id = pending.reserve(Expect::SlowStatus, Some(Waker::noop().clone())).unwrap();
+        let kind = Kind::all().next().unwrap();
+        let id = pending.reserve(kind, Expect::SlowStatus, Some(Waker::noop().clone())).unwrap();
         let why = Error::Disconnected("it was enough".into());
         assert_eq!(pending.finish(why.clone()).len(), 1);
         let late = pending.complete(id, done()).err().map(|error| error.to_string());

@@ -7,10 +7,10 @@ use std::time::Duration;
 use base::task::batch;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::pending::{Completed, Expect};
+use super::pending::{Answered, Completed, Expect};
 use super::receive_buffer::ReceiveBuffer;
 use super::{Packet, Shared, accept_version};
-use crate::codec::{Reply, Version};
+use crate::codec::{HEADER_BYTES, Reply, Version};
 use crate::error::{Error, Result};
 
 /// Maximum bytes shown of text received instead of SFTP.
@@ -113,9 +113,11 @@ fn receive(shared: &Arc<Shared>, buffer: &mut ReceiveBuffer) -> Result<()> {
     let mut made_room = false;
     while let Some(packet) = buffer.next()? {
         let (id, reply) = Reply::decode(&packet)?;
-        let completed = shared.pending.lock().complete(id, reply)?;
+        let Answered { kind, took, then } = shared.pending.lock().complete(id, reply)?;
+        shared.counters.answered(kind, took);
+        shared.counters.received_bytes.add((HEADER_BYTES + packet.len()) as u64);
         made_room = true;
-        match completed {
+        match then {
             Completed::Wake(waker) => waker.wake(),
             Completed::Forgotten(reply) => discard(shared, reply),
         }

@@ -29,6 +29,54 @@ const READLINK: u8 = 19;
 const SYMLINK: u8 = 20;
 const EXTENDED: u8 = 200;
 
+/// Number of kinds of requests: the message types up to SYMLINK, the extensions, and any other.
+pub const KINDS: usize = SYMLINK as usize + 1 + Extension::ALL.len() + 1;
+
+/// The kind of a request: its message type, or its extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind(u8);
+
+impl Kind {
+    const READ: Kind = Kind(READ);
+    const WRITE: Kind = Kind(WRITE);
+
+    fn of_extension(extension: Extension) -> Kind {
+        Kind(SYMLINK + 1 + extension as u8)
+    }
+
+    /// All kinds, in the order of their indexes.
+    pub fn all() -> impl Iterator<Item = Kind> {
+        (0..KINDS as u8).map(Kind)
+    }
+
+    /// Below [`KINDS`].
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// The name in the protocol, without the part that names an extension's owner.
+    pub fn name(self) -> &'static str {
+        const NAMES: [&str; SYMLINK as usize + 1] = [
+            "", "init", "version", "open", "close", "read", "write", "lstat", "fstat", "setstat",
+            "fsetstat", "opendir", "readdir", "remove", "mkdir", "rmdir", "realpath", "stat",
+            "rename", "readlink", "symlink",
+        ];
+        let extension = || Extension::ALL.get(self.index().checked_sub(NAMES.len())?);
+        match (NAMES.get(self.index()), extension()) {
+            (Some(name), _) => name,
+            (None, Some(extension)) => extension.name().split('@').next().unwrap_or_default(),
+            (None, None) => "other",
+        }
+    }
+
+    /// Whether its duration shows the latency of the server: it neither carries nor returns file
+    /// content, and does not wait for a disk.
+    pub fn is_small(self) -> bool {
+        let slow = [Extension::Fsync, Extension::CopyData].map(Kind::of_extension);
+        self != Kind::READ && self != Kind::WRITE && !slow.contains(&self)
+    }
+}
+
 /// Appends the whole INIT packet, the only request without an id.
 pub fn encode_init(version: u32, out: &mut BytesMut) {
     put_sized(out, 0, |out| {
@@ -167,6 +215,26 @@ impl<'a> Request<'a> {
             out.put_u32(id);
             self.encode_fields(data_len, out);
         });
+    }
+
+    /// The kind, for counters.
+    pub fn kind(&self) -> Kind {
+        let extension = match self {
+            Request::PosixRename { .. } => Extension::PosixRename,
+            Request::Statvfs { .. } => Extension::Statvfs,
+            Request::Fstatvfs { .. } => Extension::Fstatvfs,
+            Request::Hardlink { .. } => Extension::Hardlink,
+            Request::Fsync { .. } => Extension::Fsync,
+            Request::Lsetstat { .. } => Extension::Lsetstat,
+            Request::Limits => Extension::Limits,
+            Request::ExpandPath { .. } => Extension::ExpandPath,
+            Request::CopyData { .. } => Extension::CopyData,
+            Request::HomeDirectory { .. } => Extension::HomeDirectory,
+            Request::UsersGroupsById { .. } => Extension::UsersGroupsById,
+            Request::UnknownExtension { .. } => return Kind(KINDS as u8 - 1),
+            other => return Kind(other.message_type()),
+        };
+        Kind::of_extension(extension)
     }
 
     fn message_type(&self) -> u8 {
@@ -350,4 +418,25 @@ fn decode_ids(fields: &mut Fields<'_>) -> Result<Vec<u32>, Malformed> {
         ids.push(list.u32()?);
     }
     Ok(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_name_of_its_own() {
+        let names: std::collections::HashSet<_> = Kind::all().map(Kind::name).collect();
+        assert_eq!(names.len(), KINDS);
+        let name = |request: &Request<'_>| request.kind().name();
+        assert_eq!(name(&Request::Symlink { target: b"", link: b"" }), "symlink");
+        assert_eq!(name(&Request::PosixRename { from: b"", to: b"" }), "posix-rename");
+        assert_eq!(
+            name(&Request::UsersGroupsById { uids: vec![], gids: vec![] }),
+            "users-groups-by-id"
+        );
+        assert_eq!(name(&Request::UnknownExtension { name: b"x", body: b"" }), "other");
+        assert!(!Request::Fsync { handle: b"" }.kind().is_small());
+        assert!(Request::Lstat { path: b"" }.kind().is_small());
+    }
 }

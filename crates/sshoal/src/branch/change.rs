@@ -1,16 +1,17 @@
-//! The daemon's side of `status`, `branch` and `cache`: reports the state of a mount and changes its
-//! branches.
+//! The daemon's side of `status`, `stats`, `profile`, `branch` and `cache`: reports the state of a
+//! mount and changes its branches.
 //!
 //! When a branch was added or removed, everything cached above the union is invalidated, in the
 //! kernel too (`vfs::Vfs::invalidate_all`), before the reply is sent: the caller sees the change.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use cli::{Problem, printable};
 use control::job::{CacheJob, Tally};
+use control::profile::{MAX_SECONDS, Profile};
 use control::server::Asked;
 use control::status::MountStatus;
 use control::{Change, Word};
@@ -29,22 +30,48 @@ pub struct Controlled {
     stack: Arc<Stack>,
     vfs: Arc<Vfs>,
     adapter: Arc<Adapter>,
+    requests: Arc<fuse::Counters>,
     since: Instant,
     /// Held during a change, so that there is only one at a time.
     changing: Mutex<()>,
 }
 
 impl Controlled {
-    /// A mount that shows `stack` through `vfs` and `adapter`; its uptime starts now.
-    pub fn new(stack: Arc<Stack>, vfs: Arc<Vfs>, adapter: Arc<Adapter>) -> Controlled {
-        Controlled { stack, vfs, adapter, since: Instant::now(), changing: Mutex::default() }
+    /// A mount that shows `stack` through `vfs` and `adapter`; its uptime starts now. `requests` are
+    /// those of the kernel.
+    pub fn new(
+        stack: Arc<Stack>,
+        vfs: Arc<Vfs>,
+        adapter: Arc<Adapter>,
+        requests: Arc<fuse::Counters>,
+    ) -> Controlled {
+        let since = Instant::now();
+        Controlled { stack, vfs, adapter, requests, since, changing: Mutex::default() }
     }
 }
 
 #[async_trait]
 impl Asked for Controlled {
     fn status(&self) -> MountStatus {
-        gather::status(&self.stack, &self.vfs, &self.adapter, self.since)
+        gather::status(&self.stack, &self.vfs, &self.adapter, self.since, None)
+    }
+
+    fn stats(&self) -> MountStatus {
+        let requests = Some(&*self.requests);
+        gather::status(&self.stack, &self.vfs, &self.adapter, self.since, requests)
+    }
+
+    async fn profile(&self, seconds: u32) -> Result<Profile, Problem> {
+        let recording = self.adapter.recorder().start().ok_or_else(|| {
+            Problem::new("profile", "another profile of this mount is being recorded")
+                .hint("try again when it has ended")
+        })?;
+        let before = gather::requests(&self.stack);
+        tokio::time::sleep(Duration::from_secs(seconds.min(MAX_SECONDS).into())).await;
+        let all = gather::requests(&self.stack).saturating_sub(before);
+        let profile = recording.finish();
+        let background_requests = all.saturating_sub(profile.total.requests);
+        Ok(Profile { background_requests, ..profile })
     }
 
     async fn change(&self, change: Change) -> Result<(), Problem> {

@@ -23,6 +23,7 @@ use super::request::{IdMap, IdMapKind, MountRequest};
 use super::ssh_keywords;
 use crate::program::Program;
 use crate::sources::source;
+use crate::stats::endpoint::Address;
 
 pub(super) const SSHOAL: Program = Program { name: "sshoal", helper: false };
 pub(super) const SSHFS: Program = Program { name: "sshfs", helper: false };
@@ -305,6 +306,9 @@ const OPTIONS: &[(&str, Change)] = &[
     ("foreground", |r| r.run.foreground = true),
     ("single_thread", |r| r.run.single_thread = true),
     ("nonempty", |r| r.run.nonempty = true),
+    ("metrics=unix:m.socket", |r| {
+        r.run.metrics = Some(Address::Unix("/home/u/m.socket".into()));
+    }),
     ("log=mount.log", |r| r.run.log = Some("/home/u/mount.log".into())),
 ];
 

@@ -10,6 +10,7 @@ use recovery::RetryPolicy;
 
 use super::disk::DiskOptions;
 use crate::sources::{self, SourceSpec};
+use crate::stats::endpoint::Address;
 
 /// One mount, complete and consistent.
 #[derive(Clone, Debug, PartialEq)]
@@ -155,6 +156,8 @@ pub struct RunOptions {
     pub single_thread: bool,
     /// Messages of the background process are appended to this file.
     pub log: Option<PathBuf>,
+    /// Metrics are served here.
+    pub metrics: Option<Address>,
     /// Check everything, but do not mount (`mount -f`).
     pub fake: bool,
     /// Allow mounting over a mount of sshoal.

@@ -10,9 +10,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cli::{EXIT_FAILURE, EXIT_OK, Problem};
+use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 use control::record::Record;
-use control::server::Server;
+use control::server::{Asked, Server};
 use mountinfo::Mount;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, setrlimit, waitid};
@@ -29,6 +29,8 @@ use crate::connector::Begun;
 use crate::open_modes;
 use crate::quantity::count;
 use crate::stack::Stack;
+use crate::stats::endpoint::Bound;
+use crate::stats::prometheus;
 
 /// Threads that serve the mount: one for the kernel and one for ssh can work in parallel. More did
 /// not increase the throughput on two cores.
@@ -98,7 +100,7 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
         }),
         mounted = mount(&request) => Some(mounted),
     };
-    let Mounted { session, vfs, adapter, stack } = match mounted {
+    let Mounted { session, vfs, adapter, stack, metrics } = match mounted {
         Some(Ok(mounted)) => mounted,
         Some(Err(problem)) => return give_up(ready, &problem),
         None => {
@@ -123,8 +125,14 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
         raise_kernel_readahead(mount, request.limits.max_readahead_bytes);
     }
     let mut record = found.as_ref().and_then(record);
-    let controlled = Controlled::new(stack.clone(), vfs.clone(), adapter.clone());
-    let asked = record.as_mut().and_then(|it| answers(it, controlled));
+    let requests = session.counters();
+    let controlled =
+        Arc::new(Controlled::new(stack.clone(), vfs.clone(), adapter.clone(), requests));
+    let asked = record.as_mut().and_then(|it| answers(it, controlled.clone()));
+    let metrics = metrics.map(|bound| {
+        let mountpoint = printable(&request.mountpoint);
+        bound.serve(move || prometheus::text(&[(&mountpoint, &controlled.stats())]))
+    });
     if let Err(error) = ready.succeeded() {
         // The session is dropped, which unmounts.
         tracing::error!(%error, "cannot detach from the terminal");
@@ -132,7 +140,7 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     }
     let end = session.run().await;
     stopping.abort();
-    drop(asked);
+    drop((asked, metrics));
     if end.abandoned > 0 {
         tracing::warn!(
             "the mount ended, and cancelled {} still in progress",
@@ -180,11 +188,14 @@ struct Mounted {
     vfs: Arc<Vfs>,
     adapter: Arc<Adapter>,
     stack: Arc<Stack>,
+    metrics: Option<Bound>,
 }
 
 /// Connects and mounts; returns after the reply to the kernel's INIT.
 async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
     let stack = Arc::new(Stack::build_on(request, Begun::default()).await?);
+    // An address that cannot be used is an error before anything is mounted.
+    let metrics = request.run.metrics.as_ref().map(Bound::new).transpose()?;
     let config = vfs_config(request, &stack).await?;
     let any_link = config.links == vfs::Links::Any;
     let vfs = Arc::new(Vfs::new(stack.remote.clone(), config));
@@ -202,7 +213,7 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
     ));
     let session =
         fuse::Session::start(mount, adapter.clone(), config).await.map_err(cannot_mount)?;
-    Ok(Mounted { session, vfs, adapter, stack })
+    Ok(Mounted { session, vfs, adapter, stack, metrics })
 }
 
 fn cannot_mount(error: impl std::fmt::Display) -> Problem {
@@ -246,10 +257,10 @@ fn record(mount: &Mount) -> Option<Record> {
         .ok()
 }
 
-/// Starts the server that answers `sshoal status`, `branch` and `cache`, until it is dropped.
-fn answers(record: &mut Record, mount: Controlled) -> Option<Server> {
+/// Starts the server that answers `sshoal status`, `stats`, `profile`, `branch` and `cache`, until it is dropped.
+fn answers(record: &mut Record, mount: Arc<Controlled>) -> Option<Server> {
     let listener = record.listen().map_err(anyhow::Error::from);
-    let started = listener.and_then(|listener| Ok(Server::start(listener, Arc::new(mount))?));
+    let started = listener.and_then(|listener| Ok(Server::start(listener, mount)?));
     started
         .inspect_err(|error| tracing::warn!(%error, "cannot create the control socket: `sshoal status` cannot query this mount"))
         .ok()

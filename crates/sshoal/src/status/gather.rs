@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use cli::printable;
+use control::counters::{Caches, Counters, HostCounters, Latency, Operation};
 use control::status::{
     CacheStatus, DiskStatus, HostStatus, MountStatus, OpenStatus, SessionState, SessionStatus,
     SourceStatus, State, UnionStatus, Unwritten,
@@ -17,12 +18,22 @@ use crate::sources::{BranchWord, name_of};
 use crate::stack::disk::Disk;
 use crate::stack::{Source, Stack};
 
-/// The status of the mount of `stack` through `vfs` and `adapter`, mounted at `mounted`.
-pub fn status(stack: &Stack, vfs: &Vfs, adapter: &Adapter, mounted: Instant) -> MountStatus {
+/// The status of the mount of `stack` through `vfs` and `adapter`, mounted at `mounted`. With
+/// `requests`, those of the session with the kernel, it has all counters.
+pub fn status(
+    stack: &Stack,
+    vfs: &Vfs,
+    adapter: &Adapter,
+    mounted: Instant,
+    requests: Option<&fuse::Counters>,
+) -> MountStatus {
     let (opened_through, lost) = (adapter.opened_through(), adapter.ending().lost(vfs));
     let figures = vfs.stats();
-    let mut sources: Vec<SourceStatus> =
-        stack.sources().iter().map(|one| source(one, stack.request().pool)).collect();
+    let mut sources: Vec<SourceStatus> = stack
+        .sources()
+        .iter()
+        .map(|one| source(one, stack.request().pool, requests.is_some()))
+        .collect();
     let union = stack.union.as_ref().map(|union| {
         let told = union.status();
         for branch in &told.branches {
@@ -65,7 +76,63 @@ pub fn status(stack: &Stack, vfs: &Vfs, adapter: &Adapter, mounted: Instant) -> 
             fetched_bytes: figures.fetched_bytes,
         },
         disk: stack.disk().map(|disk| DiskStatus { opened_through, ..self::disk(stack, disk) }),
+        counters: requests.map(|requests| Box::new(counters(vfs, adapter, requests))),
     }
+}
+
+fn counters(vfs: &Vfs, adapter: &Adapter, requests: &fuse::Counters) -> Counters {
+    let mut operations = std::collections::BTreeMap::<String, Operation>::new();
+    for told in requests.operations() {
+        // The kernel has two or three opcodes for some operations.
+        let name = told.name.trim_end_matches("_64").trim_end_matches('2');
+        let name = if name == "setlkw" { "setlk" } else { name };
+        let operation = operations.entry(name.to_owned()).or_default();
+        operation.errors += told.errors;
+        operation.latency.add(&Latency { counts: told.latency, nanos: told.latency_nanos });
+    }
+    let told = vfs.counters();
+    Counters {
+        operations,
+        in_flight: requests.in_flight(),
+        read_bytes: requests.read_bytes.get(),
+        written_bytes: requests.written_bytes.get(),
+        caches: Caches {
+            lookup_hits: told.lookups_cached.get(),
+            lookup_absent_hits: told.lookups_cached_absent.get(),
+            lookup_misses: told.lookups_requested.get(),
+            attribute_hits: told.attributes_cached.get(),
+            attribute_misses: told.attributes_requested.get(),
+            open_hits: told.opens_deferred.get(),
+            open_prefetched: told.opens_prefetched.get(),
+            open_misses: told.opens_requested.get(),
+            open_passthrough: adapter.opened_through(),
+            no_open: adapter.has_no_open(),
+            read_prefetched: told.reads_prefetched.get(),
+            read_hits: told.reads_ahead.get(),
+            read_waited: told.reads_waited.get(),
+            read_misses: told.reads_requested.get(),
+        },
+    }
+}
+
+fn host_counters(host: &Host) -> HostCounters {
+    let told = host.counters();
+    HostCounters {
+        requests: told.requests().map(|(name, count)| (name.to_owned(), count)).collect(),
+        sent_bytes: told.sent_bytes.get(),
+        received_bytes: told.received_bytes.get(),
+        small_latency: Latency {
+            counts: told.small_latency.counts(),
+            nanos: told.small_latency.nanos(),
+        },
+    }
+}
+
+/// Number of requests sent to all hosts of `stack`.
+pub fn requests(stack: &Stack) -> u64 {
+    let sources = stack.sources();
+    let hosts = sources.iter().flat_map(|source| source.hosts.iter());
+    hosts.flat_map(|host| host.host.counters().requests().map(|(_, count)| count)).sum()
 }
 
 fn disk(stack: &Stack, disk: &Disk) -> DiskStatus {
@@ -101,14 +168,17 @@ fn disk(stack: &Stack, disk: &Disk) -> DiskStatus {
     status
 }
 
-fn source(source: &Source, usual_pool: PoolMode) -> SourceStatus {
+fn source(source: &Source, usual_pool: PoolMode, is_counted: bool) -> SourceStatus {
     let place: Vec<String> =
         source.spec.place.iter().map(|name| escaped(name.as_bytes())).collect();
     let mode = name_of(BranchWord::Pool(source.spec.pool.unwrap_or(usual_pool)));
     let pool = source.replicas.as_ref().map(|pool| pool.status());
     let gateway = |name: &str| pool.as_ref()?.gateways.iter().find(|gateway| gateway.name == name);
-    let hosts: Vec<HostStatus> =
-        source.hosts.iter().map(|it| self::host(&it.name, &it.host, gateway(&it.name))).collect();
+    let host = |host: &crate::stack::Server| HostStatus {
+        counters: is_counted.then(|| host_counters(&host.host)),
+        ..self::host(&host.name, &host.host, gateway(&host.name))
+    };
+    let hosts: Vec<HostStatus> = source.hosts.iter().map(host).collect();
     let told = source.recovering.as_ref().map(|recovering| recovering.status());
     let away = told.and_then(|told| match told.connection {
         ConnectionState::Connected => None,
@@ -158,6 +228,7 @@ fn host(name: &str, host: &Host, gateway: Option<&GatewayStatus>) -> HostStatus 
         latency_us: gateway.and_then(|gateway| gateway.latency).map(micros),
         max_sessions: told.max_sessions as u64,
         sessions,
+        counters: None,
     };
     if let Some(gateway) = gateway {
         as_gateway(&mut status, gateway);

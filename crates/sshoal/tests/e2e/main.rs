@@ -28,6 +28,7 @@ mod pools;
 mod process;
 mod semantics;
 mod signals;
+mod stats;
 mod status;
 mod suites;
 mod transfer;

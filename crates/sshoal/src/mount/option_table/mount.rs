@@ -3,8 +3,9 @@
 use fuse::AccessTime;
 use vfs::Links;
 
-use super::{MountOption, choice, flag, mode, number, text};
+use super::{MountOption, choice, custom, flag, mode, number, text};
 use crate::mount::request::IdMapKind;
+use crate::stats::endpoint::Address;
 
 /// The kernel's limits of requests in flight have 16 bits.
 const MAX_COUNT: u32 = u16::MAX as u32;
@@ -66,6 +67,17 @@ pub(super) const PROCESS: &[MountOption] = &[
     text("log", "FILE", |draft, file| draft.request.run.log = Some(draft.absolute(file)))
         .help("append the messages of the background process to this file")
         .prominent(),
+    custom("metrics", "ADDRESS", |draft, text| {
+        let address = Address::parse(text)?;
+        draft.request.run.metrics = Some(match address {
+            Address::Unix(path) => Address::Unix(draft.absolute(path.into())),
+            tcp => tcp,
+        });
+        Ok(())
+    })
+    .help(
+        "serve metrics for Prometheus at unix:PATH, or a loopback address such as 127.0.0.1:9464",
+    ),
     flag("nonempty", |draft| draft.request.run.nonempty = true)
         .help("allow mounting over another mount of sshoal (files are always hidden by a mount)"),
     flag("single_thread", |draft| draft.request.run.single_thread = true)
