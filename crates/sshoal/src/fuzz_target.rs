@@ -18,12 +18,14 @@ mod completion;
 mod config_file;
 mod connector;
 mod doctor;
+mod inside;
 mod manual;
 mod mount;
 mod open_modes;
 mod program;
 mod progress;
 mod quantity;
+mod run;
 mod sources;
 mod stack;
 mod status;
@@ -31,6 +33,7 @@ mod systemd;
 mod transfer;
 mod umount;
 mod warm;
+mod where_command;
 
 use libfuzzer_sys::fuzz_target;
 

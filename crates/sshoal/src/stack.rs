@@ -18,6 +18,7 @@
 mod connect;
 mod digest_command;
 pub mod disk;
+mod place;
 mod view;
 
 use std::io::Write;

@@ -180,6 +180,16 @@ impl Vfs {
         }
     }
 
+    /// Waits until the writes and attribute changes through open files that have returned before this
+    /// call are at the server. Their errors are returned to the application, not here.
+    pub async fn flush_all(&self) {
+        let mut open = Vec::new();
+        self.files.each(|file| open.push(file.clone()));
+        for file in open {
+            file.inode.writes.drained().await;
+        }
+    }
+
     /// The last error of a write that failed after its file was closed, so that no call could
     /// report it. Pages written through a mapping fail that late, and so do errors that the server
     /// reports only at its close.

@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
+use base::RemotePath;
 use cli::{Problem, printable};
 use control::job::{CacheJob, Tally};
+use control::place::Place;
 use control::server::Asked;
 use control::status::MountStatus;
-use control::{Change, Word};
+use control::{Change, Setting, Word};
 use tokio::sync::{Mutex, watch};
 use union::{Mode, Presence, Union};
 use vfs::Vfs;
@@ -79,6 +81,26 @@ impl Asked for Controlled {
 
     async fn cache(&self, job: CacheJob, told: watch::Sender<Tally>) -> Result<Tally, Problem> {
         job::run(&self.stack, job, &told).await
+    }
+
+    async fn place(&self, path: RemotePath) -> Result<Place, Problem> {
+        self.stack.place(&path).await
+    }
+
+    async fn flush(&self) {
+        self.vfs.flush_all().await;
+    }
+
+    fn refresh(&self) {
+        self.vfs.invalidate_all();
+    }
+
+    fn settings(&self) -> Vec<Setting> {
+        Vec::new()
+    }
+
+    fn set(&self, _options: &[String], _is_remount: bool) -> Result<(), Problem> {
+        Ok(())
     }
 }
 
