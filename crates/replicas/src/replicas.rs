@@ -76,7 +76,9 @@ impl Replicas {
         let members = &self.gateways.members;
         let changed = self.recent.last_below(path).or(match self.query_target(path) {
             Target::Any => None,
-            Target::Prefer(index) | Target::PreferWaiting(index) | Target::Only(index) => Some(index),
+            Target::Prefer(index) | Target::PreferWaiting(index) | Target::Only(index) => {
+                Some(index)
+            }
         });
         let usable = changed.map(|index| &members[index]).filter(|member| member.is_usable());
         let member = usable.or_else(|| self.gateways.choose(path, GatewaySet::default()))?;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use cli::{EXIT_OK, Problem};
 
+use crate::autofs;
 use crate::branch;
 use crate::cache_command;
 use crate::companion;
@@ -15,12 +16,13 @@ use crate::config_file;
 use crate::doctor;
 use crate::manual;
 use crate::mount;
-use crate::mount::{help, suggestion};
+use crate::mount::{help, settings, suggestion};
 use crate::program::Program;
 use crate::run;
 use crate::status;
 use crate::transfer::{self, Direction};
 use crate::umount;
+use crate::unit;
 use crate::warm;
 use crate::where_command;
 
@@ -74,6 +76,12 @@ enum Command {
     Warm(warm::Arguments),
     /// Show and change the branches of a mounted union.
     Branch(branch::Arguments),
+    /// Show and change options of a mount.
+    Set(settings::Arguments),
+    /// Print units of systemd that mount a source.
+    Unit(unit::Arguments),
+    /// Print a map of autofs(5) that mounts each host at the access to its name.
+    Autofs(autofs::Arguments),
     /// Check or show the configuration file.
     Config {
         #[command(subcommand)]
@@ -210,6 +218,9 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
         Command::Branch(arguments) => branch::run(arguments),
         Command::Cache(arguments) => cache_command::run(arguments),
         Command::Warm(arguments) => warm::run(arguments),
+        Command::Set(arguments) => settings::run(&arguments),
+        Command::Unit(arguments) => unit::run(program, &arguments),
+        Command::Autofs(arguments) => autofs::run(program, &arguments),
         Command::Config { command: ConfigCommand::Check } => config_file::check(program.name),
         Command::Config { command: ConfigCommand::Show { name } } => {
             config_file::show(name.as_deref())

@@ -9,6 +9,7 @@
 mod adapter;
 mod allocator;
 mod attributes;
+mod autofs;
 mod background;
 mod branch;
 mod cache_command;
@@ -32,6 +33,7 @@ mod status;
 mod systemd;
 mod transfer;
 mod umount;
+mod unit;
 mod warm;
 mod where_command;
 

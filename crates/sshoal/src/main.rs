@@ -10,6 +10,7 @@ mod adapter;
 #[allow(unsafe_code, reason = "the C library's allocator has no safe interface")]
 mod allocator;
 mod attributes;
+mod autofs;
 mod background;
 mod branch;
 mod cache_command;
@@ -33,6 +34,7 @@ mod status;
 mod systemd;
 mod transfer;
 mod umount;
+mod unit;
 mod warm;
 mod where_command;
 

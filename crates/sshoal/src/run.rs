@@ -162,9 +162,10 @@ fn at_host(place: &Place, host: &Host, arguments: &Arguments) -> Result<ExitCode
         .as_ref()
         .map(|words| words.iter().map(|word| OsString::from_vec(word.0.clone())).collect());
     let words = words.filter(|words| !words.is_empty());
-    let (program, options) = words.as_deref().and_then(<[OsString]>::split_first).ok_or_else(|| {
-        Problem::new(about(), "this mount does not use ssh, which would run the command")
-    })?;
+    let (program, options) =
+        words.as_deref().and_then(<[OsString]>::split_first).ok_or_else(|| {
+            Problem::new(about(), "this mount does not use ssh, which would run the command")
+        })?;
     let has_terminal = arguments.terminal > 0;
     let line = line(&place.path.0, &arguments.command, !has_terminal)
         .ok_or_else(|| Problem::new(about(), "the directory or the command contains a NUL"))?;
@@ -223,10 +224,8 @@ struct Ended {
 /// passed on.
 fn supervise(command: Command, what: &str) -> Result<Ended, Problem> {
     let failed = |error: io::Error| Problem::new(what, format!("cannot be run: {error}"));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build()
-        .map_err(failed)?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
     let (status, is_interrupted, heard) = runtime
         .block_on(async {
             let mut interrupt = signal(SignalKind::interrupt())?;
@@ -403,8 +402,25 @@ mod tests {
         let place = dir.path().join("a 'b\n\\c!$x");
         std::fs::create_dir(&place).unwrap();
         let words = [
-            "sh", "-c", "pwd; for word; do printf '<%s>' \"$word\"; done", "sh", "", "a b", "it's",
-            "two\nlines\n", "\n", "\\n", "!!", "$HOME", "`id`", "*", "-n", "--", "~", "\t\r", "ä",
+            "sh",
+            "-c",
+            "pwd; for word; do printf '<%s>' \"$word\"; done",
+            "sh",
+            "",
+            "a b",
+            "it's",
+            "two\nlines\n",
+            "\n",
+            "\\n",
+            "!!",
+            "$HOME",
+            "`id`",
+            "*",
+            "-n",
+            "--",
+            "~",
+            "\t\r",
+            "ä",
         ];
         let expected: Vec<u8> = [
             place.as_os_str().as_bytes(),

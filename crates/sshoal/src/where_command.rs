@@ -125,11 +125,9 @@ mod tests {
             let (user, name) = (user.map(str::to_owned), name.to_owned());
             Some(Host { user, name, port: None, ssh: None })
         };
-        for (host, text) in [
-            (host(None, "h"), "h:/a\n"),
-            (host(Some("u"), "::1"), "u@[::1]:/a\n"),
-            (None, "/a\n"),
-        ] {
+        for (host, text) in
+            [(host(None, "h"), "h:/a\n"), (host(Some("u"), "::1"), "u@[::1]:/a\n"), (None, "/a\n")]
+        {
             let place = Place { source: "s".into(), path: Bytes(b"/a\n".to_vec()), host };
             assert_eq!(line(&place, false), text.as_bytes());
             assert_eq!(line(&place, true), text.replace('\n', "\\n").as_bytes());

@@ -38,8 +38,7 @@ impl Vfs {
         if file.take_missing_pages(offset) {
             self.prefetch.files.note_missing_pages();
         }
-        let (kernel_sizes, seq) =
-            (file.inode.state().kernel_sizes(), self.change_counter.now());
+        let (kernel_sizes, seq) = (file.inode.state().kernel_sizes(), self.change_counter.now());
         file.inode.writes.clear_to_read(file.number, offset..end).await;
         if let Some(data) = self.read_from_prefetched(&file, offset, len).await {
             return Ok(data);

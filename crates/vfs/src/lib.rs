@@ -33,6 +33,7 @@ mod inode;
 mod invalidate;
 mod io;
 mod links;
+mod live;
 mod lookup;
 mod name_changes;
 mod name_operations;
@@ -142,6 +143,18 @@ impl Vfs {
     /// A file system that shows `remote`.
     pub fn new(remote: Arc<dyn Remote>, config: Config) -> Vfs {
         Vfs { shared: Arc::new(Shared::new(remote, config.effective())) }
+    }
+
+    /// Changes the settings that can be changed while the file system is in use: time-outs, what is
+    /// prefetched and read ahead, `serve_stale`, and the bounds of written bytes and of memory. All
+    /// others stay as they are. The caller [invalidates](Vfs::invalidate_all) what is cached if it is
+    /// to be valid for a shorter time. Must be called within a tokio runtime.
+    pub fn configure(&self, config: &Config) {
+        let consistency = self.config.consistency;
+        let config = Config { consistency, ..config.clone() }.effective();
+        self.live.set(&config);
+        self.dirty.set_max_bytes(config.dirty_bytes);
+        self.tree().set_budget(config.metadata_bytes);
     }
 
     /// Sets the interface to the kernel's caches. Must be called once, before the first operation;

@@ -636,8 +636,7 @@ impl Vfs {
         if request.access.writes() {
             state.begin_writing(attr);
         }
-        let keep_cache =
-            may_be_other || self.keep_pages(state, attr, unchanged, Instant::now());
+        let keep_cache = may_be_other || self.keep_pages(state, attr, unchanged, Instant::now());
         self.insert_open_file(file, state, attr, request, (keep_cache, may_be_other))
     }
 

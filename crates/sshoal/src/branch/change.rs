@@ -1,5 +1,5 @@
-//! The daemon's side of `status`, `branch` and `cache`: reports the state of a mount and changes its
-//! branches.
+//! The daemon's side of `status`, `branch`, `cache`, `run`, `where` and `set`: reports the state of a
+//! mount, and changes its branches and options.
 //!
 //! When a branch was added or removed, everything cached above the union is invalidated, in the
 //! kernel too (`vfs::Vfs::invalidate_all`), before the reply is sent: the caller sees the change.
@@ -9,19 +9,21 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
-use base::RemotePath;
+use base::{Mutex, RemotePath};
 use cli::{Problem, printable};
 use control::job::{CacheJob, Tally};
 use control::place::Place;
 use control::server::Asked;
 use control::status::MountStatus;
 use control::{Change, Setting, Word};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
 use union::{Mode, Presence, Union};
 use vfs::Vfs;
 
 use crate::adapter::Adapter;
 use crate::cache_command::job;
+use crate::mount::request::MountRequest;
+use crate::mount::{self, settings};
 use crate::sources;
 use crate::stack::Stack;
 use crate::status::gather;
@@ -32,14 +34,18 @@ pub struct Controlled {
     vfs: Arc<Vfs>,
     adapter: Arc<Adapter>,
     since: Instant,
+    /// The options as they are now.
+    request: Mutex<MountRequest>,
     /// Held during a change, so that there is only one at a time.
-    changing: Mutex<()>,
+    changing: tokio::sync::Mutex<()>,
 }
 
 impl Controlled {
     /// A mount that shows `stack` through `vfs` and `adapter`; its uptime starts now.
     pub fn new(stack: Arc<Stack>, vfs: Arc<Vfs>, adapter: Arc<Adapter>) -> Controlled {
-        Controlled { stack, vfs, adapter, since: Instant::now(), changing: Mutex::default() }
+        let request = Mutex::new(stack.request().clone());
+        let (since, changing) = (Instant::now(), tokio::sync::Mutex::default());
+        Controlled { stack, vfs, adapter, since, request, changing }
     }
 }
 
@@ -57,6 +63,7 @@ impl Asked for Controlled {
         match change {
             Change::Add { source } => {
                 self.stack.add(sources::parse(OsStr::new(&source))?).await?;
+                self.stack.configure(&self.request.lock());
             }
             Change::Remove { source } => {
                 // All that is cached is invalidated below, including what this touches.
@@ -96,10 +103,21 @@ impl Asked for Controlled {
     }
 
     fn settings(&self) -> Vec<Setting> {
-        Vec::new()
+        settings::present(&self.request.lock())
     }
 
-    fn set(&self, _options: &[String], _is_remount: bool) -> Result<(), Problem> {
+    fn set(&self, options: &[String], is_remount: bool) -> Result<(), Problem> {
+        let mut request = self.request.lock();
+        let changed = settings::changed(&request, options, is_remount)?;
+        // From here on nothing fails.
+        mount::set_log_level(changed.run.log_level());
+        self.vfs.configure(&changed.vfs);
+        self.stack.configure(&changed);
+        if changed.times != request.times {
+            // What is cached may be valid for longer than it is to be from now on.
+            self.vfs.invalidate_all();
+        }
+        *request = changed;
         Ok(())
     }
 }

@@ -18,6 +18,7 @@ use vfs::{Consistency, Links, PageCache, Prefetch, Timeout};
 
 use super::command_line::{Wish, parse};
 use super::disk::{DigestAttribute, DiskOptions};
+use super::draft::Times;
 use super::option_table::{self, MountOption};
 use super::request::{IdMap, IdMapKind, MountRequest};
 use super::ssh_keywords;
@@ -38,7 +39,11 @@ pub(super) fn wish(program: Program, words: &[&str]) -> Result<Wish, String> {
 
 pub(super) fn request(words: &[&str]) -> MountRequest {
     match wish(SSHOAL, words) {
-        Ok(Wish::Mount(request, _)) => *request,
+        Ok(Wish::Mount(mut request, _)) => {
+            // What results from it is in `vfs`.
+            request.times = Times::default();
+            *request
+        }
         other => panic!("{words:?}: {other:?}"),
     }
 }
@@ -348,7 +353,7 @@ fn what_cannot_be_had_says_why() {
     for (option, why) in [
         ("modules=subdir", "libfuse modules are not supported"),
         ("subdir=/x", "name the directory in the source"),
-        ("remount", "unmount, then mount with the new options"),
+        ("remount", "only on a command line"),
         ("ssh_protocol=1", "no ssh supports version 1"),
     ] {
         let said = failure(&["host:", "/mnt", "-o", option]);

@@ -18,8 +18,9 @@ impl Stack {
     pub async fn place(&self, path: &RemotePath) -> Result<Place, Problem> {
         let what = || format!("'{}'", printable(std::ffi::OsStr::from_bytes(path.as_bytes())));
         let source = self.source_of(path).await.map_err(|errno| match errno {
-            Errno::ENODATA => Problem::new(what(), "no branch has this directory")
-                .hint("it only contains the places of branches; name a directory below one of them"),
+            Errno::ENODATA => Problem::new(what(), "no branch has this directory").hint(
+                "it only contains the places of branches; name a directory below one of them",
+            ),
             errno => Problem::new(what(), errno.to_string()),
         })?;
         let below = source.below_place(path);
@@ -30,9 +31,9 @@ impl Stack {
                 host: None,
             }),
             Origin::Hosts { gateways, directory } => {
-                let (at, server) = source.gateway_for(&below).ok_or_else(|| {
-                    Problem::new(what(), "all gateways of its pool are left out")
-                })?;
+                let (at, server) = source
+                    .gateway_for(&below)
+                    .ok_or_else(|| Problem::new(what(), "all gateways of its pool are left out"))?;
                 let root = server.host.real_root().unwrap_or(directory);
                 let gateway = &gateways[at];
                 let ssh = server.connector.command().await;

@@ -191,7 +191,7 @@ fn under_the_names_of_helpers_it_takes_mount_s_arguments() {
 }
 
 /// Where `make install` puts things, below a directory.
-fn install(world: &World) -> PathBuf {
+pub fn install(world: &World) -> PathBuf {
     let root = world.local("root");
     let mut make = Command::new("make");
     make.arg("-C").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).arg("install");
