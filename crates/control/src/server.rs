@@ -49,13 +49,13 @@ pub trait Asked: Send + Sync + 'static {
     async fn flush(&self);
 
     /// Invalidates everything that is cached of the servers in memory and in the kernel.
-    fn refresh(&self);
+    async fn refresh(&self);
 
     /// The options that can be changed, with their present values.
     fn settings(&self) -> Vec<Setting>;
 
     /// Changes all of these options, or none.
-    fn set(&self, options: &[String], is_remount: bool) -> Result<(), Problem>;
+    async fn set(&self, options: &[String], is_remount: bool) -> Result<(), Problem>;
 }
 
 /// Answers requests until it is dropped.
@@ -131,13 +131,16 @@ async fn converse(stream: UnixStream, mount: Arc<dyn Asked>) {
             work(&mut reader, &mut writer, flushed).await
         }
         Ok(Wish::Refresh) => {
-            mount.refresh();
-            Some(Reply::Done)
+            let refreshed = async |_| {
+                mount.refresh().await;
+                Ok(Reply::Done)
+            };
+            work(&mut reader, &mut writer, refreshed).await
         }
         Ok(Wish::Settings) => Some(Reply::Settings(mount.settings())),
         Ok(Wish::Set { options, is_remount }) => {
-            let set = mount.set(&options, is_remount);
-            Some(set.map_or_else(Reply::Refused, |()| Reply::Done))
+            let set = async |_| mount.set(&options, is_remount).await.map(|()| Reply::Done);
+            work(&mut reader, &mut writer, set).await
         }
     };
     if let Some(reply) = reply

@@ -78,8 +78,8 @@ fn map(program: Program, arguments: &Arguments, master: &str) -> Result<String, 
         options.push(option.clone());
     }
     let options: String = options.iter().map(|option| format!(",{option}")).collect();
-    // The map's own escape character doubles, and the colon after the host gets one.
-    let options = options.replace('\\', "\\\\");
+    // automount removes one level of backslashes when it expands the entry, and one when it reads it.
+    let options = options.replace('\\', "\\\\\\\\");
     let (directory, shown) = if arguments.home { ("", "its home directory") } else { ("/", "/") };
     let (at, file) = (arguments.at.display(), arguments.map.display());
     Ok(format!(
@@ -192,7 +192,7 @@ mod tests {
         let home = Arguments { home: true, ..arguments(&[]) };
         assert_eq!(entry(&home, "h"), (true, "-fstype=fuse.sshoal :h\\:\n".to_owned()));
         let root = Arguments { user: Some("root".to_owned()), ..arguments(&[]) };
-        let wanted = "-fstype=fuse.sshoal,ssh_command=/sbin/runuser\\\\040-u\\\\040root\\\\040--\\\\040ssh,\
+        let wanted = "-fstype=fuse.sshoal,ssh_command=/sbin/runuser\\\\\\\\040-u\\\\\\\\040root\\\\\\\\040--\\\\\\\\040ssh,\
             uid=0,gid=0,allow_other :h\\:/\n";
         assert_eq!(entry(&root, "h"), (true, wanted.to_owned()));
     }

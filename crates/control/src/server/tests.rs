@@ -50,13 +50,13 @@ impl Asked for Mount {
 
     async fn flush(&self) {}
 
-    fn refresh(&self) {}
+    async fn refresh(&self) {}
 
     fn settings(&self) -> Vec<Setting> {
         vec![Setting { name: "a".to_owned(), value: "1".to_owned() }]
     }
 
-    fn set(&self, options: &[String], _: bool) -> Result<(), Problem> {
+    async fn set(&self, options: &[String], _: bool) -> Result<(), Problem> {
         Err(Problem::new(options.join(","), "refused"))
     }
 }

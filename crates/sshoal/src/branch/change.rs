@@ -2,7 +2,7 @@
 //! mount, and changes its branches and options.
 //!
 //! When a branch was added or removed, everything cached above the union is invalidated, in the
-//! kernel too (`vfs::Vfs::invalidate_all`), before the reply is sent: the caller sees the change.
+//! kernel too ([`Adapter::refresh`]), before the reply is sent: the caller sees the change.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl Asked for Controlled {
                 set.map_err(refusal(&source))?;
             }
         }
-        self.vfs.invalidate_all();
+        self.adapter.refresh().await;
         Ok(())
     }
 
@@ -98,31 +98,36 @@ impl Asked for Controlled {
         self.vfs.flush_all().await;
     }
 
-    fn refresh(&self) {
-        self.vfs.invalidate_all();
+    async fn refresh(&self) {
+        self.adapter.refresh().await;
     }
 
     fn settings(&self) -> Vec<Setting> {
         settings::present(&self.request.lock())
     }
 
-    fn set(&self, options: &[String], is_remount: bool) -> Result<(), Problem> {
+    async fn set(&self, options: &[String], is_remount: bool) -> Result<(), Problem> {
+        if self.change_options(options, is_remount)? {
+            self.adapter.refresh().await;
+        }
+        Ok(())
+    }
+}
+
+impl Controlled {
+    /// Changes options. Returns whether what is cached may be valid for longer than it is to be now.
+    fn change_options(&self, options: &[String], is_remount: bool) -> Result<bool, Problem> {
         let mut request = self.request.lock();
         let changed = settings::changed(&request, options, is_remount)?;
         // From here on nothing fails.
         mount::set_log_level(changed.run.log_level());
         self.vfs.configure(&changed.vfs);
         self.stack.configure(&changed);
-        if changed.times != request.times {
-            // What is cached may be valid for longer than it is to be from now on.
-            self.vfs.invalidate_all();
-        }
+        let times_changed = changed.times != request.times;
         *request = changed;
-        Ok(())
+        Ok(times_changed)
     }
-}
 
-impl Controlled {
     fn union(&self, source: &str) -> Result<&Union, Problem> {
         self.stack.union.as_deref().ok_or_else(|| {
             let what = format!("branch '{}'", printable(source));

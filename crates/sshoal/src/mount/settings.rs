@@ -192,7 +192,7 @@ fn given_options(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mount::option_tests::request;
+    use crate::mount::option_tests::whole_request as request;
     use crate::mount::request::LogLevel;
     use std::time::Duration;
     use vfs::Timeout;
@@ -207,8 +207,7 @@ mod tests {
         let before = request(&["h:", "/m", "-f", "-o", "acregmax=50,soft=5"]);
         let after = set(&before, &["acregmin=30", "hard", "dirty_bytes=2000000"]).unwrap();
         let wanted = "acregmax=50,soft=5,acregmin=30,hard,dirty_bytes=2000000";
-        let mut wanted = request(&["h:", "/m", "-f", "-o", wanted]);
-        wanted.times = after.times.clone();
+        let wanted = request(&["h:", "/m", "-f", "-o", wanted]);
         assert_eq!(after, wanted);
         let again = set(&after, &["dcache_timeout=7", "log_level=debug"]).unwrap();
         assert_eq!(again.vfs.files, Timeout::fixed(Duration::from_secs(7)));

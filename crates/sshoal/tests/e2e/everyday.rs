@@ -7,9 +7,19 @@ mod whereabouts;
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-use crate::process::{Ended, run};
+use crate::mount::Mount;
+use crate::process::{Ended, eventually, run};
+use crate::status::status;
 use crate::world::program;
+
+/// A mount that can be asked: it is in the kernel's table a little earlier.
+fn ready(mount: Mount) -> Mount {
+    let is_ready = || status(mount.place())["daemon"] == "answers";
+    eventually(Duration::from_secs(60), "an answer", is_ready);
+    mount
+}
 
 /// `sshoal run` with these words, in the directory `dir`.
 fn run_in(dir: &Path, words: &[&str]) -> Ended {

@@ -9,16 +9,16 @@ use std::time::Duration;
 use rustix::process::Signal;
 use sandbox::sshd::{Options, SftpServer};
 
-use super::{command_in, run_in};
+use super::{command_in, ready, run_in};
 use crate::process::{Process, eventually, run};
-use crate::world::{World, program};
+use crate::world::{World, program, program_path};
 
 #[test]
 fn a_command_runs_where_the_directory_is() {
     let world = World::new();
     let name = "a 'b\nc";
     fs::create_dir(world.served(name)).unwrap();
-    let mount = world.mount(&[]);
+    let mount = ready(world.mount(&[]));
     let dir = mount.at(name);
     let ended = run_in(&dir, &["pwd"]);
     let served = world.served(name).canonicalize().unwrap();
@@ -29,10 +29,12 @@ fn a_command_runs_where_the_directory_is() {
     let script = "cat; printf '<%s>' \"$@\"; echo error >&2; exit 7";
     let words =
         ["sh", "-c", script, "sh", "", "a b", "$HOME", "it's", "two\nlines", "*", "--", "-t"];
-    let mut command = command_in(&dir, &words);
     let input = world.local("input");
     fs::write(&input, "standard input\n").unwrap();
-    let ended = run(command.stdin(File::open(&input).unwrap()));
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "exec <\"$1\"; shift; exec \"$@\"", "sh"]).arg(&input);
+    command.arg(program_path()).arg("run").args(words).current_dir(&dir);
+    let ended = run(command.env_remove("SSH_AUTH_SOCK").env_remove("XDG_RUNTIME_DIR"));
     assert_eq!(ended.status.code(), Some(7), "{ended:?}");
     assert_eq!(ended.stdout, "standard input\n<><a b><$HOME><it's><two\nlines><*><--><-t>");
     assert_eq!(ended.stderr, "error\n");
@@ -48,7 +50,8 @@ fn a_command_runs_where_the_directory_is() {
 #[test]
 fn both_sides_see_what_the_other_has_written() {
     let world = World::new();
-    let mount = world.mount(&["-o", "dcache_timeout=1000,acnegative=1000,open_revalidate=1000"]);
+    let mount =
+        ready(world.mount(&["-o", "dcache_timeout=1000,acnegative=1000,open_revalidate=1000"]));
     fs::create_dir(mount.at("dir")).unwrap();
     let dir = mount.at("dir");
     // Not closed, and absent names that are cached.
@@ -75,10 +78,10 @@ fn both_sides_see_what_the_other_has_written() {
 
 #[test]
 fn what_is_not_run_says_why() {
-    let mut world = World::new();
+    let world = World::new();
     fs::create_dir(world.served("dir")).unwrap();
     fs::write(world.served("file"), "").unwrap();
-    let mount = world.mount(&["-o", "dcache_timeout=1000"]);
+    let mount = ready(world.mount(&["-o", "dcache_timeout=1000"]));
     let outside = run_in(&world.local(""), &["touch", "x"]);
     assert_eq!(outside.status.code(), Some(125), "{outside:?}");
     assert!(outside.stderr.contains("not in a mount of sshoal"), "{outside:?}");
@@ -97,15 +100,18 @@ fn what_is_not_run_says_why() {
     assert!(ended.stderr.contains("cannot enter the directory"), "{ended:?}");
     assert!(!world.served("y").exists());
 
-    world.sshd_mut().end();
+    // The mount is still connected, but a new login is not possible.
+    let config = world.sshd().config_path();
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("Port 1\n{text}")).unwrap();
     let ended = run_in(mount.place(), &["true"]);
+    fs::write(&config, text).unwrap();
     assert_eq!(ended.status.code(), Some(255), "{ended:?}");
     let has_reason = ended.stderr.contains("Connection refused");
     assert!(
         has_reason && ended.stderr.contains("ssh failed; the command was not run"),
         "{ended:?}"
     );
-    world.sshd_mut().restart().unwrap();
     mount.unmount();
 }
 
@@ -114,7 +120,7 @@ fn a_server_for_files_only_refuses() {
     let settings = vec!["ForceCommand internal-sftp".to_owned()];
     let options = Options { sftp_server: SftpServer::Internal, settings, ..Options::default() };
     let world = World::with(options);
-    let mount = world.mount(&[]);
+    let mount = ready(world.mount(&[]));
     let ended = run_in(mount.place(), &["touch", "x"]);
     assert_eq!(ended.status.code(), Some(125), "{ended:?}");
     assert!(ended.stderr.contains("the server did not run the command"), "{ended:?}");
@@ -131,7 +137,7 @@ fn the_mounts_own_options_connect() {
     let option = format!("ssh_command=ssh -F {}", world.sshd().config_path().display());
     let mut command = program();
     command.args(["-f", &world.source()]).arg(&place).args(["-o", &option]);
-    let mount = crate::mount::Mount::start(command, place);
+    let mount = ready(crate::mount::Mount::start(command, place));
     let ended = run_in(mount.place(), &["echo", "here"]);
     assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("here\n", ""), "{ended:?}");
     mount.unmount();
@@ -140,7 +146,7 @@ fn the_mounts_own_options_connect() {
 #[test]
 fn a_terminal_is_there_on_request() {
     let world = World::new();
-    let mount = world.mount(&[]);
+    let mount = ready(world.mount(&[]));
     let ended = run_in(mount.place(), &["test", "-t", "1"]);
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
     let ended = run_in(mount.place(), &["-tt", "test", "-t", "1"]);
@@ -152,7 +158,7 @@ fn a_terminal_is_there_on_request() {
 #[test]
 fn a_signal_ends_the_command() {
     let world = World::new();
-    let mount = world.mount(&["-o", "acnegative=1000"]);
+    let mount = ready(world.mount(&["-o", "acnegative=1000"]));
     assert!(!mount.at("begun").exists());
     let script = "echo begun > begun; echo begun; exec cat";
     let mut command = command_in(mount.place(), &["sh", "-c", script]);
@@ -177,9 +183,9 @@ fn only_the_owner_of_a_mount_runs_commands_through_it() {
     let world = World::new();
     fs::set_permissions(world.local(""), fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(world.served(""), fs::Permissions::from_mode(0o755)).unwrap();
-    let mount = world.mount(&["-o", "allow_other"]);
+    let mount = ready(world.mount(&["-o", "allow_other"]));
     let program = world.local("sshoal");
-    fs::copy(crate::world::program_path(), &program).unwrap();
+    fs::copy(program_path(), &program).unwrap();
     let mut command = std::process::Command::new("setpriv");
     command.args(["--reuid", "5", "--regid", "60", "--clear-groups", "--"]).arg(&program);
     command.args(["run", "true"]).env_remove("XDG_RUNTIME_DIR").current_dir(mount.place());
@@ -192,7 +198,7 @@ fn only_the_owner_of_a_mount_runs_commands_through_it() {
 #[test]
 fn a_hanging_server_is_left_by_a_signal() {
     let world = World::new();
-    let mount = world.mount(&[]);
+    let mount = ready(world.mount(&[]));
     let mut file = File::create(mount.at("file")).unwrap();
     world.sshd().stop();
     file.write_all(b"not sent").unwrap();

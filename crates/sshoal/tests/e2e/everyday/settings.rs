@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use super::told;
+use super::{ready, told};
 use crate::process::run;
 use crate::status::status;
 use crate::world::{World, program};
@@ -47,7 +47,7 @@ fn options_are_shown_and_changed() {
 #[test]
 fn a_remount_changes_what_can_be_changed() {
     let world = World::new();
-    let mount = world.mount(&["-o", "ro,acregmax=5"]);
+    let mount = ready(world.mount(&["-o", "ro,acregmax=5"]));
     // As mount(8) calls its helper: with the options of fstab and of the kernel.
     let helper = world.local("mount.fuse.sshoal");
     std::os::unix::fs::symlink(crate::world::program_path(), &helper).unwrap();

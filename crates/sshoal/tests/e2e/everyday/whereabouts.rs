@@ -7,7 +7,7 @@ use std::process::Command;
 use sandbox::fleet::{Fleet, Plan};
 use serde_json::Value;
 
-use super::run_in;
+use super::{ready, run_in};
 use crate::mount::Mount;
 use crate::process::{Ended, run};
 use crate::world::{World, program};
@@ -24,7 +24,7 @@ fn paths_are_told_with_their_host() {
     std::os::unix::fs::symlink("/etc", world.served("link")).unwrap();
     let odd = "odd\n\u{1b}[2J";
     fs::write(world.served(odd), "content").unwrap();
-    let mount = world.mount(&[]);
+    let mount = ready(world.mount(&[]));
     let of = |name: &str| format!("testhost:{}", served.join(name).display());
     for name in ["dir", "link", "dir/new", odd] {
         let ended = place_of(&[], &mount.at(name));
@@ -65,7 +65,7 @@ fn a_bind_mount_is_another_directory_of_the_mount() {
     }
     let world = World::new();
     fs::create_dir_all(world.served("a/b")).unwrap();
-    let mount = world.mount(&[]);
+    let mount = ready(world.mount(&[]));
     let script = "mount --bind \"$1/a\" \"$2\" && cd \"$2/b\" && \"$3\" where . && \"$3\" run pwd; umount \"$2\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
@@ -81,7 +81,7 @@ fn mount(fleet: &Fleet, place: &Path, sources: &[String]) -> Mount {
     fs::create_dir_all(place).unwrap();
     let mut command = program();
     command.arg("-F").arg(fleet.config_path()).arg("-f").args(sources).arg(place);
-    Mount::start(command, place.to_owned())
+    ready(Mount::start(command, place.to_owned()))
 }
 
 #[test]
