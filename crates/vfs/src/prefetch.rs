@@ -36,7 +36,6 @@ use std::time::Duration;
 
 pub(crate) use revalidation::Revisit;
 
-use crate::config::Prefetch;
 use crate::shared::Shared;
 
 /// How long a caller waits for a prefetch in flight before it sends the request itself: longer than

@@ -35,7 +35,7 @@ use tokio::time::Instant;
 use super::history::{History, Visit};
 use super::{MAX_WAIT, Prefetcher, start};
 use crate::Ino;
-use crate::config::{Config, Consistency, PageCache, Prefetch};
+use crate::config::{Consistency, PageCache, Prefetch};
 use crate::deferred_open::may_read;
 use crate::inode::{Inode, State};
 use crate::shared::Shared;

@@ -111,7 +111,7 @@ fn in_a_union_the_branch_decides() {
         let place = at(host, below);
         let ended = place_of(&[], &union.at(name));
         assert_eq!(ended.stdout, format!("{host}:{place}\n"), "{ended:?}");
-        let ended = place_of(&[], &union.at(&format!("{name}/new")));
+        let ended = place_of(&[], &union.at(format!("{name}/new")));
         assert_eq!(ended.stdout, format!("{host}:{place}/new\n"), "{ended:?}");
         let ended = run_in(&union.at(name), &["pwd"]);
         assert_eq!(ended.stdout, format!("{place}\n"), "{ended:?}");
