@@ -79,6 +79,7 @@ want zstd zstd "tests of copies that compress"
 want zsh zsh "a login shell that commands are quoted for"
 want fish fish "a login shell that commands are quoted for"
 want tcsh tcsh "a login shell that commands are quoted for"
+want automount autofs "the test of a map that mounts hosts by their names"
 want mandoc mandoc "checks the manual pages"
 want strace strace "tests that count system calls"
 want ip iproute2 "network settings of a benchmark, in a namespace of their own"
@@ -112,6 +113,7 @@ install_packages() {
     for server in "${missing[@]}"; do
         case $server in
             openssh-server) units+=(ssh.service ssh.socket) ;;
+            autofs) units+=(autofs.service) ;;
             vsftpd) units+=(vsftpd.service) ;;
             # It brings rpcbind along, which the benchmark does not use.
             nfs-ganesha) units+=(nfs-ganesha.service rpcbind.service rpcbind.socket) ;;

@@ -193,12 +193,22 @@ impl Store {
     /// ([`Store::bounds`]). To be called by processes that fill it.
     pub fn remember_bounds(&self) {
         let layout = self.layout();
-        let encoded = self.bounds.encode();
+        let encoded = self.current_bounds().encode();
         let known = layout.root.read_whole(b"bounds", quota::BOUNDS_BYTES).ok().flatten();
         if known.as_ref() != Some(&encoded)
             && let Err(error) = layout.put(&layout.root, b"bounds", &encoded)
         {
             tracing::debug!("the bounds of the cache are not remembered: {error}");
+        }
+    }
+
+    /// Changes the bounds of this store, and remembers them. A smaller size takes effect when the store
+    /// is next written to.
+    pub fn set_bounds(&self, size_bytes: Option<u64>, free_bytes: Option<u64>) {
+        let bounds = Bounds { size: size_bytes, free: free_bytes };
+        if bounds != self.current_bounds() {
+            self.change_bounds(bounds);
+            self.remember_bounds();
         }
     }
 
@@ -290,9 +300,9 @@ impl Shared {
         Status {
             dir: self.dir.clone(),
             used_bytes: self.usage().bytes.saturating_sub(self.unused_bytes()),
-            limit_bytes: of_disk(&|disk| self.bounds.size_bytes(disk)),
+            limit_bytes: of_disk(&|disk| self.current_bounds().size_bytes(disk)),
             disk_free_bytes: of_disk(&|disk| disk.f_bavail * disk.f_frsize),
-            keep_free_bytes: of_disk(&|disk| self.bounds.free_bytes(disk)),
+            keep_free_bytes: of_disk(&|disk| self.current_bounds().free_bytes(disk)),
             off: self.health.why_off(),
             damaged: counted(&counters.damaged),
             evicted_bytes: counted(&counters.evicted_bytes),

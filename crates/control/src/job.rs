@@ -4,6 +4,8 @@ use base::RemotePath;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::place::Bytes;
+
 /// A job on files of a mount and their cached contents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cache", rename_all = "kebab-case")]
@@ -39,21 +41,13 @@ pub struct Path(pub RemotePath);
 
 impl Serialize for Path {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let digits: String = self.0.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        serializer.serialize_str(&digits)
+        Bytes(self.0.as_bytes().to_vec()).serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Path {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Path, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let digit = |byte: u8| char::from(byte).to_digit(16).map(|value| value as u8);
-        let byte = |pair: &[u8]| match pair {
-            [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-            _ => None,
-        };
-        let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(byte).collect();
-        let bytes = bytes.ok_or_else(|| D::Error::custom("no hexadecimal digits"))?;
+        let Bytes(bytes) = Bytes::deserialize(deserializer)?;
         RemotePath::parse(&bytes).map(Path).map_err(D::Error::custom)
     }
 }

@@ -14,6 +14,7 @@
 //! | [`counters`] | its counters, a part of the status on request |
 //! | [`profile`] | which paths and processes cause requests |
 //! | [`job`] | jobs of a disk cache, and their results |
+//! | [`place`] | where a path of a mount is |
 //!
 //! Invariants:
 //! 1. Only the owner of the mount and root are answered: other users cannot access the directory of
@@ -29,6 +30,7 @@
 pub mod client;
 pub mod counters;
 pub mod job;
+pub mod place;
 pub mod profile;
 pub mod record;
 pub mod server;
@@ -38,6 +40,7 @@ use cli::Problem;
 use serde::{Deserialize, Serialize};
 
 use job::{CacheJob, Tally};
+use place::Place;
 use profile::Profile;
 use status::MountStatus;
 
@@ -84,6 +87,33 @@ pub enum Wish {
     Branch(Change),
     /// A job of its disk cache.
     Cache(CacheJob),
+    /// Where a path is.
+    Place {
+        /// The path below the root of the mount.
+        path: job::Path,
+    },
+    /// Wait until what was written to open files before is at the servers.
+    Flush,
+    /// Request everything again that is cached of the servers.
+    Refresh,
+    /// The options that can be changed, with their present values.
+    Settings,
+    /// Change options: all of them or none.
+    Set {
+        /// The options, as after `-o`.
+        options: Vec<String>,
+        /// Accept options that cannot be changed if they have the present value.
+        is_remount: bool,
+    },
+}
+
+/// An option that can be changed while the file system is mounted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// The name.
+    pub name: String,
+    /// The present value, as it would be given after `-o`.
+    pub value: String,
 }
 
 /// A change of the branches.
@@ -139,6 +169,10 @@ pub enum Reply {
     Profile(Box<Profile>),
     /// The result of a job.
     Tally(Tally),
+    /// Where a path is.
+    Place(Box<Place>),
+    /// The options that can be changed.
+    Settings(Vec<Setting>),
     /// The change was made.
     Done,
     /// The request was refused or has failed.
@@ -175,6 +209,15 @@ mod tests {
         both_ways(
             r#"{"protocol":1,"wish":"branch","change":"set","source":"P=host:/dir=ro","word":"nc"}"#,
             &branch(Change::Set { source: source(), word: Word::Nc }),
+        );
+        let path = job::Path(base::RemotePath::parse(b"a").unwrap());
+        both_ways(r#"{"protocol":1,"wish":"place","path":"61"}"#, &request(Wish::Place { path }));
+        both_ways(r#"{"protocol":1,"wish":"flush"}"#, &request(Wish::Flush));
+        both_ways(r#"{"protocol":1,"wish":"refresh"}"#, &request(Wish::Refresh));
+        both_ways(r#"{"protocol":1,"wish":"settings"}"#, &request(Wish::Settings));
+        both_ways(
+            r#"{"protocol":1,"wish":"set","options":["a=1"],"is_remount":false}"#,
+            &request(Wish::Set { options: vec!["a=1".into()], is_remount: false }),
         );
     }
 

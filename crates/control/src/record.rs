@@ -294,6 +294,7 @@ impl Found {
         let text = self.text().ok()?;
         Some(Mount {
             device: self.device,
+            root: "/".into(),
             mountpoint: field(&text, "mountpoint")?.into(),
             kind: "fuse.sshoal".into(),
             source: field(&text, "source")?.into(),
@@ -419,6 +420,7 @@ mod tests {
     fn mount() -> Mount {
         Mount {
             device: DEVICE,
+            root: "/".into(),
             mountpoint: "/mnt/with\nnewline".into(),
             kind: "fuse.sshoal".into(),
             source: "host:/dir".into(),

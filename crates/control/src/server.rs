@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base::RemotePath;
 use cli::Problem;
 use rustix::process::geteuid;
 use serde::Deserialize;
@@ -15,9 +16,12 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::job::{CacheJob, Tally};
+use crate::place::Place;
 use crate::profile::Profile;
 use crate::status::MountStatus;
-use crate::{Change, INVALID_REQUEST, MAX_REQUEST_BYTES, PROTOCOL, Reply, Request, SOCKET, Wish};
+use crate::{
+    Change, INVALID_REQUEST, MAX_REQUEST_BYTES, PROTOCOL, Reply, Request, SOCKET, Setting, Wish,
+};
 
 /// Maximum number of connections. Further ones wait in the kernel until one is closed.
 const MAX_CONNECTIONS: usize = 16;
@@ -46,6 +50,21 @@ pub trait Asked: Send + Sync + 'static {
 
     /// Runs a job of the disk cache, and sends the progress to `told`. May be dropped at any time.
     async fn cache(&self, job: CacheJob, told: watch::Sender<Tally>) -> Result<Tally, Problem>;
+
+    /// Where a path of the mount is.
+    async fn place(&self, path: RemotePath) -> Result<Place, Problem>;
+
+    /// Waits until what was written to open files before is at the servers.
+    async fn flush(&self);
+
+    /// Invalidates everything that is cached of the servers in memory and in the kernel.
+    async fn refresh(&self);
+
+    /// The options that can be changed, with their present values.
+    fn settings(&self) -> Vec<Setting>;
+
+    /// Changes all of these options, or none.
+    async fn set(&self, options: &[String], is_remount: bool) -> Result<(), Problem>;
 }
 
 /// Answers requests until it is dropped.
@@ -113,6 +132,29 @@ async fn converse(stream: UnixStream, mount: Arc<dyn Asked>) {
         Ok(Wish::Cache(job)) => {
             let done = async |told| mount.cache(job, told).await.map(Reply::Tally);
             work(&mut reader, &mut writer, done).await
+        }
+        Ok(Wish::Place { path }) => {
+            let found = async |_| Ok(Reply::Place(Box::new(mount.place(path.0).await?)));
+            work(&mut reader, &mut writer, found).await
+        }
+        Ok(Wish::Flush) => {
+            let flushed = async |_| {
+                mount.flush().await;
+                Ok(Reply::Done)
+            };
+            work(&mut reader, &mut writer, flushed).await
+        }
+        Ok(Wish::Refresh) => {
+            let refreshed = async |_| {
+                mount.refresh().await;
+                Ok(Reply::Done)
+            };
+            work(&mut reader, &mut writer, refreshed).await
+        }
+        Ok(Wish::Settings) => Some(Reply::Settings(mount.settings())),
+        Ok(Wish::Set { options, is_remount }) => {
+            let set = async |_| mount.set(&options, is_remount).await.map(|()| Reply::Done);
+            work(&mut reader, &mut writer, set).await
         }
     };
     if let Some(reply) = reply

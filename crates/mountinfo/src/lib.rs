@@ -40,6 +40,9 @@ impl fmt::Display for Device {
 pub struct Mount {
     /// The file system.
     pub device: Device,
+    /// The directory of the file system that is shown at the mount point: `/` unless it is a bind
+    /// mount.
+    pub root: PathBuf,
     /// The mount point.
     pub mountpoint: PathBuf,
     /// The type with subtype, such as `fuse.sshoal`.
@@ -131,7 +134,8 @@ fn without_links_in_parent(path: &Path) -> io::Result<PathBuf> {
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let device = Device::parse(std::str::from_utf8(fields.nth(2)?).ok()?)?;
-    let mountpoint = unescape(fields.nth(1)?).into();
+    let root = unescape(fields.next()?).into();
+    let mountpoint = unescape(fields.next()?).into();
     let own_options = fields.next()?;
     // Any number of tagged fields up to the hyphen.
     fields.find(|field| *field == b"-")?;
@@ -141,7 +145,8 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let owner = options.split(|byte| *byte == b',').find_map(|option| {
         std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok()
     });
-    Some(Mount { device, mountpoint, kind, source, owner, options: OsString::from_vec(options) })
+    let options = OsString::from_vec(options);
+    Some(Mount { device, root, mountpoint, kind, source, owner, options })
 }
 
 /// Decodes a field: space, tab, newline and backslash are written as a backslash and three octal
@@ -181,6 +186,7 @@ u@h:/a\134b rw,user_id=1000,group_id=100,default_permissions";
         let mount = parse_line(&line).unwrap();
         assert_eq!(mount.device, Device { major: 0, minor: 41 });
         assert_eq!(mount.device.to_string(), "0:41");
+        assert_eq!(mount.root, Path::new("/"));
         assert_eq!(mount.mountpoint, Path::new("/mnt/my dir"));
         assert_eq!(mount.kind, "fuse.sshoal");
         assert!(is_fuse(&mount.kind));

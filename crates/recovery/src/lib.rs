@@ -61,7 +61,7 @@ mod write_verifier;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Errno, Remote};
+use base::{Errno, Mutex, Remote};
 use tokio::sync::watch;
 
 pub use status::{ConnectionState, Status};
@@ -128,6 +128,7 @@ impl Recovering {
             files: OpenFiles::new(inner.clone(), core.clone()),
             directories: OpenDirectories::new(inner.clone()),
             inner,
+            retry_policy: Mutex::new(config.retry_policy),
             config,
             connection: ConnectionMonitor::default(),
             renames: ActiveRenames::default(),
@@ -143,9 +144,20 @@ impl Recovering {
         Arc::new(Recovering { core, _shutdown: shutdown_sender })
     }
 
+    /// Changes how long calls wait. Calls that wait already are not affected.
+    pub fn set_retry_policy(&self, policy: RetryPolicy) {
+        *self.core.retry_policy.lock() = policy;
+    }
+
     /// The current state, for `sshoal status`.
     pub fn status(&self) -> Status {
         status::collect(&self.core)
+    }
+}
+
+impl Core {
+    pub(crate) fn retry_policy(&self) -> RetryPolicy {
+        *self.retry_policy.lock()
     }
 }
 
@@ -153,6 +165,8 @@ impl Recovering {
 pub(crate) struct Core {
     pub(crate) inner: Arc<dyn Remote>,
     pub(crate) config: Config,
+    /// How long calls wait now. Read only by calls that have lost the connection.
+    retry_policy: Mutex<RetryPolicy>,
     pub(crate) connection: ConnectionMonitor,
     pub(crate) files: OpenFiles,
     pub(crate) renames: ActiveRenames,

@@ -46,7 +46,7 @@ pub(crate) struct Retry<'a> {
 
 impl<'a> Retry<'a> {
     pub(crate) fn new(core: &'a Arc<Core>) -> Retry<'a> {
-        let deadline = match core.config.retry_policy {
+        let deadline = match core.retry_policy() {
             RetryPolicy::Soft(limit) => Some(Instant::now() + limit),
             RetryPolicy::Hard | RetryPolicy::None => None,
         };
@@ -58,7 +58,7 @@ impl<'a> Retry<'a> {
     /// Handles a loss with `errno`: returns `Ok` when the call may be retried, after waiting for
     /// the connection and the backoff.
     pub(crate) async fn after_loss(&mut self, errno: Errno) -> Result<()> {
-        if self.core.config.retry_policy == RetryPolicy::None {
+        if self.core.retry_policy() == RetryPolicy::None {
             self.core.connection.set_disconnected(self.core, errno);
             return Err(errno);
         }
@@ -109,7 +109,7 @@ impl<'a> Retry<'a> {
         if !self.core.connection.is_disconnected() {
             return Ok(());
         }
-        if self.core.config.retry_policy == RetryPolicy::None {
+        if self.core.retry_policy() == RetryPolicy::None {
             self.core.connection.note_waiter();
             return Err(Errno::EHOSTDOWN);
         }

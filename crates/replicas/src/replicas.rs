@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use crate::config::{Config, Error, Gateway, MAX_GATEWAYS};
 use crate::files::File;
-use crate::gateways::{Gateways, Target};
+use crate::gateways::{GatewaySet, Gateways, Target};
 use crate::health_checker;
 use crate::listing::Listing;
 use crate::member::Health;
@@ -67,6 +67,22 @@ impl Replicas {
             open_files: self.files.len(),
             recent_changes: self.recent.len(),
         }
+    }
+
+    /// The name of the gateway to which a command that reads and changes files below `path` should go
+    /// now: the one of the last change there, or else the one that a request would use. `None` if all
+    /// are left out.
+    pub fn gateway_of(&self, path: &RemotePath) -> Option<&str> {
+        let members = &self.gateways.members;
+        let changed = self.recent.last_below(path).or(match self.query_target(path) {
+            Target::Any => None,
+            Target::Prefer(index) | Target::PreferWaiting(index) | Target::Only(index) => {
+                Some(index)
+            }
+        });
+        let usable = changed.map(|index| &members[index]).filter(|member| member.is_usable());
+        let member = usable.or_else(|| self.gateways.choose(path, GatewaySet::default()))?;
+        Some(&member.name)
     }
 
     /// Whether a handle at `gateway`, open for `writing` or not, has to stay there. A silent

@@ -164,12 +164,27 @@ impl Dialer {
 
     /// The program and all its arguments.
     async fn words(&self, asks: bool) -> Vec<OsString> {
-        let mut users = users_options(&self.config);
-        let ours = our_options(&self.config, self.effective().await, command::processor_has_aes());
+        let mut words = self.options().await;
         if !asks && self.config.password.is_none() {
-            users.push(command::ASK_NOTHING.into());
+            words.push(command::ASK_NOTHING.into());
         }
-        [&self.command[..], &users, &ours, &command::target(&self.config)].concat()
+        words.extend(command::target(&self.config));
+        words
+    }
+
+    /// The program and its options, as for a connection, for a command that a user runs: without the
+    /// destination, and without a password. `None` if ssh is not used.
+    pub async fn command(&self) -> Option<Vec<OsString>> {
+        match self.config.transport {
+            Transport::Ssh => Some(self.options().await),
+            Transport::DirectPort(_) | Transport::Vsock { .. } | Transport::Passive => None,
+        }
+    }
+
+    async fn options(&self) -> Vec<OsString> {
+        let users = users_options(&self.config);
+        let ours = our_options(&self.config, self.effective().await, command::processor_has_aes());
+        [&self.command[..], &users, &ours].concat()
     }
 }
 

@@ -36,6 +36,7 @@ pub struct Adapter {
     read_only: bool,
     /// Set if the kernel supports passthrough and it is enabled.
     passthrough: OnceLock<Passthrough>,
+    notifier: OnceLock<fuse::Notifier>,
     /// `None` if the kernel sends OPEN requests.
     no_open: Option<NoOpen>,
     ending: Ending,
@@ -62,6 +63,7 @@ impl Adapter {
             attributes,
             read_only,
             passthrough: OnceLock::new(),
+            notifier: OnceLock::new(),
             no_open: no_open.then(NoOpen::default),
             ending: Ending::default(),
             silence,
@@ -87,6 +89,15 @@ impl Adapter {
     /// Records requests for a profile.
     pub fn recorder(&self) -> &Arc<Recorder> {
         &self.recorder
+    }
+
+    /// Invalidates everything that is cached, and returns when the kernel has done so, too: a call that
+    /// begins afterwards sees the servers. No operation of the file system may await this.
+    pub async fn refresh(&self) {
+        self.vfs.invalidate_all();
+        if let Some(notifier) = self.notifier.get() {
+            notifier.settled().await;
+        }
     }
 
     async fn list(&self, ino: u64, fh: u64, offset: u64, sink: &mut Sink<'_>) -> Result<()> {
@@ -263,6 +274,7 @@ impl vfs::Invalidate for Kernel {
 
 impl fuse::Filesystem for Adapter {
     fn init(&self, started: &fuse::Started) {
+        let _ = self.notifier.set(started.notifier.clone());
         let (notifier, reports_opens) = (started.notifier.clone(), self.no_open.is_none());
         self.vfs.set_invalidate(Arc::new(Kernel { notifier, reports_opens }));
         if let Some(passthrough) = &started.passthrough {

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use cli::{EXIT_OK, Problem};
 
+use crate::autofs;
 use crate::branch;
 use crate::cache_command;
 use crate::companion;
@@ -16,14 +17,21 @@ use crate::doctor;
 use crate::helper;
 use crate::manual;
 use crate::mount;
-use crate::mount::{help, suggestion};
+use crate::mount::{help, settings, suggestion};
 use crate::profile;
 use crate::program::Program;
+use crate::run;
 use crate::stats;
 use crate::status;
 use crate::transfer::{self, Direction};
 use crate::umount;
+use crate::unit;
 use crate::warm;
+use crate::where_command;
+
+const RUN_NOTES: &str = "The exit status is the command's; 255 if ssh failed, 125 if the command was \
+    not run for another reason. Files that were written before are sent first, and the mount shows \
+    what the command has changed.";
 
 /// The one table of commands: the help, the page of options and the suggestions are made from it.
 /// clap parses all command lines but that of `mount`, which is sshfs's (see `mount::command_line`).
@@ -56,6 +64,11 @@ enum Command {
     Profile(profile::Arguments),
     /// Find out why a mount does not work, or could work better.
     Doctor(Box<doctor::Arguments>),
+    /// Run a command at the server, in the directory that a directory of a mount shows.
+    #[command(override_usage = "sshoal run [-t] [-C DIR] [--] COMMAND...", after_help = RUN_NOTES)]
+    Run(run::Arguments),
+    /// Print HOST:PATH for paths in mounts, for rsync and scp.
+    Where(where_command::Arguments),
     /// Copy files and directories from other machines.
     #[command(after_help = transfer::arguments::PULL_EXAMPLES,
         override_usage = "sshoal pull [OPTIONS] SOURCE... TARGET")]
@@ -72,6 +85,12 @@ enum Command {
     Helper(helper::Arguments),
     /// Show and change the branches of a mounted union.
     Branch(branch::Arguments),
+    /// Show and change options of a mount.
+    Set(settings::Arguments),
+    /// Print units of systemd that mount a source.
+    Unit(unit::Arguments),
+    /// Print a map of autofs(5) that mounts each host at the access to its name.
+    Autofs(autofs::Arguments),
     /// Check or show the configuration file.
     Config {
         #[command(subcommand)]
@@ -86,6 +105,9 @@ enum Command {
     /// Request the attributes of a mount point, in a separate process since the request may hang.
     #[command(hide = true)]
     Probe { place: PathBuf },
+    /// Write what is to be written to a file system, in a separate process since it may hang.
+    #[command(hide = true)]
+    Flush { place: PathBuf },
     /// Write the manual pages of this program.
     #[command(hide = true)]
     Manual(cli::manual::Arguments),
@@ -208,6 +230,9 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
         Command::Cache(arguments) => cache_command::run(arguments),
         Command::Warm(arguments) => warm::run(arguments),
         Command::Helper(arguments) => helper::run(&arguments),
+        Command::Set(arguments) => settings::run(&arguments),
+        Command::Unit(arguments) => unit::run(program, &arguments),
+        Command::Autofs(arguments) => autofs::run(program, &arguments),
         Command::Config { command: ConfigCommand::Check } => config_file::check(program.name),
         Command::Config { command: ConfigCommand::Show { name } } => {
             config_file::show(name.as_deref())
@@ -216,6 +241,9 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
         Command::Push(arguments) => Ok(transfer::run(Direction::Push, &arguments)),
         Command::Demo(Words { words }) => Err(companion::run("demo", words).into()),
         Command::Bench(Words { words }) => Err(companion::run("bench", words).into()),
+        Command::Run(arguments) => Ok(run::run(&arguments)),
+        Command::Where(arguments) => where_command::run(&arguments),
+        Command::Flush { place } => Ok(run::sync(&place)),
         Command::Probe { place } => Ok(mount::probe(&place)),
         Command::Manual(place) => manual::write(&place),
         Command::Complete { words } => completion::print(words),

@@ -1,5 +1,6 @@
 //! Connects `host` to `ssh`: opens the byte streams of a host's sessions.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -116,6 +117,11 @@ impl SshConnector {
     /// The settings of the connections.
     pub fn config(&self) -> &ssh::Config {
         self.dialer.config()
+    }
+
+    /// ssh and its options for a command at this host; see [`ssh::Dialer::command`].
+    pub async fn command(&self) -> Option<Vec<OsString>> {
+        self.dialer.command().await
     }
 
     /// The identity of this login at this host; see [`ssh::Dialer::identity`].

@@ -9,6 +9,7 @@
 mod adapter;
 mod allocator;
 mod attributes;
+mod autofs;
 mod background;
 mod branch;
 mod cache_command;
@@ -19,6 +20,7 @@ mod config_file;
 mod connector;
 mod doctor;
 mod helper;
+mod inside;
 mod manual;
 mod mount;
 mod open_modes;
@@ -26,6 +28,7 @@ mod profile;
 mod program;
 mod progress;
 mod quantity;
+mod run;
 mod sources;
 mod stack;
 mod stats;
@@ -33,7 +36,9 @@ mod status;
 mod systemd;
 mod transfer;
 mod umount;
+mod unit;
 mod warm;
+mod where_command;
 
 use libfuzzer_sys::fuzz_target;
 

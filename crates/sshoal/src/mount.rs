@@ -11,6 +11,7 @@ pub mod option_string;
 mod option_table;
 pub mod request;
 mod saved;
+pub mod settings;
 pub mod ssh_keywords;
 pub mod suggestion;
 pub mod wiring;
@@ -25,22 +26,31 @@ mod source_tests;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 pub use occupied::probe;
 
 use cli::{EXIT_OK, Problem, printable};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, reload};
 
 use crate::background::{self, Side};
 use crate::config_file::{Configuration, Places};
 use crate::program::Program;
 use command_line::Wish;
-use request::{IdMapKind, MountRequest, RunOptions};
+use request::{IdMapKind, LogLevel, MountRequest, RunOptions};
 
 /// Runs the command line given by the words after `argv[0]`. `is_command`: `mount` came before them, so
 /// that they may name a mount of the configuration file.
 pub fn run(program: Program, words: Vec<OsString>, is_command: bool) -> anyhow::Result<ExitCode> {
     if is_command && words.iter().any(|word| word == "--all") {
         return saved::mount_all(program, &words);
+    }
+    if let Some(remounted) = settings::remount(program, &words) {
+        remounted?;
+        return Ok(ExitCode::from(EXIT_OK));
     }
     let cwd = std::env::current_dir()
         .map_err(|error| Problem::new("current directory", error.to_string()))?;
@@ -149,17 +159,32 @@ pub fn is_open_descriptor(path: &Path) -> bool {
 /// Starts logging to standard error, which `Ready` redirects to the log file or `/dev/null` when the
 /// process detaches from the terminal.
 fn start_log(run: &RunOptions) {
-    let level = match (run.debug, run.verbose) {
-        (true, _) => tracing::Level::DEBUG,
-        (false, true) => tracing::Level::INFO,
-        (false, false) => tracing::Level::WARN,
-    };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
+    let (filter, handle) = reload::Layer::new(filter(run.log_level()));
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(run.foreground && rustix::termios::isatty(std::io::stderr()))
-        .with_target(false)
-        .init();
+        .with_target(false);
+    tracing_subscriber::registry().with(filter).with(lines).init();
+    // A process has one log.
+    let _ = LOG.set(handle);
+}
+
+/// Changes what is logged.
+pub fn set_log_level(level: LogLevel) {
+    if let Some(Err(error)) = LOG.get().map(|log| log.reload(filter(level))) {
+        tracing::warn!(%error, "cannot change the log level");
+    }
+}
+
+/// The filter of the log. What it rejects costs as little as with a fixed filter.
+static LOG: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
+
+fn filter(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Warning => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+    }
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@
 mod connect;
 mod digest_command;
 pub mod disk;
+mod place;
 mod view;
 
 use std::io::Write;
@@ -175,6 +176,20 @@ impl Stack {
         let _ = union.add(branch).map_err(|error| Problem::new(what, error.to_string()))?;
         sources.push(source);
         Ok(())
+    }
+
+    /// Changes the options of the layers that can be changed, in all sources.
+    pub fn configure(&self, request: &MountRequest) {
+        let policy = retry_policy(request);
+        for source in self.sources() {
+            source.recovering.iter().for_each(|recovering| recovering.set_retry_policy(policy));
+        }
+        let store = self.disk().and_then(|disk| disk.store.as_ref().ok()).cloned();
+        if let Some((store, options)) = store.zip(request.disk.as_ref()) {
+            let (size, free) = (options.size_bytes, options.free_bytes);
+            // Writes a file on a disk that may hang.
+            drop(tokio::task::spawn_blocking(move || store.set_bounds(size, free)));
+        }
     }
 
     /// Removes a source whose branch was removed from the union. Its connections end when its last open
@@ -420,9 +435,8 @@ impl Blueprint {
             }
         };
         if let Some(below) = below {
-            let reconnects = self.request.host.reconnect;
             let config = recovery::Config {
-                retry_policy: if reconnects { self.request.retry } else { RetryPolicy::None },
+                retry_policy: retry_policy(&self.request),
                 name: spec.shown(),
                 ..recovery::Config::default()
             };
@@ -462,6 +476,11 @@ impl Blueprint {
             presence: source.spec.presence,
         })
     }
+}
+
+/// What calls do while their host is unreachable.
+fn retry_policy(request: &MountRequest) -> RetryPolicy {
+    if request.host.reconnect { request.retry } else { RetryPolicy::None }
 }
 
 /// Runs a task about a local directory that may block on a disk or a network.

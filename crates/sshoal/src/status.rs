@@ -258,6 +258,7 @@ mod tests {
     fn a_mount_without_a_daemon_is_told_to_be_so() {
         let mount = Mount {
             device: Device { major: 0, minor: u32::MAX },
+            root: "/".into(),
             mountpoint: "/mnt\n".into(),
             kind: "fuse.sshoal".into(),
             source: "host:/dir".into(),

@@ -75,6 +75,12 @@ fn mistakes_are_one_line_and_a_hint() {
              `sshoal help options` all options\n",
         ),
         (
+            "sshoal",
+            &["stauts"],
+            "sshoal: source: missing (only 'stauts' was given)\n  a source is [user@]host:[dir]\n  \
+             did you mean the command 'status'?\n",
+        ),
+        (
             "sshfs",
             &["umount", "/"],
             "sshfs: source 'umount': contains no ':'\n  a source is [user@]host:[dir]; the home directory on umount is 'umount:'\n",

@@ -141,7 +141,7 @@ impl Shared {
         let now = Instant::now();
         let window = match self.serves_stale() {
             true => Duration::MAX,
-            false => self.config.open_revalidate,
+            false => self.live.open_revalidate(),
         };
         state.validated(now, window).or_else(|| {
             let by_time_out =

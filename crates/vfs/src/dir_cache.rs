@@ -420,6 +420,11 @@ impl Default for DirCache {
 }
 
 impl DirCache {
+    /// Changes the bound. The next listing that is added brings the cache within it.
+    pub(crate) fn set_max_bytes(&mut self, bytes: usize) {
+        self.max_bytes = bytes.min(MAX_BYTES);
+    }
+
     /// An empty cache of at most `bytes`.
     pub(crate) fn with_max_bytes(bytes: usize) -> DirCache {
         DirCache {

@@ -2,14 +2,14 @@
 //! mount. Attribute changes that have returned and are in flight are only counted.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use tokio::sync::{Notify, Semaphore};
 
 /// The dirty bytes and changes of one mount.
 pub(crate) struct Dirty {
     room: Semaphore,
-    max_bytes: u32,
+    max_bytes: AtomicU32,
     bytes: AtomicU64,
     changes: AtomicU64,
     /// Notified when there are fewer.
@@ -21,18 +21,42 @@ impl Dirty {
     pub(crate) fn new(max_bytes: u32) -> Arc<Dirty> {
         let room = Semaphore::new(max_bytes as usize);
         let (bytes, changes) = Default::default();
+        let max_bytes = max_bytes.into();
         Arc::new(Dirty { room, max_bytes, bytes, changes, decreased: Notify::new() })
     }
 
     /// Waits until there is room for `bytes`.
     pub(crate) async fn take(self: &Arc<Dirty>, bytes: u32) -> DirtyBytes {
-        let bytes = bytes.min(self.max_bytes);
+        let bytes = bytes.min(self.max_bytes());
         // The semaphore is never closed.
         if let Ok(permit) = self.room.acquire_many(bytes).await {
             permit.forget();
         }
         self.bytes.fetch_add(bytes.into(), Ordering::Relaxed);
         DirtyBytes { dirty: self.clone(), bytes }
+    }
+
+    /// The bound.
+    pub(crate) fn max_bytes(&self) -> u32 {
+        self.max_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Changes the bound. A smaller one takes effect as writes are acknowledged; it must not be below
+    /// the size of one write, which may be waiting for room already.
+    pub(crate) fn set_max_bytes(self: &Arc<Dirty>, max_bytes: u32) {
+        let before = self.max_bytes.swap(max_bytes, Ordering::Relaxed);
+        match max_bytes.checked_sub(before) {
+            Some(0) => {}
+            Some(more) => self.room.add_permits(more as usize),
+            None => {
+                let dirty = self.clone();
+                tokio::spawn(async move {
+                    if let Ok(permit) = dirty.room.acquire_many(before - max_bytes).await {
+                        permit.forget();
+                    }
+                });
+            }
+        }
     }
 
     /// The number of dirty bytes.
@@ -102,6 +126,23 @@ impl Drop for DirtyBytes {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_bound_can_be_changed() {
+        let dirty = Dirty::new(10);
+        let one = dirty.take(8).await;
+        let soon = Duration::from_secs(1);
+        dirty.set_max_bytes(4);
+        assert!(tokio::time::timeout(soon, dirty.take(2)).await.is_err());
+        dirty.set_max_bytes(20);
+        drop(tokio::time::timeout(soon, dirty.take(12)).await.unwrap());
+        dirty.set_max_bytes(4);
+        drop(one);
+        let four = tokio::time::timeout(soon, dirty.take(100)).await.unwrap();
+        assert_eq!(dirty.bytes(), 4);
+        assert!(tokio::time::timeout(soon, dirty.take(1)).await.is_err());
+        drop(four);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn released_bytes_are_visible_while_a_writer_waits() {

@@ -33,6 +33,7 @@ mod inode;
 mod invalidate;
 mod io;
 mod links;
+mod live;
 mod lookup;
 mod name_changes;
 mod name_operations;
@@ -144,6 +145,18 @@ impl Vfs {
         Vfs { shared: Arc::new(Shared::new(remote, config.effective())) }
     }
 
+    /// Changes the settings that can be changed while the file system is in use: time-outs, what is
+    /// prefetched and read ahead, `serve_stale`, and the bounds of written bytes and of memory. All
+    /// others stay as they are. The caller [invalidates](Vfs::invalidate_all) what is cached if it is
+    /// to be valid for a shorter time. Must be called within a tokio runtime.
+    pub fn configure(&self, config: &Config) {
+        let consistency = self.config.consistency;
+        let config = Config { consistency, ..config.clone() }.effective();
+        self.live.set(&config);
+        self.dirty.set_max_bytes(config.dirty_bytes);
+        self.tree().set_budget(config.metadata_bytes);
+    }
+
     /// Sets the interface to the kernel's caches. Must be called once, before the first operation;
     /// without it the kernel keeps stale pages until the next open.
     pub fn set_invalidate(&self, invalidate: Arc<dyn Invalidate>) {
@@ -177,6 +190,16 @@ impl Vfs {
             () = self.closing.drained() => {}
             // All writes are acknowledged; further answers of the server come too late.
             () = self.remote.disconnected() => {}
+        }
+    }
+
+    /// Waits until the writes and attribute changes through open files that have returned before this
+    /// call are at the server. Their errors are returned to the application, not here.
+    pub async fn flush_all(&self) {
+        let mut open = Vec::new();
+        self.files.each(|file| open.push(file.clone()));
+        for file in open {
+            file.inode.writes.drained().await;
         }
     }
 

@@ -125,9 +125,9 @@ impl Vfs {
                 Err(Errno::ENOENT) if unchanged => {
                     tree.reconcile_listing(parent, &name, None, stamp);
                     drop_link(tree.unbind(parent, &name));
-                    let ttl = self.config.negative;
+                    let ttl = self.live.negative();
                     return Ok(LookupResult::Absent(
-                        self.config.kernel_entry.map_or(ttl, |cap| cap.min(ttl)),
+                        self.live.kernel_entry().map_or(ttl, |cap| cap.min(ttl)),
                     ));
                 }
                 // The path led elsewhere in each attempt, so the name may exist.

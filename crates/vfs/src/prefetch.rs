@@ -36,7 +36,6 @@ use std::time::Duration;
 
 pub(crate) use revalidation::Revisit;
 
-use crate::config::Prefetch;
 use crate::shared::Shared;
 
 /// How long a caller waits for a prefetch in flight before it sends the request itself: longer than
@@ -44,23 +43,11 @@ use crate::shared::Shared;
 const MAX_WAIT: Duration = Duration::from_millis(200);
 
 /// See the [module](self).
+#[derive(Default)]
 pub(crate) struct Prefetcher {
-    level: Prefetch,
     listings: listings::ListingPrefetch,
     pub(crate) files: files::FilePrefetch,
     revalidation: revalidation::Revalidation,
-}
-
-impl Prefetcher {
-    /// A prefetcher of what `level` includes.
-    pub(crate) fn new(level: Prefetch) -> Prefetcher {
-        Prefetcher {
-            level,
-            listings: listings::ListingPrefetch::default(),
-            files: files::FilePrefetch::default(),
-            revalidation: revalidation::Revalidation::default(),
-        }
-    }
 }
 
 /// Begins a background task that uses the mount.

@@ -20,6 +20,7 @@ use crate::dirty::Dirty;
 use crate::fractions::Fractions;
 use crate::inode::{Inode, State, StateVersion, Validator};
 use crate::invalidate::Invalidate;
+use crate::live::Live;
 use crate::lookup::MAX_ATTEMPTS;
 use crate::open::{LostWrite, OpenFile};
 use crate::prefetch::Prefetcher;
@@ -35,6 +36,7 @@ use crate::{Entry, Ino, Stat};
 pub struct Shared {
     pub(crate) remote: Arc<dyn Remote>,
     pub(crate) config: Config,
+    pub(crate) live: Live,
     tree: Mutex<Tree>,
     pub(crate) change_counter: Arc<ChangeCounter>,
     pub(crate) fractions: Fractions,
@@ -68,10 +70,11 @@ impl Shared {
         let change_counter = Arc::<ChangeCounter>::default();
         let dirty_bytes = config.dirty_bytes;
         let inode_budget = InodeBudget::new(config.metadata_bytes);
-        let prefetch = Prefetcher::new(config.prefetch);
+        let live = Live::new(&config);
         Shared {
             remote,
             config,
+            live,
             tree: Mutex::new(Tree::new(change_counter.clone(), inode_budget)),
             change_counter,
             fractions: Fractions::default(),
@@ -86,7 +89,7 @@ impl Shared {
             readahead_used: Arc::default(),
             background: Background::default(),
             ticker: Ticker::default(),
-            prefetch,
+            prefetch: Prefetcher::default(),
             readdirplus_policy: ReaddirplusPolicy::default(),
             counters: Counters::default(),
             invalidate: OnceLock::new(),
@@ -109,12 +112,12 @@ impl Shared {
 
     /// How long attributes and names of files of this kind are valid.
     pub(crate) fn timeout(&self, kind: FileKind) -> Timeout {
-        if kind == FileKind::Directory { self.config.dirs } else { self.config.files }
+        if kind == FileKind::Directory { self.live.dirs() } else { self.live.files() }
     }
 
     /// Whether listings are cached at all.
     pub(crate) fn keeps_listings(&self) -> bool {
-        !self.config.dirs.min.is_zero() || !self.config.negative.is_zero()
+        !self.live.dirs().min.is_zero() || !self.live.negative().is_zero()
     }
 
     /// The attributes of `inode` for an application, if the server's are `attr` or what was
@@ -127,7 +130,7 @@ impl Shared {
             let known = state.last_attr() == Some(attr);
             let left = state.valid_until().saturating_duration_since(Instant::now());
             let left = if known { left } else { Duration::ZERO };
-            let ttl = self.config.kernel_attr.map_or(left, |cap| cap.min(left));
+            let ttl = self.live.kernel_attr().map_or(left, |cap| cap.min(left));
             let ttl = state.note_kernel_reply(attr.size, ttl);
             (attr, state.times(&attr), state.nlink, ttl)
         };
@@ -147,7 +150,7 @@ impl Shared {
         let stat = self.stat(inode, attr)?;
         let until = until.min(inode.state().valid_until());
         let left = until.saturating_duration_since(Instant::now());
-        let ttl = self.config.kernel_entry.map_or(left, |cap| cap.min(left));
+        let ttl = self.live.kernel_entry().map_or(left, |cap| cap.min(left));
         Ok(Entry { ino: inode.ino, stat, ttl })
     }
 

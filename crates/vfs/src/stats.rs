@@ -91,7 +91,7 @@ impl Vfs {
             open_directories: self.directories.len(),
             dirty_bytes: self.dirty.bytes(),
             dirty_changes: self.dirty.changes(),
-            dirty_limit_bytes: self.config.dirty_bytes.into(),
+            dirty_limit_bytes: self.dirty.max_bytes().into(),
             dirty_files: dirty.len(),
             listed_names,
             listed_bytes,

@@ -94,6 +94,12 @@ impl Tree {
         }
     }
 
+    /// Changes the bound of the memory for nodes and listings.
+    pub(crate) fn set_budget(&mut self, bytes: usize) {
+        self.budget.set_bytes(bytes);
+        self.dir_cache.set_max_bytes(self.budget.dir_cache_bytes());
+    }
+
     /// The number of nodes, including the root.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()

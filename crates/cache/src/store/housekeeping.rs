@@ -85,10 +85,10 @@ impl Shared {
     /// Bytes to evict, so that some space is free afterwards; 0 within the bounds.
     fn excess(&self, layout: &Layout, bytes: u64) -> u64 {
         let Ok(disk) = layout.disk() else { return 0 };
-        let limit = self.bounds.size_bytes(&disk);
+        let limit = self.current_bounds().size_bytes(&disk);
         let left = FreeSpace::on(&disk);
         let over = if bytes > limit / 20 * 19 { bytes - limit / 10 * 9 } else { 0 };
-        let short = left.missing_bytes(self.bounds.free_bytes(&disk));
+        let short = left.missing_bytes(self.current_bounds().free_bytes(&disk));
         // The number of files that frees is not known yet.
         let files = if left.lacks_files() { bytes / 10 + 1 } else { 0 };
         over.max(short).max(files)
@@ -99,7 +99,7 @@ impl Shared {
     fn report_if_full(&self, layout: &Layout) {
         let Ok(disk) = layout.disk() else { return };
         let left = FreeSpace::on(&disk);
-        if left.missing_bytes(self.bounds.free_bytes(&disk)) > 0 || left.lacks_files() {
+        if left.missing_bytes(self.current_bounds().free_bytes(&disk)) > 0 || left.lacks_files() {
             let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
             self.health.failed("leaving some of the disk free", &full);
         }

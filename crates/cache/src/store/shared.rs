@@ -76,7 +76,7 @@ pub struct Shared {
     pub(crate) dir: PathBuf,
     pub(crate) digests: bool,
     pub(crate) aliases: bool,
-    pub(crate) bounds: Bounds,
+    bounds: Mutex<Bounds>,
     pub(crate) health: Health,
     pub(crate) counters: Counters,
     pub(crate) memory: Memory,
@@ -103,7 +103,7 @@ impl Shared {
         Ok(Shared {
             digests: config.digests || config.aliases,
             aliases: config.aliases,
-            bounds,
+            bounds: Mutex::new(bounds),
             health: Health::default(),
             counters: Counters::default(),
             memory: Memory::new(config.memory_bytes),
@@ -119,6 +119,16 @@ impl Shared {
             reservation: Mutex::default(),
             dir: config.dir,
         })
+    }
+
+    /// The bounds of the store.
+    pub(crate) fn current_bounds(&self) -> Bounds {
+        *self.bounds.lock()
+    }
+
+    /// Changes the bounds of the store for this process.
+    pub(crate) fn change_bounds(&self, bounds: Bounds) {
+        *self.bounds.lock() = bounds;
     }
 
     /// The open directories.
@@ -195,7 +205,7 @@ impl Shared {
         let Ok(disk) = self.layout().disk() else { return false };
         reservation.uses = 0;
         if reservation.bytes >= bytes
-            && FreeSpace::on(&disk).fits(bytes, self.bounds.free_bytes(&disk))
+            && FreeSpace::on(&disk).fits(bytes, self.current_bounds().free_bytes(&disk))
         {
             reservation.bytes -= bytes;
             return true;
@@ -218,7 +228,7 @@ impl Shared {
     /// Reserves a few bytes, which are not worth a clean-up.
     pub(crate) fn reserve_quietly(&self, bytes: u64) -> bool {
         let Ok(disk) = self.layout().disk() else { return false };
-        if !FreeSpace::on(&disk).fits(bytes, self.bounds.free_bytes(&disk)) {
+        if !FreeSpace::on(&disk).fits(bytes, self.current_bounds().free_bytes(&disk)) {
             return false;
         }
         let mut reservation = self.reservation.lock();
@@ -233,9 +243,9 @@ impl Shared {
     /// Reserves space in the file `usage`. Returns whether there was enough, and whether a clean-up
     /// is due.
     fn reserve_in_file(&self, disk: &StatVfs, bytes: u64) -> (bool, bool) {
-        let limit = self.bounds.size_bytes(disk);
+        let limit = self.current_bounds().size_bytes(disk);
         self.limit_bytes.store(limit, Ordering::Relaxed);
-        let fits_disk = FreeSpace::on(disk).fits(bytes, self.bounds.free_bytes(disk));
+        let fits_disk = FreeSpace::on(disk).fits(bytes, self.current_bounds().free_bytes(disk));
         let mut fits_limit = false;
         let usage = self.change_usage(|usage| {
             fits_limit = usage.bytes.saturating_add(bytes) <= limit;

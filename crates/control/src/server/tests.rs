@@ -53,6 +53,22 @@ impl Asked for Mount {
         self.begun.notify_one();
         std::future::pending().await
     }
+
+    async fn place(&self, _: RemotePath) -> Result<Place, Problem> {
+        Err(Problem::new("place", "none"))
+    }
+
+    async fn flush(&self) {}
+
+    async fn refresh(&self) {}
+
+    fn settings(&self) -> Vec<Setting> {
+        vec![Setting { name: "a".to_owned(), value: "1".to_owned() }]
+    }
+
+    async fn set(&self, options: &[String], _: bool) -> Result<(), Problem> {
+        Err(Problem::new(options.join(","), "refused"))
+    }
 }
 
 /// A connection to a mount.

@@ -1,26 +1,30 @@
-//! The daemon's side of `status`, `stats`, `profile`, `branch` and `cache`: reports the state of a
-//! mount and changes its branches.
+//! The daemon's side of `status`, `stats`, `profile`, `branch`, `cache`, `run`, `where` and `set`:
+//! reports the state of a mount, and changes its branches and options.
 //!
 //! When a branch was added or removed, everything cached above the union is invalidated, in the
-//! kernel too (`vfs::Vfs::invalidate_all`), before the reply is sent: the caller sees the change.
+//! kernel too ([`Adapter::refresh`]), before the reply is sent: the caller sees the change.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use base::{Mutex, RemotePath};
 use cli::{Problem, printable};
 use control::job::{CacheJob, Tally};
+use control::place::Place;
 use control::profile::{MAX_SECONDS, Profile};
 use control::server::Asked;
 use control::status::MountStatus;
-use control::{Change, Word};
-use tokio::sync::{Mutex, watch};
+use control::{Change, Setting, Word};
+use tokio::sync::watch;
 use union::{Mode, Presence, Union};
 use vfs::Vfs;
 
 use crate::adapter::Adapter;
 use crate::cache_command::job;
+use crate::mount::request::MountRequest;
+use crate::mount::{self, settings};
 use crate::sources;
 use crate::stack::Stack;
 use crate::status::gather;
@@ -32,8 +36,10 @@ pub struct Controlled {
     adapter: Arc<Adapter>,
     requests: Arc<fuse::Counters>,
     since: Instant,
+    /// The options as they are now.
+    request: Mutex<MountRequest>,
     /// Held during a change, so that there is only one at a time.
-    changing: Mutex<()>,
+    changing: tokio::sync::Mutex<()>,
 }
 
 impl Controlled {
@@ -45,8 +51,9 @@ impl Controlled {
         adapter: Arc<Adapter>,
         requests: Arc<fuse::Counters>,
     ) -> Controlled {
-        let since = Instant::now();
-        Controlled { stack, vfs, adapter, requests, since, changing: Mutex::default() }
+        let request = Mutex::new(stack.request().clone());
+        let (since, changing) = (Instant::now(), tokio::sync::Mutex::default());
+        Controlled { stack, vfs, adapter, requests, since, request, changing }
     }
 }
 
@@ -82,6 +89,7 @@ impl Asked for Controlled {
         match change {
             Change::Add { source } => {
                 self.stack.add(sources::parse(OsStr::new(&source))?).await?;
+                self.stack.configure(&self.request.lock());
             }
             Change::Remove { source } => {
                 // All that is cached is invalidated below, including what this touches.
@@ -100,16 +108,52 @@ impl Asked for Controlled {
                 set.map_err(refusal(&source))?;
             }
         }
-        self.vfs.invalidate_all();
+        self.adapter.refresh().await;
         Ok(())
     }
 
     async fn cache(&self, job: CacheJob, told: watch::Sender<Tally>) -> Result<Tally, Problem> {
         job::run(&self.stack, job, &told).await
     }
+
+    async fn place(&self, path: RemotePath) -> Result<Place, Problem> {
+        self.stack.place(&path).await
+    }
+
+    async fn flush(&self) {
+        self.vfs.flush_all().await;
+    }
+
+    async fn refresh(&self) {
+        self.adapter.refresh().await;
+    }
+
+    fn settings(&self) -> Vec<Setting> {
+        settings::present(&self.request.lock())
+    }
+
+    async fn set(&self, options: &[String], is_remount: bool) -> Result<(), Problem> {
+        if self.change_options(options, is_remount)? {
+            self.adapter.refresh().await;
+        }
+        Ok(())
+    }
 }
 
 impl Controlled {
+    /// Changes options. Returns whether what is cached may be valid for longer than it is to be now.
+    fn change_options(&self, options: &[String], is_remount: bool) -> Result<bool, Problem> {
+        let mut request = self.request.lock();
+        let changed = settings::changed(&request, options, is_remount)?;
+        // From here on nothing fails.
+        mount::set_log_level(changed.run.log_level());
+        self.vfs.configure(&changed.vfs);
+        self.stack.configure(&changed);
+        let times_changed = changed.times != request.times;
+        *request = changed;
+        Ok(times_changed)
+    }
+
     fn union(&self, source: &str) -> Result<&Union, Problem> {
         self.stack.union.as_deref().ok_or_else(|| {
             let what = format!("branch '{}'", printable(source));

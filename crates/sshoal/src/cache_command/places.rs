@@ -1,13 +1,13 @@
 //! Translates paths of the command line to paths in mounts.
 
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use base::RemotePath;
-use cli::{Problem, printable};
+use cli::Problem;
 use control::client;
 use control::job::{self, CacheJob, Tally};
 use control::{Reply, Wish};
+
+use crate::inside::{self, Inside};
 
 /// Maximum bytes of paths in one request: half of what a daemon accepts.
 const MAX_PATHS_BYTES: usize = 32 << 10;
@@ -20,26 +20,16 @@ pub struct Places {
 
 /// Finds the mounts that contain `paths`. Accesses the mounted file systems to resolve them.
 pub fn find(paths: &[PathBuf]) -> Result<Vec<Places>, Problem> {
-    let table = mountinfo::all().map_err(|error| Problem::new("mount table", error.to_string()))?;
     let mut found: Vec<Places> = Vec::new();
     for typed in paths {
-        let what = || format!("'{}'", printable(typed));
-        let path = typed.canonicalize().map_err(|error| Problem::new(what(), error.to_string()))?;
-        let around = |mount: &&mountinfo::Mount| path.starts_with(&mount.mountpoint);
-        // Of stacked mounts the last is visible.
-        let mount =
-            table.iter().filter(around).max_by_key(|mount| mount.mountpoint.as_os_str().len());
-        let mountpoint = mount.map(|mount| mount.mountpoint.clone()).unwrap_or_default();
-        client::mount_at(&mountpoint).map_err(|_| {
-            Problem::new(what(), "not in a mount of sshoal")
-                .hint("`sshoal status` lists the mounts")
-        })?;
-        let inside = path.strip_prefix(&mountpoint).unwrap_or(Path::new(""));
-        let inside = RemotePath::parse(inside.as_os_str().as_bytes())
-            .map_err(|error| Problem::new(what(), error.to_string()))?;
+        let path = typed
+            .canonicalize()
+            .map_err(|error| Problem::new(inside::about(typed), error.to_string()))?;
+        let Inside { mount, path } = inside::find(&path, typed)?;
+        let mountpoint = mount.mountpoint;
         match found.iter_mut().find(|places| places.mountpoint == mountpoint) {
-            Some(places) => places.paths.push(job::Path(inside)),
-            None => found.push(Places { mountpoint, paths: vec![job::Path(inside)] }),
+            Some(places) => places.paths.push(job::Path(path)),
+            None => found.push(Places { mountpoint, paths: vec![job::Path(path)] }),
         }
     }
     Ok(found)

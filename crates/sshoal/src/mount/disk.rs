@@ -92,6 +92,12 @@ const MIN_SIZE_BYTES: u64 = 1 << 20;
 const MAX_ATTRIBUTE_NAME_BYTES: usize = 255;
 
 impl DiskDraft {
+    /// A draft that continues these options; `None` without a disk cache.
+    pub fn resumed(options: Option<DiskOptions>) -> DiskDraft {
+        let is_on = options.is_some();
+        DiskDraft { is_on, is_mentioned: false, options: options.unwrap_or_default() }
+    }
+
     /// The options, to be set.
     pub fn options(&mut self) -> &mut DiskOptions {
         self.is_mentioned = true;

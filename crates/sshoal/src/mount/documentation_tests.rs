@@ -19,6 +19,9 @@ const TABLES: Marks = (
     "<!-- made from the program's tables: end -->\n",
 );
 
+/// Marks an option that `sshoal set` can change.
+const CHANGEABLE: &str = ". **changeable**";
+
 /// With this variable set to anything, the test writes the generated parts instead of comparing
 /// them.
 const WRITE: &str = "SSHOAL_WRITE_DOCS";
@@ -56,7 +59,9 @@ fn tables_of_the_program() -> String {
         for option in group.options {
             let aliases: String =
                 option.aliases.iter().map(|alias| format!(", `{alias}`")).collect();
-            row(&mut text, &option.usage(), &aliases, option.help, option.why_not());
+            let change = if option.change.is_some() { CHANGEABLE } else { "" };
+            let help = format!("{}{change}", option.help);
+            row(&mut text, &option.usage(), &aliases, &help, option.why_not());
         }
     }
     let _ = write!(text, "\n### Keywords of ssh (`-o KEYWORD=VALUE`)\n\n");

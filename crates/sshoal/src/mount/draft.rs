@@ -18,7 +18,7 @@ use crate::program::Program;
 use crate::sources::{self, SourceSpec};
 
 /// A time-out whose minimum and maximum may each be set.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
     pub min: Option<Duration>,
     pub max: Option<Duration>,
@@ -46,7 +46,7 @@ impl Ends {
 }
 
 /// The options about time-outs.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     pub files: Ends,
     dirs: Ends,
@@ -297,7 +297,7 @@ impl Draft {
         self.request.mountpoint = mountpoint;
         self.finish_sources()?;
         self.finish_transport()?;
-        self.times.resolve(&mut self.request.vfs)?;
+        self.finish_times()?;
         self.finish_ids()?;
         self.finish_disk()?;
         let request = &mut self.request;
@@ -313,6 +313,35 @@ impl Draft {
         request.vfs.shown.dir_umask = self.dmask.or(self.umask);
         request.run.foreground |= request.run.debug;
         Ok((self.request, self.notes))
+    }
+
+    /// A draft that continues a request, for options that can be changed while it is mounted.
+    pub fn resumed(program: Program, request: MountRequest) -> Draft {
+        let mut draft = Draft::new(program, PathBuf::from("/"));
+        draft.times = request.times.clone();
+        draft.disk = DiskDraft::resumed(request.disk.clone());
+        draft.request = request;
+        draft
+    }
+
+    /// The request with the options that were added to a [resumed](Draft::resumed) one.
+    pub fn finish_resumed(mut self) -> Result<MountRequest, Problem> {
+        let usual = vfs::Config::default();
+        let vfs = &mut self.request.vfs;
+        (vfs.files, vfs.dirs) = (usual.files, usual.dirs);
+        (vfs.negative, vfs.open_revalidate) = (usual.negative, usual.open_revalidate);
+        self.finish_times()?;
+        self.request.disk = self.disk.finish(&mut self.notes)?;
+        match self.notes.into_iter().next() {
+            None => Ok(self.request),
+            Some(note) => Err(Problem::new("options", note)),
+        }
+    }
+
+    fn finish_times(&mut self) -> Result<(), Problem> {
+        self.times.resolve(&mut self.request.vfs)?;
+        self.request.times = self.times.clone();
+        Ok(())
     }
 
     fn finish_sources(&mut self) -> Result<(), Problem> {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use cli::printable;
 
 use super::draft::Draft;
+use super::request::MountRequest;
 
 /// One option.
 pub struct MountOption {
@@ -26,6 +27,8 @@ pub struct MountOption {
     pub help: &'static str,
     /// Whether `--help` shows the option.
     pub is_prominent: bool,
+    /// The present value, if the option can be changed while the file system is mounted.
+    pub change: Option<Present>,
     /// Form of the value, and effect.
     pub effect: Effect,
 }
@@ -52,6 +55,10 @@ pub enum Effect {
     Refused(&'static str),
 }
 
+/// The words of `-o` that stand for the present value of an option that can be changed; `None` if
+/// another option shows it.
+pub type Present = fn(&MountRequest) -> Option<String>;
+
 /// A word that may be a value, and its effect.
 pub type Word = (&'static str, fn(&mut Draft));
 
@@ -77,7 +84,7 @@ pub const GROUPS: &[Group] = &[
 ];
 
 const fn option(name: &'static str, effect: Effect) -> MountOption {
-    MountOption { name, aliases: &[], help: "", is_prominent: false, effect }
+    MountOption { name, aliases: &[], help: "", is_prominent: false, change: None, effect }
 }
 
 const fn flag(name: &'static str, set: fn(&mut Draft)) -> MountOption {
@@ -137,6 +144,13 @@ impl MountOption {
 
     const fn prominent(mut self) -> MountOption {
         self.is_prominent = true;
+        self
+    }
+
+    /// The option can be changed while the file system is mounted: what its effect changes in a
+    /// [`MountRequest`] is passed on by [`super::settings`].
+    const fn changeable(mut self, present: Present) -> MountOption {
+        self.change = Some(present);
         self
     }
 

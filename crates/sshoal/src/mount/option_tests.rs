@@ -18,8 +18,9 @@ use vfs::{Consistency, Links, PageCache, Prefetch, Timeout};
 
 use super::command_line::{Wish, parse};
 use super::disk::{DigestAttribute, DiskOptions};
+use super::draft::Times;
 use super::option_table::{self, MountOption};
-use super::request::{IdMap, IdMapKind, MountRequest};
+use super::request::{IdMap, IdMapKind, LogLevel, MountRequest};
 use super::ssh_keywords;
 use crate::program::Program;
 use crate::sources::source;
@@ -37,7 +38,12 @@ pub(super) fn wish(program: Program, words: &[&str]) -> Result<Wish, String> {
     parse(program, words, PathBuf::from("/home/u"), None).map_err(|problem| problem.to_string())
 }
 
+/// The request without `times`, whose result is in `vfs`.
 pub(super) fn request(words: &[&str]) -> MountRequest {
+    MountRequest { times: Times::default(), ..whole_request(words) }
+}
+
+pub(super) fn whole_request(words: &[&str]) -> MountRequest {
     match wish(SSHOAL, words) {
         Ok(Wish::Mount(request, _)) => *request,
         other => panic!("{words:?}: {other:?}"),
@@ -117,6 +123,9 @@ const OPTIONS: &[(&str, Change)] = &[
     ("sshfs_debug", |r| (r.run.debug, r.run.foreground) = (true, true)),
     ("debug", |r| (r.run.debug, r.run.foreground) = (true, true)),
     ("verbose", |r| r.run.verbose = true),
+    ("log_level=warning", |r| r.run.log_level = Some(LogLevel::Warning)),
+    ("log_level=info", |r| r.run.log_level = Some(LogLevel::Info)),
+    ("log_level=debug", |r| r.run.log_level = Some(LogLevel::Debug)),
     ("sshfs_verbose", |r| r.run.verbose = true),
     ("dir_cache=yes", |_| ()),
     ("cache=yes", |_| ()),
@@ -352,7 +361,7 @@ fn what_cannot_be_had_says_why() {
     for (option, why) in [
         ("modules=subdir", "libfuse modules are not supported"),
         ("subdir=/x", "name the directory in the source"),
-        ("remount", "unmount, then mount with the new options"),
+        ("remount", "only on a command line"),
         ("ssh_protocol=1", "no ssh supports version 1"),
     ] {
         let said = failure(&["host:", "/mnt", "-o", option]);

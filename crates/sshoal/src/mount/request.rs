@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use recovery::RetryPolicy;
 
 use super::disk::DiskOptions;
+use super::draft::Times;
 use crate::sources::{self, SourceSpec};
 use crate::stats::endpoint::Address;
 
@@ -34,6 +35,8 @@ pub struct MountRequest {
     pub pool: replicas::Mode,
     /// Caches, links and owners, as far as they do not depend on the server.
     pub vfs: vfs::Config,
+    /// The options from which the time-outs in `vfs` result, so that later ones can be added.
+    pub times: Times,
     /// The disk cache, if enabled.
     pub disk: Option<DiskOptions>,
     /// Translation of owners.
@@ -65,6 +68,7 @@ impl MountRequest {
             union: union::Policies::default(),
             pool: replicas::Mode::default(),
             vfs: vfs::Config::default(),
+            times: Times::default(),
             disk: None,
             idmap: IdMap::default(),
             limits: KernelLimits::default(),
@@ -143,6 +147,17 @@ pub struct KernelLimits {
     pub max_readahead_bytes: Option<u32>,
 }
 
+/// What is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogLevel {
+    /// Warnings and errors.
+    Warning,
+    /// Also what happens now and then.
+    Info,
+    /// Also each request.
+    Debug,
+}
+
 /// The process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunOptions {
@@ -152,6 +167,8 @@ pub struct RunOptions {
     pub debug: bool,
     /// Log more than warnings.
     pub verbose: bool,
+    /// What is logged; `None`: as `debug` and `verbose` say.
+    pub log_level: Option<LogLevel>,
     /// One thread only.
     pub single_thread: bool,
     /// Messages of the background process are appended to this file.
@@ -162,4 +179,15 @@ pub struct RunOptions {
     pub fake: bool,
     /// Allow mounting over a mount of sshoal.
     pub nonempty: bool,
+}
+
+impl RunOptions {
+    /// What is logged.
+    pub fn log_level(&self) -> LogLevel {
+        self.log_level.unwrap_or(match (self.debug, self.verbose) {
+            (true, _) => LogLevel::Debug,
+            (false, true) => LogLevel::Info,
+            (false, false) => LogLevel::Warning,
+        })
+    }
 }

@@ -191,7 +191,7 @@ fn under_the_names_of_helpers_it_takes_mount_s_arguments() {
 }
 
 /// Where `make install` puts things, below a directory.
-fn install(world: &World) -> PathBuf {
+pub fn install(world: &World) -> PathBuf {
     let root = world.local("root");
     let mut make = Command::new("make");
     make.arg("-C").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).arg("install");
@@ -255,6 +255,9 @@ mount --bind "$root/sbin" /sbin
 mount -T "$fstab" "$place"
 findmnt -no FSTYPE,SOURCE "$place"
 findmnt -no OPTIONS "$place" | tr , '\n' | grep -x -e ro -e rw -e nosuid -e nodev
+mount -T "$fstab" -o remount,acregmax=9 "$place"
+/usr/local/bin/sshoal set "$place" | grep -x acregmax=9
+mount -T "$fstab" -o remount,ro "$place" 2>&1 | grep -o "option 'ro': needs a new mount"
 echo through fstab >"$place/file"
 /usr/local/bin/sshoal umount "$place"
 
@@ -301,8 +304,17 @@ fn mount_8_finds_the_helper_by_its_type() {
     let Ended { stdout, stderr, .. } = &ended;
     let lines: Vec<&str> = stdout.lines().collect();
     let kind_and_source = format!("fuse.sshoal {}", world.source());
-    let expected =
-        [&kind_and_source, "rw", "nosuid", "nodev", "through fstab", "fuse.sshoal", "unmounted"];
+    let expected = [
+        &kind_and_source,
+        "rw",
+        "nosuid",
+        "nodev",
+        "acregmax=9",
+        "option 'ro': needs a new mount",
+        "through fstab",
+        "fuse.sshoal",
+        "unmounted",
+    ];
     assert!(ended.status.success() && lines.len() > expected.len(), "{ended:?}");
     assert_eq!(lines[..expected.len()], expected, "{stderr}");
     let failure = lines[expected.len()..].join("\n");

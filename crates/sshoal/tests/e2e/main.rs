@@ -17,6 +17,7 @@ mod bench;
 mod cache;
 mod demo;
 mod doctor;
+mod everyday;
 mod faults;
 mod helper;
 mod installed;

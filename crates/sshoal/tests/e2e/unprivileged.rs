@@ -17,7 +17,8 @@ use sandbox::sshd::{Options, SftpServer};
 use crate::behaviours::pattern;
 use crate::mount::{is_mounted, umount};
 use crate::process::{eventually, run, run_within, succeed};
-use crate::world::{PROGRAM, World};
+use crate::status::status;
+use crate::world::{PROGRAM, World, program};
 
 /// `games`, whom every Debian has, with the number and the group that Debian gives him.
 const USER: &str = "5";
@@ -198,6 +199,34 @@ fn a_mount_point_of_another_user_is_refused() {
         // Nor is somebody else's mount his to unmount.
         let ended = umount(&[], Path::new("/proc"));
         assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    });
+}
+
+/// The user's login shell may be one that runs nothing: then the refusal is reported.
+#[test]
+fn everyday_commands_work() {
+    as_ordinary_user("everyday_commands_work", || {
+        let world = world();
+        let mount = world.mount(&[]);
+        let is_ready = || status(mount.place())["daemon"] == "answers";
+        eventually(Duration::from_secs(60), "an answer", is_ready);
+        fs::create_dir(mount.at("dir")).unwrap();
+        let dir = world.served("dir").canonicalize().unwrap();
+        let ended = run(program().arg("where").arg(mount.at("dir")));
+        assert_eq!(ended.stdout, format!("testhost:{}\n", dir.display()), "{ended:?}");
+        let ended = run(program().arg("set").arg(mount.place()).arg("acregmax=7"));
+        assert!(ended.status.success(), "{ended:?}");
+        let ended = run(program().args(["run", "pwd"]).current_dir(mount.at("dir")));
+        let passwd = fs::read_to_string("/etc/passwd").unwrap();
+        let id = format!(":x:{}:", geteuid().as_raw());
+        let line = passwd.lines().find(|line| line.contains(&id)).unwrap();
+        if line.ends_with("nologin") || line.ends_with("false") {
+            assert_eq!(ended.status.code(), Some(125), "{ended:?}");
+            assert!(ended.stderr.contains("the server did not run the command"), "{ended:?}");
+        } else {
+            assert_eq!(ended.stdout, format!("{}\n", dir.display()), "{ended:?}");
+        }
+        mount.unmount();
     });
 }
 

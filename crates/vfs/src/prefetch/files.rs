@@ -297,12 +297,13 @@ impl State {
 }
 
 /// How long a prefetched content is valid.
-fn content_lifetime(config: &Config) -> Duration {
-    match config.consistency {
+fn content_lifetime(shared: &Shared) -> Duration {
+    let live = &shared.live;
+    match shared.config.consistency {
         Consistency::Strict => Duration::ZERO,
-        Consistency::CloseToOpen => config.open_revalidate,
+        Consistency::CloseToOpen => live.open_revalidate(),
         Consistency::Timeout | Consistency::Immutable => {
-            config.open_revalidate.max(config.files.min)
+            live.open_revalidate().max(live.files().min)
         }
     }
 }
@@ -318,8 +319,8 @@ impl Prefetcher {
     /// The file at `path` is being opened for reading. Prefetches the files that are likely to
     /// follow.
     pub(crate) fn prefetch_after_open(&self, shared: &Arc<Shared>, path: &RemotePath) {
-        let lifetime = content_lifetime(&shared.config);
-        if self.level < Prefetch::All || lifetime.is_zero() {
+        let lifetime = content_lifetime(shared);
+        if !shared.live.prefetches(Prefetch::All) || lifetime.is_zero() {
             return;
         }
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return };
@@ -498,7 +499,7 @@ impl Prefetcher {
             let fetched = state.files.get(&path)?.fetched.clone();
             let is_current = tree.is_current(dir, &name, fetched.stamp)
                 && inode.state().unchanged_since(fetched.stamp.seq)
-                && fetched.stamp.at.elapsed() < content_lifetime(&shared.config);
+                && fetched.stamp.at.elapsed() < content_lifetime(shared);
             drop(state);
             (path, is_current.then_some(fetched))
         };

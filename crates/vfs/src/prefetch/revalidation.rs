@@ -35,7 +35,7 @@ use tokio::time::Instant;
 use super::history::{History, Visit};
 use super::{MAX_WAIT, Prefetcher, start};
 use crate::Ino;
-use crate::config::{Config, Consistency, PageCache, Prefetch};
+use crate::config::{Consistency, PageCache, Prefetch};
 use crate::deferred_open::may_read;
 use crate::inode::{Inode, State};
 use crate::shared::Shared;
@@ -62,18 +62,19 @@ pub(crate) struct Revisit {
 
 impl Prefetcher {
     /// Whether validations expire at all, and opens are deferred because of them.
-    fn revalidates(&self, config: &Config) -> bool {
+    fn revalidates(&self, shared: &Shared) -> bool {
+        let (config, live) = (&shared.config, &shared.live);
         let expires = matches!(config.consistency, Consistency::CloseToOpen | Consistency::Timeout);
-        self.level >= Prefetch::Metadata
+        live.prefetches(Prefetch::Metadata)
             && expires
-            && !config.open_revalidate.is_zero()
+            && !live.open_revalidate().is_zero()
             && config.page_cache != PageCache::Never
     }
 
     /// `inode` is being opened for reading. If that is a visit, and not its first one, returns it
     /// for [`Prefetcher::revalidate_followers`].
     pub(crate) fn record_visit(&self, shared: &Shared, inode: &Inode) -> Option<Revisit> {
-        if !self.revalidates(&shared.config) {
+        if !self.revalidates(shared) {
             return None;
         }
         let now = Instant::now();
@@ -81,7 +82,7 @@ impl Prefetcher {
         let validated = shared.validated(&state, inode.kind).is_some();
         let since = state.validated_at().filter(|_| validated).unwrap_or(now);
         let previous = state.visit();
-        if previous.is_some_and(|visit| since < visit.since() + renewal_age(&shared.config)) {
+        if previous.is_some_and(|visit| since < visit.since() + renewal_age(shared)) {
             return None;
         }
         let mut history = self.revalidation.history.lock();
@@ -147,7 +148,7 @@ impl Prefetcher {
                 }
                 let visit = state.visit().filter(|visit| visit.requests() < MAX_REQUESTS);
                 if let Some(visit) = visit
-                    && self.revalidates(&shared.config)
+                    && self.revalidates(shared)
                     && is_worth_revalidating(shared, &state, now)
                     && tree.has_one_path(inode.ino)
                 {
@@ -202,8 +203,8 @@ impl Prefetcher {
 
 /// The age from which a validation is renewed: half of its lifetime, so that files which were
 /// opened one after the other are revalidated together the next time.
-fn renewal_age(config: &Config) -> Duration {
-    config.open_revalidate / 2
+fn renewal_age(shared: &Shared) -> Duration {
+    shared.live.open_revalidate() / 2
 }
 
 /// The files among the next `window` that are to be revalidated. They are marked as such.
@@ -227,7 +228,7 @@ fn select_followers(
             continue;
         };
         left -= 1;
-        let interval = visit.interval().min(shared.config.open_revalidate * 2);
+        let interval = visit.interval().min(shared.live.open_revalidate() * 2);
         let too_soon = now < visit.since() + interval / 2;
         let too_often = visit.requests() >= max_requests;
         if too_soon || too_often || !is_worth_revalidating(shared, &state, now) {
@@ -246,7 +247,7 @@ fn select_followers(
 fn is_worth_revalidating(shared: &Shared, state: &State, now: Instant) -> bool {
     let kind = FileKind::Regular;
     let is_old = match shared.config.consistency {
-        Consistency::CloseToOpen => state.validated(now, renewal_age(&shared.config)).is_none(),
+        Consistency::CloseToOpen => state.validated(now, renewal_age(shared)).is_none(),
         _ => shared.validated(state, kind).is_none(),
     };
     let can_defer = |attr: &Attr| {

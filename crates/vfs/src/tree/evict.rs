@@ -93,6 +93,11 @@ impl InodeBudget {
         InodeBudget { bytes, kernel: None, hand: 0, created: 0, pending: 0, group: Vec::new() }
     }
 
+    /// Changes the bound. The next nodes that are created bring the tree within it.
+    pub(super) fn set_bytes(&mut self, bytes: usize) {
+        self.bytes = bytes;
+    }
+
     /// `node` was looked up.
     pub(super) fn mark_used(&mut self, node: &mut Node) {
         self.mark_removed(node);

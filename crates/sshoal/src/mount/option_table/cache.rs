@@ -1,5 +1,7 @@
 //! How long cached names, attributes and data are valid; what the kernel caches; the disk cache.
 
+use std::time::Duration;
+
 use base::DigestEffort;
 use vfs::{Consistency, PageCache, Prefetch};
 
@@ -13,6 +15,11 @@ const NO_CLEANING: Effect =
 /// Upper limit of the options in bytes of written data, so that a mistyped number cannot take all
 /// memory: 1 GiB.
 const MAX_DIRTY: u32 = 1 << 30;
+
+/// A time in seconds.
+fn time(time: Duration) -> Option<String> {
+    Some(time.as_secs_f64().to_string())
+}
 
 pub(super) const OPTIONS: &[MountOption] = &[
     choice(
@@ -34,16 +41,19 @@ pub(super) const OPTIONS: &[MountOption] = &[
     seconds("dcache_timeout", |draft, time| draft.times.set_all(time))
         .help("cache attributes and names for this long (default: 1 to 20, see acregmax)")
         .also(&["cache_timeout", "actimeo"])
-        .prominent(),
+        .prominent()
+    .changeable(|_| None),
     seconds("dcache_stat_timeout", |draft, time| draft.times.set_files(time))
         .help(
             "cache attributes and names this long; directories too unless dcache_dir_timeout \
              is given",
         )
-        .also(&["cache_stat_timeout"]),
+        .also(&["cache_stat_timeout"])
+    .changeable(|_| None),
     seconds("dcache_dir_timeout", |draft, time| draft.times.set_dirs(time))
         .help("cache attributes, names and listings of directories for this long")
-        .also(&["cache_dir_timeout"]),
+        .also(&["cache_dir_timeout"])
+    .changeable(|_| None),
     ignored(
         "dcache_link_timeout",
         "targets are cached for as long as the link's attributes (dcache_stat_timeout)",
@@ -51,18 +61,24 @@ pub(super) const OPTIONS: &[MountOption] = &[
     .help("cache targets of symbolic links for this long")
     .also(&["cache_link_timeout"]),
     seconds("acregmin", |draft, time| draft.times.files.min = Some(time))
-        .help("cache file attributes for at least this long (default 1)"),
+        .help("cache file attributes for at least this long (default 1)")
+    .changeable(|request| time(request.vfs.files.min)),
     seconds("acregmax", |draft, time| draft.times.files.max = Some(time))
-        .help("cache file attributes for at most this long, if unchanged for long (default 20)"),
+        .help("cache file attributes for at most this long, if unchanged for long (default 20)")
+    .changeable(|request| time(request.vfs.files.max)),
     seconds("acdirmin", |draft, time| draft.times.own_dirs().min = Some(time))
-        .help("cache directory attributes and listings for at least this long (default 1)"),
+        .help("cache directory attributes and listings for at least this long (default 1)")
+    .changeable(|request| time(request.vfs.dirs.min)),
     seconds("acdirmax", |draft, time| draft.times.own_dirs().max = Some(time))
-        .help("cache directories for at most this long, if unchanged for long (default 20)"),
+        .help("cache directories for at most this long, if unchanged for long (default 20)")
+    .changeable(|request| time(request.vfs.dirs.max)),
     seconds("acnegative", |draft, time| draft.times.negative = Some(time))
-        .help("cache negative lookups for this long (default 1)"),
+        .help("cache negative lookups for this long (default 1)")
+    .changeable(|request| time(request.vfs.negative)),
     seconds("open_revalidate", |draft, time| draft.times.open_revalidate = Some(time)).help(
         "open does not revalidate a file checked less than this long ago; 0: always (default 1)",
-    ),
+    )
+    .changeable(|request| time(request.vfs.open_revalidate)),
     choice(
         "dir_cache",
         &[("yes", |draft| draft.times.is_off = false), ("no", |draft| draft.times.is_off = true)],
@@ -78,11 +94,14 @@ pub(super) const OPTIONS: &[MountOption] = &[
         .help("minimum interval of cleaning sshfs's cache")
         .also(&["cache_min_clean_interval"]),
     seconds("entry_timeout", |draft, time| draft.request.vfs.kernel_entry = Some(time))
-        .help("the kernel caches names for at most this long"),
+        .help("the kernel caches names for at most this long")
+    .changeable(|request| request.vfs.kernel_entry.and_then(time)),
     seconds("attr_timeout", |draft, time| draft.request.vfs.kernel_attr = Some(time))
-        .help("the kernel caches attributes for at most this long"),
+        .help("the kernel caches attributes for at most this long")
+    .changeable(|request| request.vfs.kernel_attr.and_then(time)),
     seconds("negative_timeout", |draft, time| draft.times.kernel_negative = Some(time))
-        .help("the kernel caches negative lookups for at most this long"),
+        .help("the kernel caches negative lookups for at most this long")
+    .changeable(|request| request.times.kernel_negative.and_then(time)),
     ignored("ac_attr_timeout", "auto_cache compares the attributes at each open")
         .help("time-out of attributes for auto_cache"),
     flag("kernel_cache", |draft| draft.request.vfs.page_cache = PageCache::Always)
@@ -95,11 +114,13 @@ pub(super) const OPTIONS: &[MountOption] = &[
         .help("do not cache file data in the kernel (for files like those in /proc)")
         .prominent(),
     flag("no_readahead", |draft| draft.request.vfs.readahead_bytes = 0)
-        .help("no readahead by sshoal; max_readahead limits the kernel's own"),
+        .help("no readahead by sshoal; max_readahead limits the kernel's own")
+    .changeable(|_| None),
     number("readahead", 0, u32::MAX, |draft, bytes| {
         draft.request.vfs.readahead_bytes = bytes.into()
     })
-    .help("maximum bytes read ahead, for all files together; 0: none (default 67108864)"),
+    .help("maximum bytes read ahead, for all files together; 0: none (default 67108864)")
+    .changeable(|request| Some(request.vfs.readahead_bytes.to_string())),
     choice(
         "prefetch",
         &[
@@ -109,18 +130,24 @@ pub(super) const OPTIONS: &[MountOption] = &[
             ("all", |draft| draft.request.vfs.prefetch = Prefetch::All),
         ],
     )
-    .help("fetch ahead: none, listings, metadata (and cached files' attributes), all (default)"),
+    .help("fetch ahead: none, listings, metadata (and cached files' attributes), all (default)")
+    .changeable(|request| {
+        Some(format!("{:?}", request.vfs.prefetch).to_lowercase())
+    }),
     number("dirty_bytes", 1, MAX_DIRTY, |draft, bytes| draft.request.vfs.dirty_bytes = bytes).help(
         "unacknowledged written bytes of all files at which writers wait (default 134217728)",
-    ),
+    )
+    .changeable(|request| Some(request.vfs.dirty_bytes.to_string())),
     number("dirty_file_bytes", 1, MAX_DIRTY, |draft, bytes| {
         draft.request.vfs.dirty_file_bytes = bytes.into()
     })
-    .help("unacknowledged written bytes of one file at which its writers wait (default 33554432)"),
+    .help("unacknowledged written bytes of one file at which its writers wait (default 33554432)")
+    .changeable(|request| Some(request.vfs.dirty_file_bytes.to_string())),
     number("metadata_bytes", 1 << 20, u32::MAX, |draft, bytes| {
         draft.request.vfs.metadata_bytes = bytes as usize
     })
-    .help("memory for names and attributes; least used ones are evicted (default 46137344)"),
+    .help("memory for names and attributes; least used ones are evicted (default 46137344)")
+    .changeable(|request| Some(request.vfs.metadata_bytes.to_string())),
     flag("sshfs_sync", |draft| draft.request.vfs.sync_writes = true)
         .help("write returns only when the server has acknowledged the data"),
     ignored(
@@ -155,11 +182,12 @@ pub(super) const DISK: &[MountOption] = &[
         draft.disk.options().dir = Some(draft.absolute(dir));
     })
     .help("directory of the disk cache (default $XDG_CACHE_HOME/sshoal, else ~/.cache/sshoal)"),
-    custom("cache_size", "SIZE", |draft, text| draft.disk.set_size(text)).help(
-        "maximum size of the disk cache, such as 512M (default 20G, at most 10% of its disk)",
-    ),
+    custom("cache_size", "SIZE", |draft, text| draft.disk.set_size(text))
+        .help("maximum size of the disk cache, such as 512M (default 20G, at most 10% of its disk)")
+        .changeable(|request| request.disk.as_ref()?.size_bytes.map(|bytes| bytes.to_string())),
     custom("cache_free", "SIZE", |draft, text| draft.disk.set_free(text))
-        .help("minimum free space on the disk of the cache, such as 5G (default 5% of the disk)"),
+        .help("minimum free space on the disk of the cache, such as 5G (default 5% of the disk)")
+        .changeable(|request| request.disk.as_ref()?.free_bytes.map(|bytes| bytes.to_string())),
     custom("immutable", "LIST", |draft, list| draft.disk.add_immutable(list)).help(
         "files that never change: colon-separated paths in the sources, with * and ? (/src/*)",
     ),

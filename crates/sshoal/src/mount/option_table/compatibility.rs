@@ -42,8 +42,8 @@ pub(super) const FSTAB: &[MountOption] = &[
     ignored("nomand", "Linux has removed mandatory locks").help("no mandatory locks"),
     ignored("iversion", "SFTP has no change counters").help("change counters of inodes"),
     ignored("noiversion", "SFTP has no change counters").help("no change counters of inodes"),
-    refused("remount", "not supported; unmount, then mount with the new options")
-        .help("change the options of a mount"),
+    refused("remount", "only on a command line, for a file system that is mounted")
+        .help("change options of a mount, as `sshoal set`: -o remount,OPTION=VALUE MOUNTPOINT"),
 ];
 
 /// Options that sshfs and libfuse have or had.

@@ -79,10 +79,15 @@ pub(super) const OPTIONS: &[MountOption] = &[
 /// Unions and pools, and what calls do while a host is unreachable.
 pub(super) const MANY_HOSTS: &[MountOption] = &[
     flag("hard", |draft| draft.request.retry = RetryPolicy::Hard)
-        .help("calls wait for an unreachable host, and can be interrupted (default)"),
+        .help("calls wait for an unreachable host, and can be interrupted (default)")
+        .changeable(|request| (request.retry == RetryPolicy::Hard).then(String::new)),
     seconds("soft", |draft, time| draft.request.retry = RetryPolicy::Soft(time))
         .help("calls wait this long for an unreachable host, then fail with ETIMEDOUT")
-        .prominent(),
+        .prominent()
+        .changeable(|request| match request.retry {
+            RetryPolicy::Soft(time) => Some(time.as_secs_f64().to_string()),
+            _ => None,
+        }),
     choice(
         "stale",
         &[
@@ -90,7 +95,8 @@ pub(super) const MANY_HOSTS: &[MountOption] = &[
             ("no", |draft| draft.request.vfs.serve_stale = false),
         ],
     )
-    .help("ok: serve cached data of any age while a host is unreachable (default no)"),
+    .help("ok: serve cached data of any age while a host is unreachable (default no)")
+    .changeable(|request| Some(if request.vfs.serve_stale { "ok" } else { "no" }.to_owned())),
     choice(
         "create",
         &[

@@ -4,7 +4,7 @@ use fuse::AccessTime;
 use vfs::Links;
 
 use super::{MountOption, choice, custom, flag, mode, number, text};
-use crate::mount::request::IdMapKind;
+use crate::mount::request::{IdMapKind, LogLevel};
 use crate::stats::endpoint::Address;
 
 /// The kernel's limits of requests in flight have 16 bits.
@@ -64,6 +64,16 @@ pub(super) const PROCESS: &[MountOption] = &[
     flag("verbose", |draft| draft.request.run.verbose = true)
         .help("more messages (-v)")
         .also(&["sshfs_verbose"]),
+    choice(
+        "log_level",
+        &[
+            ("warning", |draft| draft.request.run.log_level = Some(LogLevel::Warning)),
+            ("info", |draft| draft.request.run.log_level = Some(LogLevel::Info)),
+            ("debug", |draft| draft.request.run.log_level = Some(LogLevel::Debug)),
+        ],
+    )
+    .help("messages: only warnings, also rare events, or each request (default warning)")
+    .changeable(|request| Some(format!("{:?}", request.run.log_level()).to_lowercase())),
     text("log", "FILE", |draft, file| draft.request.run.log = Some(draft.absolute(file)))
         .help("append the messages of the background process to this file")
         .prominent(),

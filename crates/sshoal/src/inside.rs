@@ -1,0 +1,98 @@
+//! Finds the mount that contains a path, and the path inside of it.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use base::RemotePath;
+use cli::{Problem, printable};
+use control::place::Place;
+use control::{Reply, Wish, client, job, record};
+use mountinfo::Mount;
+
+/// A path in a mount of sshoal.
+#[derive(Debug)]
+pub struct Inside {
+    pub mount: Mount,
+    /// The path below the root of the file system.
+    pub path: RemotePath,
+}
+
+/// A path as it was typed, in messages.
+pub fn about(path: &Path) -> String {
+    format!("'{}'", printable(path))
+}
+
+/// The mount that contains `path`, which is absolute and without symbolic links except for the last
+/// name. `typed` is the path in messages.
+pub fn find(path: &Path, typed: &Path) -> Result<Inside, Problem> {
+    let table = mountinfo::all().map_err(|error| Problem::new("mount table", error.to_string()))?;
+    let around = |mount: &Mount| path.starts_with(&mount.mountpoint);
+    // Of stacked mounts the last is visible.
+    let mount = table
+        .into_iter()
+        .filter(around)
+        .max_by_key(|mount| mount.mountpoint.as_os_str().len())
+        .filter(|mount| mountinfo::is_fuse(&mount.kind) && record::is_ours(mount));
+    let mount = mount.ok_or_else(|| {
+        Problem::new(about(typed), "not in a mount of sshoal")
+            .hint("`sshoal status` lists the mounts")
+    })?;
+    let below = path.strip_prefix(&mount.mountpoint).unwrap_or(Path::new(""));
+    let root = mount.root.strip_prefix("/").unwrap_or(&mount.root);
+    let path = RemotePath::parse(root.join(below).as_os_str().as_bytes())
+        .map_err(|error| Problem::new(about(typed), error.to_string()))?;
+    Ok(Inside { mount, path })
+}
+
+/// `path` without symbolic links except for the last name, which need not exist.
+pub fn resolve(path: &Path) -> io::Result<PathBuf> {
+    // After a slash, the last name is a directory, and so is the target of a link.
+    let ends_with_name = !path.as_os_str().as_bytes().ends_with(b"/");
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) if ends_with_name => {
+            let parent = if parent == Path::new("") { Path::new(".") } else { parent };
+            Ok(parent.canonicalize()?.join(name))
+        }
+        _ => path.canonicalize(),
+    }
+}
+
+impl Inside {
+    /// Sends a request to the daemon of the mount.
+    pub fn ask<T>(
+        &self,
+        wish: Wish,
+        expected: impl FnOnce(Reply) -> Option<T>,
+    ) -> Result<T, Problem> {
+        client::ask_mount(&self.mount.mountpoint, wish, &mut |_| {}, expected)
+    }
+
+    /// Where the path is.
+    pub fn place(&self) -> Result<Place, Problem> {
+        let wish = Wish::Place { path: job::Path(self.path.clone()) };
+        self.ask(wish, |reply| match reply {
+            Reply::Place(place) => Some(*place),
+            _ => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_name_is_not_resolved() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap();
+        std::os::unix::fs::symlink("/usr", real.join("link")).unwrap();
+        assert_eq!(resolve(&real.join("link")).unwrap(), real.join("link"));
+        assert_eq!(resolve(&real.join("new")).unwrap(), real.join("new"));
+        assert_eq!(resolve(&real.join("link/..")).unwrap(), Path::new("/"));
+        assert_eq!(resolve(&real.join("link/")).unwrap(), Path::new("/usr"));
+        assert!(resolve(&real.join("no/new")).is_err());
+        let other = find(Path::new("/proc"), Path::new("proc")).unwrap_err().to_string();
+        assert!(other.starts_with("'proc': not in a mount of sshoal\n"), "{other}");
+    }
+}

@@ -1,0 +1,280 @@
+//! Options that are changed while the file system is mounted: `sshoal set`, and `-o remount`.
+//!
+//! An added option has the effect that it would have had at the end of the mount's own options. The
+//! [table](super::option_table) marks the options that can be changed; their effects are confined to
+//! what [`Controlled`](crate::branch::change::Controlled) passes on to the layers.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use cli::{EXIT_OK, Problem, printable};
+use control::client::{ask_mount, mount_at};
+use control::{Reply, Setting, Wish};
+use vfs::Consistency;
+
+use super::command_line::check_option_name;
+use super::draft::Draft;
+use super::option_string::{name_and_value, split};
+use super::option_table::{self, quoted};
+use super::request::MountRequest;
+use crate::program::Program;
+
+/// The lowest bound of written bytes that can be set later: one request of the kernel, which may be
+/// waiting for room.
+const MIN_DIRTY_BYTES: u32 = 1 << 20;
+
+/// The words of the command line.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// The mount point.
+    mountpoint: PathBuf,
+    /// Options to be changed; without any, the present values are printed.
+    #[arg(value_name = "OPTION[=VALUE]")]
+    options: Vec<OsString>,
+}
+
+/// Changes the options, or prints the present values.
+pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let Arguments { mountpoint, options } = arguments;
+    if options.is_empty() {
+        let settings = ask_mount(mountpoint, Wish::Settings, &mut |_| {}, |reply| match reply {
+            Reply::Settings(settings) => Some(settings),
+            _ => None,
+        })?;
+        let line = |setting: &Setting| match &*setting.value {
+            "" => format!("{}\n", printable(&setting.name)),
+            value => format!("{}={}\n", printable(&setting.name), printable(value)),
+        };
+        return cli::print(&settings.iter().map(line).collect::<String>());
+    }
+    let words = options.iter().flat_map(|list| split(list)).collect();
+    request_change(mountpoint, words, false)?;
+    Ok(ExitCode::from(EXIT_OK))
+}
+
+fn request_change(place: &Path, words: Vec<OsString>, is_remount: bool) -> Result<(), Problem> {
+    let text = |word: OsString| {
+        word.into_string().map_err(|word| Problem::new(quoted(&word), "not valid UTF-8"))
+    };
+    let options = words.into_iter().map(text).collect::<Result<_, _>>()?;
+    let done = |reply| matches!(reply, Reply::Done).then_some(());
+    ask_mount(place, Wish::Set { options, is_remount }, &mut |_| {}, done)
+}
+
+/// Changes the options of a mount, if the words of a command line of mount contain `-o remount`.
+pub fn remount(program: Program, words: &[OsString]) -> Option<Result<(), Problem>> {
+    let (mut options, mut operands, mut others) = (Vec::new(), Vec::new(), Vec::new());
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.as_encoded_bytes() {
+            b"-o" => options.extend(split(words.next()?)),
+            b"-t" if program.helper => drop(words.next()),
+            [b'-', b'o', list @ ..] => {
+                // The rest of a word that begins with ASCII.
+                options.extend(split(std::os::unix::ffi::OsStrExt::from_bytes(list)));
+            }
+            [b'-', ..] => others.push(word),
+            _ => operands.push(word),
+        }
+    }
+    if !options.iter().any(|option| option == "remount") {
+        return None;
+    }
+    Some(apply_remount(program, options, &operands, &others))
+}
+
+fn apply_remount(
+    program: Program,
+    mut options: Vec<OsString>,
+    operands: &[&OsString],
+    others: &[&OsString],
+) -> Result<(), Problem> {
+    // Those of mount(8) that concern the command and not the mount.
+    let harmless =
+        |flag: &OsString| program.helper && ["-n", "-v", "-s"].iter().any(|it| flag == it);
+    if let Some(flag) = others.iter().find(|flag| !harmless(flag)) {
+        let what = format!("flag '{}'", printable(flag));
+        return Err(Problem::new(what, "cannot be changed; needs a new mount"));
+    }
+    let Some(place) = operands.last().map(Path::new) else {
+        return Err(Problem::new("mount point", "missing")
+            .hint(format!("usage: {} -o remount,OPTION=VALUE MOUNTPOINT", program.name)));
+    };
+    let mount = mount_at(place)?;
+    // mount(8) adds what the kernel shows, and that stays as it is.
+    let shown: Vec<OsString> = split(&mount.options);
+    options.retain(|option| option != "remount" && !shown.contains(option));
+    request_change(place, options, true)
+}
+
+/// The options that can be changed, with their values in `request`.
+pub fn present(request: &MountRequest) -> Vec<Setting> {
+    let setting = |option: &option_table::MountOption| {
+        let value = option.change?(request)?;
+        Some(Setting { name: option.name.to_owned(), value })
+    };
+    option_table::all().filter_map(setting).collect()
+}
+
+/// `request` with these options changed. Nothing is changed if one of them cannot be.
+pub fn changed(
+    request: &MountRequest,
+    options: &[String],
+    is_remount: bool,
+) -> Result<MountRequest, Problem> {
+    let given = if is_remount { given_options(std::env::args_os().skip(1)) } else { Vec::new() };
+    let program = Program { name: "sshoal", helper: false };
+    let mut draft = Draft::resumed(program, request.clone());
+    for word in options {
+        let word = OsStr::new(word);
+        let (name, value) = name_and_value(word);
+        let option = option_table::find(name);
+        if let Some(option) = option.filter(|option| option.change.is_some()) {
+            option.apply(&mut draft, value).map_err(|why| Problem::new(quoted(word), why))?;
+        } else if is_remount
+            && (given.iter().any(|it| it == word) || option.is_some_and(|it| it.is_ignored()))
+        {
+            // It stays as it is.
+        } else {
+            check_option_name(&name.to_string_lossy())?;
+            return Err(fixed(word));
+        }
+    }
+    let changed = draft.finish_resumed()?;
+    check(request, &changed)?;
+    Ok(changed)
+}
+
+fn fixed(word: &OsStr) -> Problem {
+    Problem::new(quoted(word), "needs a new mount")
+        .hint("`sshoal set MOUNTPOINT` lists the options that can be changed")
+}
+
+/// Refuses changes that would have no effect, or that a running mount cannot make.
+fn check(before: &MountRequest, after: &MountRequest) -> Result<(), Problem> {
+    let mode = after.vfs.consistency;
+    let are_fixed = matches!(mode, Consistency::Strict | Consistency::Immutable);
+    if before.times != after.times && (after.times.is_off || are_fixed) {
+        let why = "have no effect with consistency=strict, consistency=immutable and cache=no; \
+            needs a new mount";
+        return Err(Problem::new("time-outs", why));
+    }
+    let (old, new) = (before.vfs.dirty_bytes, after.vfs.dirty_bytes);
+    if old != new && new < MIN_DIRTY_BYTES {
+        let why = format!("less than {MIN_DIRTY_BYTES} needs a new mount");
+        return Err(Problem::new("option 'dirty_bytes'", why));
+    }
+    let has_log = after.run.foreground || after.run.log.is_some();
+    if before.run.log_level() != after.run.log_level() && !has_log {
+        return Err(Problem::new("option 'log_level'", "needs a new mount")
+            .hint("the messages of this mount go nowhere; mount with log=FILE"));
+    }
+    Ok(())
+}
+
+/// The words after `-o` in the command line of this process.
+fn given_options(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut given = Vec::new();
+    let mut follows = false;
+    for word in words {
+        let bytes = word.as_encoded_bytes();
+        if follows {
+            given.extend(split(&word));
+        } else if let Some(list) = bytes.strip_prefix(b"-o").filter(|list| !list.is_empty()) {
+            given.extend(split(std::os::unix::ffi::OsStrExt::from_bytes(list)));
+        }
+        follows = !follows && bytes == b"-o";
+    }
+    given
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mount::option_tests::whole_request as request;
+    use crate::mount::request::LogLevel;
+    use std::time::Duration;
+    use vfs::Timeout;
+
+    fn set(before: &MountRequest, options: &[&str]) -> Result<MountRequest, String> {
+        let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+        changed(before, &options, false).map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn options_are_changed_as_if_they_had_been_given_last() {
+        let before = request(&["h:", "/m", "-f", "-o", "acregmax=50,soft=5"]);
+        let after = set(&before, &["acregmin=30", "hard", "dirty_bytes=2000000"]).unwrap();
+        let wanted = "acregmax=50,soft=5,acregmin=30,hard,dirty_bytes=2000000";
+        let wanted = request(&["h:", "/m", "-f", "-o", wanted]);
+        assert_eq!(after, wanted);
+        let again = set(&after, &["dcache_timeout=7", "log_level=debug"]).unwrap();
+        assert_eq!(again.vfs.files, Timeout::fixed(Duration::from_secs(7)));
+        assert_eq!(again.run.log_level(), LogLevel::Debug);
+        let values = present(&again);
+        let value = |name: &str| values.iter().find(|it| it.name == name).map(|it| &*it.value);
+        assert_eq!((value("acregmin"), value("hard"), value("soft")), (Some("7"), Some(""), None));
+        assert_eq!(value("prefetch"), Some("all"));
+    }
+
+    /// What is printed can be given back, and changes nothing.
+    #[test]
+    fn present_values_are_valid_words() {
+        let before = request(&["h:", "/m", "-f", "-o", "cache=disk,cache_size=1G,stale=ok"]);
+        let words: Vec<String> =
+            present(&before)
+                .into_iter()
+                .map(|it| {
+                    if it.value.is_empty() { it.name } else { format!("{}={}", it.name, it.value) }
+                })
+                .collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        assert!(words.contains(&"cache_size=1073741824"), "{words:?}");
+        let mut after = set(&before, &words).unwrap();
+        (after.times, after.run.log_level) = (before.times.clone(), None);
+        assert_eq!(after, before);
+    }
+
+    #[test]
+    fn what_cannot_be_changed_is_refused_by_name() {
+        let plain = request(&["h:", "/m"]);
+        for option in ["ro", "idmap=user", "max_conns=4", "Ciphers=x", "consistency=strict"] {
+            let said = set(&plain, &["acregmax=5", option]).unwrap_err();
+            let name = option.split('=').next().unwrap();
+            assert!(said.contains("needs a new mount") && said.contains(name), "{said}");
+        }
+        for (option, why) in [
+            ("acregmaxx=5", "did you mean 'acregmax'?"),
+            ("acregmax=x", "needs a number of seconds"),
+            ("acregmin=100,acregmax=5", "needs a number"),
+            ("dirty_bytes=5", "needs a new mount"),
+            ("log_level=debug", "log=FILE"),
+            ("cache_size=1G", "cache=disk"),
+        ] {
+            let said = set(&plain, &[option]).unwrap_err();
+            assert!(said.contains(why), "{option}: {said}");
+        }
+        let said = set(&plain, &["acregmin=100", "acregmax=5"]).unwrap_err();
+        assert!(said.contains("minimum is greater"), "{said}");
+        let strict = request(&["h:", "/m", "-o", "consistency=strict"]);
+        assert!(set(&strict, &["acregmax=5"]).unwrap_err().contains("no effect"));
+    }
+
+    #[test]
+    fn a_remount_is_recognized() {
+        let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        let helper = Program { name: "sshoal", helper: true };
+        let own = Program { name: "sshoal", helper: false };
+        assert!(remount(own, &words(&["h:", "/m", "-o", "ro"])).is_none());
+        let said = |program, list: &[&str]| {
+            remount(program, &words(list)).unwrap().unwrap_err().to_string()
+        };
+        assert!(said(own, &["-oremount,x", "/proc"]).contains("not a mount of sshoal"));
+        assert!(said(helper, &["h:", "/proc", "-n", "-o", "remount"]).contains("of type proc"));
+        assert!(said(own, &["-p22", "-o", "remount", "/proc"]).contains("flag '-p22'"));
+        assert!(said(own, &["-o", "remount"]).contains("missing"));
+        let given = words(&["h:", "/m", "-o", "a,b=-o", "-oc", "-f"]);
+        assert_eq!(given_options(given.into_iter()), ["a", "b=-o", "c"]);
+    }
+}

@@ -1,0 +1,475 @@
+//! `sshoal run`: runs a command at the server, in the directory that a directory of the mount shows.
+//!
+//! ```text
+//! data written in the mount is sent (syncfs(2), and Wish::Flush)
+//! ssh, as the daemon runs it, runs: exec /bin/sh -c 'cd DIR || …; exec CMD ARGS'
+//! what the mount has cached is requested again (Wish::Refresh)
+//! ```
+//!
+//! The login shell of the server gets one word, so that its kind does not matter; `sh` runs the rest.
+//! That script first writes a [mark](MARK) to standard error, which is removed here: without it, the
+//! server has not run the command. With a terminal there is no mark, since it has one stream only.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use base::shell::quote;
+use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use control::place::{Host, Place};
+use control::{Reply, Wish};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::inside::{self, Inside};
+
+/// The command was not run: of this program's own errors, as of env(1) and timeout(1).
+const EXIT_NOT_RUN: u8 = 125;
+
+/// ssh's exit status for its own errors.
+const EXIT_SSH: i32 = 255;
+
+/// Written by the script before it does anything else. In the script it is spelled with octal digits,
+/// so that a message that quotes the script does not contain it.
+const MARK: &[u8] = b"\x1esshoal\x1e";
+
+/// Bytes kept of ssh's messages, to find the reason of a failure.
+const MAX_WORDS_BYTES: usize = 16 << 10;
+
+/// How long the end of standard error is waited for after ssh's end. A process that ssh has left
+/// behind may keep it open.
+const STDERR_LIMIT: Duration = Duration::from_millis(500);
+
+/// The words of the command line.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Allocate a terminal at the server, as ssh -t; twice: even if standard input is none.
+    #[arg(short = 't', action = clap::ArgAction::Count)]
+    terminal: u8,
+    /// Run the command in this directory of a mount (default: the current directory).
+    #[arg(short = 'C', value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    directory: Option<PathBuf>,
+    /// The command and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Runs the command. The exit code is the command's; 255 if ssh failed, 125 if the command was not run
+/// for another reason.
+pub fn run(arguments: &Arguments) -> ExitCode {
+    attempt(arguments).unwrap_or_else(|problem| {
+        eprintln!("sshoal: run: {problem}");
+        ExitCode::from(EXIT_NOT_RUN)
+    })
+}
+
+fn attempt(arguments: &Arguments) -> Result<ExitCode, Problem> {
+    let inside = directory(arguments.directory.as_deref())?;
+    let me = geteuid().as_raw();
+    if let Some(owner) = inside.mount.owner.filter(|owner| *owner != me) {
+        // The daemon names the program that is run here.
+        let why = format!("mounted by user {owner}; only that user may run commands through it");
+        return Err(Problem::new(inside::about(&inside.mount.mountpoint), why));
+    }
+    let place = inside.place()?;
+    flush(&inside)?;
+    let ended = match &place.host {
+        None => at_home(&place, &arguments.command),
+        Some(host) => at_host(&place, host, arguments),
+    };
+    // Also after a failure: the command may have done something.
+    if let Err(problem) = inside.ask(Wish::Refresh, done) {
+        eprintln!("sshoal: run: note: the mount may show files as they were before: {problem}");
+    }
+    ended
+}
+
+fn done(reply: Reply) -> Option<()> {
+    matches!(reply, Reply::Done).then_some(())
+}
+
+/// The directory in which the command is to run.
+fn directory(named: Option<&Path>) -> Result<Inside, Problem> {
+    let typed = named.unwrap_or(Path::new("."));
+    let found = match named {
+        // Without symbolic links, as the kernel knows it.
+        None => std::env::current_dir(),
+        Some(path) => path.canonicalize(),
+    };
+    let path = found.map_err(|error| Problem::new(inside::about(typed), error.to_string()))?;
+    let shown = if named.is_none() { &path } else { typed };
+    let inside = inside::find(&path, shown)?;
+    let metadata = std::fs::metadata(&path);
+    match metadata.map_err(|error| Problem::new(inside::about(shown), error.to_string()))? {
+        metadata if metadata.is_dir() => Ok(inside),
+        _ => Err(Problem::new(inside::about(shown), "not a directory")),
+    }
+}
+
+/// Sends the data that was written in the mount. Ctrl-C ends the waiting, and this process.
+fn flush(inside: &Inside) -> Result<(), Problem> {
+    // A process of its own, since the system call cannot be interrupted.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("flush").arg(&inside.mount.mountpoint).stdin(Stdio::null());
+    let about = || inside::about(&inside.mount.mountpoint);
+    match command.status() {
+        Err(error) => Err(Problem::new(about(), format!("cannot flush it: {error}"))),
+        // It has printed the reason.
+        Ok(status) if !status.success() => Err(Problem::new(about(), "cannot be flushed")),
+        Ok(_) => inside.ask(Wish::Flush, done),
+    }
+}
+
+/// The process of [`flush`].
+pub fn sync(place: &Path) -> ExitCode {
+    let synced = std::fs::File::open(place)
+        .and_then(|directory| rustix::fs::syncfs(&directory).map_err(io::Error::from));
+    match synced {
+        Ok(()) => ExitCode::from(EXIT_OK),
+        Err(error) => {
+            eprintln!("sshoal: run: {}: {error}", inside::about(place));
+            ExitCode::from(EXIT_FAILURE)
+        }
+    }
+}
+
+/// Runs the command on this machine, in a local directory that the mount shows.
+fn at_home(place: &Place, words: &[OsString]) -> Result<ExitCode, Problem> {
+    let directory = Path::new(OsStr::from_bytes(&place.path.0));
+    if let Err(error) = std::fs::metadata(directory) {
+        return Err(Problem::new(inside::about(directory), error.to_string()));
+    }
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).current_dir(directory).env("PWD", directory);
+    let Ended { status, .. } = supervise(command, &printable(&words[0]))?;
+    Ok(exit_code(status))
+}
+
+/// Runs the command at a host.
+fn at_host(place: &Place, host: &Host, arguments: &Arguments) -> Result<ExitCode, Problem> {
+    let destination = match &host.user {
+        Some(user) => format!("{user}@{}", host.name),
+        None => host.name.clone(),
+    };
+    let about = || printable(&destination);
+    let words: Option<Vec<OsString>> = host
+        .ssh
+        .as_ref()
+        .map(|words| words.iter().map(|word| OsString::from_vec(word.0.clone())).collect());
+    let words = words.filter(|words| !words.is_empty());
+    let (program, options) =
+        words.as_deref().and_then(<[OsString]>::split_first).ok_or_else(|| {
+            Problem::new(about(), "this mount does not use ssh, which would run the command")
+        })?;
+    let has_terminal = arguments.terminal > 0;
+    let line = line(&place.path.0, &arguments.command, !has_terminal)
+        .ok_or_else(|| Problem::new(about(), "the directory or the command contains a NUL"))?;
+    let mut command = Command::new(program);
+    command.args(options);
+    command.args(std::iter::repeat_n("-t", arguments.terminal.into()));
+    // Not in the mount, which ssh must not access.
+    command.args(["--", &destination]).arg(OsStr::from_bytes(&line)).current_dir("/");
+    if !has_terminal {
+        command.stderr(Stdio::piped());
+    }
+    let ended = supervise(command, &printable(program))?;
+    judge(&ended, &about(), has_terminal);
+    let was_run = has_terminal || ended.is_marked || ended.status.code() == Some(EXIT_SSH);
+    Ok(if was_run { exit_code(ended.status) } else { ExitCode::from(EXIT_NOT_RUN) })
+}
+
+/// Reports what the exit code alone does not.
+fn judge(ended: &Ended, host: &str, has_terminal: bool) {
+    let is_failure = ended.status.code() == Some(EXIT_SSH);
+    if ended.is_interrupted || has_terminal {
+        return;
+    }
+    if ended.is_marked && is_failure {
+        eprintln!(
+            "sshoal: run: note: status 255: the command's own, or it was killed by a signal, or ssh \
+             lost the connection"
+        );
+    } else if !ended.is_marked {
+        let (cause, _) = ssh::Cause::of(&ended.words, Some(ended.status));
+        let problem = if is_failure {
+            let problem = Problem::new(host, "ssh failed; the command was not run");
+            cause.hint().map(|hint| problem.clone().hint(hint)).unwrap_or(problem)
+        } else {
+            Problem::new(host, "the server did not run the command").hint(
+                "it allows file transfers only, or runs a command of its own (ForceCommand, a \
+                 restricted login shell)",
+            )
+        };
+        eprintln!("sshoal: run: {problem}");
+    }
+}
+
+/// The end of a command.
+struct Ended {
+    status: ExitStatus,
+    /// The mark came.
+    is_marked: bool,
+    /// The messages before the mark.
+    words: String,
+    /// A signal came that also ends the command.
+    is_interrupted: bool,
+}
+
+/// Runs a command to its end. Signals of the terminal reach it as they reach this process; others are
+/// passed on.
+fn supervise(command: Command, what: &str) -> Result<Ended, Problem> {
+    let failed = |error: io::Error| Problem::new(what, format!("cannot be run: {error}"));
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
+    let (status, is_interrupted, heard) = runtime
+        .block_on(async {
+            let mut interrupt = signal(SignalKind::interrupt())?;
+            let mut quit = signal(SignalKind::quit())?;
+            let mut terminate = signal(SignalKind::terminate())?;
+            let mut hangup = signal(SignalKind::hangup())?;
+            let mut child = tokio::process::Command::from(command).spawn()?;
+            let heard = match child.stderr.take() {
+                Some(stderr) => Some(hear(stderr.into_owned_fd()?.into())),
+                None => None,
+            };
+            let mut is_interrupted = false;
+            loop {
+                let passed_on = tokio::select! {
+                    status = child.wait() => return io::Result::Ok((status?, is_interrupted, heard)),
+                    _ = interrupt.recv() => None,
+                    _ = quit.recv() => None,
+                    _ = terminate.recv() => Some(Signal::TERM),
+                    _ = hangup.recv() => Some(Signal::HUP),
+                };
+                is_interrupted = true;
+                let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+                if let Some((signal, pid)) = passed_on.zip(pid) {
+                    let _ = kill_process(pid, signal);
+                }
+            }
+        })
+        .map_err(failed)?;
+    let (is_marked, words) = match heard.map(|heard| heard.recv_timeout(STDERR_LIMIT)) {
+        Some(Ok(filter)) => (filter.is_marked, filter.words),
+        // A process that ssh left behind has it open: what came so far is shown already.
+        Some(Err(_)) => (true, Vec::new()),
+        None => (false, Vec::new()),
+    };
+    let words = String::from_utf8_lossy(&words).into_owned();
+    Ok(Ended { status, is_marked, words, is_interrupted })
+}
+
+/// Copies standard error of ssh to that of this process, on a thread, without the mark.
+fn hear(mut stderr: std::fs::File) -> Receiver<Filter> {
+    let (told, heard) = channel();
+    std::thread::spawn(move || {
+        let mut filter = Filter::default();
+        let mut buffer = [0; 8 << 10];
+        loop {
+            let (count, is_end) = match stderr.read(&mut buffer) {
+                Ok(0) => (0, true),
+                Ok(count) => (count, false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => (0, true),
+            };
+            let shown = filter.pass(&buffer[..count], is_end);
+            // A closed standard error is no reason to stop the command.
+            let _ = io::stderr().write_all(&shown);
+            if is_end {
+                // The receiver may have given up.
+                let _ = told.send(filter);
+                return;
+            }
+        }
+    });
+    heard
+}
+
+/// Removes the first mark of a stream.
+#[derive(Debug, Default)]
+struct Filter {
+    is_marked: bool,
+    /// What may be the beginning of the mark.
+    held: Vec<u8>,
+    /// What came before the mark, up to a limit.
+    words: Vec<u8>,
+}
+
+impl Filter {
+    /// Returns what is to be shown after these bytes.
+    fn pass(&mut self, bytes: &[u8], is_end: bool) -> Vec<u8> {
+        if self.is_marked {
+            return bytes.to_vec();
+        }
+        let mut shown = std::mem::take(&mut self.held);
+        shown.extend_from_slice(bytes);
+        if let Some(at) = shown.windows(MARK.len()).position(|window| window == MARK) {
+            self.is_marked = true;
+            shown.drain(at..at + MARK.len());
+            return shown;
+        }
+        if !is_end {
+            let begins = |count: &usize| shown.ends_with(&MARK[..*count]);
+            let count = (1..MARK.len()).rev().find(begins).unwrap_or(0);
+            self.held = shown.split_off(shown.len() - count);
+        }
+        let room = MAX_WORDS_BYTES.saturating_sub(self.words.len());
+        self.words.extend_from_slice(&shown[..shown.len().min(room)]);
+        shown
+    }
+}
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let of_signal = || status.signal().map_or(i32::from(EXIT_FAILURE), |signal| 128 + signal);
+    let code = status.code().unwrap_or_else(of_signal);
+    ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
+}
+
+/// The line for the login shell: runs the words in `directory` by `sh`. `None` if a word contains NUL.
+fn line(directory: &[u8], words: &[OsString], is_marked: bool) -> Option<Vec<u8>> {
+    /// A newline cannot be quoted for every login shell, so the script makes one.
+    const NEWLINE: &[u8] = b"_sshoal=$(printf '\\n_'); _sshoal=${_sshoal%_}; ";
+    let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+    // The home directory, or relative to it.
+    let directory = match directory {
+        [] => b".".to_vec(),
+        [b'/', ..] => directory.to_vec(),
+        below => [b"./", below].concat(),
+    };
+    let mut script = Vec::new();
+    if is_marked {
+        script.extend_from_slice(b"printf '\\036sshoal\\036' >&2; ");
+    }
+    if directory.contains(&b'\n') || words.iter().any(|word| word.contains(&b'\n')) {
+        script.extend_from_slice(NEWLINE);
+    }
+    script.extend_from_slice(b"cd ");
+    script.extend(quoted(&directory));
+    script.extend_from_slice(
+        b" >/dev/null || { echo 'sshoal: run: the server cannot enter the directory; the command was \
+          not run' >&2; exit 125; }; exec",
+    );
+    for word in words {
+        script.push(b' ');
+        script.extend(quoted(word));
+    }
+    Some([b"exec /bin/sh -c ".as_slice(), &quote(&script)?].concat())
+}
+
+/// A word for the script, in which `$_sshoal` is a newline.
+fn quoted(word: &[u8]) -> Vec<u8> {
+    let mut quoted = vec![b'\''];
+    for byte in word {
+        match byte {
+            b'\'' => quoted.extend_from_slice(b"'\\''"),
+            b'\n' => quoted.extend_from_slice(b"'\"$_sshoal\"'"),
+            byte => quoted.push(*byte),
+        }
+    }
+    quoted.push(b'\'');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The shells that `scripts/setup.sh` installs, each with the words of its command line.
+    const SHELLS: [&[&str]; 7] = [
+        &["sh", "-c"],
+        &["dash", "-c"],
+        &["bash", "-c"],
+        &["busybox", "sh", "-c"],
+        &["zsh", "-f", "-c"],
+        &["fish", "--no-config", "-c"],
+        &["tcsh", "-f", "-c"],
+    ];
+
+    fn by_shell(shell: &[&str], line: &[u8]) -> std::process::Output {
+        let mut command = Command::new(shell[0]);
+        command.args(&shell[1..]).arg(OsStr::from_bytes(line)).env("HOME", "/nonexistent");
+        command.env("LC_ALL", "C.UTF-8").output().unwrap()
+    }
+
+    #[test]
+    fn every_login_shell_passes_exactly_these_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("a 'b\n\\c!$x");
+        std::fs::create_dir(&place).unwrap();
+        let words = [
+            "sh",
+            "-c",
+            "pwd; for word; do printf '<%s>' \"$word\"; done",
+            "sh",
+            "",
+            "a b",
+            "it's",
+            "two\nlines\n",
+            "\n",
+            "\\n",
+            "!!",
+            "$HOME",
+            "`id`",
+            "*",
+            "-n",
+            "--",
+            "~",
+            "\t\r",
+            "ä",
+        ];
+        let expected: Vec<u8> = [
+            place.as_os_str().as_bytes(),
+            b"\n",
+            words[4..].iter().map(|word| format!("<{word}>")).collect::<String>().as_bytes(),
+        ]
+        .concat();
+        let words = words.map(OsString::from);
+        let line = line(place.as_os_str().as_bytes(), &words, true).unwrap();
+        for shell in SHELLS {
+            let output = by_shell(shell, &line);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.stderr, MARK, "{shell:?}: {said}");
+            let (got, wanted) = (output.stdout.escape_ascii(), expected.escape_ascii());
+            assert_eq!(got.to_string(), wanted.to_string(), "{shell:?}");
+            assert!(output.status.success(), "{shell:?}");
+        }
+    }
+
+    #[test]
+    fn without_its_directory_the_command_is_not_run() {
+        let words = ["touch".into(), "/nonexistent/x".into()];
+        let line = line(b"/nonexistent/dir", &words, false).unwrap();
+        for shell in SHELLS {
+            let output = by_shell(shell, &line);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(125), "{shell:?}: {said}");
+            assert!(said.contains("cannot enter the directory"), "{shell:?}: {said}");
+            assert!(!said.contains("touch"), "{shell:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn the_mark_is_removed_wherever_it_is_cut() {
+        let stream = [b"banner\n\x1e".as_slice(), MARK, b"after", MARK].concat();
+        for cut in 0..stream.len() {
+            let mut filter = Filter::default();
+            let mut shown = filter.pass(&stream[..cut], false);
+            shown.extend(filter.pass(&stream[cut..], true));
+            let expected = [b"banner\n\x1eafter".as_slice(), MARK].concat();
+            assert_eq!(shown, expected, "{cut}");
+            assert!(filter.is_marked);
+            assert!(b"banner\n\x1e".starts_with(&filter.words));
+        }
+        let mut filter = Filter::default();
+        assert_eq!(filter.pass(b"x\x1essh", false), b"x");
+        assert_eq!(filter.pass(b"", true), b"\x1essh");
+        assert!(!filter.is_marked);
+        let quoted = line(b"/", &["true".into()], true).unwrap();
+        assert!(!quoted.windows(MARK.len()).any(|window| window == MARK));
+    }
+}

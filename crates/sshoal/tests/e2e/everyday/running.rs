@@ -1,0 +1,220 @@
+//! `sshoal run`.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use sandbox::sshd::{Options, SftpServer};
+
+use super::{command_in, ready, run_in};
+use crate::process::{Process, eventually, run};
+use crate::world::{World, program, program_path};
+
+#[test]
+fn a_command_runs_where_the_directory_is() {
+    let world = World::new();
+    let name = "a 'b\nc";
+    fs::create_dir(world.served(name)).unwrap();
+    let mount = ready(world.mount(&[]));
+    let dir = mount.at(name);
+    let ended = run_in(&dir, &["pwd"]);
+    let served = world.served(name).canonicalize().unwrap();
+    assert_eq!(ended.stdout, format!("{}\n", served.display()), "{ended:?}");
+    assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+
+    // Words arrive as they are, streams are separate, and the status is the command's.
+    let script = "cat; printf '<%s>' \"$@\"; echo error >&2; exit 7";
+    let words =
+        ["sh", "-c", script, "sh", "", "a b", "$HOME", "it's", "two\nlines", "*", "--", "-t"];
+    let input = world.local("input");
+    fs::write(&input, "standard input\n").unwrap();
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "exec <\"$1\"; shift; exec \"$@\"", "sh"]).arg(&input);
+    command.arg(program_path()).arg("run").args(words).current_dir(&dir);
+    let ended = run(command.env_remove("SSH_AUTH_SOCK").env_remove("XDG_RUNTIME_DIR"));
+    assert_eq!(ended.status.code(), Some(7), "{ended:?}");
+    assert_eq!(ended.stdout, "standard input\n<><a b><$HOME><it's><two\nlines><*><--><-t>");
+    assert_eq!(ended.stderr, "error\n");
+
+    // Another directory, and a word that looks like an option.
+    let ended = run_in(&world.local(""), &["-C", dir.to_str().unwrap(), "--", "pwd"]);
+    assert_eq!(ended.stdout, format!("{}\n", served.display()), "{ended:?}");
+    let ended = run_in(&dir, &["no-such-command"]);
+    assert_eq!(ended.status.code(), Some(127), "{ended:?}");
+    mount.unmount();
+}
+
+#[test]
+fn both_sides_see_what_the_other_has_written() {
+    let world = World::new();
+    let mount =
+        ready(world.mount(&["-o", "dcache_timeout=1000,acnegative=1000,open_revalidate=1000"]));
+    fs::create_dir(mount.at("dir")).unwrap();
+    let dir = mount.at("dir");
+    // Not closed, and absent names that are cached.
+    let mut source = File::create(dir.join("source")).unwrap();
+    source.write_all(b"#!/bin/sh\necho made\n").unwrap();
+    assert!(!dir.join("result").exists() && !mount.at("other").exists());
+    let script = "cp source result && chmod 755 result && echo x >> ../other";
+    let ended = run_in(&dir, &["sh", "-c", script]);
+    assert!(ended.status.success(), "{ended:?}");
+    let made = run(&mut std::process::Command::new(dir.join("result")));
+    assert_eq!(made.stdout, "made\n", "{made:?}");
+    assert_eq!(fs::read(mount.at("other")).unwrap(), b"x\n");
+    // Attributes and content that are cached.
+    let size = || fs::metadata(dir.join("result")).unwrap().len();
+    let before = size();
+    let ended = run_in(&dir, &["sh", "-c", "echo echo again >> result"]);
+    assert!(ended.status.success(), "{ended:?}");
+    assert!(size() > before);
+    let made = run(&mut std::process::Command::new(dir.join("result")));
+    assert_eq!(made.stdout, "made\nagain\n", "{made:?}");
+    drop(source);
+    mount.unmount();
+}
+
+#[test]
+fn what_is_not_run_says_why() {
+    let world = World::new();
+    fs::create_dir(world.served("dir")).unwrap();
+    fs::write(world.served("file"), "").unwrap();
+    let mount = ready(world.mount(&["-o", "dcache_timeout=1000"]));
+    let outside = run_in(&world.local(""), &["touch", "x"]);
+    assert_eq!(outside.status.code(), Some(125), "{outside:?}");
+    assert!(outside.stderr.contains("not in a mount of sshoal"), "{outside:?}");
+    assert!(!world.local("x").exists());
+    let file = mount.at("file");
+    let on_file = run_in(&world.local(""), &["-C", file.to_str().unwrap(), "true"]);
+    assert!(on_file.stderr.contains("not a directory"), "{on_file:?}");
+
+    // Removed at the server, which the mount does not know.
+    assert!(mount.at("dir").is_dir());
+    let gone = mount.at("dir");
+    let mut command = command_in(&gone, &["touch", "../y"]);
+    fs::remove_dir(world.served("dir")).unwrap();
+    let ended = run(command.stdin(Stdio::null()));
+    assert_eq!(ended.status.code(), Some(125), "{ended:?}");
+    assert!(ended.stderr.contains("cannot enter the directory"), "{ended:?}");
+    assert!(!world.served("y").exists());
+
+    // The mount is still connected, but a new login is not possible.
+    let config = world.sshd().config_path();
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("Port 1\n{text}")).unwrap();
+    let ended = run_in(mount.place(), &["true"]);
+    fs::write(&config, text).unwrap();
+    assert_eq!(ended.status.code(), Some(255), "{ended:?}");
+    let has_reason = ended.stderr.contains("Connection refused");
+    assert!(
+        has_reason && ended.stderr.contains("ssh failed; the command was not run"),
+        "{ended:?}"
+    );
+    mount.unmount();
+}
+
+#[test]
+fn a_server_for_files_only_refuses() {
+    let settings = vec!["ForceCommand internal-sftp".to_owned()];
+    let options = Options { sftp_server: SftpServer::Internal, settings, ..Options::default() };
+    let world = World::with(options);
+    let mount = ready(world.mount(&[]));
+    let ended = run_in(mount.place(), &["touch", "x"]);
+    assert_eq!(ended.status.code(), Some(125), "{ended:?}");
+    assert!(ended.stderr.contains("the server did not run the command"), "{ended:?}");
+    assert!(ended.stdout.contains("sftp connections only"), "{ended:?}");
+    assert!(!world.served("x").exists());
+    mount.unmount();
+}
+
+#[test]
+fn the_mounts_own_options_connect() {
+    let world = World::new();
+    // The configuration is only in the command of this mount.
+    let place = world.mountpoint();
+    let option = format!("ssh_command=ssh -F {}", world.sshd().config_path().display());
+    let mut command = program();
+    command.args(["-f", &world.source()]).arg(&place).args(["-o", &option]);
+    let mount = ready(crate::mount::Mount::start(command, place));
+    let ended = run_in(mount.place(), &["echo", "here"]);
+    assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("here\n", ""), "{ended:?}");
+    mount.unmount();
+}
+
+#[test]
+fn a_terminal_is_there_on_request() {
+    let world = World::new();
+    let mount = ready(world.mount(&[]));
+    let ended = run_in(mount.place(), &["test", "-t", "1"]);
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    let ended = run_in(mount.place(), &["-tt", "test", "-t", "1"]);
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    mount.unmount();
+}
+
+/// A signal ends ssh; the mount is asked again nevertheless, and nothing is left.
+#[test]
+fn a_signal_ends_the_command() {
+    let world = World::new();
+    let mount = ready(world.mount(&["-o", "acnegative=1000"]));
+    assert!(!mount.at("begun").exists());
+    let script = "echo begun > begun; echo begun; exec cat";
+    let mut command = command_in(mount.place(), &["sh", "-c", script]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = Process::spawn(&mut command);
+    let mut line = [0; 6];
+    process.child().stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+    process.signal(Signal::TERM);
+    let limit = Duration::from_secs(60);
+    let status = process.try_wait(limit).expect("it ends");
+    assert!(!status.success(), "{status}");
+    assert_eq!(fs::read(mount.at("begun")).unwrap(), b"begun\n");
+    mount.unmount();
+}
+
+#[test]
+fn only_the_owner_of_a_mount_runs_commands_through_it() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: it takes root to be several users");
+        return;
+    }
+    let world = World::new();
+    fs::set_permissions(world.local(""), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(world.served(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let mount = ready(world.mount(&["-o", "allow_other"]));
+    let program = world.local("sshoal");
+    fs::copy(program_path(), &program).unwrap();
+    let mut command = std::process::Command::new("setpriv");
+    command.args(["--reuid", "5", "--regid", "60", "--clear-groups", "--"]).arg(&program);
+    command.args(["run", "true"]).env_remove("XDG_RUNTIME_DIR").current_dir(mount.place());
+    let ended = run(&mut command);
+    assert_eq!(ended.status.code(), Some(125), "{ended:?}");
+    assert!(ended.stderr.contains("sshoal: run: "), "{ended:?}");
+    mount.unmount();
+}
+
+#[test]
+fn a_hanging_server_is_left_by_a_signal() {
+    let world = World::new();
+    let mount = ready(world.mount(&[]));
+    let mut file = File::create(mount.at("file")).unwrap();
+    world.sshd().stop();
+    file.write_all(b"not sent").unwrap();
+    let mut command = program();
+    // Not in the mount, whose directory could not be accessed.
+    command.args(["run", "-C"]).arg(mount.place()).arg("true");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut process = Process::spawn(&mut command);
+    assert_eq!(process.try_wait(Duration::from_secs(2)), None);
+    process.signal(Signal::INT);
+    assert!(process.try_wait(Duration::from_secs(60)).is_some());
+    world.sshd().cont();
+    file.sync_all().unwrap();
+    drop(file);
+    eventually(Duration::from_secs(60), "the data", || {
+        fs::read(world.served("file")).unwrap() == b"not sent"
+    });
+    mount.unmount();
+}
