@@ -136,6 +136,8 @@ pub(crate) struct Pool {
     pub(crate) flow: Directions,
     /// Why the last attempt to open the first session failed; `None` after a success.
     connection_error: watch::Sender<Option<String>>,
+    /// When the first session was lost that has no successor yet.
+    lost_at: Mutex<Option<Instant>>,
     /// Refused logins: of the first session, and of all others.
     refusals: [Mutex<Refusals>; 2],
     /// The sessions that carry content; empty while the first one carries everything.
@@ -165,6 +167,7 @@ impl Pool {
             host_alive,
             flow,
             connection_error: watch::Sender::new(None),
+            lost_at: Mutex::default(),
             refusals: Default::default(),
             active: AtomicU64::new(0),
             suggested_bytes: AtomicU64::new(scaling::suggested(1, scaling::window_for(None))),
@@ -277,6 +280,10 @@ impl Pool {
                     let why = session.lost();
                     return Step::Sleep { until, why };
                 }
+                if slot == 0 {
+                    let lost_at = session.lost_at.get().copied().unwrap_or_else(Instant::now);
+                    *self.lost_at.lock() = Some(lost_at);
+                }
                 0
             }
             State::Down { why, failures, retry_at } => {
@@ -314,6 +321,7 @@ impl Pool {
                 self.request_bytes.store(most, Ordering::Relaxed);
                 if slot == 0 {
                     self.connection_error.send_replace(None);
+                    self.log_connected();
                 }
                 State::Up(session)
             }
@@ -357,6 +365,17 @@ impl Pool {
         why
     }
 
+    fn log_connected(&self) {
+        let name = &self.config.name;
+        match self.lost_at.lock().take() {
+            None => tracing::info!("{name}: connected"),
+            Some(lost_at) => {
+                let secs = lost_at.elapsed().as_secs_f64();
+                tracing::info!("{name}: connected again, {secs:.1} s after the loss");
+            }
+        }
+    }
+
     /// Records that the first session could not be opened.
     fn record_failure(&self, why: &Error) {
         let words = why.to_string();
@@ -364,7 +383,7 @@ impl Pool {
         // The caller reports the very first failure, and `scaling` those of further sessions. A
         // repeated failure is not logged again.
         if is_new && self.connected_once.load(Ordering::Relaxed) {
-            tracing::warn!("{words}");
+            tracing::warn!("{}: {words}", self.config.name);
         }
         self.connection_error.send_replace(Some(words));
     }

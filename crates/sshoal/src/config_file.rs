@@ -261,6 +261,7 @@ impl Configuration {
 
 #[cfg(test)]
 mod tests {
+    use crate::log::LogTarget;
     use super::*;
     use recovery::RetryPolicy;
 
@@ -366,7 +367,7 @@ mod tests {
         );
         assert_eq!(
             work.run.log,
-            Some(files.places.user.as_ref().unwrap().with_file_name("sshoal.log"))
+            LogTarget::File(files.places.user.as_ref().unwrap().with_file_name("sshoal.log"))
         );
         let shared = request(&files, &["shared"]).unwrap();
         assert_eq!(shared.idmap.kind, IdMapKind::User);

@@ -1,6 +1,5 @@
 //! Connects `host` to `ssh`: opens the byte streams of a host's sessions.
 
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -63,9 +62,7 @@ impl SshConnector {
     /// ssh's messages go to standard error as they arrive: to the terminal while mounting, to the log
     /// afterwards.
     pub fn new(config: ssh::Config) -> Result<SshConnector, Problem> {
-        let hook = Arc::new(|words: &str| {
-            let _ = std::io::stderr().write_all(words.as_bytes());
-        });
+        let hook = Arc::new(crate::log::pass_on);
         let dialer = ssh::Dialer::new(config, hook).map_err(|error| {
             let problem = Problem::new("ssh", error.to_string());
             match error.hint() {

@@ -19,6 +19,7 @@ mod completion;
 mod config_file;
 mod connector;
 mod doctor;
+mod log;
 mod manual;
 mod mount;
 mod open_modes;

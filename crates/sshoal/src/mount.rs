@@ -32,9 +32,10 @@ use cli::{EXIT_OK, Problem, printable};
 
 use crate::background::{self, Side};
 use crate::config_file::{Configuration, Places};
+use crate::log;
 use crate::program::Program;
 use command_line::Wish;
-use request::{IdMapKind, MountRequest, RunOptions};
+use request::{IdMapKind, MountRequest};
 
 /// Runs the command line given by the words after `argv[0]`. `is_command`: `mount` came before them, so
 /// that they may name a mount of the configuration file.
@@ -72,7 +73,7 @@ fn mount(
         return Ok(ExitCode::from(EXIT_OK));
     }
     let run = &request.run;
-    match background::enter(run.foreground, run.log.as_deref(), program.name)? {
+    match background::enter(run.foreground, run.log.file(), program.name)? {
         Side::Parent(code) => {
             if code == EXIT_OK {
                 tell(program, notes);
@@ -83,8 +84,10 @@ fn mount(
             if ready.is_foreground() {
                 tell(program, notes);
             }
-            start_log(&request.run);
-            wiring::run(request, ready)
+            match log::start(&request) {
+                Ok(()) => wiring::run(request, ready),
+                Err(problem) => Ok(wiring::give_up(ready, &problem)),
+            }
         }
     }
 }
@@ -144,22 +147,6 @@ fn fuse_mount_around(path: &Path) -> Option<(PathBuf, &'static str)> {
 pub fn is_open_descriptor(path: &Path) -> bool {
     let number = path.to_str().and_then(|path| path.strip_prefix("/dev/fd/"));
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
-}
-
-/// Starts logging to standard error, which `Ready` redirects to the log file or `/dev/null` when the
-/// process detaches from the terminal.
-fn start_log(run: &RunOptions) {
-    let level = match (run.debug, run.verbose) {
-        (true, _) => tracing::Level::DEBUG,
-        (false, true) => tracing::Level::INFO,
-        (false, false) => tracing::Level::WARN,
-    };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(run.foreground && rustix::termios::isatty(std::io::stderr()))
-        .with_target(false)
-        .init();
 }
 
 #[cfg(test)]

@@ -388,7 +388,11 @@ impl Blueprint {
             targets.push(Target {
                 name: destination.to_string(),
                 connector: Arc::new(SshConnector::new(ssh)?.beginning_with(begun)),
-                config: host::Config { base: directory.clone(), ..self.request.host.clone() },
+                config: host::Config {
+                    name: printable(destination.to_string()),
+                    base: directory.clone(),
+                    ..self.request.host.clone()
+                },
             });
         }
         Ok(Wanted { targets, is_optional: spec.presence == Presence::Optional })

@@ -21,6 +21,7 @@ use super::disk::{DigestAttribute, DiskOptions};
 use super::option_table::{self, MountOption};
 use super::request::{IdMap, IdMapKind, MountRequest};
 use super::ssh_keywords;
+use crate::log::{LogTarget, Service};
 use crate::program::Program;
 use crate::sources::source;
 
@@ -305,7 +306,11 @@ const OPTIONS: &[(&str, Change)] = &[
     ("foreground", |r| r.run.foreground = true),
     ("single_thread", |r| r.run.single_thread = true),
     ("nonempty", |r| r.run.nonempty = true),
-    ("log=mount.log", |r| r.run.log = Some("/home/u/mount.log".into())),
+    ("log=mount.log", |r| r.run.log = LogTarget::File("/home/u/mount.log".into())),
+    ("log=journal", |r| r.run.log = LogTarget::Service(Service::Journal)),
+    ("log=syslog", |r| r.run.log = LogTarget::Service(Service::Syslog)),
+    ("log=none", |r| r.run.log = LogTarget::None),
+    ("log=./none", |r| r.run.log = LogTarget::File("/home/u/./none".into())),
 ];
 
 #[test]

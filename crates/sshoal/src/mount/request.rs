@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use recovery::RetryPolicy;
 
 use super::disk::DiskOptions;
+use crate::log::LogTarget;
 use crate::sources::{self, SourceSpec};
 
 /// One mount, complete and consistent.
@@ -153,8 +154,8 @@ pub struct RunOptions {
     pub verbose: bool,
     /// One thread only.
     pub single_thread: bool,
-    /// Messages of the background process are appended to this file.
-    pub log: Option<PathBuf>,
+    /// Where the messages of the background process go.
+    pub log: LogTarget,
     /// Check everything, but do not mount (`mount -f`).
     pub fake: bool,
     /// Allow mounting over a mount of sshoal.

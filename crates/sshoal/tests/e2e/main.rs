@@ -20,6 +20,7 @@ mod doctor;
 mod faults;
 mod installed;
 mod links;
+mod logs;
 mod many_hosts;
 mod model;
 mod mount;
