@@ -457,7 +457,10 @@ impl Pool {
                 Ok(connection) => Session::begin(connection, slot, &self.config).await,
                 Err(error) => Err(error.into()),
             };
-            let Err(why) = begun else { return begun };
+            let Err(why) = begun else {
+                self.connector.logged_in();
+                return begun;
+            };
             let pause = most.mul_f64(0.5 + random());
             let is_late = began.elapsed() + pause > self.connector.retry_limit().await;
             if why.cause() != Cause::TurnedAway || is_late {

@@ -175,15 +175,24 @@ async fn expand(client: &Client, base: &[u8]) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// The watchdog: ends a session that does not respond, and logs the end of any session.
+/// The watchdog: ends a session that does not respond, and logs the end of any session. It has a timer
+/// only while requests are in flight.
 async fn watch(session: Weak<Session>, name: String, stall_limit: Duration) {
     let Some(closed) = session.upgrade().map(|session| session.client.closed()) else { return };
     tokio::pin!(closed);
     let interval = (stall_limit / CHECKS_PER_LIMIT).max(Duration::from_millis(1));
     loop {
-        let ended = tokio::time::timeout(interval, &mut closed).await;
+        let Some(busy) = session.upgrade().map(|session| session.client.busy()) else { return };
+        let ended = tokio::select! {
+            biased;
+            why = &mut closed => Some(why),
+            () = async {
+                busy.await;
+                tokio::time::sleep(interval).await;
+            } => None,
+        };
         let Some(session) = session.upgrade() else { return };
-        if let Ok(why) = ended {
+        if let Some(why) = ended {
             let reason = (session.diagnosis)().map(|it| format!("; {}", it.text));
             let reason = reason.unwrap_or_default();
             let _ = session.lost_at.set(Instant::now());

@@ -261,8 +261,8 @@ impl Configuration {
 
 #[cfg(test)]
 mod tests {
-    use crate::log::LogTarget;
     use super::*;
+    use crate::log::LogTarget;
     use recovery::RetryPolicy;
 
     use crate::mount::command_line::{Wish, parse};

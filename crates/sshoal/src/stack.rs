@@ -37,7 +37,8 @@ use union::{Branch, Presence, Union};
 use crate::connector::{Begun, SshConnector};
 use crate::mount::request::{IdMapKind, MountRequest};
 use crate::sources::{self, Origin, SourceSpec};
-use connect::{Asking, Server, Target, Wanted};
+pub use connect::Server;
+use connect::{Asking, Target, Wanted};
 #[cfg(feature = "fuzzing")]
 pub use digest_command::fuzz as fuzz_digest_lines;
 use disk::{Disk, Kept};
@@ -480,7 +481,11 @@ async fn blocking<T: Send + 'static>(
 
 /// The ssh configuration of each gateway of a source, for running commands there.
 pub fn ssh_configs(request: &MountRequest, spec: &SourceSpec) -> Result<Vec<ssh::Config>, Problem> {
-    spec.gateways().iter().map(|gateway| ssh_config(request, spec, gateway, None)).collect()
+    let config = |gateway| {
+        let config = ssh_config(request, spec, gateway, None)?;
+        Ok(ssh::Config { typed_password: ssh::TypedPassword::Unseen, ..config })
+    };
+    spec.gateways().iter().map(config).collect()
 }
 
 fn ssh_config(
@@ -501,6 +506,7 @@ fn ssh_config(
         args: [&spec.ssh_arguments[..], &options.arguments].concat(),
         sftp_server: sftp_server.transpose()?,
         password,
+        typed_password: options.typed_password,
         ..ssh::Config::new(gateway.clone())
     })
 }

@@ -54,8 +54,7 @@ impl<K> Default for Limiter<K> {
 impl<K: Eq + Hash> Limiter<K> {
     /// Counts a line.
     pub fn admit(&mut self, kind: K, level: Level, text: &str, now: Instant) -> Verdict {
-        let fresh =
-            || Window { began: now, level, written: 0, dropped: 0, last: String::new() };
+        let fresh = || Window { began: now, level, written: 0, dropped: 0, last: String::new() };
         let window = self.0.entry(kind).or_insert_with(fresh);
         let mut report = None;
         if now.saturating_duration_since(window.began) >= WINDOW {

@@ -306,6 +306,8 @@ const OPTIONS: &[(&str, Change)] = &[
     ("foreground", |r| r.run.foreground = true),
     ("single_thread", |r| r.run.single_thread = true),
     ("nonempty", |r| r.run.nonempty = true),
+    ("keep_password=no", |r| r.ssh.typed_password = ssh::TypedPassword::Noted),
+    ("keep_password=yes", |_| {}),
     ("log=mount.log", |r| r.run.log = LogTarget::File("/home/u/mount.log".into())),
     ("log=journal", |r| r.run.log = LogTarget::Service(Service::Journal)),
     ("log=syslog", |r| r.run.log = LogTarget::Service(Service::Syslog)),

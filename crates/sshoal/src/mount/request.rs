@@ -93,6 +93,8 @@ pub struct SshOptions {
     pub transport: ssh::Transport,
     /// The password is the first line of standard input, and is sent at ssh's prompt.
     pub password_stdin: bool,
+    /// What happens to a password that the user types while mounting.
+    pub typed_password: ssh::TypedPassword,
 }
 
 impl Default for SshOptions {
@@ -103,6 +105,7 @@ impl Default for SshOptions {
             sftp_server: None,
             transport: ssh::Transport::Ssh,
             password_stdin: false,
+            typed_password: ssh::TypedPassword::Kept,
         }
     }
 }

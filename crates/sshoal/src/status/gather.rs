@@ -7,7 +7,6 @@ use control::status::{
     CacheStatus, DiskStatus, HostStatus, MountStatus, OpenStatus, SessionState, SessionStatus,
     SourceStatus, State, UnionStatus, Unwritten,
 };
-use host::Host;
 use recovery::ConnectionState;
 use replicas::{GatewayStatus, Mode as PoolMode};
 use vfs::Vfs;
@@ -15,7 +14,7 @@ use vfs::Vfs;
 use crate::adapter::Adapter;
 use crate::sources::{BranchWord, name_of};
 use crate::stack::disk::Disk;
-use crate::stack::{Source, Stack};
+use crate::stack::{Server, Source, Stack};
 
 /// The status of the mount of `stack` through `vfs` and `adapter`, mounted at `mounted`.
 pub fn status(stack: &Stack, vfs: &Vfs, adapter: &Adapter, mounted: Instant) -> MountStatus {
@@ -108,7 +107,7 @@ fn source(source: &Source, usual_pool: PoolMode) -> SourceStatus {
     let pool = source.replicas.as_ref().map(|pool| pool.status());
     let gateway = |name: &str| pool.as_ref()?.gateways.iter().find(|gateway| gateway.name == name);
     let hosts: Vec<HostStatus> =
-        source.hosts.iter().map(|it| self::host(&it.name, &it.host, gateway(&it.name))).collect();
+        source.hosts.iter().map(|it| self::host(it, gateway(&it.name))).collect();
     let told = source.recovering.as_ref().map(|recovering| recovering.status());
     let away = told.and_then(|told| match told.connection {
         ConnectionState::Connected => None,
@@ -138,8 +137,8 @@ fn source(source: &Source, usual_pool: PoolMode) -> SourceStatus {
     }
 }
 
-fn host(name: &str, host: &Host, gateway: Option<&GatewayStatus>) -> HostStatus {
-    let told = host.status();
+fn host(server: &Server, gateway: Option<&GatewayStatus>) -> HostStatus {
+    let told = server.host.status();
     let sessions: Vec<SessionStatus> = told.sessions.iter().map(session).collect();
     let first = sessions.iter().find(|session| session.slot == 0);
     let state = match first.map(|session| session.state) {
@@ -150,13 +149,18 @@ fn host(name: &str, host: &Host, gateway: Option<&GatewayStatus>) -> HostStatus 
         }
     };
     let mut status = HostStatus {
-        host: printable(name),
+        host: printable(&server.name),
         state,
         state_ms: first.and_then(|session| session.up_ms),
         why: first.and_then(|session| session.why.clone()),
         round_trip_us: told.round_trip.map(micros),
         latency_us: gateway.and_then(|gateway| gateway.latency).map(micros),
         max_sessions: told.max_sessions as u64,
+        password: match server.password_state() {
+            ssh::PasswordState::Unneeded => None,
+            ssh::PasswordState::Kept => Some("kept".to_owned()),
+            ssh::PasswordState::Needed => Some("needed".to_owned()),
+        },
         sessions,
     };
     if let Some(gateway) = gateway {

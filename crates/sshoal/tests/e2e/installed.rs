@@ -89,7 +89,8 @@ fn a_background_mount_returns_when_it_serves() {
     eventually(Duration::from_secs(5), "it ends", || !Path::new(&format!("/proc/{pid}")).exists());
     let lines = fs::read_to_string(log).unwrap();
     let place = place.to_str().unwrap();
-    let expected = [format!(" INFO {place}: mounted {}", world.source()), format!(" INFO {place}: unmounted")];
+    let expected =
+        [format!(" INFO {place}: mounted {}", world.source()), format!(" INFO {place}: unmounted")];
     assert_eq!(lines.lines().count(), 2, "{lines}");
     assert!(lines.lines().zip(&expected).all(|(line, end)| line.ends_with(end)), "{lines}");
 }

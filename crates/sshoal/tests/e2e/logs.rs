@@ -163,8 +163,9 @@ fn syslog_gets_no_forged_lines_and_not_too_many() {
     logged.unmount();
     let lines = logged.until(" times)");
     let of_ssh = lines.iter().filter(|line| line.contains(": ssh: ")).count();
-    // 20 a minute, and the report about the others.
-    assert_eq!(of_ssh, 21, "{lines:#?}");
+    // 20 a minute, as far as the socket had room, and the report about the others.
+    assert!((2..=21).contains(&of_ssh), "{lines:#?}");
+    assert!(lines.last().unwrap().contains("(repeated 80 times)"), "{lines:#?}");
     for line in &lines {
         assert!(line.starts_with(&format!("<28>{tag}")) || line.starts_with("<30>"), "{line}");
         assert!(!line.contains(|char: char| char.is_control() || char == '\u{202e}'), "{line:?}");
