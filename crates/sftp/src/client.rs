@@ -401,11 +401,9 @@ impl Client {
     /// Waits until a request is in flight. For one caller at a time.
     pub fn busy(&self) -> impl Future<Output = ()> + Send + use<> {
         let shared = self.shared.clone();
-        std::future::poll_fn(move |context| {
-            match shared.pending.lock().is_busy(context.waker()) {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            }
+        std::future::poll_fn(move |context| match shared.pending.lock().is_busy(context.waker()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
         })
     }
 

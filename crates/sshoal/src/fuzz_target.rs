@@ -18,6 +18,7 @@ mod completion;
 mod config_file;
 mod connector;
 mod doctor;
+mod log;
 mod manual;
 mod mount;
 mod open_modes;

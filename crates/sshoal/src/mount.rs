@@ -18,6 +18,8 @@ pub mod wiring;
 #[cfg(test)]
 mod documentation_tests;
 #[cfg(test)]
+mod message_tests;
+#[cfg(test)]
 mod option_tests;
 #[cfg(test)]
 mod source_tests;

@@ -103,7 +103,9 @@ impl Taking<'_> {
                     return;
                 }
                 // The files beside a content have other names.
-                let Some(digest) = Digest::from_hex(&[&first[..], &name].concat()) else { continue };
+                let Some(digest) = Digest::from_hex(&[&first[..], &name].concat()) else {
+                    continue;
+                };
                 match self.content(&dir_fd, &digest) {
                     Some(true) => self.sample.contents += 1,
                     Some(false) => self.sample.damaged_contents += 1,

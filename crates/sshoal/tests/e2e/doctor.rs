@@ -116,9 +116,14 @@ fn damage_of_the_disk_cache_is_found_and_its_repair_named() {
         let document: Value = serde_json::from_str(&run(&mut command).stdout).unwrap();
         check(&document, "cache sample").clone()
     };
-    fs::write(world.served("file"), vec![b'x'; 300_000]).unwrap();
+    let served = world.served("file");
+    fs::write(&served, vec![b'x'; 300_000]).unwrap();
+    // A content that is read soon after its last change is not kept.
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(7200);
+    fs::File::options().write(true).open(&served).unwrap().set_modified(long_ago).unwrap();
     let cache = home.join("sshoal");
-    let mount = world.mount(&["-o", &format!("cache=disk,cache_dir={}", cache.display())]);
+    let options = format!("cache=disk,cache_free=0,cache_dir={}", cache.display());
+    let mount = world.mount(&["-o", &options]);
     fs::read(mount.place().join("file")).unwrap();
     mount.unmount();
     let fine = sampled();

@@ -62,8 +62,11 @@ impl Typist {
     /// The exit code, and what the terminal showed last.
     fn ended(mut self) -> (Option<i32>, String) {
         let code = self.child.wait().unwrap().code();
-        let modes = tcgetattr(&self.terminal).unwrap().local_modes;
-        assert!(modes.contains(LocalModes::ECHO | LocalModes::ICANON), "{modes:?}");
+        // The process that has changed them may end after the one that was started.
+        eventually(LIMIT, "the terminal has its modes back", || {
+            let modes = tcgetattr(&self.terminal).unwrap().local_modes;
+            modes.contains(LocalModes::ECHO | LocalModes::ICANON)
+        });
         drop(self.terminal);
         // The end of a terminal without another side is an error.
         let mut rest = Vec::new();

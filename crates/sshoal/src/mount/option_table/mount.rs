@@ -63,8 +63,8 @@ pub(super) const PROCESS: &[MountOption] = &[
     flag("verbose", |draft| draft.request.run.verbose = true)
         .help("more messages (-v)")
         .also(&["sshfs_verbose"]),
-    text("log", "TARGET", |draft, target| draft.set_log(target))
-        .help("log of the background process: journal, syslog, none, or a file to append to")
+    text("log", "FILE", |draft, target| draft.set_log(target))
+        .help("append the log of the background process to this file; or: journal, syslog, none")
         .prominent(),
     flag("nonempty", |draft| draft.request.run.nonempty = true)
         .help("allow mounting over another mount of sshoal (files are always hidden by a mount)"),
