@@ -368,7 +368,9 @@ impl Pool {
     fn log_connected(&self) {
         let name = &self.config.name;
         match self.lost_at.lock().take() {
-            None => tracing::info!("{name}: connected"),
+            None if self.config.delay_connect => tracing::info!("{name}: connected"),
+            // The caller of `Host::connect` knows it.
+            None => {}
             Some(lost_at) => {
                 let secs = lost_at.elapsed().as_secs_f64();
                 tracing::info!("{name}: connected again, {secs:.1} s after the loss");

@@ -145,7 +145,7 @@ fn a_typed_password_serves_reconnections_and_further_sessions() {
 #[test]
 fn a_password_that_was_changed_is_tried_once_and_forgotten() {
     let mut world = world();
-    let (place, _) = mount(&world, &["-o", "soft=3"], &[&world.sshd().password().to_owned()]);
+    let (place, _) = mount(&world, &["-o", "soft=3"], &[world.sshd().password()]);
     world.sshd_mut().change_password().unwrap();
     world.sshd().kill_sessions();
     for _ in 0..3 {
