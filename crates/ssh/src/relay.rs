@@ -77,6 +77,20 @@ impl Keeper {
         self.0.lock().kept.clone()
     }
 
+    /// The user has answered a prompt; with `secret`, if it is the destination's password and to be kept.
+    fn answered(&self, question: String, secret: Option<Secret>) {
+        let mut keeping = self.0.lock();
+        match secret {
+            // After a wrong one ssh asks again.
+            Some(secret) => {
+                let password = Password::of(secret);
+                keeping.typed = Some(Known { password, question: Some(question) });
+            }
+            None if is_host_key(&question) => {}
+            None => keeping.has_other = true,
+        }
+    }
+
     /// A login has succeeded. The user's terminal has its usual modes when this returns.
     pub(crate) fn succeeded(&self) {
         let mut keeping = self.0.lock();
@@ -271,14 +285,7 @@ impl Talk {
         let is_password = !echoes && self.heard.is_password_of(&self.askers);
         self.heard.clear();
         let line = std::mem::replace(&mut self.line, Secret::with_room(PASSWORD_MAX_BYTES)?);
-        let mut keeping = self.keeper.0.lock();
-        if is_password && self.keeps {
-            // After a wrong one ssh asks again.
-            let password = Password::of(line);
-            keeping.typed = Some(Known { password, question: Some(question) });
-        } else if !is_host_key(&question) {
-            keeping.has_other = true;
-        }
+        self.keeper.answered(question, (is_password && self.keeps).then_some(line));
         Ok(())
     }
 }
@@ -286,5 +293,64 @@ impl Talk {
 impl Drop for Relay {
     fn drop(&mut self) {
         self.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::effective::Effective;
+
+    const OURS: &str = "me@inner's password:";
+
+    fn typed(keeper: &Keeper, question: &str, text: &str) {
+        let settings = Effective::from_answers("proxyjump gate\nuser me\nhostname inner\n", "");
+        let mut heard = Heard::default();
+        heard.add(question.as_bytes());
+        let mut secret = Secret::with_room(100).unwrap();
+        assert!(text.bytes().all(|byte| secret.push(byte)));
+        let is_ours = heard.is_password_of(&Askers::by(&settings));
+        keeper.answered(heard.question(), is_ours.then_some(secret));
+    }
+
+    #[test]
+    fn a_password_is_kept_when_the_login_has_succeeded_and_until_it_is_refused() {
+        let keeper = Keeper::default();
+        typed(&keeper, "continue connecting (yes/no/[fingerprint])? ", "yes");
+        typed(&keeper, OURS, "wrong");
+        typed(&keeper, OURS, "right");
+        assert!(keeper.kept().is_none(), "not known to be right");
+        keeper.succeeded();
+        let kept = keeper.kept().unwrap();
+        assert_eq!(
+            (kept.password.as_bytes(), kept.question.as_deref()),
+            (&b"right"[..], Some(OURS))
+        );
+        assert_eq!(keeper.state(), PasswordState::Kept);
+        // Of a further session.
+        keeper.succeeded();
+        assert_eq!(keeper.state(), PasswordState::Kept);
+        assert!(keeper.refused());
+        assert_eq!(keeper.state(), PasswordState::Needed);
+        assert!(keeper.kept().is_none() && !keeper.refused());
+    }
+
+    #[test]
+    fn with_another_secret_nothing_is_kept() {
+        for other in [
+            "me@gate's password: ",
+            "(me@gate) me@inner's password: ",
+            "(me@inner) Verification code: ",
+            "Enter passphrase for key '/k': ",
+        ] {
+            let keeper = Keeper::default();
+            typed(&keeper, other, "other");
+            typed(&keeper, OURS, "right");
+            keeper.succeeded();
+            assert_eq!(keeper.state(), PasswordState::Needed, "{other}");
+        }
+        let keeper = Keeper::default();
+        keeper.succeeded();
+        assert_eq!(keeper.state(), PasswordState::Unneeded);
     }
 }
