@@ -23,4 +23,4 @@ pub use digest::{Digest, Digests};
 pub use metadata::{KnownAttr, KnownFile, KnownLink, Listing, RACY_SECS, SourceId, Validator};
 pub use object::{CHUNK_BYTES, Damaged, Object};
 pub use partial::{Partial, Unfinished};
-pub use store::{Store, StoreConfig, StoreError};
+pub use store::{Sample, SampleLimits, Store, StoreConfig, StoreError};

@@ -22,6 +22,7 @@ mod inspect;
 pub(crate) mod layout;
 pub(crate) mod pins;
 pub(crate) mod quota;
+mod sample;
 mod scan;
 pub(crate) mod shared;
 
@@ -40,6 +41,7 @@ pub use self::layout::default_dir;
 use self::layout::escaped;
 pub use self::pins::Place;
 use self::quota::Bounds;
+pub use self::sample::{Sample, SampleLimits};
 pub use self::shared::Shared;
 use crate::digest::{Digest, Digests};
 use crate::dir_fd::DirFd;

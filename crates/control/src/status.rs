@@ -113,6 +113,9 @@ pub struct HostStatus {
     pub latency_us: Option<u64>,
     /// Maximum number of sessions.
     pub max_sessions: u64,
+    /// Of a login with a password typed while mounting: `kept` for further logins, or `needed` again;
+    /// else `None`.
+    pub password: Option<String>,
     /// The sessions that exist or are being established.
     pub sessions: Vec<SessionStatus>,
     /// The counters, if they were requested.

@@ -9,6 +9,8 @@ pub const AUTOMATIC_CONNS: usize = 8;
 /// Configuration of a host. [`Config::default`] has one connection and all checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
+    /// The host in the log.
+    pub name: String,
     /// The directory on the server that becomes the root, as the user specified it: absolute,
     /// relative to the directory where the session begins (usually the home), or beginning with
     /// `~`. Empty for the directory where the session begins.
@@ -51,6 +53,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
+            name: String::new(),
             base: Vec::new(),
             max_conns: 1,
             measure_gain: true,

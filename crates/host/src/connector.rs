@@ -108,6 +108,9 @@ pub trait Connector: Send + Sync + 'static {
     /// Makes a connection. Dropping the future cancels the attempt.
     async fn connect(&self, role: Role) -> Result<Connection, ConnectError>;
 
+    /// A session has begun over one of the connections, so its login has succeeded.
+    fn logged_in(&self) {}
+
     /// Number of further connections that exist already and need no login.
     fn ready(&self) -> usize {
         0

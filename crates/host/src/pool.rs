@@ -138,6 +138,8 @@ pub(crate) struct Pool {
     counters: Arc<sftp::Counters>,
     /// Why the last attempt to open the first session failed; `None` after a success.
     connection_error: watch::Sender<Option<String>>,
+    /// When the first session was lost that has no successor yet.
+    lost_at: Mutex<Option<Instant>>,
     /// Refused logins: of the first session, and of all others.
     refusals: [Mutex<Refusals>; 2],
     /// The sessions that carry content; empty while the first one carries everything.
@@ -168,6 +170,7 @@ impl Pool {
             flow,
             counters: Arc::default(),
             connection_error: watch::Sender::new(None),
+            lost_at: Mutex::default(),
             refusals: Default::default(),
             active: AtomicU64::new(0),
             suggested_bytes: AtomicU64::new(scaling::suggested(1, scaling::window_for(None))),
@@ -280,6 +283,10 @@ impl Pool {
                     let why = session.lost();
                     return Step::Sleep { until, why };
                 }
+                if slot == 0 {
+                    let lost_at = session.lost_at.get().copied().unwrap_or_else(Instant::now);
+                    *self.lost_at.lock() = Some(lost_at);
+                }
                 0
             }
             State::Down { why, failures, retry_at } => {
@@ -317,6 +324,7 @@ impl Pool {
                 self.request_bytes.store(most, Ordering::Relaxed);
                 if slot == 0 {
                     self.connection_error.send_replace(None);
+                    self.log_connected();
                 }
                 State::Up(session)
             }
@@ -360,6 +368,19 @@ impl Pool {
         why
     }
 
+    fn log_connected(&self) {
+        let name = &self.config.name;
+        match self.lost_at.lock().take() {
+            None if self.config.delay_connect => tracing::info!("{name}: connected"),
+            // The caller of `Host::connect` knows it.
+            None => {}
+            Some(lost_at) => {
+                let secs = lost_at.elapsed().as_secs_f64();
+                tracing::info!("{name}: connected again, {secs:.1} s after the loss");
+            }
+        }
+    }
+
     /// Records that the first session could not be opened.
     fn record_failure(&self, why: &Error) {
         let words = why.to_string();
@@ -367,7 +388,7 @@ impl Pool {
         // The caller reports the very first failure, and `scaling` those of further sessions. A
         // repeated failure is not logged again.
         if is_new && self.connected_once.load(Ordering::Relaxed) {
-            tracing::warn!("{words}");
+            tracing::warn!("{}: {words}", self.config.name);
         }
         self.connection_error.send_replace(Some(words));
     }
@@ -443,7 +464,10 @@ impl Pool {
                 }
                 Err(error) => Err(error.into()),
             };
-            let Err(why) = begun else { return begun };
+            let Err(why) = begun else {
+                self.connector.logged_in();
+                return begun;
+            };
             let pause = most.mul_f64(0.5 + random());
             let is_late = began.elapsed() + pause > self.connector.retry_limit().await;
             if why.cause() != Cause::TurnedAway || is_late {

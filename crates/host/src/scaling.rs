@@ -62,12 +62,17 @@ pub(crate) async fn run(
     let mut quiet_samples = QUIET_SAMPLES;
     loop {
         let interval = scaling.sample_interval();
+        let has_closable = scaling.has_closable();
         let pause = async {
             if quiet_samples < QUIET_SAMPLES {
                 tokio::time::sleep(interval).await;
             } else {
-                let passes = flow.wait_for_traffic();
-                let _ = tokio::time::timeout(idle_limit, passes).await;
+                let traffic = flow.wait_for_traffic();
+                // Only idle sessions have to be closed while there is none.
+                match has_closable {
+                    true => drop(tokio::time::timeout(idle_limit, traffic).await),
+                    false => traffic.await,
+                }
             }
         };
         // Opened sessions are used before the next sample, which may be far away on a link with a
@@ -192,6 +197,12 @@ impl Scaling {
         let (sessions, round_trip) = (pool.active().len().max(1), pool.round_trip());
         let next = self.tuner.would_try(sessions, round_trip.unwrap_or_default(), now);
         pool.suggest(suggested(sessions + next, window_for(round_trip)));
+    }
+
+    /// Whether there are sessions that are closed when they are idle.
+    fn has_closable(&self) -> bool {
+        let Some(pool) = self.pool.upgrade() else { return true };
+        (MIN_SESSIONS..pool.slot_count()).any(|slot| pool.live(slot).is_some())
     }
 
     /// Closes sessions beyond [`MIN_SESSIONS`] that were idle for the configured time.

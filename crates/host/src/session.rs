@@ -1,7 +1,7 @@
 //! One SFTP session: its client, its root, and its watchdog.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use base::{Errno, InvalidName, RemotePath};
@@ -48,6 +48,8 @@ pub(crate) struct Session {
     pub(crate) max_write: u32,
     /// See [`Session::boot_id`]; set by the first call.
     boot_id: OnceCell<Option<Box<[u8]>>>,
+    /// When its end was noticed.
+    pub(crate) lost_at: OnceLock<Instant>,
     /// An invalid name was logged.
     logged_invalid_name: AtomicBool,
 }
@@ -77,9 +79,10 @@ impl Session {
             max_write: cap(client.server().max_write, config.max_write).max(1),
             client,
             boot_id: OnceCell::new(),
+            lost_at: OnceLock::new(),
             logged_invalid_name: AtomicBool::new(false),
         });
-        tokio::spawn(watch(Arc::downgrade(&session), config.stall_limit));
+        tokio::spawn(watch(Arc::downgrade(&session), config.name.clone(), config.stall_limit));
         Ok(session)
     }
 
@@ -174,18 +177,28 @@ async fn expand(client: &Client, base: &[u8]) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// The watchdog: ends a session that does not respond, and logs the end of any session.
-async fn watch(session: Weak<Session>, stall_limit: Duration) {
+/// The watchdog: ends a session that does not respond, and logs the end of any session. It has a timer
+/// only while requests are in flight.
+async fn watch(session: Weak<Session>, name: String, stall_limit: Duration) {
     let Some(closed) = session.upgrade().map(|session| session.client.closed()) else { return };
     tokio::pin!(closed);
     let interval = (stall_limit / CHECKS_PER_LIMIT).max(Duration::from_millis(1));
     loop {
-        let ended = tokio::time::timeout(interval, &mut closed).await;
+        let Some(busy) = session.upgrade().map(|session| session.client.busy()) else { return };
+        let ended = tokio::select! {
+            biased;
+            why = &mut closed => Some(why),
+            () = async {
+                busy.await;
+                tokio::time::sleep(interval).await;
+            } => None,
+        };
         let Some(session) = session.upgrade() else { return };
-        if let Ok(why) = ended {
+        if let Some(why) = ended {
             let reason = (session.diagnosis)().map(|it| format!("; {}", it.text));
             let reason = reason.unwrap_or_default();
-            tracing::warn!(session = session.slot, "session ended: {why}{reason}");
+            let _ = session.lost_at.set(Instant::now());
+            tracing::warn!(session = session.slot, "{name}: session ended: {why}{reason}");
             return;
         }
         let activity = session.client.activity();

@@ -54,6 +54,8 @@ pub(crate) struct ConnectionMonitor {
     /// Since the last probe, a call has begun to wait or was refused.
     has_new_waiter: AtomicBool,
     new_waiter: Notify,
+    /// A call of this outage has given up, which is logged once.
+    has_given_up: AtomicBool,
     /// [`ConnectionMonitor::probe`] is waiting for a reply.
     is_probing: AtomicBool,
 }
@@ -66,6 +68,7 @@ impl Default for ConnectionMonitor {
             waiting_calls: AtomicUsize::new(0),
             has_new_waiter: AtomicBool::new(false),
             new_waiter: Notify::new(),
+            has_given_up: AtomicBool::new(false),
             is_probing: AtomicBool::new(false),
         }
     }
@@ -157,7 +160,16 @@ impl ConnectionMonitor {
         }
     }
 
+    /// Logs, once for each outage, that calls fail after waiting for `limit`.
+    pub(crate) fn note_given_up(&self, name: &str, limit: Duration) {
+        if !self.has_given_up.swap(true, Ordering::Relaxed) {
+            let secs = limit.as_secs_f64();
+            tracing::warn!("{name}: no answer; calls that waited for {secs} s fail (soft)");
+        }
+    }
+
     fn set_connected(&self) {
+        self.has_given_up.store(false, Ordering::Relaxed);
         self.state.send_modify(|state| {
             *state = State::Connected;
             self.is_down.store(false, Ordering::Relaxed);

@@ -137,7 +137,12 @@ impl<'a> Retry<'a> {
             None => call.await,
             Some(deadline) => match tokio::time::timeout_at(deadline, call).await {
                 Ok(answer) => answer,
-                Err(_) => Err(Errno::ETIMEDOUT),
+                Err(_) => {
+                    if let RetryPolicy::Soft(limit) = self.core.config.retry_policy {
+                        self.core.connection.note_given_up(&self.core.config.name, limit);
+                    }
+                    Err(Errno::ETIMEDOUT)
+                }
             },
         }
     }

@@ -202,6 +202,12 @@ impl Sshd {
         &self.password
     }
 
+    /// Gives the user another password; the present one is no longer accepted.
+    pub fn change_password(&mut self) -> io::Result<()> {
+        self.password = random_word()?;
+        files::write_shadow(self.dir.path(), &self.user, &self.password)
+    }
+
     /// The port on 127.0.0.1. The host's key is known by the alias, so that a
     /// [`Link`](crate::link::Link) to this port may be connected to with `-p`.
     pub fn port(&self) -> u16 {

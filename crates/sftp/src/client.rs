@@ -426,6 +426,15 @@ impl Client {
         self.shared.pending.lock().round_trip()
     }
 
+    /// Waits until a request is in flight. For one caller at a time.
+    pub fn busy(&self) -> impl Future<Output = ()> + Send + use<> {
+        let shared = self.shared.clone();
+        std::future::poll_fn(move |context| match shared.pending.lock().is_busy(context.waker()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+    }
+
     /// The activity of the connection.
     pub fn activity(&self) -> Activity {
         let pending = self.shared.pending.lock();

@@ -61,6 +61,9 @@ const SPOILERS: [(&str, &str, &str); 6] = [
 /// Stops ssh from prompting for passwords, passphrases, codes and host keys.
 pub(crate) const ASK_NOTHING: &str = "-oBatchMode=yes";
 
+/// A wrong password is not sent twice.
+pub(crate) const ASK_ONCE: &str = "-oNumberOfPasswordPrompts=1";
+
 /// Keywords whose value is the name of a file.
 const FILE_KEYWORDS: [&str; 2] = ["identityfile", "certificatefile"];
 
@@ -116,9 +119,6 @@ pub fn our_options(
     }
     if users_connect_seconds(effective).is_none() {
         options.push(format!("-oConnectTimeout={}", our_connect_seconds(effective)).into());
-    }
-    if config.password.is_some() {
-        options.push("-oNumberOfPasswordPrompts=1".into());
     }
     if let Some(settings) = effective {
         for (keyword, needed, option) in SPOILERS {
@@ -247,7 +247,7 @@ pub fn processor_has_aes() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Destination, Password};
+    use crate::Destination;
 
     const DEFAULT: &str = "ciphers chacha20-poly1305@openssh.com,aes128-ctr,\
         aes128-gcm@openssh.com\nconnecttimeout none\nserveraliveinterval 0\nrequesttty auto\n\
@@ -352,11 +352,8 @@ mod tests {
 
     #[test]
     fn an_unknown_ssh_command_gets_few_options() {
-        let config = Config { password: Some(Password::new("x")), ..config("host:") };
-        assert_eq!(
-            text(&our_options(&config, None, true)),
-            "-oServerAliveInterval=15 -oConnectTimeout=60 -oNumberOfPasswordPrompts=1"
-        );
+        let words = text(&our_options(&config("host:"), None, true));
+        assert_eq!(words, "-oServerAliveInterval=15 -oConnectTimeout=60");
     }
 
     #[test]

@@ -31,6 +31,18 @@ pub enum Transport {
     Passive,
 }
 
+/// What happens to a password that the user types at ssh's prompt on the terminal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TypedPassword {
+    /// ssh reads it from the terminal itself.
+    #[default]
+    Unseen,
+    /// It passes through this process, which notes only that there was one.
+    Noted,
+    /// It passes through this process, which keeps it for further connections.
+    Kept,
+}
+
 /// The settings of a connection.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -54,6 +66,8 @@ pub struct Config {
     pub sftp_server: Option<String>,
     /// The password, sent at ssh's password prompt on each connection.
     pub password: Option<Password>,
+    /// What happens to a password that the user types on the terminal.
+    pub typed_password: TypedPassword,
     /// Prefers `aes128-gcm@openssh.com` if the processor has AES instructions and the user has set no
     /// ciphers: 1.7 times the throughput of OpenSSH's default cipher.
     pub prefer_fast_cipher: bool,
@@ -71,6 +85,7 @@ impl Config {
             compression: false,
             sftp_server: None,
             password: None,
+            typed_password: TypedPassword::Unseen,
             prefer_fast_cipher: true,
         }
     }
@@ -81,13 +96,13 @@ impl Config {
 pub struct Password(Arc<Secret>);
 
 /// Maximum length of a password in bytes: the longest line of a terminal.
-const PASSWORD_MAX_BYTES: usize = 4095;
+pub(crate) const PASSWORD_MAX_BYTES: usize = 4095;
 
 /// The bytes of the keys that end or edit a line on a terminal.
 const INTERRUPT: u8 = 3;
 const END: u8 = 4;
-const ERASE: [u8; 2] = [8, 0x7F];
-const KILL: u8 = 0x15;
+pub(crate) const ERASE: [u8; 2] = [8, 0x7F];
+pub(crate) const KILL: u8 = 0x15;
 
 impl Password {
     /// A password of these bytes: one line without its end.
@@ -142,6 +157,10 @@ impl Password {
             }
         }
         Ok((!secret.as_bytes().is_empty()).then(|| Password(Arc::new(secret))))
+    }
+
+    pub(crate) fn of(secret: Secret) -> Password {
+        Password(Arc::new(secret))
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {

@@ -9,11 +9,12 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 
 use crate::command::{self, our_options, users_options};
-use crate::config::{Config, Transport};
+use crate::config::{Config, Transport, TypedPassword};
 use crate::diagnosis::Diagnosis;
 use crate::effective::{self, Effective};
 use crate::error::{Error, Result};
-use crate::password::Askers;
+use crate::password::{Answers, Askers, Known};
+use crate::relay::{Keeper, PasswordState, Relay};
 use crate::stream::Stream;
 use crate::{child, socket};
 
@@ -32,6 +33,17 @@ pub struct Connection {
     pub diagnosis: Diagnosis,
 }
 
+/// Who answers ssh's prompts, if no password is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asking {
+    /// The user.
+    User,
+    /// An askpass program, if there is one.
+    Askpass,
+    /// Nobody, and ssh's messages are not shown either.
+    Nobody,
+}
+
 /// Opens connections to one destination.
 pub struct Dialer {
     config: Config,
@@ -40,6 +52,8 @@ pub struct Dialer {
     hook: StderrHook,
     /// Queried at the first connection; `None` if ssh did not print it.
     effective: OnceCell<Option<Effective>>,
+    /// The password that was typed on the terminal.
+    keeper: Arc<Keeper>,
 }
 
 impl Dialer {
@@ -56,7 +70,13 @@ impl Dialer {
             words[0] = directory.join(&words[0]).into_os_string();
         }
         config.args = command::with_absolute_files(&config.args, &directory);
-        Ok(Dialer { config, command: words, hook, effective: OnceCell::new() })
+        Ok(Dialer {
+            config,
+            command: words,
+            hook,
+            effective: OnceCell::new(),
+            keeper: Arc::default(),
+        })
     }
 
     /// The configuration, with absolute file names.
@@ -74,7 +94,7 @@ impl Dialer {
     /// # Errors
     /// [`Error::Spawn`], [`Error::Connect`], [`Error::Local`], [`Error::PassiveUsed`].
     pub async fn connect(&self) -> Result<Connection> {
-        self.dial(true, true).await
+        self.dial(Asking::User).await
     }
 
     /// Reconnects as [`Dialer::connect`] does, but without prompts on the terminal, which may be
@@ -84,7 +104,7 @@ impl Dialer {
     /// # Errors
     /// As [`Dialer::connect`].
     pub async fn connect_again(&self) -> Result<Connection> {
-        self.dial(command::has_askpass(), true).await
+        self.dial(Asking::Askpass).await
     }
 
     /// Opens an additional connection as [`Dialer::connect`] does, but ssh fails instead of prompting,
@@ -93,24 +113,32 @@ impl Dialer {
     /// # Errors
     /// As [`Dialer::connect`].
     pub async fn connect_unasked(&self) -> Result<Connection> {
-        self.dial(false, false).await
+        self.dial(Asking::Nobody).await
     }
 
-    /// `asks`: ssh may prompt. `heard`: the hook is called with ssh's messages.
-    async fn dial(&self, asks: bool, heard: bool) -> Result<Connection> {
+    async fn dial(&self, asking: Asking) -> Result<Connection> {
         let stream = match self.config.transport {
             Transport::Ssh => {
-                let words = self.words(asks).await;
+                let given = self.config.password.clone();
+                let given = given.map(|password| Known { password, question: None });
+                let known = given.or_else(|| self.keeper.kept());
+                let asks = match asking {
+                    Asking::User => true,
+                    Asking::Askpass => command::has_askpass(),
+                    Asking::Nobody => false,
+                };
+                let words = self.words(asks, known.is_some()).await;
                 tracing::debug!("starting {words:?}");
-                let password = match self.config.password.clone() {
-                    Some(password) => Some((password, self.askers().await)),
+                let answers = match known {
+                    Some(known) => Some(Answers::Known(known, self.askers().await)),
+                    None if asking == Asking::User => self.relay().await.map(Answers::User),
                     None => None,
                 };
-                let hook: StderrHook = match heard {
-                    true => self.hook.clone(),
-                    false => Arc::new(|_: &str| {}),
+                let hook: StderrHook = match asking {
+                    Asking::User | Asking::Askpass => self.hook.clone(),
+                    Asking::Nobody => Arc::new(|_: &str| {}),
                 };
-                let (stream, diagnosis) = child::start(&words, password, hook)?;
+                let (stream, diagnosis) = child::start(&words, answers, hook)?;
                 return Ok(Connection { stream, diagnosis });
             }
             Transport::DirectPort(port) => {
@@ -120,6 +148,38 @@ impl Dialer {
             Transport::Passive => socket::passive()?,
         };
         Ok(Connection { stream, diagnosis: Diagnosis::default() })
+    }
+
+    /// Passes on the prompts of the first connection, if the password is of interest and there is a
+    /// terminal.
+    async fn relay(&self) -> Option<Relay> {
+        let keeps = match self.config.typed_password {
+            TypedPassword::Unseen => return None,
+            TypedPassword::Noted => false,
+            TypedPassword::Kept => true,
+        };
+        let askers = match self.effective().await {
+            _ if !effective::is_ssh(self.program().0) => Askers::default(),
+            Some(settings) => Askers::by(settings),
+            None => Askers::by_source(&self.config.destination),
+        };
+        Relay::open(&self.keeper, keeps, askers)
+    }
+
+    /// Call it when a login has succeeded: the password that was typed for it may now be used again.
+    pub fn login_succeeded(&self) {
+        self.keeper.succeeded();
+    }
+
+    /// Call it when a login was refused: a password that was typed is forgotten. Returns whether one
+    /// was kept.
+    pub fn login_refused(&self) -> bool {
+        self.keeper.refused()
+    }
+
+    /// Whether further connections can answer the prompts that the first one had.
+    pub fn password_state(&self) -> PasswordState {
+        self.keeper.state()
     }
 
     /// How long ssh waits for the connection and the server's banner.
@@ -163,9 +223,11 @@ impl Dialer {
     }
 
     /// The program and all its arguments.
-    async fn words(&self, asks: bool) -> Vec<OsString> {
+    async fn words(&self, asks: bool, knows_password: bool) -> Vec<OsString> {
         let mut words = self.options().await;
-        if !asks && self.config.password.is_none() {
+        if knows_password {
+            words.push(command::ASK_ONCE.into());
+        } else if !asks {
             words.push(command::ASK_NOTHING.into());
         }
         words.extend(command::target(&self.config));

@@ -23,6 +23,7 @@ mod effective;
 mod error;
 mod identity;
 mod password;
+mod relay;
 #[allow(unsafe_code, reason = "mmap(2) has no safe interface")]
 mod secret;
 #[allow(unsafe_code, reason = "vsock addresses have no safe interface")]
@@ -30,9 +31,10 @@ mod socket;
 #[allow(unsafe_code, reason = "reading into uninitialised memory has no safe interface")]
 mod stream;
 
-pub use config::{Config, Password, Transport};
+pub use config::{Config, Password, Transport, TypedPassword};
 pub use destination::Destination;
 pub use diagnosis::{Cause, Diagnosis, Failure};
 pub use dialer::{Connection, Dialer, StderrHook};
 pub use error::{Error, Result};
+pub use relay::PasswordState;
 pub use stream::{Reader, Stream, Writer};

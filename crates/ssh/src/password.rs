@@ -22,6 +22,7 @@ use tokio::io::unix::AsyncFd;
 use crate::config::Password;
 use crate::destination::Destination;
 use crate::effective::Effective;
+use crate::relay::Relay;
 use crate::stream::polled;
 
 /// Maximum number of times that the password is written: once for the method `password`, once for
@@ -70,7 +71,12 @@ impl Askers {
     }
 
     /// Whether a prompt, with all text before it, is the destination's.
-    fn is_destination(&self, heard: &str) -> bool {
+    fn is_destination(&self, heard: &Heard) -> bool {
+        let question = heard.question();
+        self.begins(&question) && (self.beginnings.is_none() || !heard.is_inside)
+    }
+
+    fn begins(&self, heard: &str) -> bool {
         match &self.beginnings {
             None => true,
             Some(all) => all.iter().any(|beginning| heard.starts_with(beginning.as_str())),
@@ -87,30 +93,58 @@ pub(crate) struct Unanswered {
     pub(crate) is_foreign: bool,
 }
 
-/// A pseudo-terminal that answers prompts.
+/// A password that answers prompts.
+#[derive(Clone)]
+pub(crate) struct Known {
+    pub(crate) password: Password,
+    /// The only prompt that it answers; `None`: any prompt of the destination for a password.
+    pub(crate) question: Option<String>,
+}
+
+/// Who answers the prompts of an ssh.
+pub(crate) enum Answers {
+    Known(Known, Askers),
+    User(Relay),
+}
+
+/// A pseudo-terminal on which prompts are answered.
 pub(crate) struct Terminal {
     ours: AsyncFd<File>,
     /// The child's side, held open: otherwise the terminal would hang up between the start of the
     /// child and its opening of `/dev/tty`.
     childs: OwnedFd,
-    answerer: Answerer,
+    answers: Answering,
+}
+
+enum Answering {
+    Known(Answerer),
+    User(Relay),
 }
 
 impl Terminal {
-    pub(crate) fn open(password: Password, askers: Askers) -> io::Result<Terminal> {
+    pub(crate) fn open(answers: Answers) -> io::Result<Terminal> {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let ours = openpt(flags)?;
         grantpt(&ours)?;
         unlockpt(&ours)?;
         let childs = ioctl_tiocgptpeer(&ours, flags)?;
-        let mut modes = tcgetattr(&childs)?;
-        modes.local_modes.remove(LocalModes::ECHO | LocalModes::ECHONL);
-        tcsetattr(&childs, OptionalActions::Now, &modes)?;
-        Ok(Terminal {
-            ours: polled(ours, Interest::READABLE)?,
-            childs,
-            answerer: Answerer::new(password, askers),
-        })
+        let answers = match answers {
+            Answers::Known(known, askers) => {
+                let mut modes = tcgetattr(&childs)?;
+                modes.local_modes.remove(LocalModes::ECHO | LocalModes::ECHONL);
+                tcsetattr(&childs, OptionalActions::Now, &modes)?;
+                Answering::Known(Answerer::new(known, askers))
+            }
+            Answers::User(relay) => Answering::User(relay),
+        };
+        Ok(Terminal { ours: polled(ours, Interest::READABLE)?, childs, answers })
+    }
+
+    /// The stream is no longer wanted: the user's terminal gets its modes back.
+    pub(crate) fn release(&self) {
+        if let Answering::User(relay) = &self.answers {
+            relay.release();
+        }
     }
 
     /// The child's side, which becomes its controlling terminal.
@@ -122,16 +156,21 @@ impl Terminal {
     ///
     /// Dropping the future loses nothing.
     pub(crate) async fn serve(&mut self) -> io::Result<Unanswered> {
+        let answerer = match &mut self.answers {
+            Answering::User(relay) => return relay.serve(&self.ours, self.childs.as_fd()).await,
+            Answering::Known(answerer) => answerer,
+        };
         let mut buffer = [0; 1024];
         loop {
             let mut ready = self.ours.readable().await?;
             let read = ready.try_io(|ours| Ok(rustix::io::read(ours.get_ref(), &mut buffer[..])?));
             let Ok(read) = read else { continue };
-            match self.answerer.hear(&buffer[..read?]) {
+            match answerer.hear(&buffer[..read?]) {
                 None => (),
                 Some(Answer::Password) => {
                     // A terminal accepts a line of 4095 bytes at once, so the write is complete.
-                    rustix::io::write(self.ours.get_ref(), self.answerer.password.as_bytes())?;
+                    let password = answerer.password.password.as_bytes();
+                    rustix::io::write(self.ours.get_ref(), password)?;
                     rustix::io::write(self.ours.get_ref(), b"\n")?;
                 }
                 Some(Answer::Nothing { question }) => {
@@ -172,55 +211,87 @@ enum Answer {
     },
 }
 
-/// Parses the text that ssh writes to its terminal.
-struct Answerer {
-    password: Password,
-    askers: Askers,
-    answered: u32,
-    /// The text since the last answer or end of line.
-    heard: Vec<u8>,
-    /// A line of text has ended since the last answer: a prompt after it may belong to it.
+/// The text that ssh has written to its terminal since the last answer.
+#[derive(Default)]
+pub(crate) struct Heard {
+    /// Its last line, which has not ended.
+    line: Vec<u8>,
+    /// A line of text has ended before it: a prompt may belong to that text.
     is_inside: bool,
 }
 
+impl Heard {
+    /// Adds text. A prompt is the unfinished last line; complete lines are not prompts.
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        self.line.extend_from_slice(bytes);
+        let line = self.line.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        // After an answer ssh itself ends the line.
+        self.is_inside |= self.line.drain(..line).any(|byte| !byte.is_ascii_whitespace());
+        let excess = self.line.len().saturating_sub(QUESTION_MAX_BYTES);
+        self.is_inside |= excess > 0;
+        self.line.drain(..excess);
+    }
+
+    /// The prompt, if it is one.
+    pub(crate) fn question(&self) -> String {
+        String::from_utf8_lossy(&self.line).trim().to_owned()
+    }
+
+    /// An answer was written.
+    pub(crate) fn clear(&mut self) {
+        *self = Heard::default();
+    }
+
+    /// Whether it is a prompt for the destination's password.
+    pub(crate) fn is_password_of(&self, askers: &Askers) -> bool {
+        is_password(&self.question()) && askers.is_destination(self)
+    }
+}
+
+fn is_password(question: &str) -> bool {
+    question.to_lowercase().contains("passwor")
+}
+
+/// Whether ssh asks about a host key, to which the answer is no secret.
+pub(crate) fn is_host_key(question: &str) -> bool {
+    let lower = question.to_lowercase();
+    lower.contains("(yes/no") || lower.contains("'yes', 'no'")
+}
+
+/// Chooses the answers to the prompts of one ssh.
+struct Answerer {
+    password: Known,
+    askers: Askers,
+    answered: u32,
+    heard: Heard,
+}
+
 impl Answerer {
-    fn new(password: Password, askers: Askers) -> Answerer {
-        Answerer { password, askers, answered: 0, heard: Vec::new(), is_inside: false }
+    fn new(password: Known, askers: Askers) -> Answerer {
+        Answerer { password, askers, answered: 0, heard: Heard::default() }
     }
 
     /// Adds text; returns an answer if it ends in a prompt.
     fn hear(&mut self, bytes: &[u8]) -> Option<Answer> {
-        self.heard.extend_from_slice(bytes);
-        // A prompt is the unfinished last line; complete lines are not prompts.
-        let line = self.heard.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        // After an answer ssh itself ends the line.
-        self.is_inside |= self.heard.drain(..line).any(|byte| !byte.is_ascii_whitespace());
-        let excess = self.heard.len().saturating_sub(QUESTION_MAX_BYTES);
-        self.is_inside |= excess > 0;
-        self.heard.drain(..excess);
-
-        let heard = String::from_utf8_lossy(&self.heard);
-        let question = heard.trim();
-        let lower = question.to_lowercase();
+        self.heard.add(bytes);
+        let question = self.heard.question();
         if !question.ends_with([':', '?']) {
             return None;
         }
-        let is_password = lower.contains("passwor");
-        let is_ours = self.askers.is_destination(question)
-            && (self.askers.beginnings.is_none() || !self.is_inside);
-        let answer = if lower.contains("(yes/no") || lower.contains("'yes', 'no'") {
-            Answer::No { question: question.to_owned() }
-        } else if is_password && !is_ours {
-            Answer::HangUp { question: question.to_owned() }
-        } else if is_password && self.answered < ANSWERS_MAX {
+        let is_ours = self.askers.is_destination(&self.heard);
+        self.heard.clear();
+        Some(if is_host_key(&question) {
+            Answer::No { question }
+        } else if self.password.question.as_ref().is_some_and(|only| *only != question)
+            || is_password(&question) && !is_ours
+        {
+            Answer::HangUp { question }
+        } else if is_password(&question) && self.answered < ANSWERS_MAX {
             self.answered += 1;
             Answer::Password
         } else {
-            Answer::Nothing { question: question.to_owned() }
-        };
-        self.heard.clear();
-        self.is_inside = false;
-        Some(answer)
+            Answer::Nothing { question }
+        })
     }
 }
 
@@ -229,15 +300,19 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
 
+    fn known(question: Option<&str>) -> Known {
+        Known { password: Password::new("secret"), question: question.map(str::to_owned) }
+    }
+
     fn answerer() -> Answerer {
-        Answerer::new(Password::new("secret"), Askers::default())
+        Answerer::new(known(None), Askers::default())
     }
 
     /// Through a jump host.
     fn wary(settings: &str) -> Answerer {
         let settings = format!("proxyjump gate\nuser me\nhostname Inner.Example\n{settings}");
         let askers = Askers::by(&Effective::from_answers(&settings, ""));
-        Answerer::new(Password::new("secret"), askers)
+        Answerer::new(known(None), askers)
     }
 
     /// Class of attack: the password of one host is given to another.
@@ -304,6 +379,19 @@ mod tests {
         assert_eq!(answerer().hear(b"a password is wanted\r\n"), None);
     }
 
+    /// A password that was typed at the mount answers the same question and no other.
+    #[test]
+    fn a_kept_password_answers_only_the_question_it_was_typed_for() {
+        let only = || Answerer::new(known(Some("me@host's password:")), Askers::default());
+        assert_eq!(only().hear(b"me@host's password: "), Some(Answer::Password));
+        for question in ["me@gate's password: ", "Verification code: ", "One-time password: "] {
+            let answer = only().hear(question.as_bytes());
+            assert!(matches!(answer, Some(Answer::HangUp { .. })), "{question}: {answer:?}");
+        }
+        let answer = only().hear(b"continue connecting (yes/no/[fingerprint])? ");
+        assert!(matches!(answer, Some(Answer::No { .. })), "{answer:?}");
+    }
+
     #[test]
     fn a_password_is_not_given_for_ever() {
         let mut answerer = answerer();
@@ -318,12 +406,12 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(answerer.hear(&[b'x'; 1000]), None);
         }
-        assert!(answerer.heard.len() <= QUESTION_MAX_BYTES);
+        assert!(answerer.heard.line.len() <= QUESTION_MAX_BYTES);
     }
 
     #[tokio::test]
     async fn the_terminal_answers_and_does_not_echo() {
-        let mut terminal = Terminal::open(Password::new("secret"), Askers::default()).unwrap();
+        let mut terminal = Terminal::open(Answers::Known(known(None), Askers::default())).unwrap();
         let childs = terminal.childs_side().try_clone_to_owned().unwrap();
         let child = std::thread::spawn(move || {
             let mut tty = std::fs::File::from(childs);

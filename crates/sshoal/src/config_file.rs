@@ -262,6 +262,7 @@ impl Configuration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::LogTarget;
     use recovery::RetryPolicy;
 
     use crate::mount::command_line::{Wish, parse};
@@ -366,7 +367,7 @@ mod tests {
         );
         assert_eq!(
             work.run.log,
-            Some(files.places.user.as_ref().unwrap().with_file_name("sshoal.log"))
+            LogTarget::File(files.places.user.as_ref().unwrap().with_file_name("sshoal.log"))
         );
         let shared = request(&files, &["shared"]).unwrap();
         assert_eq!(shared.idmap.kind, IdMapKind::User);

@@ -1,7 +1,6 @@
 //! Connects `host` to `ssh`: opens the byte streams of a host's sessions.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,7 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use host::{ConnectError, Connection, Connector, Explanation, Role};
 
-use cli::Problem;
+use cli::{Problem, printable};
+
+/// What the user can do when a login needs an answer that is not kept.
+pub const TYPE_AGAIN: &str = "to log in again, unmount with `sshoal umount` and mount again";
 
 /// Connections that were opened ahead of the requests for them. Each is handed out once.
 #[derive(Clone, Default)]
@@ -52,7 +54,7 @@ impl Begun {
 
 /// Starts one ssh per session.
 pub struct SshConnector {
-    dialer: ssh::Dialer,
+    dialer: Arc<ssh::Dialer>,
     may_ask: AtomicBool,
     /// Connections that are open already.
     begun: Begun,
@@ -64,9 +66,7 @@ impl SshConnector {
     /// ssh's messages go to standard error as they arrive: to the terminal while mounting, to the log
     /// afterwards.
     pub fn new(config: ssh::Config) -> Result<SshConnector, Problem> {
-        let hook = Arc::new(|words: &str| {
-            let _ = std::io::stderr().write_all(words.as_bytes());
-        });
+        let hook = Arc::new(crate::log::pass_on);
         let dialer = ssh::Dialer::new(config, hook).map_err(|error| {
             let problem = Problem::new("ssh", error.to_string());
             match error.hint() {
@@ -75,6 +75,7 @@ impl SshConnector {
             }
         })?;
         let (may_ask, begun) = (AtomicBool::new(true), Begun::default());
+        let dialer = Arc::new(dialer);
         Ok(SshConnector { dialer, may_ask, begun, last: Arc::default() })
     }
 
@@ -103,8 +104,17 @@ impl SshConnector {
         })?;
         let (reader, writer) = connection.stream.into_split();
         let diagnosis = connection.diagnosis;
-        let (last, told) = (self.last.clone(), diagnosis.clone());
-        let explain = move || explain(&told, &last);
+        let (last, told, dialer) = (self.last.clone(), diagnosis.clone(), self.dialer.clone());
+        let explain = move || {
+            let explanation = explain(&told, &last)?;
+            if explanation.cause == host::Cause::Refused && dialer.login_refused() {
+                let name = printable(dialer.config().destination.to_string());
+                tracing::warn!(
+                    "{name}: the password that was typed was refused and is forgotten; {TYPE_AGAIN}"
+                );
+            }
+            Some(explanation)
+        };
         Ok((Connection::from_halves(reader, writer, Box::new(explain)), diagnosis))
     }
 
@@ -127,6 +137,11 @@ impl SshConnector {
     /// The identity of this login at this host; see [`ssh::Dialer::identity`].
     pub async fn identity(&self) -> String {
         self.dialer.identity().await
+    }
+
+    /// Whether the prompts of the first login can be answered again.
+    pub fn password_state(&self) -> ssh::PasswordState {
+        self.dialer.password_state()
     }
 
     /// Whether the last attempt failed because ssh was not allowed to prompt the user.
@@ -155,6 +170,10 @@ impl Connector for SshConnector {
             return Ok(begun);
         }
         self.dial(role).await.map(|(connection, _)| connection)
+    }
+
+    fn logged_in(&self) {
+        self.dialer.login_succeeded();
     }
 
     fn ready(&self) -> usize {

@@ -21,6 +21,7 @@ mod connector;
 mod doctor;
 mod helper;
 mod inside;
+mod log;
 mod manual;
 mod mount;
 mod open_modes;

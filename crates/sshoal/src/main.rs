@@ -22,6 +22,7 @@ mod connector;
 mod doctor;
 mod helper;
 mod inside;
+mod log;
 mod manual;
 mod mount;
 mod open_modes;

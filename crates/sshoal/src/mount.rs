@@ -19,6 +19,8 @@ pub mod wiring;
 #[cfg(test)]
 mod documentation_tests;
 #[cfg(test)]
+mod message_tests;
+#[cfg(test)]
 mod option_tests;
 #[cfg(test)]
 mod source_tests;
@@ -26,21 +28,17 @@ mod source_tests;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::OnceLock;
 
 pub use occupied::probe;
 
 use cli::{EXIT_OK, Problem, printable};
-use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Registry, reload};
 
 use crate::background::{self, Side};
 use crate::config_file::{Configuration, Places};
+use crate::log;
 use crate::program::Program;
 use command_line::Wish;
-use request::{IdMapKind, LogLevel, MountRequest, RunOptions};
+use request::{IdMapKind, MountRequest};
 
 /// Runs the command line given by the words after `argv[0]`. `is_command`: `mount` came before them, so
 /// that they may name a mount of the configuration file.
@@ -82,7 +80,7 @@ fn mount(
         return Ok(ExitCode::from(EXIT_OK));
     }
     let run = &request.run;
-    match background::enter(run.foreground, run.log.as_deref(), program.name)? {
+    match background::enter(run.foreground, run.log.file(), program.name)? {
         Side::Parent(code) => {
             if code == EXIT_OK {
                 tell(program, notes);
@@ -93,8 +91,10 @@ fn mount(
             if ready.is_foreground() {
                 tell(program, notes);
             }
-            start_log(&request.run);
-            wiring::run(request, ready)
+            match log::start(&request) {
+                Ok(()) => wiring::run(request, ready),
+                Err(problem) => Ok(wiring::give_up(ready, &problem)),
+            }
         }
     }
 }
@@ -154,37 +154,6 @@ fn fuse_mount_around(path: &Path) -> Option<(PathBuf, &'static str)> {
 pub fn is_open_descriptor(path: &Path) -> bool {
     let number = path.to_str().and_then(|path| path.strip_prefix("/dev/fd/"));
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
-}
-
-/// Starts logging to standard error, which `Ready` redirects to the log file or `/dev/null` when the
-/// process detaches from the terminal.
-fn start_log(run: &RunOptions) {
-    let (filter, handle) = reload::Layer::new(filter(run.log_level()));
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(run.foreground && rustix::termios::isatty(std::io::stderr()))
-        .with_target(false);
-    tracing_subscriber::registry().with(filter).with(lines).init();
-    // A process has one log.
-    let _ = LOG.set(handle);
-}
-
-/// Changes what is logged.
-pub fn set_log_level(level: LogLevel) {
-    if let Some(Err(error)) = LOG.get().map(|log| log.reload(filter(level))) {
-        tracing::warn!(%error, "cannot change the log level");
-    }
-}
-
-/// The filter of the log. What it rejects costs as little as with a fixed filter.
-static LOG: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
-
-fn filter(level: LogLevel) -> LevelFilter {
-    match level {
-        LogLevel::Warning => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-    }
 }
 
 #[cfg(test)]

@@ -404,7 +404,11 @@ impl Blueprint {
             targets.push(Target {
                 name: destination.to_string(),
                 connector: Arc::new(SshConnector::new(ssh)?.beginning_with(begun)),
-                config: host::Config { base: directory.clone(), ..self.request.host.clone() },
+                config: host::Config {
+                    name: printable(destination.to_string()),
+                    base: directory.clone(),
+                    ..self.request.host.clone()
+                },
             });
         }
         Ok(Wanted { targets, is_optional: spec.presence == Presence::Optional })
@@ -496,7 +500,11 @@ async fn blocking<T: Send + 'static>(
 
 /// The ssh configuration of each gateway of a source, for running commands there.
 pub fn ssh_configs(request: &MountRequest, spec: &SourceSpec) -> Result<Vec<ssh::Config>, Problem> {
-    spec.gateways().iter().map(|gateway| ssh_config(request, spec, gateway, None)).collect()
+    let config = |gateway| {
+        let config = ssh_config(request, spec, gateway, None)?;
+        Ok(ssh::Config { typed_password: ssh::TypedPassword::Unseen, ..config })
+    };
+    spec.gateways().iter().map(config).collect()
 }
 
 fn ssh_config(
@@ -517,6 +525,7 @@ fn ssh_config(
         args: [&spec.ssh_arguments[..], &options.arguments].concat(),
         sftp_server: sftp_server.transpose()?,
         password,
+        typed_password: options.typed_password,
         ..ssh::Config::new(gateway.clone())
     })
 }

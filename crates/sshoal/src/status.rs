@@ -242,8 +242,9 @@ mod tests {
         );
         assert_eq!(keys(source), fields);
         assert_eq!(source["state"], "idle");
-        let fields =
-            sorted("host state state_ms why round_trip_us latency_us max_sessions sessions");
+        let fields = sorted(
+            "host state state_ms why round_trip_us latency_us max_sessions password sessions",
+        );
         assert_eq!(keys(&source["hosts"][0]), fields);
     }
 

@@ -201,8 +201,9 @@ fn connection(arguments: &Arguments) -> Result<MountRequest, Problem> {
     words.extend(["--", "host:", "/"].map(OsString::from));
     let program = Program { name: "sshoal", helper: false };
     match command_line::parse(program, words, cwd, None)? {
-        Wish::Mount(request, notes) => {
+        Wish::Mount(mut request, notes) => {
             notes.iter().for_each(|note| eprintln!("sshoal: note: {note}"));
+            request.ssh.typed_password = ssh::TypedPassword::Unseen;
             Ok(*request)
         }
         Wish::Help | Wish::Version => Err(Problem::new("options", "not for a copy")),

@@ -145,6 +145,22 @@ impl Loaded {
         }
     }
 
+    /// Whether the records are undamaged, and the length of the file; `None` if it was removed, cannot be
+    /// read, or is being written. Nothing is noted or removed.
+    pub(crate) fn verify(index: &DirFd, target: &Target<'_>) -> Option<(bool, u64)> {
+        let (file, stat) = match index.file_below(&target.file(), OFlags::RDONLY) {
+            Err(error) if is_planted(&error) => return Some((false, 0)),
+            opened => opened.ok()?,
+        };
+        let bytes = stat.st_size as u64;
+        if Loaded::default().read(&file, target).ok()? {
+            return Some((true, bytes));
+        }
+        // Its writer holds the lock.
+        let is_complete = dir_fd::try_lock(&file).unwrap_or(false);
+        is_complete.then(|| Some((Loaded::default().read(&file, target).ok()?, bytes)))?
+    }
+
     fn read(&mut self, file: &File, target: &Target<'_>) -> io::Result<bool> {
         let stat = rustix::fs::fstat(file)?;
         let len = stat.st_size as u64;

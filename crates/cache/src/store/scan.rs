@@ -130,7 +130,7 @@ pub(super) fn records(layout: &Layout, items: &mut Vec<Item>) {
 }
 
 /// The directory whose records are at a path of the index.
-fn directory_of(path: &[u8]) -> Option<(SourceId, RemotePath)> {
+pub(super) fn directory_of(path: &[u8]) -> Option<(SourceId, RemotePath)> {
     let mut parts = path.split(|byte| *byte == b'/');
     let source = SourceId::from_bytes(unhex(parts.next()?)?);
     let names: Option<Vec<&[u8]>> = parts.map(|part| part.strip_prefix(&[SUB])).collect();

@@ -6,8 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
-use cache::{CHUNK_BYTES, Store, Validator};
+use cache::{CHUNK_BYTES, Sample, SampleLimits, Store, Validator};
 
 use crate::world::{self, Numbers, source};
 
@@ -364,4 +365,37 @@ fn a_verification_finds_damage_in_unread_contents() {
         assert!(!report.is_clean(), "{name}");
         image.restore();
     }
+}
+
+/// Reads nothing but what it may, changes nothing.
+#[test]
+fn a_sample_finds_damage_and_leaves_it_where_it_is() {
+    let dir = fast_dir();
+    let image = Image::new(dir.path());
+    let all = SampleLimits { bytes: u64::MAX, time: Duration::from_secs(600) };
+    let undamaged = Sample::take(dir.path(), all).unwrap();
+    assert!(undamaged.is_clean() && undamaged.directories > 0, "{undamaged:?}");
+    assert_eq!(undamaged.contents, WHOLE.len() as u64);
+    let little = Sample::take(dir.path(), SampleLimits { bytes: 1, ..all }).unwrap();
+    assert_eq!((little.contents, little.directories), (0, 1), "{little:?}");
+    for (path, bytes) in &image.files {
+        let name = path.to_string_lossy();
+        let counts =
+            name.contains("/objects/") && !name.ends_with(".about") && !Image::is_made_again(path)
+                || name.ends_with("/records");
+        if !counts || bytes.is_empty() {
+            continue;
+        }
+        let mut flipped = bytes.clone();
+        flipped[bytes.len().min(2000) / 2] ^= 4;
+        std::fs::write(path, &flipped).unwrap();
+        let sample = Sample::take(dir.path(), all).unwrap();
+        let damaged = sample.damaged_contents + sample.damaged_directories;
+        assert_eq!(damaged, 1, "{name}: {sample:?}");
+        assert_eq!(std::fs::read(path).unwrap(), flipped, "{name}");
+        image.restore();
+    }
+    let nothing = Sample::take(&dir.path().join("missing"), all).unwrap();
+    assert_eq!(nothing, Sample::default());
+    assert!(!dir.path().join("missing").exists());
 }

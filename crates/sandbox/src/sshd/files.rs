@@ -51,7 +51,12 @@ pub(super) fn write_shadow(dir: &Path, user: &str, password: &str) -> io::Result
     let script = r#"print crypt($ENV{PASSWORD}, '$6$testkit$')"#;
     let output = run(Command::new("perl").args(["-e", script]).env("PASSWORD", password))?;
     let hash = String::from_utf8_lossy(&output.stdout).into_owned();
-    write_private(&dir.join("shadow"), format!("{user}:{hash}:1::::::\n").as_bytes())
+    let path = dir.join("shadow");
+    if !path.exists() {
+        write_private(&path, b"")?;
+    }
+    // In place: a running server has this file mounted.
+    fs::write(path, format!("{user}:{hash}:1::::::\n"))
 }
 
 /// Writes `ssh_config`.

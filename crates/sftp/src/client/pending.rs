@@ -149,6 +149,8 @@ pub(super) struct Pending {
     /// Callers that wait for a slot, in the order of their first polls.
     queue: VecDeque<(u64, Waker)>,
     next_ticket: u64,
+    /// Waits for the next request while there is none.
+    watcher: Option<Waker>,
     /// The reason of the connection's end.
     end: Option<Error>,
 }
@@ -165,6 +167,7 @@ impl Pending {
             round_trips: RoundTrips::new(now),
             queue: VecDeque::new(),
             next_ticket: 0,
+            watcher: None,
             end: None,
         }
     }
@@ -179,6 +182,15 @@ impl Pending {
 
     pub(super) fn slow_in_flight(&self) -> usize {
         self.slow_in_flight
+    }
+
+    /// Whether a request is in flight; if not, `waker` is woken by the next one, in place of any other
+    /// that was given here before.
+    pub(super) fn is_busy(&mut self, waker: &Waker) -> bool {
+        if self.in_flight == 0 {
+            self.watcher = Some(waker.clone());
+        }
+        self.in_flight > 0
     }
 
     pub(super) fn silent(&self) -> Duration {
@@ -252,6 +264,9 @@ impl Pending {
         };
         if self.in_flight == 0 {
             self.last_received = now;
+            if let Some(watcher) = self.watcher.take() {
+                watcher.wake();
+            }
         }
         self.in_flight += 1;
         self.slow_in_flight += usize::from(expect.is_slow());

@@ -23,8 +23,9 @@ use vfs::Vfs;
 
 use crate::adapter::Adapter;
 use crate::cache_command::job;
+use crate::log;
 use crate::mount::request::MountRequest;
-use crate::mount::{self, settings};
+use crate::mount::settings;
 use crate::sources;
 use crate::stack::Stack;
 use crate::status::gather;
@@ -146,7 +147,7 @@ impl Controlled {
         let mut request = self.request.lock();
         let changed = settings::changed(&request, options, is_remount)?;
         // From here on nothing fails.
-        mount::set_log_level(changed.run.log_level());
+        log::set_level(changed.run.log_level());
         self.vfs.configure(&changed.vfs);
         self.stack.configure(&changed);
         let times_changed = changed.times != request.times;

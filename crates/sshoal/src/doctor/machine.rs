@@ -5,13 +5,14 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::process::geteuid;
 
 use cli::printable;
 use control::status::{HostStatus, MountStatus, State};
 
-use super::{Check, Checks};
+use super::{Check, Checks, Verdict};
 use crate::quantity::{bytes, count};
 use crate::stack::disk;
 use crate::status::{self, Daemon, SeenMount};
@@ -26,6 +27,10 @@ const FEATURES: [((u32, u32), &str); 3] = [
 /// Free space below which the disk cache soon removes what it has.
 const LITTLE_SPACE: u64 = 1 << 30;
 
+/// How much of the disk cache is verified.
+const SAMPLE: cache::SampleLimits =
+    cache::SampleLimits { bytes: 64 << 20, time: Duration::from_secs(2) };
+
 pub fn check(checks: &mut Checks) {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     checks.add(kernel(&release));
@@ -36,7 +41,14 @@ pub fn check(checks: &mut Checks) {
     for mount in status::seen().unwrap_or_default() {
         dead(&mount).into_iter().for_each(|check| checks.add(check));
     }
-    checks.add(cache());
+    let cache = cache();
+    let has_cache = cache.verdict != Verdict::Wrong;
+    checks.add(cache);
+    if let Ok(directory) = disk::default_dir()
+        && has_cache
+    {
+        cache_sample(&directory).into_iter().for_each(|check| checks.add(check));
+    }
 }
 
 fn kernel(release: &str) -> Check {
@@ -169,6 +181,34 @@ fn cache() -> Check {
     }
 }
 
+/// Compares a random sample of the cache with its checksums. `None` if there is nothing in it.
+fn cache_sample(directory: &Path) -> Option<Check> {
+    let what = "cache sample";
+    let sample = match cache::Sample::take(directory, SAMPLE) {
+        Ok(sample) => sample,
+        Err(error) => return Some(Check::unknown(what, error.to_string())),
+    };
+    let sum = |contents, directories| {
+        let (contents, directories) = (count(contents, "content"), count(directories, "directory"));
+        format!("{contents} and the names of {directories}")
+    };
+    let checked = sum(
+        sample.contents + sample.damaged_contents,
+        sample.directories + sample.damaged_directories,
+    );
+    let read = bytes(sample.bytes);
+    Some(match sample.is_clean() {
+        true if sample == cache::Sample::default() => return None,
+        true => Check::fine(what, format!("{checked} ({read}): all as they were written")),
+        false => {
+            let damaged = sum(sample.damaged_contents, sample.damaged_directories);
+            Check::wrong(what, format!("damaged: {damaged}, of {checked} ({read})")).remedy(
+                "sshoal cache verify checks all and removes what is damaged; check the disk, too",
+            )
+        }
+    })
+}
+
 /// The mount at `place`, as its daemon reports it.
 pub fn check_mount(checks: &mut Checks, place: &Path) {
     let shown = printable(place);
@@ -212,7 +252,6 @@ fn host(host: &HostStatus) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
     use super::*;
 
     #[test]

@@ -14,6 +14,7 @@ use vfs::{PageCache, Timeout};
 use super::disk::DiskDraft;
 use super::request::{IdMap, IdMapKind, MountRequest};
 use super::{ssh_keywords, suggestion};
+use crate::log::{LogTarget, Service};
 use crate::program::Program;
 use crate::sources::{self, SourceSpec};
 
@@ -171,6 +172,16 @@ impl Draft {
     /// `path` as an absolute path, since the process changes its current directory.
     pub fn absolute(&self, path: OsString) -> PathBuf {
         self.cwd.join(path)
+    }
+
+    /// Sets where the messages of the background process go.
+    pub fn set_log(&mut self, target: OsString) {
+        self.request.run.log = match target.as_bytes() {
+            b"journal" => LogTarget::Service(Service::Journal),
+            b"syslog" => LogTarget::Service(Service::Syslog),
+            b"none" => LogTarget::None,
+            _ => LogTarget::File(self.absolute(target)),
+        };
     }
 
     /// Sets the SELinux context of all files.

@@ -22,6 +22,7 @@ use super::draft::Times;
 use super::option_table::{self, MountOption};
 use super::request::{IdMap, IdMapKind, LogLevel, MountRequest};
 use super::ssh_keywords;
+use crate::log::{LogTarget, Service};
 use crate::program::Program;
 use crate::sources::source;
 use crate::stats::endpoint::Address;
@@ -318,7 +319,13 @@ const OPTIONS: &[(&str, Change)] = &[
     ("metrics=unix:m.socket", |r| {
         r.run.metrics = Some(Address::Unix("/home/u/m.socket".into()));
     }),
-    ("log=mount.log", |r| r.run.log = Some("/home/u/mount.log".into())),
+    ("keep_password=no", |r| r.ssh.typed_password = ssh::TypedPassword::Noted),
+    ("keep_password=yes", |_| {}),
+    ("log=mount.log", |r| r.run.log = LogTarget::File("/home/u/mount.log".into())),
+    ("log=journal", |r| r.run.log = LogTarget::Service(Service::Journal)),
+    ("log=syslog", |r| r.run.log = LogTarget::Service(Service::Syslog)),
+    ("log=none", |r| r.run.log = LogTarget::None),
+    ("log=./none", |r| r.run.log = LogTarget::File("/home/u/./none".into())),
 ];
 
 #[test]

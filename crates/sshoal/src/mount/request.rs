@@ -10,6 +10,7 @@ use recovery::RetryPolicy;
 
 use super::disk::DiskOptions;
 use super::draft::Times;
+use crate::log::LogTarget;
 use crate::sources::{self, SourceSpec};
 use crate::stats::endpoint::Address;
 
@@ -97,6 +98,8 @@ pub struct SshOptions {
     pub transport: ssh::Transport,
     /// The password is the first line of standard input, and is sent at ssh's prompt.
     pub password_stdin: bool,
+    /// What happens to a password that the user types while mounting.
+    pub typed_password: ssh::TypedPassword,
 }
 
 impl Default for SshOptions {
@@ -107,6 +110,7 @@ impl Default for SshOptions {
             sftp_server: None,
             transport: ssh::Transport::Ssh,
             password_stdin: false,
+            typed_password: ssh::TypedPassword::Kept,
         }
     }
 }
@@ -171,8 +175,8 @@ pub struct RunOptions {
     pub log_level: Option<LogLevel>,
     /// One thread only.
     pub single_thread: bool,
-    /// Messages of the background process are appended to this file.
-    pub log: Option<PathBuf>,
+    /// Where the messages of the background process go.
+    pub log: LogTarget,
     /// Metrics are served here.
     pub metrics: Option<Address>,
     /// Check everything, but do not mount (`mount -f`).
@@ -186,8 +190,9 @@ impl RunOptions {
     pub fn log_level(&self) -> LogLevel {
         self.log_level.unwrap_or(match (self.debug, self.verbose) {
             (true, _) => LogLevel::Debug,
-            (false, true) => LogLevel::Info,
-            (false, false) => LogLevel::Warning,
+            (false, false) if self.foreground => LogLevel::Warning,
+            // Events that a user should know are of this level.
+            (false, _) => LogLevel::Info,
         })
     }
 }

@@ -18,6 +18,7 @@ use super::draft::Draft;
 use super::option_string::{name_and_value, split};
 use super::option_table::{self, quoted};
 use super::request::MountRequest;
+use crate::log::LogTarget;
 use crate::program::Program;
 
 /// The lowest bound of written bytes that can be set later: one request of the kernel, which may be
@@ -165,7 +166,7 @@ fn check(before: &MountRequest, after: &MountRequest) -> Result<(), Problem> {
         let why = format!("less than {MIN_DIRTY_BYTES} needs a new mount");
         return Err(Problem::new("option 'dirty_bytes'", why));
     }
-    let has_log = after.run.foreground || after.run.log.is_some();
+    let has_log = after.run.foreground || after.run.log != LogTarget::None;
     if before.run.log_level() != after.run.log_level() && !has_log {
         return Err(Problem::new("option 'log_level'", "needs a new mount")
             .hint("the messages of this mount go nowhere; mount with log=FILE"));

@@ -26,6 +26,7 @@ use crate::attributes::Attributes;
 use crate::background::Ready;
 use crate::branch::change::Controlled;
 use crate::connector::Begun;
+use crate::log;
 use crate::open_modes;
 use crate::quantity::count;
 use crate::stack::Stack;
@@ -58,12 +59,13 @@ pub fn run(request: MountRequest, ready: Ready) -> anyhow::Result<ExitCode> {
         Err(problem) => return Ok(give_up(ready, &problem)),
     };
     let code = runtime.block_on(serve(request, ready));
+    log::finish();
     // A task that hangs in a system call must not keep the process alive.
     runtime.shutdown_background();
     Ok(code)
 }
 
-fn give_up(ready: Ready, problem: &Problem) -> ExitCode {
+pub(super) fn give_up(ready: Ready, problem: &Problem) -> ExitCode {
     ready.failed(EXIT_FAILURE, &problem.to_string());
     ExitCode::from(EXIT_FAILURE)
 }
@@ -138,6 +140,9 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
         tracing::error!(%error, "cannot detach from the terminal");
         return ExitCode::from(EXIT_FAILURE);
     }
+    log::left_terminal();
+    let access = if request.mount.read_only { ", read-only" } else { "" };
+    tracing::info!("mounted {}{access}", cli::printable(&request.source));
     let end = session.run().await;
     stopping.abort();
     drop((asked, metrics));
@@ -150,10 +155,12 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     // Data read last would otherwise be fetched again.
     let _ = tokio::time::timeout(SETTLING_LIMIT, stack.settled()).await;
     drop(stack);
+    tracing::info!("unmounted");
     let mut code = ExitCode::from(EXIT_OK);
     match adapter.ending().lost(&vfs) {
         None => record.into_iter().for_each(Record::ended),
         Some(reason) => {
+            tracing::error!("data was lost: {reason}");
             record.into_iter().for_each(|record| record.failed(&reason));
             code = ExitCode::from(EXIT_FAILURE);
         }

@@ -17,7 +17,7 @@ use cli::Problem;
 use host::Host;
 use tokio::task::JoinSet;
 
-use crate::connector::SshConnector;
+use crate::connector::{SshConnector, TYPE_AGAIN};
 
 /// How long mounting waits for optional hosts. A login over a slow link with a jump host takes three
 /// seconds.
@@ -46,6 +46,13 @@ pub struct Server {
     /// Whether it was connected when the source was opened.
     pub(super) connected: bool,
     pub(super) connector: Arc<SshConnector>,
+}
+
+impl Server {
+    /// Whether the prompts of its first login can be answered again.
+    pub fn password_state(&self) -> ssh::PasswordState {
+        self.connector.password_state()
+    }
 }
 
 /// Whether ssh may prompt for passwords.
@@ -125,9 +132,17 @@ async fn in_parallel(sources: &[Wanted], may_ask: bool) -> Vec<Vec<Tried>> {
 }
 
 async fn connect(connector: &Arc<SshConnector>, config: host::Config) -> Tried {
-    Host::connect(connector.clone(), config)
+    let name = config.name.clone();
+    let host = Host::connect(connector.clone(), config)
         .await
-        .map_err(|error| Missed::Failed { error, wants_answer: connector.wants_answer() })
+        .map_err(|error| Missed::Failed { error, wants_answer: connector.wants_answer() })?;
+    if connector.password_state() == ssh::PasswordState::Needed {
+        tracing::warn!(
+            "{name}: what was typed for this login is not kept: no further session, and no new \
+             connection when this one is lost; {TYPE_AGAIN}"
+        );
+    }
+    Ok(host)
 }
 
 /// Retries, one after another and with ssh's prompts on the terminal, the hosts whose ssh could not

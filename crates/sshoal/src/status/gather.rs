@@ -8,7 +8,6 @@ use control::status::{
     CacheStatus, DiskStatus, HostStatus, MountStatus, OpenStatus, SessionState, SessionStatus,
     SourceStatus, State, UnionStatus, Unwritten,
 };
-use host::Host;
 use recovery::ConnectionState;
 use replicas::{GatewayStatus, Mode as PoolMode};
 use vfs::Vfs;
@@ -16,7 +15,7 @@ use vfs::Vfs;
 use crate::adapter::Adapter;
 use crate::sources::{BranchWord, name_of};
 use crate::stack::disk::Disk;
-use crate::stack::{Source, Stack};
+use crate::stack::{Server, Source, Stack};
 
 /// The status of the mount of `stack` through `vfs` and `adapter`, mounted at `mounted`. With
 /// `requests`, those of the session with the kernel, it has all counters.
@@ -115,7 +114,7 @@ fn counters(vfs: &Vfs, adapter: &Adapter, requests: &fuse::Counters) -> Counters
     }
 }
 
-fn host_counters(host: &Host) -> HostCounters {
+fn host_counters(host: &host::Host) -> HostCounters {
     let told = host.counters();
     HostCounters {
         requests: told.requests().map(|(name, count)| (name.to_owned(), count)).collect(),
@@ -174,9 +173,9 @@ fn source(source: &Source, usual_pool: PoolMode, is_counted: bool) -> SourceStat
     let mode = name_of(BranchWord::Pool(source.spec.pool.unwrap_or(usual_pool)));
     let pool = source.replicas.as_ref().map(|pool| pool.status());
     let gateway = |name: &str| pool.as_ref()?.gateways.iter().find(|gateway| gateway.name == name);
-    let host = |host: &crate::stack::Server| HostStatus {
-        counters: is_counted.then(|| host_counters(&host.host)),
-        ..self::host(&host.name, &host.host, gateway(&host.name))
+    let host = |server: &Server| HostStatus {
+        counters: is_counted.then(|| host_counters(&server.host)),
+        ..self::host(server, gateway(&server.name))
     };
     let hosts: Vec<HostStatus> = source.hosts.iter().map(host).collect();
     let told = source.recovering.as_ref().map(|recovering| recovering.status());
@@ -208,8 +207,8 @@ fn source(source: &Source, usual_pool: PoolMode, is_counted: bool) -> SourceStat
     }
 }
 
-fn host(name: &str, host: &Host, gateway: Option<&GatewayStatus>) -> HostStatus {
-    let told = host.status();
+fn host(server: &Server, gateway: Option<&GatewayStatus>) -> HostStatus {
+    let told = server.host.status();
     let sessions: Vec<SessionStatus> = told.sessions.iter().map(session).collect();
     let first = sessions.iter().find(|session| session.slot == 0);
     let state = match first.map(|session| session.state) {
@@ -220,13 +219,18 @@ fn host(name: &str, host: &Host, gateway: Option<&GatewayStatus>) -> HostStatus 
         }
     };
     let mut status = HostStatus {
-        host: printable(name),
+        host: printable(&server.name),
         state,
         state_ms: first.and_then(|session| session.up_ms),
         why: first.and_then(|session| session.why.clone()),
         round_trip_us: told.round_trip.map(micros),
         latency_us: gateway.and_then(|gateway| gateway.latency).map(micros),
         max_sessions: told.max_sessions as u64,
+        password: match server.password_state() {
+            ssh::PasswordState::Unneeded => None,
+            ssh::PasswordState::Kept => Some("kept".to_owned()),
+            ssh::PasswordState::Needed => Some("needed".to_owned()),
+        },
         sessions,
         counters: None,
     };

@@ -8,6 +8,7 @@ use cli::printable;
 use control::status::{DiskStatus, HostStatus, MountStatus, SessionState, SourceStatus, State};
 
 use super::{Daemon, SeenMount};
+use crate::connector::TYPE_AGAIN;
 use crate::quantity::{bytes, count, duration, latency};
 
 /// A server that has been silent for longer than this while requests wait is reported.
@@ -201,6 +202,11 @@ fn host(out: &mut String, host: &HostStatus) {
     }
     if !matches!(host.state, State::Connected | State::Idle) {
         facts.push(state(host.state, host.state_ms, host.why.as_deref()));
+    }
+    match host.password.as_deref() {
+        Some("kept") => facts.push("password kept".to_owned()),
+        Some(_) => facts.push(format!("needs the password again: {TYPE_AGAIN}")),
+        None => (),
     }
     let _ = writeln!(out, "      {}: {}", printable(&host.host), facts.join(", "));
     for session in host.sessions.iter().skip(1) {

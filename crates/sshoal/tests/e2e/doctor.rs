@@ -103,3 +103,50 @@ fn the_report_hides_names_and_replaces_no_file() {
     assert!(again.stderr.contains("File exists"), "{again:?}");
     assert_eq!(fs::read_to_string(&file).unwrap(), text);
 }
+
+/// A sample of the disk cache is compared with its checksums, and damage stays for `cache verify`.
+#[test]
+fn damage_of_the_disk_cache_is_found_and_its_repair_named() {
+    let world = World::new();
+    let home = world.local("home");
+    fs::create_dir(&home).unwrap();
+    let sampled = || {
+        let mut command = program();
+        command.args(["doctor", "--json"]).env("XDG_CACHE_HOME", &home);
+        let document: Value = serde_json::from_str(&run(&mut command).stdout).unwrap();
+        check(&document, "cache sample").clone()
+    };
+    let served = world.served("file");
+    fs::write(&served, vec![b'x'; 300_000]).unwrap();
+    // A content that is read soon after its last change is not kept.
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(7200);
+    fs::File::options().write(true).open(&served).unwrap().set_modified(long_ago).unwrap();
+    let cache = home.join("sshoal");
+    let options = format!("cache=disk,cache_free=0,cache_dir={}", cache.display());
+    let mount = world.mount(&["-o", &options]);
+    fs::read(mount.place().join("file")).unwrap();
+    mount.unmount();
+    let fine = sampled();
+    assert_eq!(fine["verdict"], "fine", "{fine}");
+    let found = fine["found"].as_str().unwrap();
+    assert!(found.starts_with("1 content and the names of 1 directory"), "{fine}");
+
+    let objects = cache.join("v1/objects");
+    let below = |dir: &std::path::Path| -> Vec<_> {
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
+    };
+    let files = below(&objects).iter().flat_map(|dir| below(dir)).collect::<Vec<_>>();
+    let content = files.iter().find(|file| file.extension().is_none()).unwrap();
+    let mut bytes = fs::read(content).unwrap();
+    bytes[200_000] ^= 1;
+    fs::write(content, &bytes).unwrap();
+    let wrong = sampled();
+    assert_eq!(wrong["verdict"], "wrong", "{wrong}");
+    assert!(wrong["remedy"].as_str().unwrap().contains("sshoal cache verify"), "{wrong}");
+    assert_eq!(fs::read(content).unwrap(), bytes);
+    let mut verify = program();
+    verify.args(["cache", "verify"]).env("XDG_CACHE_HOME", &home);
+    assert_eq!(run(&mut verify).status.code(), Some(1));
+    let repaired = sampled();
+    assert_eq!(repaired["verdict"], "fine", "{repaired}");
+}

@@ -38,7 +38,7 @@ fn type_and_source(place: &Path) -> (String, String) {
 }
 
 #[track_caller]
-fn assert_quiet_success(ended: &Ended) {
+pub fn assert_quiet_success(ended: &Ended) {
     assert!(ended.status.success(), "{ended:?}");
     assert!(ended.stdout.is_empty() && ended.stderr.is_empty(), "{ended:?}");
 }
@@ -53,7 +53,7 @@ fn assert_serves_until_unmounted(world: &World, place: &Path) {
 
 /// The process that serves the mount: of those with its mount point among the arguments, the one
 /// whose parent is not another one.
-fn daemon_of(place: &Path) -> u32 {
+pub fn daemon_of(place: &Path) -> u32 {
     let is_daemon = |pid: &u32| {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let mut words = words.split(|byte| *byte == 0);
@@ -87,7 +87,12 @@ fn a_background_mount_returns_when_it_serves() {
     assert_serves_until_unmounted(&world, &place);
     // `umount` has waited for it, but for its last instruction.
     eventually(Duration::from_secs(5), "it ends", || !Path::new(&format!("/proc/{pid}")).exists());
-    assert_eq!(fs::read_to_string(log).unwrap(), "");
+    let lines = fs::read_to_string(log).unwrap();
+    let place = place.to_str().unwrap();
+    let expected =
+        [format!(" INFO {place}: mounted {}", world.source()), format!(" INFO {place}: unmounted")];
+    assert_eq!(lines.lines().count(), 2, "{lines}");
+    assert!(lines.lines().zip(&expected).all(|(line, end)| line.ends_with(end)), "{lines}");
 }
 
 #[test]

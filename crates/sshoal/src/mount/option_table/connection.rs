@@ -2,7 +2,7 @@
 
 use recovery::RetryPolicy;
 use replicas::Mode;
-use ssh::Transport;
+use ssh::{Transport, TypedPassword};
 use union::{ActionPolicy, CreatePolicy};
 
 use super::{MountOption, choice, custom, flag, number, seconds, text};
@@ -48,6 +48,14 @@ pub(super) const OPTIONS: &[MountOption] = &[
     .help("version of the SSH protocol; OpenSSH supports only 2 since 2017"),
     flag("password_stdin", |draft| draft.request.ssh.password_stdin = true)
         .help("read the password from standard input (as pam_mount needs)"),
+    choice(
+        "keep_password",
+        &[
+            ("yes", |draft| draft.request.ssh.typed_password = TypedPassword::Kept),
+            ("no", |draft| draft.request.ssh.typed_password = TypedPassword::Noted),
+        ],
+    )
+    .help("keep a password typed while mounting, in memory, for further logins (default yes)"),
     number("directport", 1, u16::MAX as u32, |draft, port| {
         draft.set_transport(Transport::DirectPort(port as u16));
     })

@@ -72,10 +72,10 @@ pub(super) const PROCESS: &[MountOption] = &[
             ("debug", |draft| draft.request.run.log_level = Some(LogLevel::Debug)),
         ],
     )
-    .help("messages: only warnings, also rare events, or each request (default warning)")
+    .help("messages: only warnings, also rare events, or each request (default info in the background, warning otherwise)")
     .changeable(|request| Some(format!("{:?}", request.run.log_level()).to_lowercase())),
-    text("log", "FILE", |draft, file| draft.request.run.log = Some(draft.absolute(file)))
-        .help("append the messages of the background process to this file")
+    text("log", "FILE", |draft, target| draft.set_log(target))
+        .help("append the log of the background process to this file; or: journal, syslog, none")
         .prominent(),
     custom("metrics", "ADDRESS", |draft, text| {
         let address = Address::parse(text)?;

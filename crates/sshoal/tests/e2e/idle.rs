@@ -1,0 +1,70 @@
+//! A mount that nothing uses: no wake-ups of its daemon, and no requests to the server.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::world::World;
+
+/// Longer than the time between two checks of a session in use (7.5 s).
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// Work that was deferred is done by then.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The number of times that the threads of a process went to sleep, by thread.
+fn sleeps(pid: u32) -> Vec<(String, String)> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let count = |task: &Path| {
+        let status = fs::read_to_string(task.join("status")).ok()?;
+        let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches"))?;
+        let name = status.lines().next().unwrap_or_default();
+        Some((format!("{} {name}", task.display()), line.to_owned()))
+    };
+    let mut all: Vec<_> = tasks.filter_map(|task| count(&task.unwrap().path())).collect();
+    all.sort();
+    all
+}
+
+/// Bytes that the SFTP servers have read: requests.
+fn requested(world: &World) -> u64 {
+    let read = |pid: u32| {
+        let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
+        let line = io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap();
+        line.parse::<u64>().unwrap()
+    };
+    world.sshd().sftp_server_pids().into_iter().map(read).sum()
+}
+
+#[track_caller]
+fn assert_becomes_quiet(options: &[&str]) {
+    let world = World::new();
+    fs::write(world.served("file"), "text").unwrap();
+    let mount = world.mount(options);
+    assert_eq!(fs::read_to_string(mount.place().join("file")).unwrap(), "text");
+    fs::write(mount.place().join("written"), "text").unwrap();
+    assert_eq!(fs::read_dir(mount.place()).unwrap().count(), 2);
+    let began = Instant::now();
+    loop {
+        let before = (sleeps(mount.daemon().pid()), requested(&world));
+        std::thread::sleep(WINDOW);
+        let after = (sleeps(mount.daemon().pid()), requested(&world));
+        if before == after {
+            break;
+        }
+        assert!(began.elapsed() < LIMIT, "not idle: {before:#?}, then {after:#?}");
+    }
+    mount.unmount();
+}
+
+#[test]
+fn an_idle_mount_does_nothing() {
+    assert_becomes_quiet(&[]);
+}
+
+#[test]
+fn an_idle_mount_with_a_disk_cache_does_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let option = format!("cache=disk,cache_dir={}", dir.path().join("cache").display());
+    assert_becomes_quiet(&["-o", &option]);
+}

@@ -1,0 +1,187 @@
+//! A password that the user types on the terminal while mounting.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{LocalModes, tcgetattr};
+use sandbox::sshd::Options;
+
+use crate::installed::daemon_of;
+use crate::mount::umount;
+use crate::process::{eventually, run};
+use crate::world::{World, program, program_path};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A program on a terminal of its own, and the user at it.
+struct Typist {
+    child: Child,
+    user: File,
+    /// The program's side.
+    terminal: File,
+    shown: String,
+}
+
+impl Typist {
+    fn start(command: &Command) -> Typist {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let user = openpt(flags).unwrap();
+        grantpt(&user).unwrap();
+        unlockpt(&user).unwrap();
+        let terminal = File::from(ioctl_tiocgptpeer(&user, flags).unwrap());
+        let side = || Stdio::from(terminal.try_clone().unwrap());
+        let mut started = Command::new("setsid");
+        started.args(["--ctty", "--wait"]).arg(command.get_program()).args(command.get_args());
+        started.env_remove("SSH_AUTH_SOCK").env_remove("XDG_RUNTIME_DIR");
+        started.env_remove("SSH_ASKPASS").env_remove("SSH_ASKPASS_REQUIRE");
+        let child = started.stdin(side()).stdout(side()).stderr(side()).spawn().unwrap();
+        Typist { child, user: File::from(user), terminal, shown: String::new() }
+    }
+
+    /// Waits until the terminal shows `text`, and forgets what was shown so far.
+    #[track_caller]
+    fn sees(&mut self, text: &str) {
+        let began = Instant::now();
+        while !self.shown.contains(text) {
+            let mut buffer = [0; 1024];
+            let read = self.user.read(&mut buffer).unwrap();
+            self.shown.push_str(&String::from_utf8_lossy(&buffer[..read]));
+            assert!(began.elapsed() < LIMIT, "no '{text}': {}", self.shown);
+        }
+        self.shown.clear();
+    }
+
+    fn types(&mut self, text: &str) {
+        self.user.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// The exit code, and what the terminal showed last.
+    fn ended(mut self) -> (Option<i32>, String) {
+        let code = self.child.wait().unwrap().code();
+        // The process that has changed them may end after the one that was started.
+        eventually(LIMIT, "the terminal has its modes back", || {
+            let modes = tcgetattr(&self.terminal).unwrap().local_modes;
+            modes.contains(LocalModes::ECHO | LocalModes::ICANON)
+        });
+        drop(self.terminal);
+        // The end of a terminal without another side is an error.
+        let mut rest = Vec::new();
+        let _ = self.user.read_to_end(&mut rest);
+        self.shown.push_str(&String::from_utf8_lossy(&rest));
+        (code, self.shown)
+    }
+}
+
+fn world() -> World {
+    let world = World::with(Options { takes_password: true, ..Options::default() });
+    fs::write(world.served("file"), "text").unwrap();
+    world
+}
+
+/// Mounts in the background and types these answers to the password prompt.
+fn mount(world: &World, options: &[&str], answers: &[&str]) -> (PathBuf, String) {
+    let place = world.mountpoint();
+    let mut command = Command::new(program_path());
+    command.arg("-F").arg(world.sshd().config_path()).arg(world.source()).arg(&place);
+    let mut typist = Typist::start(command.args(options));
+    for answer in answers {
+        typist.sees("'s password: ");
+        typist.types(answer);
+        typist.types("\n");
+    }
+    let (code, shown) = typist.ended();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(answers.iter().all(|answer| !shown.contains(answer)), "echoed: {shown}");
+    (place, shown)
+}
+
+fn status(place: &Path) -> String {
+    run(program().arg("status").arg(place)).stdout
+}
+
+fn logins(world: &World) -> usize {
+    world.sshd().log().matches("Accepted password").count()
+}
+
+#[track_caller]
+fn assert_reads(place: &Path) {
+    assert_eq!(fs::read_to_string(place.join("file")).unwrap(), "text");
+}
+
+#[test]
+fn a_typed_password_serves_reconnections_and_further_sessions() {
+    let world = world();
+    let password = world.sshd().password().to_owned();
+    // Corrected with Backspace, and after a wrong one.
+    let edited = format!("{password}x\u{7f}");
+    let (place, _) = mount(&world, &["-o", "max_conns=3"], &["wrong", &edited]);
+    assert!(status(&place).contains("password kept"), "{}", status(&place));
+    for lost in 1..=2 {
+        world.sshd().kill_sessions();
+        assert_reads(&place);
+        assert!(logins(&world) > lost, "{}", world.sshd().log());
+    }
+    let before = logins(&world);
+    let large = world.served("large");
+    File::create(&large).unwrap().set_len(256 << 20).unwrap();
+    fs::copy(place.join("large"), "/dev/null").unwrap();
+    assert!(logins(&world) > before, "no further session: {}", world.sshd().log());
+    assert_eq!(world.sshd().log().matches("Failed password").count(), 1);
+
+    // Nowhere that other programs can see.
+    let daemon = daemon_of(&place);
+    for of_process in ["cmdline", "environ"] {
+        let shown = fs::read(format!("/proc/{daemon}/{of_process}")).unwrap();
+        let is_there = shown.windows(password.len()).any(|part| part == password.as_bytes());
+        assert!(!is_there, "{of_process}");
+    }
+    assert!(umount(&[], &place).status.success());
+}
+
+#[test]
+fn a_password_that_was_changed_is_tried_once_and_forgotten() {
+    let mut world = world();
+    let (place, _) = mount(&world, &["-o", "soft=3"], &[world.sshd().password()]);
+    world.sshd_mut().change_password().unwrap();
+    world.sshd().kill_sessions();
+    for _ in 0..3 {
+        assert!(fs::read_dir(&place).is_err());
+    }
+    eventually(LIMIT, "it needs the password", || {
+        status(&place).contains("needs the password again: ")
+    });
+    assert_eq!(world.sshd().log().matches("Failed password").count(), 1);
+    assert!(umount(&[], &place).status.success());
+}
+
+#[test]
+fn without_keeping_the_mount_says_what_it_cannot_do() {
+    let world = world();
+    let password = world.sshd().password().to_owned();
+    let (place, shown) = mount(&world, &["-o", "keep_password=no,soft=3"], &[&password]);
+    assert!(shown.contains("is not kept: no further session"), "{shown}");
+    assert_reads(&place);
+    assert!(status(&place).contains("needs the password again: "), "{}", status(&place));
+    world.sshd().kill_sessions();
+    assert!(fs::read_dir(&place).is_err());
+    assert_eq!(logins(&world), 1);
+    assert!(umount(&[], &place).status.success());
+}
+
+#[test]
+fn an_interrupted_prompt_leaves_the_terminal_as_it_was() {
+    let world = world();
+    let place = world.mountpoint();
+    let mut command = Command::new(program_path());
+    command.arg("-F").arg(world.sshd().config_path()).arg(world.source()).arg(&place);
+    let mut typist = Typist::start(&command);
+    typist.sees("'s password: ");
+    typist.types("secr\u{3}");
+    let (code, shown) = typist.ended();
+    assert_ne!(code, Some(0), "{shown}");
+    assert!(!shown.contains("secr"), "{shown}");
+}
