@@ -64,7 +64,7 @@ enum Command {
     Profile(profile::Arguments),
     /// Find out why a mount does not work, or could work better.
     Doctor(Box<doctor::Arguments>),
-    /// Run a command at the server, in the directory that a directory of a mount shows.
+    /// Run a command at the server, in the same directory as here.
     #[command(override_usage = "sshoal run [-t] [-C DIR] [--] COMMAND...", after_help = RUN_NOTES)]
     Run(run::Arguments),
     /// Print HOST:PATH for paths in mounts, for rsync and scp.
@@ -89,7 +89,7 @@ enum Command {
     Set(settings::Arguments),
     /// Print units of systemd that mount a source.
     Unit(unit::Arguments),
-    /// Print a map of autofs(5) that mounts each host at the access to its name.
+    /// Print a map of autofs(5) that mounts hosts by their names.
     Autofs(autofs::Arguments),
     /// Check or show the configuration file.
     Config {

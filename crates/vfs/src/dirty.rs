@@ -133,10 +133,13 @@ mod tests {
         let one = dirty.take(8).await;
         let soon = Duration::from_secs(1);
         dirty.set_max_bytes(4);
+        // The task takes what room there is.
+        tokio::task::yield_now().await;
         assert!(tokio::time::timeout(soon, dirty.take(2)).await.is_err());
         dirty.set_max_bytes(20);
         drop(tokio::time::timeout(soon, dirty.take(12)).await.unwrap());
         dirty.set_max_bytes(4);
+        tokio::task::yield_now().await;
         drop(one);
         let four = tokio::time::timeout(soon, dirty.take(100)).await.unwrap();
         assert_eq!(dirty.bytes(), 4);

@@ -1,12 +1,25 @@
 //! `sshoal set`, and `-o remount`.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use super::{ready, told};
+use crate::mount::{detach, is_mounted};
 use crate::process::run;
 use crate::status::status;
 use crate::world::{World, program};
+
+/// Detaches a mount in the background when the test ends, also if it has failed.
+struct Detached<'a>(&'a Path);
+
+impl Drop for Detached<'_> {
+    fn drop(&mut self) {
+        if is_mounted(self.0) {
+            detach(self.0);
+        }
+    }
+}
 
 #[test]
 fn options_are_shown_and_changed() {
@@ -16,6 +29,7 @@ fn options_are_shown_and_changed() {
     let option = format!("acnegative=1000,log={}", log.display());
     let ended = run(world.command().arg(world.source()).arg(&place).args(["-o", &option]));
     assert!(ended.status.success(), "{ended:?}");
+    let _detached = Detached(&place);
     let shown = told("set", &place, &[]);
     for line in ["acregmax=20\n", "acnegative=1000\n", "dirty_bytes=134217728\n", "hard\n"] {
         assert!(shown.contains(line), "{line}: {shown}");
@@ -30,7 +44,7 @@ fn options_are_shown_and_changed() {
     for line in ["acnegative=0\n", "soft=5\n", "log_level=debug\n", "dirty_bytes=2000000\n"] {
         assert!(shown.contains(line), "{line}: {shown}");
     }
-    let messages = |place: &std::path::Path| fs::read_to_string(place).unwrap().len();
+    let messages = |place: &Path| fs::read_to_string(place).unwrap().len();
     let before = messages(&log);
     fs::write(place.join("written"), vec![b'x'; 5 << 20]).unwrap();
     assert!(messages(&log) > before, "each request is logged");
