@@ -1,9 +1,13 @@
 //! A mount that nothing uses: no wake-ups of its daemon, and no requests to the server.
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
+use crate::mount::Mount;
 use crate::world::World;
 
 /// Longer than the time between two checks of a session in use (7.5 s).
@@ -40,7 +44,14 @@ fn requested(world: &World) -> u64 {
 fn assert_becomes_quiet(options: &[&str]) {
     let world = World::new();
     fs::write(world.served("file"), "text").unwrap();
-    let mount = world.mount(options);
+    // Records of its own: `sshoal status` and `doctor` of other tests query all mounts of this user.
+    let records = world.local("records");
+    fs::DirBuilder::new().mode(0o700).create(&records).unwrap();
+    let place = world.mountpoint();
+    let mut command = world.command();
+    command.env("XDG_RUNTIME_DIR", &records);
+    command.arg("-f").arg(world.source()).arg(&place).args(options);
+    let mut mount = Mount::start(command, place);
     assert_eq!(fs::read_to_string(mount.place().join("file")).unwrap(), "text");
     fs::write(mount.place().join("written"), "text").unwrap();
     assert_eq!(fs::read_dir(mount.place()).unwrap().count(), 2);
@@ -54,7 +65,8 @@ fn assert_becomes_quiet(options: &[&str]) {
         }
         assert!(began.elapsed() < LIMIT, "not idle: {before:#?}, then {after:#?}");
     }
-    mount.unmount();
+    mount.daemon().signal(Signal::TERM);
+    assert_eq!(mount.wait_ended(), Some(0));
 }
 
 #[test]
