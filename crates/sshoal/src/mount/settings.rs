@@ -250,7 +250,6 @@ mod tests {
             ("acregmax=x", "needs a number of seconds"),
             ("acregmin=100,acregmax=5", "needs a number"),
             ("dirty_bytes=5", "needs a new mount"),
-            ("log_level=debug", "log=FILE"),
             ("cache_size=1G", "cache=disk"),
         ] {
             let said = set(&plain, &[option]).unwrap_err();
@@ -258,6 +257,8 @@ mod tests {
         }
         let said = set(&plain, &["acregmin=100", "acregmax=5"]).unwrap_err();
         assert!(said.contains("minimum is greater"), "{said}");
+        let silent = request(&["h:", "/m", "-o", "log=none"]);
+        assert!(set(&silent, &["log_level=debug"]).unwrap_err().contains("needs a new mount"));
         let strict = request(&["h:", "/m", "-o", "consistency=strict"]);
         assert!(set(&strict, &["acregmax=5"]).unwrap_err().contains("no effect"));
     }

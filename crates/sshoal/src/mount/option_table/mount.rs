@@ -72,7 +72,7 @@ pub(super) const PROCESS: &[MountOption] = &[
             ("debug", |draft| draft.request.run.log_level = Some(LogLevel::Debug)),
         ],
     )
-    .help("messages: only warnings, also rare events, or each request (default info in the background, warning otherwise)")
+    .help("messages: warnings, also rare events, or each request (default info; with -f, warning)")
     .changeable(|request| Some(format!("{:?}", request.run.log_level()).to_lowercase())),
     text("log", "FILE", |draft, target| draft.set_log(target))
         .help("append the log of the background process to this file; or: journal, syslog, none")
