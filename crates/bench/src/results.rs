@@ -238,9 +238,41 @@ pub struct Measured {
     /// Bytes on the link; `None` without a forwarder that counts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wire: Option<Wire>,
+    /// Requests of the kernel and to the server; `None` for a subject that does not count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<Requests>,
     /// CPU over time, where it was sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_trace: Option<CpuTrace>,
+}
+
+/// Numbers of requests, by their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
+    /// FUSE requests: `lookup`, `getattr`, `open`.
+    pub kernel: BTreeMap<String, u64>,
+    /// SFTP requests: `lstat`, `open`, `read`.
+    pub server: BTreeMap<String, u64>,
+    /// Hits and misses of the caches of the mount: `lookup_hits`, `open_misses`.
+    pub caches: BTreeMap<String, u64>,
+}
+
+impl Requests {
+    /// What was added after `before`.
+    pub fn since(&self, before: &Requests) -> Requests {
+        let since = |now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>| {
+            let added = |(name, now): (&String, &u64)| {
+                let added = now.saturating_sub(before.get(name).copied().unwrap_or(0));
+                (added > 0).then(|| (name.clone(), added))
+            };
+            now.iter().filter_map(added).collect()
+        };
+        Requests {
+            kernel: since(&self.kernel, &before.kernel),
+            server: since(&self.server, &before.server),
+            caches: since(&self.caches, &before.caches),
+        }
+    }
 }
 
 /// Bytes on the link between client and server: the payload of TCP, with all that ssh adds.

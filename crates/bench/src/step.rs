@@ -9,7 +9,7 @@ use sandbox::link::Link;
 use crate::account::{self, Tracer};
 use crate::executor::{Executor, Program};
 use crate::failure::{Failure, Result};
-use crate::results::{Measured, Usage, Wire};
+use crate::results::{Measured, Requests, Usage, Wire};
 use crate::size::Size;
 use crate::subject::{Access, Session, Subject};
 
@@ -68,6 +68,7 @@ struct Used {
     client: Usage,
     server: Option<Usage>,
     wire: Option<Wire>,
+    requests: Option<Requests>,
 }
 
 impl StepContext<'_> {
@@ -103,7 +104,7 @@ impl StepContext<'_> {
         let tracer = self.trace_cpu.then(|| self.tracer()).transpose()?;
         let before = self.used();
         let ran = self.executor.succeed(program, limit)?;
-        let Used { client: daemon, server, wire } = self.used_since(&before);
+        let Used { client: daemon, server, wire, requests } = self.used_since(&before);
         let cpu_trace = tracer.map(Tracer::end);
         let (client, application) = match self.session.access() {
             Access::Directory(_) => (daemon, Some(ran.usage)),
@@ -118,6 +119,7 @@ impl StepContext<'_> {
             server,
             application,
             wire,
+            requests,
             cpu_trace,
             ..Measured::default()
         };
@@ -151,6 +153,7 @@ impl StepContext<'_> {
             client: account::tree_usage(&self.session.client_pids()),
             server: self.server.usage().map(|usage| account::plus(usage, own)),
             wire: self.session.wire(self.server),
+            requests: self.session.requests(self.executor),
         }
     }
 
@@ -158,10 +161,12 @@ impl StepContext<'_> {
         let now = self.used();
         let of_server = before.server.zip(now.server);
         let of_wire = before.wire.zip(now.wire);
+        let of_requests = before.requests.as_ref().zip(now.requests.as_ref());
         Used {
             client: account::since(&before.client, &now.client),
             server: of_server.map(|(before, now)| account::since(&before, &now)),
             wire: of_wire.map(|(before, now)| now.since(before)),
+            requests: of_requests.map(|(before, now)| now.since(before)),
         }
     }
 

@@ -22,7 +22,7 @@ use std::process::Command;
 
 use crate::executor::Executor;
 use crate::failure::Result;
-use crate::results::{LeftOut, SubjectInfo, Wire};
+use crate::results::{LeftOut, Requests, SubjectInfo, Wire};
 use crate::step::ServerMeter;
 use crate::storage::Storage;
 
@@ -81,6 +81,12 @@ pub trait Session {
     /// Bytes so far on the link that it uses: the server's, unless it has one of its own, or none.
     fn wire(&self, server: &dyn ServerMeter) -> Option<Wire> {
         server.wire()
+    }
+
+    /// Requests so far since it was started or mounted anew, if it counts them.
+    fn requests(&self, executor: &Executor) -> Option<Requests> {
+        let _ = executor;
+        None
     }
 
     /// Returns when all that was acknowledged has arrived at the storage, for subjects that write

@@ -1,9 +1,11 @@
 //! The content of a report, before it has a form.
 
+use std::collections::BTreeMap;
+
 use crate::measure::{Measure, Unit};
 use crate::quoting::shown_command;
 use crate::results::{
-    Latency, LeftOut, Measured, Outcome, Ratio, SubjectInfo, Summary, Usage, Wire,
+    Latency, LeftOut, Measured, Outcome, Ratio, Requests, SubjectInfo, Summary, Usage, Wire,
 };
 use crate::stats::FailureLine;
 use crate::units;
@@ -368,6 +370,7 @@ fn cost(view: &View<'_>) -> Option<Section> {
         },
     ));
     blocks.extend(steps(view));
+    blocks.extend(requests(view));
     let is_empty = blocks.is_empty();
     (!is_empty).then(|| section("cost", "CPU, memory and bytes on the link", blocks))
 }
@@ -413,6 +416,52 @@ fn steps(view: &View<'_>) -> Option<Block> {
                    the server; bytes on the link to/from the server; medians of the rounds";
     let is_empty = rows.is_empty();
     (!is_empty).then(|| Block::Table(Table::new(caption, header, rows)))
+}
+
+/// Requests of the kernel and to the server in each step, of subjects that count them.
+fn requests(view: &View<'_>) -> Option<Block> {
+    let header = ["look-ups", "getattrs", "opens", "all of the kernel", "hits %", "to the server"];
+    let number = |of: &BTreeMap<String, u64>, names: &[&str]| -> f64 {
+        names.iter().filter_map(|name| of.get(*name)).sum::<u64>() as f64
+    };
+    let all = |of: &BTreeMap<String, u64>| of.values().sum::<u64>() as f64;
+    let ending = |of: &BTreeMap<String, u64>, end: &str| -> f64 {
+        let ending = of.iter().filter(|(name, _)| name.ends_with(end));
+        ending.map(|(_, number)| number).sum::<u64>() as f64
+    };
+    let mut rows = Vec::new();
+    for measure in &view.results.measures {
+        for subject in &view.results.subjects {
+            let of = |part: &dyn Fn(&Requests) -> Option<f64>| {
+                let value = |it: &Measured| part(it.requests.as_ref()?);
+                let median = view.median_of(&measure.id, &subject.name, value);
+                median.map_or_else(|| "–".to_owned(), units::significant)
+            };
+            let counts = |it: &Measured| it.requests.as_ref().map(|_| 0.0);
+            if view.median_of(&measure.id, &subject.name, counts).is_none() {
+                continue;
+            }
+            let hits = |it: &Requests| {
+                let (hits, misses) = (ending(&it.caches, "_hits"), ending(&it.caches, "_misses"));
+                (hits + misses > 0.0).then(|| 100.0 * hits / (hits + misses))
+            };
+            let cells = [
+                of(&|it| Some(number(&it.kernel, &["lookup"]))),
+                of(&|it| Some(number(&it.kernel, &["getattr", "statx"]))),
+                of(&|it| Some(number(&it.kernel, &["open", "create"]))),
+                of(&|it| Some(all(&it.kernel))),
+                of(&hits),
+                of(&|it| Some(all(&it.server))),
+            ];
+            let short = format!("{}, {}", measure.id, subject.name);
+            rows.push(Row { short, ..row(format!("{}, {}", title(measure), subject.name), cells) });
+        }
+    }
+    let caption = "requests in each step: of the kernel to the mount, the percentage of look-ups, \
+                   getattrs, opens and reads that needed no request to the server, and requests to \
+                   the server; medians of the rounds";
+    let is_empty = rows.is_empty();
+    (!is_empty).then(|| Block::Table(Table::new(caption, &header, rows)))
 }
 
 /// A table of the subjects that have any value, if any has one.

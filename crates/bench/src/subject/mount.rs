@@ -14,11 +14,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use crate::account;
 use crate::executor::{Background, Executor};
 use crate::failure::{Failure, Result};
 use crate::quoting::shown;
+use crate::results::Requests;
 
 use super::programs::FUSERMOUNT;
 use super::{Access, Session, local, rclone};
@@ -34,6 +36,9 @@ const END_LIMIT: Duration = Duration::from_secs(20);
 /// How long a mount may be busy although nothing of ours uses it: a file system that is unmounted
 /// right after the end of a program may still be in use by another process.
 const BUSY_LIMIT: Duration = Duration::from_secs(2);
+
+/// Longest time for a mount to tell its counters.
+const STATISTICS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Longest time for a program that unmounts by force.
 const FORCE_LIMIT: Duration = Duration::from_secs(5);
@@ -233,6 +238,25 @@ fn ended(daemon: &Background, before: &str) -> String {
     }
 }
 
+/// The counters in an object of `sshoal stats --json`.
+fn counted(told: &Value) -> Option<Requests> {
+    let mut requests = Requests::default();
+    for (name, operation) in told["operations"].as_object()? {
+        requests.kernel.insert(name.clone(), operation["count"].as_u64()?);
+    }
+    let numbers = |of: &Value| -> Vec<(String, u64)> {
+        let fields = of.as_object().into_iter().flatten();
+        fields.filter_map(|(name, number)| Some((name.clone(), number.as_u64()?))).collect()
+    };
+    requests.caches.extend(numbers(&told["caches"]));
+    for host in told["hosts"].as_array()? {
+        for (name, number) in numbers(&host["requests"]) {
+            *requests.server.entry(name).or_default() += number;
+        }
+    }
+    Some(requests)
+}
+
 /// The command that unmounts; with `lazy`, also a mount in use.
 fn unmount(point: &Path, lazy: bool) -> Command {
     let (mut command, lazily) = match FUSERMOUNT.find() {
@@ -278,6 +302,8 @@ pub(super) struct MountSession {
     made: u32,
     mount: Mount,
     cache: Cache,
+    /// The program whose `stats` prints the mount's counters.
+    counted_by: Option<PathBuf>,
 }
 
 impl MountSession {
@@ -293,7 +319,13 @@ impl MountSession {
         fs::create_dir(&point)?;
         let mount = Mount::start(make(&point, 0), &point, limit, executor)?;
         let shown = point.clone();
-        Ok(MountSession { point, shown, limit, make: Box::new(make), made: 1, mount, cache })
+        let make = Box::new(make);
+        Ok(MountSession { point, shown, limit, make, made: 1, mount, cache, counted_by: None })
+    }
+
+    /// The mount is of this program, whose `stats` prints its counters.
+    pub(super) fn count_by(&mut self, program: PathBuf) {
+        self.counted_by = Some(program);
     }
 
     /// The storage is at this name in the mount.
@@ -337,6 +369,13 @@ impl Session for MountSession {
 
     fn client_pids(&self) -> Vec<u32> {
         self.mount.processes()
+    }
+
+    fn requests(&self, executor: &Executor) -> Option<Requests> {
+        let mut command = Command::new(self.counted_by.as_ref()?);
+        command.args(["stats", "--total", "--json"]).arg(&self.point);
+        let told = executor.succeed(command, STATISTICS_LIMIT).ok()?;
+        counted(&serde_json::from_slice(&told.output.stdout).ok()?)
     }
 
     fn settle(&mut self, executor: &Executor) -> Result<()> {

@@ -177,6 +177,7 @@ impl Subject for Mounted {
             words.extend(["-o".into(), joined(&["cache_dir=".as_ref(), dir.as_os_str()])]);
             cache = Cache::Kept(dir);
         }
+        let program_of_mount = program.clone();
         let make = move |point: &Path, _: u32| {
             let mut command = Command::new(&program);
             command.args(&words).arg(point).current_dir("/");
@@ -185,6 +186,9 @@ impl Subject for Mounted {
         let mut session = MountSession::start(scratch, self.start_limit, executor, cache, make)?;
         if self.sources == Sources::Placed {
             session.show(PLACE);
+        }
+        if self.typed.is_some() {
+            session.count_by(program_of_mount);
         }
         // While it is mounted, the ciphers in the command line of its ssh.
         let told = || identity::of_ssh_among(&session.client_pids());

@@ -149,6 +149,12 @@ fn one_of_two_hosts_goes_away() {
     // A mount of one host has no part in it.
     let both = [("sshoal-pool", "failover.reset"), ("sshoal-pool", "failover.silence")];
     assert_eq!(measured, both);
+    // A mount of this program counts its requests.
+    for sample in &results.samples {
+        let Outcome::Measured(measured) = &sample.outcome else { panic!("{sample:?}") };
+        let requests = measured.requests.as_ref().expect("they were counted");
+        assert!(requests.kernel["read"] > 0 && requests.server["read"] > 0, "{requests:?}");
+    }
 }
 
 #[test]
