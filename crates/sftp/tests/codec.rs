@@ -4,9 +4,9 @@ use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use sftp::codec::{
-    ExactAttrs, ExactTime, Extension, FileAttrs, HEADER_BYTES, Limits, MAX_PACKET_BYTES, Malformed,
-    NameEntry, OpenFlags, Owner, RemoteHandle, Reply, Request, StatVfs, StatusCode, Times,
-    UsersGroups, Version, decode_init, encode_init, packet_length,
+    ExactAttrs, ExactTime, Extension, FileAttrs, HEADER_BYTES, Kind, Limits, MAX_PACKET_BYTES,
+    Malformed, NameEntry, OpenFlags, Owner, RemoteHandle, Reply, Request, StatVfs, StatusCode,
+    Times, UsersGroups, Version, decode_init, encode_init, packet_length,
 };
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -86,8 +86,33 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::CopyData { from, from_offset: *a, len: *b, to, to_offset: *c },
         Request::HomeDirectory { user: one },
         Request::UsersGroupsById { uids: ids.0.clone(), gids: ids.1.clone() },
+        Request::Attrs { fields: *d },
         Request::UnknownExtension { name: b"nobody@example.org", body: two },
     ]
+}
+
+/// Each request has its own counter, and the name that it has in the protocol.
+#[test]
+fn each_kind_of_request_is_counted_by_its_name() {
+    let numbers = (0, 0, 0, 0);
+    let parts = Parts {
+        one: vec![],
+        two: vec![],
+        attrs: FileAttrs::default(),
+        numbers,
+        ids: (vec![], vec![]),
+    };
+    let all: Vec<Kind> = Kind::all().collect();
+    let mut seen = Vec::new();
+    for request in requests(&parts) {
+        let kind = request.kind();
+        assert_eq!(all[kind.index()], kind, "{request:?}");
+        assert!(!seen.contains(&kind.index()), "{request:?}");
+        seen.push(kind.index());
+        let shown = format!("{request:?}").to_lowercase();
+        let name = kind.name().replace('-', "");
+        assert!(shown.starts_with(&name) || name == "other", "{name}: {request:?}");
+    }
 }
 
 fn replies(parts: &Parts, text: &str) -> Vec<Reply> {

@@ -231,8 +231,11 @@ impl<'a> Request<'a> {
             Request::CopyData { .. } => Extension::CopyData,
             Request::HomeDirectory { .. } => Extension::HomeDirectory,
             Request::UsersGroupsById { .. } => Extension::UsersGroupsById,
-            Request::UnknownExtension { .. } => return Kind(KINDS as u8 - 1),
-            other => return Kind(other.message_type()),
+            Request::Attrs { .. } => Extension::Attrs,
+            other => match other.message_type() {
+                EXTENDED => return Kind(KINDS as u8 - 1),
+                message_type => return Kind(message_type),
+            },
         };
         Kind::of_extension(extension)
     }
