@@ -4,15 +4,15 @@
 //! process.
 //!
 //! Invariants:
-//! 1. Requests take effect as if they were executed one after the other ([`schedule`]); requests
+//! 1. Requests take effect as if they were executed one after the other (`schedule.rs`); requests
 //!    that do not affect each other may be executed at the same time.
 //! 2. A request that may wait for a disk or a network never delays the requests that do not depend
 //!    on it: it is executed by a thread of the pool. All others are executed by the thread that has
-//!    read them ([`session`]).
+//!    read them (`session.rs`).
 //! 3. Memory is bounded, whatever the client sends: requests in flight, the length of each, and open
 //!    handles are limited. When a limit is reached, no more requests are read.
 //! 4. With a root, no path leads out of it: the kernel resolves each path below it, symbolic links
-//!    and `..` included ([`paths`]).
+//!    and `..` included (`paths.rs`).
 //! 5. With `read_only`, no request that could change a file is executed.
 #![forbid(unsafe_code)]
 
