@@ -81,7 +81,7 @@ enum Command {
     Cache(cache_command::Arguments),
     /// Fetch files of a mount into its disk cache.
     Warm(warm::Arguments),
-    /// Serve files by SFTP on standard input and output, in place of sftp-server.
+    /// Serve files by SFTP, in place of sftp-server.
     Helper(helper::Arguments),
     /// Show and change the branches of a mounted union.
     Branch(branch::Arguments),
