@@ -358,7 +358,7 @@ impl Client {
         let version = reader::handshake(&mut reader, &mut receive_buffer).await;
         let version = match (version, sent) {
             (Err(Error::Disconnected(_)), Err(error)) => {
-                return Err(Error::Disconnected(error.to_string()));
+                return Err(Error::of_stream(&error));
             }
             (version, _) => version?,
         };

@@ -44,6 +44,13 @@ pub enum Error {
 }
 
 impl Error {
+    /// The stream has failed. The text has no number of the error: `Broken pipe`.
+    pub(crate) fn of_stream(error: &std::io::Error) -> Error {
+        let text = error.to_string();
+        let text = text.split_once(" (os error").map_or(&*text, |(text, _)| text);
+        Error::Disconnected(text.to_owned())
+    }
+
     /// Whether this error ends the connection.
     pub fn ends_connection(&self) -> bool {
         match self {

@@ -102,7 +102,7 @@ impl State {
         if idle && !self.coalescing {
             match self.write_now(packet) {
                 Ok(n) => written = n,
-                Err(error) => return Err(Error::Disconnected(error.to_string())),
+                Err(error) => return Err(Error::of_stream(&error)),
             }
         }
         if written < packet.len() {
@@ -131,7 +131,7 @@ impl State {
         // No task has to be woken here.
         match self.flush(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(())) => Ok(()),
-            Poll::Ready(Err(error)) => Err(Error::Disconnected(error.to_string())),
+            Poll::Ready(Err(error)) => Err(Error::of_stream(&error)),
             Poll::Pending => {
                 self.wake_writer = true;
                 Ok(())
@@ -232,7 +232,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         let made_room = state.queued_bytes < before;
         drop(state);
         if let Poll::Ready(Err(error)) = flushed {
-            shared.finish(Error::Disconnected(error.to_string()));
+            shared.finish(Error::of_stream(&error));
             return Poll::Ready(());
         }
         if made_room {

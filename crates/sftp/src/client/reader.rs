@@ -25,7 +25,7 @@ async fn fill(reader: &mut (impl AsyncRead + Unpin), buffer: &mut ReceiveBuffer)
     match reader.read_buf(&mut room).await {
         Ok(0) => Err(Error::Disconnected("the server has closed the connection".into())),
         Ok(_) => Ok(()),
-        Err(error) => Err(Error::Disconnected(error.to_string())),
+        Err(error) => Err(Error::of_stream(&error)),
     }
 }
 

@@ -87,7 +87,7 @@ fn a_read_only_helper_and_one_with_a_root() {
 #[test]
 fn a_mount_is_served() {
     let world = served_by_helper("");
-    let mount = world.mount(&[]);
+    let mount = world.mount(&[]).with_errors();
     let content: Vec<u8> = (0..2_000_000_u32).map(|byte| (byte % 253) as u8).collect();
     fs::write(mount.at("file"), &content).unwrap();
     assert!(fs::read(world.served("file")).unwrap() == content);
