@@ -14,20 +14,21 @@ use crate::status::{Failure, Result};
 /// Bytes of a reply after which no further entry is added.
 const REPLY_BYTES: usize = 32 << 10;
 
-/// Bytes of an entry beside its name: attributes, and the line without the name.
-const ENTRY_BYTES: usize = 120;
+/// Bytes of an entry beside its names: attributes and lengths.
+const ENTRY_BYTES: usize = 100;
 
 /// The state of a listing.
 #[derive(Debug)]
 pub(crate) struct Listing {
     dir: Dir,
-    is_over: bool,
+    /// Set at the end of the directory, or by an error that ends the listing.
+    end: Option<Failure>,
     owners: Owners,
 }
 
 impl Listing {
     pub(crate) fn new(dir: OwnedFd) -> Result<Listing> {
-        Ok(Listing { dir: Dir::new(dir)?, is_over: false, owners: Owners::default() })
+        Ok(Listing { dir: Dir::new(dir)?, end: None, owners: Owners::default() })
     }
 
     /// The next entries, `.` and `..` included, with these fields of `attrs@sshoal`. With any of
@@ -35,20 +36,23 @@ impl Listing {
     pub(crate) fn next(&mut self, fields: u32) -> Result<Vec<NameEntry>> {
         let mut entries = Vec::new();
         let mut len = 0;
-        while !self.is_over && len < REPLY_BYTES {
+        while self.end.is_none() && len < REPLY_BYTES {
             match self.dir.read() {
-                None => self.is_over = true,
-                Some(Ok(entry)) => {
-                    let name = entry.file_name().to_bytes();
-                    len += 2 * name.len() + ENTRY_BYTES;
-                    entries.extend(self.entry(name, fields)?);
+                None => self.end = Some(Failure::End),
+                Some(Ok(found)) => {
+                    if let Some(entry) = self.entry(found.file_name().to_bytes(), fields)? {
+                        len += entry.name.len() + entry.longname.len() + ENTRY_BYTES;
+                        entries.push(entry);
+                    }
                 }
-                // The entries before an error are returned; the next request returns it.
-                Some(Err(errno)) if entries.is_empty() => return Err(errno.into()),
-                Some(Err(_)) => break,
+                Some(Err(errno)) => self.end = Some(errno.into()),
             }
         }
-        if entries.is_empty() { Err(Failure::End) } else { Ok(entries) }
+        // The entries before an error are returned; the next request returns it.
+        match &self.end {
+            Some(end) if entries.is_empty() => Err(end.clone()),
+            _ => Ok(entries),
+        }
     }
 
     /// The entry; `None` if it was removed meanwhile. One whose attributes cannot be read is listed

@@ -81,7 +81,7 @@ pub fn serve(mut input: File, output: File, options: &Options) -> Result<(), Err
     };
     thread::scope(|scope| {
         let read = session.read_requests(scope, &mut input);
-        session.drain();
+        session.end();
         let flushed = session.output().flush();
         read?;
         flushed.map_err(Error::Stream)
@@ -257,11 +257,9 @@ impl Session {
         }
     }
 
-    /// Returns when all requests were executed and the threads of the pool end.
-    fn drain(&self) {
-        let mut state = self.state();
-        state.is_ending = true;
-        drop(state);
+    /// No more requests come: the threads of the pool end when all were executed.
+    fn end(&self) {
+        self.state().is_ending = true;
         self.changed.notify_all();
     }
 }
