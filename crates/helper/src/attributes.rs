@@ -1,12 +1,10 @@
-//! Attributes: from `stat(2)` to the protocol, and changes of them.
+//! Attributes: from `stat(2)` to the protocol, and from the protocol to changes of them.
 
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, Uid, chmodat, chownat,
-    fchmod, fchown, fstatvfs, ftruncate, futimens, openat, utimensat,
-};
-use rustix::io::{Errno, Result};
+use base::{AttrChange, Timestamp};
+use rustix::fs::{Stat, fstatvfs};
+use rustix::io::Result;
 use sftp::StatVfs;
 use sftp::codec::{ExactAttrs, ExactTime, FileAttrs, Owner, Times};
 
@@ -33,87 +31,23 @@ pub(crate) fn of_stat(stat: &Stat, fields: u32) -> FileAttrs {
     }
 }
 
-/// Changes an open file. The order matters: a new size and a new owner clear set-id bits, and a new
-/// size sets a new time.
-pub(crate) fn set_by_handle(file: &OwnedFd, attrs: &FileAttrs) -> Result<()> {
-    if let Some(size) = attrs.size {
-        ftruncate(file, size)?;
-    }
-    if let Some((uid, gid)) = owner(attrs)? {
-        fchown(file, Some(uid), Some(gid))?;
-    }
-    if let Some(mode) = mode(attrs) {
-        fchmod(file, mode)?;
-    }
-    if let Some(times) = times(attrs) {
-        futimens(file, &times)?;
-    }
-    Ok(())
-}
-
-/// Changes the entry that `pinned` is a descriptor of, opened with `O_PATH`. What such a descriptor
-/// does not permit is done through `/proc`. The mode of a symbolic link cannot be changed:
-/// `EOPNOTSUPP`.
-pub(crate) fn set_by_path(pinned: &OwnedFd, attrs: &FileAttrs) -> Result<()> {
-    use std::os::fd::AsFd;
-    let is_link = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(pinned)?.st_mode)
-        == rustix::fs::FileType::Symlink;
-    let link = proc_link(pinned.as_fd());
-    if let Some(size) = attrs.size {
-        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = openat(CWD, &link, flags, Mode::empty()).map_err(proc_error)?;
-        ftruncate(&file, size)?;
-    }
-    if let Some((uid, gid)) = owner(attrs)? {
-        chownat(pinned, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
-    }
-    if let Some(mode) = mode(attrs) {
-        if is_link {
-            return Err(Errno::OPNOTSUPP);
-        }
-        chmodat(CWD, &link, mode, AtFlags::empty()).map_err(proc_error)?;
-    }
-    if let Some(times) = times(attrs) {
-        utimensat(pinned, "", &times, AtFlags::EMPTY_PATH)?;
-    }
-    Ok(())
-}
-
-fn proc_link(fd: BorrowedFd<'_>) -> String {
-    format!("/proc/self/fd/{}", fd.as_raw_fd())
-}
-
-/// The entry is open, so it is `/proc` that is missing.
-fn proc_error(errno: Errno) -> Errno {
-    if errno == Errno::NOENT { Errno::OPNOTSUPP } else { errno }
-}
-
-fn mode(attrs: &FileAttrs) -> Option<Mode> {
-    attrs.permissions.map(|permissions| Mode::from_raw_mode(permissions & 0o7777))
-}
-
-/// `u32::MAX` means "no change" to the system, and is refused.
-fn owner(attrs: &FileAttrs) -> Result<Option<(Uid, Gid)>> {
-    match attrs.owner {
-        Some(Owner { uid: u32::MAX, .. } | Owner { gid: u32::MAX, .. }) => Err(Errno::INVAL),
-        owner => Ok(owner.map(|owner| (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid)))),
-    }
-}
-
-fn times(attrs: &FileAttrs) -> Option<Timestamps> {
+/// The change that a request asks for. Exact times have precedence.
+pub(crate) fn change(attrs: &FileAttrs) -> AttrChange {
     let ExactAttrs { atime, mtime } = attrs.exact;
-    if atime.is_some() || mtime.is_some() {
-        let time = |time: Option<ExactTime>| match time {
-            Some(time) => Timespec { tv_sec: time.secs, tv_nsec: time.nanos.into() },
-            None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-        };
-        return Some(Timestamps { last_access: time(atime), last_modification: time(mtime) });
+    let has_exact = atime.is_some() || mtime.is_some();
+    let times = attrs.times.filter(|_| !has_exact);
+    let time = |exact: Option<ExactTime>, secs: Option<u32>| match exact {
+        Some(exact) => Some(Timestamp { secs: exact.secs, nanos: exact.nanos }),
+        None => secs.map(|secs| Timestamp::from_secs(secs.into())),
+    };
+    AttrChange {
+        size: attrs.size,
+        uid: attrs.owner.map(|owner| owner.uid),
+        gid: attrs.owner.map(|owner| owner.gid),
+        perm: attrs.permissions.map(|permissions| permissions & 0o7777),
+        atime: time(atime, times.map(|times| times.atime)),
+        mtime: time(mtime, times.map(|times| times.mtime)),
     }
-    let time = |secs: u32| Timespec { tv_sec: secs.into(), tv_nsec: 0 };
-    attrs.times.map(|times| Timestamps {
-        last_access: time(times.atime),
-        last_modification: time(times.mtime),
-    })
 }
 
 /// The figures of the file system that contains an open file.

@@ -9,7 +9,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use sftp::codec::{FileAttrs, OpenFlags, Reply};
 use sftp::{Limits, NameEntry, UsersGroups};
 
-use crate::attributes::{of_stat, set_by_handle, set_by_path, statvfs};
+use crate::attributes::{change, of_stat, statvfs};
 use crate::directory::Listing;
 use crate::handles::{Directory, File, Open};
 use crate::paths::native;
@@ -109,11 +109,11 @@ impl Server {
     }
 
     pub(crate) fn setstat(&self, path: &[u8], attrs: &FileAttrs, follow: bool) -> Result<()> {
-        Ok(set_by_path(&self.paths.pin(path, follow)?, attrs)?)
+        Ok(local::set_pinned(&self.paths.pin(path, follow)?, &change(attrs))?)
     }
 
     pub(crate) fn fsetstat(&self, handle: &[u8], attrs: &FileAttrs) -> Result<()> {
-        Ok(set_by_handle(&self.handles.file(handle)?.fd, attrs)?)
+        Ok(local::set_opened(&self.handles.file(handle)?.fd, &change(attrs))?)
     }
 
     pub(crate) fn opendir(&self, path: &[u8]) -> Result<Reply> {

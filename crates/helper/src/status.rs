@@ -23,6 +23,12 @@ impl From<Errno> for Failure {
     }
 }
 
+impl From<base::Errno> for Failure {
+    fn from(errno: base::Errno) -> Failure {
+        Failure::System(Errno::from_raw_os_error(errno.raw()))
+    }
+}
+
 /// The handle is not open, or of another kind.
 pub(crate) const BAD_HANDLE: Failure =
     Failure::Refused(StatusCode::FAILURE, Errno::BADF, "invalid handle");

@@ -36,3 +36,4 @@ pub use attr::{attr, errno};
 pub use error::Error;
 pub use local::Local;
 pub use root::open_beneath;
+pub use setattr::{set_opened, set_pinned};

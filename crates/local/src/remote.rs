@@ -195,7 +195,7 @@ impl Remote for Local {
     }
 
     async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
-        self.changing(fh, move |file| setattr::by_handle(file, &change)).await
+        self.changing(fh, move |file| setattr::set_opened(file, &change)).await
     }
 
     async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {

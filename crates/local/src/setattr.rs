@@ -7,7 +7,7 @@
 //! The order of the parts matters: a new size and a new owner clear set-id bits, and a new size
 //! sets a new time.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use base::{AttrChange, Errno, FileKind, RemotePath, Result, Timestamp};
 use rustix::fs::{
@@ -18,11 +18,18 @@ use rustix::fs::{
 use crate::attr::{errno, kind};
 use crate::root::Root;
 
-/// Changes the entry at `path`, a link itself. What a link does not support is refused before any
-/// part is applied.
+/// Changes the entry at `path`, a link itself.
 pub(crate) fn by_path(root: &Root, path: &RemotePath, change: &AttrChange) -> Result<()> {
-    let pinned = root.open_path(path)?;
-    let kind = kind(&rustix::fs::fstat(&pinned).map_err(errno)?)?;
+    set_pinned(&root.open_path(path)?, change)
+}
+
+/// Changes the entry that `pinned` is a descriptor of, opened with `O_PATH`. What a link does not
+/// support is refused before any part is applied.
+///
+/// # Errors
+/// Those of the system calls; `EOPNOTSUPP` for the permission bits of a link, and without `/proc`.
+pub fn set_pinned(pinned: &OwnedFd, change: &AttrChange) -> Result<()> {
+    let kind = kind(&rustix::fs::fstat(pinned).map_err(errno)?)?;
     let owner = owner(change)?;
     if change.perm.is_some() && kind == FileKind::Symlink {
         return Err(Errno::EOPNOTSUPP);
@@ -31,20 +38,23 @@ pub(crate) fn by_path(root: &Root, path: &RemotePath, change: &AttrChange) -> Re
         resize(pinned.as_fd(), kind, size)?;
     }
     if let Some((uid, gid)) = owner {
-        chownat(&pinned, "", uid, gid, AtFlags::EMPTY_PATH).map_err(errno)?;
+        chownat(pinned, "", uid, gid, AtFlags::EMPTY_PATH).map_err(errno)?;
     }
     if let Some(perm) = change.perm {
         let mode = Mode::from_raw_mode(perm & 0o7777);
         chmodat(CWD, proc_fd_path(pinned.as_fd()), mode, AtFlags::empty()).map_err(proc_error)?;
     }
     if let Some(times) = times(change) {
-        utimensat(&pinned, "", &times, AtFlags::EMPTY_PATH).map_err(errno)?;
+        utimensat(pinned, "", &times, AtFlags::EMPTY_PATH).map_err(errno)?;
     }
     Ok(())
 }
 
 /// Changes an open file.
-pub(crate) fn by_handle(file: &impl AsFd, change: &AttrChange) -> Result<()> {
+///
+/// # Errors
+/// Those of the system calls.
+pub fn set_opened(file: &impl AsFd, change: &AttrChange) -> Result<()> {
     let owner = owner(change)?;
     if let Some(size) = change.size {
         ftruncate(file, size).map_err(errno)?;
