@@ -6,7 +6,7 @@ use sftp::{Error, StatusCode};
 /// The errno of a failed request.
 pub(crate) fn from_sftp(error: &Error) -> Errno {
     match error {
-        Error::Status { errno: Some(errno), .. } => Errno::from_raw(*errno),
+        Error::Status { errno: Some(errno), .. } => from_server(Errno::from_raw(*errno)),
         Error::Status { code, .. } => from_status(*code),
         Error::Unsupported(_) => Errno::EOPNOTSUPP,
         // Only a path can make a request too long, for a server with a small packet limit.
@@ -15,6 +15,15 @@ pub(crate) fn from_sftp(error: &Error) -> Errno {
         Error::Disconnected(_) => Errno::EHOSTDOWN,
         Error::Stalled(_) => Errno::ETIMEDOUT,
         Error::Protocol(_) => Errno::EIO,
+    }
+}
+
+/// The errno of a system call on the server. Those with which a [`Remote`](base::Remote) reports a
+/// lost connection, a lost handle or a signal here are `EIO`: the server's own NFS may be gone.
+fn from_server(errno: Errno) -> Errno {
+    match errno {
+        Errno::EHOSTDOWN | Errno::ETIMEDOUT | Errno::ESTALE | Errno::EINTR => Errno::EIO,
+        errno => errno,
     }
 }
 
@@ -73,6 +82,11 @@ mod tests {
         };
         assert_eq!(from_sftp(&exact(28)), Errno::ENOSPC);
         assert_eq!(from_handle(&exact(27)), Errno::EFBIG);
+        for errno in [Errno::EHOSTDOWN, Errno::ETIMEDOUT, Errno::ESTALE, Errno::EINTR] {
+            // The connection is there, whatever the server says.
+            assert_eq!(from_sftp(&exact(errno.raw())), Errno::EIO);
+            assert_eq!(from_handle(&exact(errno.raw())), Errno::EIO);
+        }
         for (error, errno) in [
             (Error::Unsupported("fsync"), Errno::EOPNOTSUPP),
             (Error::TooMuch("path"), Errno::ENAMETOOLONG),
