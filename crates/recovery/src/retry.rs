@@ -138,7 +138,7 @@ impl<'a> Retry<'a> {
             Some(deadline) => match tokio::time::timeout_at(deadline, call).await {
                 Ok(answer) => answer,
                 Err(_) => {
-                    if let RetryPolicy::Soft(limit) = self.core.config.retry_policy {
+                    if let RetryPolicy::Soft(limit) = self.core.retry_policy() {
                         self.core.connection.note_given_up(&self.core.config.name, limit);
                     }
                     Err(Errno::ETIMEDOUT)
