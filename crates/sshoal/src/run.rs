@@ -349,30 +349,22 @@ fn line(directory: &[u8], words: &[OsString], is_marked: bool) -> Option<Vec<u8>
         script.extend_from_slice(NEWLINE);
     }
     script.extend_from_slice(b"cd ");
-    script.extend(quoted(&directory));
+    script.extend(quoted(&directory)?);
     script.extend_from_slice(
         b" >/dev/null || { echo 'sshoal: run: the server cannot enter the directory; the command was \
           not run' >&2; exit 125; }; exec",
     );
     for word in words {
         script.push(b' ');
-        script.extend(quoted(word));
+        script.extend(quoted(word)?);
     }
     Some([b"exec /bin/sh -c ".as_slice(), &quote(&script)?].concat())
 }
 
 /// A word for the script, in which `$_sshoal` is a newline.
-fn quoted(word: &[u8]) -> Vec<u8> {
-    let mut quoted = vec![b'\''];
-    for byte in word {
-        match byte {
-            b'\'' => quoted.extend_from_slice(b"'\\''"),
-            b'\n' => quoted.extend_from_slice(b"'\"$_sshoal\"'"),
-            byte => quoted.push(*byte),
-        }
-    }
-    quoted.push(b'\'');
-    quoted
+fn quoted(word: &[u8]) -> Option<Vec<u8>> {
+    let lines: Option<Vec<_>> = word.split(|byte| *byte == b'\n').map(quote).collect();
+    Some(lines?.join(&br#""$_sshoal""#[..]))
 }
 
 #[cfg(test)]
