@@ -76,7 +76,7 @@ struct Log {
     /// The mount point, with which every line begins.
     mountpoint: String,
     /// Lines that are shown on the terminal while mounting.
-    terminal_level: Level,
+    terminal_level: LevelFilter,
     has_left_terminal: AtomicBool,
     limiter: Mutex<Limiter<Identifier>>,
     /// Runs the timers after which suppressed lines are reported.
@@ -86,13 +86,8 @@ struct Log {
 /// Starts logging, to standard error until [`left_terminal`] is called.
 pub fn start(request: &MountRequest) -> Result<(), Problem> {
     let run = &request.run;
-    let terminal_level = match (run.debug, run.verbose) {
-        (true, _) => Level::DEBUG,
-        (false, true) => Level::INFO,
-        (false, false) => Level::WARN,
-    };
-    let (filter, handle) = reload::Layer::new(filter(run.log_level()));
-    let filtered = tracing_subscriber::registry().with(filter);
+    let (reloadable, handle) = reload::Layer::new(filter(run.log_level()));
+    let filtered = tracing_subscriber::registry().with(reloadable);
     let lines = tracing_subscriber::fmt::layer().with_target(false);
     // A process has one log.
     let _ = FILTER.set(handle);
@@ -105,7 +100,7 @@ pub fn start(request: &MountRequest) -> Result<(), Problem> {
     let log = Log {
         socket: socket(&run.log)?,
         mountpoint,
-        terminal_level,
+        terminal_level: filter(run.terminal_level()),
         has_left_terminal: AtomicBool::new(false),
         limiter: Mutex::default(),
         runtime: OnceLock::new(),

@@ -188,11 +188,22 @@ pub struct RunOptions {
 impl RunOptions {
     /// What is logged.
     pub fn log_level(&self) -> LogLevel {
-        self.log_level.unwrap_or(match (self.debug, self.verbose) {
+        // Events that a user should know are of the level `Info`.
+        let usual = if self.foreground { LogLevel::Warning } else { LogLevel::Info };
+        self.log_level.unwrap_or(self.level_or(usual))
+    }
+
+    /// What is shown on the terminal while a background process is mounting.
+    pub fn terminal_level(&self) -> LogLevel {
+        self.level_or(LogLevel::Warning)
+    }
+
+    /// What the flags `-d` and `-v` ask for.
+    fn level_or(&self, usual: LogLevel) -> LogLevel {
+        match (self.debug, self.verbose) {
             (true, _) => LogLevel::Debug,
-            (false, false) if self.foreground => LogLevel::Warning,
-            // Events that a user should know are of this level.
-            (false, _) => LogLevel::Info,
-        })
+            (false, true) => LogLevel::Info,
+            (false, false) => usual,
+        }
     }
 }
