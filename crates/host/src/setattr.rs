@@ -1,8 +1,9 @@
 //! Changing attributes.
 //!
 //! The protocol carries both owners or none, and both times or none; to change one of a pair, the
-//! other is queried first. `attrs@sshoal` carries single times, with nanoseconds. SETSTAT follows links; `lsetstat@openssh.com` does not. Without it,
-//! LSTAT has to show first that the path is not a link.
+//! other is queried first. `attrs@sshoal` carries single times, with nanoseconds. SETSTAT follows
+//! links; `lsetstat@openssh.com` does not. Without it, LSTAT has to show first that the path is not
+//! a link.
 
 use std::sync::Arc;
 

@@ -40,8 +40,8 @@ enum Asking {
     User,
     /// An askpass program, if there is one.
     Askpass,
-    /// Nobody, and ssh's messages are not shown either.
-    Nobody,
+    /// There is no prompt, and ssh's messages are not shown either.
+    Off,
 }
 
 /// Opens connections to one destination.
@@ -113,7 +113,7 @@ impl Dialer {
     /// # Errors
     /// As [`Dialer::connect`].
     pub async fn connect_unasked(&self) -> Result<Connection> {
-        self.dial(Asking::Nobody).await
+        self.dial(Asking::Off).await
     }
 
     async fn dial(&self, asking: Asking) -> Result<Connection> {
@@ -125,7 +125,7 @@ impl Dialer {
                 let asks = match asking {
                     Asking::User => true,
                     Asking::Askpass => command::has_askpass(),
-                    Asking::Nobody => false,
+                    Asking::Off => false,
                 };
                 let words = self.words(asks, known.is_some()).await;
                 tracing::debug!("starting {words:?}");
@@ -136,7 +136,7 @@ impl Dialer {
                 };
                 let hook: StderrHook = match asking {
                     Asking::User | Asking::Askpass => self.hook.clone(),
-                    Asking::Nobody => Arc::new(|_: &str| {}),
+                    Asking::Off => Arc::new(|_: &str| {}),
                 };
                 let (stream, diagnosis) = child::start(&words, answers, hook)?;
                 return Ok(Connection { stream, diagnosis });

@@ -342,10 +342,7 @@ mod tests {
     use crate::{LookupResult, Vfs};
     use testkit::MemRemote;
 
-    /// An answer that another one has overtaken: the kernel had its size of the file, though an open
-    /// relied on the other one.
-    #[tokio::test]
-    async fn the_kernel_gets_what_was_recorded_last() {
+    async fn with_one_file() -> (Vfs, Arc<Inode>, Attr) {
         let remote = Arc::new(MemRemote::new());
         remote.put_file("f", "content");
         let vfs = Vfs::new(remote, Config::default());
@@ -353,7 +350,14 @@ mod tests {
             panic!("it is there")
         };
         let inode = vfs.inode(entry.ino).unwrap();
-        let old = entry.stat.attr;
+        (vfs, inode, entry.stat.attr)
+    }
+
+    /// An answer that another one has overtaken: the kernel had its size of the file, though an open
+    /// relied on the other one.
+    #[tokio::test]
+    async fn the_kernel_gets_what_was_recorded_last() {
+        let (vfs, inode, old) = with_one_file().await;
         let new = Attr { size: old.size + 1, ..old };
         vfs.record_attr(&inode, &new, vfs.stamp_request());
         assert_eq!(vfs.stat(&inode, &old).unwrap().attr.size, new.size);
@@ -365,20 +369,14 @@ mod tests {
     /// An answer to a lookup, which is recorded after another file was opened.
     #[tokio::test]
     async fn an_answer_by_name_gives_way_to_a_newer_open() {
-        let remote = Arc::new(MemRemote::new());
-        remote.put_file("f", "content");
-        let vfs = Vfs::new(remote, Config::default());
-        let Ok(LookupResult::Found(entry)) = vfs.lookup(Ino::ROOT, b"f").await else {
-            panic!("it is there")
-        };
-        let inode = vfs.inode(entry.ino).unwrap();
+        let (vfs, inode, attr) = with_one_file().await;
         let (stamp, version) = (vfs.stamp_request(), inode.state().version());
-        let other = Attr { size: 1, ..entry.stat.attr };
+        let other = Attr { size: 1, ..attr };
         let request = crate::OpenRequest::plain(base::Access::Read);
-        let opened = vfs.open(entry.ino, request).await.unwrap();
+        let opened = vfs.open(inode.ino, request).await.unwrap();
         assert!(!vfs.record_attr_since(&inode, &other, stamp, version));
-        assert_eq!(inode.state().last_attr(), Some(entry.stat.attr));
-        // Neither does one that nobody waits for.
+        assert_eq!(inode.state().last_attr(), Some(attr));
+        // Neither is one recorded that no caller waits for.
         assert!(!vfs.record_attr_in_background(&inode, &other, vfs.stamp_request()));
         vfs.release(opened.handle);
         assert!(vfs.record_attr_since(&inode, &other, vfs.stamp_request(), version));
