@@ -13,6 +13,7 @@ use std::process::ExitCode;
 
 use cli::{Problem, printable};
 
+use crate::inside::about;
 use crate::mount::command_line;
 use crate::program::Program;
 
@@ -84,10 +85,6 @@ fn write(directory: &Path, unit: &Unit) -> Result<(), Problem> {
             written.inspect_err(|_| drop(std::fs::remove_file(&path)))
         });
     written.map_err(|error| Problem::new(about(&path), error.to_string()))
-}
-
-fn about(path: &Path) -> String {
-    format!("'{}'", printable(path))
 }
 
 fn units(program: Program, arguments: &Arguments) -> Result<Vec<Unit>, Problem> {

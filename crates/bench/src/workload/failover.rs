@@ -113,8 +113,7 @@ impl Workload for Failover {
 }
 
 fn has_two_hosts(subject: &SubjectInfo) -> bool {
-    ["sshoal-union", "sshoal-places", "sshoal-pool", "sshfsm-union"]
-        .contains(&subject.name.as_str())
+    subject.is_any_of(&["sshoal-union", "sshoal-places", "sshoal-pool", "sshfsm-union"])
 }
 
 /// The file is read at random places, past the page cache; the value is the longest read.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use control::counters::{Caches, HostCounters, Latency, Operation};
 use control::status::{MountStatus, State};
+use serde::Serialize;
 
 /// Sums over an interval, and the state at its end.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,7 +32,7 @@ pub struct Interval {
 }
 
 /// The disk cache in an interval.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Disk {
     /// Opens served from the cache, and from the server.
     pub hits: u64,

@@ -8,7 +8,7 @@ use control::status::State;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::interval::{HostInterval, Interval, percent, quantile_us};
+use super::interval::{Disk, HostInterval, Interval, percent, quantile_us};
 
 /// Lines after which the header is repeated.
 pub const HEADER_EVERY: usize = 20;
@@ -119,7 +119,7 @@ struct Document<'a> {
     waiting_calls: u64,
     unwritten_bytes: u64,
     caches: &'a Caches,
-    disk: Option<Value>,
+    disk: Option<Disk>,
     hosts: Vec<Value>,
 }
 
@@ -169,14 +169,7 @@ pub fn json(mountpoint: &str, interval: &Interval) -> anyhow::Result<String> {
         waiting_calls: interval.waiting_calls,
         unwritten_bytes: interval.unwritten_bytes,
         caches: &interval.caches,
-        disk: interval.disk.map(|disk| {
-            json!({
-                "hits": disk.hits,
-                "misses": disk.misses,
-                "read_here_bytes": disk.read_here_bytes,
-                "read_there_bytes": disk.read_there_bytes,
-            })
-        }),
+        disk: interval.disk,
         hosts: interval.hosts.iter().map(host).collect(),
     };
     Ok(base::printable::printable_json(&serde_json::to_string(&document)?) + "\n")
