@@ -134,7 +134,7 @@ impl OpenFile {
 
 impl FileState {
     /// An inner handle that may be used now, with its outer handle.
-    fn usable_inner(&self) -> Option<(Arc<Handle>, Fh)> {
+    pub(crate) fn usable_inner(&self) -> Option<(Arc<Handle>, Fh)> {
         if self.phase != Phase::Open {
             return None;
         }

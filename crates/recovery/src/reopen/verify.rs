@@ -35,6 +35,10 @@ pub(super) async fn check(core: &Arc<Core>, file: &OpenFile, path: &RemotePath) 
     if old_verifier == new_verifier {
         return Ok(());
     }
+    if old_verifier.is_none() && has_live_handle(core, file).await {
+        file.lock().write_verifier = new_verifier;
+        return Ok(());
+    }
     let is_intact = match is_intact_on_server(core, file, path).await? {
         Some(is_intact) => is_intact,
         // A connection that was lost before its verifier was known was most likely lost without a
@@ -56,6 +60,14 @@ pub(super) async fn check(core: &Arc<Core>, file: &OpenFile, path: &RemotePath) 
         file.warn(core, "the server restarted and lost data that was written but not synced");
     }
     Ok(())
+}
+
+/// Whether a handle of the file answers. The server has not restarted since it was opened, and that
+/// open has made this check for all writes before it.
+async fn has_live_handle(core: &Core, file: &OpenFile) -> bool {
+    let usable = file.lock().usable_inner();
+    let Some((_handle, fh)) = usable else { return false };
+    core.inner.fstat(fh).await.is_ok()
 }
 
 /// Whether all acknowledged data is in the file; `None` if that cannot be compared.

@@ -208,6 +208,28 @@ async fn incomparable_data_is_trusted_without_a_sign_of_a_restart() {
     assert_eq!(stage.content("f"), "01234abc89");
 }
 
+/// A8: another client appends as well, so the data is not where it is assumed to be. The verifier
+/// becomes known between two opens.
+#[tokio::test(start_paused = true)]
+async fn a_live_handle_proves_that_the_server_did_not_restart() {
+    let stage = Stage::new();
+    stage.server().put_file("f", "");
+    stage.faulty.set_write_verifier("the only run");
+    let first = stage.open("f", super::stage::appending()).await;
+    stage.put(first, 0, "mine ").await.unwrap();
+    stage.server().put_file("f", "of another mine ");
+    others_run().await;
+    let second = stage.open("f", super::stage::appending()).await;
+    stage.put(first, 0, "first ").await.unwrap();
+    stage.put(second, 0, "second").await.unwrap();
+    stage.recovering.fsync(first).await.unwrap();
+    assert_eq!(stage.content("f"), "of another mine first second");
+    // From now on the verifier is known.
+    stage.put(first, 0, "!").await.unwrap();
+    restarted(&stage, "of another mine first second\0");
+    assert_eq!(stage.recovering.fsync(second).await, Err(Errno::EIO));
+}
+
 #[tokio::test(start_paused = true)]
 async fn appends_found_in_the_file_are_compared() {
     let stage = Stage::new();
