@@ -28,7 +28,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::connector::{Cause, Connector, Role};
+use crate::connector::{Cause, ConnectError, Connector, Role};
 use crate::error::Error;
 use crate::flow_control::directions::Directions;
 use crate::flow_control::{MAX_SLOTS, Slots};
@@ -122,6 +122,23 @@ struct Refusals {
     times: u32,
     /// No login is allowed before this time.
     until: Option<(Instant, Error)>,
+}
+
+/// A running attempt to connect. It fails if it panics, so that its callers do not wait for ever.
+struct Attempt<'a> {
+    pool: &'a Pool,
+    slot: usize,
+    failures: u32,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let message = "internal error (a panic, see the log)".to_owned();
+            let error = ConnectError { message, permanent: false };
+            self.pool.attempt_ended(self.slot, self.failures, Err(error.into()));
+        }
+    }
 }
 
 /// The sessions of one host.
@@ -309,11 +326,16 @@ impl Pool {
     /// The task that connects a slot.
     async fn connect(self: Arc<Pool>, slot: usize, failures: u32) {
         let mut host_alive = self.host_alive.clone();
-        let attempt = tokio::select! {
-            attempt = self.attempt(slot) => attempt,
+        let _attempt = Attempt { pool: &self, slot, failures };
+        tokio::select! {
+            result = self.attempt(slot) => self.attempt_ended(slot, failures, result),
             // A login that waits for user input must not outlive the host.
-            _ = host_alive.changed() => return,
-        };
+            _ = host_alive.changed() => {}
+        }
+    }
+
+    /// The attempt to connect a slot has this result.
+    fn attempt_ended(&self, slot: usize, failures: u32, attempt: Result<Arc<Session>, Error>) {
         let attempt = attempt.map_err(|why| self.record_refusal(slot, why));
         let entry = &self.slots[slot];
         let mut state = entry.state.lock();

@@ -107,6 +107,8 @@ pub fn start(request: &MountRequest) -> Result<(), Problem> {
     };
     let log = LOG.get_or_init(|| log);
     filtered.with(lines.with_ansi(false).event_format(log).with_writer(log)).init();
+    // Standard error may be `/dev/null` then.
+    std::panic::set_hook(Box::new(|panic| tracing::error!("internal error: {panic}")));
     Ok(())
 }
 

@@ -153,6 +153,24 @@ async fn dropping_the_host_cancels_the_attempt_to_connect() {
     end.await.expect("the connection is dropped").unwrap();
 }
 
+/// Panics at each attempt.
+struct Panics;
+
+#[async_trait::async_trait]
+impl Connector for Panics {
+    async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
+        panic!("as it should");
+    }
+}
+
+#[tokio::test]
+async fn a_panic_while_connecting_ends_the_attempt() {
+    let connected = Host::connect(Arc::new(Panics), Config::default());
+    let connected = tokio::time::timeout(Duration::from_secs(10), connected).await;
+    let error = connected.expect("the attempt ends").err().unwrap();
+    assert_eq!(error.to_string(), "cannot connect: internal error (a panic, see the log)");
+}
+
 /// Ends each connection before the server has sent anything, up to a number of connections.
 struct Ends {
     cause: Cause,
