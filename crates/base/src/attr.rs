@@ -96,8 +96,33 @@ impl From<Timestamp> for SystemTime {
     }
 }
 
-/// The attributes that a remote reports for an entry. Inode number, link count and ctime, which
-/// SFTP does not carry, are missing; the layer above provides them.
+/// The identity of a file, whatever names it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId {
+    /// The file system, unique at the remote.
+    pub device: u64,
+    /// The inode number, which may be that of a removed file.
+    pub number: u64,
+    /// Time of creation, where the file system records it.
+    pub btime: Option<Timestamp>,
+}
+
+/// The attributes of an inode that plain SFTP has no fields for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InodeAttr {
+    /// The identity.
+    pub id: FileId,
+    /// The number of names.
+    pub links: u32,
+    /// Allocated space in units of 512 bytes.
+    pub blocks: u64,
+    /// Time of the last change of content or attributes.
+    pub ctime: Timestamp,
+    /// Major and minor number of a device file.
+    pub rdev: (u32, u32),
+}
+
+/// The attributes that a remote reports for an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// The type.
@@ -114,6 +139,8 @@ pub struct Attr {
     pub atime: Timestamp,
     /// Time of the last change of the content.
     pub mtime: Timestamp,
+    /// What plain SFTP has no fields for. All entries of a remote have it, or none has it.
+    pub inode: Option<InodeAttr>,
 }
 
 impl Attr {
@@ -127,15 +154,26 @@ impl Attr {
         self.kind == FileKind::Directory
     }
 
+    /// The identity of the file, if it is known.
+    pub fn id(&self) -> Option<FileId> {
+        self.inode.map(|inode| inode.id)
+    }
+
+    /// Whether both are of one file; `None` if the remote does not tell files apart.
+    pub fn is_same_file(&self, other: &Attr) -> Option<bool> {
+        Some(self.id()? == other.id()?)
+    }
+
     /// Whether a file with the attributes `before` earlier and `after` later may have had these in
-    /// between, while it was written: size and mtime do not decrease, and all others but atime are
-    /// equal.
+    /// between, while it was written: it is the same file, size and mtime do not decrease, and mode
+    /// and owners are equal.
     pub fn is_between(&self, before: &Attr, after: &Attr) -> bool {
         let fixed = |attr: &Attr| (attr.kind, attr.perm, attr.uid, attr.gid);
         fixed(self) == fixed(before)
             && fixed(self) == fixed(after)
             && (before.size..=after.size).contains(&self.size)
             && (before.mtime..=after.mtime).contains(&self.mtime)
+            && self.is_same_file(before).unwrap_or(true)
     }
 }
 
@@ -206,6 +244,7 @@ mod tests {
             gid: 1,
             atime: Timestamp::default(),
             mtime: Timestamp::from_secs(secs),
+            inode: None,
         };
         let (before, after) = (attr(10, 5), attr(20, 6));
         for (size, secs, expected) in

@@ -16,7 +16,7 @@ pub mod shell;
 pub mod table;
 pub mod task;
 
-pub use attr::{Attr, AttrChange, FileKind, StatVfs, Timestamp};
+pub use attr::{Attr, AttrChange, FileId, FileKind, InodeAttr, StatVfs, Timestamp};
 pub use errno::{Errno, Result};
 pub use guard::{DirGuard, OpenGuard, OwnedFh};
 pub use mutex::Mutex;

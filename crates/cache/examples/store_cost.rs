@@ -36,7 +36,7 @@ fn open(dir: &Path, digests: bool) -> Store {
 fn attr(size: usize) -> Attr {
     let mtime = Timestamp::from_secs(1_000_000);
     let (kind, size) = (FileKind::Regular, size as u64);
-    Attr { kind, perm: 0o644, size, uid: 0, gid: 0, atime: mtime, mtime }
+    Attr { kind, perm: 0o644, size, uid: 0, gid: 0, atime: mtime, mtime, inode: None }
 }
 
 fn content(number: u64, len: usize) -> Bytes {

@@ -143,6 +143,7 @@ impl<'a> Reader<'a> {
             gid: self.u32()?,
             atime: self.time()?,
             mtime: self.time()?,
+            inode: None,
         })
     }
 

@@ -144,6 +144,12 @@ impl Entry {
     }
 }
 
+/// A device number as the kernel sends and receives it (`new_encode_dev`), from its major and minor
+/// numbers.
+pub fn encode_device((major, minor): (u32, u32)) -> u32 {
+    (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & !0xff) << 12)
+}
+
 /// The reply to `statx(2)`, with fields beyond [`Attr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatxReply {
@@ -313,7 +319,8 @@ mod tests {
     fn statx_splits_device_numbers_as_the_kernel_joins_them() {
         let mut attr = Attr::new(7, FileKind::BlockDevice);
         // major 0x123, minor 0x45678, as new_encode_dev joins them.
-        attr.rdev = 0x78 | (0x123 << 8) | ((0x45678 & !0xff) << 12);
+        attr.rdev = encode_device((0x123, 0x45678));
+        assert_eq!(attr.rdev, 0x78 | (0x123 << 8) | ((0x45678 & !0xff) << 12));
         let reply = StatxReply {
             attr,
             btime: None,

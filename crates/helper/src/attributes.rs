@@ -1,21 +1,42 @@
 //! Attributes: from `stat(2)` to the protocol, and from the protocol to changes of them.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use base::{AttrChange, Timestamp};
-use rustix::fs::{Stat, fstatvfs};
+use rustix::fs::{AtFlags, Stat, Statx, StatxFlags, StatxTimestamp, fstatvfs, statat, statx};
 use rustix::io::Result;
 use sftp::StatVfs;
 use sftp::codec::{ExactAttrs, ExactTime, FileAttrs, Owner, Times};
 
-/// The attributes in a `stat`, and these fields of [`ExactAttrs`]. Times that do not fit into the
-/// protocol become the nearest ones that do.
+/// The attributes of the entry `name` in `dir`, or of `dir` itself if it is empty, with these fields
+/// of [`ExactAttrs`]. A symbolic link is not followed.
+pub(crate) fn of_entry(dir: impl AsFd, name: &[u8], fields: u32) -> Result<FileAttrs> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
+    if fields == 0 {
+        return Ok(of_stat(&statat(dir, name, flags)?));
+    }
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    Ok(of_statx(&statx(dir, name, flags, wanted)?, fields))
+}
+
+/// The attributes of an open file, with these fields of [`ExactAttrs`].
+pub(crate) fn of_open(file: impl AsFd, fields: u32) -> Result<FileAttrs> {
+    of_entry(file, b"", fields)
+}
+
+/// Whether the kernel has `statx(2)`, without which no fields of [`ExactAttrs`] are known.
+pub(crate) fn has_statx() -> bool {
+    statx(rustix::fs::CWD, "/", AtFlags::empty(), StatxFlags::BASIC_STATS).is_ok()
+}
+
+/// Times that do not fit into the protocol become the nearest ones that do.
+fn seconds(time: i64) -> u32 {
+    u32::try_from(time.max(0)).unwrap_or(u32::MAX)
+}
+
+/// The attributes in a `stat`.
 #[allow(clippy::unnecessary_cast, reason = "on some machines these fields have other widths")]
-pub(crate) fn of_stat(stat: &Stat, fields: u32) -> FileAttrs {
-    let exact = |field: u32, secs: i64, nanos: u32| {
-        (fields & field != 0).then_some(ExactTime { secs, nanos })
-    };
-    let seconds = |time: i64| u32::try_from(time.max(0)).unwrap_or(u32::MAX);
+pub(crate) fn of_stat(stat: &Stat) -> FileAttrs {
     FileAttrs {
         size: Some(stat.st_size as u64),
         owner: Some(Owner { uid: stat.st_uid, gid: stat.st_gid }),
@@ -24,16 +45,41 @@ pub(crate) fn of_stat(stat: &Stat, fields: u32) -> FileAttrs {
             atime: seconds(stat.st_atime as i64),
             mtime: seconds(stat.st_mtime as i64),
         }),
+        exact: ExactAttrs::default(),
+    }
+}
+
+fn of_statx(found: &Statx, fields: u32) -> FileAttrs {
+    let has = |field: u32| fields & field != 0;
+    let time = |field: u32, time: StatxTimestamp| {
+        has(field).then_some(ExactTime { secs: time.tv_sec, nanos: time.tv_nsec })
+    };
+    let knows_btime = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+    let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
+    FileAttrs {
+        size: Some(found.stx_size),
+        owner: Some(Owner { uid: found.stx_uid, gid: found.stx_gid }),
+        permissions: Some(found.stx_mode.into()),
+        times: Some(Times {
+            atime: seconds(found.stx_atime.tv_sec),
+            mtime: seconds(found.stx_mtime.tv_sec),
+        }),
         exact: ExactAttrs {
-            atime: exact(ExactAttrs::ATIME, stat.st_atime as i64, stat.st_atime_nsec as u32),
-            mtime: exact(ExactAttrs::MTIME, stat.st_mtime as i64, stat.st_mtime_nsec as u32),
+            atime: time(ExactAttrs::ATIME, found.stx_atime),
+            mtime: time(ExactAttrs::MTIME, found.stx_mtime),
+            ctime: time(ExactAttrs::CTIME, found.stx_ctime),
+            btime: time(ExactAttrs::BTIME, found.stx_btime).filter(|_| knows_btime),
+            inode: has(ExactAttrs::INODE).then_some((device, found.stx_ino)),
+            links: has(ExactAttrs::LINKS).then_some(found.stx_nlink),
+            blocks: has(ExactAttrs::BLOCKS).then_some(found.stx_blocks),
+            rdev: has(ExactAttrs::RDEV).then_some((found.stx_rdev_major, found.stx_rdev_minor)),
         },
     }
 }
 
 /// The change that a request asks for. Exact times have precedence.
 pub(crate) fn change(attrs: &FileAttrs) -> AttrChange {
-    let ExactAttrs { atime, mtime } = attrs.exact;
+    let ExactAttrs { atime, mtime, .. } = attrs.exact;
     let has_exact = atime.is_some() || mtime.is_some();
     let times = attrs.times.filter(|_| !has_exact);
     let time = |exact: Option<ExactTime>, secs: Option<u32>| match exact {

@@ -8,14 +8,14 @@ use rustix::fs::{AtFlags, Dir, FileType, Stat, statat};
 use rustix::io::Errno;
 use sftp::NameEntry;
 
-use crate::attributes::of_stat;
+use crate::attributes::{of_entry, of_stat};
 use crate::status::{Failure, Result};
 
 /// Bytes of a reply after which no further entry is added.
 const REPLY_BYTES: usize = 32 << 10;
 
-/// Bytes of an entry beside its names: attributes and lengths.
-const ENTRY_BYTES: usize = 100;
+/// Bytes of an entry beside its names: attributes with all fields, and lengths.
+const ENTRY_BYTES: usize = 180;
 
 /// The state of a listing.
 #[derive(Debug)]
@@ -59,9 +59,13 @@ impl Listing {
     /// without any, so that the client does not take it to be absent.
     fn entry(&mut self, name: &[u8], fields: u32) -> Result<Option<NameEntry>> {
         let fd = self.dir.fd()?;
-        let (attrs, longname) = match statat(fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) if fields != 0 => (of_stat(&stat, fields), Vec::new()),
-            Ok(stat) => (of_stat(&stat, 0), self.owners.line(name, &stat)),
+        let attrs = match fields {
+            0 => statat(fd, name, AtFlags::SYMLINK_NOFOLLOW)
+                .map(|stat| (of_stat(&stat), self.owners.line(name, &stat))),
+            fields => of_entry(fd, name, fields).map(|attrs| (attrs, Vec::new())),
+        };
+        let (attrs, longname) = match attrs {
+            Ok(attrs) => attrs,
             Err(Errno::NOENT) => return Ok(None),
             Err(_) => (Default::default(), name.to_vec()),
         };

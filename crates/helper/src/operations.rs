@@ -9,7 +9,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use sftp::codec::{FileAttrs, OpenFlags, Reply};
 use sftp::{Limits, NameEntry, UsersGroups};
 
-use crate::attributes::{change, of_stat, statvfs};
+use crate::attributes::{change, of_open, statvfs};
 use crate::directory::Listing;
 use crate::handles::{Directory, File, Open};
 use crate::paths::native;
@@ -100,12 +100,12 @@ impl Server {
 
     pub(crate) fn stat(&self, path: &[u8], follow: bool) -> Result<Reply> {
         let pinned = self.paths.pin(path, follow)?;
-        Ok(Reply::Attrs(of_stat(&rustix::fs::fstat(&pinned)?, self.fields())))
+        Ok(Reply::Attrs(of_open(&pinned, self.fields())?))
     }
 
     pub(crate) fn fstat(&self, handle: &[u8]) -> Result<Reply> {
         let file = self.handles.file(handle)?;
-        Ok(Reply::Attrs(of_stat(&rustix::fs::fstat(&file.fd)?, self.fields())))
+        Ok(Reply::Attrs(of_open(&file.fd, self.fields())?))
     }
 
     pub(crate) fn setstat(&self, path: &[u8], attrs: &FileAttrs, follow: bool) -> Result<()> {

@@ -15,10 +15,11 @@ use std::thread::{self, Scope};
 use bytes::{Bytes, BytesMut};
 use sftp::StatusCode;
 use sftp::codec::{
-    self, Extension, HEADER_BYTES, MAX_PACKET_BYTES, Malformed, Reply, Request, Version,
-    packet_length,
+    self, Extension, Extensions, HEADER_BYTES, MAX_PACKET_BYTES, Malformed, Reply, Request,
+    Version, packet_length,
 };
 
+use crate::attributes;
 use crate::options::Options;
 use crate::schedule::{Schedule, Ticket};
 use crate::server::{Answer, MAX_IO_BYTES, Server};
@@ -134,7 +135,10 @@ impl Session {
         let mut packets = Packets { input, buffer: BytesMut::new() };
         let Some(first) = packets.next(|| Ok(()))? else { return Ok(()) };
         codec::decode_init(&first)?;
-        let extensions = Extension::ALL.iter().copied().collect();
+        let mut extensions: Extensions = Extension::ALL.iter().copied().collect();
+        if !attributes::has_statx() {
+            extensions.remove(Extension::Attrs);
+        }
         let version = Version { version: codec::VERSION, extensions };
         version.encode(&mut self.output().replies);
         let mut buffer = vec![0; MAX_IO_BYTES as usize];

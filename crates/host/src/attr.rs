@@ -1,8 +1,8 @@
 //! Conversion of SFTP attributes to [`Attr`] and back.
 
-use base::{Attr, Errno, FileKind, StatVfs, Timestamp};
+use base::{Attr, Errno, FileId, FileKind, InodeAttr, StatVfs, Timestamp};
 use sftp::FileAttrs;
-use sftp::codec::ExactTime;
+use sftp::codec::{ExactAttrs, ExactTime};
 
 /// Permission bits that may be set.
 pub(crate) const PERM_BITS: u32 = 0o7777;
@@ -24,10 +24,7 @@ pub(crate) fn from_wire(attrs: &FileAttrs) -> Result<Attr, Errno> {
         return Err(Errno::EIO);
     }
     let time = |exact: Option<ExactTime>, seconds: Option<u32>| match (exact, seconds) {
-        (Some(exact), _) => {
-            let secs = exact.secs.clamp(-MAX_SECS, MAX_SECS);
-            Timestamp { secs, nanos: exact.nanos }
-        }
+        (Some(exact), _) => exact_time(exact),
         (None, Some(seconds)) => Timestamp::from_secs(i64::from(seconds)),
         (None, None) => Timestamp::default(),
     };
@@ -39,6 +36,23 @@ pub(crate) fn from_wire(attrs: &FileAttrs) -> Result<Attr, Errno> {
         gid: attrs.owner.map_or(0, |owner| owner.gid),
         atime: time(attrs.exact.atime, attrs.times.map(|times| times.atime)),
         mtime: time(attrs.exact.mtime, attrs.times.map(|times| times.mtime)),
+        inode: inode(&attrs.exact),
+    })
+}
+
+fn exact_time(time: ExactTime) -> Timestamp {
+    Timestamp { secs: time.secs.clamp(-MAX_SECS, MAX_SECS), nanos: time.nanos }
+}
+
+/// `None` unless the server sends all of it, except for the time of creation.
+fn inode(exact: &ExactAttrs) -> Option<InodeAttr> {
+    let (device, number) = exact.inode?;
+    Some(InodeAttr {
+        id: FileId { device, number, btime: exact.btime.map(exact_time) },
+        links: exact.links?,
+        blocks: exact.blocks?,
+        ctime: exact_time(exact.ctime?),
+        rdev: exact.rdev?,
     })
 }
 

@@ -26,6 +26,8 @@ pub struct Config {
     pub idle_limit: Duration,
     /// Shows the targets of symbolic links instead of the links; dangling links are shown as links.
     pub follow_symlinks: bool,
+    /// Requests [`base::InodeAttr`] from servers that know it.
+    pub inode_attrs: bool,
     /// Sends one READDIR at a time.
     pub sync_readdir: bool,
     /// Longest READ in bytes; the server's limit applies too.
@@ -59,6 +61,7 @@ impl Default for Config {
             measure_gain: true,
             idle_limit: Duration::from_secs(180),
             follow_symlinks: false,
+            inode_attrs: true,
             sync_readdir: false,
             max_read: None,
             max_write: None,

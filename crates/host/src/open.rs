@@ -251,7 +251,16 @@ mod tests {
     fn a_file_with_content_or_more_permissions_is_not_new() {
         let time = base::Timestamp::default();
         let kind = FileKind::Regular;
-        let attr = Attr { kind, perm: 0o640, size: 0, uid: 0, gid: 0, atime: time, mtime: time };
+        let attr = Attr {
+            kind,
+            perm: 0o640,
+            size: 0,
+            uid: 0,
+            gid: 0,
+            atime: time,
+            mtime: time,
+            inode: None,
+        };
         assert!(may_be_new(&attr, 0o644) && may_be_new(&attr, 0o640));
         assert!(!may_be_new(&attr, 0o600));
         assert!(!may_be_new(&Attr { size: 1, ..attr }, 0o644));

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use base::{Errno, InvalidName, RemotePath};
 use bytes::Bytes;
+use sftp::codec::ExactAttrs;
 use sftp::{Client, Counters, Extension, FileAttrs, OpenFlags, Options};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
@@ -63,7 +64,12 @@ impl Session {
         counters: &Arc<Counters>,
     ) -> Result<Arc<Session>, Error> {
         let Connection { reader, writer, diagnosis } = connection;
-        let (options, counters) = (Options::default(), counters.clone());
+        let exact_attrs = match config.inode_attrs {
+            true => ExactAttrs::ALL,
+            false => ExactAttrs::ATIME | ExactAttrs::MTIME,
+        };
+        let options = Options { exact_attrs, ..Options::default() };
+        let counters = counters.clone();
         let client = match Client::connect_counted(reader, writer, options, counters).await {
             Ok(client) => client,
             Err(source) => return Err(Error::Session { source, diagnosis: diagnosis() }),

@@ -160,8 +160,11 @@ fn to_wire(change: &AttrChange, present: Option<&Attr>, exact: bool) -> FileAttr
     let exact_time = |time: Option<Timestamp>| {
         time.filter(|_| exact).map(|time| ExactTime { secs: time.secs, nanos: time.nanos })
     };
-    let exact_attrs =
-        ExactAttrs { atime: exact_time(change.atime), mtime: exact_time(change.mtime) };
+    let exact_attrs = ExactAttrs {
+        atime: exact_time(change.atime),
+        mtime: exact_time(change.mtime),
+        ..ExactAttrs::default()
+    };
     let has_times = change.atime.is_some() || change.mtime.is_some();
     let times = (has_times && !exact).then(|| {
         let time = |new: Option<_>, old: Option<_>| new.or(old).map_or(0, attr::seconds);

@@ -22,6 +22,7 @@ pub fn attr(stat: &Stat) -> Result<Attr> {
         gid: stat.st_gid,
         atime: Timestamp { secs: stat.st_atime as i64, nanos: stat.st_atime_nsec as u32 },
         mtime: Timestamp { secs: stat.st_mtime as i64, nanos: stat.st_mtime_nsec as u32 },
+        inode: None,
     })
 }
 

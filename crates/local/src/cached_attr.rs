@@ -73,5 +73,6 @@ fn attr(found: &Statx) -> Result<Attr> {
         gid: found.stx_gid,
         atime: time(found.stx_atime),
         mtime: time(found.stx_mtime),
+        inode: None,
     })
 }

@@ -1,8 +1,10 @@
 //! The attributes that a file must have to be the file that was open: exactly the observed ones,
 //! or, after changes by this mount, any that these changes explain. Acknowledged changes have
 //! happened, others may have.
+//!
+//! A remote that tells files apart ([`Attr::id`]) answers this with certainty.
 
-use base::{Attr, AttrChange, FileKind, Timestamp};
+use base::{Attr, AttrChange, FileId, FileKind, Timestamp};
 
 /// The permission bits that are compared. Servers clear other bits by themselves when a file is
 /// written or gets another owner.
@@ -32,6 +34,7 @@ pub(crate) struct ExpectedAttrs {
     min_size: u64,
     max_size: u64,
     mtime: Mtime,
+    id: Option<FileId>,
 }
 
 impl ExpectedAttrs {
@@ -50,6 +53,7 @@ impl ExpectedAttrs {
             min_size,
             max_size,
             mtime,
+            id: attr.id(),
         }
     }
 
@@ -64,12 +68,13 @@ impl ExpectedAttrs {
             min_size: 0,
             max_size: u64::MAX,
             mtime,
+            id: None,
         }
     }
 
-    /// The kind alone, for a file that may have been changed by another of its names.
+    /// The kind and the identity, for a file that may have been changed by another of its names.
     pub(crate) fn kind_only(self) -> ExpectedAttrs {
-        ExpectedAttrs::created(self.kind)
+        ExpectedAttrs { id: self.id, ..ExpectedAttrs::created(self.kind) }
     }
 
     /// The size in bytes, if only one is possible.
@@ -82,8 +87,17 @@ impl ExpectedAttrs {
         matches!(self.mtime, Mtime::Exactly(seen) | Mtime::AtLeast(seen) if seen == time)
     }
 
+    /// Whether `attr` is of the same file, whatever its content; `None` if that is not known.
+    pub(crate) fn is_same_file(&self, attr: &Attr) -> Option<bool> {
+        Some(self.id? == attr.id()?)
+    }
+
     /// Whether a file with these attributes may be the same file.
     pub(crate) fn matches(&self, attr: &Attr) -> bool {
+        self.is_same_file(attr).unwrap_or(true) && self.matches_content(attr)
+    }
+
+    fn matches_content(&self, attr: &Attr) -> bool {
         let same =
             |expected: Option<u32>, actual: u32| expected.is_none_or(|expected| expected == actual);
         let time = match self.mtime {
@@ -105,6 +119,9 @@ impl ExpectedAttrs {
             |expected: Option<u32>, actual: u32| expected.filter(|expected| *expected != actual);
         if attr.kind != self.kind {
             return format!("it is a {:?}, not a {:?}", attr.kind, self.kind);
+        }
+        if self.is_same_file(attr) == Some(false) {
+            return "it is another file".to_owned();
         }
         if let Some(perm) = differs(self.perm, attr.perm & COMPARED_PERM) {
             return format!("its mode is {:o}, not {perm:o}", attr.perm & COMPARED_PERM);
@@ -225,6 +242,7 @@ impl ExpectedAttrs {
             min_size: self.min_size.min(other.min_size),
             max_size: self.max_size.max(other.max_size),
             mtime,
+            id: self.id.filter(|id| Some(*id) == other.id),
         }
     }
 }
@@ -242,6 +260,7 @@ mod tests {
             gid: 2,
             atime: Timestamp::from_secs(0),
             mtime: Timestamp::from_secs(secs),
+            inode: None,
         }
     }
 

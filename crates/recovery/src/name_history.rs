@@ -344,7 +344,7 @@ mod tests {
     fn attr(size: u64) -> Attr {
         let time = Timestamp::from_secs(1);
         let kind = FileKind::Regular;
-        Attr { kind, perm: 0o644, size, uid: 0, gid: 0, atime: time, mtime: time }
+        Attr { kind, perm: 0o644, size, uid: 0, gid: 0, atime: time, mtime: time, inode: None }
     }
 
     fn listing(names: &[&str], size: u64) -> Vec<DirEntry> {

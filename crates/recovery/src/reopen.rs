@@ -364,6 +364,9 @@ async fn is_same_file(
     attr: &Attr,
 ) -> Result<bool> {
     let expected = file.expected();
+    if let Some(is_same) = expected.is_same_file(attr) {
+        return Ok(is_same);
+    }
     if expected.matches(attr) {
         return Ok(true);
     }

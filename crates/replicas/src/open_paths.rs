@@ -262,6 +262,7 @@ mod tests {
             gid: 0,
             atime: Timestamp::default(),
             mtime: Timestamp::default(),
+            inode: None,
         }
     }
 

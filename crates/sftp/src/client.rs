@@ -69,6 +69,8 @@ pub struct Options {
     /// Queued bytes beyond which further requests wait. 4 MiB are twice the window of OpenSSH's
     /// channel: more would only wait in this queue.
     pub max_queued_bytes: usize,
+    /// The fields of [`ExactAttrs`] to request from servers that know them.
+    pub exact_attrs: u32,
 }
 
 impl Default for Options {
@@ -77,6 +79,7 @@ impl Default for Options {
             max_packet_bytes: MAX_PACKET_BYTES,
             max_in_flight: 512,
             max_queued_bytes: 4 * 1024 * 1024,
+            exact_attrs: ExactAttrs::ALL,
         }
     }
 }
@@ -375,7 +378,7 @@ impl Client {
             Client { shared, server: Server::new(version.extensions, Limits::default(), &options) };
         if version.extensions.has(Extension::Attrs) {
             // Requests are executed in order, so all later replies have the fields.
-            let request = Request::Attrs { fields: ExactAttrs::ALL };
+            let request = Request::Attrs { fields: options.exact_attrs };
             client.shared.send_unattended(Packet::new(&request), Expect::Status);
         }
         if version.extensions.has(Extension::Limits) {

@@ -18,8 +18,13 @@ fn attrs() -> impl Strategy<Value = FileAttrs> {
     let times = any::<(u32, u32)>().prop_map(|(atime, mtime)| Times { atime, mtime });
     let time = (any::<i64>(), 0_u32..1_000_000_000);
     let time = time.prop_map(|(secs, nanos)| ExactTime { secs, nanos });
-    let exact = (prop::option::of(time.clone()), prop::option::of(time))
-        .prop_map(|(atime, mtime)| ExactAttrs { atime, mtime });
+    let time = prop::option::of(time);
+    let times_of_inode = (time.clone(), time.clone(), time.clone(), time);
+    let numbers = any::<(Option<(u64, u64)>, Option<u32>, Option<u64>, Option<(u32, u32)>)>();
+    let exact = (times_of_inode, numbers).prop_map(|(times, (inode, links, blocks, rdev))| {
+        let (atime, mtime, ctime, btime) = times;
+        ExactAttrs { atime, mtime, ctime, btime, inode, links, blocks, rdev }
+    });
     let fields = (
         any::<Option<u64>>(),
         prop::option::of(owner),

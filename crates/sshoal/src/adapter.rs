@@ -144,9 +144,9 @@ fn attr(stat: &Stat) -> fuse::Attr {
         nlink,
         uid: attr.uid,
         gid: attr.gid,
-        rdev: 0,
+        rdev: attr.inode.map_or(0, |inode| fuse::encode_device(inode.rdev)),
         size: attr.size,
-        blocks: attr.size.div_ceil(512),
+        blocks: attr.inode.map_or(attr.size.div_ceil(512), |inode| inode.blocks),
         blksize: BLOCK_SIZE,
         atime: attr.atime,
         mtime: attr.mtime,
@@ -321,6 +321,22 @@ impl fuse::Filesystem for Adapter {
 
     async fn getattr(&self, _: &Context, ino: u64, _: Option<u64>) -> Result<fuse::AttrReply> {
         Ok(attr_reply(&self.vfs.getattr(Ino(ino)).await?))
+    }
+
+    /// The kernel requests the time of birth with these; if it is not known, never again.
+    async fn statx(
+        &self,
+        _: &Context,
+        ino: u64,
+        _: Option<u64>,
+        _: u32,
+        _: u32,
+    ) -> Result<fuse::StatxReply> {
+        let stat = self.vfs.getattr(Ino(ino)).await?;
+        let id = stat.attr.id().ok_or(Errno::ENOSYS)?;
+        let (attributes, attributes_mask) = (0, 0);
+        let (attr, ttl) = (attr(&stat), stat.ttl);
+        Ok(fuse::StatxReply { attr, btime: id.btime, attributes, attributes_mask, ttl })
     }
 
     async fn setattr(

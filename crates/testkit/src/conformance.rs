@@ -166,7 +166,8 @@ rules! { $
         a_link_is_changed_itself
         a_change_updates_mtime
         owners_are_set
-        statvfs_is_plausible;
+        statvfs_is_plausible
+        a_file_keeps_its_identity;
     copying:
         a_copy_equals_its_source
         a_copy_changes_only_its_range;

@@ -18,7 +18,9 @@ mod resolve;
 
 use std::collections::{BTreeMap, HashMap};
 
-use base::{Attr, AttrChange, Errno, FileKind, Name, Result, StatVfs, Timestamp};
+use base::{
+    Attr, AttrChange, Errno, FileId, FileKind, InodeAttr, Name, Result, StatVfs, Timestamp,
+};
 
 use crate::Clock;
 use content::{Content, PAGE};
@@ -43,7 +45,7 @@ impl Ino {
 /// What names have in common that a file system takes for one.
 pub type Folding = fn(&[u8]) -> Vec<u8>;
 
-/// The capacity of a tree, and the owner of its files.
+/// The capacity of a tree, the owner of its files, and what it shows of them.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Bytes of file content in whole pages of 4096; `None` for no limit. Beyond it: `ENOSPC`.
@@ -56,12 +58,21 @@ pub struct Limits {
     pub gid: u32,
     /// Names of one directory for which this is equal are one, listed as it was created.
     pub folds: Option<Folding>,
+    /// Attributes have a [`base::InodeAttr`]. Its ctime is the mtime.
+    pub shows_inodes: bool,
 }
 
 impl Default for Limits {
     /// No limit of content, a million inodes (a bound for a runaway test), owner 1000.
     fn default() -> Limits {
-        Limits { capacity_bytes: None, inodes: 1 << 20, uid: 1000, gid: 1000, folds: None }
+        Limits {
+            capacity_bytes: None,
+            inodes: 1 << 20,
+            uid: 1000,
+            gid: 1000,
+            folds: None,
+            shows_inodes: false,
+        }
     }
 }
 
@@ -180,6 +191,13 @@ impl Tree {
             gid: node.gid,
             atime: node.atime,
             mtime: node.mtime,
+            inode: self.limits.shows_inodes.then(|| InodeAttr {
+                id: FileId { device: 1, number: ino.0, btime: None },
+                links: node.links,
+                blocks: size.div_ceil(PAGE) * (PAGE / 512),
+                ctime: node.mtime,
+                rdev: (0, 0),
+            }),
         }
     }
 

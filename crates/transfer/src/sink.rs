@@ -633,7 +633,7 @@ mod tests {
     fn attr(size: u64) -> Attr {
         let time = Timestamp::from_secs(7);
         let kind = FileKind::Regular;
-        Attr { kind, perm: 0o644, size, uid: 0, gid: 0, atime: time, mtime: time }
+        Attr { kind, perm: 0o644, size, uid: 0, gid: 0, atime: time, mtime: time, inode: None }
     }
 
     fn temporary_in(dir: &Path) -> RemotePath {

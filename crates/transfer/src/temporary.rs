@@ -216,7 +216,7 @@ mod tests {
     fn attr(size: u64, secs: i64) -> Attr {
         let time = Timestamp::from_secs(secs);
         let kind = FileKind::Regular;
-        Attr { kind, perm: 0o600, size, uid: 0, gid: 0, atime: time, mtime: time }
+        Attr { kind, perm: 0o600, size, uid: 0, gid: 0, atime: time, mtime: time, inode: None }
     }
 
     fn parse(file: &Name, attr: &Attr) -> Partial {

@@ -138,6 +138,7 @@ impl Tree {
             gid: rustix::process::getgid().as_raw(),
             atime: self.created_at,
             mtime: self.created_at,
+            inode: None,
         }
     }
 }

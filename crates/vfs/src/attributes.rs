@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::{Attr, AttrChange, Errno, FileKind, Result, Timestamp};
 use tokio::time::Instant;
 
-use crate::inode::Inode;
+use crate::inode::{Inode, has_fractions};
 use crate::lookup::MAX_ATTEMPTS;
 use crate::tree::RequestStamp;
 use crate::{Change, Handle, Ino, ROOT_TIMEOUT, Stat, Vfs, change_to_remote};
@@ -67,7 +67,7 @@ impl Vfs {
             // A handle refers to the file itself, wherever its name leads by now. It may have been
             // lost with its session; then only the name is left.
             if let Some(attr) = self.attr_by_handle(inode).await {
-                self.check_kind(inode, &attr)?;
+                self.check_same_file(inode, &attr)?;
                 self.record_attr_by_handle(inode, &attr, stamp, Instant::now());
                 return Ok(attr);
             }
@@ -90,7 +90,7 @@ impl Vfs {
                 continue;
             }
             let attr = reply?;
-            self.check_kind(inode, &attr)?;
+            self.check_same_file(inode, &attr)?;
             if self.record_attr_since(inode, &attr, stamp, before) || is_last {
                 return Ok(attr);
             }
@@ -98,9 +98,9 @@ impl Vfs {
         unreachable!("the last attempt returns")
     }
 
-    /// `ESTALE` if `attr`, an answer for `inode`, is of another kind of file.
-    fn check_kind(&self, inode: &Inode, attr: &Attr) -> Result<()> {
-        if attr.kind == inode.kind {
+    /// `ESTALE` if `attr`, an answer for `inode`, is of another file.
+    fn check_same_file(&self, inode: &Inode, attr: &Attr) -> Result<()> {
+        if inode.may_be(attr) {
             return Ok(());
         }
         self.tree().orphan(inode.ino);
@@ -130,7 +130,7 @@ impl Vfs {
     /// If the remote reports fractions itself, it is that of the clock.
     pub fn now(&self, ino: Ino) -> Timestamp {
         let last = self.inode(ino).ok().and_then(|inode| inode.state().last_attr());
-        match last.is_some_and(|attr| attr.mtime.nanos > 0) {
+        match last.is_some_and(|attr| has_fractions(&attr)) {
             true => Timestamp::now(),
             false => self.fractions.now(),
         }
@@ -210,8 +210,7 @@ impl Vfs {
         sent?;
         change_guard.apply(&change);
         let alone = change_guard.end();
-        let reply =
-            reply.filter(|(attr, _)| attr.kind == inode.kind && shows_change(attr, &change));
+        let reply = reply.filter(|(attr, _)| inode.may_be(attr) && shows_change(attr, &change));
         let (Some(seq), Some((attr, by_name))) = (alone, reply) else { return Ok(()) };
         let moved = path.is_none_or(|path| self.moved_since(inode, &path, stamp));
         let stamp = RequestStamp { seq, ..stamp };

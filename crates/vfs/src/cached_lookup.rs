@@ -124,7 +124,9 @@ impl Vfs {
                 let may_be_other =
                     differs && state.open.iter().any(|open| open.remote.opened().is_some());
                 // A listing that began before the name was bound may contain another file.
-                let same = known.kind == attr.kind && *since <= seq;
+                let same = known.kind == attr.kind
+                    && state.is_same_file(attr) != Some(false)
+                    && *since <= seq;
                 same && !is_older && !may_be_other
             }
             None => tree.name_unchanged_since(dir, name, seq),
@@ -136,6 +138,11 @@ impl Vfs {
             Some((known, _)) => known,
             None => {
                 let inode = tree.record_lookup(dir, name, attr, received_at);
+                if !inode.state().unchanged_since(seq) {
+                    // Changed by another of its names since.
+                    tree.forget(inode.ino, 1);
+                    return None;
+                }
                 self.record_attr_at(&inode, attr, stamp, received_at);
                 let until = inode.state().valid_until();
                 tree.renew_name(dir, name, until);

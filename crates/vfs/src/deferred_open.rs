@@ -289,7 +289,8 @@ mod tests {
             let time = Timestamp::default();
             let config = Config { login, ..Config::default() };
             let kind = FileKind::Regular;
-            let attr = Attr { kind, perm, size: 0, uid: 7, gid: 7, atime: time, mtime: time };
+            let attr =
+                Attr { kind, perm, size: 0, uid: 7, gid: 7, atime: time, mtime: time, inode: None };
             may_read(&config, &attr)
         };
         assert!(allowed(Some((0, 0)), 0));

@@ -24,6 +24,7 @@ use base::{Attr, Name, RemotePath};
 use tokio::time::Instant;
 
 use crate::Ino;
+use crate::stored_attr::{INODE_ATTR_BYTES, StoredAttr};
 use crate::tree::RequestStamp;
 
 /// Names in the cache, at most: three times the sources of Linux.
@@ -66,7 +67,7 @@ const CREATED_FOR: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug)]
 pub(crate) struct CachedEntry {
     pub(crate) name: Name,
-    pub(crate) attr: Attr,
+    pub(crate) attr: StoredAttr,
     pub(crate) received_at: Instant,
 }
 
@@ -159,9 +160,11 @@ impl CachedListing {
             all.filter(|at| is_dir(by_name[*at as usize])).collect(),
         ];
         let names: usize = listed.iter().map(|entry| entry.name.as_bytes().len()).sum();
-        let bytes = LISTING_BYTES + names + listed.len() * NAME_BYTES;
+        let inode_attrs = listed.iter().filter(|entry| entry.attr.has_inode()).count();
+        let bytes =
+            LISTING_BYTES + names + listed.len() * NAME_BYTES + inode_attrs * INODE_ATTR_BYTES;
         let newest_mtime =
-            listed.iter().map(|entry| entry.attr.mtime.secs).max().unwrap_or(i64::MIN);
+            listed.iter().map(|entry| entry.attr.get().mtime.secs).max().unwrap_or(i64::MIN);
         let listed = listed.into();
         let overrides = HashMap::new();
         CachedListing {
@@ -230,7 +233,8 @@ impl CachedListing {
         }
         match self.find(name) {
             Some(position) => {
-                let CachedEntry { attr, received_at, .. } = self.listed[position];
+                let CachedEntry { attr, received_at, .. } = &self.listed[position];
+                let (attr, received_at) = (attr.get(), *received_at);
                 Some(Lookup::Present { attr, received_at, stamp: self.stamp })
             }
             None => self.complete.then_some(Lookup::NotListed(self.first_batch_at)),
@@ -255,9 +259,11 @@ impl CachedListing {
             return None;
         }
         let is_present = |(name, value): (&Name, &Override)| match value {
-            Override::Present { attr, stamp } => {
-                Some(CachedEntry { name: name.clone(), attr: *attr, received_at: stamp.at })
-            }
+            Override::Present { attr, stamp } => Some(CachedEntry {
+                name: name.clone(),
+                attr: (*attr).into(),
+                received_at: stamp.at,
+            }),
             _ => None,
         };
         // Each at its old position, so that the order stays the same.
@@ -611,14 +617,23 @@ mod tests {
 
     fn attr(size: u64) -> Attr {
         let time = Timestamp::default();
-        Attr { kind: FileKind::Regular, perm: 0, size, uid: 0, gid: 0, atime: time, mtime: time }
+        Attr {
+            kind: FileKind::Regular,
+            perm: 0,
+            size,
+            uid: 0,
+            gid: 0,
+            atime: time,
+            mtime: time,
+            inode: None,
+        }
     }
 
     fn listing(names: &[&str], complete: bool) -> CachedListing {
         let received_at = Instant::now();
         let entry = |(size, text): (usize, &&str)| CachedEntry {
             name: name(text),
-            attr: attr(size as u64),
+            attr: attr(size as u64).into(),
             received_at,
         };
         let listed = names.iter().enumerate().map(entry).collect();

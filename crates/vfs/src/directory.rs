@@ -85,14 +85,14 @@ struct Listed {
 
 impl From<CachedEntry> for Listed {
     fn from(CachedEntry { name, attr, received_at }: CachedEntry) -> Listed {
-        Listed { name, attr: Some(attr), received_at }
+        Listed { name, attr: Some(attr.get()), received_at }
     }
 }
 
 impl Listed {
     fn to_cached(&self) -> Option<CachedEntry> {
         let (name, received_at) = (self.name.clone(), self.received_at);
-        self.attr.map(|attr| CachedEntry { name, attr, received_at })
+        self.attr.map(|attr| CachedEntry { name, attr: attr.into(), received_at })
     }
 }
 
@@ -331,7 +331,10 @@ impl Vfs {
                 let attr = listed.attr.filter(|attr| looks_up(attr.kind));
                 let look_up = |attr| self.plus_entry(directory.ino, listed, &attr, state.stamp);
                 let entry = attr.and_then(look_up);
-                let expected = || self.tree().expected_number(directory.ino, &listed.name);
+                let expected = || {
+                    let attr = listed.attr.as_ref();
+                    self.tree().expected_number(directory.ino, &listed.name, attr)
+                };
                 listing.push(ListedEntry {
                     name,
                     number: entry.map_or_else(expected, |entry| entry.stat.number),

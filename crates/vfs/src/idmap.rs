@@ -86,7 +86,7 @@ mod tests {
 
     fn attr(kind: FileKind, perm: u32, uid: u32, gid: u32) -> Attr {
         let time = Timestamp::default();
-        Attr { kind, perm, size: 0, uid, gid, atime: time, mtime: time }
+        Attr { kind, perm, size: 0, uid, gid, atime: time, mtime: time, inode: None }
     }
 
     #[test]

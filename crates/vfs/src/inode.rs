@@ -34,7 +34,7 @@ use std::ops::Deref;
 use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
-use base::{Access, Attr, AttrChange, Errno, FileKind, Mutex, Timestamp};
+use base::{Access, Attr, AttrChange, Errno, FileKind, InodeAttr, Mutex, Timestamp};
 use tokio::time::Instant;
 
 use crate::Ino;
@@ -43,11 +43,13 @@ use crate::config::Timeout;
 use crate::prefetch::history::Visit;
 use crate::readahead::Readahead;
 use crate::remote_file::RemoteFile;
+use crate::stored_attr::StoredAttr;
 use crate::tree::RequestStamp;
 use crate::writes::Writes;
 use pages::Pages;
 
 pub(crate) use pages::Validator;
+pub(crate) use times::has_fractions;
 
 /// How much longer than its time-out the kernel may use attributes: its time-out starts when it
 /// receives the reply. Too long a slack costs a round trip at the open of a changed file.
@@ -212,7 +214,7 @@ impl Deref for OpenHandles {
 /// | `created_here` | is the file known without a request? | – | [`set_created_here`](State::set_created_here), [`forget_created_here`](State::forget_created_here) |
 pub(crate) struct State {
     /// The server's last answer, owners not mapped.
-    attr: Option<Attr>,
+    attr: Option<StoredAttr>,
     valid_until: CompactInstant,
     /// When the server's answer arrived.
     received_at: CompactInstant,
@@ -234,7 +236,7 @@ pub(crate) struct State {
     /// replaced by the bounds of the time-out.
     lifetime_ms: u32,
     /// Links, as far as this mount made them.
-    pub(crate) nlink: u32,
+    nlink: u32,
     /// `None` for most inodes.
     active: Option<Box<ActiveState>>,
     pub(crate) open: OpenHandles,
@@ -283,24 +285,52 @@ impl Inode {
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
+
+    /// Whether `attr` may be of this file. Certain if the remote tells files apart; otherwise only
+    /// the kind is compared.
+    pub(crate) fn may_be(&self, attr: &Attr) -> bool {
+        self.kind == attr.kind && self.state().is_same_file(attr) != Some(false)
+    }
 }
 
 impl State {
     /// The cached attributes, if they are fresh.
     pub(crate) fn fresh_attr(&self, now: Instant) -> Option<Attr> {
-        (CompactInstant::from(now) < self.valid_until).then_some(self.attr).flatten()
+        self.last_attr().filter(|_| CompactInstant::from(now) < self.valid_until)
     }
 
     /// The cached attributes, however old.
     pub(crate) fn last_attr(&self) -> Option<Attr> {
-        self.attr
+        self.attr.as_ref().map(StoredAttr::get)
+    }
+
+    /// Whether `attr` is of this file; `None` if the remote does not tell files apart.
+    pub(crate) fn is_same_file(&self, attr: &Attr) -> Option<bool> {
+        self.last_attr()?.is_same_file(attr)
+    }
+
+    /// The number of names, as far as it is known.
+    pub(crate) fn links(&self) -> u32 {
+        self.last_attr().and_then(|attr| attr.inode).map_or(self.nlink, |inode| inode.links)
+    }
+
+    /// This mount has added (1) or removed (-1) a name.
+    pub(crate) fn add_links(&mut self, change: i32) {
+        self.nlink = self.nlink.saturating_add_signed(change);
+        if let Some(Attr { inode: Some(inode), .. }) = self.last_attr() {
+            self.update_attr(|attr| {
+                let links = inode.links.saturating_add_signed(change);
+                attr.inode = Some(InodeAttr { links, ..inode });
+            });
+        }
+        self.touch_ctime();
     }
 
     /// The cached attributes, if they were requested within `within`, even if a local change
     /// followed.
     pub(crate) fn requested_within(&self, within: Duration) -> Option<Attr> {
         let age = Instant::now().saturating_duration_since(instant(self.requested_at));
-        self.attr.filter(|_| age < within)
+        self.last_attr().filter(|_| age < within)
     }
 
     /// When the cached attributes arrived.
@@ -519,7 +549,7 @@ impl State {
             .as_ref()
             .is_none_or(|active| active.changes_in_flight == 0 && active.renames_in_flight == 0);
         let is_valid = !self.invalidated && no_change_in_flight && young;
-        is_valid.then_some(self.attr).flatten()
+        self.last_attr().filter(|_| is_valid)
     }
 
     /// When the last confirmation was requested that a deferred open can rely on.
@@ -544,7 +574,7 @@ impl State {
 
     /// How long `attr`, received at `now`, is fresh.
     pub(crate) fn lifetime(&self, attr: &Attr, now: Instant, timeout: Timeout) -> Duration {
-        let Some(old) = self.attr else { return timeout.at_age(attr.mtime.secs) };
+        let Some(old) = self.last_attr() else { return timeout.at_age(attr.mtime.secs) };
         let same = Validator::of(&old) == Validator::of(attr)
             && (old.perm, old.uid, old.gid) == (attr.perm, attr.uid, attr.gid);
         let lifetime = Duration::from_millis(self.lifetime_ms.into());
@@ -566,7 +596,7 @@ impl State {
         newest: i64,
         timeout: Timeout,
     ) -> Duration {
-        let Some(attr) = self.attr else { return timeout.min };
+        let Some(attr) = self.last_attr() else { return timeout.min };
         let changed = self.validator_seen_at > stamp.at.into() || !self.unchanged_since(stamp.seq);
         if changed { timeout.min } else { timeout.at_age(newest.max(attr.mtime.secs)) }
     }
@@ -582,14 +612,17 @@ impl State {
     ) {
         let lifetime = self.lifetime(&attr, now, timeout);
         self.lifetime_ms = u32::try_from(lifetime.as_millis()).unwrap_or(u32::MAX);
-        let changed = self.attr.is_none_or(|old| Validator::of(&old) != Validator::of(&attr));
-        let same_second = self.attr.is_some_and(|old| old.mtime.secs == attr.mtime.secs);
+        let old = self.last_attr();
+        let changed = old.is_none_or(|old| Validator::of(&old) != Validator::of(&attr));
+        let same_second = old.is_some_and(|old| old.mtime.secs == attr.mtime.secs);
         if changed {
             self.known_contents += 1;
             self.validator_seen_at = now.into();
         }
         if let Some(active) = &mut self.active {
             if let Some(rare) = &mut active.rare {
+                // The remote's own ctime includes all that this mount has changed.
+                rare.ctime = rare.ctime.filter(|_| attr.inode.is_none());
                 rare.set_atime = rare.set_atime.filter(|set| set.secs == attr.atime.secs);
                 rare.set_mtime = rare.set_mtime.filter(|set| set.secs == attr.mtime.secs);
             }
@@ -604,7 +637,7 @@ impl State {
                 **created_here = CreatedFile { attr, exact_mtime: true, at: now };
             }
         }
-        self.attr = Some(attr);
+        self.attr = Some(attr.into());
         self.received_at = now.into();
         self.requested_at = requested_at.into();
         self.invalidated = false;
@@ -618,20 +651,30 @@ impl State {
         rare.ctime = Some(Timestamp::now());
         rare.set_atime = change.atime.or(rare.set_atime);
         rare.set_mtime = change.mtime.or(rare.set_mtime);
-        let predictable = was_fresh && is_predictable(change);
-        if let Some(attr) = self.attr.as_mut().filter(|_| predictable) {
-            if let Some(perm) = change.perm {
-                attr.perm = perm;
-            }
-            if let Some(atime) = change.atime {
-                attr.atime = Timestamp::from_secs(atime.secs);
-            }
-            if let Some(mtime) = change.mtime {
-                attr.mtime = Timestamp::from_secs(mtime.secs);
-            }
-            return true;
+        let predictable = was_fresh && self.predicts(change);
+        if predictable {
+            self.update_attr(|attr| {
+                attr.perm = change.perm.unwrap_or(attr.perm);
+                let whole = |time: Timestamp| Timestamp::from_secs(time.secs);
+                attr.atime = change.atime.map_or(attr.atime, whole);
+                attr.mtime = change.mtime.map_or(attr.mtime, whole);
+            });
         }
-        false
+        predictable
+    }
+
+    /// Whether the result of `change` is known without a request.
+    pub(crate) fn predicts(&self, change: &AttrChange) -> bool {
+        // The remote's ctime is not known.
+        let is_known = self.attr.as_ref().is_some_and(|attr| !attr.has_inode());
+        is_known && is_predictable(change)
+    }
+
+    fn update_attr(&mut self, update: impl FnOnce(&mut Attr)) {
+        if let Some(mut attr) = self.last_attr() {
+            update(&mut attr);
+            self.attr = Some(attr.into());
+        }
     }
 
     /// Makes the attributes fresh until `until` again, after [`State::apply`] has applied a change.
@@ -676,6 +719,10 @@ impl State {
         {
             let size = created_here.attr.size;
             created_here.attr.size = offset.map_or(size + len, |offset| size.max(offset + len));
+            if let Some(inode) = &mut created_here.attr.inode {
+                // Archivers take a file without blocks to be a hole.
+                inode.blocks = inode.blocks.max(created_here.attr.size.div_ceil(512));
+            }
             created_here.exact_mtime = false;
         }
     }
@@ -715,7 +762,7 @@ impl State {
 
 /// Whether the result of `change` is known without a request. A new owner clears set-id bits, a new
 /// mode may lose them, a new size sets a new mtime.
-pub(crate) fn is_predictable(change: &AttrChange) -> bool {
+fn is_predictable(change: &AttrChange) -> bool {
     let special = change.perm.is_some_and(|perm| perm & 0o7000 != 0);
     change.size.is_none() && change.uid.or(change.gid).is_none() && !special
 }

@@ -50,6 +50,7 @@ mod setattr_behind;
 mod shared;
 mod stale;
 mod stats;
+mod stored_attr;
 mod ticker;
 mod tree;
 mod write_behind;
@@ -97,9 +98,11 @@ pub struct Stat {
     pub number: u64,
     /// Owners mapped to local ids, times as precise as they are known.
     pub attr: Attr,
-    /// `st_nlink`: links made through this mount; 1 for directories, which means unknown.
+    /// `st_nlink`: the remote's, if it is known; otherwise links made through this mount, and 1 for
+    /// directories, which means unknown.
     pub nlink: u32,
-    /// `st_ctime`: the last change made through this mount, or `mtime`.
+    /// `st_ctime`: the remote's, if it is known; otherwise the last change made through this mount,
+    /// or `mtime`.
     pub ctime: Timestamp,
     /// How long the kernel may cache these attributes.
     pub ttl: Duration,
@@ -264,7 +267,7 @@ impl<'a> Change<'a> {
 
     /// Whether the attributes after `change` are known without a request.
     fn predicts(&self, change: &AttrChange) -> bool {
-        self.valid_until.is_some() && inode::is_predictable(change)
+        self.valid_until.is_some() && self.inode.state().predicts(change)
     }
 
     /// The server has executed `change`: records its predictable effects.

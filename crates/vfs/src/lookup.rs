@@ -106,6 +106,12 @@ impl Vfs {
                         tree.orphan(known.ino);
                     }
                     let inode = tree.record_lookup(parent, &name, &attr, Instant::now());
+                    // By another name of the file, this mount may have changed it meanwhile.
+                    let is_outdated = is_new && !inode.state().unchanged_since(seq);
+                    if is_outdated && attempt < MAX_ATTEMPTS {
+                        tree.forget(inode.ino, 1);
+                        continue;
+                    }
                     if unchanged {
                         tree.reconcile_listing(parent, &name, Some(&attr), stamp);
                         if is_new {
@@ -164,7 +170,7 @@ impl Vfs {
 
     /// Whether a name that now has the attributes `attr` can still lead to the file of `inode`.
     ///
-    /// SFTP has no file identity. But an open handle shows the present attributes of the file that
+    /// Plain SFTP has no file identity. But an open handle shows the present attributes of the file that
     /// it was opened on: if they differ from those of the name, the name leads elsewhere. If a file
     /// that is not open was replaced, that does no harm, since no old content is shown unless size
     /// and time are the same.
@@ -178,6 +184,9 @@ impl Vfs {
         let seq = stamp.seq;
         if inode.kind != attr.kind {
             return false;
+        }
+        if let Some(is_same) = inode.state().is_same_file(attr) {
+            return is_same;
         }
         let suspect = {
             let state = inode.state();
@@ -221,8 +230,11 @@ impl Vfs {
     }
 
     /// For an inode with several names made through this mount: whether all still lead to the same
-    /// file. If not, its names are dropped, and the next lookup finds their files.
+    /// file. They are not compared if the remote tells files apart: each is when it is looked up. If not, its names are dropped, and the next lookup finds their files.
     pub(crate) async fn names_agree(&self, inode: &Arc<Inode>, seq: u64) -> Result<bool> {
+        if inode.state().last_attr().is_some_and(|attr| attr.inode.is_some()) {
+            return Ok(true);
+        }
         let paths = self.tree().paths(inode.ino);
         let Some((first, others)) = paths.split_first() else { return Ok(true) };
         for other in others {

@@ -191,7 +191,7 @@ impl Vfs {
         let owner = self.config.login.or(dir.map(|dir| (dir.uid, dir.gid)));
         let (uid, gid) = owner.unwrap_or_default();
         let now = Timestamp::from_secs(Timestamp::now().secs);
-        Attr { kind, perm: perm & PERM_BITS, size, uid, gid, atime: now, mtime: now }
+        Attr { kind, perm: perm & PERM_BITS, size, uid, gid, atime: now, mtime: now, inode: None }
     }
 
     /// The entry of a name that this mount creates. The request for its attributes is sent right
@@ -266,15 +266,13 @@ impl Vfs {
         }
         // The name exists from here on, even if its attributes are unknown.
         self.tree().bind(ino, parent, &name, Instant::now());
-        {
-            let mut state = inode.state();
-            state.nlink += 1;
-            state.touch_ctime();
-        }
+        inode.state().add_links(1);
         drop(change);
-        let attr = match self.attr(&inode).await {
-            Ok(attr) => attr,
-            Err(error) => inode.state().last_attr().ok_or(error)?,
+        let last = inode.state().last_attr();
+        let attr = match last.filter(|attr| attr.inode.is_some()) {
+            // Only its ctime has changed, and is requested when it is needed.
+            Some(attr) => attr,
+            None => self.attr(&inode).await.or_else(|error| last.ok_or(error))?,
         };
         self.tree().add_lookup(ino);
         self.entry(&inode, &attr).inspect_err(|_| self.forget(ino, 1))
@@ -364,8 +362,6 @@ impl Vfs {
 
 pub(crate) fn drop_link(inode: Option<Arc<Inode>>) {
     if let Some(inode) = inode {
-        let mut state = inode.state();
-        state.nlink = state.nlink.saturating_sub(1);
-        state.touch_ctime();
+        inode.state().add_links(-1);
     }
 }

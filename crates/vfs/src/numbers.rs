@@ -1,6 +1,10 @@
 //! Stable inode numbers.
 //!
-//! SFTP has no inode numbers, but `find`, `tar`, `git` and `rsync` compare them: within one mount,
+//! A remote that tells files apart ([`base::FileId`]) has numbers of its own, which are shown where
+//! they are of the file system of the first such file; the others are hashed together with their
+//! device.
+//!
+//! Plain SFTP has no inode numbers, but `find`, `tar`, `git` and `rsync` compare them: within one mount,
 //! and git also across mounts. So the number of a name is a hash of its parent's number and the
 //! name, the same after FORGET and after a remount. There are two exceptions:
 //!
@@ -12,12 +16,12 @@
 //! above that the oldest are dropped, and their numbers may change once the kernel has forgotten
 //! the inode.
 //!
-//! Invariant: no two live inodes have the same number.
+//! Invariant: no two live inodes have the same number, except for the remote's own numbers.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hasher;
 
-use base::Name;
+use base::{FileId, Name};
 
 /// The number of the root. The root of a new ext4 shows 2 in `ls -i`, but 1 is FUSE's own.
 pub(crate) const ROOT_NUMBER: u64 = 1;
@@ -89,6 +93,8 @@ pub(crate) struct Numbers {
     next_order: u64,
     /// Count of the numbers that were tried and are not hashes.
     unnamed: u64,
+    /// The file system whose numbers are shown as they are.
+    device: Option<u64>,
 }
 
 impl Numbers {
@@ -111,6 +117,29 @@ impl Numbers {
             self.remember((parent, name.clone()), number);
         }
         number
+    }
+
+    /// The number for an inode with this identity at the remote. Must be given back with
+    /// [`Numbers::release`].
+    pub(crate) fn take_remote(&mut self, id: FileId) -> u64 {
+        self.device.get_or_insert(id.device);
+        let number = self.of_remote(id);
+        self.used.hold(number);
+        number
+    }
+
+    /// Whether some numbers are the remote's.
+    pub(crate) fn are_remote(&self) -> bool {
+        self.device.is_some()
+    }
+
+    /// The number that an inode with this identity at the remote has, or would get.
+    pub(crate) fn of_remote(&self, id: FileId) -> u64 {
+        // Readers of directories skip the number zero.
+        match self.device.is_none_or(|device| device == id.device) && id.number > 0 {
+            true => id.number,
+            false => mix(id.number ^ mix(id.device)).max(ROOT_NUMBER + 1),
+        }
     }
 
     /// A number that is not a hash.
@@ -195,8 +224,7 @@ fn hash(parent: u64, name: &Name, salt: u64) -> u64 {
             }
         }
         fn finish(&self) -> u64 {
-            let mixed = (self.0 ^ (self.0 >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            mixed ^ (mixed >> 29)
+            mix(self.0)
         }
     }
     let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
@@ -209,9 +237,28 @@ fn hash(parent: u64, name: &Name, salt: u64) -> u64 {
     hasher.finish()
 }
 
+fn mix(value: u64) -> u64 {
+    let mixed = (value ^ (value >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ (mixed >> 29)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_remotes_numbers_are_shown_and_those_of_other_devices_are_hashed() {
+        let mut numbers = Numbers::default();
+        let id = |device, number| FileId { device, number, btime: None };
+        assert_eq!(numbers.take_remote(id(8, 77)), 77);
+        assert_eq!(numbers.take_remote(id(8, 77)), 77, "two names of one file");
+        let other = numbers.take_remote(id(9, 77));
+        assert!(other != 77 && other == numbers.of_remote(id(9, 77)));
+        assert_ne!(numbers.of_remote(id(8, 0)), 0);
+        (0..2).for_each(|_| numbers.release(77));
+        numbers.release(other);
+        assert!(numbers.used.len() == 0 && numbers.overrides.is_empty());
+    }
 
     fn name(text: &str) -> Name {
         Name::new(text.as_bytes()).unwrap()

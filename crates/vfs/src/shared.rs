@@ -132,7 +132,7 @@ impl Shared {
             let left = if known { left } else { Duration::ZERO };
             let ttl = self.live.kernel_attr().map_or(left, |cap| cap.min(left));
             let ttl = state.note_kernel_reply(attr.size, ttl);
-            (attr, state.times(&attr), state.nlink, ttl)
+            (attr, state.times(&attr), state.links(), ttl)
         };
         let (atime, mtime, ctime) = times;
         let attr = self.config.idmap.attr_to_local(&self.config.shown, attr)?;
@@ -264,8 +264,9 @@ impl Shared {
         let known = state.last_attr().map(|known| Validator::of(&known));
         let open = state.open.iter().any(|open| open.remote.opened().is_some());
         let later = known.is_some() && state.received_at() > stamp.at;
-        let is_usable =
-            inode.kind == attr.kind && (known == Some(Validator::of(attr)) || !(open || later));
+        let is_usable = inode.kind == attr.kind
+            && state.is_same_file(attr) != Some(false)
+            && (known == Some(Validator::of(attr)) || !(open || later));
         if is_usable {
             self.record_in(&mut state, inode.kind, attr, stamp, Instant::now());
         }

@@ -10,7 +10,8 @@
 //! 2. A node exists exactly as long as the kernel counts lookups of it or names are bound below it.
 //! 3. If there are more nodes than the budget allows, the kernel is requested to forget some
 //!    ([`evict`]).
-//! 4. A directory has at most one binding, so every node that is not an orphan has a path.
+//! 4. A directory has at most one binding, so every node that is not an orphan has a path. A file
+//!    has several if its names were linked through this mount, or if the remote tells files apart.
 //! 5. The [`ChangeCounter`] increases with every change made through this mount. An answer whose
 //!    request was stamped with `seq` may be cached, for a name or an inode, only if that was not
 //!    changed since `seq` and is not being changed now.
@@ -23,10 +24,11 @@ mod forgotten_changes;
 mod listings;
 mod nodes;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{Attr, FileKind, Name, RemotePath};
+use base::{Attr, FileId, FileKind, Name, RemotePath};
 use tokio::time::Instant;
 
 use crate::Ino;
@@ -68,6 +70,8 @@ pub(crate) struct RequestStamp {
 pub(crate) struct Tree {
     nodes: Nodes,
     numbers: Numbers,
+    /// The nodes of files that had several names when they were first looked up.
+    linked: HashMap<FileId, Ino>,
     change_counter: Arc<ChangeCounter>,
     /// Sequence number of the last change of a directory's path.
     last_move_seq: u64,
@@ -84,6 +88,7 @@ impl Tree {
         Tree {
             nodes: Nodes::new(ROOT_NUMBER),
             numbers: Numbers::default(),
+            linked: HashMap::new(),
             change_counter,
             last_move_seq: 0,
             moving: Vec::new(),
@@ -198,11 +203,12 @@ impl Tree {
         links.filter_map(|link| Some(self.path(link.parent)?.join(&link.name))).collect()
     }
 
-    /// The inode number of `name`, or the one that it would get.
-    pub(crate) fn expected_number(&self, parent: Ino, name: &Name) -> u64 {
-        match self.child(parent, name) {
-            Some(inode) => inode.number,
-            None => self.numbers.expected(self.number_of(parent), name),
+    /// The inode number of `name`, or the one that it would get with these attributes.
+    pub(crate) fn expected_number(&self, parent: Ino, name: &Name, attr: Option<&Attr>) -> u64 {
+        match (attr.and_then(Attr::id), self.child(parent, name)) {
+            (Some(id), _) => self.numbers.of_remote(id),
+            (None, Some(inode)) => inode.number,
+            (None, None) => self.numbers.expected(self.number_of(parent), name),
         }
     }
 
@@ -291,9 +297,9 @@ impl Tree {
     }
 
     /// Binds `name` to a node for `attr`, valid until `valid_until`, and counts one lookup of it.
-    /// Returns the node that had the name, or a new one.
+    /// Returns the node that had the name, that of another name of the file, or a new one.
     ///
-    /// A node of another kind under this name was replaced on the server and loses the name.
+    /// A node of another file under this name was replaced on the server and loses the name.
     pub(crate) fn record_lookup(
         &mut self,
         parent: Ino,
@@ -302,16 +308,30 @@ impl Tree {
         valid_until: Instant,
     ) -> Arc<Inode> {
         if let Some(known) = self.child(parent, name) {
-            if known.kind == attr.kind {
+            if known.may_be(attr) {
                 self.renew_name(parent, name, valid_until);
                 self.add_lookup(known.ino);
                 return known;
             }
             self.unbind(parent, name);
         }
-        let parent_number = self.number_of(parent);
-        let number = self.numbers.take(parent_number, name);
+        let linked = attr.inode.filter(|inode| inode.links > 1 && !attr.is_dir());
+        if let Some(known) = linked.and_then(|linked| self.get(*self.linked.get(&linked.id)?)) {
+            self.add_name(known.ino, parent, name, valid_until);
+            self.add_lookup(known.ino);
+            return known;
+        }
+        let number = match attr.id() {
+            Some(id) => self.numbers.take_remote(id),
+            None => self.numbers.take(self.number_of(parent), name),
+        };
         let inode = self.nodes.insert(number, attr.kind);
+        if let Some(node) = self.nodes.get_mut(inode.ino) {
+            node.has_remote_number = attr.inode.is_some();
+        }
+        if let Some(linked) = linked {
+            self.linked.insert(linked.id, inode.ino);
+        }
         self.add_name(inode.ino, parent, name, valid_until);
         self.evict_if_full();
         inode
@@ -446,6 +466,9 @@ impl Tree {
 
     /// Makes the first name of an inode keep its number after the kernel has forgotten the inode.
     fn keep_number(&mut self, inode: &Inode) {
+        if self.nodes.get(inode.ino).is_some_and(|node| node.has_remote_number) {
+            return;
+        }
         if let Some((parent, name)) = self.first_name(inode.ino) {
             let parent_number = self.number_of(parent);
             self.numbers.bind(parent_number, &name, inode.number);
@@ -470,7 +493,13 @@ impl Tree {
             self.budget.mark_removed(&node);
             self.numbers.release(node.inode.number);
             let mut parents = Vec::new();
-            let changed = node.inode.state().was_changed();
+            let (changed, id) = {
+                let state = node.inode.state();
+                (state.was_changed(), state.last_attr().and_then(|attr| attr.id()))
+            };
+            if let Some(id) = id.filter(|id| self.linked.get(id) == Some(&ino)) {
+                self.linked.remove(&id);
+            }
             for Link { parent, name, .. } in node.links.iter() {
                 if changed {
                     // The record of the inode's changes is lost with it, so older listings must not
@@ -556,7 +585,7 @@ mod tests {
 
     fn attr(kind: FileKind) -> Attr {
         let time = Timestamp::default();
-        Attr { kind, perm: 0o755, size: 0, uid: 0, gid: 0, atime: time, mtime: time }
+        Attr { kind, perm: 0o755, size: 0, uid: 0, gid: 0, atime: time, mtime: time, inode: None }
     }
 
     fn record_lookup(tree: &mut Tree, parent: Ino, text: &str, kind: FileKind) -> Arc<Inode> {

@@ -154,6 +154,7 @@ mod tests {
             gid: 0,
             atime: Timestamp::default(),
             mtime: Timestamp::default(),
+            inode: None,
         };
         let entry =
             |name: &&str| DirEntry { name: Name::new(name.as_bytes()).unwrap(), attr: Some(attr) };

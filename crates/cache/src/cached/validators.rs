@@ -116,7 +116,7 @@ mod tests {
     fn attr(age_secs: i64) -> Attr {
         let mtime = Timestamp::from_secs(Timestamp::now().secs - age_secs);
         let kind = FileKind::Regular;
-        Attr { kind, perm: 0o644, size: 1, uid: 1, gid: 1, atime: mtime, mtime }
+        Attr { kind, perm: 0o644, size: 1, uid: 1, gid: 1, atime: mtime, mtime, inode: None }
     }
 
     #[tokio::test(start_paused = true)]

@@ -169,6 +169,7 @@ mod tests {
             gid: 0,
             atime: Timestamp::default(),
             mtime: Timestamp::default(),
+            inode: None,
         }
     }
 

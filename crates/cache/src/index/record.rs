@@ -163,6 +163,7 @@ pub(crate) mod tests {
                 gid,
                 atime,
                 mtime,
+                inode: None,
             },
         )
     }
@@ -242,6 +243,7 @@ pub(crate) mod tests {
             gid: 2,
             atime: time,
             mtime: Timestamp::from_secs(1 << 33),
+            inode: None,
         };
         let name = b"name".to_vec();
         let digest = Digest::from_bytes([9; 32]);

@@ -148,6 +148,7 @@ mod tests {
                 gid: 2,
                 atime: mtime,
                 mtime,
+                inode: None,
             },
             fetched_at: Timestamp::from_secs(99),
         }

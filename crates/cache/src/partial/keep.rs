@@ -127,7 +127,8 @@ mod tests {
         let content = Bytes::from(vec![7; 3 * CHUNK_BYTES as usize]);
         let (kind, size, mtime) =
             (FileKind::Regular, content.len() as u64, Timestamp::from_secs(5));
-        let attr = Attr { kind, perm: 0o644, size, uid: 0, gid: 0, atime: mtime, mtime };
+        let attr =
+            Attr { kind, perm: 0o644, size, uid: 0, gid: 0, atime: mtime, mtime, inode: None };
         let fetch = || store.fetch(&source, &path, Validator::of(&attr));
         let first = fetch();
         first.write(0, &content);

@@ -333,7 +333,8 @@ mod tests {
         let content = name.as_bytes().to_vec();
         let (kind, size, mtime) =
             (FileKind::Regular, content.len() as u64, Timestamp::from_secs(LONG_AGO as i64));
-        let attr = Attr { kind, perm: 0o644, size, uid: 0, gid: 0, atime: mtime, mtime };
+        let attr =
+            Attr { kind, perm: 0o644, size, uid: 0, gid: 0, atime: mtime, mtime, inode: None };
         let partial = store.fetch(&SourceId::new(b"source"), &path(name), Validator::of(&attr));
         partial.write(0, &content.into());
         let digest = partial.finish(&attr, false).expect("all bytes were written").digest;

@@ -90,6 +90,7 @@ pub(crate) fn attr(file: u64, version: u64) -> Attr {
         gid: 1000,
         atime: mtime,
         mtime,
+        inode: None,
     }
 }
 

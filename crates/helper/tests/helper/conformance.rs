@@ -21,6 +21,7 @@ async fn fixture() -> Fixture {
             opendir_follows_links: true,
             statvfs_follows_links: true,
             nanoseconds: true,
+            inodes: true,
             chown: rustix::process::getuid().is_root(),
             ..Expectations::default()
         })

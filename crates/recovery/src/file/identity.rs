@@ -2,7 +2,7 @@
 //!
 //! All handles of a file share one [`OpenFile`], even if their opens overlap: a change through one
 //! of them must be expected of the others after a loss. SFTP has no inode numbers, so attributes
-//! decide. If they are not the expected ones, another client has changed or replaced the file: then
+//! decide, unless the remote tells files apart ([`Attr::id`]). If they are not the expected ones, another client has changed or replaced the file: then
 //! an fstat of both handles decides. For that, a file whose handles are lost or closed by a flush
 //! is reopened first.
 
@@ -63,6 +63,12 @@ impl OpenFile {
             if !state.has_attrs {
                 state.first_observed(&opened.attr, is_unchanged);
                 return true;
+            }
+            if let Some(is_same) = now.is_same_file(&opened.attr) {
+                if is_same && is_unchanged {
+                    state.observed(&opened.attr);
+                }
+                return is_same;
             }
             let is_match = match expected {
                 Some(before) => before.or(now).matches(&opened.attr),

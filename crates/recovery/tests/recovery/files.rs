@@ -6,7 +6,8 @@ use std::time::Duration;
 use base::{Access, AttrChange, Create, Errno, OpenFlags, Remote, RenameMode, Timestamp};
 use bytes::Bytes;
 use testkit::dice::Dice;
-use testkit::{Call, path};
+use testkit::mem::Options;
+use testkit::{Call, MemRemote, path};
 
 use super::stage::{Stage, Started, appending, making, others_run, poll_once};
 
@@ -814,4 +815,40 @@ async fn a_handle_closed_while_it_is_reopened_does_not_leak() {
     others_run().await;
     assert_eq!(stage.faulty.calls(Call::Open), 2);
     stage.nothing_leaked().await;
+}
+
+/// A file system whose attributes tell files apart.
+fn telling_files_apart() -> Stage {
+    let limits = testkit::tree::Limits { shows_inodes: true, ..Default::default() };
+    Stage::over(MemRemote::with(Options { limits, ..Options::default() }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_with_an_identity_that_was_changed_on_the_server_is_the_same() {
+    let stage = telling_files_apart();
+    stage.server().put_file("f", "old");
+    let fh = stage.open("f", OpenFlags::existing(Access::ReadWrite)).await;
+    stage.faulty.cut();
+    stage.server().put_file("f", "changed by another");
+    stage.faulty.restore_without_handles(Errno::ESTALE);
+    assert_eq!(stage.read(fh).await.unwrap(), b"changed by another");
+    stage.put(fh, 0, "CHANGED").await.unwrap();
+    assert_eq!(stage.content("f"), "CHANGED by another");
+    stage.recovering.close(fh);
+    stage.nothing_leaked().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_with_the_attributes_and_another_identity_is_stale() {
+    let stage = telling_files_apart();
+    for name in ["f", "g"] {
+        stage.server().put_file(name, name);
+        stage.server().set_mtime(name, 1_000);
+    }
+    let fh = stage.open("f", OpenFlags::existing(Access::ReadWrite)).await;
+    stage.faulty.cut();
+    stage.server().rename(&path("g"), &path("f"), RenameMode::Replace).await.unwrap();
+    stage.faulty.restore_without_handles(Errno::ESTALE);
+    assert_eq!(stage.put(fh, 0, "x").await, Err(Errno::ESTALE));
+    assert_eq!(stage.content("f"), "g");
 }

@@ -39,8 +39,16 @@ impl Stage {
     }
 
     pub(crate) fn with(retry_policy: RetryPolicy) -> Stage {
-        let faulty = Arc::new(FaultyRemote::new(Arc::new(MemRemote::new())));
         let config = Config { retry_policy, ..Config::default() };
+        Stage::configured(MemRemote::new(), config)
+    }
+
+    pub(crate) fn over(memory: MemRemote) -> Stage {
+        Stage::configured(memory, Config::default())
+    }
+
+    fn configured(memory: MemRemote, config: Config) -> Stage {
+        let faulty = Arc::new(FaultyRemote::new(Arc::new(memory)));
         Stage { recovering: Recovering::new(faulty.clone(), config), faulty }
     }
 

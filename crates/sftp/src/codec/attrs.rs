@@ -45,6 +45,18 @@ pub struct ExactAttrs {
     pub atime: Option<ExactTime>,
     /// Last change of the content.
     pub mtime: Option<ExactTime>,
+    /// Last change of content or attributes.
+    pub ctime: Option<ExactTime>,
+    /// Creation.
+    pub btime: Option<ExactTime>,
+    /// Device and inode number.
+    pub inode: Option<(u64, u64)>,
+    /// The number of names.
+    pub links: Option<u32>,
+    /// Allocated space in units of 512 bytes.
+    pub blocks: Option<u64>,
+    /// Major and minor number of a device file.
+    pub rdev: Option<(u32, u32)>,
 }
 
 impl ExactAttrs {
@@ -52,19 +64,48 @@ impl ExactAttrs {
     pub const ATIME: u32 = 0x1;
     /// The bit of the mtime.
     pub const MTIME: u32 = 0x2;
+    /// The bit of the ctime.
+    pub const CTIME: u32 = 0x4;
+    /// The bit of the time of creation.
+    pub const BTIME: u32 = 0x8;
+    /// The bit of the inode.
+    pub const INODE: u32 = 0x10;
+    /// The bit of the number of names.
+    pub const LINKS: u32 = 0x20;
+    /// The bit of the allocated space.
+    pub const BLOCKS: u32 = 0x40;
+    /// The bit of the device numbers.
+    pub const RDEV: u32 = 0x80;
     /// All fields that are known here.
-    pub const ALL: u32 = ExactAttrs::ATIME | ExactAttrs::MTIME;
+    pub const ALL: u32 = 0xff;
 
     fn mask(&self) -> u32 {
-        let flag = |time: Option<_>, flag: u32| if time.is_some() { flag } else { 0 };
-        flag(self.atime, ExactAttrs::ATIME) | flag(self.mtime, ExactAttrs::MTIME)
+        let flag = |is_present: bool, flag: u32| if is_present { flag } else { 0 };
+        flag(self.atime.is_some(), ExactAttrs::ATIME)
+            | flag(self.mtime.is_some(), ExactAttrs::MTIME)
+            | flag(self.ctime.is_some(), ExactAttrs::CTIME)
+            | flag(self.btime.is_some(), ExactAttrs::BTIME)
+            | flag(self.inode.is_some(), ExactAttrs::INODE)
+            | flag(self.links.is_some(), ExactAttrs::LINKS)
+            | flag(self.blocks.is_some(), ExactAttrs::BLOCKS)
+            | flag(self.rdev.is_some(), ExactAttrs::RDEV)
     }
 
     fn encode(&self, out: &mut BytesMut) {
         out.put_u32(self.mask());
-        for time in [self.atime, self.mtime].into_iter().flatten() {
+        for time in [self.atime, self.mtime, self.ctime, self.btime].into_iter().flatten() {
             out.put_i64(time.secs);
             out.put_u32(time.nanos);
+        }
+        if let Some((device, number)) = self.inode {
+            out.put_u64(device);
+            out.put_u64(number);
+        }
+        self.links.into_iter().for_each(|links| out.put_u32(links));
+        self.blocks.into_iter().for_each(|blocks| out.put_u64(blocks));
+        if let Some((major, minor)) = self.rdev {
+            out.put_u32(major);
+            out.put_u32(minor);
         }
     }
 
@@ -72,17 +113,37 @@ impl ExactAttrs {
     fn decode(data: &[u8]) -> Result<ExactAttrs, Malformed> {
         let mut fields = Fields::new(data);
         let mask = fields.u32()?;
-        let mut time = |flag: u32| -> Result<Option<ExactTime>, Malformed> {
-            if mask & flag == 0 {
-                return Ok(None);
-            }
-            let (secs, nanos) = (fields.u64()? as i64, fields.u32()?);
-            match nanos {
-                0..1_000_000_000 => Ok(Some(ExactTime { secs, nanos })),
-                _ => Err(Malformed::BadValue("a time of more than 999,999,999 ns")),
-            }
+        let has = |flag: u32| mask & flag != 0;
+        let mut time = |flag: u32| has(flag).then(|| fields.exact_time()).transpose();
+        let mut attrs = ExactAttrs {
+            atime: time(ExactAttrs::ATIME)?,
+            mtime: time(ExactAttrs::MTIME)?,
+            ctime: time(ExactAttrs::CTIME)?,
+            btime: time(ExactAttrs::BTIME)?,
+            ..ExactAttrs::default()
         };
-        Ok(ExactAttrs { atime: time(ExactAttrs::ATIME)?, mtime: time(ExactAttrs::MTIME)? })
+        if has(ExactAttrs::INODE) {
+            attrs.inode = Some((fields.u64()?, fields.u64()?));
+        }
+        if has(ExactAttrs::LINKS) {
+            attrs.links = Some(fields.u32()?);
+        }
+        if has(ExactAttrs::BLOCKS) {
+            attrs.blocks = Some(fields.u64()?);
+        }
+        if has(ExactAttrs::RDEV) {
+            attrs.rdev = Some((fields.u32()?, fields.u32()?));
+        }
+        Ok(attrs)
+    }
+}
+
+impl Fields<'_> {
+    fn exact_time(&mut self) -> Result<ExactTime, Malformed> {
+        match (self.u64()? as i64, self.u32()?) {
+            (secs, nanos @ 0..1_000_000_000) => Ok(ExactTime { secs, nanos }),
+            _ => Err(Malformed::BadValue("a time of more than 999,999,999 ns")),
+        }
     }
 }
 

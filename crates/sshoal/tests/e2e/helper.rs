@@ -130,6 +130,55 @@ fn times_are_exact() {
     assert_eq!(shown.unwrap().modified().unwrap(), found.unwrap().modified().unwrap());
 }
 
+/// H1: hard links made at the server, sparse files, devices.
+#[test]
+fn inodes_are_the_servers() {
+    let world = served_by_helper("");
+    fs::create_dir(world.served("dir")).unwrap();
+    fs::write(world.served("dir/file"), vec![1; 100_000]).unwrap();
+    fs::hard_link(world.served("dir/file"), world.served("link")).unwrap();
+    fs::write(world.served("small"), "content").unwrap();
+    File::create(world.served("sparse")).unwrap().set_len(10 << 20).unwrap();
+    let mount = world.mount(&[]);
+    let shown = |name: &str| {
+        let found = fs::symlink_metadata(mount.at(name)).unwrap();
+        let changed = (found.ctime(), found.ctime_nsec());
+        (found.ino(), found.nlink(), found.blocks(), changed, found.created().ok())
+    };
+    let served = |name: &str| {
+        let found = fs::symlink_metadata(world.served(name)).unwrap();
+        let changed = (found.ctime(), found.ctime_nsec());
+        (found.ino(), found.nlink(), found.blocks(), changed, found.created().ok())
+    };
+    for name in ["dir", "dir/file", "link", "small", "sparse"] {
+        assert_eq!(shown(name), served(name), "{name}");
+    }
+    // The numbers in a listing, too.
+    for entry in fs::read_dir(mount.at("")).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        assert_eq!(std::os::unix::fs::DirEntryExt::ino(&entry), served(&name).0, "{name}");
+    }
+    // du and rsync count a file once.
+    let mut du = Command::new("du");
+    let counted = run(du.arg("-sk").arg(mount.at(""))).stdout;
+    let mut du = Command::new("du");
+    let expected = run(du.arg("-sk").arg(world.served(""))).stdout;
+    let kilobytes = |line: &str| line.split_whitespace().next().map(str::to_owned);
+    assert_eq!(kilobytes(&counted), kilobytes(&expected), "{counted}{expected}");
+    let copy = world.local("copy");
+    let mut rsync = Command::new("rsync");
+    let ended = run(rsync.arg("-aH").arg(mount.at("")).arg(&copy));
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
+    let copied = copy.join("dir/file");
+    assert_eq!(fs::metadata(copied).unwrap().nlink(), 2);
+    // What is written by one name is read by the other at once.
+    fs::write(mount.at("link"), "new").unwrap();
+    assert_eq!(fs::read_to_string(mount.at("dir/file")).unwrap(), "new");
+    fs::remove_file(mount.at("link")).unwrap();
+    assert_eq!(shown("dir/file"), served("dir/file"));
+}
+
 #[test]
 fn what_is_no_client_is_told_why() {
     let helper = |words: &[&str], input: Stdio| {

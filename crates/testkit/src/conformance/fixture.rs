@@ -20,6 +20,8 @@ use crate::path;
 pub struct Expectations {
     /// Times have nanoseconds. SFTP version 3 has whole seconds.
     pub nanoseconds: bool,
+    /// Attributes have a [`base::InodeAttr`], which tells files apart.
+    pub inodes: bool,
     /// Hard links are supported. (Otherwise `ENOSYS` is accepted too, which is sshfs's error.)
     pub hard_links: bool,
     /// The attributes of a symbolic link itself can be set.
@@ -49,6 +51,7 @@ impl Default for Expectations {
     fn default() -> Expectations {
         Expectations {
             nanoseconds: false,
+            inodes: false,
             hard_links: true,
             link_attributes: true,
             opendir_follows_links: false,

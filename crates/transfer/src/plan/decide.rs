@@ -96,7 +96,7 @@ mod tests {
     fn file(size: u64, secs: i64, nanos: u32) -> Attr {
         let time = Timestamp { secs, nanos };
         let kind = FileKind::Regular;
-        Attr { kind, perm: 0o644, size, uid: 0, gid: 0, atime: time, mtime: time }
+        Attr { kind, perm: 0o644, size, uid: 0, gid: 0, atime: time, mtime: time, inode: None }
     }
 
     fn of(kind: FileKind) -> Attr {

@@ -116,7 +116,8 @@ mod tests {
     fn paired(surplus: &[&str], listed: &[&str]) -> Vec<(String, String)> {
         let time = Timestamp::from_secs(1);
         let kind = FileKind::Regular;
-        let attr = Attr { kind, perm: 0, size: 0, uid: 0, gid: 0, atime: time, mtime: time };
+        let attr =
+            Attr { kind, perm: 0, size: 0, uid: 0, gid: 0, atime: time, mtime: time, inode: None };
         let surplus: Vec<Name> = surplus.iter().map(|it| name(it)).collect();
         let listed: Vec<_> = listed.iter().map(|it| (name(it), attr)).collect();
         let folding = Folding::new(&surplus, &listed);

@@ -204,5 +204,6 @@ pub(super) fn attr(member: &Member, kind: FileKind) -> Attr {
         gid: member.gid,
         atime: member.mtime,
         mtime: member.mtime,
+        inode: None,
     }
 }

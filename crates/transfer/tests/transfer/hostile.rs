@@ -30,7 +30,7 @@ impl Liar {
 
     fn attr(kind: FileKind) -> Attr {
         let time = Timestamp::from_secs(100);
-        Attr { kind, perm: 0o755, size: 4, uid: 0, gid: 0, atime: time, mtime: time }
+        Attr { kind, perm: 0o755, size: 4, uid: 0, gid: 0, atime: time, mtime: time, inode: None }
     }
 
     fn kind(&self, path: &RemotePath) -> FileKind {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use base::{Attr, Timestamp};
+use base::{Attr, FileId, Timestamp};
 use tokio::time::Instant;
 
 use super::{State, instant};
@@ -19,16 +19,17 @@ pub(super) const RACY_WINDOW: Duration = Duration::from_secs(2);
 /// Bounds the difference of both clocks (Kerberos allows as much).
 const MAX_CLOCK_SKEW: i64 = 300;
 
-/// Identifies the content of a file, as far as SFTP allows.
+/// Identifies the content of a file, as far as the remote allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Validator {
     size: u64,
     mtime: i64,
+    id: Option<FileId>,
 }
 
 impl Validator {
     pub(crate) fn of(attr: &Attr) -> Validator {
-        Validator { size: attr.size, mtime: attr.mtime.secs }
+        Validator { size: attr.size, mtime: attr.mtime.secs, id: attr.id() }
     }
 }
 

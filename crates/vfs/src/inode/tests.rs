@@ -5,7 +5,16 @@ use super::*;
 
 fn attr(size: u64, mtime: i64) -> Attr {
     let time = Timestamp::from_secs(mtime);
-    Attr { kind: FileKind::Regular, perm: 0o644, size, uid: 1, gid: 1, atime: time, mtime: time }
+    Attr {
+        kind: FileKind::Regular,
+        perm: 0o644,
+        size,
+        uid: 1,
+        gid: 1,
+        atime: time,
+        mtime: time,
+        inode: None,
+    }
 }
 
 fn inode() -> Inode {

@@ -11,10 +11,19 @@ use base::{Attr, AttrChange, Timestamp};
 
 use super::State;
 
+/// Whether the remote reports fractions of seconds.
+pub(crate) fn has_fractions(attr: &Attr) -> bool {
+    attr.inode.is_some() || attr.mtime.nanos > 0
+}
+
 impl State {
     /// The inode was changed now (links, name), but not its content.
     pub(crate) fn touch_ctime(&mut self) {
-        self.rare().ctime = Some(Timestamp::now());
+        match self.last_attr().is_some_and(|attr| attr.inode.is_some()) {
+            // The remote's ctime is requested when it is needed.
+            true => self.invalidate(),
+            false => self.rare().ctime = Some(Timestamp::now()),
+        }
     }
 
     /// atime, mtime and ctime, with the fractions set locally.
@@ -22,13 +31,17 @@ impl State {
         let exact = |received: Timestamp, set: Option<Timestamp>| {
             set.filter(|set| set.secs == received.secs).unwrap_or(received)
         };
-        let Some(active) = &self.active else { return (attr.atime, attr.mtime, attr.mtime) };
-        let known_mtime = self.attr.map(|attr| attr.mtime).filter(|_| active.fraction > 0);
+        let last_change = |mtime| attr.inode.map_or(mtime, |inode| inode.ctime);
+        let Some(active) = &self.active else {
+            return (attr.atime, attr.mtime, last_change(attr.mtime));
+        };
+        let known_mtime = self.last_attr().map(|attr| attr.mtime).filter(|_| active.fraction > 0);
         let own_mtime = known_mtime.map(|mtime| Timestamp { nanos: active.fraction, ..mtime });
         let mtime = exact(attr.mtime, own_mtime);
-        let Some(rare) = &active.rare else { return (attr.atime, mtime, mtime) };
+        let Some(rare) = &active.rare else { return (attr.atime, mtime, last_change(mtime)) };
         let mtime = exact(mtime, rare.set_mtime);
-        let ctime = rare.ctime.map_or(mtime, |own| own.max(mtime));
+        let ctime = last_change(mtime);
+        let ctime = rare.ctime.map_or(ctime, |own| own.max(ctime));
         (exact(attr.atime, rare.set_atime), mtime, ctime)
     }
 
@@ -53,7 +66,7 @@ impl State {
     /// The cached mtime is that of a local change, and gets this fraction unless the remote reports
     /// one.
     pub(crate) fn set_fraction(&mut self, nanos: u32) {
-        let exact = self.attr.is_some_and(|attr| attr.mtime.nanos > 0);
+        let exact = self.last_attr().is_some_and(|attr| has_fractions(&attr));
         let active = self.active();
         (active.mtime_pending, active.fraction) = (false, if exact { 0 } else { nanos });
         if let Some(rare) = &mut active.rare {

@@ -345,7 +345,7 @@ async fn fetch_listing(
         for entry in batch {
             // If a server sends no attributes, they are requested only on demand.
             let attr = entry.attr.ok_or(Errno::EOPNOTSUPP)?;
-            listed.push(CachedEntry { name: entry.name, attr, received_at });
+            listed.push(CachedEntry { name: entry.name, attr: attr.into(), received_at });
         }
         if listed.len() > most {
             break false;

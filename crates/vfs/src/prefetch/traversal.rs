@@ -163,8 +163,8 @@ impl<'a> Traversal<'a> {
                     if entry.attr.is_dir() {
                         directories.then(|| Entry::Directory(entry.name.clone()))
                     } else {
-                        (files && is_wanted(&entry.attr))
-                            .then(|| Entry::File(entry.name.clone(), entry.attr.size))
+                        (files && is_wanted(&entry.attr.get()))
+                            .then(|| Entry::File(entry.name.clone(), entry.attr.get().size))
                     }
                 };
                 listing.entries_from(from, order).filter_map(entry).take(max).collect()
@@ -207,6 +207,6 @@ impl<'a> Traversal<'a> {
     fn has_files(&mut self, dir: &RemotePath, from: usize) -> bool {
         let (order, Target::Files(is_wanted)) = (self.order, self.target) else { return false };
         let Some(listing) = self.listing(dir) else { return false };
-        listing.entries_from(from, order).any(|entry| is_wanted(&entry.attr))
+        listing.entries_from(from, order).any(|entry| is_wanted(&entry.attr.get()))
     }
 }

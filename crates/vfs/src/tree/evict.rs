@@ -30,6 +30,7 @@ use super::Tree;
 use super::nodes::{NameEntry, Node};
 use crate::inode::Inode;
 use crate::invalidate::{Eviction, Invalidate};
+use crate::stored_attr::INODE_ATTR_BYTES;
 
 /// Bytes of a node: the node, its inode with the counts of its `Arc`, and an estimate for its name,
 /// two half-full hash tables, and the allocator. Measured: see
@@ -114,9 +115,9 @@ impl InodeBudget {
         self.bytes - self.bytes / MIN_INODE_SHARE
     }
 
-    /// The number of nodes within the bound if `others` bytes are used otherwise.
-    fn nodes(&self, others: usize) -> usize {
-        self.bytes.saturating_sub(others).max(self.bytes / MIN_INODE_SHARE) / NODE_BYTES
+    /// The number of nodes of `node_bytes` within the bound if `others` bytes are used otherwise.
+    fn nodes(&self, node_bytes: usize, others: usize) -> usize {
+        self.bytes.saturating_sub(others).max(self.bytes / MIN_INODE_SHARE) / node_bytes
     }
 
     /// The number of nodes in a group, for a budget of `most` nodes.
@@ -176,7 +177,8 @@ impl Tree {
     /// The number of nodes within the bound.
     fn max_nodes(&self) -> usize {
         let (_, listed_bytes) = self.dir_cache.size();
-        self.budget.nodes(listed_bytes + self.numbers.bytes())
+        let remote = if self.numbers.are_remote() { INODE_ATTR_BYTES } else { 0 };
+        self.budget.nodes(NODE_BYTES + remote, listed_bytes + self.numbers.bytes())
     }
 
     /// A node was created. Requests evictions if there are too many.
@@ -283,7 +285,8 @@ mod tests {
 
     fn record_lookup(tree: &mut Tree, parent: Ino, name: &str, kind: FileKind) -> Arc<Inode> {
         let time = Timestamp::default();
-        let attr = Attr { kind, perm: 0, size: 0, uid: 0, gid: 0, atime: time, mtime: time };
+        let attr =
+            Attr { kind, perm: 0, size: 0, uid: 0, gid: 0, atime: time, mtime: time, inode: None };
         let name = Name::new(name.as_bytes()).unwrap();
         tree.record_lookup(parent, &name, &attr, Instant::now())
     }
@@ -397,8 +400,8 @@ mod tests {
     #[test]
     fn a_full_directory_cache_leaves_inodes_their_share() {
         let budget = InodeBudget::new(9 * NODE_BYTES);
-        assert_eq!(budget.nodes(0), 9);
-        assert_eq!(budget.nodes(4 * NODE_BYTES), 5);
-        assert_eq!(budget.nodes(100 * NODE_BYTES), 3);
+        assert_eq!(budget.nodes(NODE_BYTES, 0), 9);
+        assert_eq!(budget.nodes(NODE_BYTES, 4 * NODE_BYTES), 5);
+        assert_eq!(budget.nodes(NODE_BYTES, 100 * NODE_BYTES), 3);
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{RequestStamp, Tree};
 use crate::Ino;
 use crate::config::Timeout;
-use crate::dir_cache::{CachedListing, DirCache, FullListing, Lookup};
+use crate::dir_cache::{CachedEntry, CachedListing, DirCache, FullListing, Lookup};
 use crate::inode::Inode;
 use crate::numbers::ROOT_NUMBER;
 
@@ -148,7 +148,7 @@ impl Tree {
             return;
         };
         let number = self.expected_numbers_in(path);
-        let numbers: Vec<u64> = listed.iter().map(|entry| number(&entry.name)).collect();
+        let numbers: Vec<u64> = listed.iter().map(&number).collect();
         drop(number);
         if let Some(listing) = self.listing_at(path) {
             listing.set_number_order(&numbers);
@@ -156,7 +156,7 @@ impl Tree {
     }
 
     /// The inode numbers of names in the directory at `path`, or those that they would get.
-    fn expected_numbers_in(&self, path: &RemotePath) -> impl Fn(&Name) -> u64 + use<'_> {
+    fn expected_numbers_in(&self, path: &RemotePath) -> impl Fn(&CachedEntry) -> u64 + use<'_> {
         let below = |(dir, number): (Option<Ino>, u64), name: &Name| match dir
             .and_then(|dir| self.child(dir, name))
         {
@@ -165,7 +165,10 @@ impl Tree {
         };
         let names = path.names().filter_map(|name| Name::new(name).ok());
         let dir = names.fold((Some(Ino::ROOT), ROOT_NUMBER), |dir, name| below(dir, &name));
-        move |name| below(dir, name).1
+        move |entry| match entry.attr.get().id() {
+            Some(id) => self.numbers.of_remote(id),
+            None => below(dir, &entry.name).1,
+        }
     }
 
     /// The directory `dir` at `path` was just created by this mount, and is empty.
@@ -329,7 +332,16 @@ mod tests {
     fn changed(tree: &mut Tree, text: &str) -> Ino {
         let time = Timestamp::default();
         let kind = FileKind::Directory;
-        let attr = Attr { kind, perm: 0o755, size: 0, uid: 0, gid: 0, atime: time, mtime: time };
+        let attr = Attr {
+            kind,
+            perm: 0o755,
+            size: 0,
+            uid: 0,
+            gid: 0,
+            atime: time,
+            mtime: time,
+            inode: None,
+        };
         let dir = tree.record_lookup(Ino::ROOT, &name(text), &attr, Instant::now()).ino;
         tree.begin_name_change(dir, &name("x"), BoundTo::Nothing);
         tree.end_name_change(dir, &name("x"), BoundTo::Nothing);

@@ -98,6 +98,8 @@ pub(super) struct Node {
     pub(super) hides_names: bool,
     /// The directory was removed through this mount.
     pub(super) removed_here: bool,
+    /// The number of the inode is the remote's.
+    pub(super) has_remote_number: bool,
     /// See [`evict`](super::evict).
     pub(super) clock: u8,
 }
@@ -111,6 +113,7 @@ impl Node {
             children: 0,
             hides_names: false,
             removed_here: false,
+            has_remote_number: false,
             clock: 0,
         }
     }

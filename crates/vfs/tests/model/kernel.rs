@@ -6,7 +6,9 @@ use std::sync::Arc;
 use base::{Access, AttrChange, Create, Errno, FileKind, OpenFlags, RenameMode, Result, Timestamp};
 use bytes::Bytes;
 use testkit::MemRemote;
+use testkit::mem::Options;
 use testkit::model::{Entry, FDS, Features, Stat, Subject};
+use testkit::tree::Limits;
 use tokio::runtime::Runtime;
 use vfs::{Config, EntrySink, Handle, Ino, ListedEntry, LookupResult, OpenRequest, Vfs};
 
@@ -66,9 +68,10 @@ impl EntrySink for Names {
 }
 
 impl Kernel {
-    pub(crate) fn new(config: Config, memory: Memory) -> Kernel {
+    pub(crate) fn new(config: Config, memory: Memory, shows_inodes: bool) -> Kernel {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let remote = Arc::new(MemRemote::new());
+        let limits = Limits { shows_inodes, ..Limits::default() };
+        let remote = Arc::new(MemRemote::with(Options { limits, ..Options::default() }));
         remote.set_pending(true);
         let vfs = Arc::new(Vfs::new(remote.clone(), config));
         let open = [None; FDS + 1];

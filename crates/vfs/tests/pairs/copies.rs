@@ -119,7 +119,8 @@ enum Way {
 }
 
 async fn play(seed: u64, way: Way) {
-    let server = Arc::new(Server::new(!seed.is_multiple_of(3), LENGTHS, true));
+    let server =
+        Arc::new(Server::new(!seed.is_multiple_of(3), seed.is_multiple_of(2), LENGTHS, true));
     let mut play = Interleave::new(seed);
     let (to_mount, to_copy) = (link(&server), link(&server));
     let mount = Mount::new(&server, &to_mount, 0);

@@ -12,6 +12,7 @@ use std::time::Duration;
 use base::{Access, Errno, FileKind, RenameMode, Result, Timestamp};
 use bytes::Bytes;
 use testkit::mem::Options;
+use testkit::tree::Limits;
 use testkit::{Clock, FaultyRemote, ManualClock, MemRemote};
 use tokio::time::Instant;
 use vfs::{
@@ -75,13 +76,20 @@ pub(crate) struct Server {
 
 impl Server {
     /// A history with versions of these lengths. `apart`: each step has a second of its own.
-    pub(crate) fn new(listing_attrs: bool, lengths: &'static [usize], apart: bool) -> Server {
+    /// `shows_inodes`: attributes tell files apart.
+    pub(crate) fn new(
+        listing_attrs: bool,
+        shows_inodes: bool,
+        lengths: &'static [usize],
+        apart: bool,
+    ) -> Server {
         let begun = (Instant::now(), Timestamp::now().secs);
         let clock = ManualClock::at(begun.1);
         let options = Options {
             clock: Clock::from(clock.clone()),
             listing_batch: 2,
             listing_attrs,
+            limits: Limits { shows_inodes, ..Limits::default() },
             ..Options::default()
         };
         let remote = Arc::new(MemRemote::with(options));

@@ -10,7 +10,8 @@ use super::kernel::{Mount, Server};
 use super::link;
 
 async fn play(seed: u64) {
-    let server = Arc::new(Server::new(!seed.is_multiple_of(3), &[1, 2, 3], false));
+    let server =
+        Arc::new(Server::new(!seed.is_multiple_of(3), seed.is_multiple_of(2), &[1, 2, 3], false));
     let mut play = Interleave::new(seed);
     for number in 0..2 {
         let link = link(&server);

@@ -135,7 +135,7 @@ fn parse(record: &[u8]) -> Option<(usize, Option<Attr>, &[u8])> {
     let size = number(field()?).filter(|size| i64::try_from(*size).is_ok())?;
     let (uid, gid) = (id(field()?)?, id(field()?)?);
     let (mtime, atime) = (time(field()?)?, time(field()?)?);
-    let attr = kind.map(|kind| Attr { kind, perm, size, uid, gid, atime, mtime });
+    let attr = kind.map(|kind| Attr { kind, perm, size, uid, gid, atime, mtime, inode: None });
     Some((depth, attr, field()?))
 }
 

@@ -1,0 +1,82 @@
+//! A remote that tells files apart: hard links, replaced files, inode numbers.
+
+use std::sync::Arc;
+
+use base::{Access, Remote, RenameMode};
+use bytes::Bytes;
+use testkit::mem::Options;
+use testkit::tree::Limits;
+use testkit::{MemRemote, path};
+use vfs::{Config, Entry, Ino, LookupResult, OpenRequest, Vfs};
+
+fn mounted() -> (Arc<MemRemote>, Vfs) {
+    let limits = Limits { shows_inodes: true, ..Limits::default() };
+    let remote = Arc::new(MemRemote::with(Options { limits, ..Options::default() }));
+    let vfs = Vfs::new(remote.clone(), Config::default());
+    (remote, vfs)
+}
+
+async fn found(vfs: &Vfs, name: &str) -> Entry {
+    match vfs.lookup(Ino::ROOT, name.as_bytes()).await.unwrap() {
+        LookupResult::Found(entry) => entry,
+        LookupResult::Absent(_) => panic!("{name} is absent"),
+    }
+}
+
+fn number_at(remote: &MemRemote, at: &str) -> u64 {
+    remote.attr(at).id().unwrap().number
+}
+
+#[tokio::test]
+async fn names_linked_elsewhere_are_one_inode_with_the_remotes_number() {
+    let (remote, vfs) = mounted();
+    remote.put_file("a", "content");
+    remote.link(&path("a"), &path("b")).await.unwrap();
+    let (a, b) = (found(&vfs, "a").await, found(&vfs, "b").await);
+    assert_eq!((a.ino, a.stat.number), (b.ino, number_at(&remote, "a")));
+    assert_eq!((a.stat.nlink, b.stat.nlink), (2, 2));
+    // What is written by one name is seen by the other at once.
+    let opened = vfs.open(a.ino, OpenRequest::plain(Access::Write)).await.unwrap();
+    vfs.write(opened.handle, 0, Bytes::from_static(b"longer content")).await.unwrap();
+    assert_eq!(found(&vfs, "b").await.stat.attr.size, 14);
+    vfs.release(opened.handle);
+    vfs.unlink(Ino::ROOT, b"a").await.unwrap();
+    let left = found(&vfs, "b").await;
+    assert_eq!((left.ino, left.stat.nlink), (b.ino, 1));
+    vfs.link(left.ino, Ino::ROOT, b"c").await.unwrap();
+    assert_eq!(found(&vfs, "b").await.stat.nlink, 2);
+}
+
+#[tokio::test]
+async fn a_number_is_the_same_after_a_rename_and_after_the_kernel_has_forgotten_the_file() {
+    let (remote, vfs) = mounted();
+    remote.put_file("a", "content");
+    let before = found(&vfs, "a").await;
+    vfs.rename((Ino::ROOT, b"a"), (Ino::ROOT, b"b"), RenameMode::Replace).await.unwrap();
+    let renamed = found(&vfs, "b").await;
+    assert_eq!((renamed.ino, renamed.stat.number), (before.ino, number_at(&remote, "b")));
+    vfs.forget(before.ino, 2);
+    assert_eq!(found(&vfs, "b").await.stat.number, before.stat.number);
+}
+
+/// Size and mtime are equal, so that plain SFTP does not tell them apart.
+#[tokio::test]
+async fn a_file_replaced_by_another_machine_is_another_inode() {
+    let (remote, vfs) = mounted();
+    for (name, content) in [("a", "old"), ("b", "new")] {
+        remote.put_file(name, content);
+        remote.set_mtime(name, 1_000_000_000);
+    }
+    let before = found(&vfs, "a").await;
+    let old = vfs.open(before.ino, OpenRequest::plain(Access::Read)).await.unwrap();
+    remote.rename(&path("b"), &path("a"), RenameMode::Replace).await.unwrap();
+    vfs.invalidate_all();
+    let after = found(&vfs, "a").await;
+    assert!(after.ino != before.ino && after.stat.number == number_at(&remote, "a"));
+    let new = vfs.open(after.ino, OpenRequest::plain(Access::Read)).await.unwrap();
+    for (opened, content) in [(&old, "old"), (&new, "new")] {
+        let data = vfs.read(opened.handle, 0, 10).await.unwrap();
+        assert_eq!(data.to_vec(), content.as_bytes());
+    }
+    assert_eq!(vfs.getattr(before.ino).await.unwrap().nlink, 0);
+}
