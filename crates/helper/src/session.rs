@@ -15,8 +15,8 @@ use std::thread::{self, Scope};
 use bytes::{Bytes, BytesMut};
 use sftp::StatusCode;
 use sftp::codec::{
-    self, Extension, HEADER_BYTES, MAX_PACKET_BYTES, Malformed, Reply, Request, Version,
-    packet_length,
+    self, Extension, HEADER_BYTES, LockRequest, MAX_PACKET_BYTES, Malformed, Reply, Request,
+    Version, packet_length,
 };
 
 use crate::options::Options;
@@ -153,6 +153,9 @@ impl Session {
     ) -> Result<(), Error> {
         let (id, request) = Request::decode(&packet)?;
         let claims = self.server.claims(&request);
+        if matches!(&request, Request::Lock { lock: LockRequest::Set { wait_ms: 1.., .. }, .. }) {
+            self.provide_waiter(scope);
+        }
         let (ticket, ready) = {
             let mut state = self.state();
             while state.schedule.len() >= MAX_REQUESTS {
@@ -178,6 +181,25 @@ impl Session {
             self.changed.notify_all();
         }
         Ok(())
+    }
+
+    /// Starts the thread that sets locks for which requests wait, when the first one does.
+    fn provide_waiter<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        if !self.server.locks.needs_thread() {
+            return;
+        }
+        let waiter = thread::Builder::new().name("locks".to_owned());
+        let started = waiter.spawn_scoped(scope, || {
+            self.server.wait_for_locks(|id, reply| {
+                let mut output = self.output();
+                output.reply(id, reply);
+                let _ = output.flush();
+            });
+        });
+        if let Err(error) = started {
+            tracing::warn!("cannot start a thread: {error}");
+            self.server.locks.has_no_thread();
+        }
     }
 
     /// Starts a thread of the pool if none is idle.
@@ -231,7 +253,7 @@ impl Session {
     /// wait for the disk; then nothing has happened.
     fn execute(&self, id: u32, request: &Request<'_>, nowait: bool, buffer: &mut [u8]) -> bool {
         let executed =
-            catch_unwind(AssertUnwindSafe(|| self.server.execute(request, nowait, buffer)));
+            catch_unwind(AssertUnwindSafe(|| self.server.execute(id, request, nowait, buffer)));
         let answer = executed.unwrap_or_else(|_| {
             // The hook has printed the panic.
             let message = "internal error of the server".to_owned();
@@ -239,6 +261,7 @@ impl Session {
         });
         match answer {
             Answer::WouldBlock => return false,
+            Answer::Waiting => {}
             Answer::Reply(reply) => self.output().reply(id, &reply),
             Answer::Data(len) => self.output().data(id, &buffer[..len]),
         }
@@ -261,6 +284,7 @@ impl Session {
     fn end(&self) {
         self.state().is_ending = true;
         self.changed.notify_all();
+        self.server.locks.end();
     }
 }
 
