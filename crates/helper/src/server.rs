@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::io::Errno;
 use base::LockKind;
+use rustix::io::Errno;
 use sftp::codec::{ExactAttrs, LockRequest, OpenFlags, Reply, Request};
 
 use crate::handles::{Handles, Open};

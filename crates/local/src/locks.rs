@@ -361,7 +361,10 @@ mod tests {
         let locks = Locks::default();
         locks.set(1, &file, one, range(5, 9), LockKind::Read).unwrap();
         let undo = locks.set(1, &file, one, range(0, 9), LockKind::Write).unwrap();
-        assert_eq!(locks.set(2, &file, two, range(9, 9), LockKind::Read).err(), Some(Errno::EAGAIN));
+        assert_eq!(
+            locks.set(2, &file, two, range(9, 9), LockKind::Read).err(),
+            Some(Errno::EAGAIN)
+        );
         let test = |last| locks.test(&read, two, range(0, last), LockKind::Write).unwrap();
         assert_eq!(test(9), Some((range(0, 9), LockKind::Write)));
         locks.undo(&undo);
@@ -387,7 +390,8 @@ mod tests {
         let write = File::options().write(true).open(dir.path().join("file")).unwrap();
         let locks = Locks::default();
         let posix = owner(LockFamily::Posix, 1);
-        let set = |file: &File, owner, kind| locks.set(1, file, owner, LockRange::WHOLE, kind).err();
+        let set =
+            |file: &File, owner, kind| locks.set(1, file, owner, LockRange::WHOLE, kind).err();
         assert_eq!(set(&read, posix, LockKind::Write), Some(Errno::EBADF));
         assert_eq!(set(&write, posix, LockKind::Read), Some(Errno::EBADF));
         // One owner through several descriptors.

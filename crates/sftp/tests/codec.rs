@@ -6,8 +6,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use sftp::codec::{
     ExactAttrs, ExactTime, Extension, FileAttrs, HEADER_BYTES, Kind, Limits, LockFound,
-    LockRequest, MAX_PACKET_BYTES, Malformed, NameEntry, OpenFlags, Owner, RemoteHandle, Reply, Request, StatVfs, StatusCode,
-    Times, UsersGroups, Version, decode_init, encode_init, packet_length,
+    LockRequest, MAX_PACKET_BYTES, Malformed, NameEntry, OpenFlags, Owner, RemoteHandle, Reply,
+    Request, StatVfs, StatusCode, Times, UsersGroups, Version, decode_init, encode_init,
+    packet_length,
 };
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {

@@ -9,8 +9,8 @@ use super::call::Call;
 use super::pending::Expect;
 use super::{Client, Packet};
 use crate::codec::{
-    Extension, FileAttrs, Limits, LockFound, LockRequest, NameEntry, OpenFlags, RemoteHandle, Reply,
-    Request, StatVfs, StatusCode, UsersGroups,
+    Extension, FileAttrs, Limits, LockFound, LockRequest, NameEntry, OpenFlags, RemoteHandle,
+    Reply, Request, StatVfs, StatusCode, UsersGroups,
 };
 use crate::error::{Error, Result};
 
