@@ -23,6 +23,7 @@ mod forgotten_changes;
 mod listings;
 mod nodes;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -76,6 +77,8 @@ pub(crate) struct Tree {
     changes: NameChanges,
     dir_cache: DirCache,
     forgotten_changes: ForgottenChanges,
+    /// Directories with files that were locked, and when last: names from before are not valid.
+    locked_dirs: HashMap<Ino, Instant>,
     budget: InodeBudget,
 }
 
@@ -90,6 +93,7 @@ impl Tree {
             changes: NameChanges::default(),
             dir_cache: DirCache::with_max_bytes(budget.dir_cache_bytes()),
             forgotten_changes: ForgottenChanges::default(),
+            locked_dirs: HashMap::new(),
             budget,
         }
     }
@@ -231,6 +235,11 @@ impl Tree {
     ) -> Option<(Arc<Inode>, Instant)> {
         let (node, link) = self.nodes.find(parent, name)?;
         let until = link.valid_until.instant()?;
+        if let Some(locked_at) = self.locked_dirs.get(&parent)
+            && node.inode.state().validated_at().is_none_or(|at| at < *locked_at)
+        {
+            return None;
+        }
         (now < until).then(|| (node.inode.clone(), until))
     }
 
