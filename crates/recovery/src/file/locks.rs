@@ -194,8 +194,21 @@ impl Core {
     ) -> Result<()> {
         let handle = self.files.handle(fh)?;
         let file = &handle.file;
-        if file.lock().has_any_lost_lock() && file.lock().remove(owner, range) {
-            return Ok(());
+        let of_lost = {
+            let mut state = file.lock();
+            let has_lost = state.has_lost_lock(handle.number) || state.phase == Phase::Dead;
+            has_lost.then(|| {
+                let was_lost = state.remove(owner, range);
+                let inner = state.inner_handles.get(&handle.number);
+                inner.map(|inner| inner.fh).filter(|_| !was_lost && state.phase == Phase::Open)
+            })
+        };
+        if let Some(inner) = of_lost {
+            // The handle refuses all other calls; those of another owner may be held.
+            return match inner {
+                Some(fh) => self.inner.unlock(fh, owner, range).await,
+                None => Ok(()),
+            };
         }
         self.wait_for_queue(file).await?;
         let unlocked = self.retry_with_handle(&handle, |fh| {
@@ -207,10 +220,7 @@ impl Core {
             // It is not set again, or unlocked as soon as it is.
             file.lock().remove(owner, range);
         }
-        match unlocked {
-            Err(Errno::ESTALE | Errno::EIO) if file.lock().phase == Phase::Dead => Ok(()),
-            unlocked => unlocked,
-        }
+        unlocked
     }
 
     /// Returns when a lock on the file was lost.

@@ -212,8 +212,8 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
     // Without OPEN requests there is no handle to lock, and no change to lock out.
     let has_locks = stack.remote.has_locks() && !no_open;
     let config = fuse::Config {
-        posix_locks: has_locks,
-        flock_locks: has_locks,
+        posix_locks: has_locks && !request.limits.local_posix_locks,
+        flock_locks: has_locks && !request.limits.local_flock,
         ..session_config(request, any_link, attributes.are_there())
     };
     let servers = Arc::downgrade(&stack);
