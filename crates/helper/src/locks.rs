@@ -8,6 +8,9 @@
 //! A client may cancel a request whose answer it has not read. So the last grants are remembered
 //! with what they have replaced.
 //!
+//! A client may have gone without an end of the stream. One with a lease sends a request within that
+//! time; otherwise the session ends, if it has locks, and they with it (`session.rs`).
+//!
 //! Locking: the state's lock is never held during a system call. A waiter's lock is held while it
 //! is tried, and taken before that of the state.
 
@@ -70,6 +73,8 @@ struct Scheduled {
 struct State {
     waiting: Vec<Scheduled>,
     granted: VecDeque<(u32, LockUndo)>,
+    /// How long the client may send nothing while it has locks.
+    lease: Option<Duration>,
     has_thread: bool,
     is_ending: bool,
 }
@@ -96,6 +101,12 @@ impl Locks {
     /// The thread could not be started: no request waits.
     pub(crate) fn has_no_thread(&self) {
         self.state().has_thread = false;
+    }
+
+    /// How long the client may send nothing from now on: it has locks, and has promised to send a
+    /// request within this time.
+    pub(crate) fn silence_limit(&self) -> Option<Duration> {
+        self.state().lease.filter(|_| !self.held.is_empty())
     }
 
     /// A handle was closed.
@@ -241,6 +252,10 @@ impl Server {
                 return Ok(Some(Reply::Extended(LockFound(found).encode())));
             }
             LockRequest::Cancel { id } => locks.cancel(id),
+            LockRequest::Lease { seconds } => {
+                let lease = Duration::from_secs(seconds.into());
+                locks.state().lease = (!lease.is_zero()).then_some(lease);
+            }
         }
         Ok(Some(success()))
     }

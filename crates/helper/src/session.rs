@@ -11,6 +11,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use sftp::StatusCode;
@@ -47,6 +48,8 @@ pub enum Error {
     Malformed(Malformed),
     /// The client cannot be read from or written to.
     Stream(io::Error),
+    /// The client has locks, and has sent nothing for the time that it has promised.
+    Silent(Duration),
 }
 
 impl std::fmt::Display for Error {
@@ -55,6 +58,9 @@ impl std::fmt::Display for Error {
             Error::Root(error) => write!(f, "the root directory: {error}"),
             Error::Malformed(error) => write!(f, "the client has sent no valid SFTP: {error}"),
             Error::Stream(error) => write!(f, "the connection to the client: {error}"),
+            Error::Silent(limit) => {
+                write!(f, "the client has locks and was silent for {} s", limit.as_secs())
+            }
         }
     }
 }
@@ -132,13 +138,17 @@ impl Session {
         input: &mut File,
     ) -> Result<(), Error> {
         let mut packets = Packets { input, buffer: BytesMut::new() };
-        let Some(first) = packets.next(|| Ok(()))? else { return Ok(()) };
+        let Some(first) = packets.next(|| Ok(None))? else { return Ok(()) };
         codec::decode_init(&first)?;
         let extensions = Extension::ALL.iter().copied().collect();
         let version = Version { version: codec::VERSION, extensions };
         version.encode(&mut self.output().replies);
         let mut buffer = vec![0; MAX_IO_BYTES as usize];
-        while let Some(packet) = packets.next(|| self.output().flush())? {
+        let before_wait = || {
+            self.output().flush()?;
+            Ok(self.server.locks.silence_limit())
+        };
+        while let Some(packet) = packets.next(before_wait)? {
             self.accept(scope, packet, &mut buffer)?;
         }
         Ok(())
@@ -348,15 +358,29 @@ struct Packets<'a> {
     buffer: BytesMut,
 }
 
+/// Waits until there is something to read, or the end; `false` if there was neither for this time.
+fn is_readable_within(input: &File, limit: Duration) -> io::Result<bool> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(input, PollFlags::IN)], Some(&left)) {
+            Err(rustix::io::Errno::INTR) => {}
+            ready => return Ok(ready? > 0),
+        }
+    }
+}
+
 /// Bytes that are read at once, if there are as many.
 const READ_BYTES: usize = 64 << 10;
 
 impl Packets<'_> {
     /// The next packet, without its length field; `None` at the end of the stream. `before_wait` is
-    /// called before the stream is read.
+    /// called before the stream is read, and returns how long it may be silent.
     fn next(
         &mut self,
-        mut before_wait: impl FnMut() -> io::Result<()>,
+        mut before_wait: impl FnMut() -> io::Result<Option<Duration>>,
     ) -> Result<Option<Bytes>, Error> {
         loop {
             if let Some(len) = packet_length(&self.buffer, MAX_PACKET_BYTES)?
@@ -365,7 +389,11 @@ impl Packets<'_> {
                 let mut packet = self.buffer.split_to(HEADER_BYTES + len);
                 return Ok(Some(packet.split_off(HEADER_BYTES).freeze()));
             }
-            before_wait().map_err(Error::Stream)?;
+            if let Some(limit) = before_wait().map_err(Error::Stream)?
+                && !is_readable_within(self.input, limit).map_err(Error::Stream)?
+            {
+                return Err(Error::Silent(limit));
+            }
             let filled = self.buffer.len();
             self.buffer.resize(filled + READ_BYTES, 0);
             let read = loop {

@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::connector::{ConnectError, Connector};
 use crate::error::Error;
 use crate::handles::Handles;
-use crate::locks::MAX_WAITING;
+use crate::locks::{LockHolders, MAX_WAITING};
 use crate::pool::{Pool, Unavailable};
 use crate::session::Session;
 use crate::{attr, pipelined, scaling};
@@ -23,6 +23,7 @@ pub struct Host {
     pub(crate) handles: Arc<Handles>,
     /// A permit for each request that waits for a lock at the server.
     pub(crate) lock_waiters: Semaphore,
+    pub(crate) lock_holders: Arc<LockHolders>,
     real_root: OnceLock<Vec<u8>>,
     /// Dropping it cancels all attempts to connect.
     _alive: watch::Sender<()>,
@@ -38,7 +39,8 @@ impl Host {
         tokio::spawn(scaling::run(Arc::downgrade(&pool), Arc::downgrade(&handles), host_alive));
         let lock_waiters = Semaphore::new(MAX_WAITING);
         let real_root = OnceLock::new();
-        let host = Host { pool, handles, lock_waiters, real_root, _alive: alive };
+        let lock_holders = Arc::default();
+        let host = Host { pool, handles, lock_waiters, lock_holders, real_root, _alive: alive };
         if host.config().delay_connect {
             return Ok(host);
         }

@@ -4,24 +4,37 @@
 //! on the metadata session. That session is never closed while the host is in use, and when it is
 //! lost, the handle is lost with it.
 //!
+//! While any lock is held, a task sends a request from time to time, as it has promised to the server
+//! ([`LEASE`]): if this machine loses its power or its link, the server ends the session, and others
+//! get the locks. Without locks nothing is sent.
+//!
 //! The server waits for a lock for a moment only; then the request is repeated. So a silent server
 //! is noticed as usual.
 
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use base::{Errno, Fh, LockKind, LockOwner, LockRange, Result};
+use base::{Errno, Fh, LockKind, LockOwner, LockRange, Mutex, Result};
 use sftp::Extension;
 use tokio::time::Instant;
 
 use crate::errno;
-use crate::handles::OpenFile;
+use crate::handles::{OpenFile, OpenPath};
 use crate::host::Host;
 use crate::range_lock::WHOLE_FILE;
+use crate::session::Session;
 
 /// Longest wait of one request. Shorter than the time after which a server counts as silent for a
 /// caller that has got a signal.
 const MAX_WAIT: Duration = Duration::from_millis(500);
+
+/// The time without a request after which the server ends a session with locks. Longer than most
+/// interruptions of a link; `recovery` waits a little longer for the locks of a former session.
+const LEASE: Duration = Duration::from_secs(45);
+
+/// Requests within a lease.
+const RENEWALS: u32 = 4;
 
 /// Part of the stall limit that a request may wait.
 const WAITS_PER_STALL_LIMIT: u32 = 4;
@@ -29,6 +42,52 @@ const WAITS_PER_STALL_LIMIT: u32 = 4;
 /// Requests of a host that wait at the server at the same time; further callers wait here. The
 /// helper permits twice as many.
 pub(crate) const MAX_WAITING: usize = 32;
+
+/// The owners that hold locks, by file.
+#[derive(Default)]
+pub(crate) struct LockHolders(Mutex<Vec<(Weak<OpenPath>, LockOwner)>>);
+
+impl LockHolders {
+    fn add(&self, path: &Arc<OpenPath>, owner: LockOwner) {
+        self.remove(path, owner);
+        self.0.lock().push((Arc::downgrade(path), owner));
+    }
+
+    fn remove(&self, path: &Arc<OpenPath>, owner: LockOwner) {
+        let is_it = |(of, by): &(Weak<OpenPath>, LockOwner)| {
+            *by == owner && std::ptr::eq(of.as_ptr(), Arc::as_ptr(path))
+        };
+        self.0.lock().retain(|holder| !is_it(holder));
+    }
+
+    fn is_empty(&self) -> bool {
+        let mut holders = self.0.lock();
+        holders.retain(|(path, _)| path.strong_count() > 0);
+        holders.is_empty()
+    }
+}
+
+/// Sends requests while there are locks.
+async fn renew_lease(session: Weak<Session>, holders: Weak<LockHolders>) {
+    let seconds = u32::try_from(LEASE.as_secs()).unwrap_or(u32::MAX);
+    loop {
+        let Some(session) = session.upgrade() else { return };
+        let Some(holders) = holders.upgrade() else { return };
+        if holders.is_empty() {
+            session.renews_lease.store(false, Ordering::SeqCst);
+            // A lock that was set at this moment has found this task.
+            if holders.is_empty() || session.renews_lease.swap(true, Ordering::SeqCst) {
+                return;
+            }
+        }
+        drop(holders);
+        if session.client.lock_lease(seconds).await.is_err() {
+            return;
+        }
+        drop(session);
+        tokio::time::sleep(LEASE / RENEWALS).await;
+    }
+}
 
 impl Host {
     async fn file_with_locks(&self, fh: Fh) -> Result<Arc<OpenFile>> {
@@ -91,8 +150,19 @@ impl Host {
         let open = &file.open;
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         let call = open.session.client.lock(&open.handle, owner, range, kind, wait_ms);
-        let answer = file.behind_changes(call).await;
-        answer.map_err(|error| errno::from_handle(&error))
+        file.behind_changes(call).await.map_err(|error| errno::from_handle(&error))?;
+        match kind {
+            Some(_) => {
+                self.lock_holders.add(&file.open_path, owner);
+                if !open.session.renews_lease.swap(true, Ordering::SeqCst) {
+                    let holders = Arc::downgrade(&self.lock_holders);
+                    tokio::spawn(renew_lease(Arc::downgrade(&open.session), holders));
+                }
+            }
+            None if range == LockRange::WHOLE => self.lock_holders.remove(&file.open_path, owner),
+            None => {}
+        }
+        Ok(())
     }
 
     pub(crate) async fn find_lock(

@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -51,11 +52,14 @@ struct Description {
     held: LockedRanges,
     /// The handles through which the owner has set locks.
     handles: Vec<u64>,
-    /// Incremented by each change of `held`.
+    /// Another one, of this process, after each change of `held`.
     version: u64,
     /// It is not in the table any more.
     is_removed: bool,
 }
+
+/// The next version of a description.
+static VERSION: AtomicU64 = AtomicU64::new(1);
 
 type Shared = Arc<Mutex<Description>>;
 
@@ -242,7 +246,7 @@ impl Description {
             (Err(_), LockFamily::Flock) => self.held.set(range, None),
             (Err(_), LockFamily::Posix) => return set,
         }
-        self.version += 1;
+        self.version = VERSION.fetch_add(1, Ordering::Relaxed);
         set
     }
 

@@ -61,10 +61,11 @@ fn lock(parts: &Parts) -> LockRequest {
     let owner = LockOwner { family, number: a };
     let range = LockRange::new(b.min(c), b.max(c)).unwrap_or(LockRange::WHOLE);
     let kind = [None, Some(LockKind::Read), Some(LockKind::Write)][(c % 3) as usize];
-    match d % 3 {
+    match d % 4 {
         0 => LockRequest::Set { owner, range, kind, wait_ms: d },
         1 => LockRequest::Test { owner, range, kind: kind.unwrap_or(LockKind::Read) },
-        _ => LockRequest::Cancel { id: d },
+        2 => LockRequest::Cancel { id: d },
+        _ => LockRequest::Lease { seconds: d },
     }
 }
 

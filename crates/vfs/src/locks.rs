@@ -51,6 +51,14 @@ struct Holder {
     _watch: Option<oneshot::Sender<()>>,
 }
 
+impl Holder {
+    fn note_file(&mut self, file: u64) {
+        if !self.files.contains(&file) {
+            self.files.push(file);
+        }
+    }
+}
+
 /// All owners of locks of a mount, by file.
 #[derive(Default)]
 pub(crate) struct FileLocks {
@@ -168,14 +176,14 @@ impl Vfs {
         self.locks.used.store(true, Ordering::Relaxed);
         self.locks.with(inode.ino, owner, |holder| {
             holder.is_closing = false;
-            if !holder.files.contains(&file.number) {
-                holder.files.push(file.number);
-            }
+            holder.note_file(file.number);
         });
         let (granted, stamp, attr) = self.request_lock(&file, fh, owner, range, kind, wait).await?;
         self.revalidate_locked(inode, &attr?, stamp).await;
         let watch = self.locks.with(inode.ino, owner, |holder| {
             holder.ranges.set(range, Some(kind));
+            // Another thread of the process may have unlocked what it had, and removed the owner.
+            holder.note_file(file.number);
             holder._watch.is_none().then(|| {
                 let (watch, ended) = oneshot::channel();
                 holder._watch = Some(watch);

@@ -28,10 +28,10 @@ use super::{FileState, Handle, OpenFile, Phase};
 use crate::connection::is_loss;
 use crate::{Core, RetryPolicy};
 
-/// How long a lock is requested again that another owner has, which may be the former session. A
-/// server that gets the end of the connection has ended it by then. If the link was cut, sshd
-/// notices that only by its own keepalive (`ClientAliveInterval`).
-const RECLAIM_LIMIT: Duration = Duration::from_secs(20);
+/// How long a lock is requested again that another owner has, which may be the former session: a
+/// little longer than the lease that `host` has promised to the server. Usually the server gets the
+/// end of the connection, and has ended that session already.
+const RECLAIM_LIMIT: Duration = Duration::from_secs(50);
 
 /// Time between two attempts.
 const RECLAIM_INTERVAL: Duration = Duration::from_millis(100);

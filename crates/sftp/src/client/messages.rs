@@ -353,6 +353,14 @@ impl Client {
         self.call_extension(Extension::Lock, &request, Expect::Extended, finish).through(handle)
     }
 
+    /// From now on the server ends the session if it holds locks and gets no request for `seconds`
+    /// (`lock@sshoal`).
+    pub fn lock_lease(&self, seconds: u32) -> Call<()> {
+        let lock = LockRequest::Lease { seconds };
+        let request = Request::Lock { handle: &[], lock };
+        self.call_extension(Extension::Lock, &request, Expect::Status, nothing)
+    }
+
     /// The server's limits (`limits@openssh.com`).
     pub fn limits(&self) -> Call<Limits> {
         let finish = |reply| Ok(Limits::decode(&extended(reply)?)?);

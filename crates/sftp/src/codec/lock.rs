@@ -8,6 +8,7 @@ use super::wire::{Fields, Malformed};
 const SET: u8 = 1;
 const TEST: u8 = 2;
 const CANCEL: u8 = 3;
+const LEASE: u8 = 4;
 
 /// What a request does with the locks of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,12 @@ pub enum LockRequest {
     Cancel {
         /// Its request id.
         id: u32,
+    },
+    /// From now on the server ends the session if it holds locks and gets no request for this time.
+    /// The handle is not used.
+    Lease {
+        /// Zero: never.
+        seconds: u32,
     },
 }
 
@@ -67,6 +74,7 @@ impl LockRequest {
             LockRequest::Set { .. } => SET,
             LockRequest::Test { .. } => TEST,
             LockRequest::Cancel { .. } => CANCEL,
+            LockRequest::Lease { .. } => LEASE,
         }
     }
 
@@ -76,6 +84,7 @@ impl LockRequest {
             LockRequest::Set { owner, range, kind, .. } => (owner, range, *kind),
             LockRequest::Test { owner, range, kind } => (owner, range, Some(*kind)),
             LockRequest::Cancel { id } => return out.put_u32(*id),
+            LockRequest::Lease { seconds } => return out.put_u32(*seconds),
         };
         out.put_u8(match owner.family {
             LockFamily::Posix => 1,
@@ -95,6 +104,7 @@ impl LockRequest {
         match operation {
             SET | TEST => {}
             CANCEL => return Ok(LockRequest::Cancel { id: f.u32()? }),
+            LEASE => return Ok(LockRequest::Lease { seconds: f.u32()? }),
             _ => return Err(Malformed::BadValue("an unknown operation on a lock")),
         }
         let family = match f.u8()? {

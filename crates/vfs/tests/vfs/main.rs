@@ -6,6 +6,7 @@ mod digests;
 mod flush;
 mod invalidate;
 mod kept;
+mod locks;
 mod moves;
 mod names;
 mod opens;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -294,7 +295,10 @@ fn a_database_is_used_by_all_at_once() {
     let world = served_by_helper("");
     let create = "import sqlite3, sys; d = sqlite3.connect(sys.argv[1]); d.executescript('''\
                   create table rows (name text, number integer, count integer); \
-                  create table total (count integer); insert into total values (0);'''); d.close()";
+                  create table total (count integer); insert into total values (0); \
+                  create table big as with recursive n(i) as (select 1 union all select i + 1 \
+                  from n where i < 2000) select printf('%0200d', i) as text from n;'''); \
+                  d.close()";
     succeed(Command::new("python3").args(["-c", create]).arg(world.served("bank.db")));
     let mounts = [world.mount(&[]), world.mount(&[])];
     let places = [mounts[0].at("bank.db"), mounts[1].at("bank.db"), world.served("bank.db")];
@@ -309,10 +313,21 @@ fn a_database_is_used_by_all_at_once() {
                  print(d.execute('pragma integrity_check').fetchone()[0], \
                  d.execute('select count from total').fetchone()[0], \
                  d.execute('select count(distinct count) from rows').fetchone()[0], \
+                 d.execute(\"select count(*) from big where text <> 'lost'\").fetchone()[0], \
                  *[row[0] for row in d.execute('select count(*) from rows group by name')])";
-    for place in &places {
+    let is_whole = |place: &Path| {
         let found = succeed(Command::new("python3").args(["-c", check]).arg(place));
-        assert_eq!(found.trim(), format!("ok {0} {0} {1} {1} {1}", 3 * times, times));
+        assert_eq!(found.trim(), format!("ok {0} {0} 2000 {1} {1} {1}", 3 * times, times));
+    };
+    places.iter().for_each(|place| is_whole(place));
+    // One dies, and another one finds its journal and rolls back, wherever it is.
+    for (dies, finds) in [(0, 1), (1, 2), (2, 0), (0, 2), (1, 0), (2, 1)] {
+        is_whole(&places[finds]);
+        let crash = format!("{SCRIPTS}/crash.py");
+        let ended = run(Command::new("python3").arg(crash).arg(&places[dies]));
+        assert_eq!(ended.status.signal(), Some(9), "{ended:?}");
+        is_whole(&places[finds]);
+        is_whole(&places[dies]);
     }
     drop(mounts);
     assert!(!world.served("bank.db-journal").exists());
