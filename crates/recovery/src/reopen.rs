@@ -144,10 +144,14 @@ impl OpenFile {
     }
 
     /// Logs what has happened to the file.
-    pub(crate) fn warn(&self, core: &Core, what: &str) {
+    fn warn(&self, core: &Core, what: &str) {
+        tracing::warn!("{}: {}: {what}", core.config.name, self.shown_path());
+    }
+
+    /// Its path, for the log.
+    pub(crate) fn shown_path(&self) -> String {
         let path = self.lock().path.clone();
-        let path = path.map_or_else(|| "a removed file".to_owned(), |path| path.to_string());
-        tracing::warn!("{}: {path}: {what}", core.config.name);
+        path.map_or_else(|| "a removed file".to_owned(), |path| path.to_string())
     }
 }
 

@@ -265,7 +265,8 @@ pub(crate) async fn reclaim(core: &Arc<Core>, file: &OpenFile) -> Result<()> {
                         Errno::EAGAIN => "another holds it now".to_owned(),
                         errno => errno.to_string(),
                     };
-                    file.warn(core, &format!("a lock was lost with the connection: {why}"));
+                    let (name, path) = (&core.config.name, file.shown_path());
+                    tracing::warn!("{name}: {path}: a lock was lost with the connection: {why}");
                 }
             }
         }

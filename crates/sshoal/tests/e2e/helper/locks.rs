@@ -349,12 +349,16 @@ fn a_read_only_helper_sets_read_locks_only() {
     assert!(!flock("-s"));
 }
 
-/// Without the helper, locks are those of this machine, as they were.
+/// Without the helper, or if the user wants it so, locks are those of this machine, as they were.
 #[test]
 fn without_the_helper_locks_are_local() {
-    let world = World::new();
+    are_local(&World::new(), &[]);
+    are_local(&served_by_helper(""), &["-o", "no_remote_lock"]);
+}
+
+fn are_local(world: &World, options: &[&str]) {
     fs::write(world.served("file"), "content").unwrap();
-    let mount = world.mount(&[]);
+    let mount = world.mount(options);
     let mut holders =
         [mount.at("file"), mount.at("file"), world.served("file")].map(|place| Holder::of(&place));
     holders[0].ok("lock ex");
