@@ -5,7 +5,7 @@
 use bytes::{Bytes, BytesMut};
 use libfuzzer_sys::fuzz_target;
 use sftp::codec::{
-    HEADER_BYTES, Limits, MAX_PACKET_BYTES, Reply, Request, StatVfs, UsersGroups, Version,
+    HEADER_BYTES, Limits, LockFound, MAX_PACKET_BYTES, Reply, Request, StatVfs, UsersGroups, Version,
     decode_init, packet_length,
 };
 
@@ -23,6 +23,9 @@ fuzz_target!(|data: &[u8]| {
     let _ = StatVfs::decode(&packet);
     let _ = Limits::decode(&packet);
     let _ = UsersGroups::decode(&packet);
+    if let Ok(found) = LockFound::decode(&packet) {
+        assert_eq!(LockFound::decode(&found.encode()), Ok(found));
+    }
     if let Ok(version) = Version::decode(&packet) {
         let mut out = BytesMut::new();
         version.encode(&mut out);

@@ -7,6 +7,7 @@
 pub mod attr;
 pub mod errno;
 pub mod guard;
+pub mod lock;
 pub mod metrics;
 pub mod mutex;
 pub mod path;
@@ -19,6 +20,7 @@ pub mod task;
 pub use attr::{Attr, AttrChange, FileId, FileKind, InodeAttr, StatVfs, Timestamp};
 pub use errno::{Errno, Result};
 pub use guard::{DirGuard, OpenGuard, OwnedFh};
+pub use lock::{LockFamily, LockKind, LockOwner, LockRange, LockedRanges};
 pub use mutex::Mutex;
 pub use path::{InvalidName, Name, RemotePath};
 pub use printable::printable;

@@ -21,7 +21,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::{Attr, AttrChange, Errno, Name, RemotePath, Result, StatVfs};
+use crate::{
+    Attr, AttrChange, Errno, LockKind, LockOwner, LockRange, Name, RemotePath, Result, StatVfs,
+};
 
 /// A handle of an open file, valid at the [`Remote`] that returned it until it is closed there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -387,6 +389,57 @@ pub trait Remote: Send + Sync + 'static {
     /// server has none.
     async fn write_verifier(&self) -> Result<Option<Bytes>> {
         Ok(None)
+    }
+
+    /// Whether all files can be locked against other clients and the programs of the server now.
+    /// Cheap. Without, [`Remote::lock`] and the methods below it return `EOPNOTSUPP`.
+    fn has_locks(&self) -> bool {
+        false
+    }
+
+    /// Sets a lock on a file, in place of what `owner` has locked in this range. The locks of an
+    /// owner end with an unlock, or when the last handle is closed through which it has set one in
+    /// this file. A dropped call leaves the locks as they were before it.
+    ///
+    /// # Errors
+    /// `EAGAIN` if another owner has a lock that excludes it, unless the caller waits: then this
+    /// returns when the lock is set, without detection of deadlocks. `EBADF` if the handle does not
+    /// permit reading (for a read lock of [`Posix`](crate::LockFamily::Posix)) or writing (for a
+    /// write lock of it). `ENOLCK` if there are too many locks, or the file system has none. `EIO`
+    /// if a lock of this owner was lost with a connection, until the owner has unlocked all of the
+    /// file.
+    async fn lock(
+        &self,
+        _fh: Fh,
+        _owner: LockOwner,
+        _range: LockRange,
+        _kind: LockKind,
+        _wait: bool,
+    ) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Removes what `owner` has locked in this range, through any handle of the file.
+    async fn unlock(&self, _fh: Fh, _owner: LockOwner, _range: LockRange) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// A lock of another owner that excludes this one; `None` if it could be set.
+    async fn test_lock(
+        &self,
+        _fh: Fh,
+        _owner: LockOwner,
+        _range: LockRange,
+        _kind: LockKind,
+    ) -> Result<Option<(LockRange, LockKind)>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Returns when a lock on the file of this handle was lost with a connection: from then on
+    /// reads and writes through the handles of the file fail with `EIO`, until its owner has
+    /// unlocked all of the file. Caches above must not answer them instead.
+    async fn lost_lock(&self, _fh: Fh) {
+        std::future::pending().await
     }
 }
 

@@ -3,7 +3,7 @@
 //! A notification may block in the kernel on a lock that one of this session's requests holds (a
 //! page that is being read, a directory in which a name is looked up). So notifications are queued
 //! to a thread of their own. Only [`Notifier::settled`] waits for that thread, and no operation may
-//! await it. The thread ends with the last [`Notifier`], or with the first notification after the
+//! await it for which the kernel holds such a lock. The thread ends with the last [`Notifier`], or with the first notification after the
 //! session.
 
 use std::io::IoSlice;
@@ -121,7 +121,8 @@ impl Notifier {
 
     /// Waits until all notifications queued so far were delivered, or the session has ended.
     ///
-    /// An operation must never await it: the kernel may be waiting for that operation.
+    /// An operation for which the kernel holds a lock of a page, a file or a directory must never
+    /// await it: the kernel may be waiting for that operation. For SETLK it holds none.
     pub async fn settled(&self) {
         let (done, all_done) = oneshot::channel();
         let mut barrier = Notification::Barrier(done);

@@ -123,9 +123,14 @@ impl Handles {
     }
 }
 
-fn parse(handle: &[u8]) -> Result<(u32, u32)> {
+/// The number that a handle is, which is never that of another one.
+pub(crate) fn number(handle: &[u8]) -> Result<u64> {
     let bytes: [u8; 8] = handle.try_into().map_err(|_| BAD_HANDLE)?;
-    let number = u64::from_be_bytes(bytes);
+    Ok(u64::from_be_bytes(bytes))
+}
+
+fn parse(handle: &[u8]) -> Result<(u32, u32)> {
+    let number = number(handle)?;
     Ok(((number >> 32) as u32, number as u32))
 }
 

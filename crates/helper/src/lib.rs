@@ -9,16 +9,20 @@
 //! 2. A request that may wait for a disk or a network never delays the requests that do not depend
 //!    on it: it is executed by a thread of the pool. All others are executed by the thread that has
 //!    read them (`session.rs`).
-//! 3. Memory is bounded, whatever the client sends: requests in flight, the length of each, and open
-//!    handles are limited. When a limit is reached, no more requests are read.
+//! 3. Memory is bounded, whatever the client sends: requests in flight, the length of each, open
+//!    handles and locks are limited. When a limit of requests is reached, no more are read.
 //! 4. With a root, no path leads out of it: the kernel resolves each path below it, symbolic links
 //!    and `..` included (`paths.rs`).
-//! 5. With `read_only`, no request that could change a file is executed.
+//! 5. With `read_only`, no request that could change a file is executed, and no lock is set that
+//!    excludes readers.
+//! 6. A request that waits for a lock claims nothing and takes no thread of the pool (`locks.rs`).
+//!    All locks end with the session.
 #![forbid(unsafe_code)]
 
 mod attributes;
 mod directory;
 mod handles;
+mod locks;
 mod operations;
 mod options;
 mod paths;

@@ -42,7 +42,9 @@ impl Server {
 
     /// Closes a handle. Some file systems report a failed write only here.
     pub(crate) fn close(&self, handle: &[u8]) -> Result<()> {
-        if let Open::File(file) = self.handles.remove(handle)?
+        let open = self.handles.remove(handle)?;
+        self.locks.closed(handle);
+        if let Open::File(file) = open
             && let Some(file) = Arc::into_inner(file)
         {
             close(file.fd)?;

@@ -2,10 +2,12 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use base::LockKind;
 use rustix::io::Errno;
-use sftp::codec::{ExactAttrs, OpenFlags, Reply, Request};
+use sftp::codec::{ExactAttrs, LockRequest, OpenFlags, Reply, Request};
 
 use crate::handles::{Handles, Open};
+use crate::locks::Locks;
 use crate::options::Options;
 use crate::paths::Paths;
 use crate::schedule::{Claims, Mode, Resource};
@@ -20,6 +22,7 @@ pub(crate) struct Server {
     pub(crate) paths: Paths,
     pub(crate) handles: Handles,
     pub(crate) read_only: bool,
+    pub(crate) locks: Locks,
     /// The fields of `attrs@sshoal` that the client wants.
     fields: AtomicU32,
 }
@@ -32,6 +35,8 @@ pub(crate) enum Answer {
     Data(usize),
     /// The request would wait for a disk. Nothing has happened.
     WouldBlock,
+    /// The request waits for a lock, and is answered later.
+    Waiting,
 }
 
 impl Server {
@@ -40,6 +45,7 @@ impl Server {
             paths: Paths::new(options.root.as_deref())?,
             handles: Handles::new(max_handles),
             read_only: options.read_only,
+            locks: Locks::default(),
             fields: AtomicU32::new(0),
         })
     }
@@ -67,6 +73,7 @@ impl Server {
             | Request::Fstatvfs { handle } => self.file_claims(handle, Mode::ReadSome, Mode::Read),
             Request::Write { handle, .. }
             | Request::Fsetstat { handle, .. }
+            | Request::Lock { handle, .. }
             | Request::Close { handle } => self.file_claims(handle, Mode::ChangeSome, Mode::Change),
             Request::CopyData { from, to, .. } => {
                 let mut claims = self.file_claims(to, Mode::ChangeSome, Mode::Change);
@@ -141,6 +148,7 @@ impl Server {
             | Request::Fsetstat { handle, .. }
             | Request::Fstatvfs { handle }
             | Request::Readdir { handle }
+            | Request::Lock { handle, .. }
             | Request::Close { handle } => match self.handles.get(handle) {
                 Ok(Open::File(file)) => file.is_local,
                 Ok(Open::Directory(directory)) => directory.is_local,
@@ -167,9 +175,15 @@ impl Server {
         }
     }
 
-    /// Executes the request. With `nowait`, a READ does not wait for the disk. The content of a file
-    /// goes into `buffer`, which has room for the longest READ.
-    pub(crate) fn execute(&self, request: &Request<'_>, nowait: bool, buffer: &mut [u8]) -> Answer {
+    /// Executes the request with this id. With `nowait`, a READ does not wait for the disk. The
+    /// content of a file goes into `buffer`, which has room for the longest READ.
+    pub(crate) fn execute(
+        &self,
+        id: u32,
+        request: &Request<'_>,
+        nowait: bool,
+        buffer: &mut [u8],
+    ) -> Answer {
         let result = match request {
             _ if self.read_only && changes(request) => Err(READ_ONLY),
             Request::Read { handle, offset, len } => {
@@ -179,6 +193,11 @@ impl Server {
                     Err(failure) => Err(failure),
                 }
             }
+            Request::Lock { handle, lock } => match self.lock(id, handle, *lock) {
+                Ok(None) => return Answer::Waiting,
+                Ok(Some(reply)) => Ok(reply),
+                Err(failure) => Err(failure),
+            },
             _ => self.reply(request),
         };
         Answer::Reply(result.unwrap_or_else(|failure| failure.reply()))
@@ -187,7 +206,8 @@ impl Server {
     fn reply(&self, request: &Request<'_>) -> Result<Reply> {
         let done = |result: Result<()>| result.map(|()| success());
         match request {
-            Request::Read { .. } => Err(crate::status::BAD_HANDLE),
+            // Their answers are of other kinds.
+            Request::Read { .. } | Request::Lock { .. } => Err(crate::status::BAD_HANDLE),
             Request::Open { path, flags, attrs } => self.open(path, *flags, attrs),
             Request::Close { handle } => done(self.close(handle)),
             Request::Write { handle, offset, data } => done(self.write(handle, *offset, data)),
@@ -251,6 +271,10 @@ fn changes(request: &Request<'_>) -> bool {
         | Request::Symlink { .. }
         | Request::Hardlink { .. }
         | Request::CopyData { .. } => true,
+        // Readers need locks, too, but must not exclude each other.
+        Request::Lock { lock, .. } => {
+            matches!(lock, LockRequest::Set { kind: Some(LockKind::Write), .. })
+        }
         // All others are named, so that a new request is not forgotten here.
         Request::Close { .. }
         | Request::Read { .. }

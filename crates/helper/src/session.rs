@@ -11,12 +11,13 @@ use std::io::{self, IoSlice, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use sftp::StatusCode;
 use sftp::codec::{
-    self, Extension, Extensions, HEADER_BYTES, MAX_PACKET_BYTES, Malformed, Reply, Request,
-    Version, packet_length,
+    self, Extension, Extensions, HEADER_BYTES, LockRequest, MAX_PACKET_BYTES, Malformed, Reply,
+    Request, Version, packet_length,
 };
 
 use crate::attributes;
@@ -48,6 +49,8 @@ pub enum Error {
     Malformed(Malformed),
     /// The client cannot be read from or written to.
     Stream(io::Error),
+    /// The client has locks, and has sent nothing for the time that it has promised.
+    Silent(Duration),
 }
 
 impl std::fmt::Display for Error {
@@ -56,6 +59,9 @@ impl std::fmt::Display for Error {
             Error::Root(error) => write!(f, "the root directory: {error}"),
             Error::Malformed(error) => write!(f, "the client has sent no valid SFTP: {error}"),
             Error::Stream(error) => write!(f, "the connection to the client: {error}"),
+            Error::Silent(limit) => {
+                write!(f, "the client has locks and was silent for {} s", limit.as_secs())
+            }
         }
     }
 }
@@ -133,7 +139,7 @@ impl Session {
         input: &mut File,
     ) -> Result<(), Error> {
         let mut packets = Packets { input, buffer: BytesMut::new() };
-        let Some(first) = packets.next(|| Ok(()))? else { return Ok(()) };
+        let Some(first) = packets.next(|| Ok(None))? else { return Ok(()) };
         codec::decode_init(&first)?;
         let mut extensions: Extensions = Extension::ALL.iter().copied().collect();
         if !attributes::has_statx() {
@@ -142,7 +148,11 @@ impl Session {
         let version = Version { version: codec::VERSION, extensions };
         version.encode(&mut self.output().replies);
         let mut buffer = vec![0; MAX_IO_BYTES as usize];
-        while let Some(packet) = packets.next(|| self.output().flush())? {
+        let before_wait = || {
+            self.output().flush()?;
+            Ok(self.server.locks.silence_limit())
+        };
+        while let Some(packet) = packets.next(before_wait)? {
             self.accept(scope, packet, &mut buffer)?;
         }
         Ok(())
@@ -157,6 +167,9 @@ impl Session {
     ) -> Result<(), Error> {
         let (id, request) = Request::decode(&packet)?;
         let claims = self.server.claims(&request);
+        if matches!(&request, Request::Lock { lock: LockRequest::Set { wait_ms: 1.., .. }, .. }) {
+            self.provide_waiter(scope);
+        }
         let (ticket, ready) = {
             let mut state = self.state();
             while state.schedule.len() >= MAX_REQUESTS {
@@ -182,6 +195,25 @@ impl Session {
             self.changed.notify_all();
         }
         Ok(())
+    }
+
+    /// Starts the thread that sets locks for which requests wait, when the first one does.
+    fn provide_waiter<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        if !self.server.locks.needs_thread() {
+            return;
+        }
+        let waiter = thread::Builder::new().name("locks".to_owned());
+        let started = waiter.spawn_scoped(scope, || {
+            self.server.wait_for_locks(|id, reply| {
+                let mut output = self.output();
+                output.reply(id, reply);
+                let _ = output.flush();
+            });
+        });
+        if let Err(error) = started {
+            tracing::warn!("cannot start a thread: {error}");
+            self.server.locks.has_no_thread();
+        }
     }
 
     /// Starts a thread of the pool if none is idle.
@@ -235,7 +267,7 @@ impl Session {
     /// wait for the disk; then nothing has happened.
     fn execute(&self, id: u32, request: &Request<'_>, nowait: bool, buffer: &mut [u8]) -> bool {
         let executed =
-            catch_unwind(AssertUnwindSafe(|| self.server.execute(request, nowait, buffer)));
+            catch_unwind(AssertUnwindSafe(|| self.server.execute(id, request, nowait, buffer)));
         let answer = executed.unwrap_or_else(|_| {
             // The hook has printed the panic.
             let message = "internal error of the server".to_owned();
@@ -243,6 +275,7 @@ impl Session {
         });
         match answer {
             Answer::WouldBlock => return false,
+            Answer::Waiting => {}
             Answer::Reply(reply) => self.output().reply(id, &reply),
             Answer::Data(len) => self.output().data(id, &buffer[..len]),
         }
@@ -265,6 +298,7 @@ impl Session {
     fn end(&self) {
         self.state().is_ending = true;
         self.changed.notify_all();
+        self.server.locks.end();
     }
 }
 
@@ -328,15 +362,29 @@ struct Packets<'a> {
     buffer: BytesMut,
 }
 
+/// Waits until there is something to read, or the end; `false` if there was neither for this time.
+fn is_readable_within(input: &File, limit: Duration) -> io::Result<bool> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(input, PollFlags::IN)], Some(&left)) {
+            Err(rustix::io::Errno::INTR) => {}
+            ready => return Ok(ready? > 0),
+        }
+    }
+}
+
 /// Bytes that are read at once, if there are as many.
 const READ_BYTES: usize = 64 << 10;
 
 impl Packets<'_> {
     /// The next packet, without its length field; `None` at the end of the stream. `before_wait` is
-    /// called before the stream is read.
+    /// called before the stream is read, and returns how long it may be silent.
     fn next(
         &mut self,
-        mut before_wait: impl FnMut() -> io::Result<()>,
+        mut before_wait: impl FnMut() -> io::Result<Option<Duration>>,
     ) -> Result<Option<Bytes>, Error> {
         loop {
             if let Some(len) = packet_length(&self.buffer, MAX_PACKET_BYTES)?
@@ -345,7 +393,11 @@ impl Packets<'_> {
                 let mut packet = self.buffer.split_to(HEADER_BYTES + len);
                 return Ok(Some(packet.split_off(HEADER_BYTES).freeze()));
             }
-            before_wait().map_err(Error::Stream)?;
+            if let Some(limit) = before_wait().map_err(Error::Stream)?
+                && !is_readable_within(self.input, limit).map_err(Error::Stream)?
+            {
+                return Err(Error::Silent(limit));
+            }
             let filled = self.buffer.len();
             self.buffer.resize(filled + READ_BYTES, 0);
             let read = loop {

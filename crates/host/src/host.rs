@@ -4,12 +4,13 @@ use std::sync::{Arc, OnceLock};
 
 use base::{Errno, FileKind, RemotePath};
 use sftp::StatusCode;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::config::Config;
 use crate::connector::{ConnectError, Connector};
 use crate::error::Error;
 use crate::handles::Handles;
+use crate::locks::{LockHolders, MAX_WAITING};
 use crate::pool::{Pool, Unavailable};
 use crate::session::Session;
 use crate::{attr, pipelined, scaling};
@@ -20,6 +21,9 @@ use crate::{attr, pipelined, scaling};
 pub struct Host {
     pub(crate) pool: Arc<Pool>,
     pub(crate) handles: Arc<Handles>,
+    /// A permit for each request that waits for a lock at the server.
+    pub(crate) lock_waiters: Semaphore,
+    pub(crate) lock_holders: Arc<LockHolders>,
     real_root: OnceLock<Vec<u8>>,
     /// Dropping it cancels all attempts to connect.
     _alive: watch::Sender<()>,
@@ -33,7 +37,10 @@ impl Host {
         let pool = Pool::new(connector, config, host_alive.clone());
         let handles = Arc::new(Handles::new());
         tokio::spawn(scaling::run(Arc::downgrade(&pool), Arc::downgrade(&handles), host_alive));
-        let host = Host { pool, handles, real_root: OnceLock::new(), _alive: alive };
+        let lock_waiters = Semaphore::new(MAX_WAITING);
+        let real_root = OnceLock::new();
+        let lock_holders = Arc::default();
+        let host = Host { pool, handles, lock_waiters, lock_holders, real_root, _alive: alive };
         if host.config().delay_connect {
             return Ok(host);
         }

@@ -34,6 +34,7 @@ mod flow_control;
 mod handles;
 mod host;
 mod listing;
+mod locks;
 mod login;
 mod open;
 mod path_operations;

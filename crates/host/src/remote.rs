@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, OpenFlags, Opened, Remote, RemotePath,
-    RenameMode, Result, StatVfs, Window,
+    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, LockKind, LockOwner, LockRange, OpenFlags,
+    Opened, Remote, RemotePath, RenameMode, Result, StatVfs, Window,
 };
 use bytes::Bytes;
 
@@ -135,5 +135,34 @@ impl Remote for Host {
             return Err(Errno::EHOSTDOWN);
         }
         Ok(run)
+    }
+
+    fn has_locks(&self) -> bool {
+        self.offers_locks()
+    }
+
+    async fn lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+        wait: bool,
+    ) -> Result<()> {
+        self.set_lock(fh, owner, range, kind, wait).await
+    }
+
+    async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
+        self.remove_lock(fh, owner, range).await
+    }
+
+    async fn test_lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+    ) -> Result<Option<(LockRange, LockKind)>> {
+        self.find_lock(fh, owner, range, kind).await
     }
 }

@@ -51,6 +51,8 @@ pub(crate) struct Session {
     boot_id: OnceCell<Option<Box<[u8]>>>,
     /// When its end was noticed.
     pub(crate) lost_at: OnceLock<Instant>,
+    /// A task renews the lease of its locks (`locks`).
+    pub(crate) renews_lease: AtomicBool,
     /// An invalid name was logged.
     logged_invalid_name: AtomicBool,
 }
@@ -86,6 +88,7 @@ impl Session {
             client,
             boot_id: OnceCell::new(),
             lost_at: OnceLock::new(),
+            renews_lease: AtomicBool::new(false),
             logged_invalid_name: AtomicBool::new(false),
         });
         tokio::spawn(watch(Arc::downgrade(&session), config.name.clone(), config.stall_limit));

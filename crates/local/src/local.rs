@@ -5,12 +5,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use base::{Location, Table};
+use tokio::sync::Notify;
 
 use crate::blocking::BlockingPool;
 use crate::cached_attr::LocalDevice;
 use crate::error::Error;
 use crate::file::File;
 use crate::listing::Listing;
+use crate::locks::Locks;
 use crate::mountpoint;
 use crate::root::Root;
 
@@ -27,6 +29,10 @@ pub struct Local {
     pub(crate) files: Table<File>,
     /// The lock is held while the next batch is being read.
     pub(crate) listings: Table<Arc<tokio::sync::Mutex<Listing>>>,
+    /// Locks for the owners that callers name.
+    pub(crate) locks: Arc<Locks>,
+    /// Notified by each unlock.
+    pub(crate) unlocked: Arc<Notify>,
     /// Held while a caller queues for the locks of two files, so that two callers cannot deadlock.
     pub(crate) pair_lock: Mutex<()>,
 }
@@ -50,6 +56,8 @@ impl Local {
             pool: BlockingPool::new(),
             files: Table::default(),
             listings: Table::default(),
+            locks: Arc::default(),
+            unlocked: Arc::default(),
             pair_lock: Mutex::new(()),
         })
     }

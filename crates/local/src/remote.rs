@@ -7,18 +7,19 @@ use std::task::Poll;
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, OpenFlags, Opened, Remote,
-    RemotePath, RenameMode, Result, StatVfs,
+    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, LockKind, LockOwner, LockRange,
+    OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, StatVfs,
 };
 use bytes::Bytes;
 use rustix::fs::{copy_file_range, fstat, fsync};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 
 use crate::attr::{attr, errno};
 use crate::cached_attr::lstat_cached;
 use crate::file::{Exclusive, File, Shared};
 use crate::listing::Listing;
 use crate::local::Local;
+use crate::locks::{LockUndo, Locks, lock_pause};
 use crate::root::Root;
 use crate::{names, open, setattr};
 
@@ -170,10 +171,12 @@ impl Remote for Local {
 
     fn close(&self, fh: Fh) {
         self.files.remove(fh.0);
+        self.end_locks(fh);
     }
 
     async fn finish(&self, fh: Fh) -> Result<()> {
         let file = self.files.remove(fh.0).ok_or(Errno::EBADF)?;
+        self.end_locks(fh);
         drop(file.exclusive().await);
         // A network file system may report a full disk or an exceeded quota only here. If another
         // operation still uses the descriptor, the last one closes it.
@@ -256,6 +259,104 @@ impl Remote for Local {
     async fn locate(&self, path: &RemotePath) -> Result<Vec<Location>> {
         self.lstat(path).await?;
         Ok(vec![self.location.clone()])
+    }
+
+    fn has_locks(&self) -> bool {
+        true
+    }
+
+    async fn lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+        wait: bool,
+    ) -> Result<()> {
+        for attempts in 1.. {
+            // Before the attempt, so that no unlock is missed.
+            let mut unlocked = pin!(self.unlocked.notified());
+            unlocked.as_mut().enable();
+            match self.try_lock(fh, owner, range, kind).await {
+                Err(Errno::EAGAIN) if wait => {}
+                set => return set,
+            }
+            let _ = tokio::time::timeout(lock_pause(attempts), unlocked).await;
+        }
+        unreachable!("attempts are not limited")
+    }
+
+    async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
+        let (locks, unlocked) = (self.locks.clone(), self.unlocked.clone());
+        self.changing(fh, move |file| {
+            let done = locks.unlock(file, owner, range);
+            unlocked.notify_waiters();
+            done
+        })
+        .await
+    }
+
+    async fn test_lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+    ) -> Result<Option<(LockRange, LockKind)>> {
+        let (file, locks) = (self.files.get(fh.0)?, self.locks.clone());
+        self.reading(file, move |file| locks.test(file, owner, range, kind)).await
+    }
+}
+
+/// A lock that was set for a caller. If the caller has gone, the lock is undone.
+struct SetLock {
+    locks: Arc<Locks>,
+    unlocked: Arc<Notify>,
+    undo: Option<LockUndo>,
+}
+
+impl Drop for SetLock {
+    fn drop(&mut self) {
+        if let Some(undo) = self.undo.take() {
+            self.locks.undo(&undo);
+            self.unlocked.notify_waiters();
+        }
+    }
+}
+
+impl Local {
+    async fn try_lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+    ) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        let guard = file.exclusive().await;
+        let (locks, unlocked) = (self.locks.clone(), self.unlocked.clone());
+        let set = move || {
+            let _guard = guard;
+            let undo = Some(locks.set(fh.0, &*file, owner, range, kind)?);
+            Ok(SetLock { locks, unlocked, undo })
+        };
+        let mut set = self.pool.run(set).await?;
+        // Closed in the meantime, which may not have ended this lock.
+        self.files.get(fh.0)?;
+        set.undo = None;
+        Ok(())
+    }
+
+    /// The handle was removed from the table.
+    fn end_locks(&self, fh: Fh) {
+        if self.locks.is_empty() {
+            return;
+        }
+        let (locks, unlocked) = (self.locks.clone(), self.unlocked.clone());
+        self.pool.run_detached(move || {
+            locks.close(fh.0);
+            unlocked.notify_waiters();
+        });
     }
 }
 

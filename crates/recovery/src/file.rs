@@ -20,6 +20,7 @@
 mod flush;
 mod handle;
 mod identity;
+pub(crate) mod locks;
 mod table;
 mod tail;
 
@@ -61,6 +62,8 @@ pub(crate) struct InnerHandle {
     pub(crate) closed: bool,
     /// The file exists, but could not be reopened with the flags of this handle.
     pub(crate) refused: Option<Errno>,
+    /// It was open when a lock was lost (`locks`).
+    pub(crate) had_locks: bool,
 }
 
 /// The mutable state of an [`OpenFile`].
@@ -104,6 +107,10 @@ pub(crate) struct FileState {
     /// Requests in flight that remove or replace its name: meanwhile no flush closes the file, and
     /// it is not reopened after a loss.
     pub(crate) removals: usize,
+    /// By owner.
+    pub(crate) locks: Vec<locks::OwnerLocks>,
+    /// Requests for locks in flight.
+    pub(crate) lock_calls: usize,
 }
 
 /// The state that all handles of one file share.
@@ -142,6 +149,8 @@ impl OpenFile {
             answered_changes: 0,
             changed: false,
             removals: 0,
+            locks: Vec::new(),
+            lock_calls: 0,
         };
         let (queue, reopening) = (tokio::sync::Mutex::new(()), tokio::sync::Mutex::new(()));
         Arc::new(OpenFile {

@@ -12,6 +12,7 @@
 //! | through an open file | the file is reopened and compared, then the call is repeated | `file`, `reopen` |
 //! | changes an open file | kept in a log, and replayed in order | `change_log`, `reopen` |
 //! | creates, renames or removes a name | the names are checked before the call returns | `name_ops` |
+//! | sets a lock on an open file | the locks are set again when the file is reopened; a holder that has lost one gets `EIO` | `file::locks` |
 //! | through an open directory | listed again from the start, without the names already returned | `directory` |
 //!
 //! Invariants:

@@ -3,8 +3,8 @@
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, OpenFlags, Opened, Remote,
-    RemotePath, RenameMode, Result, StatVfs, Window,
+    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, LockKind, LockOwner, LockRange,
+    OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, StatVfs, Window,
 };
 use bytes::Bytes;
 
@@ -144,5 +144,40 @@ impl Remote for Recovering {
 
     async fn write_verifier(&self) -> Result<Option<Bytes>> {
         self.core.with_retry(|| self.core.inner.write_verifier()).await
+    }
+
+    fn has_locks(&self) -> bool {
+        self.core.inner.has_locks()
+    }
+
+    async fn lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+        wait: bool,
+    ) -> Result<()> {
+        self.core.lock(fh, owner, range, kind, wait).await
+    }
+
+    async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
+        self.core.unlock(fh, owner, range).await
+    }
+
+    async fn test_lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+    ) -> Result<Option<(LockRange, LockKind)>> {
+        let handle = self.core.files.handle(fh)?;
+        let test = |fh| self.core.inner.test_lock(fh, owner, range, kind);
+        self.core.retry_with_handle(&handle, test).await
+    }
+
+    async fn lost_lock(&self, fh: Fh) {
+        self.core.lost_lock(fh).await;
     }
 }

@@ -9,7 +9,8 @@
 //! 2. Appends without a reply are looked for in the file (`appends`).
 //! 3. If the write verifier has changed, the unstable writes are compared with the file (`verify`).
 //!    Each other open of a file that has unstable writes makes this comparison, too.
-//! 4. The log is replayed in its order, with the changes that have joined it in the meantime.
+//! 4. The locks are set again (`file::locks`).
+//! 5. The log is replayed in its order, with the changes that have joined it in the meantime.
 
 mod appends;
 mod permission;
@@ -32,7 +33,7 @@ use crate::change::send;
 use crate::change_log::{Change, Replay};
 use crate::connection::is_loss;
 use crate::expected_attrs::ExpectedAttrs;
-use crate::file::{FileState, Handle, OpenFile, Phase, Tail};
+use crate::file::{FileState, Handle, InnerHandle, OpenFile, Phase, Tail, locks};
 use crate::retry::RemoteCall;
 
 /// Changes that are replayed before the first of them is answered: enough to fill a long link with
@@ -107,6 +108,9 @@ struct Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         let mut state = self.file.lock();
+        if matches!(self.result, ReopenResult::Dead(_)) {
+            state.lose_locks(None);
+        }
         state.attempts += 1;
         (state.phase, state.last_error) = match self.result {
             // `replay_log` has set the phase, when no entry was left to replay.
@@ -141,9 +145,13 @@ impl OpenFile {
 
     /// Logs what has happened to the file.
     fn warn(&self, core: &Core, what: &str) {
+        tracing::warn!("{}: {}: {what}", core.config.name, self.shown_path());
+    }
+
+    /// Its path, for the log.
+    pub(crate) fn shown_path(&self) -> String {
         let path = self.lock().path.clone();
-        let path = path.map_or_else(|| "a removed file".to_owned(), |path| path.to_string());
-        tracing::warn!("{}: {path}: {what}", core.config.name);
+        path.map_or_else(|| "a removed file".to_owned(), |path| path.to_string())
     }
 }
 
@@ -442,6 +450,9 @@ async fn resume(
     }
     drop(handles);
     old.into_iter().for_each(|fh| core.inner.close(fh));
+    if let Err(errno) = locks::reclaim(core, file).await {
+        return ReopenResult::Failed(stale_as_loss(errno));
+    }
     replay_log(core, file).await
 }
 
@@ -468,10 +479,14 @@ async fn replay_log(core: &Arc<Core>, file: &Arc<OpenFile>) -> ReopenResult {
                 return ReopenResult::Open;
             }
             let inner_handles = state.inner_handles.iter();
-            let usable = |fh, refused: Option<Errno>| refused.map_or(Ok(fh), Err);
-            let handles: HashMap<u64, Result<Fh>> = inner_handles
-                .map(|(number, inner)| (*number, usable(inner.fh, inner.refused)))
-                .collect();
+            let usable = |number: u64, inner: &InnerHandle| match inner.refused {
+                // Another may hold the lock now under which the change was made.
+                _ if state.has_lost_lock(number) => Err(Errno::EIO),
+                Some(errno) => Err(errno),
+                None => Ok(inner.fh),
+            };
+            let handles: HashMap<u64, Result<Fh>> =
+                inner_handles.map(|(number, inner)| (*number, usable(*number, inner))).collect();
             (batch, handles)
         };
         if let Err(errno) = replay_batch(core, file, batch, &handles).await {

@@ -62,6 +62,8 @@ pub(crate) struct File {
     primary: Mutex<Primary>,
     unsynced: Mutex<Unsynced>,
     changed: AtomicBool,
+    /// A lock was set through it: locks do not move to another gateway.
+    locked: AtomicBool,
     recent: Arc<RecentChanges>,
     /// Behind the handles, so that the path stays with its primary until they are closed.
     pub(crate) open_path: PathGuard,
@@ -86,6 +88,7 @@ impl File {
             }),
             unsynced: Mutex::default(),
             changed: AtomicBool::new(flags.truncate),
+            locked: AtomicBool::new(false),
             recent: recent.clone(),
             open_path,
         }
@@ -130,8 +133,14 @@ impl File {
         self.flags.access == Access::Read
             && !self.open_path.has_writers()
             && !self.changed.load(Ordering::SeqCst)
+            && !self.locked.load(Ordering::SeqCst)
             && (self.recent.is_empty()
                 || self.open_path.name().is_some_and(|name| self.recent.get(&name).is_none()))
+    }
+
+    /// A lock is about to be set through it.
+    pub(crate) fn note_lock(&self) {
+        self.locked.store(true, Ordering::SeqCst);
     }
 
     /// Records a change through it that is about to be sent.

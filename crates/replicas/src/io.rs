@@ -184,6 +184,16 @@ impl Replicas {
         false
     }
 
+    /// Runs a call about locks through the primary, and no other gateway: each has locks of its own,
+    /// unless their file system shares them.
+    pub(crate) async fn through_locked<T>(
+        &self,
+        file: &File,
+        call: impl for<'a> Fn(&'a Member, Fh) -> RemoteFuture<'a, T>,
+    ) -> Result<T> {
+        self.call_primary(file, &file.primary(), Weight::Slow, call, false).await
+    }
+
     /// Makes a change through the primary, and no other gateway.
     pub(crate) async fn change_file<T>(
         &self,

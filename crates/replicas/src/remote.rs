@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, OpenFlags, Opened, Remote,
-    RemotePath, RenameMode, Result, StatVfs, Window,
+    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, LockKind, LockOwner, LockRange,
+    OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, StatVfs, Window,
 };
 use bytes::Bytes;
 
@@ -230,5 +230,50 @@ impl Remote for Replicas {
     /// shown by the other gateways. It does not identify a machine.
     async fn write_verifier(&self) -> Result<Option<Bytes>> {
         Ok(Some(Bytes::copy_from_slice(&self.gateways.losses().await.to_ne_bytes())))
+    }
+
+    fn has_locks(&self) -> bool {
+        self.gateways.members.iter().all(|member| member.remote.has_locks())
+    }
+
+    async fn lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+        wait: bool,
+    ) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        file.note_lock();
+        self.through_locked(&file, |member, fh| member.remote.lock(fh, owner, range, kind, wait))
+            .await
+    }
+
+    async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        self.through_locked(&file, |member, fh| member.remote.unlock(fh, owner, range)).await
+    }
+
+    async fn test_lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+    ) -> Result<Option<(LockRange, LockKind)>> {
+        let file = self.files.get(fh.0)?;
+        self.through_locked(&file, |member, fh| member.remote.test_lock(fh, owner, range, kind))
+            .await
+    }
+
+    async fn lost_lock(&self, fh: Fh) {
+        match self.files.get(fh.0) {
+            Ok(file) => {
+                let primary = file.primary();
+                primary.member.remote.lost_lock(primary.fh()).await;
+            }
+            Err(_) => std::future::pending().await,
+        }
     }
 }

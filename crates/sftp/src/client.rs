@@ -38,8 +38,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use crate::codec::{
-    ExactAttrs, Extension, Extensions, Kind, Limits, MAX_PACKET_BYTES, RemoteHandle, Request,
-    Version, encode_init,
+    ExactAttrs, Extension, Extensions, Kind, Limits, LockRequest, MAX_PACKET_BYTES, RemoteHandle,
+    Request, Version, encode_init,
 };
 use crate::error::{Error, Result};
 pub use call::Call;
@@ -181,6 +181,13 @@ impl Packet {
     fn close(handle: &RemoteHandle) -> Packet {
         let packet = Packet::new(&Request::Close { handle: handle.as_bytes() });
         Packet { handles: [Some(handle.clone()), None], closes: true, ..packet }
+    }
+
+    /// Undoes the request with this id to set a lock.
+    fn cancel_lock(handle: &RemoteHandle, id: u32) -> Packet {
+        let lock = LockRequest::Cancel { id };
+        let packet = Packet::new(&Request::Lock { handle: handle.as_bytes(), lock });
+        Packet { handles: [Some(handle.clone()), None], ..packet }
     }
 
     /// Whether CLOSE was sent for a handle of the request.

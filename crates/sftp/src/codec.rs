@@ -11,6 +11,7 @@
 
 mod attrs;
 mod extension;
+mod lock;
 mod reply;
 mod request;
 mod status;
@@ -18,6 +19,7 @@ mod wire;
 
 pub use attrs::{ExactAttrs, ExactTime, FileAttrs, Owner, Times};
 pub use extension::{Extension, Extensions, Limits, StatVfs, UsersGroups, Version};
+pub use lock::{LockFound, LockRequest};
 pub use reply::{NameEntry, RemoteHandle, Reply};
 pub use request::{KINDS, Kind, OpenFlags, Request, decode_init, encode_init};
 pub use status::StatusCode;

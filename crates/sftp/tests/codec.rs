@@ -1,12 +1,14 @@
 //! Decoding an encoded message returns the message; decoding any bytes never panics.
 
+use base::{LockFamily, LockKind, LockOwner, LockRange};
 use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use sftp::codec::{
-    ExactAttrs, ExactTime, Extension, FileAttrs, HEADER_BYTES, Kind, Limits, MAX_PACKET_BYTES,
-    Malformed, NameEntry, OpenFlags, Owner, RemoteHandle, Reply, Request, StatVfs, StatusCode,
-    Times, UsersGroups, Version, decode_init, encode_init, packet_length,
+    ExactAttrs, ExactTime, Extension, FileAttrs, HEADER_BYTES, Kind, Limits, LockFound,
+    LockRequest, MAX_PACKET_BYTES, Malformed, NameEntry, OpenFlags, Owner, RemoteHandle, Reply,
+    Request, StatVfs, StatusCode, Times, UsersGroups, Version, decode_init, encode_init,
+    packet_length,
 };
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -57,6 +59,21 @@ fn parts() -> impl Strategy<Value = Parts> {
         .prop_map(|(one, two, attrs, numbers, ids)| Parts { one, two, attrs, numbers, ids })
 }
 
+/// One of the operations on locks.
+fn lock(parts: &Parts) -> LockRequest {
+    let (a, b, c, d) = parts.numbers;
+    let family = if a % 2 == 0 { LockFamily::Posix } else { LockFamily::Flock };
+    let owner = LockOwner { family, number: a };
+    let range = LockRange::new(b.min(c), b.max(c)).unwrap_or(LockRange::WHOLE);
+    let kind = [None, Some(LockKind::Read), Some(LockKind::Write)][(c % 3) as usize];
+    match d % 4 {
+        0 => LockRequest::Set { owner, range, kind, wait_ms: d },
+        1 => LockRequest::Test { owner, range, kind: kind.unwrap_or(LockKind::Read) },
+        2 => LockRequest::Cancel { id: d },
+        _ => LockRequest::Lease { seconds: d },
+    }
+}
+
 fn requests(parts: &Parts) -> Vec<Request<'_>> {
     let Parts { one, two, attrs, numbers: (a, b, c, d), ids } = parts;
     let (path, handle, from, to) = (&one[..], &one[..], &one[..], &two[..]);
@@ -92,6 +109,7 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::HomeDirectory { user: one },
         Request::UsersGroupsById { uids: ids.0.clone(), gids: ids.1.clone() },
         Request::Attrs { fields: *d },
+        Request::Lock { handle, lock: lock(parts) },
         Request::UnknownExtension { name: b"nobody@example.org", body: two },
     ]
 }
@@ -217,6 +235,7 @@ proptest! {
         let _ = StatVfs::decode(&packet);
         let _ = Limits::decode(&packet);
         let _ = UsersGroups::decode(&packet);
+        let _ = LockFound::decode(&packet);
         let _ = packet_length(&packet, MAX_PACKET_BYTES);
     }
 

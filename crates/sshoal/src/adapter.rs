@@ -5,12 +5,16 @@
 
 pub mod ending;
 
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use base::{Access, AttrChange, Data, Errno, FileKind, Name, RenameMode, Result};
+use base::{
+    Access, AttrChange, Data, Errno, FileKind, LockFamily, LockKind, LockOwner, LockRange, Name,
+    RenameMode, Result,
+};
 use bytes::Bytes;
-use fuse::{Caller, Context, Create, DirSink, Open, PlusSink, SetTime};
+use fuse::{Caller, Context, Create, DirSink, LockRequest, Open, PlusSink, SetTime};
 use vfs::{
     EntrySink, Eviction, Handle, Ino, ListedEntry, LookupResult, OpenRequest, Seek, Stat, Vfs,
 };
@@ -34,6 +38,8 @@ pub struct Adapter {
     attributes: Attributes,
     /// The mount is read-only, so that no close has data to wait for.
     read_only: bool,
+    /// The kernel sends locks.
+    has_locks: bool,
     /// Set if the kernel supports passthrough and it is enabled.
     passthrough: OnceLock<Passthrough>,
     notifier: OnceLock<fuse::Notifier>,
@@ -49,12 +55,16 @@ impl Adapter {
     /// before the first write to a file the kernel requests another attribute, which is answered
     /// without a request to the server. With attributes, set [`fuse::Config::handle_killpriv`].
     ///
+    /// With `has_locks`, locks are those of the remote; set [`fuse::Config::posix_locks`] and
+    /// [`fuse::Config::flock_locks`], too.
+    ///
     /// With `no_open`, the kernel opens and closes files without requests. Set this only if nothing
     /// ever changes, neither at the remote nor through the mount, and passthrough is not used.
     pub fn new(
         vfs: Arc<Vfs>,
         attributes: Attributes,
         read_only: bool,
+        has_locks: bool,
         no_open: bool,
         silence: Silence,
     ) -> Adapter {
@@ -62,6 +72,7 @@ impl Adapter {
             vfs,
             attributes,
             read_only,
+            has_locks,
             passthrough: OnceLock::new(),
             notifier: OnceLock::new(),
             no_open: no_open.then(NoOpen::default),
@@ -114,7 +125,8 @@ impl Adapter {
         reply.flags.keep_cache = opened.keep_cache;
         reply.flags.direct_io = opened.direct_io;
         reply.flags.parallel_direct_writes = opened.direct_io;
-        reply.flags.noflush = self.read_only;
+        // Each close may end locks.
+        reply.flags.noflush = self.read_only && !self.has_locks;
         let Some(passthrough) = self.passthrough.get() else { return Ok(reply) };
         let backing = self.vfs.backing(opened.handle);
         match passthrough.open(ino, backing.as_deref()) {
@@ -185,6 +197,26 @@ fn open_request(flags: i32) -> OpenRequest {
     }
 }
 
+/// The owner, the range and the kind of a lock; no kind for an unlock.
+fn lock(request: &LockRequest) -> Result<(LockOwner, LockRange, Option<LockKind>)> {
+    let family = if request.flock { LockFamily::Flock } else { LockFamily::Posix };
+    let range = match family {
+        LockFamily::Flock => Some(LockRange::WHOLE),
+        LockFamily::Posix => LockRange::new(request.lock.start, request.lock.end),
+    };
+    let kind = match request.lock.kind {
+        fuse::LockKind::Read => Some(LockKind::Read),
+        fuse::LockKind::Write => Some(LockKind::Write),
+        fuse::LockKind::Unlock => None,
+    };
+    Ok((LockOwner { family, number: request.owner }, range.ok_or(Errno::EINVAL)?, kind))
+}
+
+/// The server has no locks any more: another program serves the new connection.
+fn no_locks(errno: Errno) -> Errno {
+    if errno == Errno::EOPNOTSUPP { Errno::ENOLCK } else { errno }
+}
+
 /// Whether the caller of close(2) can still receive errors. If the caller cannot be examined, errors
 /// are reported.
 fn closer(caller: Caller) -> vfs::Caller {
@@ -249,6 +281,10 @@ impl vfs::Invalidate for Kernel {
         if !self.notifier.inval_inode(Ino::ROOT.0, ATTRIBUTES_ONLY, 0) || !sent {
             tracing::warn!("{DROPPED}");
         }
+    }
+
+    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.notifier.settled())
     }
 
     fn evict(&self, inodes: Vec<Eviction>) {
@@ -452,7 +488,7 @@ impl fuse::Filesystem for Adapter {
         let request = open_request(open.flags);
         let mut opened = self.opened(ino, self.vfs.open(Ino(ino), request).await?)?;
         // Without written data, close has nothing to wait for and no error to report.
-        opened.flags.noflush |= request.access == Access::Read;
+        opened.flags.noflush |= request.access == Access::Read && !self.has_locks;
         Ok(opened)
     }
 
@@ -492,11 +528,12 @@ impl fuse::Filesystem for Adapter {
         Ok(len)
     }
 
-    async fn flush(&self, ctx: &Context, _: u64, fh: u64, _: u64) -> Result<()> {
+    async fn flush(&self, ctx: &Context, _: u64, fh: u64, lock_owner: u64) -> Result<()> {
         if self.no_open.is_some() {
             return Err(Errno::ENOSYS);
         }
-        self.vfs.flush_for(Handle(fh), || async { closer(ctx.caller().await) }).await
+        let caller = || async { closer(ctx.caller().await) };
+        self.vfs.flush_and_unlock(Handle(fh), Some(lock_owner), caller).await
     }
 
     async fn release(&self, _: &Context, ino: u64, release: &fuse::Release) -> Result<()> {
@@ -581,6 +618,35 @@ impl fuse::Filesystem for Adapter {
                 digest_value(self.vfs.digest(Ino(ino), kind, effort).await?, is_hex)
             }
         }
+    }
+
+    async fn getlk(&self, _: &Context, _: u64, request: &LockRequest) -> Result<fuse::Lock> {
+        let (owner, range, kind) = lock(request)?;
+        let found = match kind {
+            Some(kind) => self.vfs.test_lock(Handle(request.fh), owner, range, kind).await,
+            None => Err(Errno::EINVAL),
+        };
+        let free = fuse::Lock { kind: fuse::LockKind::Unlock, ..request.lock };
+        Ok(found.map_err(no_locks)?.map_or(free, |(range, kind)| fuse::Lock {
+            start: range.start(),
+            end: range.last(),
+            kind: match kind {
+                LockKind::Read => fuse::LockKind::Read,
+                LockKind::Write => fuse::LockKind::Write,
+            },
+            // Of another machine, or not known.
+            pid: 0,
+        }))
+    }
+
+    async fn setlk(&self, _: &Context, _: u64, request: &LockRequest) -> Result<()> {
+        let (owner, range, kind) = lock(request)?;
+        let handle = Handle(request.fh);
+        let done = match kind {
+            Some(kind) => self.vfs.lock(handle, owner, range, kind, request.wait).await,
+            None => self.vfs.unlock(handle, owner, range).await,
+        };
+        done.map_err(no_locks)
     }
 
     async fn access(&self, _: &Context, ino: u64, mask: u32) -> Result<()> {

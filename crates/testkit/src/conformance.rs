@@ -29,6 +29,7 @@ pub mod directories;
 mod fixture;
 pub mod handles;
 pub mod links;
+pub mod locking;
 pub mod names;
 pub mod opening;
 pub mod ordering;
@@ -171,6 +172,12 @@ rules! { $
     copying:
         a_copy_equals_its_source
         a_copy_changes_only_its_range;
+    locking:
+        locks_exclude_each_other_by_range_and_kind
+        both_families_are_apart
+        a_waiting_lock_is_set_after_an_unlock
+        a_dropped_call_leaves_the_locks_as_they_were
+        locks_end_with_their_handles;
     cancelling:
         a_dropped_call_leaves_nothing
         a_dropped_write_is_not_executed_late

@@ -10,6 +10,7 @@
 //!
 //! One mutex guards the tree and the handles. It is never held over an await.
 
+mod locks;
 mod out_of_band;
 mod remote;
 
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use base::{Access, Dh, Errno, Fh, Mutex, Name, RemotePath, Result};
 use bytes::Bytes;
+use tokio::sync::Notify;
 
 use crate::call::{Call, Counters};
 use crate::clock::Clock;
@@ -67,6 +69,8 @@ pub struct MemRemote {
     state: Mutex<State>,
     pace: Mutex<Pace>,
     write_verifier: Mutex<Option<Bytes>>,
+    /// Notified when locks have ended.
+    unlocked: Notify,
     calls: Counters,
 }
 
@@ -76,6 +80,7 @@ struct State {
     next_handle: u64,
     files: HashMap<u64, OpenFile>,
     listings: HashMap<u64, Listing>,
+    locks: Vec<locks::Held>,
     /// Inodes for which `lstat` fails, with its errno.
     unseen: HashMap<Ino, Errno>,
 }
@@ -94,11 +99,12 @@ struct Listing {
     names: VecDeque<Name>,
 }
 
-/// Delay of replies.
+/// Delay of replies, and what is not supported.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     latency: Option<Duration>,
     pending: bool,
+    without_locks: bool,
 }
 
 impl Default for MemRemote {
@@ -117,12 +123,14 @@ impl MemRemote {
     pub fn with(options: Options) -> MemRemote {
         let tree = Tree::new(options.clock.clone(), options.limits.clone());
         let (files, listings, unseen) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let state = State { tree, next_handle: 1, files, listings, unseen };
+        let locks = Vec::new();
+        let state = State { tree, next_handle: 1, files, listings, locks, unseen };
         MemRemote {
             options,
             state: Mutex::new(state),
             pace: Mutex::default(),
             write_verifier: Mutex::default(),
+            unlocked: Notify::new(),
             calls: Counters::default(),
         }
     }
@@ -213,6 +221,7 @@ impl State {
 
     fn close(&mut self, fh: Fh) {
         if let Some(file) = self.files.remove(&fh.0) {
+            self.end_locks_of(fh);
             self.tree.release(file.ino);
         }
     }

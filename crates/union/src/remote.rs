@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh, Location, OpenFlags,
-    Opened, Remote, RemotePath, RenameMode, Result, StatVfs, Window,
+    Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh, Location, LockKind,
+    LockOwner, LockRange, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, StatVfs,
+    Window,
 };
 use bytes::Bytes;
 
@@ -163,5 +164,44 @@ impl Remote for Union {
 
     async fn disconnected(&self) {
         self.required_away().await;
+    }
+
+    fn has_locks(&self) -> bool {
+        self.tree().given().iter().all(|branch| branch.remote.has_locks())
+    }
+
+    async fn lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+        wait: bool,
+    ) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        file.branch.remote.lock(file.fh(), owner, range, kind, wait).await
+    }
+
+    async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        file.branch.remote.unlock(file.fh(), owner, range).await
+    }
+
+    async fn test_lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+    ) -> Result<Option<(LockRange, LockKind)>> {
+        let file = self.files.get(fh.0)?;
+        file.branch.remote.test_lock(file.fh(), owner, range, kind).await
+    }
+
+    async fn lost_lock(&self, fh: Fh) {
+        match self.files.get(fh.0) {
+            Ok(file) => file.branch.remote.lost_lock(file.fh()).await,
+            Err(_) => std::future::pending().await,
+        }
     }
 }

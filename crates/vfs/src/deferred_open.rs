@@ -49,9 +49,16 @@ impl Vfs {
         if !plain || self.config.page_cache == PageCache::Never {
             return Ok(None);
         }
-        // Of several names only one was validated.
-        if !self.tree().has_one_path(inode.ino) {
-            return Ok(None);
+        {
+            let tree = self.tree();
+            // Of several names only one was validated.
+            if !tree.has_one_path(inode.ino) {
+                return Ok(None);
+            }
+            // A lock needs the handle, whose content may be another one by then.
+            if tree.first_name(inode.ino).is_some_and(|(dir, _)| tree.has_locked_files(dir)) {
+                return Ok(None);
+            }
         }
         let check = || {
             let state = inode.state();

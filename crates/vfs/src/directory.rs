@@ -466,7 +466,12 @@ impl Vfs {
         let (inode, until) =
             self.lookup_from_listing(&mut self.tree(), dir, name, attr, *received_at, stamp)?;
         // If the owner has no local id, a lookup can report the error.
-        self.entry_until(&inode, attr, until).inspect_err(|_| self.forget(inode.ino, 1)).ok()
+        let entry = self.entry_until(&inode, attr, until);
+        let mut entry = entry.inspect_err(|_| self.forget(inode.ino, 1)).ok()?;
+        if inode.kind != FileKind::Directory && self.has_locked_files(dir) {
+            entry.ttl = Duration::ZERO;
+        }
+        Some(entry)
     }
 }
 

@@ -58,7 +58,22 @@ impl Vfs {
     where
         F: Future<Output = Caller>,
     {
+        self.flush_and_unlock(handle, None, caller).await
+    }
+
+    /// Like [`Vfs::flush_for`], and ends the `fcntl(2)` locks that this process, by its number as a
+    /// lock owner, has set on the file.
+    pub async fn flush_and_unlock<F>(
+        &self,
+        handle: Handle,
+        lock_owner: Option<u64>,
+        caller: impl Fn() -> F,
+    ) -> Result<()>
+    where
+        F: Future<Output = Caller>,
+    {
         let file = self.files.get(handle.0)?;
+        let locks = self.locks_of_close(&file, lock_owner);
         let flushing = async {
             // An error for which another close waits may concern this one, too.
             let _alone = file.flushing.lock().await;
@@ -66,6 +81,7 @@ impl Vfs {
             let unfinished = Unfinished { file: &file, written };
             let result = self.flush_file(&file, written, &caller).await;
             std::mem::forget(unfinished);
+            locks.end().await;
             result
         };
         tokio::select! {

@@ -1,6 +1,7 @@
 //! Invalidation of everything: the remote shows another tree than before, so all caches are
 //! dropped, including the kernel's.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use base::{FileKind, Name};
@@ -19,6 +20,13 @@ pub trait Invalidate: Send + Sync {
     /// them is dropped too. Must not block. By default the kernel keeps its caches until their
     /// time-outs.
     fn names(&self, _in_root: &[Name]) {}
+
+    /// Returns when the kernel has done what was requested before. No operation may await this for
+    /// which the kernel holds a lock: of a page, or of a directory. By default it is assumed that it
+    /// has.
+    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(std::future::ready(()))
+    }
 
     /// Requests the kernel to forget these inodes, if they are not in use, since there are too
     /// many. Must neither block nor call the file system. By default the kernel keeps them.

@@ -12,7 +12,8 @@
 //! `readahead`; the other modules work without them.
 //!
 //! Deliberately not here: the kernel's protocol (the binary's adapter), the location of the remote,
-//! and locks (`flock`, `fcntl`), which the kernel keeps for this machine by itself.
+//! and locks (`flock`, `fcntl`) of remotes without any, which the kernel keeps for this machine by
+//! itself.
 #![forbid(unsafe_code)]
 
 mod attributes;
@@ -34,6 +35,7 @@ mod invalidate;
 mod io;
 mod links;
 mod live;
+mod locks;
 mod lookup;
 mod name_changes;
 mod name_operations;

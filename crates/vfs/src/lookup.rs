@@ -38,7 +38,16 @@ enum Answer {
 impl Vfs {
     /// Finds `name` in the directory `parent`, and counts one lookup of the inode.
     pub async fn lookup(&self, parent: Ino, name_bytes: &[u8]) -> Result<LookupResult> {
-        let result = self.look_up(parent, name_bytes).await?;
+        let mut result = self.look_up(parent, name_bytes).await?;
+        if self.has_locked_files(parent) {
+            match &mut result {
+                LookupResult::Found(entry) if entry.stat.attr.kind != FileKind::Directory => {
+                    entry.ttl = Duration::ZERO;
+                }
+                LookupResult::Found(_) => {}
+                LookupResult::Absent(ttl) => *ttl = Duration::ZERO,
+            }
+        }
         if let LookupResult::Found(entry) = &result
             && entry.stat.attr.kind != FileKind::Directory
         {

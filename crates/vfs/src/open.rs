@@ -8,6 +8,7 @@
 //! [`flush`]: crate::flush
 
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use base::{
     Access, Attr, Create, Errno, Fh, FileKind, Mutex, OpenFlags, Remote, RemotePath, Result,
@@ -529,7 +530,11 @@ impl Vfs {
             inode.state().expect_new_mtime();
         }
         self.record_attr(&inode, &opened.attr, stamp);
-        let entry = self.entry(&inode, &opened.attr).inspect_err(|_| self.forget(inode.ino, 1))?;
+        let mut entry =
+            self.entry(&inode, &opened.attr).inspect_err(|_| self.forget(inode.ino, 1))?;
+        if self.has_locked_files(parent) {
+            entry.ttl = Duration::ZERO;
+        }
         let file = self.new_open_file(&inode, remote, request, None);
         let registered = self.register_in(&mut inode.state(), &file, &opened.attr, stamp, request);
         if exclusive {
@@ -748,6 +753,7 @@ impl Vfs {
     /// The last descriptor of this open file was closed. Does not wait.
     pub fn release(&self, handle: Handle) {
         if let Some(file) = self.files.remove(handle.0) {
+            self.end_locks_of_released(&file);
             file.inode.writes.send_of(file.number);
             file.inode.state().close(file.number);
             if file.with(|state| state.read_to_end)

@@ -21,6 +21,7 @@ use crate::fractions::Fractions;
 use crate::inode::{Inode, State, StateVersion, Validator};
 use crate::invalidate::Invalidate;
 use crate::live::Live;
+use crate::locks::FileLocks;
 use crate::lookup::MAX_ATTEMPTS;
 use crate::open::{LostWrite, OpenFile};
 use crate::prefetch::Prefetcher;
@@ -59,6 +60,7 @@ pub struct Shared {
     pub(crate) prefetch: Prefetcher,
     pub(crate) readdirplus_policy: ReaddirplusPolicy,
     pub(crate) counters: Counters,
+    pub(crate) locks: FileLocks,
     pub(crate) invalidate: OnceLock<Arc<dyn Invalidate>>,
     /// Notified when a change of names has ended.
     pub(crate) names_changed: Notify,
@@ -92,6 +94,7 @@ impl Shared {
             prefetch: Prefetcher::default(),
             readdirplus_policy: ReaddirplusPolicy::default(),
             counters: Counters::default(),
+            locks: FileLocks::default(),
             invalidate: OnceLock::new(),
             names_changed: Notify::new(),
         }

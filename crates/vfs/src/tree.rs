@@ -80,6 +80,8 @@ pub(crate) struct Tree {
     changes: NameChanges,
     dir_cache: DirCache,
     forgotten_changes: ForgottenChanges,
+    /// Directories with files that were locked, and when last: names from before are not valid.
+    locked_dirs: HashMap<Ino, Instant>,
     budget: InodeBudget,
 }
 
@@ -95,6 +97,7 @@ impl Tree {
             changes: NameChanges::default(),
             dir_cache: DirCache::with_max_bytes(budget.dir_cache_bytes()),
             forgotten_changes: ForgottenChanges::default(),
+            locked_dirs: HashMap::new(),
             budget,
         }
     }
@@ -237,6 +240,11 @@ impl Tree {
     ) -> Option<(Arc<Inode>, Instant)> {
         let (node, link) = self.nodes.find(parent, name)?;
         let until = link.valid_until.instant()?;
+        if let Some(locked_at) = self.locked_dirs.get(&parent)
+            && node.inode.state().validated_at().is_none_or(|at| at < *locked_at)
+        {
+            return None;
+        }
         (now < until).then(|| (node.inode.clone(), until))
     }
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Fh, Location, OpenFlags,
-    Opened, Remote, RemotePath, RenameMode, Result, StatVfs, Window,
+    Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Fh, Location, LockKind,
+    LockOwner, LockRange, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, StatVfs,
+    Window,
 };
 use bytes::Bytes;
 
@@ -224,6 +225,48 @@ impl Remote for Cached {
         match self.core.read_policy(&RemotePath::root()) {
             ReadPolicy::CacheOnly => Ok(None),
             _ => self.core.inner.write_verifier().await,
+        }
+    }
+
+    fn has_locks(&self) -> bool {
+        !self.core.config.offline && self.core.inner.has_locks()
+    }
+
+    async fn lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+        wait: bool,
+    ) -> Result<()> {
+        // The cached content is that of the open, and the lock is for the present one.
+        let file = self.core.files.get(fh)?;
+        let server = file.open_server_handle().await?;
+        file.read_from_server();
+        self.core.inner.lock(server, owner, range, kind, wait).await
+    }
+
+    async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
+        let server = self.core.files.get(fh)?.open_server_handle().await?;
+        self.core.inner.unlock(server, owner, range).await
+    }
+
+    async fn test_lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+    ) -> Result<Option<(LockRange, LockKind)>> {
+        let server = self.core.files.get(fh)?.open_server_handle().await?;
+        self.core.inner.test_lock(server, owner, range, kind).await
+    }
+
+    async fn lost_lock(&self, fh: Fh) {
+        match self.core.files.get(fh).ok().and_then(|file| file.server_handle()) {
+            Some(server) => self.core.inner.lost_lock(server).await,
+            None => std::future::pending().await,
         }
     }
 }

@@ -13,6 +13,7 @@
 //! - A file without a name cannot be reopened, so a flush does not close it. Before this mount
 //!   removes or replaces a name, the closed handles of its file are reopened, and no flush closes
 //!   them until the request has ended.
+//! - While a lock is held or requested, no flush closes a handle of the file: the lock would end.
 //! - A loss clears the mark: the file is reopened for all its handles.
 
 use std::sync::Arc;
@@ -62,10 +63,10 @@ impl Handle {
     /// The inner handle is about to be closed. `false` if it is closed already.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if it must be `reopenable`, and the name is being removed.
+    /// `EOPNOTSUPP` if it must be `reopenable`, and the name is being removed or the file is locked.
     fn mark_closed(&self, fh: Fh, reopenable: bool) -> Result<bool> {
         let mut state = self.file.lock();
-        if reopenable && state.removals > 0 {
+        if reopenable && (state.removals > 0 || state.has_locks()) {
             return Err(Errno::EOPNOTSUPP);
         }
         let inner = state.inner_handles.get_mut(&self.number);
@@ -119,7 +120,7 @@ impl Core {
     /// more.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if the file must be `reopenable`, and its name is being removed.
+    /// `EOPNOTSUPP` if the file must be `reopenable`, and its name is being removed or it is locked.
     pub(crate) async fn finish_inner(
         self: &Arc<Core>,
         handle: &Arc<Handle>,

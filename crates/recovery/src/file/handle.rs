@@ -51,8 +51,11 @@ impl Handle {
 /// The inner handle of the outer handle with this number, if it may be used.
 pub(crate) fn usable(state: &super::FileState, number: u64) -> Result<Option<UsableHandle>> {
     match state.phase {
+        // The holder of a lock learns that it has lost it.
+        Phase::Dead if state.has_any_lost_lock() => Err(Errno::EIO),
         Phase::Dead => Err(Errno::ESTALE),
         Phase::Lost | Phase::Reopening => Ok(None),
+        Phase::Open if state.has_lost_lock(number) => Err(Errno::EIO),
         Phase::Open => {
             let inner = state.inner_handles.get(&number).ok_or(Errno::EBADF)?;
             match inner.refused {
@@ -72,7 +75,11 @@ impl fmt::Debug for Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let inner = self.file.lock().inner_handles.remove(&self.number);
+        let inner = {
+            let mut state = self.file.lock();
+            state.remove_locks_of(self.number);
+            state.inner_handles.remove(&self.number)
+        };
         if let Some(inner) = inner.filter(|inner| !inner.closed) {
             self.inner.close(inner.fh);
         }

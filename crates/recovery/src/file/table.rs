@@ -168,8 +168,14 @@ impl OpenFiles {
         {
             let mut state = handle.file.lock();
             let weak = Arc::downgrade(&handle);
-            let inner =
-                InnerHandle { handle: weak, fh: guard.take(), epoch, closed: false, refused: None };
+            let inner = InnerHandle {
+                handle: weak,
+                fh: guard.take(),
+                epoch,
+                closed: false,
+                refused: None,
+                had_locks: false,
+            };
             state.inner_handles.insert(number, inner);
         }
         table.handles.insert(number, handle);

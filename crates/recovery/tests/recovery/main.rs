@@ -6,6 +6,7 @@ mod cuts;
 mod files;
 mod flushes;
 mod gateways;
+mod locks;
 mod names;
 mod opens;
 mod outage_log;

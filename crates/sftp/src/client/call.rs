@@ -18,6 +18,9 @@ use crate::error::{Error, Result};
 #[must_use = "a request is sent when its future is first polled"]
 pub struct Call<T> {
     shared: Arc<Shared>,
+    /// If the call is dropped after it was sent, the server is requested to undo the request to set
+    /// a lock on this handle.
+    undone_for: Option<RemoteHandle>,
     expect: Expect,
     finish: fn(Reply) -> Result<T>,
     state: State<T>,
@@ -44,7 +47,8 @@ impl<T> Call<T> {
         expect: Expect,
         finish: fn(Reply) -> Result<T>,
     ) -> Call<T> {
-        Call { shared: shared.clone(), expect, finish, state: State::New { packet, ticket: None } }
+        let state = State::New { packet, ticket: None };
+        Call { shared: shared.clone(), undone_for: None, expect, finish, state }
     }
 
     /// The request contains this handle: it fails with [`Error::Closed`] if CLOSE was sent before.
@@ -57,9 +61,16 @@ impl<T> Call<T> {
         self
     }
 
+    /// The request sets a lock on this handle, which must not stay if the call is dropped.
+    pub(super) fn undone_for(mut self, handle: &RemoteHandle) -> Call<T> {
+        self.undone_for = Some(handle.clone());
+        self
+    }
+
     pub(super) fn known(shared: &Arc<Shared>, result: Result<T>) -> Call<T> {
         Call {
             shared: shared.clone(),
+            undone_for: None,
             expect: Expect::Status,
             finish: |_: Reply| {
                 Err(Error::Protocol("a reply to a request that was never sent".into()))
@@ -134,6 +145,10 @@ impl<T> Drop for Call<T> {
                 next.into_iter().for_each(|waker| waker.wake());
             }
             State::Sent(id) => {
+                if let Some(handle) = &self.undone_for {
+                    let cancel = Packet::cancel_lock(handle, id);
+                    self.shared.send_unattended(cancel, Expect::Status);
+                }
                 let reply = self.shared.pending.lock().forget(id);
                 reply.into_iter().for_each(|reply| reader::discard(&self.shared, reply));
             }

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use base::{LockKind, LockOwner, LockRange};
 use bytes::Bytes;
 
 use super::call::Call;
 use super::pending::Expect;
 use super::{Client, Packet};
 use crate::codec::{
-    Extension, FileAttrs, Limits, NameEntry, OpenFlags, RemoteHandle, Reply, Request, StatVfs,
-    StatusCode, UsersGroups,
+    Extension, FileAttrs, Limits, LockFound, LockRequest, NameEntry, OpenFlags, RemoteHandle,
+    Reply, Request, StatVfs, StatusCode, UsersGroups,
 };
 use crate::error::{Error, Result};
 
@@ -319,6 +320,45 @@ impl Client {
         let request = Request::UsersGroupsById { uids: uids.to_vec(), gids: gids.to_vec() };
         let finish = |reply| Ok(UsersGroups::decode(&extended(reply)?)?);
         self.call_extension(Extension::UsersGroupsById, &request, Expect::Extended, finish)
+    }
+
+    /// Sets a lock on an open file, or removes one (`lock@sshoal`). The server waits for at most
+    /// `wait_ms` milliseconds. If the call is dropped, the lock is undone.
+    pub fn lock(
+        &self,
+        handle: &RemoteHandle,
+        owner: LockOwner,
+        range: LockRange,
+        kind: Option<LockKind>,
+        wait_ms: u32,
+    ) -> Call<()> {
+        let lock = LockRequest::Set { owner, range, kind, wait_ms };
+        let request = Request::Lock { handle: handle.as_bytes(), lock };
+        let call = self.call_extension(Extension::Lock, &request, Expect::Status, nothing);
+        let call = call.through(handle);
+        if kind.is_some() { call.undone_for(handle) } else { call }
+    }
+
+    /// A lock of another owner that excludes this one (`lock@sshoal`).
+    pub fn test_lock(
+        &self,
+        handle: &RemoteHandle,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+    ) -> Call<Option<(LockRange, LockKind)>> {
+        let lock = LockRequest::Test { owner, range, kind };
+        let request = Request::Lock { handle: handle.as_bytes(), lock };
+        let finish = |reply| Ok(LockFound::decode(&extended(reply)?)?.0);
+        self.call_extension(Extension::Lock, &request, Expect::Extended, finish).through(handle)
+    }
+
+    /// From now on the server ends the session if it holds locks and gets no request for `seconds`
+    /// (`lock@sshoal`).
+    pub fn lock_lease(&self, seconds: u32) -> Call<()> {
+        let lock = LockRequest::Lease { seconds };
+        let request = Request::Lock { handle: &[], lock };
+        self.call_extension(Extension::Lock, &request, Expect::Status, nothing)
     }
 
     /// The server's limits (`limits@openssh.com`).

@@ -63,11 +63,13 @@ extensions! {
     UsersGroupsById = "users-groups-by-id@openssh.com" "1",
     /// Attributes that the protocol has no fields for (`docs/protocol.md`).
     Attrs = "attrs@sshoal" "1",
+    /// Locks of open files (`docs/protocol.md`).
+    Lock = "lock@sshoal" "1",
 }
 
 /// A set of [`Extension`]s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extensions(u16);
+pub struct Extensions(u32);
 
 impl Extensions {
     /// Whether `extension` is in the set.

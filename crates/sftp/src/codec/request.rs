@@ -6,6 +6,7 @@ use bytes::{BufMut, BytesMut};
 
 use super::attrs::FileAttrs;
 use super::extension::Extension;
+use super::lock::LockRequest;
 use super::wire::{Fields, Malformed, put_sized, put_string};
 
 const INIT: u8 = 1;
@@ -70,9 +71,10 @@ impl Kind {
     }
 
     /// Whether its duration shows the latency of the server: it neither carries nor returns file
-    /// content, and does not wait for a disk.
+    /// content, and waits neither for a disk nor for another client.
     pub fn is_small(self) -> bool {
-        let slow = [Extension::Fsync, Extension::CopyData].map(Kind::of_extension);
+        let slow = [Extension::Fsync, Extension::CopyData, Extension::Lock];
+        let slow = slow.map(Kind::of_extension);
         self != Kind::READ && self != Kind::WRITE && !slow.contains(&self)
     }
 }
@@ -191,6 +193,8 @@ pub enum Request<'a> {
     UsersGroupsById { uids: Vec<u32>, gids: Vec<u32> },
     /// `attrs@sshoal`: from now on replies have these [fields](super::ExactAttrs).
     Attrs { fields: u32 },
+    /// `lock@sshoal`
+    Lock { handle: &'a [u8], lock: LockRequest },
     /// An unsupported extension.
     UnknownExtension { name: &'a [u8], body: &'a [u8] },
 }
@@ -232,6 +236,7 @@ impl<'a> Request<'a> {
             Request::HomeDirectory { .. } => Extension::HomeDirectory,
             Request::UsersGroupsById { .. } => Extension::UsersGroupsById,
             Request::Attrs { .. } => Extension::Attrs,
+            Request::Lock { .. } => Extension::Lock,
             other => match other.message_type() {
                 EXTENDED => return Kind(KINDS as u8 - 1),
                 message_type => return Kind(message_type),
@@ -339,6 +344,12 @@ impl<'a> Request<'a> {
                 extended(out, Extension::Attrs, &[]);
                 out.put_u32(*fields);
             }
+            Request::Lock { handle, lock } => {
+                extended(out, Extension::Lock, &[]);
+                out.put_u8(lock.operation());
+                put_string(out, handle);
+                lock.encode(out);
+            }
             Request::UnknownExtension { name, body } => {
                 put_string(out, name);
                 out.put_slice(body);
@@ -407,6 +418,10 @@ impl<'a> Request<'a> {
             },
             Extension::HomeDirectory => Request::HomeDirectory { user: f.string()? },
             Extension::Attrs => Request::Attrs { fields: f.u32()? },
+            Extension::Lock => {
+                let (operation, handle) = (f.u8()?, f.string()?);
+                Request::Lock { handle, lock: LockRequest::decode(operation, f)? }
+            }
             Extension::UsersGroupsById => {
                 Request::UsersGroupsById { uids: decode_ids(f)?, gids: decode_ids(f)? }
             }

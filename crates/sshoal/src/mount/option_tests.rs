@@ -283,6 +283,11 @@ const OPTIONS: &[(&str, Change)] = &[
     ("negative_timeout=0.5", |r| r.vfs.negative = Duration::from_millis(500)),
     ("max_background=100", |r| r.limits.max_background = Some(100)),
     ("congestion_threshold=70", |r| r.limits.congestion_threshold = Some(70)),
+    ("no_remote_lock", |r| {
+        (r.limits.local_flock, r.limits.local_posix_locks) = (true, true);
+    }),
+    ("no_remote_flock", |r| r.limits.local_flock = true),
+    ("no_remote_posix_lock", |r| r.limits.local_posix_locks = true),
     ("max_readahead=1048576", |r| r.limits.max_readahead_bytes = Some(1 << 20)),
     // Ours and NFS's.
     ("request_timeout=5", |r| r.host.stall_limit = seconds(5)),

@@ -140,7 +140,7 @@ pub enum IdMapKind {
     File,
 }
 
-/// Limits of the kernel; `None`: the default of the fuse layer.
+/// Limits of the kernel (`None`: the default of the fuse layer), and what it does by itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelLimits {
     /// Maximum background requests in flight.
@@ -149,6 +149,10 @@ pub struct KernelLimits {
     pub congestion_threshold: Option<u16>,
     /// Maximum bytes that the kernel reads ahead.
     pub max_readahead_bytes: Option<u32>,
+    /// It keeps `flock(2)` locks for this machine, also if the server has locks.
+    pub local_flock: bool,
+    /// It keeps `fcntl(2)` locks for this machine, also if the server has locks.
+    pub local_posix_locks: bool,
 }
 
 /// What is logged.

@@ -208,14 +208,22 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
     let vfs = Arc::new(Vfs::new(stack.remote.clone(), config));
     let mount = fuse::Mount::new(&request.mountpoint, &request.mount).map_err(cannot_mount)?;
     let attributes = Attributes::new(stack.union.is_some(), request.disk.as_ref());
-    let config = session_config(request, any_link, attributes.are_there());
+    let no_open = open_modes::may_use_no_open(request);
+    // Without OPEN requests there is no handle to lock, and no change to lock out.
+    let has_locks = stack.remote.has_locks() && !no_open;
+    let config = fuse::Config {
+        posix_locks: has_locks && !request.limits.local_posix_locks,
+        flock_locks: has_locks && !request.limits.local_flock,
+        ..session_config(request, any_link, attributes.are_there())
+    };
     let servers = Arc::downgrade(&stack);
     let silence = move || servers.upgrade().map_or(Duration::MAX, |it| it.silent_for());
     let adapter = Arc::new(Adapter::new(
         vfs.clone(),
         attributes,
         request.mount.read_only,
-        open_modes::may_use_no_open(request),
+        has_locks,
+        no_open,
         Box::new(silence),
     ));
     let session =

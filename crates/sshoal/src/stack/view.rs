@@ -14,8 +14,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh, Location, OpenFlags,
-    OpenGuard, Opened, Remote, RemotePath, RenameMode, Result, StatVfs, Window,
+    Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh, Location, LockKind,
+    LockOwner, LockRange, OpenFlags, OpenGuard, Opened, Remote, RemotePath, RenameMode, Result,
+    StatVfs, Window,
 };
 use bytes::Bytes;
 use host::Host;
@@ -265,6 +266,39 @@ impl Remote for View {
 
     async fn write_verifier(&self) -> Result<Option<Bytes>> {
         self.inner.write_verifier().await
+    }
+
+    fn has_locks(&self) -> bool {
+        self.inner.has_locks()
+    }
+
+    async fn lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+        wait: bool,
+    ) -> Result<()> {
+        self.inner.lock(fh, owner, range, kind, wait).await
+    }
+
+    async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
+        self.inner.unlock(fh, owner, range).await
+    }
+
+    async fn test_lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+    ) -> Result<Option<(LockRange, LockKind)>> {
+        self.inner.test_lock(fh, owner, range, kind).await
+    }
+
+    async fn lost_lock(&self, fh: Fh) {
+        self.inner.lost_lock(fh).await;
     }
 }
 

@@ -1,6 +1,8 @@
 //! `sshoal helper` in place of OpenSSH's sftp-server: other programs as its clients, mounts over it,
 //! its options.
 
+mod locks;
+
 use std::fs::{self, File, FileTimes};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;

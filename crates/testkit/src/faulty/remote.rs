@@ -5,8 +5,8 @@ use std::pin::pin;
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, OpenFlags, Opened, Remote,
-    RemotePath, RenameMode, Result, StatVfs, Window,
+    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, LockKind, LockOwner, LockRange,
+    OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, StatVfs, Window,
 };
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -352,6 +352,47 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
             _ = link.wait_for(Link::is_disconnected) => {}
             () = self.inner.disconnected() => {}
         }
+    }
+
+    fn has_locks(&self) -> bool {
+        self.inner.has_locks()
+    }
+
+    async fn lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+        wait: bool,
+    ) -> Result<()> {
+        // What was locked before is not restored.
+        let undo = |()| {
+            let inner = self.inner.clone();
+            tokio::spawn(async move { inner.unlock(fh, owner, range).await });
+        };
+        let operation = self.inner.lock(fh, owner, range, kind, wait);
+        self.pass(Call::Lock, &[Handle::File(fh)], operation, undo).await
+    }
+
+    async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
+        let operation = self.inner.unlock(fh, owner, range);
+        self.pass_plain(Call::Unlock, &[Handle::File(fh)], operation).await
+    }
+
+    async fn test_lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+    ) -> Result<Option<(LockRange, LockKind)>> {
+        let operation = self.inner.test_lock(fh, owner, range, kind);
+        self.pass_plain(Call::TestLock, &[Handle::File(fh)], operation).await
+    }
+
+    async fn lost_lock(&self, fh: Fh) {
+        self.inner.lost_lock(fh).await;
     }
 
     async fn write_verifier(&self) -> Result<Option<Bytes>> {

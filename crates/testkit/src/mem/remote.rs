@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Create, Data, Dh, DirEntry, DirGuard, Errno, Fh, OpenFlags, OpenGuard,
-    Opened, Remote, RemotePath, RenameMode, Result, StatVfs,
+    Attr, AttrChange, Create, Data, Dh, DirEntry, DirGuard, Errno, Fh, LockKind, LockOwner,
+    LockRange, OpenFlags, OpenGuard, Opened, Remote, RemotePath, RenameMode, Result, StatVfs,
 };
 use bytes::Bytes;
 
@@ -105,12 +105,14 @@ impl Remote for MemRemote {
     fn close(&self, fh: Fh) {
         self.calls.count(Call::Close);
         self.state.lock().close(fh);
+        self.unlocked.notify_waiters();
     }
 
     async fn finish(&self, fh: Fh) -> Result<()> {
         self.call(Call::Finish, |state, _| {
             state.file(fh)?;
             state.close(fh);
+            self.unlocked.notify_waiters();
             Ok(())
         })
         .await
@@ -169,6 +171,38 @@ impl Remote for MemRemote {
             Ok(state.tree.statvfs())
         })
         .await
+    }
+
+    fn has_locks(&self) -> bool {
+        !self.pace.lock().without_locks
+    }
+
+    async fn lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+        wait: bool,
+    ) -> Result<()> {
+        self.calls.count(Call::Lock);
+        self.set_lock(fh, owner, range, kind, wait).await
+    }
+
+    async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
+        self.calls.count(Call::Unlock);
+        self.remove_lock(fh, owner, range).await
+    }
+
+    async fn test_lock(
+        &self,
+        fh: Fh,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+    ) -> Result<Option<(LockRange, LockKind)>> {
+        self.calls.count(Call::TestLock);
+        self.find_lock(fh, owner, range, kind).await
     }
 
     async fn write_verifier(&self) -> Result<Option<Bytes>> {

@@ -40,6 +40,10 @@ impl ListingAge {
     }
 }
 
+/// Directories that are known to have locked files. Beyond it they begin anew, which costs an
+/// invalidation of the kernel's names.
+const MAX_LOCKED_DIRS: usize = 4096;
+
 impl Tree {
     /// The cached listing of `dir`. One that was cached by path is assigned to the node.
     pub(crate) fn listing(&mut self, dir: Ino) -> Option<&CachedListing> {
@@ -99,6 +103,9 @@ impl Tree {
         if !self.nodes.contains(dir) || !self.paths_unchanged_since(seq) {
             return;
         }
+        if self.locked_dirs.get(&dir).is_some_and(|locked_at| listing.stamp().at < *locked_at) {
+            return;
+        }
         // A failed attempt does not replace a complete listing.
         let newer = |known: &CachedListing| known.is_complete() && !listing.is_complete();
         if self.dir_cache.get(dir).is_some_and(newer) {
@@ -122,6 +129,23 @@ impl Tree {
         } else if self.paths_unchanged_since(seq) {
             self.dir_cache.insert_by_path(path, listing);
         }
+    }
+
+    /// A file in `dir` was locked at `now`: its names from before are not valid any more. Returns
+    /// whether it is the first one.
+    pub(crate) fn expire_names_in(&mut self, dir: Ino, now: Instant) -> bool {
+        // Also one that was cached by path.
+        self.listing(dir);
+        self.dir_cache.remove(dir);
+        if self.locked_dirs.len() >= MAX_LOCKED_DIRS {
+            self.locked_dirs.clear();
+        }
+        self.locked_dirs.insert(dir, now).is_none()
+    }
+
+    /// Whether a file in `dir` was locked.
+    pub(crate) fn has_locked_files(&self, dir: Ino) -> bool {
+        self.locked_dirs.contains_key(&dir)
     }
 
     /// The node at `path`, if there is one.

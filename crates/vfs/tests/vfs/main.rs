@@ -7,6 +7,7 @@ mod flush;
 mod identities;
 mod invalidate;
 mod kept;
+mod locks;
 mod moves;
 mod names;
 mod opens;

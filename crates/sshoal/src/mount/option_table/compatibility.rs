@@ -1,7 +1,7 @@
 //! Options of mount(8), sshfs and libfuse that are accepted without effect, or refused.
 
 use super::Effect::{self, Ignored, Refused};
-use super::{MountOption, ignored, option, refused};
+use super::{MountOption, flag, ignored, option, refused};
 
 const FOR_MOUNT: Effect = Ignored("for mount(8) and systemd, not for the file system");
 const ACCESS_TIMES: Effect = Ignored("the server keeps access times");
@@ -9,7 +9,6 @@ const LIBFUSE_TWO: Effect = Ignored("an option of libfuse 2; always on in FUSE t
 const LIBFUSE: Effect = Ignored("an internal option of libfuse, which is not used");
 const ALWAYS_ON: Effect = Ignored("always on");
 const STABLE_NUMBERS: Effect = Ignored("inode numbers are stable anyway");
-const LOCAL_LOCKS: Effect = Ignored("always on: SFTP has no locks");
 const MODULES: Effect = Refused("libfuse modules are not supported");
 
 /// Options of fstab(5) and mount(8).
@@ -77,9 +76,15 @@ pub(super) const OTHERS: &[MountOption] = &[
     option("max_idle_threads", LIBFUSE).help("maximum number of idle threads"),
     option("io_uring", LIBFUSE).help("transfer requests with io_uring"),
     option("io_uring_q_depth", LIBFUSE).help("queue depth of io_uring"),
-    option("no_remote_lock", LOCAL_LOCKS).help("all locks are local"),
-    option("no_remote_flock", LOCAL_LOCKS).help("flock(2) locks are local"),
-    option("no_remote_posix_lock", LOCAL_LOCKS).help("fcntl(2) locks are local"),
+    flag("no_remote_lock", |draft| {
+        draft.request.limits.local_flock = true;
+        draft.request.limits.local_posix_locks = true;
+    })
+    .help("all locks are local, also if the server has locks (`sshoal helper`)"),
+    flag("no_remote_flock", |draft| draft.request.limits.local_flock = true)
+        .help("flock(2) locks are local"),
+    flag("no_remote_posix_lock", |draft| draft.request.limits.local_posix_locks = true)
+        .help("fcntl(2) locks are local"),
     option("modules", MODULES).help("stacked modules of libfuse"),
     refused("subdir", "name the directory in the source").help("option of libfuse's module subdir"),
     refused("rellinks", "use transform_symlinks").help("option of libfuse's module subdir"),

@@ -1,0 +1,431 @@
+//! Locks of many owners in one process, by the kernel's own locks.
+//!
+//! The kernel knows locks of processes and of open file descriptions. So each owner of locks in a
+//! file gets a description of its own, which is opened again from a descriptor of the file. Its
+//! `fcntl(2)` locks are those of the description (`F_OFD_SETLK`): they exclude the classical locks of
+//! other programs, and all end when the description is closed.
+//!
+//! Nothing here waits: a caller that waits for a lock repeats the request. Each call may take as
+//! long as the file system needs for a request.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::{Errno, LockFamily, LockKind, LockOwner, LockRange, LockedRanges, Result};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fcntl_getfl, flock, fstat};
+
+use crate::attr::errno;
+
+/// Owners of locks in files, at most: each takes a descriptor.
+const MAX_OWNERS: usize = 1024;
+
+/// Ranges that one owner has locked in one file, at most.
+const MAX_RANGES: usize = 1024;
+
+/// First and longest pause between two attempts to set a lock for which a caller waits. The kernel
+/// could wait itself, but a thread that does so can be ended by signals only. The longest pause is
+/// the delay with which an unlock by another process is noticed.
+const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
+
+/// The pause before an attempt; `attempts` were made before.
+pub fn lock_pause(attempts: u32) -> Duration {
+    let [first, longest] = PAUSES;
+    first.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(longest)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+/// An owner's description of one file.
+#[derive(Debug)]
+struct Description {
+    fd: OwnedFd,
+    held: LockedRanges,
+    /// The handles through which the owner has set locks.
+    handles: Vec<u64>,
+    /// Another one, of this process, after each change of `held`.
+    version: u64,
+    /// It is not in the table any more.
+    is_removed: bool,
+}
+
+/// The next version of a description.
+static VERSION: AtomicU64 = AtomicU64::new(1);
+
+type Shared = Arc<Mutex<Description>>;
+
+/// All locks that this process holds for its owners. See the [module](self).
+#[derive(Debug, Default)]
+pub struct Locks {
+    table: Mutex<HashMap<(FileId, LockOwner), Shared>>,
+}
+
+/// A lock that was set, and what was locked in its range before.
+pub struct LockUndo {
+    file: FileId,
+    owner: LockOwner,
+    range: LockRange,
+    before: LockedRanges,
+    version: u64,
+}
+
+impl fmt::Debug for LockUndo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LockUndo").field(&self.range).finish()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Locks {
+    /// Sets a lock through the descriptor `file`, which the caller knows as `handle`, without
+    /// waiting.
+    ///
+    /// # Errors
+    /// Those of [`Remote::lock`](base::Remote::lock).
+    pub fn set(
+        &self,
+        handle: u64,
+        file: impl AsFd,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+    ) -> Result<LockUndo> {
+        let id = check(&file, owner, Some(kind))?;
+        loop {
+            let shared = self.description(&file, (id, owner))?;
+            let mut description = lock(&shared);
+            if description.is_removed {
+                continue;
+            }
+            let before = description.held.within(range);
+            let set = match description.held.len() < MAX_RANGES {
+                true => description.set(owner, range, Some(kind)),
+                false => Err(Errno::ENOLCK),
+            };
+            let version = description.version;
+            if set.is_ok() && !description.handles.contains(&handle) {
+                description.handles.push(handle);
+            }
+            self.remove_if_unused((id, owner), &mut description);
+            return set.map(|()| LockUndo { file: id, owner, range, before, version });
+        }
+    }
+
+    /// Removes the locks of an owner in a range.
+    pub fn unlock(&self, file: impl AsFd, owner: LockOwner, range: LockRange) -> Result<()> {
+        let id = check(&file, owner, None)?;
+        let Some(shared) = lock(&self.table).get(&(id, owner)).cloned() else { return Ok(()) };
+        let mut description = lock(&shared);
+        let unlocked = description.set(owner, range, None);
+        self.remove_if_unused((id, owner), &mut description);
+        unlocked
+    }
+
+    /// A lock of another owner that excludes this one.
+    pub fn test(
+        &self,
+        file: impl AsFd,
+        owner: LockOwner,
+        range: LockRange,
+        kind: LockKind,
+    ) -> Result<Option<(LockRange, LockKind)>> {
+        let id = check(&file, owner, None)?;
+        if owner.family == LockFamily::Flock {
+            // There is no such request for flock(2).
+            return Err(Errno::EINVAL);
+        }
+        let shared = lock(&self.table).get(&(id, owner)).cloned();
+        let mut found = record(range, Some(kind));
+        let query = FcntlArg::F_OFD_GETLK(&mut found);
+        match &shared {
+            Some(shared) => fcntl(&lock(shared).fd, query),
+            // The description of the handle has no locks, so it excludes no owner.
+            None => fcntl(&file, query),
+        }
+        .map_err(of_nix)?;
+        let kind = match i32::from(found.l_type) {
+            libc::F_UNLCK => return Ok(None),
+            libc::F_RDLCK => LockKind::Read,
+            _ => LockKind::Write,
+        };
+        let start = u64::try_from(found.l_start).unwrap_or(0);
+        let last = match u64::try_from(found.l_len) {
+            Ok(len @ 1..) => start.saturating_add(len - 1),
+            _ => LockRange::WHOLE.last(),
+        };
+        Ok(LockRange::new(start, last).map(|range| (range, kind)))
+    }
+
+    /// Restores what was locked before a lock was set, unless its owner has changed its locks
+    /// since.
+    pub fn undo(&self, undo: &LockUndo) {
+        let key = (undo.file, undo.owner);
+        let Some(shared) = lock(&self.table).get(&key).cloned() else { return };
+        let mut description = lock(&shared);
+        if description.version != undo.version {
+            return;
+        }
+        // Conversions first, so that nothing is free in between that was locked before. One to a
+        // stronger lock may fail; then the weaker one stays.
+        for (range, kind) in undo.before.iter() {
+            let _ = description.set(undo.owner, range, Some(kind));
+        }
+        for gap in undo.before.gaps(undo.range) {
+            let _ = description.set(undo.owner, gap, None);
+        }
+        self.remove_if_unused(key, &mut description);
+    }
+
+    /// The handle was closed: ends the locks of those owners that have used no other one.
+    pub fn close(&self, handle: u64) {
+        let all: Vec<_> = {
+            let table = lock(&self.table);
+            table.iter().map(|(key, shared)| (*key, shared.clone())).collect()
+        };
+        for (key, shared) in all {
+            let mut description = lock(&shared);
+            let before = description.handles.len();
+            description.handles.retain(|used| *used != handle);
+            if before > 0 && description.handles.is_empty() {
+                // A caller that has found the description before keeps it open for a moment.
+                let _ = description.set(key.1, LockRange::WHOLE, None);
+                description.held = LockedRanges::default();
+                self.remove_if_unused(key, &mut description);
+            }
+        }
+    }
+
+    /// Whether anything is locked.
+    pub fn is_empty(&self) -> bool {
+        lock(&self.table).is_empty()
+    }
+
+    fn description(&self, file: impl AsFd, key: (FileId, LockOwner)) -> Result<Shared> {
+        if let Some(known) = lock(&self.table).get(&key) {
+            return Ok(known.clone());
+        }
+        let fd = open_again(file)?;
+        let mut table = lock(&self.table);
+        if table.len() >= MAX_OWNERS {
+            return Err(Errno::ENOLCK);
+        }
+        let new = || {
+            let held = LockedRanges::default();
+            let (handles, version, is_removed) = (Vec::new(), 0, false);
+            Arc::new(Mutex::new(Description { fd, held, handles, version, is_removed }))
+        };
+        Ok(table.entry(key).or_insert_with(new).clone())
+    }
+
+    fn remove_if_unused(&self, key: (FileId, LockOwner), description: &mut Description) {
+        if description.held.is_empty() && !description.is_removed {
+            description.is_removed = true;
+            lock(&self.table).remove(&key);
+        }
+    }
+}
+
+impl Description {
+    fn set(&mut self, owner: LockOwner, range: LockRange, kind: Option<LockKind>) -> Result<()> {
+        let set = self.request(owner.family, range, kind);
+        match (set, owner.family) {
+            (Ok(()), _) => self.held.set(range, kind),
+            // flock(2) removes the old lock first when it converts one.
+            (Err(_), LockFamily::Flock) => self.held.set(range, None),
+            (Err(_), LockFamily::Posix) => return set,
+        }
+        self.version = VERSION.fetch_add(1, Ordering::Relaxed);
+        set
+    }
+
+    fn request(&self, family: LockFamily, range: LockRange, kind: Option<LockKind>) -> Result<()> {
+        let requested = match family {
+            LockFamily::Posix => {
+                let record = record(range, kind);
+                fcntl(&self.fd, FcntlArg::F_OFD_SETLK(&record)).map(drop).map_err(of_nix)
+            }
+            LockFamily::Flock => {
+                let operation = match kind {
+                    Some(LockKind::Read) => FlockOperation::NonBlockingLockShared,
+                    Some(LockKind::Write) => FlockOperation::NonBlockingLockExclusive,
+                    None => FlockOperation::NonBlockingUnlock,
+                };
+                flock(&self.fd, operation).map_err(errno)
+            }
+        };
+        requested.map_err(|errno| match errno {
+            // POSIX permits both.
+            Errno::EACCES => Errno::EAGAIN,
+            errno => errno,
+        })
+    }
+}
+
+/// The file, if the descriptor permits such a lock.
+fn check(file: &impl AsFd, owner: LockOwner, kind: Option<LockKind>) -> Result<FileId> {
+    let id = id(file)?;
+    if let (LockFamily::Posix, Some(kind)) = (owner.family, kind) {
+        let access = fcntl_getfl(file).map_err(errno)? & OFlags::ACCMODE;
+        let permitted = match kind {
+            LockKind::Read => access != OFlags::WRONLY,
+            LockKind::Write => access != OFlags::RDONLY,
+        };
+        if !permitted {
+            return Err(Errno::EBADF);
+        }
+    }
+    Ok(id)
+}
+
+#[allow(clippy::unnecessary_cast, reason = "on some machines these fields have other widths")]
+fn id(file: &impl AsFd) -> Result<FileId> {
+    let stat = fstat(file).map_err(errno)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {
+            Ok(FileId { device: stat.st_dev as u64, inode: stat.st_ino as u64 })
+        }
+        _ => Err(Errno::EBADF),
+    }
+}
+
+/// Another description of the same file: for reading and writing if that is permitted, since the
+/// owner may request a write lock through another descriptor later.
+fn open_again(file: impl AsFd) -> Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let access = fcntl_getfl(&file).map_err(errno)? & OFlags::ACCMODE;
+    // `NONBLOCK`: never wait for another process's lease.
+    let other = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let open = |access| rustix::fs::open(&path, access | other, Mode::empty());
+    open(OFlags::RDWR).or_else(|_| open(access)).map_err(|_| Errno::ENOLCK)
+}
+
+#[allow(clippy::unnecessary_cast, reason = "on some machines these fields have other widths")]
+fn record(range: LockRange, kind: Option<LockKind>) -> libc::flock {
+    let kind = match kind {
+        Some(LockKind::Read) => libc::F_RDLCK,
+        Some(LockKind::Write) => libc::F_WRLCK,
+        None => libc::F_UNLCK,
+    };
+    // A length of zero is up to the end of the file, whatever its size.
+    let len = match range.last() == LockRange::WHOLE.last() {
+        true => 0,
+        false => range.last() - range.start() + 1,
+    };
+    libc::flock {
+        l_type: kind as _,
+        l_whence: libc::SEEK_SET as _,
+        l_start: range.start() as _,
+        l_len: len as _,
+        // Required for locks of open file descriptions.
+        l_pid: 0,
+    }
+}
+
+fn of_nix(error: nix::errno::Errno) -> Errno {
+    Errno::from_raw(error as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    fn owner(family: LockFamily, number: u64) -> LockOwner {
+        LockOwner { family, number }
+    }
+
+    fn range(start: u64, last: u64) -> LockRange {
+        LockRange::new(start, last).unwrap()
+    }
+
+    fn files(dir: &tempfile::TempDir) -> (File, File) {
+        let path = dir.path().join("file");
+        std::fs::write(&path, "content").unwrap();
+        let both = File::options().read(true).write(true).open(&path).unwrap();
+        (both, File::open(path).unwrap())
+    }
+
+    #[test]
+    fn an_undone_lock_leaves_what_was_locked_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, read) = files(&dir);
+        let (one, two) = (owner(LockFamily::Posix, 1), owner(LockFamily::Posix, 2));
+        let locks = Locks::default();
+        locks.set(1, &file, one, range(5, 9), LockKind::Read).unwrap();
+        let undo = locks.set(1, &file, one, range(0, 9), LockKind::Write).unwrap();
+        assert_eq!(
+            locks.set(2, &file, two, range(9, 9), LockKind::Read).err(),
+            Some(Errno::EAGAIN)
+        );
+        let test = |last| locks.test(&read, two, range(0, last), LockKind::Write).unwrap();
+        assert_eq!(test(9), Some((range(0, 9), LockKind::Write)));
+        locks.undo(&undo);
+        assert_eq!(test(4), None);
+        assert_eq!(test(9), Some((range(5, 9), LockKind::Read)));
+        locks.set(2, &file, two, range(9, 9), LockKind::Read).unwrap();
+        // A later request of the owner has precedence.
+        let undo = locks.set(1, &file, one, range(0, 3), LockKind::Write).unwrap();
+        locks.set(1, &file, one, range(0, 3), LockKind::Read).unwrap();
+        locks.undo(&undo);
+        assert_eq!(test(3), Some((range(0, 3), LockKind::Read)));
+        locks.close(1);
+        locks.close(2);
+        assert!(locks.is_empty());
+        let free = owner(LockFamily::Posix, 3);
+        assert_eq!(locks.test(&file, free, LockRange::WHOLE, LockKind::Write), Ok(None));
+    }
+
+    #[test]
+    fn the_access_of_the_descriptor_decides() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, read) = files(&dir);
+        let write = File::options().write(true).open(dir.path().join("file")).unwrap();
+        let locks = Locks::default();
+        let posix = owner(LockFamily::Posix, 1);
+        let set =
+            |file: &File, owner, kind| locks.set(1, file, owner, LockRange::WHOLE, kind).err();
+        assert_eq!(set(&read, posix, LockKind::Write), Some(Errno::EBADF));
+        assert_eq!(set(&write, posix, LockKind::Read), Some(Errno::EBADF));
+        // One owner through several descriptors.
+        assert_eq!(set(&read, posix, LockKind::Read), None);
+        assert_eq!(set(&write, posix, LockKind::Write), None);
+        assert_eq!(set(&read, owner(LockFamily::Flock, 1), LockKind::Write), None);
+        assert_eq!(set(&file, owner(LockFamily::Flock, 2), LockKind::Read), Some(Errno::EAGAIN));
+        let directory = File::open(dir.path()).unwrap();
+        assert_eq!(set(&directory, posix, LockKind::Read), Some(Errno::EBADF));
+    }
+
+    #[test]
+    fn ranges_and_owners_are_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, _) = files(&dir);
+        let locks = Locks::default();
+        let one = owner(LockFamily::Posix, 1);
+        for at in 0..MAX_RANGES as u64 {
+            locks.set(1, &file, one, range(2 * at, 2 * at), LockKind::Read).unwrap();
+        }
+        let most = range(1_000_000, 1_000_000);
+        assert_eq!(locks.set(1, &file, one, most, LockKind::Read).err(), Some(Errno::ENOLCK));
+        locks.unlock(&file, one, LockRange::WHOLE).unwrap();
+        locks.set(1, &file, one, most, LockKind::Read).unwrap();
+    }
+
+    #[test]
+    fn pauses_grow_to_the_longest() {
+        let pauses: Vec<u64> = (1..10).map(|it| lock_pause(it).as_millis() as u64).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 100, 100]);
+        assert_eq!(lock_pause(u32::MAX), PAUSES[1]);
+    }
+}
