@@ -13,7 +13,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 
 use bytes::{Bytes, BytesMut};
-use sftp::StatusCode;
+use sftp::{Product, StatusCode};
 use sftp::codec::{
     self, Extension, HEADER_BYTES, MAX_PACKET_BYTES, Malformed, Reply, Request, Version,
     packet_length,
@@ -135,7 +135,12 @@ impl Session {
         let Some(first) = packets.next(|| Ok(()))? else { return Ok(()) };
         codec::decode_init(&first)?;
         let extensions = Extension::ALL.iter().copied().collect();
-        let version = Version { version: codec::VERSION, extensions };
+        let product = Product {
+            vendor: "sshoal".to_owned(),
+            name: "sshoal helper".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        let version = Version { version: codec::VERSION, extensions, product: Some(product) };
         version.encode(&mut self.output().replies);
         let mut buffer = vec![0; MAX_IO_BYTES as usize];
         while let Some(packet) = packets.next(|| self.output().flush())? {

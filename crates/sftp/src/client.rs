@@ -38,8 +38,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use crate::codec::{
-    ExactAttrs, Extension, Extensions, Kind, Limits, MAX_PACKET_BYTES, RemoteHandle, Request,
-    Version, encode_init,
+    ExactAttrs, Extension, Extensions, Kind, Limits, MAX_PACKET_BYTES, Product, RemoteHandle,
+    Request, Version, encode_init,
 };
 use crate::error::{Error, Result};
 pub use call::Call;
@@ -309,6 +309,7 @@ impl Drop for FinishOnPanic<'_> {
 pub struct Client {
     shared: Arc<Shared>,
     server: Server,
+    product: Option<Product>,
 }
 
 impl Client {
@@ -371,8 +372,8 @@ impl Client {
         });
         tokio::spawn(reader::run(shared.clone(), reader, receive_buffer));
         tokio::spawn(output::run(shared.clone()));
-        let mut client =
-            Client { shared, server: Server::new(version.extensions, Limits::default(), &options) };
+        let server = Server::new(version.extensions, Limits::default(), &options);
+        let mut client = Client { shared, server, product: version.product };
         if version.extensions.has(Extension::Attrs) {
             // Requests are executed in order, so all later replies have the fields.
             let request = Request::Attrs { fields: ExactAttrs::ALL };
@@ -394,6 +395,11 @@ impl Client {
     /// What the server announced.
     pub fn server(&self) -> &Server {
         &self.server
+    }
+
+    /// The program of the server, if it names itself. Its text is the server's, not escaped.
+    pub fn product(&self) -> Option<&Product> {
+        self.product.as_ref()
     }
 
     /// The reason of the connection's end, if it has ended.

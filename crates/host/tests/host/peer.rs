@@ -92,7 +92,8 @@ impl Connector for Servers {
         let (reader, writer) = self.servers.start();
         let cause = *self.cause.lock().unwrap();
         let text = "the test's words".to_owned();
-        let diagnosis = Box::new(move || Some(Explanation { text: text.clone(), cause }));
+        let diagnosis =
+            Box::new(move || Some(Explanation { text: text.clone(), cause, logged_in: false }));
         Ok(Connection::from_halves(reader, writer, diagnosis))
     }
 }
@@ -158,7 +159,8 @@ impl Connector for Stage {
     async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let mut actor = Actor(theirs);
-        let version = Version { version: 3, extensions: self.extensions.iter().copied().collect() };
+        let extensions = self.extensions.iter().copied().collect();
+        let version = Version { version: 3, extensions, product: None };
         let actors = self.actors.clone();
         tokio::spawn(async move {
             actor.receive_raw().await;
