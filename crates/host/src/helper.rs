@@ -22,21 +22,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{FileKind, RemotePath};
+use base::{Errno, FileKind, RemotePath};
 use bytes::Bytes;
 use sftp::{Extension, FileAttrs};
 
 use crate::config::Helper;
 use crate::connector::Role;
 use crate::error::Error;
+use crate::host::Host;
 use crate::login::login_ids;
 use crate::pool::Pool;
+use crate::pool::status::Server;
 use crate::session::Session;
 use crate::{attr, pipelined};
 
 /// Time for the second login, in which the helper answers. A login over a slow link with a jump
 /// host takes three seconds. The mount waits for it once.
 const TRIAL_LIMIT: Duration = Duration::from_secs(10);
+
+/// Characters of a server's version that are shown.
+const SHOWN_VERSION_CHARS: usize = 40;
 
 const EXECUTABLE: u32 = 0o111;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
@@ -84,6 +89,16 @@ impl Session {
     pub(crate) fn is_helper(&self) -> bool {
         self.offers(Extension::Attrs)
     }
+
+    /// The program that serves it.
+    pub(crate) fn server(&self) -> Server {
+        let product = self.client.product();
+        Server {
+            is_helper: self.is_helper(),
+            version: product.map(|it| it.version.chars().take(SHOWN_VERSION_CHARS).collect()),
+            extensions: self.client.server().extensions.iter().map(Extension::name).collect(),
+        }
+    }
 }
 
 impl Pool {
@@ -113,10 +128,7 @@ impl Pool {
         let mut places = if is_wanted { self.connector.helper_places() } else { Vec::new() };
         places.retain(|place| Some(place) != known.as_ref());
         let greeting = self.greet(&session, &places).await;
-        let found = places.into_iter().zip(greeting.places).find_map(|(place, answer)| {
-            let attrs = answer.ok()?;
-            is_program(&attrs).then_some((place, attrs))
-        });
+        let found = first_program(places, greeting.places);
         let better = match found {
             Some((place, attrs)) => {
                 self.replace(&session, place, Some(attrs), &greeting.root).await
@@ -227,6 +239,36 @@ pub(crate) fn served_by(
         Err(error) => return Err(error),
     };
     Err(Error::NoHelper { path: path.to_owned(), why })
+}
+
+impl Host {
+    /// The first of these places where a program is, and the reason why it is not started, if there
+    /// is one.
+    ///
+    /// # Errors
+    /// When there is no session.
+    pub async fn find_helper(
+        &self,
+        places: &[String],
+    ) -> Result<Option<(String, Option<String>)>, Errno> {
+        let session = self.metadata().await?;
+        let stat = places.iter().map(|place| session.client.stat(place.as_bytes()));
+        let answers = pipelined::all(stat).await;
+        let Some((place, attrs)) = first_program(places.to_vec(), answers) else { return Ok(None) };
+        let unfit = may_be_started(&session, &attrs).await.err();
+        Ok(Some((place, unfit.map(|unfit| unfit.to_string()))))
+    }
+}
+
+/// The first of these places whose attributes are those of a program.
+fn first_program(
+    places: Vec<String>,
+    answers: Vec<sftp::Result<FileAttrs>>,
+) -> Option<(String, FileAttrs)> {
+    places.into_iter().zip(answers).find_map(|(place, answer)| {
+        let attrs = answer.ok()?;
+        is_program(&attrs).then_some((place, attrs))
+    })
 }
 
 /// The error without hints, which are about plain SFTP.

@@ -58,4 +58,4 @@ pub use connector::{
 };
 pub use error::Error;
 pub use host::Host;
-pub use pool::status::{SessionState, SessionStatus, Status};
+pub use pool::status::{Server, SessionState, SessionStatus, Status};

@@ -81,7 +81,7 @@ enum Command {
     Cache(cache_command::Arguments),
     /// Fetch files of a mount into its disk cache.
     Warm(warm::Arguments),
-    /// Serve files by SFTP, in place of sftp-server.
+    /// Serve files by SFTP, in place of sftp-server; install this server on other machines.
     Helper(helper::Arguments),
     /// Show and change the branches of a mounted union.
     Branch(branch::Arguments),
@@ -229,7 +229,7 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
         Command::Branch(arguments) => branch::run(arguments),
         Command::Cache(arguments) => cache_command::run(arguments),
         Command::Warm(arguments) => warm::run(arguments),
-        Command::Helper(arguments) => helper::run(&arguments),
+        Command::Helper(arguments) => helper::run(program, &arguments),
         Command::Set(arguments) => settings::run(&arguments),
         Command::Unit(arguments) => unit::run(program, &arguments),
         Command::Autofs(arguments) => autofs::run(program, &arguments),
