@@ -13,11 +13,11 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 
 use bytes::{Bytes, BytesMut};
-use sftp::{Product, StatusCode};
 use sftp::codec::{
     self, Extension, HEADER_BYTES, MAX_PACKET_BYTES, Malformed, Reply, Request, Version,
     packet_length,
 };
+use sftp::{Product, StatusCode};
 
 use crate::options::Options;
 use crate::schedule::{Schedule, Ticket};

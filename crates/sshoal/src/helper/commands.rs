@@ -118,8 +118,10 @@ fn connectors(
     }
     let request = server.request(program, &source)?;
     if request.ssh.transport != ssh::Transport::Ssh {
-        let why = "the helper is started by ssh, which this connection does not use";
-        return Err(Problem::new(printable(host), why));
+        return Err(Problem::new(
+            printable(host),
+            "the helper is started by ssh, which this connection does not use",
+        ));
     }
     let mut connectors = Vec::new();
     for spec in &request.sources {
@@ -224,8 +226,7 @@ async fn remove(name: &str, connector: &Arc<SshConnector>) -> Done {
     let host = install::connect(connector, Helper::No).await?;
     let top = RemotePath::parse(place::DIRECTORY.as_bytes()).expect("a relative path");
     let failed = |error: Errno| {
-        let why = format!("{name}: {} cannot be removed: {error}", place::DIRECTORY);
-        Problem::new("helper", why)
+        Problem::new("helper", format!("{name}: {} cannot be removed: {error}", place::DIRECTORY))
     };
     let removed = match names(&host, &top).await {
         Err(Errno::ENOENT) => 0,

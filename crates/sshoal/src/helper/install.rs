@@ -49,8 +49,10 @@ pub async fn install(
     let found = architecture_of_server(connector).await;
     let architecture = match (found, architecture) {
         (Ok(found), Some(wanted)) if found != wanted => {
-            let why = format!("the server is {}, not {}", found.name(), wanted.name());
-            return Err(Problem::new("option '--arch'", why));
+            return Err(Problem::new(
+                "option '--arch'",
+                format!("the server is {}, not {}", found.name(), wanted.name()),
+            ));
         }
         (_, Some(wanted)) => wanted,
         (found, None) => found?,
@@ -108,16 +110,16 @@ async fn architecture_of_server(
     let text = match tokio::time::timeout(COMMAND_LIMIT, asked).await {
         Ok(asked) => asked.map_err(|why| Problem::new(about(), why))?,
         Err(_) => {
-            let why = format!("no answer to `uname` within {} s", COMMAND_LIMIT.as_secs());
-            return Err(Problem::new(about(), why));
+            let limit = COMMAND_LIMIT.as_secs();
+            return Err(Problem::new(about(), format!("no answer to `uname` within {limit} s")));
         }
     };
     // A login shell may print other lines before.
     let last = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
     match last.split_once(' ') {
         Some(("Linux", machine)) => Architecture::named(machine).ok_or_else(|| {
-            let why = format!("there is no build for its architecture, {}", printable(machine));
-            Problem::new(about(), why)
+            let machine = printable(machine);
+            Problem::new(about(), format!("there is no build for its architecture, {machine}"))
         }),
         Some((system @ ("FreeBSD" | "OpenBSD" | "NetBSD" | "Darwin" | "SunOS"), _)) => {
             Err(Problem::new(about(), format!("the helper needs Linux, and this is {system}")))
@@ -171,8 +173,11 @@ async fn put(
     let tree = Tree { digester: Some(Arc::new(digester)), ..Tree::remote(remote) };
     let found = digest::of_file(&tree, temporary).await.map_err(cannot("read"))?;
     if found != digest::of_bytes(&content) {
-        let why = format!("{} on the server differs from what was sent", own_path());
-        return Err(Problem::new("helper", why).hint("check the server's disk, and install again"));
+        return Err(Problem::new(
+            "helper",
+            format!("{} on the server differs from what was sent", own_path()),
+        )
+        .hint("check the server's disk, and install again"));
     }
     let change = AttrChange { perm: Some(PRIVATE), ..AttrChange::default() };
     host.setattr(temporary, change).await.map_err(cannot("make executable"))?;
@@ -190,8 +195,8 @@ async fn prove(connector: &Arc<SshConnector>, program: &RemotePath) -> Result<()
             problem.hint_too("the home directory may be mounted noexec; plain SFTP works")
         })?,
         Err(_) => {
-            let why = format!("it does not answer within {} s", COMMAND_LIMIT.as_secs());
-            return Err(Problem::new("helper", why));
+            let limit = COMMAND_LIMIT.as_secs();
+            return Err(Problem::new("helper", format!("it does not answer within {limit} s")));
         }
     };
     let version = trial.server().and_then(|server| server.version);
@@ -199,6 +204,9 @@ async fn prove(connector: &Arc<SshConnector>, program: &RemotePath) -> Result<()
         return Ok(());
     }
     let version = printable(version.unwrap_or_else(|| "unknown".to_owned()));
-    let why = format!("the static build is of version {version}, and this is {}", place::VERSION);
-    Err(Problem::new("helper", why).hint("build both from the same sources"))
+    Err(Problem::new(
+        "helper",
+        format!("the static build is of version {version}, and this is {}", place::VERSION),
+    )
+    .hint("build both from the same sources"))
 }

@@ -95,10 +95,8 @@ fn machine_of_static(content: &[u8]) -> Option<u16> {
         let bytes = content.get(at..at.checked_add(len)?)?;
         Some(bytes.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte)))
     };
-    if content.get(..4)? != b"\x7fELF" || content[5] != LITTLE_ENDIAN {
-        return None;
-    }
-    let (offset_at, word, size_at) = match content[4] {
+    let [0x7f, b'E', b'L', b'F', class, LITTLE_ENDIAN] = content.get(..6)? else { return None };
+    let (offset_at, word, size_at) = match class {
         1 => (28, 4, 42),
         2 => (32, 8, 54),
         _ => return None,

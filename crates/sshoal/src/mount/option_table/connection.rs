@@ -52,8 +52,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
         Ok(())
     })
     .help(
-        "use sshoal's own server: auto, where it is found (default); no; install, also put it there; \
-         or the program at this path",
+        "use sshoal's own server if it is found (auto, default), put it there (install), or at PATH",
     ),
     text("ssh_command", "COMMAND", Draft::set_ssh_command)
         .help("run this command instead of ssh; spaces separate arguments, '\\ ' is a space"),
