@@ -66,13 +66,6 @@ pub enum Helper {
     At(String),
 }
 
-impl Helper {
-    /// Whether there is no session without it.
-    pub(crate) fn is_required(&self) -> bool {
-        matches!(self, Helper::At(_))
-    }
-}
-
 impl Default for Config {
     fn default() -> Config {
         Config {

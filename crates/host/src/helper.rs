@@ -106,22 +106,24 @@ impl Pool {
     pub(crate) async fn begin_first(&self) -> Result<Arc<Session>, Error> {
         let known = match &self.config.helper {
             Helper::No => None,
-            Helper::At(path) => Some(path.clone()),
+            Helper::At(path) => {
+                let session = self.begin_with_retries(Role::Metadata, 0, Some(path)).await?;
+                return Ok(self.adopt(session, path).await);
+            }
             Helper::Auto | Helper::Install => self.connector.known_helper().await,
         };
         if let Some(path) = &known {
-            match self.begin_with_retries(Role::Metadata, 0, Some(path)).await {
-                Ok(session) => {
-                    self.settle_root(&session).await;
-                    let _ = self.helper.set(path.clone());
-                    return Ok(session);
-                }
-                Err(Error::NoHelper { why, .. }) if !self.config.helper.is_required() => {
-                    self.log_unfit(path, &why);
-                    self.connector.record_helper(None).await;
-                }
-                Err(error) => return Err(error),
-            }
+            let begun = self.begin_with_retries(Role::Metadata, 0, Some(path));
+            // The user may have to type a password, so this is no time for a login alone.
+            let limit = self.config.stall_limit;
+            let why = match tokio::time::timeout(limit, begun).await {
+                Ok(Ok(session)) => return Ok(self.adopt(session, path).await),
+                Ok(Err(Error::NoHelper { why, .. })) => why,
+                Ok(Err(error)) => return Err(error),
+                Err(_) => format!("no answer within {} s", limit.as_secs()),
+            };
+            self.log_unfit(path, &why);
+            self.connector.record_helper(None).await;
         }
         let session = self.begin_with_retries(Role::Metadata, 0, None).await?;
         let is_wanted = self.config.helper != Helper::No && !session.is_helper();
@@ -145,9 +147,11 @@ impl Pool {
         Ok(better.unwrap_or(session))
     }
 
-    /// Requests what [`Host::connect`](crate::Host::connect) checks.
-    async fn settle_root(&self, session: &Session) {
-        *self.root_answers.lock() = self.greet(session, &[]).await.root;
+    /// Uses the first session, which the helper at `path` serves.
+    async fn adopt(&self, session: Arc<Session>, path: &str) -> Arc<Session> {
+        *self.root_answers.lock() = self.greet(&session, &[]).await.root;
+        let _ = self.helper.set(path.to_owned());
+        session
     }
 
     /// The first requests, sent together. Without a place and without a check before the first

@@ -154,6 +154,14 @@ pub(crate) struct Stage {
 /// A scripted server.
 pub(crate) struct Actor(DuplexStream);
 
+impl Stage {
+    /// The servers offer these extensions, and are sent to the receiver once they have begun.
+    pub(crate) fn new(extensions: &[Extension]) -> (Stage, mpsc::UnboundedReceiver<Actor>) {
+        let (actors, stage) = mpsc::unbounded_channel();
+        (Stage { actors, extensions: extensions.to_vec() }, stage)
+    }
+}
+
 #[async_trait]
 impl Connector for Stage {
     async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
@@ -175,8 +183,7 @@ impl Connector for Stage {
 
 /// A host over a scripted server, with its root not checked.
 pub(crate) async fn staged(extensions: &[Extension], config: Config) -> (Arc<Host>, Actor) {
-    let (actors, mut stage) = mpsc::unbounded_channel();
-    let connector = Stage { actors, extensions: extensions.to_vec() };
+    let (connector, mut stage) = Stage::new(extensions);
     let config = Config { check_root: false, ..config };
     let serve_root = async {
         let mut actor = stage.recv().await.unwrap();

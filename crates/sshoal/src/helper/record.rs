@@ -61,7 +61,10 @@ fn file(directory: &Path, destination: &str) -> PathBuf {
 
 fn directory() -> Option<PathBuf> {
     let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = var("XDG_STATE_HOME").or_else(|| Some(var("HOME")?.join(".local/state")))?;
+    // A mount of fstab has no `HOME`.
+    let user = || nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten();
+    let home = || var("HOME").or_else(|| Some(user()?.dir));
+    let state = var("XDG_STATE_HOME").or_else(|| Some(home()?.join(".local/state")))?;
     Some(state.join("sshoal/helper"))
 }
 

@@ -55,7 +55,8 @@ fn a_server_that_allows_only_sftp_serves_plain_sftp() {
         site.put_helper();
         if said.is_empty() {
             // Not even SFTP.
-            assert!(site.refusal(&[]).contains("ssh: no"));
+            let refused = site.refusal(&[]);
+            assert!(refused.contains("ssh: no"), "{refused}");
             continue;
         }
         let (seen, logins) = site.mount_once(&[]);
