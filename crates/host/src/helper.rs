@@ -10,8 +10,9 @@
 //! | nothing | plain SFTP, whose first requests include the places where the helper may be. If it is there, a second login starts it, and replaces the first session if the helper answers and starts in the same directory |
 //!
 //! Invariants:
-//! 1. The decision is never changed. All later sessions are served by the same program; if the
-//!    helper does not start any more, they fail ([`Error::HelperGone`]).
+//! 1. The decision is never changed ([`Program`]). All later sessions are served by the same
+//!    program; if the helper does not start any more, they fail ([`Error::HelperGone`]). A helper
+//!    that appears later is not used.
 //! 2. Only [`Extension::Attrs`] in the VERSION reply proves that the helper answers.
 //! 3. A program that others than the login and root could have written is never started.
 //!
@@ -40,11 +41,24 @@ use crate::{attr, pipelined};
 /// host takes three seconds. The mount waits for it once.
 const TRIAL_LIMIT: Duration = Duration::from_secs(10);
 
+const ANOTHER_SERVER: &str = "another SFTP server answered";
+
 /// Characters of a server's version that are shown.
 const SHOWN_VERSION_CHARS: usize = 40;
 
 const EXECUTABLE: u32 = 0o111;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// What serves all sessions of a host.
+#[derive(Debug)]
+pub(crate) enum Program {
+    /// The SFTP server of its sshd. If that becomes the helper, it is used as any other.
+    Plain,
+    /// The helper, which is the SFTP server of its sshd.
+    Subsystem,
+    /// The helper at this path, started by a command.
+    At(String),
+}
 
 /// The answers to the first requests about the root.
 pub(crate) struct RootAnswers {
@@ -144,13 +158,39 @@ impl Pool {
             None => None,
         };
         *self.root_answers.lock() = greeting.root;
-        Ok(better.unwrap_or(session))
+        let program = if session.is_helper() { Program::Subsystem } else { Program::Plain };
+        Ok(better.unwrap_or_else(|| {
+            let _ = self.program.set(program);
+            session
+        }))
+    }
+
+    /// Begins a session that the same program serves as the first one.
+    pub(crate) async fn begin_later(&self, role: Role, slot: usize) -> Result<Arc<Session>, Error> {
+        let program = self.program.get();
+        let path = match program {
+            Some(Program::At(path)) => Some(path.as_str()),
+            _ => None,
+        };
+        match (self.begin_with_retries(role, slot, path).await, program) {
+            (Err(Error::NoHelper { path, why }), _) => Err(Error::HelperGone { path, why }),
+            (Ok(session), Some(Program::Subsystem)) if !session.is_helper() => {
+                let path = "(the SFTP subsystem)".to_owned();
+                Err(Error::HelperGone { path, why: ANOTHER_SERVER.to_owned() })
+            }
+            (begun, _) => begun,
+        }
+    }
+
+    /// Whether a session may use what only the helper offers.
+    pub(crate) fn uses_own_extensions(&self) -> bool {
+        !matches!(self.program.get(), Some(Program::Plain))
     }
 
     /// Uses the first session, which the helper at `path` serves.
     async fn adopt(&self, session: Arc<Session>, path: &str) -> Arc<Session> {
         *self.root_answers.lock() = self.greet(&session, &[]).await.root;
-        let _ = self.helper.set(path.to_owned());
+        let _ = self.program.set(Program::At(path.to_owned()));
         session
     }
 
@@ -192,7 +232,7 @@ impl Pool {
         match tried {
             Ok(better) => {
                 self.connector.record_helper(Some(&path)).await;
-                let _ = self.helper.set(path);
+                let _ = self.program.set(Program::At(path));
                 Some(better)
             }
             Err(unfit) => {
@@ -238,7 +278,7 @@ pub(crate) fn served_by(
 ) -> Result<Arc<Session>, Error> {
     let why = match begun {
         Ok(session) if session.is_helper() => return Ok(session),
-        Ok(_) => "another SFTP server answered (ForceCommand?)".to_owned(),
+        Ok(_) => ANOTHER_SERVER.to_owned(),
         Err(error) if error.is_of_program() => first_line(&error),
         Err(error) => return Err(error),
     };

@@ -32,7 +32,7 @@ use crate::connector::{Cause, ConnectError, Connector, Role};
 use crate::error::Error;
 use crate::flow_control::directions::Directions;
 use crate::flow_control::{MAX_SLOTS, Slots};
-use crate::helper::{RootAnswers, served_by};
+use crate::helper::{Program, RootAnswers, served_by};
 use crate::scaling;
 use crate::session::Session;
 
@@ -166,8 +166,8 @@ pub(crate) struct Pool {
     suggested_bytes: AtomicU64,
     /// Longest request that all sessions accept, in bytes; zero before the first session.
     request_bytes: AtomicU32,
-    /// The path of the helper, if a command starts it and it serves the sessions.
-    pub(crate) helper: OnceLock<String>,
+    /// What serves the sessions; set by the first one.
+    pub(crate) program: OnceLock<Program>,
     /// The first session's answers about the root, until they are checked.
     pub(crate) root_answers: Mutex<Option<RootAnswers>>,
 }
@@ -197,7 +197,7 @@ impl Pool {
             active: AtomicU64::new(0),
             suggested_bytes: AtomicU64::new(scaling::suggested(1, scaling::window_for(None))),
             request_bytes: AtomicU32::new(0),
-            helper: OnceLock::new(),
+            program: OnceLock::new(),
             root_answers: Mutex::default(),
         })
     }
@@ -471,11 +471,9 @@ impl Pool {
             return Ok(session);
         }
         let role = if slot == 0 { Role::Reconnect } else { Role::Bulk(slot) };
-        let helper = self.helper.get().map(String::as_str);
-        let attempt = self.begin_with_retries(role, slot, helper);
+        let attempt = self.begin_later(role, slot);
         let limit = self.config.stall_limit;
         match tokio::time::timeout(limit, attempt).await {
-            Ok(Err(Error::NoHelper { path, why })) => Err(Error::HelperGone { path, why }),
             Ok(result) => result,
             Err(_) => Err(Error::Session { source: sftp::Error::Stalled(limit), diagnosis: None }),
         }
@@ -496,9 +494,10 @@ impl Pool {
                 None => self.connector.connect(role).await,
                 Some(path) => self.connector.connect_to_helper(role, path).await,
             };
+            let own = self.uses_own_extensions();
             let mut begun = match connected {
                 Ok(connection) => {
-                    Session::begin(connection, slot, &self.config, &self.counters).await
+                    Session::begin(connection, slot, &self.config, &self.counters, own).await
                 }
                 Err(error) => Err(error.into()),
             };

@@ -61,9 +61,11 @@ impl Session {
         slot: usize,
         config: &Config,
         counters: &Arc<Counters>,
+        uses_own_extensions: bool,
     ) -> Result<Arc<Session>, Error> {
         let Connection { reader, writer, diagnosis } = connection;
-        let (options, counters) = (Options::default(), counters.clone());
+        let options = Options { uses_own_extensions, ..Options::default() };
+        let counters = counters.clone();
         let client = match Client::connect_counted(reader, writer, options, counters).await {
             Ok(client) => client,
             Err(source) => return Err(Error::Session { source, diagnosis: diagnosis() }),

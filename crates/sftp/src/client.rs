@@ -69,6 +69,8 @@ pub struct Options {
     /// Queued bytes beyond which further requests wait. 4 MiB are twice the window of OpenSSH's
     /// channel: more would only wait in this queue.
     pub max_queued_bytes: usize,
+    /// Uses the extensions of sshoal's own server, if the server offers them.
+    pub uses_own_extensions: bool,
 }
 
 impl Default for Options {
@@ -77,6 +79,7 @@ impl Default for Options {
             max_packet_bytes: MAX_PACKET_BYTES,
             max_in_flight: 512,
             max_queued_bytes: 4 * 1024 * 1024,
+            uses_own_extensions: true,
         }
     }
 }
@@ -357,12 +360,15 @@ impl Client {
         };
         let sent = sent.await;
         let version = reader::handshake(&mut reader, &mut receive_buffer).await;
-        let version = match (version, sent) {
+        let mut version = match (version, sent) {
             (Err(Error::Disconnected(_)), Err(error)) => {
                 return Err(Error::of_stream(&error));
             }
             (version, _) => version?,
         };
+        if !options.uses_own_extensions {
+            version.extensions.remove(Extension::Attrs);
+        }
         let shared = Arc::new(Shared {
             pending: Mutex::new(Pending::new()),
             output: Output::new(Box::new(writer)),

@@ -162,6 +162,57 @@ async fn a_helper_that_is_found_serves_all_sessions() {
     assert_eq!(both.started(), ["/there/sshoal, Reconnect"], "no plain session");
 }
 
+/// The subsystem of the server becomes the helper while a mount lives, or another server.
+#[tokio::test]
+async fn a_subsystem_that_changes_changes_nothing() {
+    for (before, after) in [(false, true), (true, false)] {
+        let extensions = |is_helper| if is_helper { &[Extension::Attrs][..] } else { &[] };
+        let (stage, mut actors) = Stage::new(extensions(before));
+        let stage = Arc::new(Changing { now: Mutex::new(stage) });
+        let connecting = tokio::spawn(Host::connect(stage.clone(), config(Helper::Auto)));
+        let mut actor = match before {
+            true => greet_helper(&mut actors).await,
+            false => actors.recv().await.unwrap(),
+        };
+        let root = root_requests(&mut actor).await;
+        answer_root(&mut actor, root).await;
+        let host = connecting.await.unwrap().unwrap();
+        assert_eq!(host.server().unwrap().is_helper, before);
+
+        let (next, mut actors) = Stage::new(extensions(after));
+        *stage.now.lock().unwrap() = next;
+        drop(actor);
+        tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+        let host = Arc::new(host);
+        let used = host.clone();
+        let lstat = tokio::spawn(async move { used.lstat(&path("file")).await });
+        let mut actor = actors.recv().await.unwrap();
+        if before {
+            assert_eq!(lstat.await.unwrap(), Err(Errno::EHOSTDOWN));
+            let why = host.connection_error().unwrap();
+            assert!(why.starts_with("the helper (the SFTP subsystem) is gone"), "{why}");
+        } else {
+            // The exact attributes are not requested.
+            let id = actor.expect(Request::Lstat { path: b"/data/file" }).await;
+            actor.attrs(id, 0o100_644, 5).await;
+            assert_eq!(lstat.await.unwrap().unwrap().size, 5);
+            assert!(!host.server().unwrap().is_helper);
+        }
+    }
+}
+
+/// A server that may be exchanged.
+struct Changing {
+    now: Mutex<Stage>,
+}
+
+#[async_trait]
+impl Connector for Changing {
+    async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
+        Ok(self.now.lock().unwrap().start())
+    }
+}
+
 /// A helper that is known is started at once; if it is missing, plain SFTP is.
 #[tokio::test]
 async fn a_known_helper_is_started_first_and_forgotten_if_it_is_missing() {

@@ -83,11 +83,7 @@ fn it_is_installed_used_and_removed() {
 #[test]
 fn a_mount_installs_it_on_request() {
     let (package, Some(site)) = (Package::new(), Site::new(&[])) else { return };
-    let place = site.world.mountpoint();
-    let mut command = package.program();
-    command.arg("-F").arg(site.world.sshd().config_path()).arg("-f");
-    command.arg(site.world.source()).arg(&place).args(["-o", "helper=install"]);
-    let mount = crate::mount::Mount::start(command, place);
+    let mount = site.mount_by(package.program(), &["-ohelper=install"]);
     assert_eq!(super::site::session(&mount)["server"], "helper");
     mount.unmount();
     assert_eq!(left(&site), ["sshoal"]);
@@ -150,11 +146,7 @@ fn a_home_that_cannot_have_it() {
         fails(&ended, said);
         assert_eq!(left(&site), [""; 0], "{tmpfs}");
 
-        let place = site.world.mountpoint();
-        let mut command = package.program();
-        command.arg("-F").arg(site.world.sshd().config_path()).arg("-f");
-        command.arg(site.world.source()).arg(&place).args(["-o", "helper=install"]);
-        let mount = crate::mount::Mount::start(command, place).with_errors();
+        let mount = site.mount_by(package.program(), &["-ohelper=install"]).with_errors();
         assert_eq!(super::site::session(&mount)["server"], "sftp");
         let words = mount.words();
         assert!(words.contains("the helper is not installed: ") && words.contains(said), "{words}");

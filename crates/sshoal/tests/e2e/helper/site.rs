@@ -109,9 +109,20 @@ impl Site {
 
     #[track_caller]
     pub fn mount(&self, options: &[&str]) -> Mount {
+        self.mount_by(program(), options)
+    }
+
+    #[track_caller]
+    pub fn mount_by(&self, program: Command, options: &[&str]) -> Mount {
         let place = self.world.mountpoint();
-        let mut command = self.own(self.world.command());
-        command.arg("-f").arg(self.world.source()).arg(&place).args(options);
+        let mut command = self.own(program);
+        command
+            .arg("-F")
+            .arg(self.world.sshd().config_path())
+            .arg("-f")
+            .arg(self.world.source())
+            .arg(&place)
+            .args(options);
         Mount::start(command, place)
     }
 
@@ -149,10 +160,8 @@ impl Site {
         let mut seen = self.seen.lock().unwrap();
         let new = &log[*seen..];
         let count = |what: &str| new.matches(&format!("Starting session: {what}")).count();
-        // The forced command of a subsystem is a command, too, in the log.
-        let forced = |what: &str| count(&format!("forced-command (config) {what}"));
-        let logins =
-            Logins { subsystem: count("subsystem 'sftp'"), command: count("command") + forced("") };
+        let command = count("command") + count("forced-command");
+        let logins = Logins { subsystem: count("subsystem 'sftp'"), command };
         *seen = log.len();
         logins
     }
