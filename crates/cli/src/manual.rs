@@ -64,6 +64,9 @@ impl Page {
             synopsis: Vec::new(),
             sections: sections_of_arguments(command),
         };
+        if !command.is_subcommand_required_set() {
+            page.synopsis = usages(command);
+        }
         let mut commands = Vec::new();
         for part in subcommands(command) {
             let usage = usages(part);
@@ -74,9 +77,7 @@ impl Page {
             commands.extend(own.filter_map(entry).map(|(term, text)| Block::Entry(term, text)));
             page.synopsis.extend(usage);
         }
-        if commands.is_empty() {
-            page.synopsis = usages(command);
-        } else {
+        if !commands.is_empty() {
             page.sections.insert(0, Section { title: "Commands".into(), blocks: commands });
         }
         let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();

@@ -1,12 +1,16 @@
 //! Finds a build of this program that runs on any Linux of an architecture: a static one.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use cli::Problem;
 
 /// Where packages put builds for other machines.
 const LIBRARY: &str = "/usr/lib/sshoal";
+
+/// The headers of a program are within its first bytes, this many at most.
+const HEADERS_MAX_BYTES: u64 = 64 * 1024;
 
 /// An architecture that builds exist for.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,10 +59,9 @@ impl Architecture {
 pub fn find(architecture: &Architecture) -> Result<Vec<u8>, Problem> {
     let program = std::env::current_exe().ok();
     let places = places(program.as_deref().and_then(Path::parent), architecture);
-    let fits = |content: &Vec<u8>| machine_of_static(content) == Some(architecture.machine);
     // The running program may have been replaced or removed since.
-    let own = fs::read("/proc/self/exe").ok().filter(fits);
-    let found = own.or_else(|| places.iter().find_map(|place| fs::read(place).ok().filter(fits)));
+    let own = content(Path::new("/proc/self/exe"), architecture);
+    let found = own.or_else(|| places.iter().find_map(|place| content(place, architecture)));
     found.ok_or_else(|| {
         let name = architecture.name();
         let target = architecture.target;
@@ -68,6 +71,19 @@ pub fn find(architecture: &Architecture) -> Result<Vec<u8>, Problem> {
              at {LIBRARY}/sshoal-{name}"
         ))
     })
+}
+
+/// The content of a file, if it is a static program for `architecture`.
+fn content(path: &Path, architecture: &Architecture) -> Option<Vec<u8>> {
+    let mut file =
+        fs::metadata(path).is_ok_and(|it| it.is_file()).then(|| File::open(path).ok())??;
+    let mut content = Vec::new();
+    file.by_ref().take(HEADERS_MAX_BYTES).read_to_end(&mut content).ok()?;
+    if machine_of_static(&content) != Some(architecture.machine) {
+        return None;
+    }
+    file.read_to_end(&mut content).ok()?;
+    Some(content)
 }
 
 /// Where builds are looked for, beside the running one in `directory`.
@@ -142,7 +158,10 @@ mod tests {
 
     #[test]
     fn the_running_program_is_of_an_architecture() {
-        let own = Architecture::named(std::env::consts::ARCH).unwrap();
+        let Some(own) = Architecture::named(std::env::consts::ARCH) else {
+            eprintln!("skipped: there are no builds for this machine");
+            return;
+        };
         let content = fs::read("/proc/self/exe").unwrap();
         assert_eq!(content[18..20], own.machine.to_le_bytes());
     }
