@@ -365,6 +365,7 @@ mod tests {
     fn the_commands_of_a_command_are_on_its_page() {
         let mut cache = clap::Command::new("cache")
             .bin_name("sshoal cache")
+            .subcommand_required(true)
             .arg(clap::arg!(--json "Print JSON.").global(true))
             .subcommand(
                 clap::Command::new("pin").about("Protect.").arg(clap::arg!(<PATH> "A file.")),
@@ -376,6 +377,8 @@ mod tests {
         assert_eq!((&**title, blocks.len()), ("Commands", 3));
         assert_eq!(blocks[2], Block::Entry("PATH".into(), "A file.".into()));
         assert_eq!(page.sections.iter().filter(|it| it.title == "Options").count(), 1);
+        let page = Page::of(&cache.subcommand_required(false));
+        assert_eq!(page.synopsis.len(), 2, "{:?}", page.synopsis);
     }
 
     #[test]
