@@ -64,6 +64,9 @@ impl Page {
             synopsis: Vec::new(),
             sections: sections_of_arguments(command),
         };
+        if !command.is_subcommand_required_set() {
+            page.synopsis = usages(command);
+        }
         let mut commands = Vec::new();
         for part in subcommands(command) {
             let usage = usages(part);
@@ -74,9 +77,7 @@ impl Page {
             commands.extend(own.filter_map(entry).map(|(term, text)| Block::Entry(term, text)));
             page.synopsis.extend(usage);
         }
-        if commands.is_empty() {
-            page.synopsis = usages(command);
-        } else {
+        if !commands.is_empty() {
             page.sections.insert(0, Section { title: "Commands".into(), blocks: commands });
         }
         let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
@@ -364,6 +365,7 @@ mod tests {
     fn the_commands_of_a_command_are_on_its_page() {
         let mut cache = clap::Command::new("cache")
             .bin_name("sshoal cache")
+            .subcommand_required(true)
             .arg(clap::arg!(--json "Print JSON.").global(true))
             .subcommand(
                 clap::Command::new("pin").about("Protect.").arg(clap::arg!(<PATH> "A file.")),
@@ -375,6 +377,8 @@ mod tests {
         assert_eq!((&**title, blocks.len()), ("Commands", 3));
         assert_eq!(blocks[2], Block::Entry("PATH".into(), "A file.".into()));
         assert_eq!(page.sections.iter().filter(|it| it.title == "Options").count(), 1);
+        let page = Page::of(&cache.subcommand_required(false));
+        assert_eq!(page.synopsis.len(), 2, "{:?}", page.synopsis);
     }
 
     #[test]

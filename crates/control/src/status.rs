@@ -139,6 +139,13 @@ pub struct SessionStatus {
     pub silent_ms: u64,
     /// The reason, if the session is not up.
     pub why: Option<String>,
+    /// What serves it: `sftp`, the SFTP server of sshd, or `helper`, sshoal's own; `null` unless it is
+    /// up.
+    pub server: Option<String>,
+    /// Version of that program, if it reports one, escaped.
+    pub server_version: Option<String>,
+    /// The extensions of SFTP that it offers and that are known here.
+    pub extensions: Vec<String>,
 }
 
 /// The state of a session.

@@ -14,11 +14,11 @@ use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use sftp::StatusCode;
 use sftp::codec::{
     self, Extension, Extensions, HEADER_BYTES, LockRequest, MAX_PACKET_BYTES, Malformed, Reply,
     Request, Version, packet_length,
 };
+use sftp::{Product, StatusCode};
 
 use crate::attributes;
 use crate::options::Options;
@@ -145,7 +145,12 @@ impl Session {
         if !attributes::has_statx() {
             extensions.remove(Extension::Attrs);
         }
-        let version = Version { version: codec::VERSION, extensions };
+        let product = Product {
+            vendor: "sshoal".to_owned(),
+            name: "sshoal helper".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        let version = Version { version: codec::VERSION, extensions, product: Some(product) };
         version.encode(&mut self.output().replies);
         let mut buffer = vec![0; MAX_IO_BYTES as usize];
         let before_wait = || {

@@ -50,6 +50,22 @@ pub struct Config {
     pub delay_connect: bool,
     /// Checks in [`Host::connect`](crate::Host::connect) that the base is a directory.
     pub check_root: bool,
+    /// The use of the helper.
+    pub helper: Helper,
+}
+
+/// The use of the helper, sshoal's own SFTP server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Helper {
+    /// It is not started. A server whose own SFTP server is the helper is used as such.
+    #[default]
+    No,
+    /// It is used if it is found on the server.
+    Auto,
+    /// As [`Helper::Auto`]; if it is not found, it is installed.
+    Install,
+    /// The program at this path on the server is the helper; there is no session without it.
+    At(String),
 }
 
 impl Default for Config {
@@ -72,6 +88,7 @@ impl Default for Config {
             reconnect: true,
             delay_connect: false,
             check_root: true,
+            helper: Helper::No,
         }
     }
 }

@@ -14,6 +14,9 @@ pub enum Role {
     Metadata,
     /// The first session again, after an earlier login succeeded.
     Reconnect,
+    /// The first session again, served by the helper, while the session of the earlier login is
+    /// still there. Fails instead of asking the user.
+    Trial,
     /// A further session for file content; numbered from 1.
     Bulk(usize),
 }
@@ -48,12 +51,14 @@ pub struct Explanation {
     pub text: String,
     /// What the end means for the next attempt.
     pub cause: Cause,
+    /// The login had succeeded: it is the program at the server that has ended, or was not started.
+    pub logged_in: bool,
 }
 
 impl Explanation {
-    /// An explanation with [`Cause::Transient`].
+    /// An explanation with [`Cause::Transient`], of which nothing else is known.
     pub fn transient(text: String) -> Explanation {
-        Explanation { text, cause: Cause::Transient }
+        Explanation { text, cause: Cause::Transient, logged_in: false }
     }
 }
 
@@ -110,6 +115,37 @@ pub trait Connector: Send + Sync + 'static {
 
     /// A session has begun over one of the connections, so its login has succeeded.
     fn logged_in(&self) {}
+
+    /// The places on the server where the helper may be, in order of preference: absolute paths, or
+    /// relative to the directory where sessions begin. Empty if it is not to be used.
+    fn helper_places(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The path of the helper on the server, if it served an earlier login.
+    async fn known_helper(&self) -> Option<String> {
+        None
+    }
+
+    /// Remembers for later logins that the helper at this path serves, or that none does.
+    async fn record_helper(&self, _path: Option<&str>) {}
+
+    /// Installs the helper on the server. Returns its path; `None`, and the reason in the log, if
+    /// that fails.
+    async fn install_helper(&self) -> Option<String> {
+        None
+    }
+
+    /// Makes a connection served by the helper, the program at `path` on the server. Dropping the
+    /// future cancels the attempt.
+    async fn connect_to_helper(
+        &self,
+        _role: Role,
+        _path: &str,
+    ) -> Result<Connection, ConnectError> {
+        let message = "no program can be started on the server".to_owned();
+        Err(ConnectError { message, permanent: true })
+    }
 
     /// Number of further connections that exist already and need no login.
     fn ready(&self) -> usize {

@@ -28,6 +28,25 @@ pub enum Error {
         /// Number of attempts.
         times: u32,
     },
+    /// The program that was named as the helper is none, or does not start.
+    #[error("the helper {path} does not serve: {why}")]
+    NoHelper {
+        /// The program on the server.
+        path: String,
+        /// The reason.
+        why: String,
+    },
+    /// The helper served the sessions before, and does not start any more.
+    #[error(
+        "the helper {path} is gone: {why}\n  install it again (`sshoal helper install`), or unmount \
+         and mount again"
+    )]
+    HelperGone {
+        /// The program on the server.
+        path: String,
+        /// The reason.
+        why: String,
+    },
     /// The base does not exist.
     #[error("{path}: no such directory on the server")]
     RootMissing {
@@ -66,7 +85,20 @@ impl Error {
             Error::Connect(error) if error.permanent => Cause::Permanent,
             Error::Session { diagnosis: Some(diagnosis), .. } => diagnosis.cause,
             Error::Refused { .. } => Cause::Refused,
+            Error::NoHelper { .. } | Error::HelperGone { .. } => Cause::Permanent,
             _ => Cause::Transient,
+        }
+    }
+
+    /// Whether the login succeeded, and the program that was to serve SFTP has failed.
+    pub(crate) fn is_of_program(&self) -> bool {
+        match self {
+            // It has sent something else.
+            Error::Session { source: sftp::Error::Protocol(_), .. } => true,
+            Error::Session { diagnosis, .. } => {
+                diagnosis.as_ref().is_some_and(|diagnosis| diagnosis.logged_in)
+            }
+            _ => false,
         }
     }
 }

@@ -10,10 +10,11 @@ use crate::config::Config;
 use crate::connector::{ConnectError, Connector};
 use crate::error::Error;
 use crate::handles::Handles;
+use crate::helper::RootAnswers;
 use crate::locks::{LockHolders, MAX_WAITING};
 use crate::pool::{Pool, Unavailable};
 use crate::session::Session;
-use crate::{attr, pipelined, scaling};
+use crate::{attr, scaling};
 
 /// One remote host as a [`base::Remote`].
 ///
@@ -53,7 +54,7 @@ impl Host {
                 return Err(Error::Connect(ConnectError { message, permanent: false }));
             }
         };
-        host.find_root(&session).await?;
+        host.find_root(&session)?;
         scaling::start(&host.pool);
         Ok(host)
     }
@@ -81,16 +82,17 @@ impl Host {
         }
     }
 
-    async fn find_root(&self, session: &Session) -> Result<(), Error> {
+    fn find_root(&self, session: &Session) -> Result<(), Error> {
         let shown = || match self.config().base.as_slice() {
             b"" => "the home directory".to_owned(),
             base => base.escape_ascii().to_string(),
         };
-        let path = session.path(&RemotePath::root()).map_err(|_| Error::RootTooLong)?;
-        // The root may be a link to a directory.
-        let (stat, real) =
-            pipelined::both(session.client.stat(&path), session.client.realpath(&path)).await;
-        match stat {
+        session.path(&RemotePath::root()).map_err(|_| Error::RootTooLong)?;
+        // Requested when the session began.
+        let Some(RootAnswers { attrs, real }) = self.pool.root_answers.lock().take() else {
+            return Ok(());
+        };
+        match attrs {
             _ if !self.config().check_root => {}
             Ok(attrs) => match attr::kind(&attrs) {
                 Some(FileKind::Directory) => {}

@@ -16,7 +16,9 @@
 //!    next operation reconnects and waits for the connection.
 //! 3. A handle of a lost session returns `EHOSTDOWN` while there is no connection, and `ESTALE`
 //!    once there is one again: the caller then has to open the file again.
-//! 4. Sessions beyond the first only improve throughput; every operation works without them
+//! 4. One program serves all sessions of a host, for its whole life: the SFTP server of its sshd, or
+//!    sshoal's own (`helper`).
+//! 5. Sessions beyond the first only improve throughput; every operation works without them
 //!    (`scaling`).
 //!
 //! Not here: caching, reopening of handles, replay of writes, inodes.
@@ -32,6 +34,7 @@ pub mod error;
 mod file_io;
 mod flow_control;
 mod handles;
+mod helper;
 mod host;
 mod listing;
 mod locks;
@@ -49,11 +52,11 @@ mod session;
 mod setattr;
 mod stripes;
 
-pub use config::{AUTOMATIC_CONNS, Config};
+pub use config::{AUTOMATIC_CONNS, Config, Helper};
 pub use connector::{
     Cause, ConnectError, Connection, Connector, DEFAULT_RETRY_LIMIT, Diagnosis, Explanation, Role,
     Stream,
 };
 pub use error::Error;
 pub use host::Host;
-pub use pool::status::{SessionState, SessionStatus, Status};
+pub use pool::status::{Server, SessionState, SessionStatus, Status};

@@ -21,13 +21,17 @@ impl Host {
     /// server's process are used. `EOPNOTSUPP` if the server does not show them, as in any chroot
     /// without `/proc`.
     pub async fn login_ids(&self) -> Result<(u32, u32), Errno> {
-        let session = self.metadata().await?;
-        let home = session.client.stat(b".").await.map_err(|_| Errno::EIO)?;
-        let owner = home.owner.ok_or(Errno::EOPNOTSUPP)?;
-        match owner.uid {
-            0 => ids_of_server(&session).await.ok_or(Errno::EOPNOTSUPP),
-            uid => Ok((uid, owner.gid)),
-        }
+        login_ids(&self.metadata().await?).await
+    }
+}
+
+/// See [`Host::login_ids`].
+pub(crate) async fn login_ids(session: &Arc<Session>) -> Result<(u32, u32), Errno> {
+    let home = session.client.stat(b".").await.map_err(|_| Errno::EIO)?;
+    let owner = home.owner.ok_or(Errno::EOPNOTSUPP)?;
+    match owner.uid {
+        0 => ids_of_server(session).await.ok_or(Errno::EOPNOTSUPP),
+        uid => Ok((uid, owner.gid)),
     }
 }
 

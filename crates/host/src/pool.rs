@@ -20,7 +20,7 @@ pub(crate) mod status;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use base::{Errno, Mutex};
@@ -32,6 +32,7 @@ use crate::connector::{Cause, ConnectError, Connector, Role};
 use crate::error::Error;
 use crate::flow_control::directions::Directions;
 use crate::flow_control::{MAX_SLOTS, Slots};
+use crate::helper::{Program, RootAnswers, served_by};
 use crate::scaling;
 use crate::session::Session;
 
@@ -165,6 +166,10 @@ pub(crate) struct Pool {
     suggested_bytes: AtomicU64,
     /// Longest request that all sessions accept, in bytes; zero before the first session.
     request_bytes: AtomicU32,
+    /// What serves the sessions; set by the first one.
+    pub(crate) program: OnceLock<Program>,
+    /// The first session's answers about the root, until they are checked.
+    pub(crate) root_answers: Mutex<Option<RootAnswers>>,
 }
 
 impl Pool {
@@ -192,6 +197,8 @@ impl Pool {
             active: AtomicU64::new(0),
             suggested_bytes: AtomicU64::new(scaling::suggested(1, scaling::window_for(None))),
             request_bytes: AtomicU32::new(0),
+            program: OnceLock::new(),
+            root_answers: Mutex::default(),
         })
     }
 
@@ -457,39 +464,50 @@ impl Pool {
 
     async fn attempt(&self, slot: usize) -> Result<Arc<Session>, Error> {
         let is_first = slot == 0 && !self.connected_once.load(Ordering::Relaxed);
-        let role = match slot {
-            0 if is_first => Role::Metadata,
-            0 => Role::Reconnect,
-            slot => Role::Bulk(slot),
-        };
-        let attempt = self.begin_with_retries(role, slot);
         // The first login may have to wait for a user who types a password.
         if is_first {
-            let session = attempt.await?;
+            let session = self.begin_first().await?;
             self.connected_once.store(true, Ordering::Relaxed);
             return Ok(session);
         }
+        let role = if slot == 0 { Role::Reconnect } else { Role::Bulk(slot) };
+        let attempt = self.begin_later(role, slot);
         let limit = self.config.stall_limit;
         match tokio::time::timeout(limit, attempt).await {
             Ok(result) => result,
             Err(_) => Err(Error::Session { source: sftp::Error::Stalled(limit), diagnosis: None }),
         }
     }
-    /// Begins a session; retries while the server turns the connection away before the login.
-    async fn begin_with_retries(&self, role: Role, slot: usize) -> Result<Arc<Session>, Error> {
+
+    /// Begins a session, served by the helper at a path or by the SFTP server. Retries while the
+    /// server turns the connection away before the login.
+    pub(crate) async fn begin_with_retries(
+        &self,
+        role: Role,
+        slot: usize,
+        helper: Option<&str>,
+    ) -> Result<Arc<Session>, Error> {
         let began = Instant::now();
         let [mut most, last] = TURNED_AWAY_PAUSE;
         loop {
-            let begun = match self.connector.connect(role).await {
+            let connected = match helper {
+                None => self.connector.connect(role).await,
+                Some(path) => self.connector.connect_to_helper(role, path).await,
+            };
+            let own = self.uses_own_extensions();
+            let mut begun = match connected {
                 Ok(connection) => {
-                    Session::begin(connection, slot, &self.config, &self.counters).await
+                    Session::begin(connection, slot, &self.config, &self.counters, own).await
                 }
                 Err(error) => Err(error.into()),
             };
-            let Err(why) = begun else {
+            if let Some(path) = helper {
+                begun = served_by(path, begun);
+            }
+            if matches!(begun, Ok(_) | Err(Error::NoHelper { .. })) {
                 self.connector.logged_in();
-                return begun;
-            };
+            }
+            let Err(why) = begun else { return begun };
             let pause = most.mul_f64(0.5 + random());
             let is_late = began.elapsed() + pause > self.connector.retry_limit().await;
             if why.cause() != Cause::TurnedAway || is_late {

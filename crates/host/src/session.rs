@@ -64,13 +64,14 @@ impl Session {
         slot: usize,
         config: &Config,
         counters: &Arc<Counters>,
+        uses_own_extensions: bool,
     ) -> Result<Arc<Session>, Error> {
         let Connection { reader, writer, diagnosis } = connection;
         let exact_attrs = match config.inode_attrs {
             true => ExactAttrs::ALL,
             false => ExactAttrs::ATIME | ExactAttrs::MTIME,
         };
-        let options = Options { exact_attrs, ..Options::default() };
+        let options = Options { exact_attrs, uses_own_extensions, ..Options::default() };
         let counters = counters.clone();
         let client = match Client::connect_counted(reader, writer, options, counters).await {
             Ok(client) => client,

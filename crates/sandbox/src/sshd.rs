@@ -44,6 +44,19 @@ use keeper::{Keeper, Started};
 /// How often a port is tried that was free a moment ago.
 const PORT_ATTEMPTS: u32 = 5;
 
+/// Prepares the namespace of a server for the user `$1`: hides the helpers of sshoal that are installed
+/// on this machine, so that a client finds none, and mounts the home `$2` if there is one.
+const OWN_HOME: &str = r#"
+home=$(getent passwd "$1" | cut -d: -f6)
+for program in /usr/bin/sshoal /usr/local/bin/sshoal "$home"/.local/bin/sshoal \
+    "$home"/.cache/sshoal/helper/*/sshoal; do
+    [ ! -f "$program" ] || mount --bind /dev/null "$program" || exit
+done
+[ -z "$2" ] || mount --bind "$2" "$home" || exit
+shift 2
+exec "$@"
+"#;
+
 /// What serves SFTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SftpServer {
@@ -81,6 +94,9 @@ pub struct Options {
     /// Allows the user to log in with a password made for this server ([`Sshd::password`]), and with
     /// no key, for SFTP alone. Only as root: the server's namespace gets an `/etc/shadow` of its own.
     pub takes_password: bool,
+    /// A directory that logins have as their home. Only as root: it is mounted in the server's
+    /// namespace.
+    pub home: Option<PathBuf>,
     /// Words before the server's command: those of a [`Network`](crate::network::Network), for a
     /// server in that namespace.
     pub prefix: Vec<OsString>,
@@ -93,6 +109,7 @@ impl Default for Options {
             settings: Vec::new(),
             alias: "testhost".to_owned(),
             takes_password: false,
+            home: None,
             prefix: Vec::new(),
         }
     }
@@ -123,8 +140,8 @@ impl Sshd {
     pub fn start(options: Options) -> io::Result<Sshd> {
         let dir = private_dir("sshd-")?;
         let isolated = is_root() && can_unshare();
-        if options.takes_password && !isolated {
-            return Err(io::Error::other("a password needs root and a mount namespace"));
+        if (options.takes_password || options.home.is_some()) && !isolated {
+            return Err(io::Error::other("a password or a home needs root and a mount namespace"));
         }
         if is_root() {
             // Debian's sshd wants it; its service makes it at the start of the system.
@@ -162,6 +179,8 @@ impl Sshd {
         command.args(["--pdeathsig", "TERM", "--"]).args(&self.options.prefix);
         if self.isolated {
             command.args(namespace::of_its_own());
+            command.args(["sh", "-c", OWN_HOME, "sh", user.as_str()]);
+            command.arg(self.options.home.as_deref().unwrap_or(Path::new("")));
         }
         if self.options.takes_password {
             let shadow = dir.path().join("shadow");

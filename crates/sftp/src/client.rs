@@ -38,8 +38,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use crate::codec::{
-    ExactAttrs, Extension, Extensions, Kind, Limits, LockRequest, MAX_PACKET_BYTES, RemoteHandle,
-    Request, Version, encode_init,
+    ExactAttrs, Extension, Extensions, Kind, Limits, LockRequest, MAX_PACKET_BYTES, Product,
+    RemoteHandle, Request, Version, encode_init,
 };
 use crate::error::{Error, Result};
 pub use call::Call;
@@ -71,6 +71,8 @@ pub struct Options {
     pub max_queued_bytes: usize,
     /// The fields of [`ExactAttrs`] to request from servers that know them.
     pub exact_attrs: u32,
+    /// Uses the extensions of sshoal's own server, if the server offers them.
+    pub uses_own_extensions: bool,
 }
 
 impl Default for Options {
@@ -80,6 +82,7 @@ impl Default for Options {
             max_in_flight: 512,
             max_queued_bytes: 4 * 1024 * 1024,
             exact_attrs: ExactAttrs::ALL,
+            uses_own_extensions: true,
         }
     }
 }
@@ -319,6 +322,7 @@ impl Drop for FinishOnPanic<'_> {
 pub struct Client {
     shared: Arc<Shared>,
     server: Server,
+    product: Option<Product>,
 }
 
 impl Client {
@@ -366,12 +370,15 @@ impl Client {
         };
         let sent = sent.await;
         let version = reader::handshake(&mut reader, &mut receive_buffer).await;
-        let version = match (version, sent) {
+        let mut version = match (version, sent) {
             (Err(Error::Disconnected(_)), Err(error)) => {
                 return Err(Error::of_stream(&error));
             }
             (version, _) => version?,
         };
+        if !options.uses_own_extensions {
+            version.extensions.remove(Extension::Attrs);
+        }
         let shared = Arc::new(Shared {
             pending: Mutex::new(Pending::new()),
             output: Output::new(Box::new(writer)),
@@ -381,8 +388,8 @@ impl Client {
         });
         tokio::spawn(reader::run(shared.clone(), reader, receive_buffer));
         tokio::spawn(output::run(shared.clone()));
-        let mut client =
-            Client { shared, server: Server::new(version.extensions, Limits::default(), &options) };
+        let server = Server::new(version.extensions, Limits::default(), &options);
+        let mut client = Client { shared, server, product: version.product };
         if version.extensions.has(Extension::Attrs) {
             // Requests are executed in order, so all later replies have the fields.
             let request = Request::Attrs { fields: options.exact_attrs };
@@ -404,6 +411,11 @@ impl Client {
     /// What the server announced.
     pub fn server(&self) -> &Server {
         &self.server
+    }
+
+    /// The program of the server, if it names itself. Its text is the server's, not escaped.
+    pub fn product(&self) -> Option<&Product> {
+        self.product.as_ref()
     }
 
     /// The reason of the connection's end, if it has ended.

@@ -18,7 +18,7 @@ mod status;
 mod wire;
 
 pub use attrs::{ExactAttrs, ExactTime, FileAttrs, Owner, Times};
-pub use extension::{Extension, Extensions, Limits, StatVfs, UsersGroups, Version};
+pub use extension::{Extension, Extensions, Limits, Product, StatVfs, UsersGroups, Version};
 pub use lock::{LockFound, LockRequest};
 pub use reply::{NameEntry, RemoteHandle, Reply};
 pub use request::{KINDS, Kind, OpenFlags, Request, decode_init, encode_init};

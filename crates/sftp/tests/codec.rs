@@ -4,6 +4,7 @@ use base::{LockFamily, LockKind, LockOwner, LockRange};
 use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use sftp::Product;
 use sftp::codec::{
     ExactAttrs, ExactTime, Extension, FileAttrs, HEADER_BYTES, Kind, Limits, LockFound,
     LockRequest, MAX_PACKET_BYTES, Malformed, NameEntry, OpenFlags, Owner, RemoteHandle, Reply,
@@ -255,7 +256,11 @@ proptest! {
     }
 
     #[test]
-    fn the_first_packets_survive(version in any::<u32>(), chosen in any::<u16>()) {
+    fn the_first_packets_survive(
+        version in any::<u32>(),
+        chosen in any::<u16>(),
+        product in proptest::option::of(["\\PC{0,9}", "\\PC{0,9}", "\\PC{0,9}"]),
+    ) {
         let mut out = BytesMut::new();
         encode_init(version, &mut out);
         prop_assert_eq!(decode_init(&unframed(&out)), Ok(version));
@@ -263,7 +268,8 @@ proptest! {
             .filter(|(at, _)| chosen & (1 << at) != 0)
             .map(|(_, extension)| extension)
             .collect();
-        let first = Version { version, extensions };
+        let product = product.map(|[vendor, name, version]| Product { vendor, name, version });
+        let first = Version { version, extensions, product };
         let mut out = BytesMut::new();
         first.encode(&mut out);
         prop_assert_eq!(Version::decode(&unframed(&out)), Ok(first));

@@ -79,6 +79,18 @@ impl Dialer {
         })
     }
 
+    /// A dialer to the same destination for another SFTP server or command; see
+    /// [`Config::sftp_server`]. Both use the password that was typed for one of them.
+    pub fn for_server(&self, server: String) -> Dialer {
+        Dialer {
+            config: Config { sftp_server: Some(server), ..self.config.clone() },
+            command: self.command.clone(),
+            hook: self.hook.clone(),
+            effective: self.effective.clone(),
+            keeper: self.keeper.clone(),
+        }
+    }
+
     /// The configuration, with absolute file names.
     pub fn config(&self) -> &Config {
         &self.config

@@ -64,10 +64,8 @@ impl Dialer {
                     line("arguments", &args.join(" "));
                 }
                 Some(settings) => {
-                    for place in PLACES {
-                        if let Some(value) = settings.get(place).filter(|it| *it != "none") {
-                            line(place, value);
-                        }
+                    for (place, value) in places(settings) {
+                        line(place, value);
                     }
                     if let Some(key) = known_key(settings).await {
                         line("key", &key);
@@ -80,6 +78,21 @@ impl Dialer {
         }
         text
     }
+
+    /// User, host and port after ssh's configuration, and the jump hosts, one a line. `None` if
+    /// `ssh -G` prints nothing, and for a connection without ssh.
+    pub async fn place(&self) -> Option<String> {
+        if self.config().transport != Transport::Ssh {
+            return None;
+        }
+        let settings = self.effective().await?;
+        Some(places(settings).map(|(place, value)| format!("{place} {value}\n")).collect())
+    }
+}
+
+fn places(settings: &Effective) -> impl Iterator<Item = (&'static str, &str)> {
+    let place = |place| Some((place, settings.get(place).filter(|value| *value != "none")?));
+    PLACES.into_iter().filter_map(place)
 }
 
 /// The host's key.

@@ -81,7 +81,8 @@ enum Command {
     Cache(cache_command::Arguments),
     /// Fetch files of a mount into its disk cache.
     Warm(warm::Arguments),
-    /// Serve files by SFTP, in place of sftp-server.
+    /// Serve files by SFTP, in place of sftp-server; install this server on other machines.
+    #[command(override_usage = "sshoal helper [OPTIONS]")]
     Helper(helper::Arguments),
     /// Show and change the branches of a mounted union.
     Branch(branch::Arguments),
@@ -168,9 +169,12 @@ pub fn usages() -> Vec<String> {
     let mut commands = Commands::command();
     commands.build();
     let usages = cli::manual::subcommands(&commands).flat_map(|command| {
-        let of_parts: Vec<String> =
+        let mut usages: Vec<String> =
             cli::manual::subcommands(command).flat_map(cli::manual::usages).collect();
-        if of_parts.is_empty() { cli::manual::usages(command) } else { of_parts }
+        if !command.is_subcommand_required_set() {
+            usages.splice(..0, cli::manual::usages(command));
+        }
+        usages
     });
     usages.collect()
 }
@@ -229,7 +233,7 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
         Command::Branch(arguments) => branch::run(arguments),
         Command::Cache(arguments) => cache_command::run(arguments),
         Command::Warm(arguments) => warm::run(arguments),
-        Command::Helper(arguments) => helper::run(&arguments),
+        Command::Helper(arguments) => helper::run(program, &arguments),
         Command::Set(arguments) => settings::run(&arguments),
         Command::Unit(arguments) => unit::run(program, &arguments),
         Command::Autofs(arguments) => autofs::run(program, &arguments),

@@ -110,6 +110,7 @@ mod tests {
         assert_eq!(completed("mount alpha: mnt -oidmap=f"), ["-oidmap=file"]);
         assert_eq!(completed("alpha: mnt -o ro,log=/tm"), [":files ro,log="]);
         assert_eq!(completed("alpha: mnt -o ServerAliveI"), ["ServerAliveInterval="]);
+        assert_eq!(completed("x: m -o ro,helper=i"), ["ro,helper=install"]);
         assert!(completed("x: m -o ").contains(&"cache=".to_owned()));
         assert!(!completed("x: m -o ").contains(&"iversion".to_owned()), "it has no effect");
     }
@@ -118,6 +119,7 @@ mod tests {
     fn flags_and_commands_are_completed() {
         assert_eq!(completed("um"), ["umount"]);
         assert_eq!(completed("cache p"), ["pin"]);
+        assert_eq!(completed("helper install al"), ["alpha"]);
         assert_eq!(completed("--fore"), ["--foreground"]);
         assert_eq!(completed("help sta"), ["status", "stats"]);
         assert_eq!(completed("stats --pro"), ["--prometheus"]);

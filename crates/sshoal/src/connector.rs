@@ -10,6 +10,9 @@ use host::{ConnectError, Connection, Connector, Explanation, Role};
 
 use cli::{Problem, printable};
 
+use crate::helper::{install, place, record};
+use crate::transfer::shell::SshShell;
+
 /// What the user can do when a login needs an answer that is not kept.
 pub const TYPE_AGAIN: &str = "to log in again, unmount with `sshoal umount` and mount again";
 
@@ -20,30 +23,54 @@ pub struct Begun(Arc<Mutex<Waiting>>);
 #[derive(Default)]
 struct Waiting {
     first: Option<Connection>,
-    further: Vec<(Connection, ssh::Diagnosis)>,
+    further: Vec<Further>,
+    /// The path of the helper that serves the sessions; `None` while it is plain SFTP.
+    helper: Option<String>,
+    /// A connection was begun that is plain SFTP, and so all sessions are.
+    is_plain: bool,
+}
+
+struct Further {
+    connection: Connection,
+    diagnosis: ssh::Diagnosis,
+    helper: Option<String>,
 }
 
 impl Begun {
     /// Sets the connection for the first session.
     pub fn set_first(&self, first: Connection) {
-        self.lock().first = Some(first);
+        let mut waiting = self.lock();
+        waiting.first = Some(first);
+        waiting.is_plain = true;
     }
 
-    fn take(&self, role: Role) -> Option<Connection> {
+    /// Sets that the helper at this path serves the sessions.
+    pub fn set_helper(&self, path: &str) {
+        self.lock().helper = Some(path.to_owned());
+    }
+
+    /// A connection that the same program serves.
+    fn take(&self, role: Role, helper: Option<&str>) -> Option<Connection> {
         match role {
-            Role::Metadata | Role::Reconnect => self.lock().first.take(),
-            Role::Bulk(_) => self.living().further.pop().map(|(connection, _)| connection),
+            Role::Metadata | Role::Reconnect if helper.is_none() => self.lock().first.take(),
+            Role::Metadata | Role::Reconnect | Role::Trial => None,
+            Role::Bulk(_) => {
+                let further = &mut self.living().further;
+                let at = further.iter().rposition(|it| it.helper.as_deref() == helper)?;
+                Some(further.swap_remove(at).connection)
+            }
         }
     }
 
     fn further(&self) -> usize {
-        self.living().further.len()
+        let waiting = self.living();
+        waiting.further.iter().filter(|it| it.helper == waiting.helper).count()
     }
 
     /// Removes connections whose ssh has ended: a login may have been refused, or lost while unused.
     fn living(&self) -> MutexGuard<'_, Waiting> {
         let mut waiting = self.lock();
-        waiting.further.retain(|(_, diagnosis)| diagnosis.status().is_none());
+        waiting.further.retain(|further| further.diagnosis.status().is_none());
         waiting
     }
 
@@ -87,16 +114,29 @@ impl SshConnector {
 
     /// Opens a connection for a later further session.
     pub async fn begin(&self, slot: usize, begun: &Begun) -> Result<(), ConnectError> {
-        let further = self.dial(Role::Bulk(slot)).await?;
-        begun.lock().further.push(further);
+        let helper = {
+            let mut waiting = begun.lock();
+            waiting.is_plain |= waiting.helper.is_none();
+            waiting.helper.clone()
+        };
+        let role = Role::Bulk(slot);
+        let (connection, diagnosis) = match &helper {
+            None => self.dial(&self.dialer, role).await?,
+            Some(path) => self.dial(&self.helper_dialer(path)?, role).await?,
+        };
+        begun.lock().further.push(Further { connection, diagnosis, helper });
         Ok(())
     }
 
-    async fn dial(&self, role: Role) -> Result<(Connection, ssh::Diagnosis), ConnectError> {
+    async fn dial(
+        &self,
+        dialer: &Arc<ssh::Dialer>,
+        role: Role,
+    ) -> Result<(Connection, ssh::Diagnosis), ConnectError> {
         let connected = match role {
-            Role::Metadata if self.may_ask.load(Ordering::Relaxed) => self.dialer.connect().await,
-            Role::Reconnect => self.dialer.connect_again().await,
-            Role::Metadata | Role::Bulk(_) => self.dialer.connect_unasked().await,
+            Role::Metadata if self.may_ask.load(Ordering::Relaxed) => dialer.connect().await,
+            Role::Reconnect => dialer.connect_again().await,
+            Role::Metadata | Role::Trial | Role::Bulk(_) => dialer.connect_unasked().await,
         };
         let connection = connected.map_err(|error| ConnectError {
             message: error.to_string(),
@@ -104,7 +144,7 @@ impl SshConnector {
         })?;
         let (reader, writer) = connection.stream.into_split();
         let diagnosis = connection.diagnosis;
-        let (last, told, dialer) = (self.last.clone(), diagnosis.clone(), self.dialer.clone());
+        let (last, told, dialer) = (self.last.clone(), diagnosis.clone(), dialer.clone());
         let explain = move || {
             let explanation = explain(&told, &last)?;
             if explanation.cause == host::Cause::Refused && dialer.login_refused() {
@@ -116,6 +156,27 @@ impl SshConnector {
             Some(explanation)
         };
         Ok((Connection::from_halves(reader, writer, Box::new(explain)), diagnosis))
+    }
+
+    /// Another connector to the same host, which never asks the user, but knows the password that was
+    /// typed for this one.
+    pub fn again(&self) -> SshConnector {
+        let (may_ask, begun) = (AtomicBool::new(false), Begun::default());
+        SshConnector { dialer: self.dialer.clone(), may_ask, begun, last: Arc::default() }
+    }
+
+    /// The shell at the host, which never asks the user.
+    pub fn shell(&self) -> Arc<dyn transfer::Shell> {
+        Arc::new(SshShell::new(self.dialer.for_server(String::new()), false))
+    }
+
+    /// Starts the helper at `path`.
+    fn helper_dialer(&self, path: &str) -> Result<Arc<ssh::Dialer>, ConnectError> {
+        let command = place::command(path).ok_or_else(|| ConnectError {
+            message: format!("{}: not a path for every login shell", printable(path)),
+            permanent: true,
+        })?;
+        Ok(Arc::new(self.dialer.for_server(command)))
     }
 
     /// Sets whether the ssh of a later first session may prompt for passwords and host keys on the
@@ -166,10 +227,52 @@ impl SshConnector {
 #[async_trait]
 impl Connector for SshConnector {
     async fn connect(&self, role: Role) -> Result<Connection, ConnectError> {
-        if let Some(begun) = self.begun.take(role) {
+        if let Some(begun) = self.begun.take(role, None) {
             return Ok(begun);
         }
-        self.dial(role).await.map(|(connection, _)| connection)
+        self.dial(&self.dialer, role).await.map(|(connection, _)| connection)
+    }
+
+    async fn connect_to_helper(&self, role: Role, path: &str) -> Result<Connection, ConnectError> {
+        if let Some(begun) = self.begun.take(role, Some(path)) {
+            return Ok(begun);
+        }
+        self.dial(&self.helper_dialer(path)?, role).await.map(|(connection, _)| connection)
+    }
+
+    fn helper_places(&self) -> Vec<String> {
+        // What is begun already is not given up.
+        if self.begun.lock().is_plain { Vec::new() } else { place::all().to_vec() }
+    }
+
+    async fn known_helper(&self) -> Option<String> {
+        if self.begun.lock().is_plain {
+            return None;
+        }
+        record::read(self.dialer.place().await?).await
+    }
+
+    async fn record_helper(&self, path: Option<&str>) {
+        self.begun.lock().helper = path.map(str::to_owned);
+        if let Some(place) = self.dialer.place().await {
+            record::write(place, path.map(str::to_owned)).await;
+        }
+    }
+
+    async fn install_helper(&self) -> Option<String> {
+        if self.begun.lock().is_plain {
+            return None;
+        }
+        let name = printable(self.config().destination.to_string());
+        let installed =
+            install::install(&Arc::new(self.again()), None, std::future::pending()).await;
+        match installed {
+            Ok(installed) => Some(installed.path),
+            Err(problem) => {
+                tracing::warn!("{name}: the helper is not installed: {problem}");
+                None
+            }
+        }
     }
 
     fn logged_in(&self) {
@@ -194,7 +297,22 @@ fn explain(diagnosis: &ssh::Diagnosis, last: &Mutex<Option<ssh::Cause>>) -> Opti
         Some(hint) => format!("{summary}\n  {hint}"),
         None => summary,
     };
-    Some(Explanation { text, cause: for_the_next_attempt(cause) })
+    let logged_in = ran_program(diagnosis);
+    Some(Explanation { text, cause: for_the_next_attempt(cause), logged_in })
+}
+
+/// Exit status of ssh for its own errors.
+const SSH_FAILED: i32 = 255;
+
+/// ssh's message if the server starts no programs for this login; its status is [`SSH_FAILED`].
+const REFUSED_PROGRAM: &str = "exec request failed";
+
+/// Whether the login succeeded, and the program at the server ended or was not started.
+fn ran_program(diagnosis: &ssh::Diagnosis) -> bool {
+    match diagnosis.status().and_then(|status| status.code()) {
+        Some(SSH_FAILED) => diagnosis.words().contains(REFUSED_PROGRAM),
+        code => code.is_some(),
+    }
 }
 
 fn for_the_next_attempt(cause: ssh::Cause) -> host::Cause {

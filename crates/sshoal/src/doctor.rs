@@ -13,15 +13,15 @@ mod machine;
 mod report;
 mod server;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 use serde::Serialize;
 
-use crate::mount::command_line::{self, Wish};
 use crate::mount::request::MountRequest;
+use crate::mount::server_arguments::ServerArguments;
 use crate::program::Program;
 
 /// Version of the JSON form. Fields are only added.
@@ -33,15 +33,8 @@ pub struct Arguments {
     /// A source, as for `sshoal mount`, or a mount point. Without it, only this machine is checked.
     #[arg(value_name = "SOURCE | MOUNTPOINT")]
     target: Option<OsString>,
-    /// Port of the SSH server.
-    #[arg(short = 'p', value_name = "PORT")]
-    port: Option<OsString>,
-    /// Configuration file of ssh.
-    #[arg(short = 'F', value_name = "FILE")]
-    config: Option<OsString>,
-    /// Options of ssh, and mount options about the connection.
-    #[arg(short = 'o', value_name = "OPTION")]
-    options: Vec<OsString>,
+    #[command(flatten)]
+    server: ServerArguments,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -166,22 +159,7 @@ fn target(program: Program, arguments: &Arguments) -> Result<Option<Target>, Pro
     if !is_source || Path::new(word).is_absolute() {
         return Ok(Some(Target::Mount(PathBuf::from(word))));
     }
-    let mut words = Vec::new();
-    let flags = [("-p", &arguments.port), ("-F", &arguments.config)];
-    for (flag, value) in flags.into_iter().filter_map(|(flag, value)| Some((flag, value.as_ref()?)))
-    {
-        words.extend([OsString::from(flag), value.clone()]);
-    }
-    for option in &arguments.options {
-        words.extend([OsString::from("-o"), option.clone()]);
-    }
-    words.extend([OsStr::new("--"), word, OsStr::new("/")].map(OsStr::to_owned));
-    let cwd = std::env::current_dir()
-        .map_err(|error| Problem::new("current directory", error.to_string()))?;
-    match command_line::parse(program, words, cwd, None)? {
-        Wish::Mount(request, _) => Ok(Some(Target::Server(request))),
-        Wish::Help | Wish::Version => Err(Problem::new("options", "not for this command")),
-    }
+    Ok(Some(Target::Server(arguments.server.request(program, word)?)))
 }
 
 /// The results so far.

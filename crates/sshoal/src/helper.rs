@@ -1,5 +1,19 @@
 //! `sshoal helper`: an SFTP server on standard input and output, which sshd starts in place of
-//! `sftp-server`.
+//! `sftp-server`, or ssh as a command; and the commands that put it on a server.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`commands`] | `install`, `status`, `remove` |
+//! | [`install`] | upload of a static build |
+//! | [`static_build`] | finds the build for an architecture |
+//! | [`place`] | the paths on servers, and the command there |
+//! | [`record`] | the hosts where the helper serves |
+
+pub mod commands;
+pub mod install;
+pub mod place;
+pub mod record;
+mod static_build;
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -10,9 +24,15 @@ use std::process::ExitCode;
 use cli::{EXIT_OK, Problem, printable};
 use tracing::level_filters::LevelFilter;
 
+use crate::program::Program;
+
 /// The words of the command line. The short options are those of `sftp-server`.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Arguments {
+    /// Without a command, one client is served on standard input and output.
+    #[command(subcommand)]
+    command: Option<commands::Command>,
     /// Refuse all requests that could change a file.
     #[arg(short = 'R', long)]
     read_only: bool,
@@ -30,8 +50,11 @@ pub struct Arguments {
     log_level: LevelFilter,
 }
 
-/// Serves one client, until standard input ends.
-pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+/// Runs the command; without one, serves one client until standard input ends.
+pub fn run(program: Program, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    if let Some(command) = &arguments.command {
+        return commands::run(program, command);
+    }
     let problem = |why: String| Problem::new("helper", why);
     if io::stdin().is_terminal() {
         return Err(problem("standard input is a terminal".to_owned())

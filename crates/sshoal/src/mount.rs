@@ -11,6 +11,7 @@ pub mod option_string;
 mod option_table;
 pub mod request;
 mod saved;
+pub mod server_arguments;
 pub mod settings;
 pub mod ssh_keywords;
 pub mod suggestion;

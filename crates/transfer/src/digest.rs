@@ -35,8 +35,16 @@ pub trait Digester: Send + Sync + 'static {
 const READ_BYTES: u32 = 256 << 10;
 const READS_AHEAD: u64 = 16;
 
+/// The digest of `content`.
+pub fn of_bytes(content: &[u8]) -> Digest {
+    Sha256::digest(content).into()
+}
+
 /// The digest of a file of `tree`, by the cheapest method.
-pub(crate) async fn of_file(tree: &Tree, path: &RemotePath) -> Result<Digest> {
+///
+/// # Errors
+/// When no command makes it, and the file cannot be read.
+pub async fn of_file(tree: &Tree, path: &RemotePath) -> Result<Digest> {
     if let Some(digester) = &tree.digester
         && let Some(digest) = digester.digest(path).await
     {

@@ -42,6 +42,8 @@ pub enum SessionState {
         in_flight: usize,
         /// Time since the last byte from the server while requests were outstanding.
         silent: Duration,
+        /// The program at the other end.
+        served_by: Server,
     },
     /// The session has ended, and was not needed since.
     Lost {
@@ -59,7 +61,23 @@ pub enum SessionState {
     },
 }
 
+/// The program that serves a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// It is the helper, sshoal's own server.
+    pub is_helper: bool,
+    /// Its version, if it reports one. The server's text, not escaped.
+    pub version: Option<String>,
+    /// The extensions of SFTP that it offers and that are known here.
+    pub extensions: Vec<&'static str>,
+}
+
 impl Host {
+    /// The program that serves the first session; `None` while there is no session.
+    pub fn server(&self) -> Option<Server> {
+        Some(self.pool.live(0)?.server())
+    }
+
     /// The current state of the sessions. Cheap, and never waits.
     pub fn status(&self) -> Status {
         self.pool.status()
@@ -106,6 +124,7 @@ impl Slot {
                 age: session.began.elapsed(),
                 in_flight: activity.in_flight,
                 silent: activity.silent,
+                served_by: session.server(),
             }
         } else {
             SessionState::Lost { why: session.lost().to_string() }

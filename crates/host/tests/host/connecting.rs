@@ -182,7 +182,7 @@ impl Connector for Ends {
     async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
         self.attempts.lock().unwrap().push(tokio::time::Instant::now());
         let (ours, _) = tokio::io::duplex(4096);
-        let explanation = Explanation { text: "no".into(), cause: self.cause };
+        let explanation = Explanation { text: "no".into(), cause: self.cause, logged_in: false };
         Ok(Connection::new(ours, Box::new(move || Some(explanation.clone()))))
     }
 }

@@ -6,6 +6,7 @@ mod cuts;
 mod errnos;
 mod far;
 mod files;
+mod helper;
 mod listing;
 mod losing;
 mod names;

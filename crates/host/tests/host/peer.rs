@@ -92,7 +92,8 @@ impl Connector for Servers {
         let (reader, writer) = self.servers.start();
         let cause = *self.cause.lock().unwrap();
         let text = "the test's words".to_owned();
-        let diagnosis = Box::new(move || Some(Explanation { text: text.clone(), cause }));
+        let diagnosis =
+            Box::new(move || Some(Explanation { text: text.clone(), cause, logged_in: false }));
         Ok(Connection::from_halves(reader, writer, diagnosis))
     }
 }
@@ -153,12 +154,27 @@ pub(crate) struct Stage {
 /// A scripted server.
 pub(crate) struct Actor(DuplexStream);
 
+impl Stage {
+    /// The servers offer these extensions, and are sent to the receiver once they have begun.
+    pub(crate) fn new(extensions: &[Extension]) -> (Stage, mpsc::UnboundedReceiver<Actor>) {
+        let (actors, stage) = mpsc::unbounded_channel();
+        (Stage { actors, extensions: extensions.to_vec() }, stage)
+    }
+}
+
 #[async_trait]
 impl Connector for Stage {
     async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
+        Ok(self.start())
+    }
+}
+
+impl Stage {
+    pub(crate) fn start(&self) -> Connection {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let mut actor = Actor(theirs);
-        let version = Version { version: 3, extensions: self.extensions.iter().copied().collect() };
+        let extensions = self.extensions.iter().copied().collect();
+        let version = Version { version: 3, extensions, product: None };
         let actors = self.actors.clone();
         tokio::spawn(async move {
             actor.receive_raw().await;
@@ -167,14 +183,13 @@ impl Connector for Stage {
             actor.0.write_all(&out).await.unwrap();
             let _ = actors.send(actor);
         });
-        Ok(Connection::new(ours, Box::new(|| None)))
+        Connection::new(ours, Box::new(|| None))
     }
 }
 
 /// A host over a scripted server, with its root not checked.
 pub(crate) async fn staged(extensions: &[Extension], config: Config) -> (Arc<Host>, Actor) {
-    let (actors, mut stage) = mpsc::unbounded_channel();
-    let connector = Stage { actors, extensions: extensions.to_vec() };
+    let (connector, mut stage) = Stage::new(extensions);
     let config = Config { check_root: false, ..config };
     let serve_root = async {
         let mut actor = stage.recv().await.unwrap();

@@ -82,6 +82,11 @@ impl Extensions {
         self.0 |= 1 << extension as u8;
     }
 
+    /// The extensions in the set.
+    pub fn iter(self) -> impl Iterator<Item = Extension> {
+        Extension::ALL.iter().copied().filter(move |extension| self.has(*extension))
+    }
+
     /// Removes `extension`.
     pub fn remove(&mut self, extension: Extension) {
         self.0 &= !(1 << extension as u8);
@@ -96,13 +101,47 @@ impl FromIterator<Extension> for Extensions {
     }
 }
 
+/// The extension of VERSION in which a server names itself: `vendor-id` of
+/// draft-ietf-secsh-filexfer-13, section 4.4.
+const VENDOR_ID: &[u8] = b"vendor-id";
+
+/// The program of a server, as it names itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Product {
+    /// The vendor.
+    pub vendor: String,
+    /// The program.
+    pub name: String,
+    /// The version of the program.
+    pub version: String,
+}
+
+impl Product {
+    fn encode(&self, out: &mut BytesMut) {
+        for text in [&self.vendor, &self.name, &self.version] {
+            put_string(out, text.as_bytes());
+        }
+        // The build number.
+        out.put_u64(0);
+    }
+
+    /// `None` for data of another form: they are only information.
+    fn decode(data: &[u8]) -> Option<Product> {
+        let mut fields = Fields::new(data);
+        let mut text = || Some(String::from_utf8_lossy(fields.string().ok()?).into_owned());
+        Some(Product { vendor: text()?, name: text()?, version: text()? })
+    }
+}
+
 /// The server's first packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     /// The protocol version of the server.
     pub version: u32,
     /// The offered extensions that are supported, in their supported versions.
     pub extensions: Extensions,
+    /// The program of the server, if it names itself.
+    pub product: Option<Product>,
 }
 
 impl Version {
@@ -111,11 +150,13 @@ impl Version {
         put_sized(out, 0, |out| {
             out.put_u8(TYPE_VERSION);
             out.put_u32(self.version);
-            for extension in Extension::ALL {
-                if self.extensions.has(*extension) {
-                    put_string(out, extension.name().as_bytes());
-                    put_string(out, extension.version().as_bytes());
-                }
+            for extension in self.extensions.iter() {
+                put_string(out, extension.name().as_bytes());
+                put_string(out, extension.version().as_bytes());
+            }
+            if let Some(product) = &self.product {
+                put_string(out, VENDOR_ID);
+                put_sized(out, 0, |out| product.encode(out));
             }
         });
     }
@@ -129,15 +170,19 @@ impl Version {
         }
         let version = fields.u32()?;
         let mut extensions = Extensions::default();
+        let mut product = None;
         while fields.left() > 0 {
             let (name, data) = (fields.string()?, fields.string()?);
+            if name == VENDOR_ID {
+                product = Product::decode(data);
+            }
             if let Some(extension) = Extension::from_name(name)
                 && data == extension.version().as_bytes()
             {
                 extensions.insert(extension);
             }
         }
-        Ok(Version { version, extensions })
+        Ok(Version { version, extensions, product })
     }
 }
 

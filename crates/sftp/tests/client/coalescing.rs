@@ -62,7 +62,8 @@ async fn counting() -> (Client, Script, Arc<AtomicUsize>) {
     let greet = async {
         script.receive_raw().await;
         let mut out = BytesMut::new();
-        Version { version: 3, extensions: [].into_iter().collect() }.encode(&mut out);
+        Version { version: 3, extensions: [].into_iter().collect(), product: None }
+            .encode(&mut out);
         script.send_raw(&out).await;
     };
     let connecting = Client::connect_halves(reader, writer, Options::default());

@@ -34,7 +34,7 @@ async fn greeted_with(bytes: &[u8]) -> String {
 
 fn version(version: u32) -> BytesMut {
     let mut out = BytesMut::new();
-    Version { version, extensions: Default::default() }.encode(&mut out);
+    Version { version, extensions: Default::default(), product: None }.encode(&mut out);
     out
 }
 
@@ -231,7 +231,7 @@ async fn limited(packet_bytes: u64, read_bytes: u64, write_bytes: u64) -> sftp::
         script.receive_raw().await;
         let mut out = BytesMut::new();
         let extensions = [Extension::Limits].into_iter().collect();
-        Version { version: 3, extensions }.encode(&mut out);
+        Version { version: 3, extensions, product: None }.encode(&mut out);
         script.send_raw(&out).await;
         let id = script.next_id().await;
         let limits = sftp::Limits { packet_bytes, read_bytes, write_bytes, open_handles: 0 };

@@ -51,7 +51,8 @@ pub(crate) async fn scripted(extensions: &[Extension], options: Options) -> (Cli
     // Small, so that packets are split anywhere and writes have to wait.
     let (ours, theirs) = tokio::io::duplex(1000);
     let mut script = Script { stream: theirs };
-    let version = Version { version: 3, extensions: extensions.iter().copied().collect() };
+    let extensions = extensions.iter().copied().collect();
+    let version = Version { version: 3, extensions, product: None };
     let greet = async {
         script.receive_raw().await;
         let mut out = BytesMut::new();

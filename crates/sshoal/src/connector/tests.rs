@@ -30,7 +30,8 @@ async fn a_lost_login_by_a_typed_password_is_not_hammered_at_the_server() {
     let mut sshd = Sshd::start(options).unwrap();
     // The first login is as if a user had typed.
     let begun = Begun::default();
-    let (typed, _) = connector(&sshd, Some(sshd.password())).dial(Role::Metadata).await.unwrap();
+    let typing = connector(&sshd, Some(sshd.password()));
+    let (typed, _) = typing.dial(&typing.dialer, Role::Metadata).await.unwrap();
     begun.set_first(typed);
     let connector = Arc::new(connector(&sshd, None).beginning_with(begun));
     let host = Host::connect(connector, Config::default()).await.unwrap();

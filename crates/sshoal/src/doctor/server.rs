@@ -12,6 +12,8 @@ use sftp::{Client, Extension, FileAttrs, OpenFlags};
 use ssh::{Cause, Dialer};
 
 use super::{Check, Checks};
+use crate::connector::SshConnector;
+use crate::helper::commands::{self, State};
 use crate::mount::request::MountRequest;
 use crate::quantity::{bytes, count, latency};
 use crate::sources::Origin;
@@ -88,6 +90,7 @@ async fn check_host(checks: &mut Checks, config: ssh::Config, directory: &[u8]) 
     });
     checks.add(in_time("throughput", throughput(&client)).await);
     if is_ssh {
+        checks.add(in_time("helper", helper(config.clone())).await);
         checks.add(in_time("more sessions", further_logins(&dialer)).await);
         checks.add(in_time("clock", clock(config)).await);
     }
@@ -267,6 +270,28 @@ async fn throughput(client: &Client) -> Check {
     }
     let _ = client.close(&handle).await;
     Check::fine(what, format!("{:.0} MB/s from the server, over one session", rate / 1e6))
+}
+
+/// Whether the helper serves, if it is there. ssh may not ask the user again.
+async fn helper(config: ssh::Config) -> Check {
+    let what = "helper";
+    let connector = match SshConnector::new(config) {
+        Ok(connector) => Arc::new(connector.again()),
+        Err(problem) => return Check::unknown(what, problem.to_string()),
+    };
+    let serves = |place: &str, server: &host::Server| {
+        Check::fine(what, format!("{place}, version {}", commands::version(server)))
+    };
+    match commands::state(&connector).await {
+        Ok(State::Subsystem(server)) => serves("the server's SFTP subsystem", &server),
+        Ok(State::Serves { path, server }) => serves(&path, &server),
+        Ok(State::Absent) => Check::fine(what, "none, and not needed"),
+        Ok(State::Unfit { path, why }) => {
+            Check::note(what, format!("{path} does not serve: {why}"))
+                .remedy("mounts use plain SFTP; -o helper=no saves a login")
+        }
+        Err(_) => Check::unknown(what, "it needs a further login, which failed"),
+    }
 }
 
 /// Opens several sessions at once, as a mount does for a large file.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cli::Problem;
+use host::Helper;
 use ssh::Transport;
 use union::{ActionPolicy, CreatePolicy};
 use vfs::{PageCache, Timeout};
@@ -118,6 +119,7 @@ pub struct Draft {
     pub allow_root: bool,
     pub default_permissions: Option<bool>,
     pub max_conns: Option<usize>,
+    pub helper: Option<Helper>,
     transports: Vec<Transport>,
     pub create: Option<CreatePolicy>,
     pub action: Option<ActionPolicy>,
@@ -160,6 +162,7 @@ impl Draft {
             allow_root: false,
             default_permissions: None,
             max_conns: None,
+            helper: None,
             transports: Vec::new(),
             create: None,
             action: None,
@@ -415,6 +418,25 @@ impl Draft {
             self.request.run.foreground = true;
         }
         self.request.host.max_conns = self.max_conns.unwrap_or(host::AUTOMATIC_CONNS);
+        self.finish_helper()
+    }
+
+    fn finish_helper(&mut self) -> Result<(), Problem> {
+        let request = &mut self.request;
+        let excluded_by = match request.ssh.transport {
+            Transport::DirectPort(_) => Some("directport"),
+            Transport::Vsock { .. } => Some("vsock"),
+            Transport::Passive => Some("passive"),
+            Transport::Ssh => request.ssh.sftp_server.as_ref().map(|_| "sftp_server"),
+        };
+        request.host.helper = match (self.helper.take(), excluded_by) {
+            (Some(Helper::Auto) | None, Some(_)) => Helper::No,
+            // Another program than ssh may start no commands.
+            (Some(Helper::Auto) | None, None) if !is_ssh(&request.ssh.command) => Helper::No,
+            (helper, None) => helper.unwrap_or(Helper::Auto),
+            (Some(Helper::No), Some(_)) => Helper::No,
+            (Some(_), Some(other)) => return Err(excluding("helper", other)),
+        };
         Ok(())
     }
 
@@ -452,6 +474,12 @@ impl Draft {
         }
         Ok(())
     }
+}
+
+/// Whether the command runs ssh itself.
+fn is_ssh(command: &OsStr) -> bool {
+    let words = ssh::command::split(command).unwrap_or_default();
+    words.first().is_some_and(|word| Path::new(word).file_name() == Some(OsStr::new("ssh")))
 }
 
 fn excluding(one: &str, other: &str) -> Problem {

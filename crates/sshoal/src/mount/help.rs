@@ -181,6 +181,11 @@ pub fn completed_options(list: &str) -> Answer {
         Some(Effect::Choice(words)) => {
             Answer::of_words(words.iter().map(|(word, _)| (*word).into()))
         }
+        // Words, and names of other values in capitals.
+        Some(Effect::Custom(values, _)) if values.contains('|') => {
+            let words = values.split('|').filter(|word| word.starts_with(char::is_lowercase));
+            Answer::of_words(words.map(str::to_owned))
+        }
         Some(Effect::Text("FILE", _)) => Answer::of_paths(Paths::Files),
         Some(Effect::Text("DIR", _)) => Answer::of_paths(Paths::Directories),
         _ => Answer::default(),

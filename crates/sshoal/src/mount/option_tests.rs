@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use base::{DigestEffort, DigestKind};
 use fuse::{AccessTime, Visibility};
+use host::Helper;
 use recovery::RetryPolicy;
 use replicas::Mode;
 use ssh::Transport;
@@ -210,20 +211,40 @@ const OPTIONS: &[(&str, Change)] = &[
     }),
     ("uidfile=ids", |_| ()),
     ("ssh_command=ssh -v", |r| r.ssh.command = "ssh -v".into()),
-    ("ssh_command=/opt/my\\\\ ssh -v", |r| r.ssh.command = "/opt/my\\ ssh -v".into()),
+    ("ssh_command=/opt/my\\\\ ssh -v", |r| {
+        r.ssh.command = "/opt/my\\ ssh -v".into();
+        r.host.helper = Helper::No;
+    }),
     ("ssh_command=bin/ssh -F x/y", |r| r.ssh.command = "/home/u/bin/ssh -F x/y".into()),
     ("ssh_protocol=2", |_| ()),
     ("sftp_server=/usr/lib/sftp-server", |r| {
         r.ssh.sftp_server = Some("/usr/lib/sftp-server".into());
+        r.host.helper = Helper::No;
     }),
-    ("directport=5285", |r| r.ssh.transport = Transport::DirectPort(5285)),
-    ("vsock=3:5000", |r| r.ssh.transport = Transport::Vsock { cid: 3, port: 5000 }),
+    ("helper=auto", |_| ()),
+    ("helper=no", |r| r.host.helper = Helper::No),
+    ("helper=install", |r| r.host.helper = Helper::Install),
+    ("helper=~/my bin/sshoal", |r| r.host.helper = Helper::At("my bin/sshoal".into())),
+    ("helper=/opt/sshoal,ssh_command=dbclient", |r| {
+        r.ssh.command = "dbclient".into();
+        r.host.helper = Helper::At("/opt/sshoal".into());
+    }),
+    ("directport=5285,helper=auto", |r| {
+        r.ssh.transport = Transport::DirectPort(5285);
+        r.host.helper = Helper::No;
+    }),
+    ("vsock=3:5000,helper=no", |r| {
+        r.ssh.transport = Transport::Vsock { cid: 3, port: 5000 };
+        r.host.helper = Helper::No;
+    }),
     ("passive", |r| {
+        r.host.helper = Helper::No;
         r.ssh.transport = Transport::Passive;
         r.host.max_conns = 1;
         r.run.foreground = true;
     }),
     ("slave,passive", |r| {
+        r.host.helper = Helper::No;
         r.ssh.transport = Transport::Passive;
         r.host.max_conns = 1;
         r.run.foreground = true;
@@ -528,6 +549,12 @@ fn wrong_options_are_named_with_what_would_be_right() {
             "option 'idmap=file': needs a file\n  add uidfile=FILE, gidfile=FILE or both",
         ),
         ("allow_other,allow_root", "options 'allow_other' and 'allow_root': cannot be combined"),
+        (
+            "helper=atuo",
+            "option 'helper=atuo': must be auto, no, install, or the path of a program, which \
+             contains a '/'",
+        ),
+        ("helper=install,vsock=3:1", "options 'helper' and 'vsock': cannot be combined"),
         ("passive,directport=1", "options 'passive' and 'directport': cannot be combined"),
         (
             "passive,password_stdin",

@@ -64,7 +64,11 @@ impl MountRequest {
             sources,
             mountpoint,
             ssh: SshOptions::default(),
-            host: host::Config { max_conns: host::AUTOMATIC_CONNS, ..host::Config::default() },
+            host: host::Config {
+                max_conns: host::AUTOMATIC_CONNS,
+                helper: host::Helper::Auto,
+                ..host::Config::default()
+            },
             retry: RetryPolicy::Hard,
             union: union::Policies::default(),
             pool: replicas::Mode::default(),

@@ -173,9 +173,11 @@ fn ends_like_a_word(path: &[u8]) -> bool {
 /// Whether the error is an answer of a host, not a failed connection.
 fn is_answer(error: &host::Error) -> bool {
     match error {
-        host::Error::Connect(_) | host::Error::Session { .. } | host::Error::Refused { .. } => {
-            false
-        }
+        host::Error::Connect(_)
+        | host::Error::Session { .. }
+        | host::Error::Refused { .. }
+        | host::Error::NoHelper { .. }
+        | host::Error::HelperGone { .. } => false,
         host::Error::Root { source, .. } => !source.ends_connection(),
         host::Error::RootMissing { .. }
         | host::Error::RootTooLong

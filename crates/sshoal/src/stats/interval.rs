@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use control::counters::{Caches, HostCounters, Latency, Operation};
-use control::status::{MountStatus, State};
+use control::status::{MountStatus, SessionStatus, State};
 use serde::Serialize;
 
 /// Sums over an interval, and the state at its end.
@@ -55,6 +55,8 @@ pub struct HostInterval {
     /// Requests in flight at the end, over all sessions, and the number of sessions.
     pub in_flight: u64,
     pub sessions: u64,
+    /// The first session at the end: what serves it.
+    pub first: SessionStatus,
 }
 
 /// Hits, and hits with misses.
@@ -194,6 +196,7 @@ fn hosts(before: &MountStatus, now: &MountStatus) -> Vec<HostInterval> {
                 counters: host_counters(&old, &new),
                 in_flight: sum(host.sessions.iter().map(|session| session.in_flight)),
                 sessions: host.sessions.iter().filter(|it| it.up_ms.is_some()).count() as u64,
+                first: host.sessions.first().cloned().unwrap_or_default(),
             });
         }
     }

@@ -226,6 +226,11 @@ impl Text<'_> {
             let up = host.sessions.iter().filter(|session| session.up_ms.is_some());
             out.sample("", labels, up.count() as f64);
         });
+        let help = "Whether the helper serves the sessions.";
+        self.hosts("sshoal_host_helper", "gauge", help, |out, labels, host| {
+            let server = host.sessions.first().and_then(|first| first.server.as_deref());
+            out.sample("", labels, f64::from(u8::from(server == Some("helper"))));
+        });
         let help = "SFTP requests without a reply.";
         self.hosts("sshoal_sftp_requests_in_flight", "gauge", help, |out, labels, host| {
             let in_flight: f64 = host.sessions.iter().map(|it| it.in_flight as f64).sum();

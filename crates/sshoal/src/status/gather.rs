@@ -265,13 +265,16 @@ fn session(told: &host::SessionStatus) -> SessionStatus {
     };
     match &told.state {
         Told::Connecting => SessionStatus { slot, ..SessionStatus::default() },
-        Told::Up { age, in_flight, silent } => SessionStatus {
+        Told::Up { age, in_flight, silent, served_by } => SessionStatus {
             slot,
             state: SessionState::Up,
             up_ms: Some(millis(*age)),
             in_flight: *in_flight as u64,
             silent_ms: millis(*silent),
             why: None,
+            server: Some(if served_by.is_helper { "helper" } else { "sftp" }.to_owned()),
+            server_version: served_by.version.as_deref().map(printable),
+            extensions: served_by.extensions.iter().map(|&name| name.to_owned()).collect(),
         },
         Told::Lost { why } => state(SessionState::Lost, why),
         Told::Down { why, .. } => state(SessionState::Failed, why),

@@ -190,6 +190,7 @@ fn state(state: State, ms: Option<u64>, why: Option<&str>) -> String {
 fn host(out: &mut String, host: &HostStatus) {
     let up = host.sessions.iter().filter(|session| session.state == SessionState::Up).count();
     let mut facts = vec![format!("{up} of {}", count(host.max_sessions, "session"))];
+    facts.extend(server(host));
     facts.extend(host.round_trip_us.map(|us| format!("round trip {}", latency(us))));
     facts.extend(host.latency_us.map(|us| format!("latency {}", latency(us))));
     let in_flight: u64 = host.sessions.iter().map(|session| session.in_flight).sum();
@@ -215,6 +216,16 @@ fn host(out: &mut String, host: &HostStatus) {
             let _ = writeln!(out, "        session {}: {}", session.slot, printable(why));
         }
     }
+}
+
+/// The program that serves the first session, and so all of them; `None` while there is none.
+pub fn server(host: &HostStatus) -> Option<String> {
+    let first = host.sessions.first()?;
+    Some(match (first.server.as_deref()?, &first.server_version) {
+        ("sftp", _) => "plain SFTP".to_owned(),
+        (name, None) => printable(name),
+        (name, Some(version)) => printable(format!("{name} {version}")),
+    })
 }
 
 fn waiting(out: &mut String, source: &SourceStatus) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cli::Problem;
+use host::Helper;
 use transfer::strategy::{ConnectError, Connection, Connector, Logins};
 use transfer::{Running, Shell};
 
@@ -25,7 +26,11 @@ pub struct Connections {
 
 impl Connections {
     pub fn new(request: MountRequest, operands: Vec<ParsedOperand>) -> Connections {
-        Connections { request, operands, begun: Begun::default() }
+        let begun = Begun::default();
+        if let Helper::At(path) = &request.host.helper {
+            begun.set_helper(path);
+        }
+        Connections { request, operands, begun }
     }
 
     /// What the options mean for the strategy.
@@ -33,7 +38,8 @@ impl Connections {
         let request = &self.request;
         Logins {
             password_once: request.ssh.password_stdin,
-            own_server: request.ssh.sftp_server.is_some(),
+            own_server: request.ssh.sftp_server.is_some()
+                || matches!(request.host.helper, Helper::At(_)),
             own_view: request.host.follow_symlinks || request.disk.is_some(),
             max_sessions: request.host.max_conns,
         }

@@ -15,9 +15,17 @@ const SSH_FAILED: i32 = 255;
 
 /// Runs commands by ssh.
 pub struct SshShell {
-    config: ssh::Config,
+    dialer: ssh::Dialer,
     /// ssh may ask its user on the terminal.
     may_ask: bool,
+}
+
+impl SshShell {
+    /// A shell where `dialer` leads. Unless it `may_ask`, a login fails where ssh would have to ask the
+    /// user for something.
+    pub fn new(dialer: ssh::Dialer, may_ask: bool) -> SshShell {
+        SshShell { dialer, may_ask }
+    }
 }
 
 #[async_trait]
@@ -27,10 +35,7 @@ impl Shell for SshShell {
             .map_err(|_| ShellError::Refused("a name in the command is not UTF-8".to_owned()))?;
         // `ssh` takes a word without a slash for the name of a subsystem.
         let text = if text.contains('/') { text } else { format!(": /; {text}") };
-        let config = ssh::Config { sftp_server: Some(text), ..self.config.clone() };
-        // ssh asks its questions on the terminal; the caller reports the command's messages.
-        let dialer = ssh::Dialer::new(config, Arc::new(|_: &str| {}))
-            .map_err(|error| ShellError::Refused(error.to_string()))?;
+        let dialer = self.dialer.for_server(text);
         let connected = match self.may_ask {
             true => dialer.connect().await,
             false => dialer.connect_unasked().await,
@@ -160,12 +165,13 @@ pub fn session(running: Running) -> host::Connection {
     host::Connection::from_halves(stdout, stdin, Box::new(explain))
 }
 
-/// The shell of an operand's first gateway; `None` where no ssh leads there. Unless it `may_ask`, a
-/// login fails where ssh would have to ask the user for something.
+/// The shell of an operand's first gateway; `None` where no ssh leads there. See [`SshShell::new`].
 pub fn of(configs: Vec<ssh::Config>, may_ask: bool) -> Option<Arc<dyn Shell>> {
     let config = configs.into_iter().next();
     let config = config.filter(|config| config.transport == ssh::Transport::Ssh)?;
-    Some(Arc::new(SshShell { config, may_ask }))
+    // ssh asks its questions on the terminal; the caller reports the command's messages.
+    let dialer = ssh::Dialer::new(config, Arc::new(|_: &str| {})).ok()?;
+    Some(Arc::new(SshShell::new(dialer, may_ask)))
 }
 
 #[cfg(test)]

@@ -1,5 +1,10 @@
 //! `sshoal helper` in place of OpenSSH's sftp-server: other programs as its clients, mounts over it,
-//! its options.
+//! its options. Below: how it gets to a server, and into use.
+
+mod installation;
+mod restricted;
+mod site;
+mod use_of_it;
 
 mod locks;
 

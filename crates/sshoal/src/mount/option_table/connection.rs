@@ -1,11 +1,13 @@
 //! How to connect to the server, which SFTP requests to send, and what to do with several hosts.
 
+use host::Helper;
 use recovery::RetryPolicy;
 use replicas::Mode;
 use ssh::{Transport, TypedPassword};
 use union::{ActionPolicy, CreatePolicy};
 
 use super::{MountOption, choice, custom, flag, number, seconds, text};
+use crate::helper::place;
 use crate::mount::draft::Draft;
 
 /// More sessions gain nothing, and a server delays or refuses that many logins.
@@ -38,6 +40,20 @@ pub(super) const OPTIONS: &[MountOption] = &[
     text("sftp_server", "SERVER", |draft, value| draft.request.ssh.sftp_server = Some(value))
         .help("SFTP subsystem, or a command if it contains a '/' ('sudo /usr/lib/sftp-server')")
         .prominent(),
+    custom("helper", "auto|no|install|PATH", |draft, value| {
+        draft.helper = Some(match value {
+            "auto" => Helper::Auto,
+            "no" => Helper::No,
+            "install" => Helper::Install,
+            path => Helper::At(place::from_option(path).ok_or_else(|| {
+                "must be auto, no, install, or the path of a program, which contains a '/'".to_owned()
+            })?),
+        });
+        Ok(())
+    })
+    .help(
+        "use sshoal's own server if it is found (auto, default), put it there (install), or at PATH",
+    ),
     text("ssh_command", "COMMAND", Draft::set_ssh_command)
         .help("run this command instead of ssh; spaces separate arguments, '\\ ' is a space"),
     custom("ssh_protocol", "2", |_, version| match version {

@@ -97,7 +97,7 @@ fn serve(manner: &str) {
     receive();
     let version = if manner == "version_2" { 2 } else { 3 };
     let mut out = BytesMut::new();
-    Version { version, extensions: Extensions::default() }.encode(&mut out);
+    Version { version, extensions: Extensions::default(), product: None }.encode(&mut out);
     send(&out);
     let mut listed = 0_u64;
     loop {

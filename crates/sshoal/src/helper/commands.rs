@@ -1,0 +1,268 @@
+//! `sshoal helper install`, `status` and `remove`: the helper on a server.
+
+use std::ffi::{OsStr, OsString};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{DirGuard, Errno, FileKind, Remote, RemotePath};
+use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use host::{Connector, Helper, Server};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::static_build::Architecture;
+use super::{install, place};
+use crate::connector::SshConnector;
+use crate::mount::server_arguments::ServerArguments;
+use crate::program::Program;
+use crate::stack;
+
+/// How long the helper may take to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+
+/// What is to be done.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Put this version of the helper on a server.
+    Install {
+        /// The server, as for ssh.
+        #[arg(value_name = "HOST")]
+        host: OsString,
+        /// Architecture of the server, as `uname -m` prints it (default: what the server prints).
+        #[arg(long, value_name = "ARCH")]
+        arch: Option<String>,
+        #[command(flatten)]
+        server: ServerArguments,
+    },
+    /// Show whether the helper serves on a server, or why not.
+    Status {
+        /// The server, as for ssh.
+        #[arg(value_name = "HOST")]
+        host: OsString,
+        #[command(flatten)]
+        server: ServerArguments,
+    },
+    /// Remove all versions of the helper that were installed on a server.
+    Remove {
+        /// The server, as for ssh.
+        #[arg(value_name = "HOST")]
+        host: OsString,
+        #[command(flatten)]
+        server: ServerArguments,
+    },
+}
+
+/// The helper at a host.
+pub enum State {
+    /// It is the host's SFTP server.
+    Subsystem(Server),
+    /// The program at `path` is the helper.
+    Serves { path: String, server: Server },
+    /// No program is in any of the places.
+    Absent,
+    /// The program at `path` does not serve.
+    Unfit { path: String, why: String },
+}
+
+/// Runs the command. The exit code of `status` is 1 if the helper does not serve.
+pub fn run(program: Program, command: &Command) -> anyhow::Result<ExitCode> {
+    let (Command::Install { host, server, .. }
+    | Command::Status { host, server }
+    | Command::Remove { host, server }) = command;
+    let architecture = match command {
+        Command::Install { arch: Some(name), .. } => {
+            Some(Architecture::named(name).ok_or_else(|| {
+                Problem::new(
+                    "option '--arch'",
+                    format!("no such architecture: '{}'", printable(name)),
+                )
+            })?)
+        }
+        _ => None,
+    };
+    let connectors = connectors(program, host, server)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(|error| Problem::new("cannot start", error.to_string()))?;
+    let mut code = EXIT_OK;
+    for connector in &connectors {
+        let name = printable(connector.config().destination.to_string());
+        let done = runtime.block_on(async {
+            match command {
+                Command::Install { .. } => install(&name, connector, architecture).await,
+                Command::Status { .. } => status(&name, connector).await,
+                Command::Remove { .. } => remove(&name, connector).await,
+            }
+        });
+        let (text, is_good) = done?;
+        cli::print(&text)?;
+        if !is_good {
+            code = EXIT_FAILURE;
+        }
+    }
+    runtime.shutdown_background();
+    Ok(ExitCode::from(code))
+}
+
+/// A connector to each host of the source.
+fn connectors(
+    program: Program,
+    host: &OsStr,
+    server: &ServerArguments,
+) -> Result<Vec<Arc<SshConnector>>, Problem> {
+    let mut source = host.to_owned();
+    if !host.as_encoded_bytes().contains(&b':') {
+        source.push(":");
+    }
+    let request = server.request(program, &source)?;
+    if request.ssh.transport != ssh::Transport::Ssh {
+        return Err(Problem::new(
+            printable(host),
+            "the helper is started by ssh, which this connection does not use",
+        ));
+    }
+    let mut connectors = Vec::new();
+    for spec in &request.sources {
+        for config in stack::ssh_configs(&request, spec)? {
+            // One prompt for the password is enough.
+            let typed_password = request.ssh.typed_password;
+            let config = ssh::Config { typed_password, ..config };
+            connectors.push(Arc::new(SshConnector::new(config)?));
+        }
+    }
+    match connectors.is_empty() {
+        true => Err(Problem::new(printable(host), "not a host")),
+        false => Ok(connectors),
+    }
+}
+
+type Done = Result<(String, bool), Problem>;
+
+async fn install(
+    name: &str,
+    connector: &Arc<SshConnector>,
+    architecture: Option<&'static Architecture>,
+) -> Done {
+    let stopped = async {
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let mut signals = kinds.map(|kind| signal(kind).ok());
+        let [interrupt, terminate, hangup] = &mut signals;
+        let received = async |it: &mut Option<tokio::signal::unix::Signal>| match it {
+            Some(signal) => drop(signal.recv().await),
+            None => std::future::pending().await,
+        };
+        tokio::select! {
+            () = received(interrupt) => {}
+            () = received(terminate) => {}
+            () = received(hangup) => {}
+        }
+    };
+    let installed = install::install(connector, architecture, stopped).await?;
+    connector.record_helper(Some(&installed.path)).await;
+    let (path, architecture) = (installed.path, installed.architecture);
+    Ok((format!("{name}: installed {path} (version {}, {architecture})\n", place::VERSION), true))
+}
+
+/// The helper at the host of `connector`.
+pub async fn state(connector: &Arc<SshConnector>) -> Result<State, Problem> {
+    let host = install::connect(connector, Helper::No).await?;
+    if let Some(server) = host.server().filter(|server| server.is_helper) {
+        return Ok(State::Subsystem(server));
+    }
+    let found = host.find_helper(place::all()).await;
+    let name = || printable(connector.config().destination.to_string());
+    let found = found.map_err(|error| Problem::new(name(), error.to_string()))?;
+    let path = match found {
+        None => return Ok(State::Absent),
+        Some((path, Some(why))) => return Ok(State::Unfit { path, why }),
+        Some((path, None)) => path,
+    };
+    let again = Arc::new(connector.again());
+    let trial = install::connect(&again, Helper::At(path.clone()));
+    Ok(match tokio::time::timeout(ANSWER_LIMIT, trial).await {
+        Err(_) => {
+            State::Unfit { path, why: format!("no answer within {} s", ANSWER_LIMIT.as_secs()) }
+        }
+        Ok(Err(problem)) => State::Unfit { path, why: problem.to_string() },
+        Ok(Ok(host)) => match host.server() {
+            Some(server) => State::Serves { path, server },
+            None => State::Unfit { path, why: "the session ended at once".to_owned() },
+        },
+    })
+}
+
+async fn status(name: &str, connector: &Arc<SshConnector>) -> Done {
+    let serves = |path: &str, server: &Server| {
+        format!(
+            "{name}: the helper serves\n  path        {path}\n  version     {}\n  extensions  {}\n",
+            version(server),
+            server.extensions.join(", ")
+        )
+    };
+    Ok(match state(connector).await? {
+        State::Subsystem(server) => (serves("(the server's SFTP subsystem)", &server), true),
+        State::Serves { path, server } => (serves(&path, &server), true),
+        State::Absent => (format!("{name}: no helper; {INSTALL}\n"), false),
+        State::Unfit { path, why } => (
+            format!(
+                "{name}: the helper does not serve\n  path        {path}\n  why         {why}\n"
+            ),
+            false,
+        ),
+    })
+}
+
+/// What a user can do where no helper is.
+pub const INSTALL: &str = "`sshoal helper install` puts it there";
+
+/// The version of a server, for the user.
+pub fn version(server: &Server) -> String {
+    printable(server.version.as_deref().unwrap_or("unknown"))
+}
+
+async fn remove(name: &str, connector: &Arc<SshConnector>) -> Done {
+    let host = install::connect(connector, Helper::No).await?;
+    let top = RemotePath::parse(place::DIRECTORY.as_bytes()).expect("a relative path");
+    let failed = |error: Errno| {
+        Problem::new("helper", format!("{name}: {} cannot be removed: {error}", place::DIRECTORY))
+    };
+    let removed = match names(&host, &top).await {
+        Err(Errno::ENOENT) => 0,
+        Err(error) => return Err(failed(error)),
+        Ok(versions) => {
+            for version in &versions {
+                remove_version(&host, version).await.map_err(failed)?;
+            }
+            host.rmdir(&top).await.map_err(failed)?;
+            versions.len()
+        }
+    };
+    connector.record_helper(None).await;
+    Ok(match removed {
+        0 => (format!("{name}: no helper was installed\n"), true),
+        _ => (format!("{name}: removed {}\n", place::DIRECTORY), true),
+    })
+}
+
+/// Removes the directory of a version, with the files in it.
+async fn remove_version(host: &dyn Remote, version: &RemotePath) -> base::Result<()> {
+    if host.lstat(version).await?.kind != FileKind::Directory {
+        return host.unlink(version).await;
+    }
+    for file in names(host, version).await? {
+        host.unlink(&file).await?;
+    }
+    host.rmdir(version).await
+}
+
+/// The paths of the entries of a directory.
+async fn names(host: &dyn Remote, directory: &RemotePath) -> base::Result<Vec<RemotePath>> {
+    let dir = DirGuard::new(host, host.opendir(directory).await?);
+    let mut names = Vec::new();
+    while let Some(entries) = host.readdir(dir.dh()).await? {
+        names.extend(entries.iter().map(|entry| directory.join(&entry.name)));
+    }
+    Ok(names)
+}

@@ -1,0 +1,46 @@
+//! A server on the command line of a command that makes no mount.
+
+use std::ffi::{OsStr, OsString};
+
+use cli::Problem;
+
+use super::command_line::{self, Wish};
+use super::request::MountRequest;
+use crate::program::Program;
+
+/// The options of the connection.
+#[derive(Debug, clap::Args)]
+pub struct ServerArguments {
+    /// Port of the SSH server.
+    #[arg(short = 'p', value_name = "PORT")]
+    port: Option<OsString>,
+    /// Configuration file of ssh.
+    #[arg(short = 'F', value_name = "FILE")]
+    config: Option<OsString>,
+    /// Options of ssh, and mount options about the connection.
+    #[arg(short = 'o', value_name = "OPTION")]
+    options: Vec<OsString>,
+}
+
+impl ServerArguments {
+    /// The request of a mount of `source` with these options, which is never made.
+    pub fn request(&self, program: Program, source: &OsStr) -> Result<Box<MountRequest>, Problem> {
+        let mut words = Vec::new();
+        let flags = [("-p", &self.port), ("-F", &self.config)];
+        for (flag, value) in
+            flags.into_iter().filter_map(|(flag, value)| Some((flag, value.as_ref()?)))
+        {
+            words.extend([OsString::from(flag), value.clone()]);
+        }
+        for option in &self.options {
+            words.extend([OsString::from("-o"), option.clone()]);
+        }
+        words.extend([OsStr::new("--"), source, OsStr::new("/")].map(OsStr::to_owned));
+        let cwd = std::env::current_dir()
+            .map_err(|error| Problem::new("current directory", error.to_string()))?;
+        match command_line::parse(program, words, cwd, None)? {
+            Wish::Mount(request, _) => Ok(request),
+            Wish::Help | Wish::Version => Err(Problem::new("options", "not for this command")),
+        }
+    }
+}
