@@ -5,8 +5,8 @@
 use bytes::{Bytes, BytesMut};
 use libfuzzer_sys::fuzz_target;
 use sftp::codec::{
-    HEADER_BYTES, Limits, MAX_PACKET_BYTES, Reply, Request, StatVfs, UsersGroups, Version,
-    decode_init, packet_length,
+    HEADER_BYTES, Limits, MAX_PACKET_BYTES, Reply, Request, SeekOffset, StatVfs, UsersGroups,
+    Version, XattrNames, XattrValue, decode_init, packet_length,
 };
 
 fn unframed(packet: &[u8]) -> Bytes {
@@ -23,6 +23,9 @@ fuzz_target!(|data: &[u8]| {
     let _ = StatVfs::decode(&packet);
     let _ = Limits::decode(&packet);
     let _ = UsersGroups::decode(&packet);
+    let _ = XattrValue::decode(&packet);
+    let _ = XattrNames::decode(&packet);
+    let _ = SeekOffset::decode(&packet);
     if let Ok(version) = Version::decode(&packet) {
         let mut out = BytesMut::new();
         version.encode(&mut out);

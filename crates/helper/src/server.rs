@@ -64,9 +64,11 @@ impl Server {
             Request::Read { handle, .. }
             | Request::Fstat { handle }
             | Request::Fsync { handle }
+            | Request::Lseek { handle, .. }
             | Request::Fstatvfs { handle } => self.file_claims(handle, Mode::ReadSome, Mode::Read),
             Request::Write { handle, .. }
             | Request::Fsetstat { handle, .. }
+            | Request::Fallocate { handle, .. }
             | Request::Close { handle } => self.file_claims(handle, Mode::ChangeSome, Mode::Change),
             Request::CopyData { from, to, .. } => {
                 let mut claims = self.file_claims(to, Mode::ChangeSome, Mode::Change);
@@ -83,7 +85,10 @@ impl Server {
                 claims.extend(self.inode(handle).map(|inode| (inode, Mode::Change)));
                 claims
             }
-            Request::Lstat { .. } | Request::Stat { .. } => {
+            Request::Lstat { .. }
+            | Request::Stat { .. }
+            | Request::Getxattr { .. }
+            | Request::Listxattr { .. } => {
                 vec![(Resource::Names, Mode::Read), (Resource::Contents, Mode::Read)]
             }
             Request::Opendir { .. }
@@ -91,7 +96,10 @@ impl Server {
             | Request::Realpath { .. }
             | Request::ExpandPath { .. }
             | Request::Statvfs { .. } => names(Mode::Read),
-            Request::Setstat { .. } | Request::Lsetstat { .. } => {
+            Request::Setstat { .. }
+            | Request::Lsetstat { .. }
+            | Request::Setxattr { .. }
+            | Request::Removexattr { .. } => {
                 vec![(Resource::Names, Mode::Change), (Resource::Contents, Mode::Change)]
             }
             Request::Remove { .. }
@@ -100,6 +108,8 @@ impl Server {
             | Request::Rename { .. }
             | Request::PosixRename { .. }
             | Request::Symlink { .. }
+            | Request::Mknod { .. }
+            | Request::Renameat2 { .. }
             | Request::Hardlink { .. } => names(Mode::Change),
             // Later replies have the fields, and earlier ones have not.
             Request::Attrs { .. } => {
@@ -134,12 +144,14 @@ impl Server {
             | Request::UsersGroupsById { .. }
             | Request::ExpandPath { .. }
             | Request::CopyData { .. }
+            | Request::Fallocate { .. }
             | Request::Fsync { .. } => false,
             Request::Read { handle, .. }
             | Request::Write { handle, .. }
             | Request::Fstat { handle }
             | Request::Fsetstat { handle, .. }
             | Request::Fstatvfs { handle }
+            | Request::Lseek { handle, .. }
             | Request::Readdir { handle }
             | Request::Close { handle } => match self.handles.get(handle) {
                 Ok(Open::File(file)) => file.is_local,
@@ -158,9 +170,15 @@ impl Server {
             | Request::Realpath { path }
             | Request::Readlink { path }
             | Request::Statvfs { path }
+            | Request::Getxattr { path, .. }
+            | Request::Setxattr { path, .. }
+            | Request::Listxattr { path, .. }
+            | Request::Removexattr { path, .. }
+            | Request::Mknod { path, .. }
             | Request::Symlink { link: path, .. } => self.paths.is_local(path),
             Request::Rename { from, to }
             | Request::PosixRename { from, to }
+            | Request::Renameat2 { from, to, .. }
             | Request::Hardlink { existing: from, new: to } => {
                 self.paths.is_local(from) && self.paths.is_local(to)
             }
@@ -220,6 +238,22 @@ impl Server {
                 self.fields.store(fields & ExactAttrs::ALL, Ordering::Relaxed);
                 Ok(success())
             }
+            Request::Getxattr { path, name, flags } => self.getxattr(path, name, *flags),
+            Request::Setxattr { path, name, value, flags } => {
+                done(self.setxattr(path, name, value, *flags))
+            }
+            Request::Listxattr { path, flags } => self.listxattr(path, *flags),
+            Request::Removexattr { path, name, flags } => {
+                done(self.removexattr(path, name, *flags))
+            }
+            Request::Mknod { path, mode, major, minor } => {
+                done(self.mknod(path, *mode, (*major, *minor)))
+            }
+            Request::Renameat2 { from, to, flags } => done(self.renameat2(from, to, *flags)),
+            Request::Fallocate { handle, mode, offset, len } => {
+                done(self.fallocate(handle, *mode, *offset, *len))
+            }
+            Request::Lseek { handle, offset, whence } => self.lseek(handle, *offset, *whence),
             Request::HomeDirectory { user } => self.home_directory(user),
             Request::UsersGroupsById { uids, gids } => Ok(self.names_by_id(uids, gids)),
             Request::UnknownExtension { .. } => {
@@ -250,7 +284,12 @@ fn changes(request: &Request<'_>) -> bool {
         | Request::PosixRename { .. }
         | Request::Symlink { .. }
         | Request::Hardlink { .. }
-        | Request::CopyData { .. } => true,
+        | Request::CopyData { .. }
+        | Request::Setxattr { .. }
+        | Request::Removexattr { .. }
+        | Request::Mknod { .. }
+        | Request::Renameat2 { .. }
+        | Request::Fallocate { .. } => true,
         // All others are named, so that a new request is not forgotten here.
         Request::Close { .. }
         | Request::Read { .. }
@@ -266,6 +305,9 @@ fn changes(request: &Request<'_>) -> bool {
         | Request::Fsync { .. }
         | Request::Limits
         | Request::Attrs { .. }
+        | Request::Getxattr { .. }
+        | Request::Listxattr { .. }
+        | Request::Lseek { .. }
         | Request::ExpandPath { .. }
         | Request::HomeDirectory { .. }
         | Request::UsersGroupsById { .. }

@@ -32,6 +32,7 @@ pub mod error;
 mod file_io;
 mod flow_control;
 mod handles;
+mod holes;
 mod host;
 mod listing;
 mod login;
@@ -47,6 +48,7 @@ mod scaling;
 mod session;
 mod setattr;
 mod stripes;
+mod xattr;
 
 pub use config::{AUTOMATIC_CONNS, Config};
 pub use connector::{

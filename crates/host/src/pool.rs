@@ -165,6 +165,8 @@ pub(crate) struct Pool {
     suggested_bytes: AtomicU64,
     /// Longest request that all sessions accept, in bytes; zero before the first session.
     request_bytes: AtomicU32,
+    /// The last first session offered no operation beyond those of OpenSSH's server.
+    is_plain_sftp: AtomicBool,
 }
 
 impl Pool {
@@ -192,6 +194,7 @@ impl Pool {
             active: AtomicU64::new(0),
             suggested_bytes: AtomicU64::new(scaling::suggested(1, scaling::window_for(None))),
             request_bytes: AtomicU32::new(0),
+            is_plain_sftp: AtomicBool::new(false),
         })
     }
 
@@ -208,6 +211,12 @@ impl Pool {
     pub(crate) fn deactivate_lost(&self) {
         let live = self.active().iter().filter(|slot| self.live(*slot).is_some());
         self.set_active(live.fold(Slots::default(), Slots::with));
+    }
+
+    /// Whether the server may have operations beyond those of OpenSSH's server: the last first
+    /// session offered some, or there was none.
+    pub(crate) fn may_exceed_sftp(&self) -> bool {
+        !self.is_plain_sftp.load(Ordering::Relaxed)
     }
 
     /// The round trip to the server, if it was measured.
@@ -345,6 +354,8 @@ impl Pool {
                 let most = session.max_read.min(session.max_write);
                 self.request_bytes.store(most, Ordering::Relaxed);
                 if slot == 0 {
+                    let is_plain_sftp = !session.exceeds_sftp();
+                    self.is_plain_sftp.store(is_plain_sftp, Ordering::Relaxed);
                     self.connection_error.send_replace(None);
                     self.log_connected();
                 }
