@@ -208,7 +208,8 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
     let vfs = Arc::new(Vfs::new(stack.remote.clone(), config));
     let mount = fuse::Mount::new(&request.mountpoint, &request.mount).map_err(cannot_mount)?;
     let attributes = Attributes::new(stack.union.is_some(), request.disk.as_ref());
-    let config = session_config(request, any_link, attributes.are_there());
+    let has_attributes = attributes.are_there() || vfs.may_exceed_sftp();
+    let config = session_config(request, any_link, has_attributes);
     let servers = Arc::downgrade(&stack);
     let silence = move || servers.upgrade().map_or(Duration::MAX, |it| it.silent_for());
     let adapter = Arc::new(Adapter::new(

@@ -1,6 +1,10 @@
 //! `sshoal helper` in place of OpenSSH's sftp-server: other programs as its clients, mounts over it,
 //! its options.
 
+mod holes;
+mod names;
+mod xattrs;
+
 use std::fs::{self, File, FileTimes};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
