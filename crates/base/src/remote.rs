@@ -435,6 +435,13 @@ pub trait Remote: Send + Sync + 'static {
         Err(Errno::EOPNOTSUPP)
     }
 
+    /// The entries of a directory that may have extended attributes: all others have none. A
+    /// listing of many entries then needs no request for each. `EOPNOTSUPP` if the remote does not
+    /// know without such requests.
+    async fn entries_with_xattrs(&self, _dir: &RemotePath) -> Result<Vec<Name>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
     /// Sets an extended attribute. An access list (`system.posix_acl_access`) also changes the
     /// permission bits.
     async fn setxattr(

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::{Allocation, Seek, SetXattr};
 use bytes::Bytes;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::{Errno, ReadWriteFlags};
 use sftp::codec::{
-    FallocateMode, FileAttrs, OpenFlags, RenameFlags as RenameBits, Reply, SeekOffset, Whence,
-    XattrFlags, XattrNames, XattrValue,
+    FallocateMode, FileAttrs, MAX_XATTR_BYTES, OpenFlags, RenameFlags as RenameBits, Reply,
+    SeekOffset, Whence, XattrFlags, XattrNames, XattrValue,
 };
 use sftp::{Limits, NameEntry, UsersGroups};
 
@@ -313,6 +313,27 @@ impl Server {
     pub(crate) fn removexattr(&self, path: &[u8], name: &[u8], flags: XattrFlags) -> Result<()> {
         let pinned = self.pin_for_xattr(path, flags, 0)?;
         Ok(local::remove_xattr(&pinned, name)?)
+    }
+
+    /// The entries of a directory that have extended attributes, or whose attributes cannot be
+    /// listed. `E2BIG` if there are more than a reply may contain.
+    pub(crate) fn dirxattrs(&self, path: &[u8]) -> Result<Reply> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let mut dir = Dir::new(self.paths.open(path, flags, Mode::empty())?)?;
+        let (mut names, mut len) = (Vec::new(), 0);
+        while let Some(entry) = dir.next() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") || !local::may_have_xattrs(dir.fd()?, name) {
+                continue;
+            }
+            len += name.len() + 1;
+            if len > MAX_XATTR_BYTES {
+                return Err(Errno::TOOBIG.into());
+            }
+            names.push(Bytes::copy_from_slice(name));
+        }
+        Ok(Reply::Extended(XattrNames(names).encode()))
     }
 
     /// `EINVAL` for any other flags than these and [`XattrFlags::FOLLOW`].

@@ -88,6 +88,7 @@ impl Server {
             Request::Lstat { .. }
             | Request::Stat { .. }
             | Request::Getxattr { .. }
+            | Request::Dirxattrs { .. }
             | Request::Listxattr { .. } => {
                 vec![(Resource::Names, Mode::Read), (Resource::Contents, Mode::Read)]
             }
@@ -139,11 +140,12 @@ impl Server {
     pub(crate) fn is_quick(&self, request: &Request<'_>) -> bool {
         match request {
             Request::Limits | Request::Attrs { .. } | Request::UnknownExtension { .. } => true,
-            // They may ask a directory service, copy for a long time, or wait for the disk.
+            // They may ask a directory service, take long, or wait for the disk.
             Request::HomeDirectory { .. }
             | Request::UsersGroupsById { .. }
             | Request::ExpandPath { .. }
             | Request::CopyData { .. }
+            | Request::Dirxattrs { .. }
             | Request::Fallocate { .. }
             | Request::Fsync { .. } => false,
             Request::Read { handle, .. }
@@ -246,6 +248,7 @@ impl Server {
             Request::Removexattr { path, name, flags } => {
                 done(self.removexattr(path, name, *flags))
             }
+            Request::Dirxattrs { path } => self.dirxattrs(path),
             Request::Mknod { path, mode, major, minor } => {
                 done(self.mknod(path, *mode, (*major, *minor)))
             }
@@ -307,6 +310,7 @@ fn changes(request: &Request<'_>) -> bool {
         | Request::Attrs { .. }
         | Request::Getxattr { .. }
         | Request::Listxattr { .. }
+        | Request::Dirxattrs { .. }
         | Request::Lseek { .. }
         | Request::ExpandPath { .. }
         | Request::HomeDirectory { .. }

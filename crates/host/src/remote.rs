@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use base::{
-    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, OpenFlags, Opened,
+    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Name, OpenFlags, Opened,
     Remote, RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
@@ -143,6 +143,10 @@ impl Remote for Host {
 
     async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
         self.list_xattrs(path).await
+    }
+
+    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        self.list_entries_with_xattrs(dir).await
     }
 
     async fn setxattr(

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use base::{RemotePath, Result, SetXattr};
+use base::{Errno, Name, RemotePath, Result, SetXattr};
 use bytes::Bytes;
 use sftp::codec::XattrFlags;
 
@@ -57,6 +57,18 @@ impl Host {
         let (session, full, follow) = self.for_xattr(path).await?;
         let removed = session.client.removexattr(&full, name, XattrFlags(follow)).await;
         removed.map_err(|error| from_sftp(&error))
+    }
+
+    pub(crate) async fn list_entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        let session = self.metadata().await?;
+        // Their attributes are those of the targets.
+        if self.config().follow_symlinks {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let names = session.client.dirxattrs(&session.path(dir)?).await;
+        let names = names.map_err(|error| from_sftp(&error))?;
+        // An invalid name is no entry of a listing, either.
+        Ok(names.iter().filter_map(|name| Name::new(name).ok()).collect())
     }
 
     /// Whether the directory of a new entry has a default access list. Then permission bits that

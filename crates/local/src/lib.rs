@@ -41,4 +41,4 @@ pub use local::Local;
 pub use names::make_node;
 pub use root::open_beneath;
 pub use setattr::{set_opened, set_pinned};
-pub use xattr::{get_xattr, list_xattrs, remove_xattr, set_xattr};
+pub use xattr::{get_xattr, list_xattrs, may_have_xattrs, remove_xattr, set_xattr};

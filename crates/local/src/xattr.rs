@@ -3,7 +3,7 @@
 //! The system calls take no such descriptor before Linux 6.13, so they go through `/proc/self/fd`,
 //! which leads to the inode itself, also to a symbolic link.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use base::{Errno, Result, SetXattr};
 use bytes::Bytes;
@@ -55,6 +55,12 @@ pub fn set_xattr(pinned: &OwnedFd, name: &[u8], value: &[u8], mode: SetXattr) ->
 /// Those of `removexattr(2)`; `EOPNOTSUPP` without `/proc`.
 pub fn remove_xattr(pinned: &OwnedFd, name: &[u8]) -> Result<()> {
     rustix::fs::removexattr(proc_fd_path(pinned.as_fd()), name).map_err(proc_error)
+}
+
+/// Whether the entry of this directory has extended attributes, as far as that can be seen.
+pub fn may_have_xattrs(dir: BorrowedFd<'_>, name: &[u8]) -> bool {
+    let path = [proc_fd_path(dir).as_bytes(), b"/", name].concat();
+    rustix::fs::llistxattr_query(path) != Ok(0)
 }
 
 /// The result of a call that fills a buffer: of a short one first, since values are short.

@@ -3,8 +3,8 @@
 
 use async_trait::async_trait;
 use base::{
-    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Location, OpenFlags,
-    Opened, Remote, RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
+    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Location, Name,
+    OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
 
@@ -154,6 +154,10 @@ impl Remote for Recovering {
 
     async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
         self.core.with_retry(|| self.core.inner.listxattr(path)).await
+    }
+
+    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        self.core.with_retry(|| self.core.inner.entries_with_xattrs(dir)).await
     }
 
     async fn setxattr(

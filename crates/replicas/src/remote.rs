@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use base::{
-    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Location, OpenFlags,
-    Opened, Remote, RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
+    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Location, Name,
+    OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
 
@@ -248,6 +248,10 @@ impl Remote for Replicas {
 
     async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
         self.query(path, |remote| remote.listxattr(path)).await
+    }
+
+    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        self.query(dir, |remote| remote.entries_with_xattrs(dir)).await
     }
 
     async fn setxattr(

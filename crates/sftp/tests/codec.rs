@@ -92,6 +92,7 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::Setxattr { path, name: one, value: two, flags: XattrFlags(*d) },
         Request::Listxattr { path, flags: XattrFlags(*d) },
         Request::Removexattr { path, name: two, flags: XattrFlags(*d) },
+        Request::Dirxattrs { path },
         Request::Mknod { path, mode: *d, major: *a as u32, minor: *b as u32 },
         Request::Renameat2 { from, to, flags: RenameFlags(*d) },
         Request::Fallocate { handle, mode: FallocateMode(*d), offset, len: *b },
@@ -248,7 +249,7 @@ proptest! {
         prop_assert_eq!(XattrNames::decode(&list.encode()), if is_valid {
             Ok(list)
         } else {
-            Err(Malformed::BadValue("an invalid list of extended attributes"))
+            Err(Malformed::BadValue("an invalid list of names"))
         });
         prop_assert_eq!(SeekOffset::decode(&SeekOffset(a).encode()), Ok(SeekOffset(a)));
     }

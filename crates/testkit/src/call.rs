@@ -21,7 +21,7 @@ macro_rules! calls {
 calls! {
     Lstat Readlink Opendir Readdir Closedir Open Fstat Read Write Fsync Fsyncdir Close Finish Flush Setattr
     Fsetattr Mkdir Rmdir Unlink Symlink Link Rename Statvfs Copy
-    Mknod Fallocate Seek Getxattr Listxattr Setxattr Removexattr
+    Mknod Fallocate Seek Getxattr Listxattr EntriesWithXattrs Setxattr Removexattr
 }
 
 impl Call {

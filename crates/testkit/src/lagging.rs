@@ -11,7 +11,7 @@ use crate::MemRemote;
 use crate::tree::{Follow, Ino};
 use async_trait::async_trait;
 use base::{
-    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Mutex, OpenFlags,
+    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Mutex, Name, OpenFlags,
     Opened, Remote, RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs,
 };
 use bytes::Bytes;
@@ -357,6 +357,11 @@ impl Remote for Lagging {
     async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
         self.check(path)?;
         self.server.listxattr(path).await
+    }
+
+    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        self.check(dir)?;
+        self.server.entries_with_xattrs(dir).await
     }
 
     async fn setxattr(

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
-    FileKind, Location, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, Seek, SetXattr,
-    StatVfs, Window,
+    FileKind, Location, Name, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, Seek,
+    SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
 
@@ -170,6 +170,15 @@ impl Remote for Union {
         let tree = self.tree();
         let (branch, at) = xattr::shown(&tree, path).await?;
         branch.call(branch.remote.listxattr(&at)).await
+    }
+
+    /// `EOPNOTSUPP` where several branches may have entries.
+    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        let tree = self.tree();
+        match tree.sole_branch(dir) {
+            Some((branch, at)) => branch.call(branch.remote.entries_with_xattrs(&at)).await,
+            None => Err(Errno::EOPNOTSUPP),
+        }
     }
 
     async fn setxattr(

@@ -1,15 +1,22 @@
 //! Extended attributes of the server, by the path of the file.
 //!
+//! Values are not cached. What is remembered for a short time is which entries of a directory have no
+//! attributes, for programs that query one file after the other.
+//!
 //! Access lists contain the ids of users and groups, which are translated as owners are.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use base::{Errno, RemotePath, Result, SetXattr};
+use base::{Errno, Name, RemotePath, Result, SetXattr};
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use crate::config::IdMap;
 use crate::inode::Inode;
 use crate::lookup::MAX_ATTEMPTS;
+use crate::tree::RequestStamp;
 use crate::{Change, Ino, Vfs};
 
 /// The access list of a file. It contains the permission bits.
@@ -30,7 +37,92 @@ const ACL_USER: u16 = 0x02;
 /// The tag of an entry for a group.
 const ACL_GROUP: u16 = 0x08;
 
+/// Directories of which the entries with attributes are known; more than a program visits within
+/// the time for which that is valid.
+const MAX_DIRECTORIES: usize = 256;
+
+/// Time between the queries of two files of a directory within which the directory is queried
+/// instead: `ls -l` queries one file after the other.
+const SEQUENCE: Duration = Duration::from_secs(1);
+
+/// The entries with extended attributes, by directory.
+#[derive(Default)]
+pub(crate) struct KnownXattrs {
+    directories: HashMap<Ino, Directory>,
+    /// The directory and the file of the last request, and its time.
+    last: Option<(Ino, Ino, Instant)>,
+    /// Number of changes of attributes that this mount has begun or ended.
+    changes: u64,
+}
+
+struct Directory {
+    /// `None` if the server does not report it.
+    entries: Option<HashSet<Name>>,
+    stamp: RequestStamp,
+}
+
+impl KnownXattrs {
+    /// An attribute is being changed, or was.
+    fn note_change(&mut self) {
+        self.changes += 1;
+        self.directories.clear();
+    }
+
+    fn insert(&mut self, dir: Ino, known: Directory, changes: u64) {
+        if self.changes != changes {
+            return;
+        }
+        if self.directories.len() >= MAX_DIRECTORIES {
+            self.directories.clear();
+        }
+        self.directories.insert(dir, known);
+    }
+
+    /// Notes a request for a file. Returns whether another one of its directory was requested just
+    /// before.
+    fn is_in_sequence(&mut self, dir: Ino, ino: Ino, now: Instant) -> bool {
+        let last = self.last.replace((dir, ino, now));
+        last.is_some_and(|(last_dir, last_ino, at)| {
+            last_dir == dir && last_ino != ino && now < at + SEQUENCE
+        })
+    }
+}
+
 impl Vfs {
+    /// Whether `inode` is known to have no extended attributes. When the files of a directory are
+    /// queried one after the other, the directory is, so that most of them cost no request.
+    async fn has_no_xattrs(&self, inode: &Arc<Inode>) -> bool {
+        // As long as attributes are valid at least.
+        let valid = self.timeout(inode.kind).min;
+        let Some((dir, name)) = self.tree().first_name(inode.ino) else { return false };
+        let now = Instant::now();
+        let changes = {
+            let mut known = self.known_xattrs.lock();
+            let is_recent = |known: &&Directory| now < known.stamp.at + valid;
+            if let Some(directory) = known.directories.get(&dir).filter(is_recent) {
+                let Some(entries) = &directory.entries else { return false };
+                let stamp = directory.stamp;
+                let is_listed = entries.contains(&name);
+                drop(known);
+                return !is_listed && self.tree().path_unchanged_since(inode.ino, stamp.seq);
+            }
+            if valid.is_zero() || !known.is_in_sequence(dir, inode.ino, now) {
+                return false;
+            }
+            known.changes
+        };
+        let Ok(path) = self.path(dir) else { return false };
+        let stamp = self.stamp_request();
+        let entries = self.remote.entries_with_xattrs(&path).await;
+        let entries = entries.ok().map(HashSet::from_iter);
+        let has_none = entries.as_ref().is_some_and(|entries| !entries.contains(&name));
+        let is_current = self.tree().path_unchanged_since(inode.ino, stamp.seq);
+        let mut known = self.known_xattrs.lock();
+        let is_current = is_current && known.changes == changes;
+        known.insert(dir, Directory { entries, stamp }, changes);
+        has_none && is_current
+    }
+
     /// Whether the server may have extended attributes, and other operations that SFTP has no
     /// requests for.
     pub fn may_exceed_sftp(&self) -> bool {
@@ -45,8 +137,12 @@ impl Vfs {
 
     /// The value of an extended attribute.
     pub async fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Bytes> {
+        let inode = self.inode(ino)?;
+        if may_be_listed(name) && self.has_no_xattrs(&inode).await {
+            return Err(Errno::ENODATA);
+        }
         let get = |path| async move { self.remote.getxattr(&path, name).await };
-        let value = self.by_any_path(&self.inode(ino)?, get).await?;
+        let value = self.by_any_path(&inode, get).await?;
         match is_acl(name) {
             true => self.config.idmap.acl_to_local(&value),
             false => Ok(value),
@@ -55,8 +151,12 @@ impl Vfs {
 
     /// The names of the extended attributes.
     pub async fn listxattr(&self, ino: Ino) -> Result<Vec<Bytes>> {
+        let inode = self.inode(ino)?;
+        if self.has_no_xattrs(&inode).await {
+            return Ok(Vec::new());
+        }
         let list = |path| async move { self.remote.listxattr(&path).await };
-        self.by_any_path(&self.inode(ino)?, list).await
+        self.by_any_path(&inode, list).await
     }
 
     /// Sets an extended attribute.
@@ -103,7 +203,10 @@ impl Vfs {
             inode.state().forget_created_here();
             change
         });
-        self.by_any_path(&inode, request).await?;
+        self.known_xattrs.lock().note_change();
+        let changed = self.by_any_path(&inode, request).await;
+        self.known_xattrs.lock().note_change();
+        changed?;
         inode.state().touch_ctime();
         Ok(())
     }
@@ -130,6 +233,12 @@ impl Vfs {
         }
         unreachable!("the last attempt returns")
     }
+}
+
+/// Whether a list of attributes contains this one if it exists. File systems have others below
+/// `system.` that are not listed.
+fn may_be_listed(name: &[u8]) -> bool {
+    !name.starts_with(b"system.") || is_acl(name)
 }
 
 /// Whether the value of this extended attribute is an access list.

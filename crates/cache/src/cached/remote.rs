@@ -7,8 +7,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
-    FileKind, Location, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, Seek, SetXattr,
-    StatVfs, Window,
+    FileKind, Location, Name, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, Seek,
+    SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
 
@@ -227,6 +227,11 @@ impl Remote for Cached {
     async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
         self.core.has_xattrs()?;
         self.core.inner.listxattr(path).await
+    }
+
+    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        self.core.has_xattrs()?;
+        self.core.inner.entries_with_xattrs(dir).await
     }
 
     async fn setxattr(

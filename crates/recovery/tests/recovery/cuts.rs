@@ -476,6 +476,17 @@ fn cases() -> Vec<Case> {
             after: "",
         },
         Case {
+            call: Call::EntriesWithXattrs,
+            run: |recovering, _| {
+                Box::pin(async {
+                    Ok(format!("{:?}", recovering.entries_with_xattrs(&at("")).await?))
+                })
+            },
+            look: nothing,
+            answer: "[\"file\"]",
+            after: "",
+        },
+        Case {
             call: Call::Setxattr,
             run: |recovering, _| {
                 let value = Bytes::from_static(b"new");

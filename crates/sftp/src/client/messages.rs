@@ -354,6 +354,13 @@ impl Client {
         self.call_extension(Extension::Removexattr, &request, Expect::Status, nothing)
     }
 
+    /// The entries of a directory that have extended attributes (`dirxattrs@sshoal`).
+    pub fn dirxattrs(&self, path: &[u8]) -> Call<Vec<Bytes>> {
+        let request = Request::Dirxattrs { path };
+        let finish = |reply| Ok(XattrNames::decode(&extended(reply)?)?.0);
+        self.call_extension(Extension::Dirxattrs, &request, Expect::Extended, finish)
+    }
+
     /// Creates a FIFO, a socket or a device of this type and these permissions (`mknod@sshoal`).
     pub fn mknod(&self, path: &[u8], mode: u32, major: u32, minor: u32) -> Call<()> {
         let request = Request::Mknod { path, mode, major, minor };

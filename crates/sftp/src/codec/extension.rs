@@ -71,6 +71,8 @@ extensions! {
     Listxattr = "listxattr@sshoal" "1",
     /// `lremovexattr(2)`.
     Removexattr = "removexattr@sshoal" "1",
+    /// The entries of a directory that have extended attributes.
+    Dirxattrs = "dirxattrs@sshoal" "1",
     /// `mknod(2)`.
     Mknod = "mknod@sshoal" "1",
     /// `renameat2(2)`.
@@ -331,7 +333,7 @@ impl XattrValue {
     }
 }
 
-/// The reply to `listxattr@sshoal`: the names.
+/// The reply to `listxattr@sshoal` and to `dirxattrs@sshoal`: names, of attributes or of entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XattrNames(pub Vec<Bytes>);
 
@@ -351,7 +353,7 @@ impl XattrNames {
             let name = fields.string()?;
             len += name.len() + 1;
             if name.is_empty() || name.contains(&0) || len > MAX_XATTR_BYTES {
-                return Err(Malformed::BadValue("an invalid list of extended attributes"));
+                return Err(Malformed::BadValue("an invalid list of names"));
             }
             names.push(Bytes::copy_from_slice(name));
         }

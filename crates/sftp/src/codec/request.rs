@@ -248,6 +248,8 @@ pub enum Request<'a> {
     Listxattr { path: &'a [u8], flags: XattrFlags },
     /// `removexattr@sshoal`
     Removexattr { path: &'a [u8], name: &'a [u8], flags: XattrFlags },
+    /// `dirxattrs@sshoal`
+    Dirxattrs { path: &'a [u8] },
     /// `mknod@sshoal`; `mode` is type and permissions.
     Mknod { path: &'a [u8], mode: u32, major: u32, minor: u32 },
     /// `renameat2@sshoal`
@@ -301,6 +303,7 @@ impl<'a> Request<'a> {
             Request::Setxattr { .. } => Extension::Setxattr,
             Request::Listxattr { .. } => Extension::Listxattr,
             Request::Removexattr { .. } => Extension::Removexattr,
+            Request::Dirxattrs { .. } => Extension::Dirxattrs,
             Request::Mknod { .. } => Extension::Mknod,
             Request::Renameat2 { .. } => Extension::Renameat2,
             Request::Fallocate { .. } => Extension::Fallocate,
@@ -428,6 +431,7 @@ impl<'a> Request<'a> {
                 extended(out, Extension::Removexattr, &[path, name]);
                 out.put_u32(flags.0);
             }
+            Request::Dirxattrs { path } => extended(out, Extension::Dirxattrs, &[path]),
             Request::Mknod { path, mode, major, minor } => {
                 extended(out, Extension::Mknod, &[path]);
                 [mode, major, minor].into_iter().for_each(|number| out.put_u32(*number));
@@ -534,6 +538,7 @@ impl<'a> Request<'a> {
                 name: f.string()?,
                 flags: XattrFlags(f.u32()?),
             },
+            Extension::Dirxattrs => Request::Dirxattrs { path: f.string()? },
             Extension::Mknod => Request::Mknod {
                 path: f.string()?,
                 mode: f.u32()?,

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
-    FileKind, Location, OpenFlags, OpenGuard, Opened, Remote, RemotePath, RenameMode, Result, Seek,
-    SetXattr, StatVfs, Window,
+    FileKind, Location, Name, OpenFlags, OpenGuard, Opened, Remote, RemotePath, RenameMode, Result,
+    Seek, SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
 use host::Host;
@@ -265,6 +265,10 @@ impl Remote for View {
 
     async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
         self.inner.listxattr(path).await
+    }
+
+    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        self.inner.entries_with_xattrs(dir).await
     }
 
     async fn setxattr(

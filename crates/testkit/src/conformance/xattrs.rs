@@ -60,6 +60,18 @@ pub async fn an_attribute_is_set_and_removed(fixture: &Fixture) {
         ok("remove", name, fixture.removexattr(&at, NAME).await);
         assert_eq!(listed(fixture, name).await, ["user.a"]);
     }
+    fixture.put("none", b"").await;
+    match fixture.entries_with_xattrs(&path("")).await {
+        Err(errno) => assert_eq!(errno, Errno::EOPNOTSUPP),
+        Ok(entries) => {
+            for name in ["f", "d"] {
+                assert!(entries.iter().any(|entry| entry.as_bytes() == name.as_bytes()), "{name}");
+            }
+            // A security module may give attributes to all.
+            let has_none = ok("list", "none", fixture.listxattr(&path("none")).await).is_empty();
+            assert_eq!(entries.iter().any(|entry| entry.as_bytes() == b"none"), !has_none);
+        }
+    }
     assert_eq!(fixture.get("f").await, b"content");
     let absent = path("absent");
     assert_eq!(fixture.getxattr(&absent, NAME).await, Err(Errno::ENOENT));

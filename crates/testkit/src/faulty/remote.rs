@@ -5,8 +5,8 @@ use std::pin::pin;
 
 use async_trait::async_trait;
 use base::{
-    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Location, OpenFlags,
-    Opened, Remote, RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
+    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Location, Name,
+    OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -364,6 +364,10 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
 
     async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
         self.pass_plain(Call::Listxattr, &[], self.inner.listxattr(path)).await
+    }
+
+    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        self.pass_plain(Call::EntriesWithXattrs, &[], self.inner.entries_with_xattrs(dir)).await
     }
 
     async fn setxattr(

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use base::{
-    Allocation, Attr, AttrChange, Create, Data, Dh, DirEntry, DirGuard, Errno, Fh, FileKind,
+    Allocation, Attr, AttrChange, Create, Data, Dh, DirEntry, DirGuard, Errno, Fh, FileKind, Name,
     OpenFlags, OpenGuard, Opened, Remote, RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs,
 };
 use bytes::Bytes;
@@ -210,6 +210,15 @@ impl Remote for MemRemote {
     async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
         self.call(Call::Listxattr, |state, _| {
             Ok(state.tree.xattrs(state.tree.lookup(path, Follow::No)?))
+        })
+        .await
+    }
+
+    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        self.call(Call::EntriesWithXattrs, |state, _| {
+            let mut entries = state.tree.list(state.tree.lookup(dir, Follow::No)?)?;
+            entries.retain(|(_, ino)| !state.tree.xattrs(*ino).is_empty());
+            Ok(entries.into_iter().map(|(name, _)| name).collect())
         })
         .await
     }

@@ -177,6 +177,23 @@ fn a_write_removes_capabilities() {
     assert_eq!(value(&mount.at("program"), name), Err(Errno::NODATA));
 }
 
+/// `ls -l` queries each file for its access list.
+#[test]
+fn a_long_listing_costs_no_request_for_each_file() {
+    let world = served_by_helper("");
+    let mount = world.mount(&[]);
+    for number in 0..300 {
+        fs::write(world.served(format!("file{number}")), "content").unwrap();
+    }
+    shell("setfacl -m u:4321:r \"$1\"", &[&world.served("file77")]);
+    let shown = shell("ls -l --color=always \"$1\"", &[&mount.at("")]);
+    assert_eq!(shown.matches("-rw-r--r--+").count(), 1, "{shown}");
+    assert_eq!(shown.lines().count(), 301);
+    let kinds = ["getxattr", "listxattr", "dirxattrs"];
+    let sent: u64 = kinds.iter().map(|kind| requests(&mount, kind)).sum();
+    assert!((1..20).contains(&sent), "{sent}");
+}
+
 /// Requests of this kind that the mount has sent.
 fn requests(mount: &Mount, kind: &str) -> u64 {
     let shown = succeed(program().args(["stats", "--total", "--json"]).arg(mount.place()));
