@@ -5,8 +5,7 @@
 use bytes::{Bytes, BytesMut};
 use libfuzzer_sys::fuzz_target;
 use sftp::codec::{
-    HEADER_BYTES, Limits, LockFound, MAX_PACKET_BYTES, Reply, Request, StatVfs, UsersGroups, Version,
-    decode_init, packet_length,
+    decode_init, HEADER_BYTES, Limits, LockFound, MAX_PACKET_BYTES, packet_length, Reply, Request, SeekOffset, StatVfs, UsersGroups, Version, XattrNames, XattrValue,
 };
 
 fn unframed(packet: &[u8]) -> Bytes {
@@ -26,6 +25,9 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(found) = LockFound::decode(&packet) {
         assert_eq!(LockFound::decode(&found.encode()), Ok(found));
     }
+    let _ = XattrValue::decode(&packet);
+    let _ = XattrNames::decode(&packet);
+    let _ = SeekOffset::decode(&packet);
     if let Ok(version) = Version::decode(&packet) {
         let mut out = BytesMut::new();
         version.encode(&mut out);

@@ -25,7 +25,7 @@ pub use mutex::Mutex;
 pub use path::{InvalidName, Name, RemotePath};
 pub use printable::printable;
 pub use remote::{
-    Access, Create, Data, Dh, DigestEffort, DigestKind, DirEntry, Fh, Location, OpenFlags, Opened,
-    Remote, RenameMode, Window,
+    Access, Allocation, Create, Data, Dh, DigestEffort, DigestKind, DirEntry, Fh, Location,
+    OpenFlags, Opened, Remote, RenameMode, Seek, SetXattr, Window,
 };
 pub use table::Table;

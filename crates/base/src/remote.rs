@@ -22,7 +22,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::{
-    Attr, AttrChange, Errno, LockKind, LockOwner, LockRange, Name, RemotePath, Result, StatVfs,
+    Attr, AttrChange, Errno, FileKind, LockKind, LockOwner, LockRange, Name, RemotePath, Result,
+    StatVfs,
 };
 
 /// A handle of an open file, valid at the [`Remote`] that returned it until it is closed there.
@@ -191,6 +192,60 @@ pub enum RenameMode {
     Replace,
     /// Fails with `EEXIST` (`RENAME_NOREPLACE`).
     NoReplace,
+    /// Exchanges the two names, which must both exist (`RENAME_EXCHANGE`). `EINVAL` if the remote
+    /// cannot do that.
+    Exchange,
+}
+
+impl RenameMode {
+    /// The new path of an entry that was within one of two renamed paths; `None` if it was replaced,
+    /// or within neither.
+    pub fn moved(
+        self,
+        path: &RemotePath,
+        from: &RemotePath,
+        to: &RemotePath,
+    ) -> Option<RemotePath> {
+        let back = || if self == RenameMode::Exchange { path.moved(to, from) } else { None };
+        path.moved(from, to).or_else(back)
+    }
+}
+
+/// What setting an extended attribute does if it exists, or if it does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetXattr {
+    /// Creates or replaces it.
+    Either,
+    /// Fails with `EEXIST` if it exists (`XATTR_CREATE`).
+    Create,
+    /// Fails with `ENODATA` if it does not exist (`XATTR_REPLACE`).
+    Replace,
+}
+
+/// What `fallocate(2)` does with a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocation {
+    /// Reserves space for it. The file grows to its end, unless the size is kept.
+    Reserve {
+        /// `FALLOC_FL_KEEP_SIZE`
+        keep_size: bool,
+    },
+    /// Makes it a hole within the size of the file (`FALLOC_FL_PUNCH_HOLE`).
+    PunchHole,
+    /// Makes it zeros, and reserves space for it (`FALLOC_FL_ZERO_RANGE`).
+    Zero {
+        /// `FALLOC_FL_KEEP_SIZE`
+        keep_size: bool,
+    },
+}
+
+/// The kind of position that `lseek(2)` searches for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// The next data (`SEEK_DATA`).
+    Data,
+    /// The next hole (`SEEK_HOLE`); the end of the file is one.
+    Hole,
 }
 
 /// How many bytes to keep in flight. Advice only: with more, requests queue in the remote; with
@@ -341,6 +396,71 @@ pub trait Remote: Send + Sync + 'static {
         to_offset: u64,
         len: u64,
     ) -> Result<u64>;
+
+    /// Whether the remote may support what SFTP has no requests for: the operations from
+    /// [`Remote::mknod`] to [`Remote::removexattr`]. `false` only if all of them are certain to
+    /// return `EOPNOTSUPP` until the remote is connected again. Cheap.
+    fn may_exceed_sftp(&self) -> bool {
+        false
+    }
+
+    /// Creates a FIFO, a socket or a device at `path`, with at most these permission bits. `device`
+    /// is major and minor number of a device. `EOPNOTSUPP` if the remote cannot do that.
+    async fn mknod(
+        &self,
+        _path: &RemotePath,
+        _kind: FileKind,
+        _perm: u32,
+        _device: (u32, u32),
+    ) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Reserves or frees `len` bytes at `offset` of a file open for writing. `EOPNOTSUPP` if the
+    /// remote or its file system cannot do that.
+    async fn fallocate(&self, _fh: Fh, _how: Allocation, _offset: u64, _len: u64) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// The next data or hole of an open file at or after `offset`; `ENXIO` if there is none.
+    /// `EOPNOTSUPP` if the remote does not know.
+    async fn seek(&self, _fh: Fh, _offset: u64, _what: Seek) -> Result<u64> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// The value of an extended attribute; `ENODATA` if there is none of that name.
+    async fn getxattr(&self, _path: &RemotePath, _name: &[u8]) -> Result<Bytes> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// The names of the extended attributes that the login may see.
+    async fn listxattr(&self, _path: &RemotePath) -> Result<Vec<Bytes>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// The entries of a directory that may have extended attributes: all others have none. A
+    /// listing of many entries then needs no request for each. `EOPNOTSUPP` if the remote does not
+    /// know without such requests.
+    async fn entries_with_xattrs(&self, _dir: &RemotePath) -> Result<Vec<Name>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Sets an extended attribute. An access list (`system.posix_acl_access`) also changes the
+    /// permission bits.
+    async fn setxattr(
+        &self,
+        _path: &RemotePath,
+        _name: &[u8],
+        _value: Bytes,
+        _mode: SetXattr,
+    ) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Removes an extended attribute; `ENODATA` if there is none of that name.
+    async fn removexattr(&self, _path: &RemotePath, _name: &[u8]) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
 
     /// How many bytes to keep in flight now. The value changes while the remote measures its link,
     /// and includes the next value that the remote wants to try. Cheap enough to be called before

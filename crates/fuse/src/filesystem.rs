@@ -383,12 +383,14 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// The value of an extended attribute. The session checks it against the caller's buffer size.
+    /// The value of an extended attribute. The session checks it against `size`, that of the
+    /// caller's buffer; zero if the caller wants to know the length.
     fn getxattr(
         &self,
         ctx: &Context,
         ino: u64,
         name: &[u8],
+        size: u32,
     ) -> impl Future<Output = Result<Vec<u8>>> + Send {
         unsupported()
     }

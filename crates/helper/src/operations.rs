@@ -3,10 +3,14 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use base::{Allocation, Seek, SetXattr};
 use bytes::Bytes;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::{Errno, ReadWriteFlags};
-use sftp::codec::{FileAttrs, OpenFlags, Reply};
+use sftp::codec::{
+    FallocateMode, FileAttrs, MAX_XATTR_BYTES, OpenFlags, RenameFlags as RenameBits, Reply,
+    SeekOffset, Whence, XattrFlags, XattrNames, XattrValue,
+};
 use sftp::{Limits, NameEntry, UsersGroups};
 
 use crate::attributes::{change, of_open, statvfs};
@@ -279,6 +283,112 @@ impl Server {
         }
         // As OpenSSH's server: the end of the file is the end of the copy.
         Ok(())
+    }
+
+    pub(crate) fn getxattr(&self, path: &[u8], name: &[u8], flags: XattrFlags) -> Result<Reply> {
+        let pinned = self.pin_for_xattr(path, flags, 0)?;
+        Ok(Reply::Extended(XattrValue(local::get_xattr(&pinned, name)?).encode()))
+    }
+
+    pub(crate) fn setxattr(
+        &self,
+        path: &[u8],
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        let pinned = self.pin_for_xattr(path, flags, XattrFlags::CREATE | XattrFlags::REPLACE)?;
+        let mode = match flags.0 & !XattrFlags::FOLLOW {
+            0 => SetXattr::Either,
+            XattrFlags::CREATE => SetXattr::Create,
+            XattrFlags::REPLACE => SetXattr::Replace,
+            _ => return Err(Errno::INVAL.into()),
+        };
+        Ok(local::set_xattr(&pinned, name, value, mode)?)
+    }
+
+    pub(crate) fn listxattr(&self, path: &[u8], flags: XattrFlags) -> Result<Reply> {
+        let pinned = self.pin_for_xattr(path, flags, 0)?;
+        Ok(Reply::Extended(XattrNames(local::list_xattrs(&pinned)?).encode()))
+    }
+
+    pub(crate) fn removexattr(&self, path: &[u8], name: &[u8], flags: XattrFlags) -> Result<()> {
+        let pinned = self.pin_for_xattr(path, flags, 0)?;
+        Ok(local::remove_xattr(&pinned, name)?)
+    }
+
+    /// The entries of a directory that have extended attributes, or whose attributes cannot be
+    /// listed. `E2BIG` if there are more than a reply may contain.
+    pub(crate) fn dirxattrs(&self, path: &[u8]) -> Result<Reply> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let mut dir = Dir::new(self.paths.open(path, flags, Mode::empty())?)?;
+        let (mut names, mut len) = (Vec::new(), 0);
+        while let Some(entry) = dir.next() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") || !local::may_have_xattrs(dir.fd()?, name) {
+                continue;
+            }
+            len += name.len() + 1;
+            if len > MAX_XATTR_BYTES {
+                return Err(Errno::TOOBIG.into());
+            }
+            names.push(Bytes::copy_from_slice(name));
+        }
+        Ok(Reply::Extended(XattrNames(names).encode()))
+    }
+
+    /// `EINVAL` for any other flags than these and [`XattrFlags::FOLLOW`].
+    fn pin_for_xattr(&self, path: &[u8], flags: XattrFlags, other_flags: u32) -> Result<OwnedFd> {
+        if flags.0 & !(XattrFlags::FOLLOW | other_flags) != 0 {
+            return Err(Errno::INVAL.into());
+        }
+        Ok(self.paths.pin(path, flags.0 & XattrFlags::FOLLOW != 0)?)
+    }
+
+    pub(crate) fn mknod(&self, path: &[u8], mode: u32, device: (u32, u32)) -> Result<()> {
+        let kind = base::FileKind::from_mode(mode).ok_or(Errno::INVAL)?;
+        let entry = self.paths.entry(path)?;
+        Ok(local::make_node((entry.dir(), entry.name), kind, mode & 0o7777, device)?)
+    }
+
+    /// Fails where the file system cannot do it in one step.
+    pub(crate) fn renameat2(&self, from: &[u8], to: &[u8], flags: RenameBits) -> Result<()> {
+        let native = match flags {
+            RenameBits(0) => RenameFlags::empty(),
+            RenameBits::NOREPLACE => RenameFlags::NOREPLACE,
+            RenameBits::EXCHANGE => RenameFlags::EXCHANGE,
+            RenameBits(_) => return Err(Errno::INVAL.into()),
+        };
+        let (old, new) = (self.paths.entry(from)?, self.paths.entry(to)?);
+        Ok(rustix::fs::renameat_with(old.dir(), old.name, new.dir(), new.name, native)?)
+    }
+
+    pub(crate) fn fallocate(
+        &self,
+        handle: &[u8],
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let keep_size = mode.0 & FallocateMode::KEEP_SIZE != 0;
+        let how = match mode.0 & !FallocateMode::KEEP_SIZE {
+            0 => Allocation::Reserve { keep_size },
+            FallocateMode::PUNCH_HOLE if keep_size => Allocation::PunchHole,
+            FallocateMode::ZERO_RANGE => Allocation::Zero { keep_size },
+            _ => return Err(Errno::OPNOTSUPP.into()),
+        };
+        Ok(local::fallocate(&self.handles.file(handle)?.fd, how, offset, len)?)
+    }
+
+    pub(crate) fn lseek(&self, handle: &[u8], offset: u64, whence: Whence) -> Result<Reply> {
+        let what = match whence {
+            Whence::DATA => Seek::Data,
+            Whence::HOLE => Seek::Hole,
+            Whence(_) => return Err(Errno::INVAL.into()),
+        };
+        let found = local::seek(&self.handles.file(handle)?.fd, offset, what)?;
+        Ok(Reply::Extended(SeekOffset(found).encode()))
     }
 
     pub(crate) fn limits(&self) -> Reply {

@@ -70,10 +70,12 @@ impl Server {
             Request::Read { handle, .. }
             | Request::Fstat { handle }
             | Request::Fsync { handle }
+            | Request::Lseek { handle, .. }
             | Request::Fstatvfs { handle } => self.file_claims(handle, Mode::ReadSome, Mode::Read),
             Request::Write { handle, .. }
             | Request::Fsetstat { handle, .. }
             | Request::Lock { handle, .. }
+            | Request::Fallocate { handle, .. }
             | Request::Close { handle } => self.file_claims(handle, Mode::ChangeSome, Mode::Change),
             Request::CopyData { from, to, .. } => {
                 let mut claims = self.file_claims(to, Mode::ChangeSome, Mode::Change);
@@ -90,7 +92,11 @@ impl Server {
                 claims.extend(self.inode(handle).map(|inode| (inode, Mode::Change)));
                 claims
             }
-            Request::Lstat { .. } | Request::Stat { .. } => {
+            Request::Lstat { .. }
+            | Request::Stat { .. }
+            | Request::Getxattr { .. }
+            | Request::Dirxattrs { .. }
+            | Request::Listxattr { .. } => {
                 vec![(Resource::Names, Mode::Read), (Resource::Contents, Mode::Read)]
             }
             Request::Opendir { .. }
@@ -98,7 +104,10 @@ impl Server {
             | Request::Realpath { .. }
             | Request::ExpandPath { .. }
             | Request::Statvfs { .. } => names(Mode::Read),
-            Request::Setstat { .. } | Request::Lsetstat { .. } => {
+            Request::Setstat { .. }
+            | Request::Lsetstat { .. }
+            | Request::Setxattr { .. }
+            | Request::Removexattr { .. } => {
                 vec![(Resource::Names, Mode::Change), (Resource::Contents, Mode::Change)]
             }
             Request::Remove { .. }
@@ -107,6 +116,8 @@ impl Server {
             | Request::Rename { .. }
             | Request::PosixRename { .. }
             | Request::Symlink { .. }
+            | Request::Mknod { .. }
+            | Request::Renameat2 { .. }
             | Request::Hardlink { .. } => names(Mode::Change),
             // Later replies have the fields, and earlier ones have not.
             Request::Attrs { .. } => {
@@ -136,17 +147,20 @@ impl Server {
     pub(crate) fn is_quick(&self, request: &Request<'_>) -> bool {
         match request {
             Request::Limits | Request::Attrs { .. } | Request::UnknownExtension { .. } => true,
-            // They may ask a directory service, copy for a long time, or wait for the disk.
+            // They may ask a directory service, take long, or wait for the disk.
             Request::HomeDirectory { .. }
             | Request::UsersGroupsById { .. }
             | Request::ExpandPath { .. }
             | Request::CopyData { .. }
+            | Request::Dirxattrs { .. }
+            | Request::Fallocate { .. }
             | Request::Fsync { .. } => false,
             Request::Read { handle, .. }
             | Request::Write { handle, .. }
             | Request::Fstat { handle }
             | Request::Fsetstat { handle, .. }
             | Request::Fstatvfs { handle }
+            | Request::Lseek { handle, .. }
             | Request::Readdir { handle }
             | Request::Lock { handle, .. }
             | Request::Close { handle } => match self.handles.get(handle) {
@@ -166,9 +180,15 @@ impl Server {
             | Request::Realpath { path }
             | Request::Readlink { path }
             | Request::Statvfs { path }
+            | Request::Getxattr { path, .. }
+            | Request::Setxattr { path, .. }
+            | Request::Listxattr { path, .. }
+            | Request::Removexattr { path, .. }
+            | Request::Mknod { path, .. }
             | Request::Symlink { link: path, .. } => self.paths.is_local(path),
             Request::Rename { from, to }
             | Request::PosixRename { from, to }
+            | Request::Renameat2 { from, to, .. }
             | Request::Hardlink { existing: from, new: to } => {
                 self.paths.is_local(from) && self.paths.is_local(to)
             }
@@ -240,6 +260,23 @@ impl Server {
                 self.fields.store(fields & ExactAttrs::ALL, Ordering::Relaxed);
                 Ok(success())
             }
+            Request::Getxattr { path, name, flags } => self.getxattr(path, name, *flags),
+            Request::Setxattr { path, name, value, flags } => {
+                done(self.setxattr(path, name, value, *flags))
+            }
+            Request::Listxattr { path, flags } => self.listxattr(path, *flags),
+            Request::Removexattr { path, name, flags } => {
+                done(self.removexattr(path, name, *flags))
+            }
+            Request::Dirxattrs { path } => self.dirxattrs(path),
+            Request::Mknod { path, mode, major, minor } => {
+                done(self.mknod(path, *mode, (*major, *minor)))
+            }
+            Request::Renameat2 { from, to, flags } => done(self.renameat2(from, to, *flags)),
+            Request::Fallocate { handle, mode, offset, len } => {
+                done(self.fallocate(handle, *mode, *offset, *len))
+            }
+            Request::Lseek { handle, offset, whence } => self.lseek(handle, *offset, *whence),
             Request::HomeDirectory { user } => self.home_directory(user),
             Request::UsersGroupsById { uids, gids } => Ok(self.names_by_id(uids, gids)),
             Request::UnknownExtension { .. } => {
@@ -270,7 +307,12 @@ fn changes(request: &Request<'_>) -> bool {
         | Request::PosixRename { .. }
         | Request::Symlink { .. }
         | Request::Hardlink { .. }
-        | Request::CopyData { .. } => true,
+        | Request::CopyData { .. }
+        | Request::Setxattr { .. }
+        | Request::Removexattr { .. }
+        | Request::Mknod { .. }
+        | Request::Renameat2 { .. }
+        | Request::Fallocate { .. } => true,
         // Readers need locks, too, but must not exclude each other.
         Request::Lock { lock, .. } => {
             matches!(lock, LockRequest::Set { kind: Some(LockKind::Write), .. })
@@ -290,6 +332,10 @@ fn changes(request: &Request<'_>) -> bool {
         | Request::Fsync { .. }
         | Request::Limits
         | Request::Attrs { .. }
+        | Request::Getxattr { .. }
+        | Request::Listxattr { .. }
+        | Request::Dirxattrs { .. }
+        | Request::Lseek { .. }
         | Request::ExpandPath { .. }
         | Request::HomeDirectory { .. }
         | Request::UsersGroupsById { .. }

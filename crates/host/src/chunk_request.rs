@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use sftp::codec::FallocateMode;
 use sftp::{Call, FileAttrs};
 
 use crate::flow_control::directions::Directions;
@@ -87,6 +88,26 @@ impl Request for SetAttrs {
 
     fn call(&mut self, open: &OpenHandle) -> Call<()> {
         open.session.client.fsetstat(&open.handle, self.0)
+    }
+}
+
+/// `fallocate@sshoal`
+pub(crate) struct Fallocate {
+    pub(crate) mode: FallocateMode,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+impl Request for Fallocate {
+    type Answer = ();
+    const CHANGES: bool = true;
+
+    fn bytes(&self) -> u32 {
+        0
+    }
+
+    fn call(&mut self, open: &OpenHandle) -> Call<()> {
+        open.session.client.fallocate(&open.handle, self.mode, self.offset, self.len)
     }
 }
 

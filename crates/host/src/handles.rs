@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use base::{Dh, Errno, Fh, Mutex, OpenFlags, RemotePath};
+use base::{Dh, Errno, Fh, Mutex, OpenFlags, RemotePath, RenameMode};
 use sftp::{Call, RemoteHandle};
 
 use crate::flow_control::Slots;
@@ -169,7 +169,7 @@ impl Handles {
     }
 
     /// Records that the path and everything below it has a new name.
-    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
+    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) {
         let mut tables = self.tables.lock();
         if tables.paths.is_empty() {
             return;
@@ -178,7 +178,7 @@ impl Handles {
             .paths
             .extract_if(|path, _| path.is_within(from) || path.is_within(to))
             .filter_map(|(path, open_path)| {
-                let path = path.moved(from, to);
+                let path = mode.moved(&path, from, to);
                 open_path.rename(path.clone());
                 Some((path?, open_path))
             })

@@ -35,6 +35,7 @@ mod file_io;
 mod flow_control;
 mod handles;
 mod helper;
+mod holes;
 mod host;
 mod listing;
 mod locks;
@@ -51,6 +52,7 @@ mod scaling;
 mod session;
 mod setattr;
 mod stripes;
+mod xattr;
 
 pub use config::{AUTOMATIC_CONNS, Config, Helper};
 pub use connector::{

@@ -1,6 +1,9 @@
-//! Operations on paths: lstat, readlink, opendir, mkdir, rmdir, unlink, symlink, link, statvfs.
+//! Operations on paths: lstat, readlink, opendir, mkdir, mknod, rmdir, unlink, symlink, link,
+//! statvfs.
 
-use base::{Attr, Errno, RemotePath, Result, StatVfs};
+use std::sync::Arc;
+
+use base::{Attr, Errno, FileKind, RemotePath, Result, StatVfs};
 use sftp::{Extension, FileAttrs, StatusCode};
 
 use crate::handles::OpenHandle;
@@ -8,6 +11,7 @@ use crate::host::Host;
 use crate::listing::Listing;
 use crate::open::missing_bits;
 use crate::probe::Probe;
+use crate::session::Session;
 use crate::{attr, pipelined};
 
 /// Longest target of a symbolic link, in bytes: Linux's `PATH_MAX` without the NUL.
@@ -80,21 +84,52 @@ impl Host {
         let full = session.path(path)?;
         let perm = perm & attr::PERM_BITS;
         let attrs = FileAttrs::with_permissions(perm);
-        let (made, after) =
+        let made =
             pipelined::both(session.client.mkdir(&full, attrs), session.client.lstat(&full)).await;
-        match (made, after) {
+        self.finish_create(&session, path, perm, made).await
+    }
+
+    /// Creates a FIFO, a socket or a device.
+    pub(crate) async fn make_node(
+        &self,
+        path: &RemotePath,
+        kind: FileKind,
+        perm: u32,
+        (major, minor): (u32, u32),
+    ) -> Result<()> {
+        let session = self.metadata().await?;
+        if !session.offers(Extension::Mknod) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let full = session.path(path)?;
+        let perm = perm & attr::PERM_BITS;
+        let mknod = session.client.mknod(&full, kind.mode_bits() | perm, major, minor);
+        let made = pipelined::both(mknod, session.client.lstat(&full)).await;
+        self.finish_create(&session, path, perm, made).await
+    }
+
+    /// The result of creating an entry that is no file, followed by an LSTAT.
+    async fn finish_create(
+        &self,
+        session: &Arc<Session>,
+        path: &RemotePath,
+        perm: u32,
+        made: (sftp::Result<()>, sftp::Result<FileAttrs>),
+    ) -> Result<()> {
+        match made {
             (Ok(()), after) => {
                 let are = after.ok().and_then(|attrs| attrs.permissions);
                 if let Some(wanted) = are.and_then(|are| missing_bits(perm, are & attr::PERM_BITS))
+                    && !self.has_default_acl_above(session, path).await
                 {
                     // The server may insist on fewer bits.
-                    let fix = session.client.setstat(&full, FileAttrs::with_permissions(wanted));
-                    let _ = fix.await;
+                    let wanted = FileAttrs::with_permissions(wanted);
+                    let _ = session.client.setstat(&session.path(path)?, wanted).await;
                 }
                 Ok(())
             }
             (Err(error), Ok(_)) if crate::open::is_failure(&error) => Err(Errno::EEXIST),
-            (Err(error), _) => Err(Probe(&session).create(&error, path).await),
+            (Err(error), _) => Err(Probe(session).create(&error, path).await),
         }
     }
 

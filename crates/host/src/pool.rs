@@ -170,6 +170,8 @@ pub(crate) struct Pool {
     pub(crate) program: OnceLock<Program>,
     /// The first session's answers about the root, until they are checked.
     pub(crate) root_answers: Mutex<Option<RootAnswers>>,
+    /// The last first session offered no operation beyond those of OpenSSH's server.
+    is_plain_sftp: AtomicBool,
 }
 
 impl Pool {
@@ -199,6 +201,7 @@ impl Pool {
             request_bytes: AtomicU32::new(0),
             program: OnceLock::new(),
             root_answers: Mutex::default(),
+            is_plain_sftp: AtomicBool::new(false),
         })
     }
 
@@ -215,6 +218,12 @@ impl Pool {
     pub(crate) fn deactivate_lost(&self) {
         let live = self.active().iter().filter(|slot| self.live(*slot).is_some());
         self.set_active(live.fold(Slots::default(), Slots::with));
+    }
+
+    /// Whether the server may have operations beyond those of OpenSSH's server: the last first
+    /// session offered some, or there was none.
+    pub(crate) fn may_exceed_sftp(&self) -> bool {
+        !self.is_plain_sftp.load(Ordering::Relaxed)
     }
 
     /// The round trip to the server, if it was measured.
@@ -352,6 +361,8 @@ impl Pool {
                 let most = session.max_read.min(session.max_write);
                 self.request_bytes.store(most, Ordering::Relaxed);
                 if slot == 0 {
+                    let is_plain_sftp = !session.exceeds_sftp();
+                    self.is_plain_sftp.store(is_plain_sftp, Ordering::Relaxed);
                     self.connection_error.send_replace(None);
                     self.log_connected();
                 }

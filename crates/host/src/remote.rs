@@ -2,8 +2,9 @@
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, LockKind, LockOwner, LockRange, OpenFlags,
-    Opened, Remote, RemotePath, RenameMode, Result, StatVfs, Window,
+    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, LockKind, LockOwner,
+    LockRange, Name, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, Seek, SetXattr,
+    StatVfs, Window,
 };
 use bytes::Bytes;
 
@@ -113,6 +114,54 @@ impl Remote for Host {
         len: u64,
     ) -> Result<u64> {
         self.copy_range(from, from_offset, to, to_offset, len).await
+    }
+
+    async fn mknod(
+        &self,
+        path: &RemotePath,
+        kind: FileKind,
+        perm: u32,
+        device: (u32, u32),
+    ) -> Result<()> {
+        self.make_node(path, kind, perm, device).await
+    }
+
+    async fn fallocate(&self, fh: Fh, how: Allocation, offset: u64, len: u64) -> Result<()> {
+        self.allocate(fh, how, offset, len).await
+    }
+
+    async fn seek(&self, fh: Fh, offset: u64, what: Seek) -> Result<u64> {
+        self.seek_file(fh, offset, what).await
+    }
+
+    fn may_exceed_sftp(&self) -> bool {
+        self.pool.may_exceed_sftp()
+    }
+
+    async fn getxattr(&self, path: &RemotePath, name: &[u8]) -> Result<Bytes> {
+        self.get_xattr(path, name).await
+    }
+
+    async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
+        self.list_xattrs(path).await
+    }
+
+    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        self.list_entries_with_xattrs(dir).await
+    }
+
+    async fn setxattr(
+        &self,
+        path: &RemotePath,
+        name: &[u8],
+        value: Bytes,
+        mode: SetXattr,
+    ) -> Result<()> {
+        self.set_xattr(path, name, &value, mode).await
+    }
+
+    async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
+        self.remove_xattr(path, name).await
     }
 
     fn suggested_window(&self) -> Window {

@@ -4,10 +4,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use base::{Errno, FileKind, RemotePath, RenameMode, Result};
-use sftp::codec::FileAttrs;
+use sftp::codec::{FileAttrs, RenameFlags};
 use sftp::{Error, Extension, StatusCode};
 
 use crate::attr;
+use crate::errno::from_sftp;
 use crate::host::Host;
 use crate::open::is_failure;
 use crate::pipelined;
@@ -28,11 +29,20 @@ impl Host {
         match mode {
             RenameMode::Replace => self.rename_replacing(&session, from, to).await?,
             RenameMode::NoReplace => self.rename_without_replacing(&session, from, to).await?,
+            RenameMode::Exchange => self.exchange(&session, from, to).await?,
         }
         if from != to {
-            self.handles.renamed(from, to);
+            self.handles.renamed(from, to, mode);
         }
         Ok(())
+    }
+
+    async fn exchange(&self, session: &Session, from: &RemotePath, to: &RemotePath) -> Result<()> {
+        let (old, new) = (session.path(from)?, session.path(to)?);
+        match session.client.renameat2(&old, &new, RenameFlags::EXCHANGE).await {
+            Err(Error::Unsupported(_)) => Err(Errno::EINVAL),
+            exchanged => exchanged.map_err(|error| from_sftp(&error)),
+        }
     }
 
     async fn rename_replacing(
@@ -79,6 +89,13 @@ impl Host {
         to: &RemotePath,
     ) -> Result<()> {
         let (old, new) = (session.path(from)?, session.path(to)?);
+        if session.offers(Extension::Renameat2) {
+            match session.client.renameat2(&old, &new, RenameFlags::NOREPLACE).await {
+                // The file system cannot do it in one step, or a directory is moved below itself.
+                Err(error) if from_sftp(&error) == Errno::EINVAL => {}
+                renamed => return renamed.map_err(|error| from_sftp(&error)),
+            }
+        }
         let (source, target) =
             pipelined::both(session.client.lstat(&old), session.client.lstat(&new)).await;
         if let Err(error) = source {

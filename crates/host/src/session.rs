@@ -111,6 +111,14 @@ impl Session {
         self.client.server().extensions.has(extension)
     }
 
+    /// Whether the server offers any operation that makes a remote
+    /// [exceed SFTP](base::Remote::may_exceed_sftp).
+    pub(crate) fn exceeds_sftp(&self) -> bool {
+        [Extension::Mknod, Extension::Fallocate, Extension::Lseek, Extension::Getxattr]
+            .into_iter()
+            .any(|extension| self.offers(extension))
+    }
+
     /// Logs that the server listed an invalid name. Once for each session, so that a server cannot
     /// fill the log.
     pub(crate) fn log_invalid_name(&self, why: InvalidName, name: &[u8]) {

@@ -1,7 +1,9 @@
 //! Operations on names: none of these calls follows the last name.
 
-use base::{Attr, RemotePath, RenameMode, Result, StatVfs};
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use base::{Attr, Errno, FileKind, RemotePath, RenameMode, Result, StatVfs};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags};
 
 use crate::attr::{attr, errno, to_statvfs};
 use crate::root::Root;
@@ -12,7 +14,7 @@ pub(crate) fn lstat(root: &Root, path: &RemotePath) -> Result<Attr> {
 
 pub(crate) fn readlink(root: &Root, path: &RemotePath) -> Result<Vec<u8>> {
     if path.is_root() {
-        return Err(base::Errno::EINVAL);
+        return Err(Errno::EINVAL);
     }
     let entry = root.entry(path)?;
     let target = rustix::fs::readlinkat(&entry.dir, entry.name(), Vec::new()).map_err(errno)?;
@@ -31,7 +33,7 @@ pub(crate) fn fsyncdir(root: &Root, path: &RemotePath) -> Result<()> {
 
 pub(crate) fn mkdir(root: &Root, path: &RemotePath, perm: u32) -> Result<()> {
     if path.is_root() {
-        return Err(base::Errno::EEXIST);
+        return Err(Errno::EEXIST);
     }
     let entry = root.entry(path)?;
     let mode = Mode::from_raw_mode(perm & 0o7777);
@@ -45,7 +47,7 @@ pub(crate) fn rmdir(root: &Root, path: &RemotePath) -> Result<()> {
 
 pub(crate) fn unlink(root: &Root, path: &RemotePath) -> Result<()> {
     if path.is_root() {
-        return Err(base::Errno::EISDIR);
+        return Err(Errno::EISDIR);
     }
     let entry = root.entry(path)?;
     rustix::fs::unlinkat(&entry.dir, entry.name(), AtFlags::empty()).map_err(errno)
@@ -53,19 +55,54 @@ pub(crate) fn unlink(root: &Root, path: &RemotePath) -> Result<()> {
 
 pub(crate) fn symlink(root: &Root, target: &[u8], path: &RemotePath) -> Result<()> {
     if path.is_root() {
-        return Err(base::Errno::EEXIST);
+        return Err(Errno::EEXIST);
     }
     let entry = root.entry(path)?;
     rustix::fs::symlinkat(target, &entry.dir, entry.name()).map_err(errno)
 }
 
+pub(crate) fn mknod(
+    root: &Root,
+    path: &RemotePath,
+    kind: FileKind,
+    perm: u32,
+    device: (u32, u32),
+) -> Result<()> {
+    if path.is_root() {
+        return Err(Errno::EEXIST);
+    }
+    let entry = root.entry(path)?;
+    make_node((entry.dir.as_fd(), entry.name()), kind, perm, device)
+}
+
+/// Creates a FIFO, a socket or a device with this name in this directory.
+///
+/// # Errors
+/// Those of `mknod(2)`; `EINVAL` for any other kind.
+pub fn make_node(
+    (dir, name): (BorrowedFd<'_>, &[u8]),
+    kind: FileKind,
+    perm: u32,
+    device: (u32, u32),
+) -> Result<()> {
+    let file_type = match kind {
+        FileKind::Fifo | FileKind::Socket | FileKind::BlockDevice | FileKind::CharDevice => {
+            FileType::from_raw_mode(kind.mode_bits())
+        }
+        FileKind::Regular | FileKind::Directory | FileKind::Symlink => return Err(Errno::EINVAL),
+    };
+    let mode = Mode::from_raw_mode(perm & 0o7777);
+    let device = rustix::fs::makedev(device.0, device.1);
+    rustix::fs::mknodat(dir, name, file_type, mode, device).map_err(errno)
+}
+
 pub(crate) fn link(root: &Root, existing: &RemotePath, new: &RemotePath) -> Result<()> {
     if existing.is_root() {
-        return Err(base::Errno::EPERM);
+        return Err(Errno::EPERM);
     }
     let from = root.entry(existing)?;
     if new.is_root() {
-        return Err(base::Errno::EEXIST);
+        return Err(Errno::EEXIST);
     }
     let to = root.entry(new)?;
     let flags = AtFlags::empty();
@@ -82,6 +119,7 @@ pub(crate) fn rename(
     let flags = match mode {
         RenameMode::Replace => RenameFlags::empty(),
         RenameMode::NoReplace => RenameFlags::NOREPLACE,
+        RenameMode::Exchange => RenameFlags::EXCHANGE,
     };
     rustix::fs::renameat_with(&from.dir, from.name(), &to.dir, to.name(), flags).map_err(errno)
 }

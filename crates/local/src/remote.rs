@@ -7,8 +7,9 @@ use std::task::Poll;
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, LockKind, LockOwner, LockRange,
-    OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, StatVfs,
+    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Location, LockKind,
+    LockOwner, LockRange, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, Seek,
+    SetXattr, StatVfs,
 };
 use bytes::Bytes;
 use rustix::fs::{copy_file_range, fstat, fsync};
@@ -21,7 +22,7 @@ use crate::listing::Listing;
 use crate::local::Local;
 use crate::locks::{LockUndo, Locks, lock_pause};
 use crate::root::Root;
-use crate::{names, open, setattr};
+use crate::{holes, names, open, setattr, xattr};
 
 /// Longest copy in one call, in bytes, so that a cancelled one ends soon: about 30 ms in memory. A
 /// multiple of every block size, as sharing blocks requires.
@@ -254,6 +255,58 @@ impl Remote for Local {
             copy_range((&source, from_offset), (&target, to_offset), len.min(COPY_MAX_BYTES))
         };
         self.pool.run(copy).await
+    }
+
+    async fn mknod(
+        &self,
+        path: &RemotePath,
+        kind: FileKind,
+        perm: u32,
+        device: (u32, u32),
+    ) -> Result<()> {
+        self.on_path(path, move |root, path| names::mknod(root, path, kind, perm, device)).await
+    }
+
+    async fn fallocate(&self, fh: Fh, how: Allocation, offset: u64, len: u64) -> Result<()> {
+        self.changing(fh, move |file| holes::fallocate(file, how, offset, len)).await
+    }
+
+    async fn seek(&self, fh: Fh, offset: u64, what: Seek) -> Result<u64> {
+        let file = self.files.get(fh.0)?;
+        self.reading(file, move |file| holes::seek(file, offset, what)).await
+    }
+
+    fn may_exceed_sftp(&self) -> bool {
+        true
+    }
+
+    async fn getxattr(&self, path: &RemotePath, name: &[u8]) -> Result<Bytes> {
+        let name = name.to_vec();
+        self.on_path(path, move |root, path| xattr::get_xattr(&root.open_path(path)?, &name)).await
+    }
+
+    async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
+        self.on_path(path, |root, path| xattr::list_xattrs(&root.open_path(path)?)).await
+    }
+
+    async fn setxattr(
+        &self,
+        path: &RemotePath,
+        name: &[u8],
+        value: Bytes,
+        mode: SetXattr,
+    ) -> Result<()> {
+        let name = name.to_vec();
+        self.on_path(path, move |root, path| {
+            xattr::set_xattr(&root.open_path(path)?, &name, &value, mode)
+        })
+        .await
+    }
+
+    async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
+        let name = name.to_vec();
+        self.on_path(path, move |root, path| xattr::remove_xattr(&root.open_path(path)?, &name))
+            .await
     }
 
     async fn locate(&self, path: &RemotePath) -> Result<Vec<Location>> {

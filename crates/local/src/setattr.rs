@@ -83,12 +83,12 @@ fn resize(pinned: BorrowedFd<'_>, kind: FileKind, size: u64) -> Result<()> {
     ftruncate(&file, size).map_err(errno)
 }
 
-fn proc_fd_path(fd: BorrowedFd<'_>) -> String {
+pub(crate) fn proc_fd_path(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
 /// The inode is open, so it is `/proc` that is missing.
-fn proc_error(error: rustix::io::Errno) -> Errno {
+pub(crate) fn proc_error(error: rustix::io::Errno) -> Errno {
     match error {
         rustix::io::Errno::NOENT => Errno::EOPNOTSUPP,
         error => errno(error),

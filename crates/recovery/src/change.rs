@@ -140,7 +140,9 @@ pub(crate) fn send<'a>(inner: &'a dyn Remote, fh: Fh, change: &Change) -> Remote
         Change::Write { offset, data } => inner.write(fh, *offset, data.clone()),
         Change::Append { data, arrived } => inner.write(fh, 0, data.slice(*arrived..)),
         Change::SetAttr(change) => inner.fsetattr(fh, *change),
-        Change::SetAttrByPath(_) | Change::Copy(_) => Box::pin(async { Err(Errno::EOPNOTSUPP) }),
+        Change::SetAttrByPath(_) | Change::Copy(_) | Change::SetAcl | Change::Allocate { .. } => {
+            Box::pin(async { Err(Errno::EOPNOTSUPP) })
+        }
     }
 }
 

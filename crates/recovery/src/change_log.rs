@@ -50,6 +50,12 @@ pub(crate) enum Change {
     SetAttrByPath(AttrChange),
     /// Bytes that the server copies from another file. Repeated by its caller, not by the replay.
     Copy(Range<u64>),
+    /// An access list, by path, which may change the permission bits. Repeated by its caller, not by
+    /// the replay.
+    SetAcl,
+    /// Space that is reserved or freed: these bytes become zeros, and the file is at least as long
+    /// as this. Repeated by its caller, not by the replay.
+    Allocate { zeros: Range<u64>, min_size: u64 },
 }
 
 /// The effect of a change on the end of the file.
@@ -72,6 +78,8 @@ impl Change {
                 EofEffect::Unchanged
             }
             Change::Write { .. } | Change::Copy(_) => EofEffect::Move,
+            Change::SetAcl | Change::Allocate { min_size: 0, .. } => EofEffect::Unchanged,
+            Change::Allocate { .. } => EofEffect::Move,
             Change::SetAttr(change) | Change::SetAttrByPath(change) => match change.size {
                 Some(_) => EofEffect::Move,
                 None => EofEffect::Unchanged,
@@ -88,7 +96,7 @@ impl Change {
     pub(crate) fn len(&self) -> u64 {
         match self {
             Change::Write { data, .. } | Change::Append { data, .. } => data.len() as u64,
-            Change::SetAttr(_) | Change::SetAttrByPath(_) | Change::Copy(_) => 0,
+            _ => 0,
         }
     }
 
@@ -97,22 +105,25 @@ impl Change {
         match self {
             Change::Write { data, .. } => Some(Digest::of(data)),
             Change::Append { data, arrived } => Some(Digest::of(&data[*arrived..])),
-            Change::SetAttr(_) | Change::SetAttrByPath(_) | Change::Copy(_) => None,
+            _ => None,
         }
     }
 
     fn is_replayable(&self) -> bool {
-        !matches!(self, Change::SetAttrByPath(_) | Change::Copy(_))
+        matches!(self, Change::Write { .. } | Change::Append { .. } | Change::SetAttr(_))
     }
 
     /// The bytes whose content the change determines.
     pub(crate) fn range(&self) -> Range<u64> {
         match self {
             Change::Write { offset, data } => *offset..offset.saturating_add(data.len() as u64),
-            Change::Copy(range) => range.clone(),
+            Change::Copy(range) | Change::Allocate { zeros: range, .. } => range.clone(),
             Change::SetAttr(AttrChange { size: Some(size), .. })
             | Change::SetAttrByPath(AttrChange { size: Some(size), .. }) => *size..u64::MAX,
-            Change::Append { .. } | Change::SetAttr(_) | Change::SetAttrByPath(_) => 0..0,
+            Change::Append { .. }
+            | Change::SetAttr(_)
+            | Change::SetAttrByPath(_)
+            | Change::SetAcl => 0..0,
         }
     }
 
@@ -127,6 +138,8 @@ impl Change {
             Change::SetAttr(change) | Change::SetAttrByPath(change) => {
                 expected.set(change, is_future)
             }
+            Change::SetAcl => expected.may_have_other_perm(),
+            Change::Allocate { min_size, .. } => expected.wrote(*min_size, is_future),
         }
     }
 
@@ -143,6 +156,8 @@ impl Change {
             Change::SetAttr(change) | Change::SetAttrByPath(change) => {
                 expected.may_have_set(change, is_future);
             }
+            Change::SetAcl => expected.may_have_other_perm(),
+            Change::Allocate { min_size, .. } => expected.may_have_written(*min_size, is_future),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use base::{Dh, DirEntry, Errno, Mutex, Name, Remote, RemotePath, Result, Table};
+use base::{Dh, DirEntry, Errno, Mutex, Name, Remote, RemotePath, RenameMode, Result, Table};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::Core;
@@ -144,10 +144,10 @@ impl OpenDirectories {
     }
 
     /// `from`, and all paths below it, were renamed.
-    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
+    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) {
         self.table.each(|directory| {
             let mut state = directory.state.lock();
-            if let Some(path) = state.path.as_ref().and_then(|path| path.moved(from, to)) {
+            if let Some(path) = state.path.as_ref().and_then(|path| mode.moved(path, from, to)) {
                 state.path = Some(path);
             }
         });

@@ -208,6 +208,11 @@ impl ExpectedAttrs {
         }
     }
 
+    /// The permission bits may have been changed to any others.
+    pub(crate) fn may_have_other_perm(&mut self) {
+        self.perm = None;
+    }
+
     /// Attributes may have been set, all or some of them.
     pub(crate) fn may_have_set(&mut self, change: &AttrChange, is_future: IsFuture<'_>) {
         if let Some(size) = change.size {

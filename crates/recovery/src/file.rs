@@ -303,8 +303,12 @@ impl FileState {
         let end = self.expected.size();
         change.happened(&mut self.expected, is_future);
         self.changed = true;
-        if matches!(change, Change::SetAttr(set) | Change::SetAttrByPath(set) if set.perm.is_some())
-        {
+        let sets_perm = match change {
+            Change::SetAttr(set) | Change::SetAttrByPath(set) => set.perm.is_some(),
+            Change::SetAcl => true,
+            _ => false,
+        };
+        if sets_perm {
             self.mode_to_restore = None;
         }
         self.write_verifier = self.write_verifier.take().or(write_verifier);
@@ -324,6 +328,12 @@ impl FileState {
                 None => self.unstable.mark_incomparable(number),
             },
             Change::Copy(_) => self.unstable.mark_incomparable(number),
+            Change::SetAcl => {}
+            Change::Allocate { zeros, .. } => {
+                if !zeros.is_empty() && !self.unstable.is_empty() {
+                    self.unstable.mark_incomparable(number);
+                }
+            }
             Change::SetAttr(change) | Change::SetAttrByPath(change) => {
                 if let Some(size) = change.size {
                     self.unstable.truncate(number, size);

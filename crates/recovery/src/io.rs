@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{Attr, AttrChange, Data, Errno, Fh, Result};
+use base::{Allocation, Attr, AttrChange, Data, Errno, Fh, Result, Seek};
 use bytes::Bytes;
 
 use crate::Core;
@@ -163,6 +163,44 @@ impl Core {
 
     pub(crate) async fn fsetattr(self: &Arc<Core>, fh: Fh, change: AttrChange) -> Result<()> {
         self.change(fh, Change::SetAttr(change)).await
+    }
+
+    pub(crate) async fn seek(self: &Arc<Core>, fh: Fh, offset: u64, what: Seek) -> Result<u64> {
+        let handle = self.files.handle(fh)?;
+        self.wait_for_queue(&handle.file).await?;
+        self.retry_with_handle(&handle, |fh| self.inner.seek(fh, offset, what)).await
+    }
+
+    /// Reserving and freeing space is idempotent.
+    pub(crate) async fn fallocate(
+        self: &Arc<Core>,
+        fh: Fh,
+        how: Allocation,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let handle = self.files.handle(fh)?;
+        let end = offset.saturating_add(len);
+        let (zeros, keep_size) = match how {
+            Allocation::Reserve { keep_size } => (0..0, keep_size),
+            Allocation::PunchHole => (offset..end, true),
+            Allocation::Zero { keep_size } => (offset..end, keep_size),
+        };
+        let change = Change::Allocate { zeros, min_size: if keep_size { 0 } else { end } };
+        self.wait_for_queue(&handle.file).await?;
+        let pending = PendingChange::begin_without_handle(self, &handle.file, change).await?;
+        match self.retry_with_handle(&handle, |fh| self.inner.fallocate(fh, how, offset, len)).await
+        {
+            Ok(()) => pending.happened(self),
+            Err(errno) => {
+                // The server detects these errors before it changes anything.
+                if matches!(errno, Errno::EOPNOTSUPP | Errno::EBADF | Errno::EINVAL) {
+                    pending.did_not_happen();
+                }
+                return Err(errno);
+            }
+        }
+        Ok(())
     }
 
     pub(crate) async fn copy(

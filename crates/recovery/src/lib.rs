@@ -9,6 +9,7 @@
 //! | interrupted call | recovery | module |
 //! |---|---|---|
 //! | idempotent (lstat, readlink, open of an existing file, setattr, statvfs) | repeated | `retry` |
+//! | about an extended attribute | repeated; its effect is checked if it seems to be there already | `xattr` |
 //! | through an open file | the file is reopened and compared, then the call is repeated | `file`, `reopen` |
 //! | changes an open file | kept in a log, and replayed in order | `change_log`, `reopen` |
 //! | creates, renames or removes a name | the names are checked before the call returns | `name_ops` |
@@ -58,6 +59,7 @@ mod server_clock;
 mod status;
 mod unstable;
 mod write_verifier;
+mod xattr;
 
 use std::sync::Arc;
 use std::time::Duration;

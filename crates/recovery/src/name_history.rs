@@ -15,7 +15,7 @@
 
 use std::collections::VecDeque;
 
-use base::{Attr, AttrChange, DirEntry, FileKind, Mutex, RemotePath};
+use base::{Attr, AttrChange, DirEntry, FileKind, Mutex, RemotePath, RenameMode};
 
 use crate::expected_attrs::ExpectedAttrs;
 
@@ -51,8 +51,12 @@ enum Event {
     Observed(RemotePath, NameState),
     /// Attributes were set.
     SetAttr(RemotePath, AttrChange),
+    /// An access list was set, which may have changed the permission bits.
+    SetAcl(RemotePath),
     /// The first path, with all paths below it, was renamed to the second.
     Renamed(RemotePath, RemotePath),
+    /// The two paths, with all paths below them, exchanged their names.
+    Exchanged(RemotePath, RemotePath),
     /// The second path was made a hard link of the first.
     Linked(RemotePath, RemotePath),
 }
@@ -158,6 +162,24 @@ impl NameHistory {
         self.add(Event::SetAttr(path.clone(), change), None);
     }
 
+    /// An access list of `path` was set.
+    pub(crate) fn record_set_acl(&self, path: &RemotePath) {
+        self.add(Event::SetAcl(path.clone()), None);
+    }
+
+    /// Both paths, with all paths below them, exchanged their names.
+    pub(crate) fn record_exchange(&self, one: &RemotePath, other: &RemotePath) {
+        {
+            let mut state = self.0.lock();
+            for (from, to) in [(one, other), (other, one)] {
+                let paths: Vec<_> =
+                    state.linked.iter().filter_map(|path| path.moved(from, to)).collect();
+                paths.into_iter().for_each(|path| state.add_linked(path));
+            }
+        }
+        self.add(Event::Exchanged(one.clone(), other.clone()), None);
+    }
+
     /// `from` was renamed to `to`, with all paths below it.
     pub(crate) fn record_rename(&self, from: &RemotePath, to: &RemotePath) {
         self.0.lock().linked_moved(from, to);
@@ -260,8 +282,8 @@ struct Query {
     renamed: RenamedBy,
     /// A newer listing of its directory does not contain the name.
     missing: bool,
-    /// Attributes that were set since, the newest first.
-    changes: Vec<AttrChange>,
+    /// Attributes that were set since, the newest first; `None` for an access list.
+    changes: Vec<Option<AttrChange>>,
 }
 
 impl Query {
@@ -275,7 +297,10 @@ impl Query {
             NameState::Absent => NameState::Absent,
             NameState::Present(mut attrs) => {
                 let changes = self.changes.iter().rev();
-                changes.for_each(|change| attrs.set(change, &|_| false));
+                changes.for_each(|change| match change {
+                    Some(change) => attrs.set(change, &|_| false),
+                    None => attrs.may_have_other_perm(),
+                });
                 NameState::Present(attrs)
             }
         }
@@ -293,7 +318,19 @@ impl Query {
                 (NameState::Absent, RenamedBy::Ancestor) => return Match::Unknown,
                 _ => return Match::State(self.with_changes(*found)),
             },
-            Event::SetAttr(path, change) if *path == self.path => self.changes.push(*change),
+            Event::SetAttr(path, change) if *path == self.path => {
+                self.changes.push(Some(*change));
+            }
+            Event::SetAcl(path) if *path == self.path => self.changes.push(None),
+            Event::Exchanged(one, other) => {
+                if let Some(before) = RenameMode::Exchange.moved(&self.path, one, other) {
+                    let is_itself = self.path == *one || self.path == *other;
+                    self.continue_as(
+                        before,
+                        if is_itself { RenamedBy::Itself } else { RenamedBy::Ancestor },
+                    );
+                }
+            }
             Event::Linked(existing, new) if *new == self.path => {
                 self.continue_as(existing.clone(), RenamedBy::Itself);
             }
@@ -310,7 +347,7 @@ impl Query {
                     return Match::Unknown;
                 }
             }
-            Event::Observed(..) | Event::SetAttr(..) | Event::Linked(..) => {}
+            Event::Observed(..) | Event::SetAttr(..) | Event::SetAcl(..) | Event::Linked(..) => {}
         }
         Match::Irrelevant
     }

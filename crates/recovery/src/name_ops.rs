@@ -17,6 +17,7 @@
 //! | mkdir | an empty new directory with no other permission bits than requested | done |
 //! | exclusive create | an empty new file with no other permission bits than requested, or needed to open it | done, opened |
 //! | symlink | a link with the same target | done |
+//! | mknod | a new entry of the same type with no other permission bits than requested | done |
 //! | link | a file with the attributes of the existing name | done |
 //! | creates a name | anything else | `EEXIST` |
 //! | unlink, rmdir, rename | absent, and absent before | sent again (`ENOENT`) |
@@ -33,6 +34,9 @@
 //! | rename | old name present, its state before unknown; the new name is unchanged | sent again |
 //! | rename | old name present; the new name absent, and not known to have been present before | sent again |
 //! | rename | anything else, also neither name present | unknown |
+//! | exchange | each name leads to what the other one was before, and not to what it was itself | done |
+//! | exchange | one name leads to what it was before, and not to what the other one was; or one is absent | sent again |
+//! | exchange | anything else | unknown |
 //!
 //! The server may execute the lost request after the check, in particular if another gateway
 //! answers the check at once. So if the repeated request fails as a request does that was already
@@ -250,6 +254,27 @@ impl Core {
         Ok(())
     }
 
+    pub(crate) async fn mknod(
+        self: &Arc<Core>,
+        path: &RemotePath,
+        kind: FileKind,
+        perm: u32,
+        device: (u32, u32),
+    ) -> Result<()> {
+        let call = || self.inner.mknod(path, kind, perm, device);
+        let find_outcome = |in_doubt| -> RemoteCall<'_, _> {
+            Box::pin(self.mknod_outcome(path, kind, perm, in_doubt))
+        };
+        self.send_and_resolve(
+            &NameRequest { name: "mknod", path, other: None, errno_if_done: Errno::EEXIST },
+            call,
+            find_outcome,
+        )
+        .await?;
+        self.history.record(path, NameState::created(kind));
+        Ok(())
+    }
+
     pub(crate) async fn link(
         self: &Arc<Core>,
         existing: &RemotePath,
@@ -281,12 +306,16 @@ impl Core {
         mode: RenameMode,
     ) -> Result<()> {
         let call = || self.inner.rename(from, to, mode);
-        let find_outcome =
-            |in_doubt| -> RemoteCall<'_, _> { Box::pin(self.rename_outcome(from, to, in_doubt)) };
+        let find_outcome = |in_doubt| -> RemoteCall<'_, _> {
+            match mode {
+                RenameMode::Exchange => Box::pin(self.exchange_outcome(from, to, in_doubt)),
+                _ => Box::pin(self.rename_outcome(from, to, in_doubt)),
+            }
+        };
         let _removal = self.begin_removal(to).await;
         let _active = self.renames.begin(from, to);
         // An open file may have to be reopened before the reply arrives.
-        self.files.begin_rename(from, to);
+        self.files.begin_rename(from, to, mode);
         match self
             .send_and_resolve(
                 &NameRequest {
@@ -301,14 +330,17 @@ impl Core {
             .await
         {
             Ok(()) => {
-                self.files.finish_rename(from, to);
-                self.directories.renamed(from, to);
-                self.history.record_rename(from, to);
+                self.files.finish_rename(from, to, mode);
+                self.directories.renamed(from, to, mode);
+                match mode {
+                    RenameMode::Exchange => self.history.record_exchange(from, to),
+                    _ => self.history.record_rename(from, to),
+                }
                 Ok(())
             }
             Err(errno) => {
                 if errno != Errno::EIO && !is_loss(errno) {
-                    self.files.abort_rename(from, to);
+                    self.files.abort_rename(from, to, mode);
                 }
                 Err(errno)
             }

@@ -3,8 +3,9 @@
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, LockKind, LockOwner, LockRange,
-    OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, StatVfs, Window,
+    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Location, LockKind,
+    LockOwner, LockRange, Name, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, Seek,
+    SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
 
@@ -124,6 +125,54 @@ impl Remote for Recovering {
         len: u64,
     ) -> Result<u64> {
         self.core.copy(from, from_offset, to, to_offset, len).await
+    }
+
+    async fn mknod(
+        &self,
+        path: &RemotePath,
+        kind: FileKind,
+        perm: u32,
+        device: (u32, u32),
+    ) -> Result<()> {
+        self.core.mknod(path, kind, perm, device).await
+    }
+
+    async fn fallocate(&self, fh: Fh, how: Allocation, offset: u64, len: u64) -> Result<()> {
+        self.core.fallocate(fh, how, offset, len).await
+    }
+
+    async fn seek(&self, fh: Fh, offset: u64, what: Seek) -> Result<u64> {
+        self.core.seek(fh, offset, what).await
+    }
+
+    fn may_exceed_sftp(&self) -> bool {
+        self.core.inner.may_exceed_sftp()
+    }
+
+    async fn getxattr(&self, path: &RemotePath, name: &[u8]) -> Result<Bytes> {
+        self.core.with_retry(|| self.core.inner.getxattr(path, name)).await
+    }
+
+    async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
+        self.core.with_retry(|| self.core.inner.listxattr(path)).await
+    }
+
+    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        self.core.with_retry(|| self.core.inner.entries_with_xattrs(dir)).await
+    }
+
+    async fn setxattr(
+        &self,
+        path: &RemotePath,
+        name: &[u8],
+        value: Bytes,
+        mode: SetXattr,
+    ) -> Result<()> {
+        self.core.setxattr(path, name, value, mode).await
+    }
+
+    async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
+        self.core.removexattr(path, name).await
     }
 
     fn suggested_window(&self) -> Window {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use base::{Attr, Mutex, RemotePath, Timestamp};
+use base::{Attr, Mutex, RemotePath, RenameMode, Timestamp};
 use tokio::time::Instant;
 
 /// Distinguishes the versions of a file's content. Times are compared in whole seconds where one
@@ -186,7 +186,7 @@ impl OpenPaths {
     }
 
     /// The path, with all below it, was renamed.
-    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
+    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) {
         if from == to {
             return;
         }
@@ -194,7 +194,7 @@ impl OpenPaths {
         let moved: Vec<_> = table
             .extract_if(|path, _| path.is_within(from) || path.is_within(to))
             .filter_map(|(path, open_path)| {
-                let path = path.moved(from, to);
+                let path = mode.moved(&path, from, to);
                 open_path.state.lock().name.clone_from(&path);
                 Some((path?, open_path))
             })
@@ -287,9 +287,9 @@ mod tests {
     fn names_are_followed() {
         let names = Arc::new(OpenPaths::default());
         let (file, other) = (names.hold(&path("d/a")), names.hold(&path("b")));
-        names.renamed(&path("d"), &path("e"));
+        names.renamed(&path("d"), &path("e"), RenameMode::Replace);
         assert_eq!(file.name(), Some(path("e/a")));
-        names.renamed(&path("b"), &path("e/a"));
+        names.renamed(&path("b"), &path("e/a"), RenameMode::Replace);
         assert_eq!((file.name(), other.name()), (None, Some(path("e/a"))));
         assert!(names.get(&path("b")).is_none());
         names.removed(&path("e/a"));

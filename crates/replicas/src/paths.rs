@@ -123,6 +123,18 @@ impl Replicas {
         answer
     }
 
+    /// Makes a change of an extended attribute of `path`, which may be its access list.
+    pub(crate) async fn change_xattr<'a>(
+        &'a self,
+        path: &RemotePath,
+        call: impl FnOnce(&'a dyn Remote) -> RemoteFuture<'a, ()>,
+    ) -> Result<()> {
+        if let Some(open_path) = self.open_paths.get(path) {
+            open_path.note_change();
+        }
+        self.change_one(path, ChangeKind::Content, call).await
+    }
+
     /// Makes a change of one path.
     pub(crate) async fn change_one<'a>(
         &'a self,

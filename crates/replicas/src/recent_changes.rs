@@ -28,7 +28,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use base::{Mutex, Name, RemotePath};
+use base::{Mutex, Name, RemotePath, RenameMode};
 use tokio::time::Instant;
 
 use crate::open_paths::Version;
@@ -202,7 +202,7 @@ impl RecentChanges {
     }
 
     /// Records that `from`, and all below it, was renamed.
-    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
+    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) {
         let Some(mut table) = self.valid() else { return };
         let renamed_by = table.find(to, Instant::now()).map(|entry| entry.gateway);
         let below = |path: &RemotePath, name: &RemotePath| path.is_within(name) && path != name;
@@ -211,7 +211,7 @@ impl RecentChanges {
             .extract_if(|path, _| below(path, from) || below(path, to))
             .filter_map(|(path, entry)| {
                 let is_moved = entry.is_moved || renamed_by != Some(entry.gateway);
-                Some((path.moved(from, to)?, Entry { is_moved, ..entry }))
+                Some((mode.moved(&path, from, to)?, Entry { is_moved, ..entry }))
             })
             .collect();
         table.entries.extend(touched);

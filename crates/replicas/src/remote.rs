@@ -2,8 +2,9 @@
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, LockKind, LockOwner, LockRange,
-    OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, StatVfs, Window,
+    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Location, LockKind,
+    LockOwner, LockRange, Name, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, Seek,
+    SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
 
@@ -173,14 +174,17 @@ impl Remote for Replicas {
             (None, Some(_)) => first_specific(self.change_target(to), self.change_target(from)),
             (None, None) => first_specific(self.change_target(from), self.change_target(to)),
         };
-        let paths: &[_] = match from == to {
-            true => &[(from, ChangeKind::Content)],
-            false => &[(from, ChangeKind::Removed), (to, ChangeKind::Created)],
+        let paths: &[_] = match mode {
+            _ if from == to => &[(from, ChangeKind::Content)],
+            RenameMode::Exchange => &[(from, ChangeKind::Created), (to, ChangeKind::Created)],
+            RenameMode::Replace | RenameMode::NoReplace => {
+                &[(from, ChangeKind::Removed), (to, ChangeKind::Created)]
+            }
         };
         self.change(target, paths, |remote| remote.rename(from, to, mode)).await?;
-        self.open_paths.renamed(from, to);
+        self.open_paths.renamed(from, to, mode);
         if from != to {
-            self.recent.renamed(from, to);
+            self.recent.renamed(from, to, mode);
         }
         Ok(())
     }
@@ -206,6 +210,63 @@ impl Remote for Replicas {
             member.remote.copy(from.fh(), from_offset, to, to_offset, len)
         })
         .await
+    }
+
+    async fn mknod(
+        &self,
+        path: &RemotePath,
+        kind: FileKind,
+        perm: u32,
+        device: (u32, u32),
+    ) -> Result<()> {
+        self.change_one(path, ChangeKind::Created, |remote| remote.mknod(path, kind, perm, device))
+            .await
+    }
+
+    async fn fallocate(&self, fh: Fh, how: Allocation, offset: u64, len: u64) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        self.change_file(&file, Weight::Slow, |member, fh| {
+            member.remote.fallocate(fh, how, offset, len)
+        })
+        .await
+    }
+
+    async fn seek(&self, fh: Fh, offset: u64, what: Seek) -> Result<u64> {
+        let file = self.files.get(fh.0)?;
+        let found = self.through_primary(&file, Weight::Small, |member, fh| {
+            member.remote.seek(fh, offset, what)
+        });
+        found.await.map(|(_, offset)| offset)
+    }
+
+    fn may_exceed_sftp(&self) -> bool {
+        self.gateways.members.iter().any(|member| member.remote.may_exceed_sftp())
+    }
+
+    async fn getxattr(&self, path: &RemotePath, name: &[u8]) -> Result<Bytes> {
+        self.query(path, |remote| remote.getxattr(path, name)).await
+    }
+
+    async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
+        self.query(path, |remote| remote.listxattr(path)).await
+    }
+
+    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        self.query(dir, |remote| remote.entries_with_xattrs(dir)).await
+    }
+
+    async fn setxattr(
+        &self,
+        path: &RemotePath,
+        name: &[u8],
+        value: Bytes,
+        mode: SetXattr,
+    ) -> Result<()> {
+        self.change_xattr(path, |remote| remote.setxattr(path, name, value, mode)).await
+    }
+
+    async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
+        self.change_xattr(path, |remote| remote.removexattr(path, name)).await
     }
 
     fn suggested_window(&self) -> Window {

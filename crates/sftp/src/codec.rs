@@ -18,10 +18,16 @@ mod status;
 mod wire;
 
 pub use attrs::{ExactAttrs, ExactTime, FileAttrs, Owner, Times};
-pub use extension::{Extension, Extensions, Limits, Product, StatVfs, UsersGroups, Version};
+pub use extension::{
+    Extension, Extensions, Limits, MAX_XATTR_BYTES, Product, SeekOffset, StatVfs, UsersGroups,
+    Version, XattrNames, XattrValue,
+};
 pub use lock::{LockFound, LockRequest};
 pub use reply::{NameEntry, RemoteHandle, Reply};
-pub use request::{KINDS, Kind, OpenFlags, Request, decode_init, encode_init};
+pub use request::{
+    FallocateMode, KINDS, Kind, OpenFlags, RenameFlags, Request, Whence, XattrFlags, decode_init,
+    encode_init,
+};
 pub use status::StatusCode;
 pub use wire::{HEADER_BYTES, MAX_PACKET_BYTES, Malformed, packet_length};
 

@@ -6,9 +6,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use sftp::Product;
 use sftp::codec::{
-    ExactAttrs, ExactTime, Extension, FileAttrs, HEADER_BYTES, Kind, Limits, LockFound,
-    LockRequest, MAX_PACKET_BYTES, Malformed, NameEntry, OpenFlags, Owner, RemoteHandle, Reply,
-    Request, StatVfs, StatusCode, Times, UsersGroups, Version, decode_init, encode_init,
+    ExactAttrs, ExactTime, Extension, FallocateMode, FileAttrs, HEADER_BYTES, Kind, Limits,
+    LockFound, LockRequest, MAX_PACKET_BYTES, MAX_XATTR_BYTES, Malformed, NameEntry, OpenFlags,
+    Owner, RemoteHandle, RenameFlags, Reply, Request, SeekOffset, StatVfs, StatusCode, Times,
+    UsersGroups, Version, Whence, XattrFlags, XattrNames, XattrValue, decode_init, encode_init,
     packet_length,
 };
 
@@ -111,6 +112,15 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::UsersGroupsById { uids: ids.0.clone(), gids: ids.1.clone() },
         Request::Attrs { fields: *d },
         Request::Lock { handle, lock: lock(parts) },
+        Request::Getxattr { path, name: two, flags: XattrFlags(*d) },
+        Request::Setxattr { path, name: one, value: two, flags: XattrFlags(*d) },
+        Request::Listxattr { path, flags: XattrFlags(*d) },
+        Request::Removexattr { path, name: two, flags: XattrFlags(*d) },
+        Request::Dirxattrs { path },
+        Request::Mknod { path, mode: *d, major: *a as u32, minor: *b as u32 },
+        Request::Renameat2 { from, to, flags: RenameFlags(*d) },
+        Request::Fallocate { handle, mode: FallocateMode(*d), offset, len: *b },
+        Request::Lseek { handle, offset, whence: Whence(*d) },
         Request::UnknownExtension { name: b"nobody@example.org", body: two },
     ]
 }
@@ -237,6 +247,9 @@ proptest! {
         let _ = Limits::decode(&packet);
         let _ = UsersGroups::decode(&packet);
         let _ = LockFound::decode(&packet);
+        let _ = XattrValue::decode(&packet);
+        let _ = XattrNames::decode(&packet);
+        let _ = SeekOffset::decode(&packet);
         let _ = packet_length(&packet, MAX_PACKET_BYTES);
     }
 
@@ -251,14 +264,25 @@ proptest! {
         let limits = Limits { packet_bytes: a, read_bytes: b, write_bytes: c, open_handles: d };
         prop_assert_eq!(Limits::decode(&limits.encode()), Ok(limits));
         let names: Vec<Bytes> = names.into_iter().map(Bytes::from).collect();
-        let both = UsersGroups { users: names.clone(), groups: names };
+        let both = UsersGroups { users: names.clone(), groups: names.clone() };
         prop_assert_eq!(UsersGroups::decode(&both.encode()), Ok(both));
+        for value in names.iter().cloned().map(XattrValue) {
+            prop_assert_eq!(XattrValue::decode(&value.encode()), Ok(value));
+        }
+        let is_valid = names.iter().all(|name| !name.is_empty() && !name.contains(&0));
+        let list = XattrNames(names);
+        prop_assert_eq!(XattrNames::decode(&list.encode()), if is_valid {
+            Ok(list)
+        } else {
+            Err(Malformed::BadValue("an invalid list of names"))
+        });
+        prop_assert_eq!(SeekOffset::decode(&SeekOffset(a).encode()), Ok(SeekOffset(a)));
     }
 
     #[test]
     fn the_first_packets_survive(
         version in any::<u32>(),
-        chosen in any::<u16>(),
+        chosen in any::<u64>(),
         product in proptest::option::of(["\\PC{0,9}", "\\PC{0,9}", "\\PC{0,9}"]),
     ) {
         let mut out = BytesMut::new();
@@ -315,6 +339,17 @@ fn invalid_fields_are_rejected() {
     // Extended attributes are skipped.
     let one = packet(&[&[105], &id, &[0x80, 0, 0, 0], &[0, 0, 0, 1], &[0, 0, 0, 1], b"a", &[0; 4]]);
     assert_eq!(Reply::decode(&one), Ok((1, Reply::Attrs(FileAttrs::default()))));
+}
+
+#[test]
+fn extended_attributes_are_no_longer_than_linux_allows() {
+    let most = XattrValue(vec![7; MAX_XATTR_BYTES].into());
+    assert_eq!(XattrValue::decode(&most.encode()), Ok(most));
+    assert!(XattrValue::decode(&XattrValue(vec![7; MAX_XATTR_BYTES + 1].into()).encode()).is_err());
+    // Each name is followed by a NUL in the list of the system call.
+    let list = |names: usize| XattrNames(vec![Bytes::from_static(&[b'x'; 255]); names]);
+    assert_eq!(XattrNames::decode(&list(256).encode()), Ok(list(256)));
+    assert!(XattrNames::decode(&list(257).encode()).is_err());
 }
 
 #[test]

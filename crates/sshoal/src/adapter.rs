@@ -10,14 +10,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::{
-    Access, AttrChange, Data, Errno, FileKind, LockFamily, LockKind, LockOwner, LockRange, Name,
-    RenameMode, Result,
+    Access, Allocation, AttrChange, Data, Errno, FileKind, LockFamily, LockKind, LockOwner,
+    LockRange, Name, RenameMode, Result, Seek, SetXattr,
 };
 use bytes::Bytes;
 use fuse::{Caller, Context, Create, DirSink, LockRequest, Open, PlusSink, SetTime};
-use vfs::{
-    EntrySink, Eviction, Handle, Ino, ListedEntry, LookupResult, OpenRequest, Seek, Stat, Vfs,
-};
+use vfs::{EntrySink, Eviction, Handle, Ino, ListedEntry, LookupResult, OpenRequest, Stat, Vfs};
 
 use crate::attributes::{Attribute, Attributes, digest_value};
 use crate::open_modes::no_open::NoOpen;
@@ -51,9 +49,10 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// A file system whose files have these [extended attributes](crate::attributes). Their cost:
-    /// before the first write to a file the kernel requests another attribute, which is answered
-    /// without a request to the server. With attributes, set [`fuse::Config::handle_killpriv`].
+    /// A file system whose files have these [extended attributes](crate::attributes), beside those of
+    /// the server. Their cost: before the first write to a file the kernel requests another attribute,
+    /// which is answered without a request to the server. With attributes of either kind, set
+    /// [`fuse::Config::handle_killpriv`].
     ///
     /// With `has_locks`, locks are those of the remote; set [`fuse::Config::posix_locks`] and
     /// [`fuse::Config::flock_locks`], too.
@@ -111,6 +110,25 @@ impl Adapter {
         }
     }
 
+    /// Whether the server may have extended attributes.
+    fn has_server_attributes(&self) -> Result<()> {
+        match (self.vfs.may_exceed_sftp(), self.attributes.are_there()) {
+            (true, _) => Ok(()),
+            (false, true) => Err(Errno::EOPNOTSUPP),
+            // The kernel then sends no further requests.
+            (false, false) => Err(Errno::ENOSYS),
+        }
+    }
+
+    /// Whether the extended attribute of this name is one of the server's. Those of this mount can
+    /// not be set.
+    fn is_settable(&self, name: &[u8]) -> Result<()> {
+        match self.attributes.named(name) {
+            Err(Errno::EOPNOTSUPP) => self.has_server_attributes(),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
     async fn list(&self, ino: u64, fh: u64, offset: u64, sink: &mut Sink<'_>) -> Result<()> {
         let plus = matches!(sink, Sink::Plus(_));
         match &self.no_open {
@@ -145,6 +163,17 @@ impl Adapter {
         }
         Ok(reply)
     }
+}
+
+/// A result of the server, on whose `ENOSYS` the kernel must not conclude that no file supports the
+/// request.
+fn never_enosys<T>(result: Result<T>) -> Result<T> {
+    result.map_err(|errno| if errno == Errno::ENOSYS { Errno::EOPNOTSUPP } else { errno })
+}
+
+/// Major and minor number of a device in the kernel's encoding of 32 bits.
+fn device(rdev: u32) -> (u32, u32) {
+    (rdev >> 8 & 0xfff, rdev & 0xff | rdev >> 12 & 0xfff00)
 }
 
 fn attr(stat: &Stat) -> fuse::Attr {
@@ -421,13 +450,14 @@ impl fuse::Filesystem for Adapter {
         name: &[u8],
         mode: u32,
         _: u32,
-        _: u32,
+        rdev: u32,
     ) -> Result<fuse::Entry> {
         let kind = match mode & libc::S_IFMT {
             0 => FileKind::Regular,
             _ => FileKind::from_mode(mode).ok_or(Errno::EINVAL)?,
         };
-        Ok(entry(&self.vfs.mknod(Ino(parent), name, kind, mode & 0o7777).await?))
+        let made = self.vfs.mknod(Ino(parent), name, kind, mode & 0o7777, device(rdev));
+        Ok(entry(&made.await?))
     }
 
     async fn mkdir(
@@ -461,6 +491,7 @@ impl fuse::Filesystem for Adapter {
         let mode = match flags {
             0 => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
             _ => return Err(Errno::EINVAL),
         };
         self.vfs.rename((Ino(parent), name), (Ino(new_parent), new_name), mode).await
@@ -607,16 +638,22 @@ impl fuse::Filesystem for Adapter {
         })
     }
 
-    async fn getxattr(&self, _: &Context, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
-        if !self.attributes.are_there() {
-            // The kernel then sends no further GETXATTR.
-            return Err(Errno::ENOSYS);
-        }
-        match self.attributes.named(name)? {
-            Attribute::Place(place) => place.value(self.vfs.locate(Ino(ino)).await),
-            Attribute::Digest { kind, effort, is_hex } => {
+    async fn getxattr(&self, _: &Context, ino: u64, name: &[u8], size: u32) -> Result<Vec<u8>> {
+        match self.attributes.named(name) {
+            Ok(Attribute::Place(place)) => place.value(self.vfs.locate(Ino(ino)).await),
+            Ok(Attribute::Digest { kind, effort, is_hex }) => {
                 digest_value(self.vfs.digest(Ino(ino), kind, effort).await?, is_hex)
             }
+            Err(Errno::EOPNOTSUPP) => {
+                self.has_server_attributes()?;
+                // The kernel queries it before writes, which remove it on the server.
+                let is_query = name == b"security.capability" && size == 0;
+                if is_query && self.vfs.is_open_for_writing(Ino(ino)) {
+                    return Err(Errno::ENODATA);
+                }
+                never_enosys(self.vfs.getxattr(Ino(ino), name).await).map(Vec::from)
+            }
+            Err(errno) => Err(errno),
         }
     }
 
@@ -649,6 +686,39 @@ impl fuse::Filesystem for Adapter {
         done.map_err(no_locks)
     }
 
+    async fn listxattr(&self, _: &Context, ino: u64) -> Result<Vec<u8>> {
+        self.has_server_attributes()?;
+        let names = never_enosys(self.vfs.listxattr(Ino(ino)).await)?;
+        // Those of this mount are not listed, and hide those of the server.
+        let shown =
+            names.iter().filter(|name| self.attributes.named(name) == Err(Errno::EOPNOTSUPP));
+        Ok(shown.flat_map(|name| [&name[..], b"\0"].concat()).collect())
+    }
+
+    async fn setxattr(
+        &self,
+        _: &Context,
+        ino: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        self.is_settable(name)?;
+        let mode = match flags as i32 {
+            0 => SetXattr::Either,
+            libc::XATTR_CREATE => SetXattr::Create,
+            libc::XATTR_REPLACE => SetXattr::Replace,
+            _ => return Err(Errno::EINVAL),
+        };
+        let value = Bytes::copy_from_slice(value);
+        never_enosys(self.vfs.setxattr(Ino(ino), name, value, mode).await)
+    }
+
+    async fn removexattr(&self, _: &Context, ino: u64, name: &[u8]) -> Result<()> {
+        self.is_settable(name)?;
+        never_enosys(self.vfs.removexattr(Ino(ino), name).await)
+    }
+
     async fn access(&self, _: &Context, ino: u64, mask: u32) -> Result<()> {
         self.vfs.access(Ino(ino), mask).await
     }
@@ -664,7 +734,26 @@ impl fuse::Filesystem for Adapter {
             _ => return Err(Errno::EINVAL),
         };
         let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-        self.vfs.lseek(Handle(fh), offset, what).await
+        never_enosys(self.vfs.lseek(Handle(fh), offset, what).await)
+    }
+
+    async fn fallocate(
+        &self,
+        _: &Context,
+        _: u64,
+        fh: u64,
+        offset: u64,
+        len: u64,
+        mode: i32,
+    ) -> Result<()> {
+        let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let how = match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            0 => Allocation::Reserve { keep_size },
+            libc::FALLOC_FL_PUNCH_HOLE if keep_size => Allocation::PunchHole,
+            libc::FALLOC_FL_ZERO_RANGE => Allocation::Zero { keep_size },
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
+        never_enosys(self.vfs.fallocate(Handle(fh), how, offset, len).await)
     }
 
     async fn copy_file_range(

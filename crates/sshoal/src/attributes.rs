@@ -14,11 +14,13 @@
 //!
 //! The attributes can be read by name but are not listed, as those of CephFS: programs that copy a file
 //! with its attributes (`cp -a`, `rsync -X`, `tar --xattrs`) would copy values that are wrong for the
-//! copy. No other attribute exists, since SFTP has none, and none can be set: these requests and
-//! listing are answered with ENOSYS, so that the kernel sends them only once and returns `EOPNOTSUPP`.
+//! copy. They cannot be set. All other names are those of the server, if it has attributes; these here
+//! hide attributes of the server with the same name.
 //!
-//! All other names are `EOPNOTSUPP`, never `ENODATA`, without a request to the server: `ls -l` then
-//! does not query the next file.
+//! SFTP has no attributes. Over it, listing and setting them, and all requests of a mount without
+//! attributes of its own, are answered with ENOSYS, so that the kernel sends them only once and
+//! returns `EOPNOTSUPP`. All other names are `EOPNOTSUPP`, never `ENODATA`, without a request to the
+//! server: `ls -l` then does not query the next file.
 
 use base::{DigestEffort, DigestKind, Errno, Location, Result};
 
@@ -60,12 +62,13 @@ impl Attributes {
         Attributes { places, digests: digests.unwrap_or_default(), effort }
     }
 
-    /// Whether there are any. If not, the kernel is told to send no further requests.
+    /// Whether there are any. If not, and if the server has none either, the kernel is told to send no
+    /// further requests.
     pub fn are_there(&self) -> bool {
         self.places || !self.digests.is_empty()
     }
 
-    /// The attribute with this name.
+    /// The attribute with this name; `EOPNOTSUPP` if only the server could have it.
     pub fn named(&self, name: &[u8]) -> Result<Attribute> {
         if let Some(place) = name.strip_prefix(PREFIX).filter(|_| self.places) {
             return Ok(Attribute::Place(match place {

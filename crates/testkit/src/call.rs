@@ -22,6 +22,7 @@ calls! {
     Lstat Readlink Opendir Readdir Closedir Open Fstat Read Write Fsync Fsyncdir Close Finish Flush Setattr
     Fsetattr Mkdir Rmdir Unlink Symlink Link Rename Statvfs Copy
     Lock Unlock TestLock
+    Mknod Fallocate Seek Getxattr Listxattr EntriesWithXattrs Setxattr Removexattr
 }
 
 impl Call {
@@ -33,8 +34,14 @@ impl Call {
 }
 
 /// The number of calls of each operation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Counters([AtomicU64; Call::ALL.len()]);
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
 
 impl Counters {
     pub(crate) fn count(&self, call: Call) {

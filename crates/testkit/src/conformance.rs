@@ -28,6 +28,7 @@ pub mod copying;
 pub mod directories;
 mod fixture;
 pub mod handles;
+pub mod holes;
 pub mod links;
 pub mod locking;
 pub mod names;
@@ -35,7 +36,9 @@ pub mod opening;
 pub mod ordering;
 pub mod reading;
 pub mod renaming;
+pub mod special;
 pub mod writing;
+pub mod xattrs;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -157,7 +160,16 @@ rules! { $
         into_itself_is_impossible
         over_a_parent_is_impossible
         both_parents_must_exist
-        a_directory_moves_with_all_that_is_in_it;
+        a_directory_moves_with_all_that_is_in_it
+        names_are_exchanged;
+    special:
+        special_files_are_created;
+    holes:
+        space_is_reserved
+        holes_are_made_and_found;
+    xattrs:
+        an_attribute_is_set_and_removed
+        an_attribute_of_a_link_is_not_that_of_its_target;
     attributes:
         each_part_is_set_alone
         an_open_file_is_changed_by_handle

@@ -11,8 +11,8 @@ use crate::MemRemote;
 use crate::tree::{Follow, Ino};
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Mutex, OpenFlags, Opened, Remote, RemotePath,
-    RenameMode, Result, StatVfs,
+    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Mutex, Name, OpenFlags,
+    Opened, Remote, RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs,
 };
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -323,5 +323,60 @@ impl Remote for Lagging {
         let result = self.server.copy(from, from_offset, to, to_offset, len).await;
         self.forget_ino(self.ino_of(to));
         result
+    }
+
+    async fn mknod(
+        &self,
+        path: &RemotePath,
+        kind: FileKind,
+        perm: u32,
+        device: (u32, u32),
+    ) -> Result<()> {
+        change!(self, path, self.server.mknod(path, kind, perm, device))
+    }
+
+    async fn fallocate(&self, fh: Fh, how: Allocation, offset: u64, len: u64) -> Result<()> {
+        let result = self.server.fallocate(fh, how, offset, len).await;
+        self.forget_ino(self.ino_of(fh));
+        result
+    }
+
+    async fn seek(&self, fh: Fh, offset: u64, what: Seek) -> Result<u64> {
+        self.server.seek(fh, offset, what).await
+    }
+
+    fn may_exceed_sftp(&self) -> bool {
+        self.server.may_exceed_sftp()
+    }
+
+    async fn getxattr(&self, path: &RemotePath, name: &[u8]) -> Result<Bytes> {
+        self.check(path)?;
+        self.server.getxattr(path, name).await
+    }
+
+    async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
+        self.check(path)?;
+        self.server.listxattr(path).await
+    }
+
+    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        self.check(dir)?;
+        self.server.entries_with_xattrs(dir).await
+    }
+
+    async fn setxattr(
+        &self,
+        path: &RemotePath,
+        name: &[u8],
+        value: Bytes,
+        mode: SetXattr,
+    ) -> Result<()> {
+        self.check(path)?;
+        change!(self, path, self.server.setxattr(path, name, value, mode))
+    }
+
+    async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
+        self.check(path)?;
+        change!(self, path, self.server.removexattr(path, name))
     }
 }

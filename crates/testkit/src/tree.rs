@@ -15,6 +15,8 @@ mod content;
 mod entry;
 mod rename;
 mod resolve;
+mod space;
+mod xattr;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -23,6 +25,7 @@ use base::{
 };
 
 use crate::Clock;
+use bytes::Bytes;
 use content::{Content, PAGE};
 pub use resolve::Follow;
 pub(crate) use resolve::NAME_MAX;
@@ -81,6 +84,8 @@ enum Body {
     File(Content),
     Directory(Directory),
     Link(Vec<u8>),
+    /// A FIFO, a socket or a device.
+    Special(FileKind),
 }
 
 #[derive(Debug)]
@@ -100,6 +105,7 @@ struct Node {
     links: u32,
     /// Number of references by handles.
     holds: u32,
+    xattrs: BTreeMap<Vec<u8>, Bytes>,
     body: Body,
 }
 
@@ -129,7 +135,8 @@ impl Tree {
     fn fresh(&self, body: Body, perm: u32) -> Node {
         let now = self.clock.now();
         let Limits { uid, gid, .. } = self.limits;
-        Node { perm: perm & 0o7777, uid, gid, atime: now, mtime: now, links: 0, holds: 0, body }
+        let (perm, xattrs) = (perm & 0o7777, BTreeMap::new());
+        Node { perm, uid, gid, atime: now, mtime: now, links: 0, holds: 0, xattrs, body }
     }
 
     fn node(&self, ino: Ino) -> &Node {
@@ -182,6 +189,7 @@ impl Tree {
             Body::File(content) => (FileKind::Regular, content.size()),
             Body::Directory(_) => (FileKind::Directory, PAGE),
             Body::Link(target) => (FileKind::Symlink, target.len() as u64),
+            Body::Special(kind) => (*kind, 0),
         };
         Attr {
             kind,

@@ -7,7 +7,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
-use base::{Attr, AttrChange, Create, Errno, OpenFlags, RemotePath, Result};
+use base::{Attr, AttrChange, Create, Errno, FileKind, OpenFlags, RemotePath, Result};
 
 use crate::branch::{Mode, TreeBranch};
 use crate::components::Components;
@@ -131,6 +131,17 @@ pub(crate) async fn symlink(
 ) -> Result<()> {
     let (branch, at) = target_for_new(tree, path, policy).await?;
     branch.call(branch.remote.symlink(target, &at)).await
+}
+
+/// Creates a FIFO, a socket or a device.
+pub(crate) async fn mknod(
+    tree: &Tree,
+    path: &RemotePath,
+    (kind, perm, device): (FileKind, u32, (u32, u32)),
+    policy: CreatePolicy,
+) -> Result<()> {
+    let (branch, at) = target_for_new(tree, path, policy).await?;
+    branch.call(branch.remote.mknod(&at, kind, perm, device)).await
 }
 
 /// The branch for a new entry at `path`, and its path there; `EEXIST` when any branch has the name.

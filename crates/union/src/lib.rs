@@ -59,6 +59,7 @@ mod space;
 mod tree;
 mod union;
 mod view;
+mod xattr;
 
 pub use branch::{Branch, Mode, Presence};
 pub use error::{Error, UnknownWord};

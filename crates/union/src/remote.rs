@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh, Location, LockKind,
-    LockOwner, LockRange, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, StatVfs,
-    Window,
+    Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
+    FileKind, Location, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote,
+    RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
 
 use crate::union::Union;
-use crate::{change, create, listing, lookup, remove, rename, space};
+use crate::{change, create, listing, lookup, remove, rename, space, xattr};
 
 #[async_trait]
 impl Remote for Union {
@@ -133,6 +133,74 @@ impl Remote for Union {
         }
         let remote = &source.branch.remote;
         remote.copy(source.fh(), from_offset, target.fh(), to_offset, len).await
+    }
+
+    async fn mknod(
+        &self,
+        path: &RemotePath,
+        kind: FileKind,
+        perm: u32,
+        device: (u32, u32),
+    ) -> Result<()> {
+        create::mknod(&self.tree(), path, (kind, perm, device), self.policies.create).await
+    }
+
+    async fn fallocate(&self, fh: Fh, how: Allocation, offset: u64, len: u64) -> Result<()> {
+        let file = self.files.get(fh.0)?;
+        file.check_writable()?;
+        file.branch.remote.fallocate(file.fh(), how, offset, len).await
+    }
+
+    async fn seek(&self, fh: Fh, offset: u64, what: Seek) -> Result<u64> {
+        let file = self.files.get(fh.0)?;
+        file.branch.remote.seek(file.fh(), offset, what).await
+    }
+
+    fn may_exceed_sftp(&self) -> bool {
+        self.tree().given().iter().any(|branch| branch.remote.may_exceed_sftp())
+    }
+
+    async fn getxattr(&self, path: &RemotePath, name: &[u8]) -> Result<Bytes> {
+        let tree = self.tree();
+        let (branch, at) = xattr::shown(&tree, path).await?;
+        branch.call(branch.remote.getxattr(&at, name)).await
+    }
+
+    async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
+        let tree = self.tree();
+        let (branch, at) = xattr::shown(&tree, path).await?;
+        branch.call(branch.remote.listxattr(&at)).await
+    }
+
+    /// `EOPNOTSUPP` where several branches may have entries.
+    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        let tree = self.tree();
+        match tree.sole_branch(dir) {
+            Some((branch, at)) => branch.call(branch.remote.entries_with_xattrs(&at)).await,
+            None => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    async fn setxattr(
+        &self,
+        path: &RemotePath,
+        name: &[u8],
+        value: Bytes,
+        mode: SetXattr,
+    ) -> Result<()> {
+        let tree = self.tree();
+        for (branch, at) in xattr::changed(&tree, path, self.policies.action).await? {
+            branch.call(branch.remote.setxattr(&at, name, value.clone(), mode)).await?;
+        }
+        Ok(())
+    }
+
+    async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
+        let tree = self.tree();
+        for (branch, at) in xattr::changed(&tree, path, self.policies.action).await? {
+            branch.call(branch.remote.removexattr(&at, name)).await?;
+        }
+        Ok(())
     }
 
     fn suggested_window(&self) -> Window {

@@ -16,6 +16,7 @@
 //! | a directory, and another branch has a directory of the new name | `EXDEV`: they would merge |
 //! | a branch after that one shows the new name | its entry, hidden then, is removed there |
 //! | a branch that would have to be changed is read-only | `EROFS` |
+//! | an exchange of entries of two branches, or of a directory with others of its name | `EXDEV` |
 
 use std::sync::Arc;
 
@@ -48,6 +49,9 @@ pub(crate) async fn rename(
     }
     let (old, new) = tokio::join!(View::of(tree, from), View::of(tree, to));
     let (old, new) = (old?, new?);
+    if mode == RenameMode::Exchange {
+        return exchange(tree, from, to, &old, &new).await;
+    }
     let paths = Paths { from, to, mode };
     let plan = match plan(&paths, &old, &new, policy) {
         Ok(plan) => plan,
@@ -65,6 +69,26 @@ pub(crate) async fn rename(
     let is_directory = plan.renamed.iter().any(|holder| holder.attr.is_dir());
     let _change = is_directory.then(|| tree.dir_cache.begin_change(None));
     execute(tree, &paths, &plan).await
+}
+
+/// Exchanges two names on one branch. Entries of other branches stay hidden behind the exchanged
+/// ones; but directories would merge with other ones.
+async fn exchange(
+    tree: &Tree,
+    from: &RemotePath,
+    to: &RemotePath,
+    old: &View,
+    new: &View,
+) -> Result<()> {
+    let (one, other) = (old.require_shown()?, new.require_shown()?);
+    let is_any_dir = one.attr.is_dir() || other.attr.is_dir();
+    let hides_dir = [old, new].into_iter().flat_map(View::others).any(|it| it.attr.is_dir());
+    if one.slot != other.slot || is_any_dir && hides_dir {
+        return Err(Errno::EXDEV);
+    }
+    tree.branch(one.slot).check_writable()?;
+    let _change = is_any_dir.then(|| tree.dir_cache.begin_change(None));
+    rename_on(tree, one.slot, from, to, RenameMode::Exchange).await
 }
 
 /// The arguments of a rename.

@@ -192,7 +192,7 @@ mod over_sftp {
         let expectations = Expectations {
             statvfs_follows_links: true,
             chown: rustix::process::getuid().is_root(),
-            ..Expectations::default()
+            ..Expectations::default().of_plain_sftp()
         };
         let open = move || servers.iter().map(Server::open_handles).sum();
         Fixture::new(Arc::new(union)).expecting(expectations).counting(open)

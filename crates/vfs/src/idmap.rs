@@ -8,7 +8,7 @@ use crate::config::{IdMap, Shown};
 
 impl IdMap {
     /// Remote user id to local user id. `EPERM` if there is no local one and the table says so.
-    fn uid_to_local(&self, uid: u32) -> Result<u32> {
+    pub(crate) fn uid_to_local(&self, uid: u32) -> Result<u32> {
         match self {
             IdMap::Same => Ok(uid),
             IdMap::User { uid: (remote, local), .. } => Ok(swap(uid, *remote, *local)),
@@ -16,7 +16,7 @@ impl IdMap {
         }
     }
 
-    fn gid_to_local(&self, gid: u32) -> Result<u32> {
+    pub(crate) fn gid_to_local(&self, gid: u32) -> Result<u32> {
         match self {
             IdMap::Same => Ok(gid),
             IdMap::User { gid: (remote, local), .. } => Ok(swap(gid, *remote, *local)),

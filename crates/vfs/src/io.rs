@@ -1,11 +1,11 @@
-//! read, write, copy_file_range, lseek.
+//! read, write, copy_file_range, fallocate, lseek.
 //!
 //! [`readahead`](crate::readahead) fetches data ahead of reads,
 //! [`write_behind`](crate::write_behind) coalesces and completes writes.
 
 use std::sync::Arc;
 
-use base::{Access, Data, Errno, OpenFlags, Result};
+use base::{Access, Allocation, Data, Errno, OpenFlags, Result, Seek};
 use bytes::Bytes;
 
 use crate::lookup::{MAX_COMPARISONS, same_file};
@@ -14,15 +14,6 @@ use crate::prefetch::files::read_attached;
 use crate::remote_file::RemoteFile;
 use crate::write_behind::Target;
 use crate::{Change, Handle, Vfs};
-
-/// The kind of position that lseek(2) searches for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seek {
-    /// The next data (`SEEK_DATA`).
-    Data,
-    /// The next hole (`SEEK_HOLE`).
-    Hole,
-}
 
 impl Vfs {
     /// Up to `len` bytes from `offset`; fewer only at the end of the file.
@@ -197,10 +188,45 @@ impl Vfs {
         self.remote.copy(from_fh, from.1, to_fh, to.1, len).await
     }
 
-    /// The position of the next data or hole at or after `offset`. SFTP does not report holes, so a
-    /// file is all data, with the implicit hole at its end.
+    /// Reserves or frees `len` bytes at `offset`. `EOPNOTSUPP` if the server cannot do that.
+    pub async fn fallocate(
+        &self,
+        handle: Handle,
+        how: Allocation,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let file = self.files.get(handle.0)?;
+        if !self.remote.may_exceed_sftp() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if !file.access.writes() {
+            return Err(Errno::EBADF);
+        }
+        let fh = file.fh().await?;
+        file.inode.writes.drained().await;
+        let _change = Change::begin(&file.inode, &self.change_counter);
+        {
+            let mut state = file.inode.state();
+            state.note_content_change();
+            state.forget_created_here();
+        }
+        file.note_write();
+        self.remote.fallocate(fh, how, offset, len).await
+    }
+
+    /// The position of the next data or hole at or after `offset`. If the server does not report
+    /// holes, a file is all data, with the implicit hole at its end.
     pub async fn lseek(&self, handle: Handle, offset: u64, what: Seek) -> Result<u64> {
         let file = self.files.get(handle.0)?;
+        if self.remote.may_exceed_sftp() {
+            let fh = file.fh().await?;
+            file.inode.writes.drained().await;
+            match self.remote.seek(fh, offset, what).await {
+                Err(Errno::EOPNOTSUPP) => {}
+                found => return found,
+            }
+        }
         let size = self.attr(&file.inode).await?.size;
         if offset >= size {
             return Err(Errno::ENXIO);

@@ -57,6 +57,7 @@ mod ticker;
 mod tree;
 mod write_behind;
 mod writes;
+mod xattr;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -69,11 +70,11 @@ pub use config::{Config, Consistency, IdMap, Links, PageCache, Prefetch, Shown, 
 pub use directory::{DirHandle, EntrySink, ListedEntry};
 pub use flush::Caller;
 pub use invalidate::{Eviction, Invalidate};
-pub use io::Seek;
 pub use links::relative_target;
 pub use lookup::LookupResult;
 pub use open::{OpenRequest, Opened};
 pub use stats::{Counters, Stats};
+pub use xattr::is_acl;
 
 use inode::Inode;
 use shared::Shared;

@@ -1,4 +1,4 @@
-//! mkdir, rmdir, unlink, symlink, link, rename, readlink: operations on names.
+//! mkdir, mknod of special files, rmdir, unlink, symlink, link, rename, readlink: operations on names.
 //!
 //! Requests name a file by its path. So that a request never changes a name in another directory,
 //! the path of a name is fixed while it is being changed: the change begins when no name on the
@@ -120,20 +120,26 @@ impl Vfs {
         &self,
         from: (Ino, &Name),
         to: (Ino, &Name),
+        mode: RenameMode,
     ) -> Result<([RemotePath; 2], NameChangeGuard<'_>, Option<Vec<Ino>>)> {
         let begin = |tree: &mut Tree| {
             let from_path = self.fixed_path(tree, from.0, from.1)?;
             let paths = (from_path, self.fixed_path(tree, to.0, to.1)?);
             let (Ok(from_path), Ok(to_path)) = paths else { return Some(Err(Errno::ESTALE)) };
             let known = [from, to].map(|(dir, name)| tree.child(dir, name));
-            let moved = known[0].as_ref();
-            let bound_to = moved.map_or(BoundTo::New, |moved| BoundTo::Inode(moved.ino));
-            let moves_directory = moved.is_none_or(|moved| moved.kind == FileKind::Directory);
+            let bound_to = |moved: &Option<Arc<Inode>>| {
+                moved.as_ref().map_or(BoundTo::New, |moved| BoundTo::Inode(moved.ino))
+            };
+            let exchanges = mode == RenameMode::Exchange;
+            let from_bound_to = if exchanges { bound_to(&known[1]) } else { BoundTo::Nothing };
+            let mut moved = known.iter().take(if exchanges { 2 } else { 1 });
+            let is_directory = |moved: &Arc<Inode>| moved.kind == FileKind::Directory;
+            let moves_directory = moved.any(|moved| moved.as_ref().is_none_or(is_directory));
             // The server refuses to move a directory below itself.
             let below_itself = |dir| tree.is_within(from.0, dir) || tree.is_within(to.0, dir);
             let dirs = known.iter().flatten().map(|known| known.ino);
             let dirs = dirs.filter(|dir| !below_itself(*dir)).collect();
-            let names = [(from.0, from.1, BoundTo::Nothing), (to.0, to.1, bound_to)];
+            let names = [(from.0, from.1, from_bound_to), (to.0, to.1, bound_to(&known[0]))];
             let change = self.begin_changes(tree, &names);
             Some(Ok(([from_path, to_path], change, moves_directory.then_some(dirs))))
         };
@@ -182,6 +188,28 @@ impl Vfs {
         let matches = |attr: &Attr| attr.kind == FileKind::Symlink;
         let expected_attr =
             self.expected_attr(parent, FileKind::Symlink, 0o777, target.len() as u64);
+        self.finish_create(parent, &name, &path, change, request, matches, expected_attr).await
+    }
+
+    /// Creates a FIFO, a socket or a device.
+    pub(crate) async fn make_special(
+        &self,
+        parent: Ino,
+        name_bytes: &[u8],
+        kind: FileKind,
+        perm: u32,
+        device: (u32, u32),
+    ) -> Result<Entry> {
+        let name = name(name_bytes)?;
+        if !self.remote.may_exceed_sftp() {
+            return Err(Errno::EPERM);
+        }
+        let (path, change) = self.begin_name_change(parent, &name, BoundTo::New).await?;
+        let made = self.remote.mknod(&path, kind, perm, device).await;
+        made.map_err(|errno| if errno == Errno::EOPNOTSUPP { Errno::EPERM } else { errno })?;
+        let matches = |attr: &Attr| attr.kind == kind;
+        let expected_attr = self.expected_attr(parent, kind, perm, 0);
+        let request = std::future::ready(Ok(()));
         self.finish_create(parent, &name, &path, change, request, matches, expected_attr).await
     }
 
@@ -307,7 +335,7 @@ impl Vfs {
         result
     }
 
-    /// Moves the name `from` to `to`.
+    /// Moves the name `from` to `to`, or exchanges the two.
     pub async fn rename(
         &self,
         from: (Ino, &[u8]),
@@ -316,12 +344,17 @@ impl Vfs {
     ) -> Result<()> {
         let (from_name, to_name) = (name(from.1)?, name(to.1)?);
         let ([from_path, to_path], mut change, moved_dirs) =
-            self.begin_rename((from.0, &from_name), (to.0, &to_name)).await?;
+            self.begin_rename((from.0, &from_name), (to.0, &to_name), mode).await?;
         self.force_deferred_opens(change.inodes()).await;
         if let Some(dirs) = moved_dirs {
             change.begin_move(&dirs).await;
         }
         self.remote.rename(&from_path, &to_path, mode).await?;
+        if mode == RenameMode::Exchange {
+            let exchanged = self.tree().exchange((from.0, &from_name), (to.0, &to_name));
+            exchanged.iter().flatten().for_each(|inode| inode.state().touch_ctime());
+            return Ok(());
+        }
         // Two names of one file stay as they are, and perhaps only the server knows that they are;
         // so nothing is assumed about the old name.
         let (moved, replaced) = self.tree().rename((from.0, &from_name), (to.0, &to_name));

@@ -543,16 +543,18 @@ impl Vfs {
         Ok((entry, registered))
     }
 
-    /// Creates a regular file without opening it. SFTP cannot create other files: `EPERM`.
+    /// Creates a regular file without opening it, or a FIFO, a socket or a device with these
+    /// numbers. `EPERM` if the server cannot create such an entry: SFTP has no request for it.
     pub async fn mknod(
         &self,
         parent: Ino,
         name: &[u8],
         kind: FileKind,
         perm: u32,
+        device: (u32, u32),
     ) -> Result<Entry> {
         if kind != FileKind::Regular {
-            return Err(Errno::EPERM);
+            return self.make_special(parent, name, kind, perm, device).await;
         }
         let request = OpenRequest::plain(Access::Write);
         let (entry, opened) = self.create(parent, name, perm, true, request).await?;

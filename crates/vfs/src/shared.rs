@@ -31,6 +31,7 @@ use crate::server_close::PendingCloses;
 use crate::stats::Counters;
 use crate::ticker::Ticker;
 use crate::tree::{ChangeCounter, InodeBudget, RequestStamp, Tree};
+use crate::xattr::KnownXattrs;
 use crate::{Entry, Ino, Stat};
 
 /// See the [module](self).
@@ -54,6 +55,7 @@ pub struct Shared {
     pub(crate) last_statfs: Mutex<Option<base::StatVfs>>,
     /// Files that may have [coalesced](crate::writes) writes that are not sent yet.
     coalescing: Mutex<Vec<Weak<Inode>>>,
+    pub(crate) known_xattrs: Mutex<KnownXattrs>,
     pub(crate) readahead_used: Arc<UsedBytes>,
     pub(crate) background: Background,
     pub(crate) ticker: Ticker,
@@ -88,6 +90,7 @@ impl Shared {
             closing: Arc::default(),
             last_statfs: Mutex::default(),
             coalescing: Mutex::default(),
+            known_xattrs: Mutex::default(),
             readahead_used: Arc::default(),
             background: Background::default(),
             ticker: Ticker::default(),

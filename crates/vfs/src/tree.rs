@@ -426,6 +426,35 @@ impl Tree {
         (moved, replaced)
     }
 
+    /// Exchanges two names. Returns the nodes that had them.
+    pub(crate) fn exchange(
+        &mut self,
+        one: (Ino, &Name),
+        other: (Ino, &Name),
+    ) -> [Option<Arc<Inode>>; 2] {
+        let nodes = [one, other].map(|(dir, name)| {
+            let (node, link) = self.nodes.find(dir, name)?;
+            Some((node.inode.clone(), link.valid_until))
+        });
+        let inodes = nodes.clone().map(|node| node.map(|(inode, _)| inode));
+        if let [Some(one), Some(other)] = &inodes
+            && one.ino == other.ino
+        {
+            // Two names of one file.
+            return inodes;
+        }
+        // An answer to an earlier request uses the old names.
+        self.change_counter.advance();
+        // The directories are in use by the caller, so they outlive the moment without the names.
+        [one, other].into_iter().for_each(|(dir, name)| drop(self.unbind(dir, name)));
+        for (node, (dir, name)) in nodes.into_iter().zip([other, one]) {
+            if let Some((inode, valid_until)) = node {
+                self.add_name(inode.ino, dir, name, valid_until);
+            }
+        }
+        inodes
+    }
+
     /// The kernel has dropped `count` lookups of `ino`.
     pub(crate) fn forget(&mut self, ino: Ino, count: u64) {
         if let Some(node) = self.nodes.get_mut(ino) {

@@ -14,7 +14,9 @@
 
 use std::sync::Arc;
 
-use base::{Access, Attr, Errno, Fh, Mutex, OpenFlags, Remote, RemotePath, Result, Table};
+use base::{
+    Access, Attr, Errno, Fh, Mutex, OpenFlags, Remote, RemotePath, RenameMode, Result, Table,
+};
 use tokio::sync::watch;
 
 use super::changes::Change;
@@ -283,14 +285,14 @@ impl Files {
     }
 
     /// `from`, with all below it, was renamed to `to`; a file that was there was replaced.
-    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
+    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) {
         if from == to {
             return;
         }
         for file in self.matching(|_| true) {
             let mut state = file.state.lock();
             let Some(at) = &state.path else { continue };
-            if let Some(moved) = at.moved(from, to) {
+            if let Some(moved) = mode.moved(at, from, to) {
                 state.path = Some(moved);
             } else if at.is_within(to) {
                 state.path = None;

@@ -105,6 +105,24 @@ impl Core {
         result
     }
 
+    /// Offline no extended attribute is known.
+    pub(crate) fn has_xattrs(&self) -> Result<()> {
+        if self.config.offline { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+    }
+
+    /// Makes a change of an extended attribute of `path`, which may be its access list.
+    pub(crate) async fn changing_xattr(
+        &self,
+        path: &RemotePath,
+        operation: impl Future<Output = Result<()>> + Send,
+    ) -> Result<()> {
+        let operation = async {
+            self.files.open_on_server(path).await;
+            operation.await
+        };
+        self.changing(vec![Scope::Subtree(path.clone())], operation).await
+    }
+
     /// The scopes of creating or removing a name.
     pub(crate) fn of_name(path: &RemotePath) -> Vec<Scope> {
         let parent = path.parent().map(Scope::Names);

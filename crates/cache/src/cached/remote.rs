@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Fh, Location, LockKind,
-    LockOwner, LockRange, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, StatVfs,
-    Window,
+    Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
+    FileKind, Location, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote,
+    RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
 
@@ -157,8 +157,11 @@ impl Remote for Cached {
             core.files.open_on_server(from).await;
             core.files.open_on_server(to).await;
             core.inner.rename(from, to, mode).await?;
-            core.files.renamed(from, to);
+            core.files.renamed(from, to, mode);
             core.linked.renamed(from, to);
+            if mode == RenameMode::Exchange {
+                core.linked.renamed(to, from);
+            }
             Ok(())
         };
         core.changing(scopes, rename).await
@@ -185,6 +188,65 @@ impl Remote for Cached {
         let (from, to) = (self.core.files.get(from)?, self.core.files.get(to)?);
         let (from, to) = (from.open_server_handle().await?, to.open_server_handle().await?);
         self.core.inner.copy(from, from_offset, to, to_offset, len).await
+    }
+
+    async fn mknod(
+        &self,
+        path: &RemotePath,
+        kind: FileKind,
+        perm: u32,
+        device: (u32, u32),
+    ) -> Result<()> {
+        let mknod = self.core.inner.mknod(path, kind, perm, device);
+        self.core.changing(Core::of_name(path), mknod).await
+    }
+
+    async fn fallocate(&self, fh: Fh, how: Allocation, offset: u64, len: u64) -> Result<()> {
+        // A file open for writing is open at the server.
+        let fh = self.core.files.get(fh)?.open_server_handle().await?;
+        self.core.inner.fallocate(fh, how, offset, len).await
+    }
+
+    async fn seek(&self, fh: Fh, offset: u64, what: Seek) -> Result<u64> {
+        if self.core.config.offline {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let fh = self.core.files.get(fh)?.open_server_handle().await?;
+        self.core.inner.seek(fh, offset, what).await
+    }
+
+    fn may_exceed_sftp(&self) -> bool {
+        !self.core.config.offline && self.core.inner.may_exceed_sftp()
+    }
+
+    async fn getxattr(&self, path: &RemotePath, name: &[u8]) -> Result<Bytes> {
+        self.core.has_xattrs()?;
+        self.core.inner.getxattr(path, name).await
+    }
+
+    async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
+        self.core.has_xattrs()?;
+        self.core.inner.listxattr(path).await
+    }
+
+    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        self.core.has_xattrs()?;
+        self.core.inner.entries_with_xattrs(dir).await
+    }
+
+    async fn setxattr(
+        &self,
+        path: &RemotePath,
+        name: &[u8],
+        value: Bytes,
+        mode: SetXattr,
+    ) -> Result<()> {
+        let set = self.core.inner.setxattr(path, name, value, mode);
+        self.core.changing_xattr(path, set).await
+    }
+
+    async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
+        self.core.changing_xattr(path, self.core.inner.removexattr(path, name)).await
     }
 
     fn suggested_window(&self) -> Window {

@@ -151,7 +151,7 @@ impl<F: Filesystem> Inner<F> {
             }
             Operation::Getxattr { name, size } => {
                 let name = name.to_vec();
-                run!(self, ctx, call, getxattr(ino, &name) => xattr(size));
+                run!(self, ctx, call, getxattr(ino, &name, size) => xattr(size));
             }
             Operation::Listxattr { size } => run!(self, ctx, call, listxattr(ino) => xattr(size)),
             Operation::Removexattr { name } => {

@@ -528,7 +528,13 @@ impl Filesystem for Memory {
         Ok(Statfs { blocks: 12345, ..Statfs::default() })
     }
 
-    async fn getxattr(&self, _ctx: &Context, _ino: u64, name: &[u8]) -> Result<Vec<u8>> {
+    async fn getxattr(
+        &self,
+        _ctx: &Context,
+        _ino: u64,
+        name: &[u8],
+        _size: u32,
+    ) -> Result<Vec<u8>> {
         self.begin("getxattr").await.ended = true;
         match name {
             b"user.color" => Ok(b"blue".to_vec()),

@@ -7,7 +7,9 @@ use bytes::BytesMut;
 use helper::{Error, Options};
 use proptest::prelude::*;
 use sftp::StatusCode;
-use sftp::codec::{FileAttrs, OpenFlags, Reply, Request};
+use sftp::codec::{
+    FallocateMode, FileAttrs, OpenFlags, RenameFlags, Reply, Request, Whence, XattrFlags,
+};
 
 use super::peer::{Client, open_below, start};
 
@@ -46,6 +48,11 @@ fn a_read_only_server_changes_nothing() {
         Request::Symlink { target: b"f", link: b"g" },
         Request::Hardlink { existing: b"f", new: b"g" },
         Request::CopyData { from: handle, from_offset: 0, len: 0, to: handle, to_offset: 9 },
+        Request::Setxattr { path: b"f", name: b"user.a", value: b"x", flags: XattrFlags(0) },
+        Request::Removexattr { path: b"f", name: b"user.a", flags: XattrFlags(0) },
+        Request::Mknod { path: b"fifo", mode: 0o010_600, major: 0, minor: 0 },
+        Request::Renameat2 { from: b"f", to: b"g", flags: RenameFlags::NOREPLACE },
+        Request::Fallocate { handle, mode: FallocateMode(0), offset: 0, len: 100 },
     ] {
         let shown = format!("{request:?}");
         let code = refused(&client.call(request));
@@ -73,6 +80,7 @@ fn no_request_leads_out_of_the_root() {
     let create = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE;
     let secret = outer.path().join("secret");
     let secret = secret.as_os_str().as_encoded_bytes();
+    let follow = XattrFlags(XattrFlags::FOLLOW);
     for path in [&b"../secret"[..], b"out/secret", b"link", secret] {
         for request in [
             Request::Open { path, flags: OpenFlags::READ, attrs },
@@ -80,6 +88,11 @@ fn no_request_leads_out_of_the_root() {
             Request::Setstat { path, attrs: FileAttrs::with_permissions(0o777) },
             Request::Opendir { path },
             Request::Statvfs { path },
+            Request::Getxattr { path, name: b"user.a", flags: follow },
+            Request::Setxattr { path, name: b"user.a", value: b"x", flags: follow },
+            Request::Listxattr { path, flags: follow },
+            Request::Removexattr { path, name: b"user.a", flags: follow },
+            Request::Dirxattrs { path },
         ] {
             assert!(refused(&client.call(request)).is_some(), "{}", path.escape_ascii());
         }
@@ -91,6 +104,10 @@ fn no_request_leads_out_of_the_root() {
         client.call(Request::Open { path, flags: create, attrs });
         client.call(Request::PosixRename { from: b"link", to: path });
         client.call(Request::Hardlink { existing: b"../secret", new: path });
+        client.call(Request::Mknod { path, mode: 0o010_600, major: 0, minor: 0 });
+        for flags in [RenameFlags::NOREPLACE, RenameFlags::EXCHANGE] {
+            client.call(Request::Renameat2 { from: b"link", to: path, flags });
+        }
     }
     client.call(Request::Open { path: b"link", flags: create, attrs });
     client.end().unwrap();
@@ -123,6 +140,46 @@ fn a_closed_handle_is_invalid_and_nothing_stays_open() {
     client.handle(Request::Open { path: b"f", flags: OpenFlags::READ, attrs });
     client.end().unwrap();
     assert_eq!(open_below(dir.path()), 0);
+}
+
+#[test]
+fn invalid_flags_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("f"), "content").unwrap();
+    std::fs::write(dir.path().join("g"), "other").unwrap();
+    let mut client = Client::new(Options { root: Some(dir.path().to_owned()), read_only: false });
+    let attrs = FileAttrs::default();
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    let handle = &client.handle(Request::Open { path: b"f", flags, attrs })[..];
+    let (path, name, both) = (&b"f"[..], &b"user.a"[..], XattrFlags(0x3));
+    let long = [b'x'; 300];
+    for request in [
+        Request::Setxattr { path, name, value: b"x", flags: both },
+        Request::Setxattr { path, name, value: b"x", flags: XattrFlags(0x8) },
+        Request::Getxattr { path, name, flags: XattrFlags(0x1) },
+        Request::Getxattr { path, name: &long, flags: XattrFlags(0) },
+        Request::Setxattr { path, name: b"user.\0", value: b"x", flags: XattrFlags(0) },
+        Request::Setxattr { path, name, value: &[7; 65_537], flags: XattrFlags(0) },
+        Request::Listxattr { path, flags: both },
+        Request::Removexattr { path, name, flags: both },
+        Request::Mknod { path: b"new", mode: 0o100_600, major: 0, minor: 0 },
+        Request::Mknod { path: b"new", mode: 0o600, major: 0, minor: 0 },
+        Request::Renameat2 { from: b"f", to: b"g", flags: RenameFlags(0x3) },
+        Request::Renameat2 { from: b"f", to: b"g", flags: RenameFlags(0x4) },
+        Request::Fallocate { handle, mode: FallocateMode(0x2), offset: 0, len: 1 },
+        Request::Fallocate { handle, mode: FallocateMode(0x8), offset: 0, len: 4096 },
+        Request::Fallocate { handle, mode: FallocateMode(0), offset: u64::MAX, len: u64::MAX },
+        Request::Lseek { handle, offset: 0, whence: Whence(0) },
+        Request::Lseek { handle, offset: u64::MAX, whence: Whence::DATA },
+        Request::Lseek { handle: b"", offset: 0, whence: Whence::DATA },
+        Request::Dirxattrs { path },
+    ] {
+        let shown = format!("{request:?}");
+        assert!(refused(&client.call(request)).is_some(), "{shown}");
+    }
+    client.end().unwrap();
+    assert_eq!(std::fs::read(dir.path().join("f")).unwrap(), b"content");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
 }
 
 /// A FIFO without a writer does not stop the server.

@@ -12,7 +12,7 @@ fn expectations() -> Expectations {
         statvfs_follows_links: true,
         lstat_returns_enotdir: false,
         chown: rustix::process::getuid().is_root(),
-        ..Expectations::default()
+        ..Expectations::default().of_plain_sftp()
     }
 }
 

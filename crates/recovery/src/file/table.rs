@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use base::{
-    AttrChange, Create, Errno, Fh, Mutex, OpenFlags, OpenGuard, Opened, Remote, RemotePath, Result,
+    AttrChange, Create, Errno, Fh, Mutex, OpenFlags, OpenGuard, Opened, Remote, RemotePath,
+    RenameMode, Result,
 };
 
 use super::identity::OpenSnapshot;
@@ -250,13 +251,13 @@ impl OpenFiles {
     }
 
     /// A rename of `from`, and of all paths below it, is about to be sent.
-    pub(crate) fn begin_rename(&self, from: &RemotePath, to: &RemotePath) {
+    pub(crate) fn begin_rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) {
         let moved: Vec<_> = {
             let table = self.table.lock();
             let moved = table
                 .by_path
                 .iter()
-                .filter_map(|(path, file)| Some((path.moved(from, to)?, file.upgrade()?)));
+                .filter_map(|(path, file)| Some((mode.moved(path, from, to)?, file.upgrade()?)));
             moved.collect()
         };
         for (pending_path, file) in moved {
@@ -265,10 +266,10 @@ impl OpenFiles {
     }
 
     /// The rename did not happen.
-    pub(crate) fn abort_rename(&self, from: &RemotePath, to: &RemotePath) {
+    pub(crate) fn abort_rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) {
         for file in self.all() {
             let mut state = file.lock();
-            let old_path = state.path.as_ref().and_then(|old_path| old_path.moved(from, to));
+            let old_path = state.path.as_ref().and_then(|path| mode.moved(path, from, to));
             if old_path.is_some() && state.pending_path == old_path {
                 state.pending_path = None;
             }
@@ -276,7 +277,7 @@ impl OpenFiles {
     }
 
     /// `from`, and all paths below it, were renamed.
-    pub(crate) fn finish_rename(&self, from: &RemotePath, to: &RemotePath) {
+    pub(crate) fn finish_rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) {
         let mut replaced = Vec::new();
         {
             let mut table = self.table.lock();
@@ -291,7 +292,7 @@ impl OpenFiles {
                 .collect();
             for (path, weak) in touched {
                 let Some(file) = weak.upgrade() else { continue };
-                match path.moved(from, to) {
+                match mode.moved(&path, from, to) {
                     Some(path) => {
                         let mut state = file.lock();
                         state.set_path(path.clone());

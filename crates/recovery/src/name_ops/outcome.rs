@@ -186,6 +186,48 @@ impl Core {
         Ok(if is_ours { Outcome::Done } else { Outcome::Failed(Errno::EEXIST) })
     }
 
+    pub(super) async fn mknod_outcome(
+        self: &Arc<Core>,
+        path: &RemotePath,
+        kind: FileKind,
+        perm: u32,
+        in_doubt: InDoubt,
+    ) -> Result<Outcome> {
+        let Some(attr) = self.lstat_if_present(path).await? else { return Ok(Outcome::NotDone) };
+        if self.existed(path, in_doubt.seq) {
+            return Ok(Outcome::NotDone);
+        }
+        let is_ours = attr.kind == kind
+            && attr.perm & COMPARED_PERM & !perm == 0
+            && self.created_during(path, &attr, in_doubt).await?;
+        Ok(if is_ours { Outcome::Done } else { Outcome::Failed(Errno::EEXIST) })
+    }
+
+    pub(super) async fn exchange_outcome(
+        self: &Arc<Core>,
+        from: &RemotePath,
+        to: &RemotePath,
+        in_doubt: InDoubt,
+    ) -> Result<Outcome> {
+        let (before_from, old) = self.before_and_now(from, in_doubt.seq).await?;
+        let (before_to, new) = self.before_and_now(to, in_doubt.seq).await?;
+        let (Some(old), Some(new)) = (old, new) else { return Ok(Outcome::NotDone) };
+        let is = |before, attr| matches_before(before, Some(attr)) == Some(true);
+        let is_other = |before, attr| matches_before(before, Some(attr)) == Some(false);
+        let is_done = is(before_from, &new) && is(before_to, &old);
+        let is_not_done = is(before_from, &old) && is(before_to, &new);
+        Ok(if is_done && !is_not_done {
+            Outcome::Done
+        } else if !is_done && is_not_done
+            || is(before_from, &old) && is_other(before_to, &old)
+            || is(before_to, &new) && is_other(before_from, &new)
+        {
+            Outcome::NotDone
+        } else {
+            Outcome::Unknown("it cannot be seen which file has which name")
+        })
+    }
+
     pub(super) async fn link_outcome(
         self: &Arc<Core>,
         existing: &RemotePath,

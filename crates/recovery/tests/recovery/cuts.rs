@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use base::{Access, AttrChange, Create, Errno, Fh, OpenFlags, RenameMode, Result};
+use base::{
+    Access, Allocation, AttrChange, Create, Errno, Fh, FileKind, OpenFlags, RenameMode, Result,
+    Seek, SetXattr,
+};
 use base::{Remote, RemotePath};
 use bytes::Bytes;
 use recovery::Recovering;
@@ -51,6 +54,14 @@ struct Case {
 
 fn at(text: &str) -> RemotePath {
     path(text)
+}
+
+/// An extended attribute of `file`.
+fn xattr(stage: &Stage, name: &[u8]) -> String {
+    let value = stage
+        .server()
+        .edit(|tree| tree.xattr(tree.lookup(&at("file"), testkit::tree::Follow::No)?, name));
+    format!("{value:?}")
 }
 
 fn nothing(_: &Stage) -> String {
@@ -387,6 +398,150 @@ fn cases() -> Vec<Case> {
             answer: "7",
             after: "othcontent",
         },
+        Case {
+            call: Call::Rename,
+            run: |recovering, _| {
+                let (from, to) = (at("second"), at("empty"));
+                Box::pin(
+                    async move { done(recovering.rename(&from, &to, RenameMode::Exchange)).await },
+                )
+            },
+            look: |stage| {
+                format!("{} {}", stage.content("empty"), stage.server().names("second").len())
+            },
+            answer: "done",
+            after: "other 0",
+        },
+        Case {
+            call: Call::Mknod,
+            run: |recovering, _| {
+                Box::pin(async {
+                    done(recovering.mknod(&at("fifo"), FileKind::Fifo, 0o640, (0, 0))).await
+                })
+            },
+            look: |stage| format!("{:?}", stage.server().attr("fifo").kind),
+            answer: "done",
+            after: "Fifo",
+        },
+        Case {
+            call: Call::Fallocate,
+            run: |recovering, open| {
+                let grow = Allocation::Reserve { keep_size: false };
+                Box::pin(async move { done(recovering.fallocate(open.file, grow, 5, 4)).await })
+            },
+            look: |stage| stage.content("file"),
+            answer: "done",
+            after: "content\0\0",
+        },
+        Case {
+            call: Call::Fallocate,
+            run: |recovering, open| {
+                let hole = Allocation::PunchHole;
+                Box::pin(async move { done(recovering.fallocate(open.file, hole, 5, 4)).await })
+            },
+            look: |stage| stage.content("file"),
+            answer: "done",
+            after: "conte\0\0",
+        },
+        Case {
+            call: Call::Seek,
+            run: |recovering, open| {
+                Box::pin(
+                    async move { Ok(recovering.seek(open.file, 3, Seek::Hole).await?.to_string()) },
+                )
+            },
+            look: nothing,
+            answer: "7",
+            after: "",
+        },
+        Case {
+            call: Call::Getxattr,
+            run: |recovering, _| {
+                Box::pin(async {
+                    let value = recovering.getxattr(&at("file"), b"user.old").await?;
+                    Ok(String::from_utf8(value.to_vec()).unwrap())
+                })
+            },
+            look: nothing,
+            answer: "old",
+            after: "",
+        },
+        Case {
+            call: Call::Listxattr,
+            run: |recovering, _| {
+                Box::pin(async { Ok(format!("{:?}", recovering.listxattr(&at("file")).await?)) })
+            },
+            look: nothing,
+            answer: "[b\"user.old\"]",
+            after: "",
+        },
+        Case {
+            call: Call::EntriesWithXattrs,
+            run: |recovering, _| {
+                Box::pin(async {
+                    Ok(format!("{:?}", recovering.entries_with_xattrs(&at("")).await?))
+                })
+            },
+            look: nothing,
+            answer: "[\"file\"]",
+            after: "",
+        },
+        Case {
+            call: Call::Setxattr,
+            run: |recovering, _| {
+                let value = Bytes::from_static(b"new");
+                Box::pin(async {
+                    let (at, mode) = (at("file"), SetXattr::Create);
+                    done(recovering.setxattr(&at, b"user.new", value, mode)).await
+                })
+            },
+            look: |stage| xattr(stage, b"user.new"),
+            answer: "done",
+            after: "Ok(b\"new\")",
+        },
+        Case {
+            call: Call::Setxattr,
+            run: |recovering, _| {
+                let value = Bytes::from_static(b"other");
+                Box::pin(async {
+                    let (at, mode) = (at("file"), SetXattr::Create);
+                    done(recovering.setxattr(&at, b"user.old", value, mode)).await
+                })
+            },
+            look: |stage| xattr(stage, b"user.old"),
+            answer: "EEXIST",
+            after: "Ok(b\"old\")",
+        },
+        Case {
+            call: Call::Setxattr,
+            run: |recovering, _| {
+                let value = Bytes::from_static(b"list");
+                Box::pin(async {
+                    let (at, mode) = (at("file"), SetXattr::Either);
+                    done(recovering.setxattr(&at, b"system.posix_acl_access", value, mode)).await
+                })
+            },
+            // The list has changed the mode, which the open file must not mind.
+            look: |stage| {
+                stage.server().edit(|tree| {
+                    let ino = tree.lookup(&at("file"), testkit::tree::Follow::No).unwrap();
+                    let perm = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+                    tree.set_attr(ino, &perm).unwrap();
+                });
+                xattr(stage, b"system.posix_acl_access")
+            },
+            answer: "done",
+            after: "Ok(b\"list\")",
+        },
+        Case {
+            call: Call::Removexattr,
+            run: |recovering, _| {
+                Box::pin(async { done(recovering.removexattr(&at("file"), b"user.old")).await })
+            },
+            look: |stage| xattr(stage, b"user.old"),
+            answer: "done",
+            after: "Err(ENODATA)",
+        },
     ]
 }
 
@@ -406,6 +561,11 @@ async fn ground(stage: &Stage) -> Open {
     server.put_dir("empty");
     server.put_file("dir/one", "");
     server.put_file("dir/two", "");
+    server.edit(|tree| {
+        let ino = tree.lookup(&at("file"), testkit::tree::Follow::No).unwrap();
+        let value = Bytes::from_static(b"old");
+        tree.set_xattr(ino, b"user.old", value, SetXattr::Create).unwrap();
+    });
     let open = Open {
         file: stage.open("file", OpenFlags::existing(Access::ReadWrite)).await,
         log: stage.open("log", appending()).await,

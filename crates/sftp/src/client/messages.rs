@@ -9,8 +9,9 @@ use super::call::Call;
 use super::pending::Expect;
 use super::{Client, Packet};
 use crate::codec::{
-    Extension, FileAttrs, Limits, LockFound, LockRequest, NameEntry, OpenFlags, RemoteHandle,
-    Reply, Request, StatVfs, StatusCode, UsersGroups,
+    Extension, FallocateMode, FileAttrs, Limits, LockFound, LockRequest, NameEntry, OpenFlags,
+    RemoteHandle, RenameFlags, Reply, Request, SeekOffset, StatVfs, StatusCode, UsersGroups,
+    Whence, XattrFlags, XattrNames, XattrValue,
 };
 use crate::error::{Error, Result};
 
@@ -365,6 +366,72 @@ impl Client {
     pub fn limits(&self) -> Call<Limits> {
         let finish = |reply| Ok(Limits::decode(&extended(reply)?)?);
         self.call_extension(Extension::Limits, &Request::Limits, Expect::Extended, finish)
+    }
+
+    /// The value of an extended attribute (`getxattr@sshoal`).
+    pub fn getxattr(&self, path: &[u8], name: &[u8], flags: XattrFlags) -> Call<Bytes> {
+        let request = Request::Getxattr { path, name, flags };
+        let finish = |reply| Ok(XattrValue::decode(&extended(reply)?)?.0);
+        self.call_extension(Extension::Getxattr, &request, Expect::Extended, finish)
+    }
+
+    /// Sets an extended attribute (`setxattr@sshoal`).
+    pub fn setxattr(&self, path: &[u8], name: &[u8], value: &[u8], flags: XattrFlags) -> Call<()> {
+        let request = Request::Setxattr { path, name, value, flags };
+        self.call_extension(Extension::Setxattr, &request, Expect::Status, nothing)
+    }
+
+    /// The names of the extended attributes (`listxattr@sshoal`).
+    pub fn listxattr(&self, path: &[u8], flags: XattrFlags) -> Call<Vec<Bytes>> {
+        let request = Request::Listxattr { path, flags };
+        let finish = |reply| Ok(XattrNames::decode(&extended(reply)?)?.0);
+        self.call_extension(Extension::Listxattr, &request, Expect::Extended, finish)
+    }
+
+    /// Removes an extended attribute (`removexattr@sshoal`).
+    pub fn removexattr(&self, path: &[u8], name: &[u8], flags: XattrFlags) -> Call<()> {
+        let request = Request::Removexattr { path, name, flags };
+        self.call_extension(Extension::Removexattr, &request, Expect::Status, nothing)
+    }
+
+    /// The entries of a directory that have extended attributes (`dirxattrs@sshoal`).
+    pub fn dirxattrs(&self, path: &[u8]) -> Call<Vec<Bytes>> {
+        let request = Request::Dirxattrs { path };
+        let finish = |reply| Ok(XattrNames::decode(&extended(reply)?)?.0);
+        self.call_extension(Extension::Dirxattrs, &request, Expect::Extended, finish)
+    }
+
+    /// Creates a FIFO, a socket or a device of this type and these permissions (`mknod@sshoal`).
+    pub fn mknod(&self, path: &[u8], mode: u32, major: u32, minor: u32) -> Call<()> {
+        let request = Request::Mknod { path, mode, major, minor };
+        self.call_extension(Extension::Mknod, &request, Expect::Status, nothing)
+    }
+
+    /// Renames as the flags say (`renameat2@sshoal`).
+    pub fn renameat2(&self, from: &[u8], to: &[u8], flags: RenameFlags) -> Call<()> {
+        let request = Request::Renameat2 { from, to, flags };
+        self.call_extension(Extension::Renameat2, &request, Expect::Status, nothing)
+    }
+
+    /// Reserves or frees a range of an open file (`fallocate@sshoal`).
+    pub fn fallocate(
+        &self,
+        handle: &RemoteHandle,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+    ) -> Call<()> {
+        let request = Request::Fallocate { handle: handle.as_bytes(), mode, offset, len };
+        let call = self.call_extension(Extension::Fallocate, &request, Expect::SlowStatus, nothing);
+        call.through(handle)
+    }
+
+    /// The next data or hole of an open file (`lseek@sshoal`).
+    pub fn lseek(&self, handle: &RemoteHandle, offset: u64, whence: Whence) -> Call<u64> {
+        let request = Request::Lseek { handle: handle.as_bytes(), offset, whence };
+        let finish = |reply| Ok(SeekOffset::decode(&extended(reply)?)?.0);
+        let call = self.call_extension(Extension::Lseek, &request, Expect::Extended, finish);
+        call.through(handle)
     }
 }
 

@@ -65,11 +65,29 @@ extensions! {
     Attrs = "attrs@sshoal" "1",
     /// Locks of open files (`docs/protocol.md`).
     Lock = "lock@sshoal" "1",
+    /// `lgetxattr(2)`.
+    Getxattr = "getxattr@sshoal" "1",
+    /// `lsetxattr(2)`.
+    Setxattr = "setxattr@sshoal" "1",
+    /// `llistxattr(2)`.
+    Listxattr = "listxattr@sshoal" "1",
+    /// `lremovexattr(2)`.
+    Removexattr = "removexattr@sshoal" "1",
+    /// The entries of a directory that have extended attributes.
+    Dirxattrs = "dirxattrs@sshoal" "1",
+    /// `mknod(2)`.
+    Mknod = "mknod@sshoal" "1",
+    /// `renameat2(2)`.
+    Renameat2 = "renameat2@sshoal" "1",
+    /// `fallocate(2)`.
+    Fallocate = "fallocate@sshoal" "1",
+    /// `lseek(2)` for data and holes.
+    Lseek = "lseek@sshoal" "1",
 }
 
 /// A set of [`Extension`]s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extensions(u32);
+pub struct Extensions(u64);
 
 impl Extensions {
     /// Whether `extension` is in the set.
@@ -332,5 +350,79 @@ impl UsersGroups {
         let (users, groups) = (names()?, names()?);
         fields.finish()?;
         Ok(UsersGroups { users, groups })
+    }
+}
+
+/// Longest value of an extended attribute, and longest list of names, in bytes: Linux's.
+pub const MAX_XATTR_BYTES: usize = 64 << 10;
+
+/// The reply to `getxattr@sshoal`: the value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XattrValue(pub Bytes);
+
+impl XattrValue {
+    /// Encodes the body of an EXTENDED_REPLY.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        put_string(&mut out, &self.0);
+        out.freeze()
+    }
+
+    /// Decodes the body of an EXTENDED_REPLY. Copied, since values are kept and are mostly short.
+    pub fn decode(body: &[u8]) -> Result<XattrValue, Malformed> {
+        let mut fields = Fields::new(body);
+        let value = fields.string()?;
+        fields.finish()?;
+        if value.len() > MAX_XATTR_BYTES {
+            return Err(Malformed::BadValue("an extended attribute longer than 64 KiB"));
+        }
+        Ok(XattrValue(Bytes::copy_from_slice(value)))
+    }
+}
+
+/// The reply to `listxattr@sshoal` and to `dirxattrs@sshoal`: names, of attributes or of entries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct XattrNames(pub Vec<Bytes>);
+
+impl XattrNames {
+    /// Encodes the body of an EXTENDED_REPLY.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        self.0.iter().for_each(|name| put_string(&mut out, name));
+        out.freeze()
+    }
+
+    /// Decodes the body of an EXTENDED_REPLY.
+    pub fn decode(body: &[u8]) -> Result<XattrNames, Malformed> {
+        let mut fields = Fields::new(body);
+        let (mut names, mut len) = (Vec::new(), 0);
+        while fields.left() > 0 {
+            let name = fields.string()?;
+            len += name.len() + 1;
+            if name.is_empty() || name.contains(&0) || len > MAX_XATTR_BYTES {
+                return Err(Malformed::BadValue("an invalid list of names"));
+            }
+            names.push(Bytes::copy_from_slice(name));
+        }
+        Ok(XattrNames(names))
+    }
+}
+
+/// The reply to `lseek@sshoal`: the offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeekOffset(pub u64);
+
+impl SeekOffset {
+    /// Encodes the body of an EXTENDED_REPLY.
+    pub fn encode(&self) -> Bytes {
+        Bytes::copy_from_slice(&self.0.to_be_bytes())
+    }
+
+    /// Decodes the body of an EXTENDED_REPLY.
+    pub fn decode(body: &[u8]) -> Result<SeekOffset, Malformed> {
+        let mut fields = Fields::new(body);
+        let offset = fields.u64()?;
+        fields.finish()?;
+        Ok(SeekOffset(offset))
     }
 }

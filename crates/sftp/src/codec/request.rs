@@ -73,7 +73,7 @@ impl Kind {
     /// Whether its duration shows the latency of the server: it neither carries nor returns file
     /// content, and waits neither for a disk nor for another client.
     pub fn is_small(self) -> bool {
-        let slow = [Extension::Fsync, Extension::CopyData, Extension::Lock];
+        let slow = [Extension::Fsync, Extension::CopyData, Extension::Fallocate, Extension::Lock];
         let slow = slow.map(Kind::of_extension);
         self != Kind::READ && self != Kind::WRITE && !slow.contains(&self)
     }
@@ -127,6 +127,54 @@ impl BitOr for OpenFlags {
     fn bitor(self, other: OpenFlags) -> OpenFlags {
         OpenFlags(self.0 | other.0)
     }
+}
+
+/// The flags of a request about an extended attribute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XattrFlags(pub u32);
+
+impl XattrFlags {
+    /// SETXATTR fails if the attribute exists.
+    pub const CREATE: u32 = 0x1;
+    /// SETXATTR fails if the attribute does not exist.
+    pub const REPLACE: u32 = 0x2;
+    /// A symbolic link in the last component is followed.
+    pub const FOLLOW: u32 = 0x4;
+}
+
+/// The flags of `renameat2@sshoal`: those of `renameat2(2)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RenameFlags(pub u32);
+
+impl RenameFlags {
+    /// Fails if the new name exists.
+    pub const NOREPLACE: RenameFlags = RenameFlags(0x1);
+    /// Exchanges the two names.
+    pub const EXCHANGE: RenameFlags = RenameFlags(0x2);
+}
+
+/// The mode of `fallocate@sshoal`: that of `fallocate(2)`. Zero allocates and extends the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FallocateMode(pub u32);
+
+impl FallocateMode {
+    /// The size of the file stays.
+    pub const KEEP_SIZE: u32 = 0x1;
+    /// The range becomes a hole; with `KEEP_SIZE`.
+    pub const PUNCH_HOLE: u32 = 0x2;
+    /// The range becomes zeros, and is allocated.
+    pub const ZERO_RANGE: u32 = 0x10;
+}
+
+/// What `lseek@sshoal` looks for: the numbers of `lseek(2)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whence(pub u32);
+
+impl Whence {
+    /// Data.
+    pub const DATA: Whence = Whence(3);
+    /// A hole; the end of the file is one.
+    pub const HOLE: Whence = Whence(4);
 }
 
 /// Any request except INIT. Paths and handles are opaque bytes of the server.
@@ -195,6 +243,24 @@ pub enum Request<'a> {
     Attrs { fields: u32 },
     /// `lock@sshoal`
     Lock { handle: &'a [u8], lock: LockRequest },
+    /// `getxattr@sshoal`
+    Getxattr { path: &'a [u8], name: &'a [u8], flags: XattrFlags },
+    /// `setxattr@sshoal`
+    Setxattr { path: &'a [u8], name: &'a [u8], value: &'a [u8], flags: XattrFlags },
+    /// `listxattr@sshoal`
+    Listxattr { path: &'a [u8], flags: XattrFlags },
+    /// `removexattr@sshoal`
+    Removexattr { path: &'a [u8], name: &'a [u8], flags: XattrFlags },
+    /// `dirxattrs@sshoal`
+    Dirxattrs { path: &'a [u8] },
+    /// `mknod@sshoal`; `mode` is type and permissions.
+    Mknod { path: &'a [u8], mode: u32, major: u32, minor: u32 },
+    /// `renameat2@sshoal`
+    Renameat2 { from: &'a [u8], to: &'a [u8], flags: RenameFlags },
+    /// `fallocate@sshoal`
+    Fallocate { handle: &'a [u8], mode: FallocateMode, offset: u64, len: u64 },
+    /// `lseek@sshoal`
+    Lseek { handle: &'a [u8], offset: u64, whence: Whence },
     /// An unsupported extension.
     UnknownExtension { name: &'a [u8], body: &'a [u8] },
 }
@@ -237,6 +303,15 @@ impl<'a> Request<'a> {
             Request::UsersGroupsById { .. } => Extension::UsersGroupsById,
             Request::Attrs { .. } => Extension::Attrs,
             Request::Lock { .. } => Extension::Lock,
+            Request::Getxattr { .. } => Extension::Getxattr,
+            Request::Setxattr { .. } => Extension::Setxattr,
+            Request::Listxattr { .. } => Extension::Listxattr,
+            Request::Removexattr { .. } => Extension::Removexattr,
+            Request::Dirxattrs { .. } => Extension::Dirxattrs,
+            Request::Mknod { .. } => Extension::Mknod,
+            Request::Renameat2 { .. } => Extension::Renameat2,
+            Request::Fallocate { .. } => Extension::Fallocate,
+            Request::Lseek { .. } => Extension::Lseek,
             other => match other.message_type() {
                 EXTENDED => return Kind(KINDS as u8 - 1),
                 message_type => return Kind(message_type),
@@ -350,6 +425,42 @@ impl<'a> Request<'a> {
                 put_string(out, handle);
                 lock.encode(out);
             }
+            Request::Getxattr { path, name, flags } => {
+                extended(out, Extension::Getxattr, &[path, name]);
+                out.put_u32(flags.0);
+            }
+            Request::Setxattr { path, name, value, flags } => {
+                extended(out, Extension::Setxattr, &[path, name, value]);
+                out.put_u32(flags.0);
+            }
+            Request::Listxattr { path, flags } => {
+                extended(out, Extension::Listxattr, &[path]);
+                out.put_u32(flags.0);
+            }
+            Request::Removexattr { path, name, flags } => {
+                extended(out, Extension::Removexattr, &[path, name]);
+                out.put_u32(flags.0);
+            }
+            Request::Dirxattrs { path } => extended(out, Extension::Dirxattrs, &[path]),
+            Request::Mknod { path, mode, major, minor } => {
+                extended(out, Extension::Mknod, &[path]);
+                [mode, major, minor].into_iter().for_each(|number| out.put_u32(*number));
+            }
+            Request::Renameat2 { from, to, flags } => {
+                extended(out, Extension::Renameat2, &[from, to]);
+                out.put_u32(flags.0);
+            }
+            Request::Fallocate { handle, mode, offset, len } => {
+                extended(out, Extension::Fallocate, &[handle]);
+                out.put_u32(mode.0);
+                out.put_u64(*offset);
+                out.put_u64(*len);
+            }
+            Request::Lseek { handle, offset, whence } => {
+                extended(out, Extension::Lseek, &[handle]);
+                out.put_u64(*offset);
+                out.put_u32(whence.0);
+            }
             Request::UnknownExtension { name, body } => {
                 put_string(out, name);
                 out.put_slice(body);
@@ -421,6 +532,47 @@ impl<'a> Request<'a> {
             Extension::Lock => {
                 let (operation, handle) = (f.u8()?, f.string()?);
                 Request::Lock { handle, lock: LockRequest::decode(operation, f)? }
+            }
+            Extension::Getxattr => Request::Getxattr {
+                path: f.string()?,
+                name: f.string()?,
+                flags: XattrFlags(f.u32()?),
+            },
+            Extension::Setxattr => Request::Setxattr {
+                path: f.string()?,
+                name: f.string()?,
+                value: f.string()?,
+                flags: XattrFlags(f.u32()?),
+            },
+            Extension::Listxattr => {
+                Request::Listxattr { path: f.string()?, flags: XattrFlags(f.u32()?) }
+            }
+            Extension::Removexattr => Request::Removexattr {
+                path: f.string()?,
+                name: f.string()?,
+                flags: XattrFlags(f.u32()?),
+            },
+            Extension::Dirxattrs => Request::Dirxattrs { path: f.string()? },
+            Extension::Mknod => Request::Mknod {
+                path: f.string()?,
+                mode: f.u32()?,
+                major: f.u32()?,
+                minor: f.u32()?,
+            },
+            Extension::Renameat2 => Request::Renameat2 {
+                from: f.string()?,
+                to: f.string()?,
+                flags: RenameFlags(f.u32()?),
+            },
+            Extension::Fallocate => Request::Fallocate {
+                handle: f.string()?,
+                mode: FallocateMode(f.u32()?),
+                offset: f.u64()?,
+                len: f.u64()?,
+            },
+            Extension::Lseek => {
+                let (handle, offset) = (f.string()?, f.u64()?);
+                Request::Lseek { handle, offset, whence: Whence(f.u32()?) }
             }
             Extension::UsersGroupsById => {
                 Request::UsersGroupsById { uids: decode_ids(f)?, gids: decode_ids(f)? }

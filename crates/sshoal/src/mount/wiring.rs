@@ -211,10 +211,11 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
     let no_open = open_modes::may_use_no_open(request);
     // Without OPEN requests there is no handle to lock, and no change to lock out.
     let has_locks = stack.remote.has_locks() && !no_open;
+    let has_attributes = attributes.are_there() || vfs.may_exceed_sftp();
     let config = fuse::Config {
         posix_locks: has_locks && !request.limits.local_posix_locks,
         flock_locks: has_locks && !request.limits.local_flock,
-        ..session_config(request, any_link, attributes.are_there())
+        ..session_config(request, any_link, has_attributes)
     };
     let servers = Arc::downgrade(&stack);
     let silence = move || servers.upgrade().map_or(Duration::MAX, |it| it.silent_for());

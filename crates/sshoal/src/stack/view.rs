@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh, Location, LockKind,
-    LockOwner, LockRange, OpenFlags, OpenGuard, Opened, Remote, RemotePath, RenameMode, Result,
-    StatVfs, Window,
+    Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
+    FileKind, Location, LockKind, LockOwner, LockRange, Name, OpenFlags, OpenGuard, Opened, Remote,
+    RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
 use host::Host;
@@ -231,6 +231,62 @@ impl Remote for View {
         len: u64,
     ) -> Result<u64> {
         self.inner.copy(from, from_offset, to, to_offset, len).await
+    }
+
+    async fn mknod(
+        &self,
+        path: &RemotePath,
+        kind: FileKind,
+        perm: u32,
+        device: (u32, u32),
+    ) -> Result<()> {
+        self.inner.mknod(path, kind, perm, device).await
+    }
+
+    async fn fallocate(&self, fh: Fh, how: Allocation, offset: u64, len: u64) -> Result<()> {
+        self.inner.fallocate(fh, how, offset, len).await
+    }
+
+    async fn seek(&self, fh: Fh, offset: u64, what: Seek) -> Result<u64> {
+        self.inner.seek(fh, offset, what).await
+    }
+
+    fn may_exceed_sftp(&self) -> bool {
+        self.inner.may_exceed_sftp()
+    }
+
+    async fn getxattr(&self, path: &RemotePath, name: &[u8]) -> Result<Bytes> {
+        let value = self.inner.getxattr(path, name).await?;
+        match &self.owners {
+            Some(owners) if vfs::is_acl(name) => owners.map().await?.acl_to_local(&value),
+            _ => Ok(value),
+        }
+    }
+
+    async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
+        self.inner.listxattr(path).await
+    }
+
+    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        self.inner.entries_with_xattrs(dir).await
+    }
+
+    async fn setxattr(
+        &self,
+        path: &RemotePath,
+        name: &[u8],
+        value: Bytes,
+        mode: SetXattr,
+    ) -> Result<()> {
+        let value = match &self.owners {
+            Some(owners) if vfs::is_acl(name) => owners.map().await?.acl_to_remote(&value)?,
+            _ => value,
+        };
+        self.inner.setxattr(path, name, value, mode).await
+    }
+
+    async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
+        self.inner.removexattr(path, name).await
     }
 
     fn suggested_window(&self) -> Window {

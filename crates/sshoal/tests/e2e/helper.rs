@@ -8,6 +8,10 @@ mod use_of_it;
 
 mod locks;
 
+mod holes;
+mod names;
+mod xattrs;
+
 use std::fs::{self, File, FileTimes};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;

@@ -40,10 +40,26 @@ pub struct Expectations {
     pub fsyncdir: bool,
     /// The remote can copy between any two files. Otherwise it may fail.
     pub copy: bool,
+    /// Names can be exchanged. Without this feature the error is `EINVAL`.
+    pub exchange: bool,
+    /// FIFOs and sockets can be created.
+    pub special_files: bool,
+    /// Space can be reserved and freed, and holes are found.
+    pub holes: bool,
+    /// Entries have extended attributes.
+    pub xattrs: bool,
     /// The owner of a file can be changed, as by root.
     pub chown: bool,
     /// Longest name in bytes.
     pub name_max: usize,
+}
+
+impl Expectations {
+    /// These, of a server that has nothing beyond OpenSSH's extensions.
+    pub fn of_plain_sftp(self) -> Expectations {
+        let none = false;
+        Expectations { exchange: none, special_files: none, holes: none, xattrs: none, ..self }
+    }
 }
 
 impl Default for Expectations {
@@ -60,6 +76,10 @@ impl Default for Expectations {
             fsync: true,
             fsyncdir: true,
             copy: true,
+            exchange: true,
+            special_files: true,
+            holes: true,
+            xattrs: true,
             chown: true,
             name_max: 255,
         }

@@ -192,3 +192,32 @@ pub async fn a_directory_moves_with_all_that_is_in_it(fixture: &Fixture) {
         assert_eq!(fixture.get(&format!("{to}/x/y")).await, b"content");
     }
 }
+
+/// Two names of any types, also of directories with entries.
+pub async fn names_are_exchanged(fixture: &Fixture) {
+    fixture.put("aim", b"aimed at").await;
+    for (number, (from, to)) in
+        [(File, File), (File, FullDir), (FullDir, FullDir), (Link, EmptyDir)]
+            .into_iter()
+            .enumerate()
+    {
+        let dir = format!("case{number}");
+        fixture.dir(&dir).await;
+        let (old, new) = (format!("{dir}/old"), format!("{dir}/new"));
+        from.make(fixture, &old, "first").await;
+        to.make(fixture, &new, "second").await;
+        let exchanged = fixture.rename(&path(&old), &path(&new), RenameMode::Exchange).await;
+        if !fixture.expect().exchange {
+            assert_eq!(exchanged, Err(Errno::EINVAL));
+            assert!(from.is_at(fixture, &old, "first").await);
+            continue;
+        }
+        ok("exchange", (from, to), exchanged);
+        assert!(from.is_at(fixture, &new, "first").await, "{from:?} with {to:?}");
+        assert!(to.is_at(fixture, &old, "second").await, "{from:?} with {to:?}");
+        let absent = format!("{dir}/absent");
+        let refused = fixture.rename(&path(&old), &path(&absent), RenameMode::Exchange).await;
+        assert_eq!(refused, Err(Errno::ENOENT));
+        assert!(to.is_at(fixture, &old, "second").await);
+    }
+}

@@ -5,8 +5,9 @@ use std::pin::pin;
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, Location, LockKind, LockOwner, LockRange,
-    OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, StatVfs, Window,
+    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Location, LockKind,
+    LockOwner, LockRange, Name, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, Seek,
+    SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -332,6 +333,57 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
         let handles = [Handle::File(from), Handle::File(to)];
         let operation = self.inner.copy(from, from_offset, to, to_offset, len);
         self.pass_plain(Call::Copy, &handles, operation).await
+    }
+
+    async fn mknod(
+        &self,
+        path: &RemotePath,
+        kind: FileKind,
+        perm: u32,
+        device: (u32, u32),
+    ) -> Result<()> {
+        self.pass_plain(Call::Mknod, &[], self.inner.mknod(path, kind, perm, device)).await
+    }
+
+    async fn fallocate(&self, fh: Fh, how: Allocation, offset: u64, len: u64) -> Result<()> {
+        let operation = self.inner.fallocate(fh, how, offset, len);
+        self.pass_plain(Call::Fallocate, &[Handle::File(fh)], operation).await
+    }
+
+    async fn seek(&self, fh: Fh, offset: u64, what: Seek) -> Result<u64> {
+        let operation = self.inner.seek(fh, offset, what);
+        self.pass_plain(Call::Seek, &[Handle::File(fh)], operation).await
+    }
+
+    fn may_exceed_sftp(&self) -> bool {
+        self.inner.may_exceed_sftp()
+    }
+
+    async fn getxattr(&self, path: &RemotePath, name: &[u8]) -> Result<Bytes> {
+        self.pass_plain(Call::Getxattr, &[], self.inner.getxattr(path, name)).await
+    }
+
+    async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
+        self.pass_plain(Call::Listxattr, &[], self.inner.listxattr(path)).await
+    }
+
+    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        self.pass_plain(Call::EntriesWithXattrs, &[], self.inner.entries_with_xattrs(dir)).await
+    }
+
+    async fn setxattr(
+        &self,
+        path: &RemotePath,
+        name: &[u8],
+        value: Bytes,
+        mode: SetXattr,
+    ) -> Result<()> {
+        let operation = self.inner.setxattr(path, name, value, mode);
+        self.pass_plain(Call::Setxattr, &[], operation).await
+    }
+
+    async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
+        self.pass_plain(Call::Removexattr, &[], self.inner.removexattr(path, name)).await
     }
 
     fn suggested_window(&self) -> Window {

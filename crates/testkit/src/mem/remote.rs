@@ -2,8 +2,9 @@
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Create, Data, Dh, DirEntry, DirGuard, Errno, Fh, LockKind, LockOwner,
-    LockRange, OpenFlags, OpenGuard, Opened, Remote, RemotePath, RenameMode, Result, StatVfs,
+    Allocation, Attr, AttrChange, Create, Data, Dh, DirEntry, DirGuard, Errno, Fh, FileKind,
+    LockKind, LockOwner, LockRange, Name, OpenFlags, OpenGuard, Opened, Remote, RemotePath,
+    RenameMode, Result, Seek, SetXattr, StatVfs,
 };
 use bytes::Bytes;
 
@@ -203,6 +204,80 @@ impl Remote for MemRemote {
     ) -> Result<Option<(LockRange, LockKind)>> {
         self.calls.count(Call::TestLock);
         self.find_lock(fh, owner, range, kind).await
+    }
+
+    async fn mknod(
+        &self,
+        path: &RemotePath,
+        kind: FileKind,
+        perm: u32,
+        _device: (u32, u32),
+    ) -> Result<()> {
+        self.call(Call::Mknod, |state, _| state.tree.mknod(path, kind, perm).map(drop)).await
+    }
+
+    async fn fallocate(&self, fh: Fh, how: Allocation, offset: u64, len: u64) -> Result<()> {
+        self.call(Call::Fallocate, |state, _| {
+            let file = state.file(fh)?;
+            if !file.access.writes() {
+                return Err(Errno::EBADF);
+            }
+            state.tree.allocate(file.ino, how, offset, len)
+        })
+        .await
+    }
+
+    async fn seek(&self, fh: Fh, offset: u64, what: Seek) -> Result<u64> {
+        self.call(Call::Seek, |state, _| state.tree.seek(state.file(fh)?.ino, offset, what)).await
+    }
+
+    fn may_exceed_sftp(&self) -> bool {
+        true
+    }
+
+    async fn getxattr(&self, path: &RemotePath, name: &[u8]) -> Result<Bytes> {
+        self.call(Call::Getxattr, |state, _| {
+            state.tree.xattr(state.tree.lookup(path, Follow::No)?, name)
+        })
+        .await
+    }
+
+    async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
+        self.call(Call::Listxattr, |state, _| {
+            Ok(state.tree.xattrs(state.tree.lookup(path, Follow::No)?))
+        })
+        .await
+    }
+
+    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
+        self.call(Call::EntriesWithXattrs, |state, _| {
+            let mut entries = state.tree.list(state.tree.lookup(dir, Follow::No)?)?;
+            entries.retain(|(_, ino)| !state.tree.xattrs(*ino).is_empty());
+            Ok(entries.into_iter().map(|(name, _)| name).collect())
+        })
+        .await
+    }
+
+    async fn setxattr(
+        &self,
+        path: &RemotePath,
+        name: &[u8],
+        value: Bytes,
+        mode: SetXattr,
+    ) -> Result<()> {
+        self.call(Call::Setxattr, |state, _| {
+            let ino = state.tree.lookup(path, Follow::No)?;
+            state.tree.set_xattr(ino, name, value, mode)
+        })
+        .await
+    }
+
+    async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
+        self.call(Call::Removexattr, |state, _| {
+            let ino = state.tree.lookup(path, Follow::No)?;
+            state.tree.remove_xattr(ino, name)
+        })
+        .await
     }
 
     async fn write_verifier(&self) -> Result<Option<Bytes>> {

@@ -262,6 +262,7 @@ impl Subject for DirSubject {
         let flags = match mode {
             RenameMode::Replace => RenameFlags::empty(),
             RenameMode::NoReplace => RenameFlags::NOREPLACE,
+            RenameMode::Exchange => RenameFlags::EXCHANGE,
         };
         rustix::fs::renameat_with(CWD, self.at(from), CWD, self.at(to), flags).map_err(errno)
     }

@@ -75,6 +75,43 @@ impl Content {
         self.size = self.size.max(end);
     }
 
+    /// Makes the bytes from `start` to `end` zeros: whole pages become holes.
+    pub(crate) fn zero(&mut self, start: u64, end: u64) {
+        let end = end.min(self.size);
+        if start >= end {
+            return;
+        }
+        let ends_file = end == self.size;
+        self.pages.retain(|index, page| {
+            let (from, to) = part(*index, start, end);
+            if from >= to {
+                return true;
+            }
+            let first = index * PAGE;
+            page[(from - first) as usize..(to - first) as usize].fill(0);
+            from > first || to < first + PAGE && !ends_file
+        });
+    }
+
+    /// The offset of the next data, or of the next hole, at or after `offset`.
+    pub(crate) fn seek(&self, offset: u64, data: bool) -> Option<u64> {
+        if offset >= self.size {
+            return None;
+        }
+        let is_data = |offset: u64| self.pages.contains_key(&(offset / PAGE));
+        if is_data(offset) == data {
+            return Some(offset);
+        }
+        if data {
+            return self.pages.range(offset / PAGE..).next().map(|(index, _)| index * PAGE);
+        }
+        let mut at = offset;
+        while at < self.size && is_data(at) {
+            at = (at / PAGE + 1) * PAGE;
+        }
+        Some(at.min(self.size))
+    }
+
     /// Truncates the file to `size` bytes, or extends it with a hole.
     pub(crate) fn set_size(&mut self, size: u64) {
         if size < self.size {
@@ -110,6 +147,24 @@ mod tests {
         assert_eq!((content.size(), content.pages()), ((1 << 40) + 3, 1));
         assert_eq!(content.read((1 << 40) - 2, 100), b"\0\0end");
         assert_eq!(content.read(1 << 41, 1), b"");
+    }
+
+    #[test]
+    fn zeros_are_holes_where_they_fill_pages() {
+        let mut content = Content::default();
+        content.write(0, &[7; 20_000]);
+        content.zero(4_000, 13_000);
+        assert_eq!(content.pages(), 3);
+        assert_eq!(content.read(3_999, 3), [7, 0, 0]);
+        assert_eq!(content.read(12_999, 2), [0, 7]);
+        assert_eq!([content.seek(0, false), content.seek(4096, true)], [Some(4096), Some(12_288)]);
+        assert_eq!(
+            [content.seek(12_288, false), content.seek(19_999, true)],
+            [Some(20_000), Some(19_999)]
+        );
+        assert_eq!([content.seek(20_000, false), content.seek(20_000, true)], [None, None]);
+        content.zero(12_288, 30_000);
+        assert_eq!((content.size(), content.pages(), content.seek(4096, true)), (20_000, 1, None));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{Errno, Name, RemotePath, Result};
+use base::{Errno, FileKind, Name, RemotePath, Result};
 
 use super::resolve::{PATH_MAX, Place};
 use super::{Body, Content, Directory, Follow, Ino, Tree};
@@ -82,6 +82,7 @@ impl Tree {
                 Body::File(_) => Ok(Found { ino, created: false }),
                 Body::Directory(_) => Err(Errno::EISDIR),
                 Body::Link(_) => Err(Errno::ELOOP),
+                Body::Special(_) => Err(Errno::ENXIO),
             },
             (None, None) => Err(Errno::ENOENT),
             (None, Some(perm)) => {
@@ -111,6 +112,15 @@ impl Tree {
         }
         let place = self.resolve(path, Follow::No)?;
         self.insert_new(&place, 0o777, Body::Link(target.to_vec()))
+    }
+
+    /// Creates a FIFO, a socket or a device.
+    pub fn mknod(&mut self, path: &RemotePath, kind: FileKind, perm: u32) -> Result<Ino> {
+        if matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink) {
+            return Err(Errno::EINVAL);
+        }
+        let place = self.resolve(path, Follow::No)?;
+        self.insert_new(&place, perm, Body::Special(kind))
     }
 
     /// Creates the hard link `new` to `existing`; to a link itself if `existing` is one.

@@ -15,6 +15,8 @@ impl Tree {
     /// | a directory | no directory | `ENOTDIR` |
     /// | no directory | a directory | `EISDIR` |
     /// | a directory | a directory with entries | `ENOTEMPTY` |
+    ///
+    /// An exchange needs two names, none of them below the other one (`EINVAL`).
     pub fn rename(&mut self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()> {
         let source = self.resolve(from, Follow::No)?;
         let target = self.resolve(to, Follow::No)?;
@@ -24,6 +26,24 @@ impl Tree {
         let moved = source.node.ok_or(Errno::ENOENT)?;
         if mode == RenameMode::NoReplace && target.node.is_some() {
             return Err(Errno::EEXIST);
+        }
+        if mode == RenameMode::Exchange {
+            let other = target.node.ok_or(Errno::ENOENT)?;
+            let is_below = self.is_same_or_below(target.parent, moved)
+                || self.is_same_or_below(source.parent, other);
+            if is_below {
+                return Err(Errno::EINVAL);
+            }
+            if other == moved {
+                return Ok(());
+            }
+            [moved, other].into_iter().for_each(|ino| self.hold(ino));
+            self.remove_name(source.parent, from_name);
+            self.remove_name(target.parent, to_name);
+            self.add_name(target.parent, to_name, moved);
+            self.add_name(source.parent, from_name, other);
+            [moved, other].into_iter().for_each(|ino| self.release(ino));
+            return Ok(());
         }
         if self.is_same_or_below(target.parent, moved) {
             return Err(Errno::EINVAL);

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use base::{
-    Attr, AttrChange, Data, Dh, DirEntry, Fh, Name, OpenFlags, Opened, Remote, RemotePath,
-    RenameMode, Result, StatVfs,
+    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Fh, FileKind, Name, OpenFlags, Opened,
+    Remote, RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs,
 };
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -150,6 +150,50 @@ impl<R: Remote> Remote for Through<R> {
 
     async fn copy(&self, from: Fh, at: u64, to: Fh, to_at: u64, len: u64) -> Result<u64> {
         self.remote.copy(from, at, to, to_at, len).await
+    }
+
+    async fn mknod(
+        &self,
+        path: &RemotePath,
+        kind: FileKind,
+        perm: u32,
+        device: (u32, u32),
+    ) -> Result<()> {
+        self.remote.mknod(&self.at(path), kind, perm, device).await
+    }
+
+    async fn fallocate(&self, fh: Fh, how: Allocation, offset: u64, len: u64) -> Result<()> {
+        self.remote.fallocate(fh, how, offset, len).await
+    }
+
+    async fn seek(&self, fh: Fh, offset: u64, what: Seek) -> Result<u64> {
+        self.remote.seek(fh, offset, what).await
+    }
+
+    fn may_exceed_sftp(&self) -> bool {
+        self.remote.may_exceed_sftp()
+    }
+
+    async fn getxattr(&self, path: &RemotePath, name: &[u8]) -> Result<Bytes> {
+        self.remote.getxattr(&self.at(path), name).await
+    }
+
+    async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
+        self.remote.listxattr(&self.at(path)).await
+    }
+
+    async fn setxattr(
+        &self,
+        path: &RemotePath,
+        name: &[u8],
+        value: Bytes,
+        mode: SetXattr,
+    ) -> Result<()> {
+        self.remote.setxattr(&self.at(path), name, value, mode).await
+    }
+
+    async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
+        self.remote.removexattr(&self.at(path), name).await
     }
 
     fn is_disconnected(&self) -> bool {

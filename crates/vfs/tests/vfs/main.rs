@@ -20,3 +20,4 @@ mod stale;
 mod times;
 mod waits;
 mod write_behind;
+mod xattrs;

@@ -497,7 +497,7 @@ async fn i1_immutable_asks_once() {
 #[tokio::test]
 async fn links_made_here_share_an_inode() {
     let (_, vfs) = mounted(Config::default());
-    let file = vfs.mknod(Ino::ROOT, b"a", FileKind::Regular, 0o644).await.unwrap();
+    let file = vfs.mknod(Ino::ROOT, b"a", FileKind::Regular, 0o644, (0, 0)).await.unwrap();
     let link = vfs.link(file.ino, Ino::ROOT, b"b").await.unwrap();
     assert_eq!((link.ino, link.stat.nlink), (file.ino, 2));
     assert_eq!(found(&vfs, Ino::ROOT, "b").await.stat.number, file.stat.number);

@@ -247,7 +247,7 @@ async fn a_listing_does_not_tell_of_what_was_made_anew() {
     let handle = vfs.opendir(Ino::ROOT).await.unwrap();
     let begun = list(&vfs, handle, 0, 2).await;
     vfs.unlink(Ino::ROOT, b"f").await.unwrap();
-    let made = vfs.mknod(Ino::ROOT, b"f", base::FileKind::Regular, 0o644).await.unwrap();
+    let made = vfs.mknod(Ino::ROOT, b"f", base::FileKind::Regular, 0o644, (0, 0)).await.unwrap();
     let rest = list(&vfs, handle, begun.next, 10).await;
     assert!(rest.entries[0].1.is_none(), "{:?}", rest.entries[0]);
     assert_eq!(vfs.getattr(made.ino).await.unwrap().attr.size, 0);

@@ -1,0 +1,80 @@
+//! Extended attributes, of an inode that was opened with `O_PATH`.
+//!
+//! The system calls take no such descriptor before Linux 6.13, so they go through `/proc/self/fd`,
+//! which leads to the inode itself, also to a symbolic link.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use base::{Errno, Result, SetXattr};
+use bytes::Bytes;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno as Native;
+
+use crate::setattr::{proc_error, proc_fd_path};
+
+/// Longest value and longest list of names, in bytes: Linux's.
+const MAX_BYTES: usize = 64 << 10;
+
+/// The value of an attribute.
+///
+/// # Errors
+/// Those of `getxattr(2)`; `EOPNOTSUPP` without `/proc`.
+pub fn get_xattr(pinned: &OwnedFd, name: &[u8]) -> Result<Bytes> {
+    let path = proc_fd_path(pinned.as_fd());
+    read(|buffer| rustix::fs::getxattr(&path, name, buffer)).map(Bytes::from)
+}
+
+/// The names of all attributes.
+///
+/// # Errors
+/// Those of `listxattr(2)`; `EOPNOTSUPP` without `/proc`.
+pub fn list_xattrs(pinned: &OwnedFd) -> Result<Vec<Bytes>> {
+    let path = proc_fd_path(pinned.as_fd());
+    let list = Bytes::from(read(|buffer| rustix::fs::listxattr(&path, buffer))?);
+    let names = list.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    Ok(names.map(|name| list.slice_ref(name)).collect())
+}
+
+/// Sets an attribute.
+///
+/// # Errors
+/// Those of `setxattr(2)`; `EOPNOTSUPP` without `/proc`.
+pub fn set_xattr(pinned: &OwnedFd, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
+    let flags = match mode {
+        SetXattr::Either => XattrFlags::empty(),
+        SetXattr::Create => XattrFlags::CREATE,
+        SetXattr::Replace => XattrFlags::REPLACE,
+    };
+    let path = proc_fd_path(pinned.as_fd());
+    rustix::fs::setxattr(path, name, value, flags).map_err(proc_error)
+}
+
+/// Removes an attribute.
+///
+/// # Errors
+/// Those of `removexattr(2)`; `EOPNOTSUPP` without `/proc`.
+pub fn remove_xattr(pinned: &OwnedFd, name: &[u8]) -> Result<()> {
+    rustix::fs::removexattr(proc_fd_path(pinned.as_fd()), name).map_err(proc_error)
+}
+
+/// Whether the entry of this directory has extended attributes, as far as that can be seen.
+pub fn may_have_xattrs(dir: BorrowedFd<'_>, name: &[u8]) -> bool {
+    let path = [proc_fd_path(dir).as_bytes(), b"/", name].concat();
+    rustix::fs::llistxattr_query(path) != Ok(0)
+}
+
+/// The result of a call that fills a buffer: of a short one first, since values are short.
+fn read(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> Result<Vec<u8>> {
+    for len in [256, MAX_BYTES] {
+        let mut buffer = vec![0; len];
+        match call(&mut buffer) {
+            Ok(filled) => {
+                buffer.truncate(filled);
+                return Ok(buffer);
+            }
+            Err(Native::RANGE) => {}
+            Err(error) => return Err(proc_error(error)),
+        }
+    }
+    Err(Errno::E2BIG)
+}

@@ -1,0 +1,115 @@
+//! Extended attributes: which requests `ls -l` and `cp -a` of a directory cost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Errno, RenameMode, SetXattr};
+use bytes::Bytes;
+use testkit::tree::Follow;
+use testkit::{Call, MemRemote, path};
+use vfs::{Config, Ino, LookupResult, Vfs};
+
+const ACL: &[u8] = b"system.posix_acl_access";
+
+struct Mount {
+    remote: Arc<MemRemote>,
+    vfs: Vfs,
+}
+
+/// Ten files, of which `f3` has an attribute.
+fn mounted(config: Config) -> Mount {
+    let remote = Arc::new(MemRemote::new());
+    for number in 0..10 {
+        remote.put_file(&format!("d/f{number}"), "content");
+    }
+    let mount = Mount { remote: remote.clone(), vfs: Vfs::new(remote, config) };
+    mount.set_there("d/f3");
+    mount
+}
+
+impl Mount {
+    /// Another client sets an attribute.
+    fn set_there(&self, at: &str) {
+        self.remote.edit(|tree| {
+            let ino = tree.lookup(&path(at), Follow::No).unwrap();
+            tree.set_xattr(ino, b"user.a", Bytes::from_static(b"value"), SetXattr::Either).unwrap();
+        });
+    }
+
+    async fn ino(&self, at: &str) -> Ino {
+        let mut ino = Ino::ROOT;
+        for name in at.split('/') {
+            ino = match self.vfs.lookup(ino, name.as_bytes()).await.unwrap() {
+                LookupResult::Found(entry) => entry.ino,
+                LookupResult::Absent(_) => panic!("{at} is absent"),
+            };
+        }
+        ino
+    }
+
+    /// The number of attributes of each file, as by a program that lists one after the other.
+    async fn counts(&self) -> String {
+        let mut counts = String::new();
+        for number in 0..10 {
+            let ino = self.ino(&format!("d/f{number}")).await;
+            let found = self.vfs.listxattr(ino).await.unwrap().len();
+            let acl = self.vfs.getxattr(ino, ACL).await;
+            assert_eq!(acl, Err(Errno::ENODATA));
+            counts += &found.to_string();
+        }
+        counts
+    }
+
+    /// Requests for single files, and for directories.
+    fn requests(&self) -> (u64, u64) {
+        let calls = |call| self.remote.calls(call);
+        (calls(Call::Listxattr) + calls(Call::Getxattr), calls(Call::EntriesWithXattrs))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_queried_in_sequence_cost_one_request_of_their_directory() {
+    let mount = mounted(Config::default());
+    assert_eq!(mount.counts().await, "0001000000");
+    // Two for the first file, before the sequence is seen, and two for the one with an attribute.
+    assert_eq!(mount.requests(), (4, 1));
+    assert_eq!(mount.counts().await, "0001000000");
+    assert_eq!(mount.requests(), (6, 1));
+    // Another client's change is seen as soon as one of the mode would be.
+    mount.set_there("d/f7");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(mount.counts().await, "0001000100");
+}
+
+#[tokio::test(start_paused = true)]
+async fn own_changes_are_seen_at_once() {
+    let mount = mounted(Config::default());
+    assert_eq!(mount.counts().await, "0001000000");
+    let ino = mount.ino("d/f5").await;
+    let value = Bytes::from_static(b"value");
+    mount.vfs.setxattr(ino, b"user.b", value.clone(), SetXattr::Create).await.unwrap();
+    assert_eq!(mount.vfs.getxattr(ino, b"user.b").await, Ok(value));
+    assert_eq!(mount.counts().await, "0001010000");
+    // The file with an attribute takes a name that had none.
+    let dir = mount.ino("d").await;
+    mount.vfs.rename((dir, b"f3"), (dir, b"f0"), RenameMode::Exchange).await.unwrap();
+    assert_eq!(mount.counts().await, "1000010000");
+    mount.vfs.removexattr(ino, b"user.b").await.unwrap();
+    assert_eq!(mount.counts().await, "1000000000");
+    // A new file may get a list of its directory.
+    assert_eq!(mount.counts().await, "1000000000");
+    mount.vfs.unlink(dir, b"f9").await.unwrap();
+    mount.vfs.mknod(dir, b"f9", base::FileKind::Regular, 0o644, (0, 0)).await.unwrap();
+    mount.set_there("d/f9");
+    assert_eq!(mount.counts().await, "1000000001");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_strict_mount_queries_each_file() {
+    let config = Config { consistency: vfs::Consistency::Strict, ..Config::default() };
+    let mount = mounted(config);
+    assert_eq!(mount.counts().await, "0001000000");
+    mount.set_there("d/f4");
+    assert_eq!(mount.counts().await, "0001100000");
+    assert_eq!(mount.requests(), (40, 0));
+}
