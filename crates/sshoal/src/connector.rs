@@ -170,6 +170,12 @@ impl SshConnector {
         Arc::new(SshShell::new(self.dialer.for_server(String::new()), false))
     }
 
+    /// Whether a second login may start the helper: nothing is begun that would be given up, and the
+    /// login needs no answer that only the user can give.
+    fn may_try_helper(&self) -> bool {
+        !self.begun.lock().is_plain && self.password_state() != ssh::PasswordState::Needed
+    }
+
     /// Starts the helper at `path`.
     fn helper_dialer(&self, path: &str) -> Result<Arc<ssh::Dialer>, ConnectError> {
         let command = place::command(path).ok_or_else(|| ConnectError {
@@ -241,8 +247,7 @@ impl Connector for SshConnector {
     }
 
     fn helper_places(&self) -> Vec<String> {
-        // What is begun already is not given up.
-        if self.begun.lock().is_plain { Vec::new() } else { place::all().to_vec() }
+        if self.may_try_helper() { place::all().to_vec() } else { Vec::new() }
     }
 
     async fn known_helper(&self) -> Option<String> {
@@ -260,7 +265,7 @@ impl Connector for SshConnector {
     }
 
     async fn install_helper(&self) -> Option<String> {
-        if self.begun.lock().is_plain {
+        if !self.may_try_helper() {
             return None;
         }
         let name = printable(self.config().destination.to_string());

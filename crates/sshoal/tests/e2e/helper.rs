@@ -3,7 +3,7 @@
 
 mod installation;
 mod restricted;
-mod site;
+pub mod site;
 mod use_of_it;
 
 mod locks;

@@ -185,3 +185,33 @@ fn an_interrupted_prompt_leaves_the_terminal_as_it_was() {
     assert_ne!(code, Some(0), "{shown}");
     assert!(!shown.contains("secr"), "{shown}");
 }
+
+/// A helper that is found is started by a second login only if that login needs no answer of the user.
+#[test]
+fn the_second_login_of_a_helper_asks_nobody() {
+    let home = tempfile::tempdir().unwrap();
+    let world = World::with(Options {
+        takes_password: true,
+        home: Some(home.path().to_owned()),
+        ..Options::default()
+    });
+    fs::write(world.served("file"), "text").unwrap();
+    let helper = home.path().join(crate::helper::site::installed());
+    fs::create_dir_all(helper.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(program_path(), &helper).unwrap();
+    let password = world.sshd().password().to_owned();
+    let connections = || world.sshd().log().matches("Connection from").count();
+
+    // The server does not let it run.
+    let (place, shown) = mount(&world, &[], &[&password]);
+    assert!(shown.contains("is not used, but plain SFTP"), "{shown}");
+    assert_eq!((logins(&world), connections()), (2, 2));
+    assert_reads(&place);
+    assert!(umount(&[], &place).status.success());
+
+    let (place, shown) = mount(&world, &["-o", "keep_password=no"], &[&password]);
+    assert!(!shown.contains("plain SFTP"), "{shown}");
+    assert_eq!((logins(&world), connections()), (3, 3), "no second login");
+    assert_reads(&place);
+    assert!(umount(&[], &place).status.success());
+}

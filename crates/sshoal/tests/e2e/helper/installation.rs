@@ -61,6 +61,11 @@ fn it_is_installed_used_and_removed() {
     for word in [&*installed(), env!("CARGO_PKG_VERSION"), "attrs@sshoal"] {
         assert!(status.stdout.contains(word), "{word}: {status:?}");
     }
+    let mut doctor = site.program();
+    doctor.arg("doctor").arg(site.world.source()).arg("-F").arg(site.world.sshd().config_path());
+    let checks = crate::process::run(&mut doctor);
+    let line = format!("{}, version {}", installed(), env!("CARGO_PKG_VERSION"));
+    assert!(checks.stdout.contains(&line), "{checks:?}");
     let (seen, logins) = site.mount_once(&[]);
     seen.is_served_by("helper");
     assert_eq!(logins, HELPER, "the installation is remembered");

@@ -5,6 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use rustix::mount::UnmountFlags;
 use rustix::process::geteuid;
@@ -13,8 +14,11 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::mount::Mount;
-use crate::process::{Ended, run, succeed};
+use crate::process::{Ended, eventually, run, succeed};
 use crate::world::{World, program, program_path};
+
+/// How long a daemon may take to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// Where `install` puts the helper, in the home.
 pub fn installed() -> String {
@@ -192,9 +196,15 @@ impl Seen {
 
 /// The first session of a mount in `status --json`.
 pub fn session(mount: &Mount) -> Value {
-    let text = succeed(program().args(["status", "--json"]).arg(mount.place()));
-    let document: Value = serde_json::from_str(&text).unwrap();
-    document["mounts"][0]["status"]["sources"][0]["hosts"][0]["sessions"][0].clone()
+    let mut session = Value::Null;
+    // A mount is in the table of mounts a moment before its daemon answers.
+    eventually(ANSWER_LIMIT, "the daemon answers", || {
+        let ended = run(program().args(["status", "--json"]).arg(mount.place()));
+        let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+        session = document["mounts"][0]["status"]["sources"][0]["hosts"][0]["sessions"][0].clone();
+        !session.is_null()
+    });
+    session
 }
 
 /// A program that is installed as packages do, with a static one beside it.

@@ -153,6 +153,7 @@ fn the_helper_as_subsystem_is_in_use() {
     let world = served_by_helper("");
     let mount = world.mount(&[]);
     assert_eq!(session(&mount)["server"], "helper");
+    // The daemon answers by now.
     let shown = succeed(program().arg("status").arg(mount.place()));
     let named = format!(", helper {}, ", env!("CARGO_PKG_VERSION"));
     assert!(shown.contains(&named), "{shown}");
