@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use base::{
-    Access, Allocation, AttrChange, Create, Errno, Fh, FileKind, OpenFlags, RenameMode, Result,
-    Seek, SetXattr,
+    Access, Allocation, AttrChange, Create, Errno, Fh, FileKind, LockFamily, LockKind, LockOwner,
+    LockRange, OpenFlags, RenameMode, Result, Seek, SetXattr,
 };
 use base::{Remote, RemotePath};
 use bytes::Bytes;
@@ -80,8 +80,51 @@ async fn done(call: impl Future<Output = Result<()>>) -> Result<String> {
     call.await.map(|()| "done".to_owned())
 }
 
+const OWNER: LockOwner = LockOwner { family: LockFamily::Posix, number: 1 };
+
+fn locked(stage: &Stage) -> String {
+    stage.server().locked_ranges().to_string()
+}
+
 fn cases() -> Vec<Case> {
     vec![
+        Case {
+            call: Call::Lock,
+            run: |recovering, open| {
+                let lock =
+                    recovering.lock(open.file, OWNER, LockRange::WHOLE, LockKind::Write, false);
+                Box::pin(done(lock))
+            },
+            look: locked,
+            answer: "done",
+            after: "1",
+        },
+        Case {
+            call: Call::Unlock,
+            run: |recovering, open| {
+                Box::pin(async move {
+                    let (whole, part) = (LockRange::WHOLE, LockRange::new(0, 9).unwrap());
+                    recovering.lock(open.file, OWNER, whole, LockKind::Read, false).await?;
+                    done(recovering.unlock(open.file, OWNER, part)).await
+                })
+            },
+            look: locked,
+            answer: "done",
+            after: "1",
+        },
+        Case {
+            call: Call::TestLock,
+            run: |recovering, open| {
+                Box::pin(async move {
+                    let whole = LockRange::WHOLE;
+                    let found = recovering.test_lock(open.file, OWNER, whole, LockKind::Read).await;
+                    Ok(format!("{:?}", found?))
+                })
+            },
+            look: locked,
+            answer: "None",
+            after: "0",
+        },
         Case {
             call: Call::Lstat,
             run: |recovering, _| {

@@ -418,13 +418,10 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
         kind: LockKind,
         wait: bool,
     ) -> Result<()> {
-        // What was locked before is not restored.
-        let undo = |()| {
-            let inner = self.inner.clone();
-            tokio::spawn(async move { inner.unlock(fh, owner, range).await });
-        };
+        // If the reply is lost, the lock stays until its handle is closed, as it would be lost with a
+        // session.
         let operation = self.inner.lock(fh, owner, range, kind, wait);
-        self.pass(Call::Lock, &[Handle::File(fh)], operation, undo).await
+        self.pass_plain(Call::Lock, &[Handle::File(fh)], operation).await
     }
 
     async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {

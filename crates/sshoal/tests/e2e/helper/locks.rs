@@ -333,6 +333,36 @@ fn a_database_is_used_by_all_at_once() {
     assert!(!world.served("bank.db-journal").exists());
 }
 
+/// In a tree of a server and a directory of this machine, each file is locked where it is.
+#[test]
+fn a_tree_with_a_local_directory_has_locks() {
+    let world = served_by_helper("");
+    fs::write(world.served("file"), "content").unwrap();
+    fs::create_dir(world.local("here")).unwrap();
+    fs::write(world.local("here/near"), "content").unwrap();
+    let place = world.mountpoint();
+    let mut command = world.command();
+    command.arg("-f").arg(format!("{}=rw", world.source()));
+    command.arg(format!("local:{}=rw", world.local("here").display())).arg(&place);
+    let mount = crate::mount::Mount::start(command, place);
+    for (name, there) in [("file", world.served("file")), ("near", world.local("here/near"))] {
+        let (mut holder, mut local) = (Holder::of(&mount.at(name)), Holder::of(&there));
+        holder.ok("lock ex");
+        holder.ok("flock ex");
+        assert!(!local.is_free());
+        assert_eq!(local.call("flock sh"), "EAGAIN");
+        local.begin("wait ex");
+        std::thread::sleep(Duration::from_millis(100));
+        drop(holder);
+        assert_eq!(local.answer(), "ok", "{name}");
+        let mut second = Holder::of(&mount.at(name));
+        second.ok("alarm 0.3");
+        assert_eq!(second.call("wait ex"), "EINTR");
+        local.ok("unlock");
+        assert!(second.is_free());
+    }
+}
+
 /// A helper that changes nothing permits what does not exclude readers.
 #[test]
 fn a_read_only_helper_sets_read_locks_only() {
