@@ -64,7 +64,7 @@ fn space_is_reserved_and_freed() {
     other.set_len(MIB).unwrap();
     let zeros = FallocateFlags::ZERO_RANGE;
     assert_eq!(fallocate(&file, zeros, 0, 4096), fallocate(&other, zeros, 0, 4096));
-    assert_eq!(fallocate(&file, none, 1 << 62, 1 << 40).is_err(), true);
+    assert!(fallocate(&file, none, 1 << 62, 1 << 40).is_err());
     let reader = File::open(&here).unwrap();
     assert_eq!(fallocate(&reader, none, 0, 1), Err(Errno::BADF));
     assert!(file.seek(SeekFrom::End(0)).unwrap() == 5 * MIB);
