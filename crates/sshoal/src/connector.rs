@@ -254,7 +254,10 @@ impl Connector for SshConnector {
         if self.begun.lock().is_plain {
             return None;
         }
-        record::read(self.dialer.place().await?).await
+        let known = record::read(self.dialer.place().await?).await;
+        // Sessions that are begun ahead are served by it, too.
+        self.begun.lock().helper.clone_from(&known);
+        known
     }
 
     async fn record_helper(&self, path: Option<&str>) {
