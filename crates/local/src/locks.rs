@@ -63,7 +63,7 @@ static VERSION: AtomicU64 = AtomicU64::new(1);
 
 type Shared = Arc<Mutex<Description>>;
 
-/// All locks that this process holds for its owners. See the [module](self).
+/// All locks that this process holds for its owners.
 #[derive(Debug, Default)]
 pub struct Locks {
     table: Mutex<HashMap<(FileId, LockOwner), Shared>>,
