@@ -398,8 +398,8 @@ pub trait Remote: Send + Sync + 'static {
     ) -> Result<u64>;
 
     /// Whether the remote may support what SFTP has no requests for: the operations from
-    /// [`Remote::mknod`] to [`Remote::removexattr`]. `false` only if all of them are certain to
-    /// return `EOPNOTSUPP` until the remote is connected again. Cheap.
+    /// [`Remote::mknod`] to [`Remote::removexattr`], and [`RenameMode::Exchange`]. `false` only if
+    /// all of them are certain to fail until the remote is connected again. Cheap.
     fn may_exceed_sftp(&self) -> bool {
         false
     }

@@ -114,9 +114,8 @@ impl Session {
     /// Whether the server offers any operation that makes a remote
     /// [exceed SFTP](base::Remote::may_exceed_sftp).
     pub(crate) fn exceeds_sftp(&self) -> bool {
-        [Extension::Mknod, Extension::Fallocate, Extension::Lseek, Extension::Getxattr]
-            .into_iter()
-            .any(|extension| self.offers(extension))
+        use Extension::{Fallocate, Getxattr, Lseek, Mknod, Renameat2};
+        [Fallocate, Getxattr, Lseek, Mknod, Renameat2].into_iter().any(|it| self.offers(it))
     }
 
     /// Logs that the server listed an invalid name. Once for each session, so that a server cannot

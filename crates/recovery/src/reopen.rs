@@ -26,6 +26,7 @@ use std::task::Poll;
 use base::{Access, Attr, Errno, Fh, OpenFlags, OpenGuard, RemotePath, Result};
 use tokio::time::Instant;
 
+pub(crate) use appends::LATE;
 pub(crate) use permission::{needed_perm, set_perm};
 
 use crate::Core;

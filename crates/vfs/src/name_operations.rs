@@ -335,7 +335,7 @@ impl Vfs {
         result
     }
 
-    /// Moves the name `from` to `to`, or exchanges the two.
+    /// Moves the name `from` to `to`, or exchanges the two (`EINVAL` if the server cannot do that).
     pub async fn rename(
         &self,
         from: (Ino, &[u8]),
@@ -343,6 +343,9 @@ impl Vfs {
         mode: RenameMode,
     ) -> Result<()> {
         let (from_name, to_name) = (name(from.1)?, name(to.1)?);
+        if mode == RenameMode::Exchange && !self.remote.may_exceed_sftp() {
+            return Err(Errno::EINVAL);
+        }
         let ([from_path, to_path], mut change, moved_dirs) =
             self.begin_rename((from.0, &from_name), (to.0, &to_name), mode).await?;
         self.force_deferred_opens(change.inodes()).await;

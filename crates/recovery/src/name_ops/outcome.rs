@@ -8,7 +8,7 @@ use base::{Attr, DirGuard, Errno, FileKind, OpenFlags, OpenGuard, RemotePath, Re
 use super::{CreateOutcome, InDoubt, Outcome};
 use crate::Core;
 use crate::name_history::{NameState, Seq};
-use crate::reopen::{needed_perm, set_perm};
+use crate::reopen::{LATE, needed_perm, set_perm};
 use crate::server_clock::about_equal;
 
 /// The permission bits that are compared. A new entry may inherit other bits from its directory.
@@ -209,6 +209,8 @@ impl Core {
         to: &RemotePath,
         in_doubt: InDoubt,
     ) -> Result<Outcome> {
+        // A request that is executed after this check, and once more, has no effect.
+        tokio::time::sleep(LATE).await;
         let (before_from, old) = self.before_and_now(from, in_doubt.seq).await?;
         let (before_to, new) = self.before_and_now(to, in_doubt.seq).await?;
         let (Some(old), Some(new)) = (old, new) else { return Ok(Outcome::NotDone) };

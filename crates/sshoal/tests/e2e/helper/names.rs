@@ -9,7 +9,8 @@ use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
 use rustix::io::Errno;
 
 use super::served_by_helper;
-use crate::process::{eventually, shell};
+use crate::process::{eventually, shell, succeed};
+use crate::world::program;
 
 fn mknod(path: &Path, kind: FileType, mode: u32) -> Result<(), Errno> {
     mknodat(CWD, path, kind, Mode::from_raw_mode(mode), 0)
@@ -120,16 +121,25 @@ fn an_exchange_is_not_repeated_over_a_lost_connection() {
 #[test]
 fn a_plain_server_has_none_of_it() {
     let world = crate::world::World::new();
-    let mount = world.mount(&[]);
+    let mount = world.mount(&["-o", "attr_timeout=60,entry_timeout=60"]);
     fs::write(mount.at("a"), "a").unwrap();
     fs::write(mount.at("b"), "b").unwrap();
-    assert_eq!(mknod(&mount.at("fifo"), FileType::Fifo, 0o600), Err(Errno::PERM));
-    assert_eq!(exchange(&mount.at("a"), &mount.at("b")), Err(Errno::INVAL));
+    let sent = || {
+        let stats = ["stats", "--total", "--json"];
+        let shown = succeed(program().args(stats).arg(mount.place()));
+        let document: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        document.pointer("/hosts/0/requests").unwrap().clone()
+    };
     let file = fs::OpenOptions::new().write(true).open(mount.at("a")).unwrap();
+    assert_eq!(mknod(&mount.at("fifo"), FileType::Fifo, 0o600), Err(Errno::PERM));
+    // The kernel has looked up the name.
+    let before = sent();
+    assert_eq!(exchange(&mount.at("a"), &mount.at("b")), Err(Errno::INVAL));
     let reserve = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 100);
     assert_eq!(reserve, Err(Errno::OPNOTSUPP));
     let none = rustix::fs::XattrFlags::empty();
     assert_eq!(rustix::fs::setxattr(mount.at("a"), "user.a", b"x", none), Err(Errno::OPNOTSUPP));
+    assert_eq!(sent(), before, "the refusals cost no request");
     assert_eq!(fs::read_to_string(world.served("a")).unwrap(), "a");
     assert!(!world.served("fifo").exists());
 }
