@@ -161,7 +161,7 @@ impl Vfs {
             return done;
         }
         if change.is_empty() {
-            inode.state().touch_ctime();
+            inode.state().touch_ctime(&self.change_counter);
             return self.getattr(ino).await;
         }
         if change.perm.is_some() || change.uid.or(change.gid).is_some() {

@@ -44,7 +44,7 @@ use crate::prefetch::history::Visit;
 use crate::readahead::Readahead;
 use crate::remote_file::RemoteFile;
 use crate::stored_attr::StoredAttr;
-use crate::tree::RequestStamp;
+use crate::tree::{ChangeCounter, RequestStamp};
 use crate::writes::Writes;
 use pages::Pages;
 
@@ -315,7 +315,7 @@ impl State {
     }
 
     /// This mount has added (1) or removed (-1) a name.
-    pub(crate) fn add_links(&mut self, change: i32) {
+    pub(crate) fn add_links(&mut self, change: i32, changes: &ChangeCounter) {
         self.nlink = self.nlink.saturating_add_signed(change);
         if let Some(Attr { inode: Some(inode), .. }) = self.last_attr() {
             self.update_attr(|attr| {
@@ -323,7 +323,7 @@ impl State {
                 attr.inode = Some(InodeAttr { links, ..inode });
             });
         }
-        self.touch_ctime();
+        self.touch_ctime(changes);
     }
 
     /// The cached attributes, if they were requested within `within`, even if a local change

@@ -7,7 +7,6 @@ use base::{Attr, Errno, FileKind, Name, RemotePath, Result};
 use tokio::time::Instant;
 
 use crate::inode::{Inode, Validator};
-use crate::name_operations::drop_link;
 use crate::tree::RequestStamp;
 use crate::{Entry, Ino, Vfs, name};
 
@@ -139,7 +138,7 @@ impl Vfs {
                 }
                 Err(Errno::ENOENT) if unchanged => {
                     tree.reconcile_listing(parent, &name, None, stamp);
-                    drop_link(tree.unbind(parent, &name));
+                    self.drop_link(tree.unbind(parent, &name));
                     let ttl = self.live.negative();
                     return Ok(LookupResult::Absent(
                         self.live.kernel_entry().map_or(ttl, |cap| cap.min(ttl)),

@@ -294,7 +294,7 @@ impl Vfs {
         }
         // The name exists from here on, even if its attributes are unknown.
         self.tree().bind(ino, parent, &name, Instant::now());
-        inode.state().add_links(1);
+        inode.state().add_links(1, &self.change_counter);
         drop(change);
         let last = inode.state().last_attr();
         let attr = match last.filter(|attr| attr.inode.is_some()) {
@@ -330,7 +330,7 @@ impl Vfs {
                 tree.record_removal(parent, name);
                 tree.unbind(parent, name)
             };
-            drop_link(inode);
+            self.drop_link(inode);
         }
         result
     }
@@ -355,16 +355,17 @@ impl Vfs {
         self.remote.rename(&from_path, &to_path, mode).await?;
         if mode == RenameMode::Exchange {
             let exchanged = self.tree().exchange((from.0, &from_name), (to.0, &to_name));
-            exchanged.iter().flatten().for_each(|inode| inode.state().touch_ctime());
+            let exchanged = exchanged.iter().flatten();
+            exchanged.for_each(|inode| inode.state().touch_ctime(&self.change_counter));
             return Ok(());
         }
         // Two names of one file stay as they are, and perhaps only the server knows that they are;
         // so nothing is assumed about the old name.
         let (moved, replaced) = self.tree().rename((from.0, &from_name), (to.0, &to_name));
         if let Some(moved) = moved {
-            moved.state().touch_ctime();
+            moved.state().touch_ctime(&self.change_counter);
         }
-        drop_link(replaced);
+        self.drop_link(replaced);
         Ok(())
     }
 
@@ -396,8 +397,11 @@ impl Vfs {
     }
 }
 
-pub(crate) fn drop_link(inode: Option<Arc<Inode>>) {
-    if let Some(inode) = inode {
-        inode.state().add_links(-1);
+impl Shared {
+    /// A file has lost a name.
+    pub(crate) fn drop_link(&self, inode: Option<Arc<Inode>>) {
+        if let Some(inode) = inode {
+            inode.state().add_links(-1, &self.change_counter);
+        }
     }
 }

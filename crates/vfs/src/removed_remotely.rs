@@ -14,7 +14,6 @@ use std::sync::Arc;
 use base::{Errno, RemotePath};
 
 use crate::inode::Inode;
-use crate::name_operations::drop_link;
 use crate::shared::Shared;
 use crate::tree::RequestStamp;
 
@@ -38,7 +37,7 @@ impl Shared {
             && tree.name_unchanged_since(parent, &name, stamp.seq)
         {
             tree.reconcile_listing(parent, &name, None, stamp);
-            drop_link(tree.unbind(parent, &name));
+            self.drop_link(tree.unbind(parent, &name));
             return true;
         }
         drop(tree);

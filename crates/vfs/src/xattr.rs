@@ -207,7 +207,7 @@ impl Vfs {
         let changed = self.by_any_path(&inode, request).await;
         self.known_xattrs.lock().note_change();
         changed?;
-        inode.state().touch_ctime();
+        inode.state().touch_ctime(&self.change_counter);
         Ok(())
     }
 

@@ -10,6 +10,7 @@
 use base::{Attr, AttrChange, Timestamp};
 
 use super::State;
+use crate::tree::ChangeCounter;
 
 /// Whether the remote reports fractions of seconds.
 pub(crate) fn has_fractions(attr: &Attr) -> bool {
@@ -18,10 +19,10 @@ pub(crate) fn has_fractions(attr: &Attr) -> bool {
 
 impl State {
     /// The inode was changed now (links, name), but not its content.
-    pub(crate) fn touch_ctime(&mut self) {
+    pub(crate) fn touch_ctime(&mut self, changes: &ChangeCounter) {
         match self.last_attr().is_some_and(|attr| attr.inode.is_some()) {
             // The remote's ctime is requested when it is needed.
-            true => self.invalidate(),
+            true => self.note_change(changes.advance()),
             false => self.rare().ctime = Some(Timestamp::now()),
         }
     }

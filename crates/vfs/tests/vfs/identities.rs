@@ -7,7 +7,7 @@ use bytes::Bytes;
 use testkit::mem::Options;
 use testkit::tree::Limits;
 use testkit::{MemRemote, path};
-use vfs::{Config, Entry, Ino, LookupResult, OpenRequest, Vfs};
+use vfs::{Config, Entry, EntrySink, Ino, ListedEntry, LookupResult, OpenRequest, Vfs};
 
 fn mounted() -> (Arc<MemRemote>, Vfs) {
     let limits = Limits { shows_inodes: true, ..Limits::default() };
@@ -45,6 +45,31 @@ async fn names_linked_elsewhere_are_one_inode_with_the_remotes_number() {
     assert_eq!((left.ino, left.stat.nlink), (b.ino, 1));
     vfs.link(left.ino, Ino::ROOT, b"c").await.unwrap();
     assert_eq!(found(&vfs, "b").await.stat.nlink, 2);
+}
+
+/// Takes all entries.
+struct Taken;
+
+impl EntrySink for Taken {
+    fn has_room(&self, _: &[u8]) -> bool {
+        true
+    }
+
+    fn push(&mut self, _: ListedEntry<'_>) {}
+}
+
+#[tokio::test]
+async fn a_listing_from_before_a_name_was_removed_is_not_used_for_the_others() {
+    let (remote, vfs) = mounted();
+    remote.put_file("a", "content");
+    remote.link(&path("a"), &path("b")).await.unwrap();
+    let dir = vfs.opendir(Ino::ROOT).await.unwrap();
+    vfs.readdir(dir, 0, true, &mut Taken).await.unwrap();
+    let b = found(&vfs, "b").await;
+    assert_eq!(b.stat.nlink, 2);
+    vfs.unlink(Ino::ROOT, b"a").await.unwrap();
+    assert_eq!(vfs.getattr(b.ino).await.unwrap().nlink, 1);
+    assert_eq!(found(&vfs, "b").await.stat.nlink, 1);
 }
 
 #[tokio::test]
