@@ -81,7 +81,7 @@ enum Command {
     Cache(cache_command::Arguments),
     /// Fetch files of a mount into its disk cache.
     Warm(warm::Arguments),
-    /// Serve files by SFTP, in place of sftp-server; install this server on other machines.
+    /// Serve files by SFTP; install this server on other machines.
     #[command(override_usage = "sshoal helper [OPTIONS]")]
     Helper(helper::Arguments),
     /// Show and change the branches of a mounted union.

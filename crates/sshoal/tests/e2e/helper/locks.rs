@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::served_by_helper;
+use crate::mount::umount;
 use crate::process::{Process, eventually, run, succeed};
 use crate::world::{World, is_big_run};
 
@@ -259,7 +260,7 @@ fn locks_are_set_again_after_a_lost_connection() {
 fn a_lock_that_another_took_meanwhile_is_an_error() {
     let world = served_by_helper("");
     fs::write(world.served("file"), "before").unwrap();
-    let mount = world.mount(&["-o", "soft=2"]).with_errors();
+    let mut mount = world.mount(&["-o", "soft=2"]).with_errors();
     let (mut holder, mut local) =
         (Holder::of(&mount.at("file")), Holder::of(&world.served("file")));
     holder.ok("lock ex");
@@ -286,6 +287,11 @@ fn a_lock_that_another_took_meanwhile_is_an_error() {
     another.ok("unlock");
     drop(holder);
     assert!(another.is_free());
+    drop(another);
+    // What was written behind is reported once more.
+    let ended = umount(&[], mount.place());
+    assert!(ended.status.success() || written == "ok", "{ended:?}");
+    mount.wait_ended();
 }
 
 /// A database in rollback mode, in two mounts and on the server at once.
