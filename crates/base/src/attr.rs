@@ -96,7 +96,7 @@ impl From<Timestamp> for SystemTime {
     }
 }
 
-/// The identity of a file, whatever names it has.
+/// The identity of a file, the same by all its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId {
     /// The file system, unique at the remote.

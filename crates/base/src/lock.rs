@@ -48,10 +48,10 @@ pub struct LockRange {
 }
 
 impl LockRange {
-    /// The whole file, whatever its size.
+    /// The whole file, also if it grows.
     pub const WHOLE: LockRange = LockRange { start: 0, last: i64::MAX as u64 };
 
-    /// From `start` to `last`, both included. `i64::MAX` is the end of the file, whatever its size;
+    /// From `start` to `last`, both included. `i64::MAX` is the end of the file, also if it grows;
     /// what is behind it is cut off. `None` if the range is empty.
     pub fn new(start: u64, last: u64) -> Option<LockRange> {
         let last = last.min(LockRange::WHOLE.last);

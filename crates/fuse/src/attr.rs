@@ -150,6 +150,11 @@ pub fn encode_device((major, minor): (u32, u32)) -> u32 {
     (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & !0xff) << 12)
 }
 
+/// Major and minor number of a device number in the kernel's form: the inverse of [`encode_device`].
+pub fn decode_device(device: u32) -> (u32, u32) {
+    ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xf_ff00))
+}
+
 /// The reply to `statx(2)`, with fields beyond [`Attr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatxReply {
@@ -172,7 +177,7 @@ impl StatxReply {
         }
         let attr = &self.attr;
         let btime_mask = if self.btime.is_some() { libc::STATX_BTIME } else { 0 };
-        let device = u64::from(attr.rdev);
+        let (rdev_major, rdev_minor) = decode_device(attr.rdev);
         abi::StatxOut {
             attr_valid: self.ttl.as_secs(),
             attr_valid_nsec: self.ttl.subsec_nanos(),
@@ -194,9 +199,8 @@ impl StatxReply {
                 btime: time(self.btime.unwrap_or_default()),
                 ctime: time(attr.ctime),
                 mtime: time(attr.mtime),
-                // The inverse of `new_encode_dev`.
-                rdev_major: ((device >> 8) & 0xfff) as u32,
-                rdev_minor: ((device & 0xff) | ((device >> 12) & 0xf_ff00)) as u32,
+                rdev_major,
+                rdev_minor,
                 ..abi::Statx::default()
             },
         }

@@ -31,7 +31,9 @@ mod passthrough;
 pub mod request;
 mod session;
 
-pub use attr::{Attr, AttrReply, Entry, SetAttr, SetTime, Statfs, StatxReply, encode_device};
+pub use attr::{
+    Attr, AttrReply, Entry, SetAttr, SetTime, Statfs, StatxReply, decode_device, encode_device,
+};
 pub use caller::Caller;
 pub use channel::{Channel, Device};
 pub use directory::{DirSink, NAME_MAX, PlusSink};

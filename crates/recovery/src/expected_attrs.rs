@@ -87,17 +87,13 @@ impl ExpectedAttrs {
         matches!(self.mtime, Mtime::Exactly(seen) | Mtime::AtLeast(seen) if seen == time)
     }
 
-    /// Whether `attr` is of the same file, whatever its content; `None` if that is not known.
+    /// Whether `attr` is of the same file, which may have changed; `None` if that is not known.
     pub(crate) fn is_same_file(&self, attr: &Attr) -> Option<bool> {
         Some(self.id? == attr.id()?)
     }
 
     /// Whether a file with these attributes may be the same file.
     pub(crate) fn matches(&self, attr: &Attr) -> bool {
-        self.is_same_file(attr).unwrap_or(true) && self.matches_content(attr)
-    }
-
-    fn matches_content(&self, attr: &Attr) -> bool {
         let same =
             |expected: Option<u32>, actual: u32| expected.is_none_or(|expected| expected == actual);
         let time = match self.mtime {
@@ -106,6 +102,7 @@ impl ExpectedAttrs {
             Mtime::Any => true,
         };
         attr.kind == self.kind
+            && self.is_same_file(attr) != Some(false)
             && same(self.perm, attr.perm & COMPARED_PERM)
             && same(self.uid, attr.uid)
             && same(self.gid, attr.gid)

@@ -171,11 +171,6 @@ fn never_enosys<T>(result: Result<T>) -> Result<T> {
     result.map_err(|errno| if errno == Errno::ENOSYS { Errno::EOPNOTSUPP } else { errno })
 }
 
-/// Major and minor number of a device in the kernel's encoding of 32 bits.
-fn device(rdev: u32) -> (u32, u32) {
-    (rdev >> 8 & 0xfff, rdev & 0xff | rdev >> 12 & 0xfff00)
-}
-
 fn attr(stat: &Stat) -> fuse::Attr {
     let Stat { number, attr, nlink, ctime, .. } = *stat;
     fuse::Attr {
@@ -456,7 +451,8 @@ impl fuse::Filesystem for Adapter {
             0 => FileKind::Regular,
             _ => FileKind::from_mode(mode).ok_or(Errno::EINVAL)?,
         };
-        let made = self.vfs.mknod(Ino(parent), name, kind, mode & 0o7777, device(rdev));
+        let device = fuse::decode_device(rdev);
+        let made = self.vfs.mknod(Ino(parent), name, kind, mode & 0o7777, device);
         Ok(entry(&made.await?))
     }
 

@@ -309,6 +309,11 @@ impl State {
         self.last_attr()?.is_same_file(attr)
     }
 
+    /// Whether the remote tells files apart, as far as it is known.
+    pub(crate) fn has_identity(&self) -> bool {
+        self.attr.as_ref().is_some_and(StoredAttr::has_inode)
+    }
+
     /// The number of names, as far as it is known.
     pub(crate) fn links(&self) -> u32 {
         self.last_attr().and_then(|attr| attr.inode).map_or(self.nlink, |inode| inode.links)

@@ -240,7 +240,7 @@ impl Vfs {
     /// For an inode with several names made through this mount: whether all still lead to the same
     /// file. They are not compared if the remote tells files apart: each is when it is looked up. If not, its names are dropped, and the next lookup finds their files.
     pub(crate) async fn names_agree(&self, inode: &Arc<Inode>, seq: u64) -> Result<bool> {
-        if inode.state().last_attr().is_some_and(|attr| attr.inode.is_some()) {
+        if inode.state().has_identity() {
             return Ok(true);
         }
         let paths = self.tree().paths(inode.ino);

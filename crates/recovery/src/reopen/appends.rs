@@ -21,7 +21,8 @@ use crate::file::{FileState, OpenFile};
 use crate::unstable::Digest;
 
 /// Time for a busy server to execute the requests that it has received before the connection was
-/// lost. Over loopback a new connection takes a tenth of it. Only unanswered appends and exchanges wait for it.
+/// lost. Over loopback a new connection takes a tenth of it. Only unanswered appends and exchanges
+/// wait for it.
 pub(crate) const LATE: Duration = Duration::from_secs(1);
 
 /// Bytes of one read.

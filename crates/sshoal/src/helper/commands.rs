@@ -8,12 +8,12 @@ use std::time::Duration;
 use base::{DirGuard, Errno, FileKind, Remote, RemotePath};
 use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 use host::{Connector, Helper, Server};
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::static_build::Architecture;
 use super::{install, place};
 use crate::connector::SshConnector;
 use crate::mount::server_arguments::ServerArguments;
+use crate::mount::wiring;
 use crate::program::Program;
 use crate::stack;
 
@@ -146,17 +146,9 @@ async fn install(
     architecture: Option<&'static Architecture>,
 ) -> Done {
     let stopped = async {
-        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-        let mut signals = kinds.map(|kind| signal(kind).ok());
-        let [interrupt, terminate, hangup] = &mut signals;
-        let received = async |it: &mut Option<tokio::signal::unix::Signal>| match it {
-            Some(signal) => drop(signal.recv().await),
-            None => std::future::pending().await,
-        };
-        tokio::select! {
-            () = received(interrupt) => {}
-            () = received(terminate) => {}
-            () = received(hangup) => {}
+        // Without signals nothing stops it.
+        if wiring::ended_by_signal().await.is_err() {
+            std::future::pending().await
         }
     };
     let installed = install::install(connector, architecture, stopped).await?;

@@ -252,7 +252,7 @@ async fn children_ended() {
 }
 
 /// Returns when a signal requests the end of the process.
-async fn ended_by_signal() -> std::io::Result<()> {
+pub async fn ended_by_signal() -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;

@@ -20,7 +20,7 @@ pub(crate) fn has_fractions(attr: &Attr) -> bool {
 impl State {
     /// The inode was changed now (links, name), but not its content.
     pub(crate) fn touch_ctime(&mut self, changes: &ChangeCounter) {
-        match self.last_attr().is_some_and(|attr| attr.inode.is_some()) {
+        match self.has_identity() {
             // The remote's ctime is requested when it is needed.
             true => self.note_change(changes.advance()),
             false => self.rare().ctime = Some(Timestamp::now()),
