@@ -58,7 +58,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use config::{CachedConfig, Mode, SubTrees};
-pub use digests::DigestSource;
+pub use digests::{DigestSource, RemoteDigests};
 pub use warm::{Presence, Warmed};
 
 use crate::{SourceId, Store};

@@ -17,7 +17,8 @@ mod partial;
 pub mod store;
 
 pub use cached::{
-    Cached, CachedConfig, CachedStatus, DigestSource, Mode, Presence, SubTrees, Warmed,
+    Cached, CachedConfig, CachedStatus, DigestSource, Mode, Presence, RemoteDigests, SubTrees,
+    Warmed,
 };
 pub use digest::{Digest, Digests};
 pub use metadata::{KnownAttr, KnownFile, KnownLink, Listing, RACY_SECS, SourceId, Validator};

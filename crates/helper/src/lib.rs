@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod digests;
 mod directory;
 mod handles;
 mod locks;

@@ -1,11 +1,13 @@
 //! The requests: what each claims, whether it may wait for a disk or a network, and its execution.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use base::LockKind;
 use rustix::io::Errno;
 use sftp::codec::{ExactAttrs, LockRequest, OpenFlags, Reply, Request};
 
+use crate::digests::Digests;
 use crate::handles::{Handles, Open};
 use crate::locks::Locks;
 use crate::options::Options;
@@ -23,6 +25,7 @@ pub(crate) struct Server {
     pub(crate) handles: Handles,
     pub(crate) read_only: bool,
     pub(crate) locks: Locks,
+    pub(crate) digests: Mutex<Digests>,
     /// The fields of `attrs@sshoal` that the client wants.
     fields: AtomicU32,
 }
@@ -46,6 +49,7 @@ impl Server {
             handles: Handles::new(max_handles),
             read_only: options.read_only,
             locks: Locks::default(),
+            digests: Mutex::default(),
             fields: AtomicU32::new(0),
         })
     }
@@ -123,7 +127,10 @@ impl Server {
             Request::Attrs { .. } => {
                 vec![(Resource::Names, Mode::Change), (Resource::Contents, Mode::Change)]
             }
-            Request::Limits
+            // The attributes in the reply say of which content a digest is; so a long computation
+            // delays no other request.
+            Request::Digest { .. }
+            | Request::Limits
             | Request::HomeDirectory { .. }
             | Request::UsersGroupsById { .. }
             | Request::UnknownExtension { .. } => Vec::new(),
@@ -152,6 +159,7 @@ impl Server {
             | Request::UsersGroupsById { .. }
             | Request::ExpandPath { .. }
             | Request::CopyData { .. }
+            | Request::Digest { .. }
             | Request::Dirxattrs { .. }
             | Request::Fallocate { .. }
             | Request::Fsync { .. } => false,
@@ -277,6 +285,7 @@ impl Server {
                 done(self.fallocate(handle, *mode, *offset, *len))
             }
             Request::Lseek { handle, offset, whence } => self.lseek(handle, *offset, *whence),
+            Request::Digest { path, algorithm } => self.digest(path, *algorithm),
             Request::HomeDirectory { user } => self.home_directory(user),
             Request::UsersGroupsById { uids, gids } => Ok(self.names_by_id(uids, gids)),
             Request::UnknownExtension { .. } => {
@@ -336,6 +345,7 @@ fn changes(request: &Request<'_>) -> bool {
         | Request::Listxattr { .. }
         | Request::Dirxattrs { .. }
         | Request::Lseek { .. }
+        | Request::Digest { .. }
         | Request::ExpandPath { .. }
         | Request::HomeDirectory { .. }
         | Request::UsersGroupsById { .. }

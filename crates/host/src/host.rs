@@ -14,7 +14,7 @@ use crate::helper::RootAnswers;
 use crate::locks::{LockHolders, MAX_WAITING};
 use crate::pool::{Pool, Unavailable};
 use crate::session::Session;
-use crate::{attr, scaling};
+use crate::{attr, digest, scaling};
 
 /// One remote host as a [`base::Remote`].
 ///
@@ -25,6 +25,8 @@ pub struct Host {
     /// A permit for each request that waits for a lock at the server.
     pub(crate) lock_waiters: Semaphore,
     pub(crate) lock_holders: Arc<LockHolders>,
+    /// A permit for each request for a digest.
+    pub(crate) digests: Semaphore,
     real_root: OnceLock<Vec<u8>>,
     /// Dropping it cancels all attempts to connect.
     _alive: watch::Sender<()>,
@@ -41,7 +43,9 @@ impl Host {
         let lock_waiters = Semaphore::new(MAX_WAITING);
         let real_root = OnceLock::new();
         let lock_holders = Arc::default();
-        let host = Host { pool, handles, lock_waiters, lock_holders, real_root, _alive: alive };
+        let digests = Semaphore::new(digest::MAX_REQUESTS);
+        let host =
+            Host { pool, handles, lock_waiters, lock_holders, digests, real_root, _alive: alive };
         if host.config().delay_connect {
             return Ok(host);
         }

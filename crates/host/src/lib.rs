@@ -29,6 +29,7 @@ mod chunk_request;
 pub mod config;
 pub mod connector;
 mod copy;
+mod digest;
 mod errno;
 pub mod error;
 mod file_io;

@@ -2,9 +2,9 @@
 
 use async_trait::async_trait;
 use base::{
-    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, LockKind, LockOwner,
-    LockRange, Name, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, Seek, SetXattr,
-    StatVfs, Window,
+    Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
+    FileKind, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote, RemotePath,
+    RenameMode, Result, Seek, SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
 
@@ -162,6 +162,19 @@ impl Remote for Host {
 
     async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
         self.remove_xattr(path, name).await
+    }
+
+    async fn digest(
+        &self,
+        path: &RemotePath,
+        attr: &Attr,
+        kind: DigestKind,
+        effort: DigestEffort,
+    ) -> Result<Option<Bytes>> {
+        match effort {
+            DigestEffort::Known => Ok(None),
+            DigestEffort::Compute => self.compute_digest(path, attr, kind).await,
+        }
     }
 
     fn suggested_window(&self) -> Window {

@@ -3,9 +3,9 @@
 
 use async_trait::async_trait;
 use base::{
-    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Location, LockKind,
-    LockOwner, LockRange, Name, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, Seek,
-    SetXattr, StatVfs, Window,
+    Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
+    FileKind, Location, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote,
+    RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
 
@@ -173,6 +173,16 @@ impl Remote for Recovering {
 
     async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
         self.core.removexattr(path, name).await
+    }
+
+    async fn digest(
+        &self,
+        path: &RemotePath,
+        attr: &Attr,
+        kind: DigestKind,
+        effort: DigestEffort,
+    ) -> Result<Option<Bytes>> {
+        self.core.with_retry(|| self.core.inner.digest(path, attr, kind, effort)).await
     }
 
     fn suggested_window(&self) -> Window {

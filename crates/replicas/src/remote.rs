@@ -2,9 +2,9 @@
 
 use async_trait::async_trait;
 use base::{
-    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Location, LockKind,
-    LockOwner, LockRange, Name, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, Seek,
-    SetXattr, StatVfs, Window,
+    Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
+    FileKind, Location, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote,
+    RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
 
@@ -267,6 +267,16 @@ impl Remote for Replicas {
 
     async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
         self.change_xattr(path, |remote| remote.removexattr(path, name)).await
+    }
+
+    async fn digest(
+        &self,
+        path: &RemotePath,
+        attr: &Attr,
+        kind: DigestKind,
+        effort: DigestEffort,
+    ) -> Result<Option<Bytes>> {
+        self.query(path, |remote| remote.digest(path, attr, kind, effort)).await
     }
 
     fn suggested_window(&self) -> Window {

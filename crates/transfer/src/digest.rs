@@ -45,16 +45,18 @@ pub fn of_bytes(content: &[u8]) -> Digest {
 /// # Errors
 /// When no command makes it, and the file cannot be read.
 pub async fn of_file(tree: &Tree, path: &RemotePath) -> Result<Digest> {
+    if tree.local.is_none() && tree.remote.may_exceed_sftp() {
+        let attr = tree.remote.lstat(path).await?;
+        let effort = DigestEffort::Compute;
+        let computed = tree.remote.digest(path, &attr, DigestKind::Sha256, effort).await;
+        if let Ok(Some(computed)) = computed
+            && let Ok(digest) = Digest::try_from(&computed[..])
+        {
+            return Ok(digest);
+        }
+    }
     if let Some(digester) = &tree.digester
         && let Some(digest) = digester.digest(path).await
-    {
-        return Ok(digest);
-    }
-    let attr = tree.remote.lstat(path).await?;
-    let effort = DigestEffort::Known;
-    let known = tree.remote.digest(path, &attr, DigestKind::Sha256, effort).await;
-    if let Ok(Some(known)) = known
-        && let Ok(digest) = Digest::try_from(&known[..])
     {
         return Ok(digest);
     }

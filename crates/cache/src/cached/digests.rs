@@ -13,9 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base::{Attr, Dh, DigestEffort, DigestKind, FileKind, Mutex, RemotePath, Result};
+use base::{
+    Attr, Dh, DigestEffort, DigestKind, Errno, FileKind, Mutex, Remote, RemotePath, Result,
+};
 use bytes::Bytes;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::names::RequestStamp;
@@ -31,8 +34,37 @@ pub trait DigestSource: Send + Sync + 'static {
     fn kind(&self) -> DigestKind;
 
     /// The digests of the contents that these regular files have now, in the same order; `None`
-    /// for each that it cannot compute. Dropping the future cancels it.
-    async fn digests(&self, paths: &[RemotePath]) -> Result<Vec<Option<Bytes>>>;
+    /// for each that it cannot compute, and for each that does not have these attributes any more,
+    /// if it can tell. Dropping the future cancels it.
+    async fn digests(&self, files: &[(RemotePath, Attr)]) -> Result<Vec<Option<Bytes>>>;
+}
+
+/// The digests that a remote computes ([`Remote::digest`]).
+pub struct RemoteDigests(pub Arc<dyn Remote>);
+
+#[async_trait]
+impl DigestSource for RemoteDigests {
+    /// The name of a content in the store.
+    fn kind(&self) -> DigestKind {
+        DigestKind::Blake3
+    }
+
+    async fn digests(&self, files: &[(RemotePath, Attr)]) -> Result<Vec<Option<Bytes>>> {
+        let mut requests = JoinSet::new();
+        for (at, (path, attr)) in files.iter().cloned().enumerate() {
+            let (remote, kind) = (self.0.clone(), self.kind());
+            requests.spawn(async move {
+                let digest = remote.digest(&path, &attr, kind, DigestEffort::Compute).await;
+                (at, digest.unwrap_or_default())
+            });
+        }
+        let mut digests = vec![None; files.len()];
+        while let Some(answer) = requests.join_next().await {
+            let (at, digest) = answer.map_err(|_| Errno::EIO)?;
+            digests[at] = digest;
+        }
+        Ok(digests)
+    }
 }
 
 /// Bound on the files of one query: as many names as fit into a command line.
@@ -149,14 +181,13 @@ impl Core {
                         done.send_replace(true);
                         return;
                     };
-                    let paths: Vec<RemotePath> =
-                        files.iter().map(|(path, _)| path.clone()).collect();
-                    let (digests, ()) = tokio::join!(source.digests(&paths), core.catch_up());
+                    let (digests, ()) = tokio::join!(source.digests(&files), core.catch_up());
                     match digests {
                         Ok(digests) => {
-                            for ((path, validator), digest) in files.into_iter().zip(digests) {
+                            for ((path, attr), digest) in files.into_iter().zip(digests) {
                                 if let Some(digest) = digest {
-                                    core.server_digests.insert(path, (validator, digest), |path| {
+                                    let answer = (Validator::of(&attr), digest);
+                                    core.server_digests.insert(path, answer, |path| {
                                         core.changes.is_unchanged(path, began)
                                     });
                                 }
@@ -184,10 +215,7 @@ impl Core {
 
     /// The files of `dir` whose contents are not known, by their recorded attributes. A directory
     /// that was never listed is listed first; `None` where that fails.
-    async fn files_without_content(
-        &self,
-        dir: &RemotePath,
-    ) -> Option<Vec<(RemotePath, Validator)>> {
+    async fn files_without_content(&self, dir: &RemotePath) -> Option<Vec<(RemotePath, Attr)>> {
         let known = || self.known_directory(self.source(dir), dir);
         let listing = match known() {
             Some(listing) => listing,
@@ -208,7 +236,7 @@ impl Core {
                 && self.known_content(&path, attr).is_none();
             if wanted {
                 bytes += attr.size;
-                files.push((path, Validator::of(attr)));
+                files.push((path, *attr));
                 if files.len() == MAX_FILES {
                     break;
                 }
@@ -292,6 +320,12 @@ impl Core {
                 .await;
             let digest = self.cached_digest(path, attr, kind).await;
             return Ok(digest.filter(|_| self.changes.is_stable(path)));
+        }
+        if self.read_policy(path) != ReadPolicy::CacheOnly
+            && let Some(digest) = self.inner.digest(path, attr, kind, effort).await?
+            && self.changes.is_stable(path)
+        {
+            return Ok(Some(digest));
         }
         self.warm(path, &|_| ()).await?;
         let content = self.known_content(path, attr).filter(|_| self.changes.is_stable(path));

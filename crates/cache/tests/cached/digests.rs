@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use base::{Access, DigestEffort, DigestKind, Errno, OpenFlags, Remote, RemotePath, Result};
+use base::{Access, Attr, DigestEffort, DigestKind, Errno, OpenFlags, Remote, RemotePath, Result};
 use bytes::Bytes;
 use cache::{Cached, CachedConfig, Digest, DigestSource, Mode};
 use testkit::{Call, MemRemote, path};
@@ -135,18 +135,18 @@ impl DigestSource for AtServer {
         DigestKind::Blake3
     }
 
-    async fn digests(&self, paths: &[RemotePath]) -> Result<Vec<Option<Bytes>>> {
+    async fn digests(&self, files: &[(RemotePath, Attr)]) -> Result<Vec<Option<Bytes>>> {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        if self.lies { Err(Errno::EIO) } else { Ok(blake3_of(&self.memory, paths)) }
+        if self.lies { Err(Errno::EIO) } else { Ok(blake3_of(&self.memory, files)) }
     }
 }
 
-fn blake3_of(memory: &MemRemote, paths: &[RemotePath]) -> Vec<Option<Bytes>> {
-    let digest = |path: &RemotePath| {
+fn blake3_of(memory: &MemRemote, files: &[(RemotePath, Attr)]) -> Vec<Option<Bytes>> {
+    let digest = |(path, _): &(RemotePath, Attr)| {
         let content = memory.content(&path.to_string());
         Some(Bytes::copy_from_slice(Digest::of(&content).as_bytes()))
     };
-    paths.iter().map(digest).collect()
+    files.iter().map(digest).collect()
 }
 
 const FILES: u8 = 100;
@@ -225,8 +225,8 @@ impl DigestSource for Held {
         DigestKind::Blake3
     }
 
-    async fn digests(&self, paths: &[RemotePath]) -> Result<Vec<Option<Bytes>>> {
-        let digests = blake3_of(&self.memory, paths);
+    async fn digests(&self, files: &[(RemotePath, Attr)]) -> Result<Vec<Option<Bytes>>> {
+        let digests = blake3_of(&self.memory, files);
         self.computed.notify_one();
         self.released.notified().await;
         Ok(digests)
@@ -283,13 +283,13 @@ impl DigestSource for Sha256AtServer {
         DigestKind::Sha256
     }
 
-    async fn digests(&self, paths: &[RemotePath]) -> Result<Vec<Option<Bytes>>> {
+    async fn digests(&self, files: &[(RemotePath, Attr)]) -> Result<Vec<Option<Bytes>>> {
         use sha2::Digest as _;
-        let digest = |path: &RemotePath| {
+        let digest = |(path, _): &(RemotePath, Attr)| {
             let content = self.0.content(&path.to_string());
             Some(Bytes::copy_from_slice(&sha2::Sha256::digest(content)))
         };
-        Ok(paths.iter().map(digest).collect())
+        Ok(files.iter().map(digest).collect())
     }
 }
 

@@ -8,7 +8,8 @@ use helper::{Error, Options};
 use proptest::prelude::*;
 use sftp::StatusCode;
 use sftp::codec::{
-    FallocateMode, FileAttrs, OpenFlags, RenameFlags, Reply, Request, Whence, XattrFlags,
+    DigestAlgorithm, FallocateMode, FileAttrs, OpenFlags, RenameFlags, Reply, Request, Whence,
+    XattrFlags,
 };
 
 use super::peer::{Client, open_below, start};
@@ -93,6 +94,7 @@ fn no_request_leads_out_of_the_root() {
             Request::Listxattr { path, flags: follow },
             Request::Removexattr { path, name: b"user.a", flags: follow },
             Request::Dirxattrs { path },
+            Request::Digest { path, algorithm: DigestAlgorithm::MD5 },
         ] {
             assert!(refused(&client.call(request)).is_some(), "{}", path.escape_ascii());
         }
@@ -173,6 +175,8 @@ fn invalid_flags_are_refused() {
         Request::Lseek { handle, offset: u64::MAX, whence: Whence::DATA },
         Request::Lseek { handle: b"", offset: 0, whence: Whence::DATA },
         Request::Dirxattrs { path },
+        Request::Digest { path, algorithm: DigestAlgorithm(0) },
+        Request::Digest { path: b".", algorithm: DigestAlgorithm::MD5 },
     ] {
         let shown = format!("{request:?}");
         assert!(refused(&client.call(request)).is_some(), "{shown}");

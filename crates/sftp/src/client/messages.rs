@@ -9,9 +9,9 @@ use super::call::Call;
 use super::pending::Expect;
 use super::{Client, Packet};
 use crate::codec::{
-    Extension, FallocateMode, FileAttrs, Limits, LockFound, LockRequest, NameEntry, OpenFlags,
-    RemoteHandle, RenameFlags, Reply, Request, SeekOffset, StatVfs, StatusCode, UsersGroups,
-    Whence, XattrFlags, XattrNames, XattrValue,
+    DigestAlgorithm, Extension, FallocateMode, FileAttrs, FileDigest, Limits, LockFound,
+    LockRequest, NameEntry, OpenFlags, RemoteHandle, RenameFlags, Reply, Request, SeekOffset,
+    StatVfs, StatusCode, UsersGroups, Whence, XattrFlags, XattrNames, XattrValue,
 };
 use crate::error::{Error, Result};
 
@@ -399,6 +399,14 @@ impl Client {
         let request = Request::Dirxattrs { path };
         let finish = |reply| Ok(XattrNames::decode(&extended(reply)?)?.0);
         self.call_extension(Extension::Dirxattrs, &request, Expect::Extended, finish)
+    }
+
+    /// The digest of a regular file (`digest@sshoal`). `EINPROGRESS` while the server computes it;
+    /// then the request is repeated.
+    pub fn digest(&self, path: &[u8], algorithm: DigestAlgorithm) -> Call<FileDigest> {
+        let request = Request::Digest { path, algorithm };
+        let finish = |reply| Ok(FileDigest::decode(&extended(reply)?)?);
+        self.call_extension(Extension::Digest, &request, Expect::Extended, finish)
     }
 
     /// Creates a FIFO, a socket or a device of this type and these permissions (`mknod@sshoal`).

@@ -2,6 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use super::attrs::FileAttrs;
 use super::wire::{Fields, Malformed, put_sized, put_string};
 
 const TYPE_VERSION: u8 = 2;
@@ -83,6 +84,8 @@ extensions! {
     Fallocate = "fallocate@sshoal" "1",
     /// `lseek(2)` for data and holes.
     Lseek = "lseek@sshoal" "1",
+    /// The digest of a file's content.
+    Digest = "digest@sshoal" "1",
 }
 
 /// A set of [`Extension`]s.
@@ -350,6 +353,55 @@ impl UsersGroups {
         let (users, groups) = (names()?, names()?);
         fields.finish()?;
         Ok(UsersGroups { users, groups })
+    }
+}
+
+/// The algorithm of a `digest@sshoal`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DigestAlgorithm(pub u32);
+
+impl DigestAlgorithm {
+    /// MD5.
+    pub const MD5: DigestAlgorithm = DigestAlgorithm(1);
+    /// SHA-1.
+    pub const SHA1: DigestAlgorithm = DigestAlgorithm(2);
+    /// SHA-256.
+    pub const SHA256: DigestAlgorithm = DigestAlgorithm(3);
+    /// BLAKE3 with 32 bytes and without a key.
+    pub const BLAKE3: DigestAlgorithm = DigestAlgorithm(4);
+}
+
+/// Longest digest, in bytes.
+const MAX_DIGEST_BYTES: usize = 64;
+
+/// The reply to `digest@sshoal`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileDigest {
+    /// The attributes of the file while it was read.
+    pub attrs: FileAttrs,
+    /// The digest of the whole content.
+    pub digest: Bytes,
+}
+
+impl FileDigest {
+    /// Encodes the body of an EXTENDED_REPLY.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        self.attrs.encode(&mut out);
+        put_string(&mut out, &self.digest);
+        out.freeze()
+    }
+
+    /// Decodes the body of an EXTENDED_REPLY.
+    pub fn decode(body: &[u8]) -> Result<FileDigest, Malformed> {
+        let mut fields = Fields::new(body);
+        let attrs = FileAttrs::decode(&mut fields)?;
+        let digest = fields.string()?;
+        fields.finish()?;
+        if digest.len() > MAX_DIGEST_BYTES {
+            return Err(Malformed::BadValue("a digest longer than 64 bytes"));
+        }
+        Ok(FileDigest { attrs, digest: Bytes::copy_from_slice(digest) })
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::BitOr;
 use bytes::{BufMut, BytesMut};
 
 use super::attrs::FileAttrs;
-use super::extension::Extension;
+use super::extension::{DigestAlgorithm, Extension};
 use super::lock::LockRequest;
 use super::wire::{Fields, Malformed, put_sized, put_string};
 
@@ -261,6 +261,8 @@ pub enum Request<'a> {
     Fallocate { handle: &'a [u8], mode: FallocateMode, offset: u64, len: u64 },
     /// `lseek@sshoal`
     Lseek { handle: &'a [u8], offset: u64, whence: Whence },
+    /// `digest@sshoal`
+    Digest { path: &'a [u8], algorithm: DigestAlgorithm },
     /// An unsupported extension.
     UnknownExtension { name: &'a [u8], body: &'a [u8] },
 }
@@ -312,6 +314,7 @@ impl<'a> Request<'a> {
             Request::Renameat2 { .. } => Extension::Renameat2,
             Request::Fallocate { .. } => Extension::Fallocate,
             Request::Lseek { .. } => Extension::Lseek,
+            Request::Digest { .. } => Extension::Digest,
             other => match other.message_type() {
                 EXTENDED => return Kind(KINDS as u8 - 1),
                 message_type => return Kind(message_type),
@@ -461,6 +464,10 @@ impl<'a> Request<'a> {
                 out.put_u64(*offset);
                 out.put_u32(whence.0);
             }
+            Request::Digest { path, algorithm } => {
+                extended(out, Extension::Digest, &[path]);
+                out.put_u32(algorithm.0);
+            }
             Request::UnknownExtension { name, body } => {
                 put_string(out, name);
                 out.put_slice(body);
@@ -573,6 +580,9 @@ impl<'a> Request<'a> {
             Extension::Lseek => {
                 let (handle, offset) = (f.string()?, f.u64()?);
                 Request::Lseek { handle, offset, whence: Whence(f.u32()?) }
+            }
+            Extension::Digest => {
+                Request::Digest { path: f.string()?, algorithm: DigestAlgorithm(f.u32()?) }
             }
             Extension::UsersGroupsById => {
                 Request::UsersGroupsById { uids: decode_ids(f)?, gids: decode_ids(f)? }

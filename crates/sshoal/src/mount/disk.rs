@@ -30,6 +30,8 @@ pub struct DiskOptions {
     pub attributes: Vec<DigestAttribute>,
     /// The command that computes digests of files on the host.
     pub digest_command: Option<OsString>,
+    /// The helper computes digests of files that are not cached, before they are fetched.
+    pub server_digests: bool,
 }
 
 impl Default for DiskOptions {
@@ -44,6 +46,7 @@ impl Default for DiskOptions {
             digest: Some(DigestEffort::Known),
             attributes: usual_attributes(),
             digest_command: None,
+            server_digests: false,
         }
     }
 }

@@ -187,6 +187,9 @@ const OPTIONS: &[(&str, Change)] = &[
     ("cache=disk,digest_command=sha256sum", |r| {
         r.disk.get_or_insert_default().digest_command = Some("sha256sum".into());
     }),
+    ("cache=disk,server_digests", |r| {
+        r.disk.get_or_insert_default().server_digests = true;
+    }),
     ("cache_size=1M,digest=compute", |_| ()),
     ("direct_io", |r| r.vfs.page_cache = PageCache::Never),
     ("max_read=65536", |r| r.host.max_read = Some(65536)),

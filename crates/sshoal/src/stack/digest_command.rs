@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base::shell::quote;
-use base::{DigestKind, Errno, RemotePath, Result};
+use base::{Attr, DigestKind, Errno, RemotePath, Result};
 use bytes::Bytes;
 use cache::DigestSource;
 use cli::{Problem, printable};
@@ -227,8 +227,9 @@ impl DigestSource for DigestCommand {
         self.kind
     }
 
-    async fn digests(&self, paths: &[RemotePath]) -> Result<Vec<Option<Bytes>>> {
-        let Some(line) = line(paths) else { return Ok(vec![None; paths.len()]) };
+    async fn digests(&self, files: &[(RemotePath, Attr)]) -> Result<Vec<Option<Bytes>>> {
+        let paths: Vec<RemotePath> = files.iter().map(|(path, _)| path.clone()).collect();
+        let Some(line) = line(&paths) else { return Ok(vec![None; paths.len()]) };
         // Who opens a file waits for this, and not for the questions of others as well.
         let Ok(Ok(_turn)) = tokio::time::timeout(TURN_LIMIT, self.turns.acquire()).await else {
             return Ok(vec![None; paths.len()]);
@@ -236,7 +237,7 @@ impl DigestSource for DigestCommand {
         let asked = tokio::time::timeout(LIMIT, self.ask(&line)).await;
         let answer = asked.unwrap_or_else(|_| Err(format!("no answer in {} s", LIMIT.as_secs())));
         match answer {
-            Ok(answer) => Ok(parse(&answer, self.kind, paths)),
+            Ok(answer) => Ok(parse(&answer, self.kind, &paths)),
             Err(why) => {
                 if !self.has_failed.swap(true, Ordering::Relaxed) {
                     tracing::warn!("digest_command tells nothing: {}", printable(&why));

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::Remote;
-use cache::{Cached, CachedConfig, SourceId, Store, StoreConfig, StoreError};
+use cache::{Cached, CachedConfig, RemoteDigests, SourceId, Store, StoreConfig, StoreError};
 use cli::{Problem, printable};
 use vfs::Consistency;
 
@@ -121,6 +121,7 @@ pub(super) async fn cached(
         backing: crate::open_modes::may_use_passthrough(request),
         digest_source: match &options.digest_command {
             Some(command) => Some(Arc::new(DigestCommand::new(command, directory, &connectors)?)),
+            None if options.server_digests => Some(Arc::new(RemoteDigests(below.clone()))),
             None => None,
         },
         ..CachedConfig::new(id)

@@ -219,4 +219,7 @@ pub(super) const DISK: &[MountOption] = &[
         draft.disk.options().digest_command = Some(command);
     })
     .help("get digests by running this command, such as sha256sum, on the server (default none)"),
+    flag("server_digests", |draft| draft.disk.options().server_digests = true).help(
+        "get digests from the server's sshoal helper, and fetch only contents that are not cached",
+    ),
 ];

@@ -11,6 +11,7 @@ use sandbox::link::{Link, LinkOptions};
 
 use super::{LIMIT, mount, put, ready, with_cache};
 use crate::behaviours::pattern;
+use crate::helper::served_by_helper;
 use crate::process::{eventually, succeed};
 use crate::world::World;
 
@@ -139,13 +140,39 @@ fn known_digests_and_other_names_cost_no_request() {
 /// What the server's own command tells saves moving what is here under another name.
 #[test]
 fn server_digests_avoid_fetching_cached_contents() {
-    let world = World::new();
+    digests_avoid_fetching(&World::new(), "digest_command=sha256sum,consistency=immutable");
+}
+
+#[test]
+fn digests_of_the_helper_avoid_fetching_cached_contents() {
+    let world = served_by_helper("");
+    digests_avoid_fetching(&world, "server_digests,consistency=immutable");
+}
+
+/// A file is not read to make its digest.
+#[test]
+fn the_helper_makes_the_digest_of_a_file_that_was_not_read() {
+    let world = served_by_helper("");
+    put(&world, "file", &vec![b'x'; 30_000_000]);
+    let mount = mount(&world, "digest=compute");
+    let digest = attribute(&mount.at("file"), "user.sha256").unwrap();
+    assert_eq!(digest, sum("sha256sum", &world.served("file")).into_bytes());
+    assert_eq!(super::disk(&mount, "read_there_bytes"), 0);
+    put(&world, "file", b"abc");
+    eventually(LIMIT, "the digest is that of the new content", || {
+        let digest = attribute(&mount.at("file"), "user.md5");
+        digest.is_ok_and(|digest| digest == b"900150983cd24fb0d6963f7d28e17f72")
+    });
+    mount.unmount();
+}
+
+fn digests_avoid_fetching(world: &World, options: &str) {
     for number in 0..20_u8 {
-        put(&world, &format!("rev1/file {number}"), &vec![number; 100_000]);
-        put(&world, &format!("rev2/file {number}"), &vec![number; 100_000]);
+        put(world, &format!("rev1/file {number}"), &vec![number; 100_000]);
+        put(world, &format!("rev2/file {number}"), &vec![number; 100_000]);
     }
-    put(&world, "rev2/file 7", &[77; 100_000]);
-    let mount = mount(&world, "digest_command=sha256sum,consistency=immutable");
+    put(world, "rev2/file 7", &[77; 100_000]);
+    let mount = mount(world, options);
     let read = |revision: &str| {
         let before = super::disk(&mount, "read_there_bytes");
         // What is in a directory is asked for together, as far as it is known.
