@@ -143,7 +143,7 @@ mod tests {
         let terms: Vec<&str> =
             terms(&pages[0]).into_iter().flat_map(|term| term.split(", ")).collect();
         for name in spellings() {
-            let is_it = |term: &&str| term.split(['=', ' ']).next() == Some(&name);
+            let is_it = |term: &&str| term.split(['=', ' ', '[']).next() == Some(&name);
             assert!(terms.iter().any(is_it), "{name}");
         }
     }

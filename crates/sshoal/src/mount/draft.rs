@@ -111,6 +111,8 @@ pub struct Draft {
     pub request: MountRequest,
     pub times: Times,
     pub disk: DiskDraft,
+    /// `ro` or `rw`.
+    pub read_only: Option<bool>,
     pub umask: Option<u32>,
     pub fmask: Option<u32>,
     pub dmask: Option<u32>,
@@ -154,6 +156,7 @@ impl Draft {
             request,
             times: Times::default(),
             disk: DiskDraft::default(),
+            read_only: None,
             umask: None,
             fmask: None,
             dmask: None,
@@ -322,6 +325,9 @@ impl Draft {
             (false, true) => fuse::Visibility::OwnerAndRoot,
             (false, false) => fuse::Visibility::Owner,
         };
+        let is_immutable = request.vfs.consistency == vfs::Consistency::Immutable;
+        // The kernel then sends no opens.
+        request.mount.read_only = self.read_only.unwrap_or(is_immutable);
         request.mount.default_permissions = self.default_permissions.unwrap_or(self.allow_other);
         request.vfs.shown.file_umask = self.fmask.or(self.umask);
         request.vfs.shown.dir_umask = self.dmask.or(self.umask);

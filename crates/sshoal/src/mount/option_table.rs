@@ -49,6 +49,8 @@ pub enum Effect {
     Choice(&'static [Word]),
     /// A value with a grammar of its own. The error says what the value should be.
     Custom(&'static str, fn(&mut Draft, &str) -> Result<(), String>),
+    /// As [`Effect::Custom`]; the second function is the effect of the option without a value.
+    Optional(&'static str, fn(&mut Draft, &str) -> Result<(), String>, fn(&mut Draft)),
     /// Accepted with or without a value, and without effect, for this reason.
     Ignored(&'static str),
     /// Known, but an error, for this reason.
@@ -173,6 +175,7 @@ impl MountOption {
         match &self.effect {
             Effect::Flag(_) | Effect::Ignored(_) | Effect::Refused(_) => name.to_owned(),
             Effect::Text(value, _) | Effect::Custom(value, _) => format!("{name}={value}"),
+            Effect::Optional(value, ..) => format!("{name}[={value}]"),
             Effect::Seconds(_) => format!("{name}=SECONDS"),
             Effect::Number(..) => format!("{name}=N"),
             Effect::Mode(_) => format!("{name}=OCTAL"),
@@ -236,7 +239,10 @@ impl MountOption {
                 };
                 (found.ok_or_else(all)?.1)(draft);
             }
-            Effect::Custom(_, set) => set(draft, text.ok_or_else(|| wanted("a value"))?)?,
+            Effect::Optional(.., set) if value.is_none() => set(draft),
+            Effect::Custom(_, set) | Effect::Optional(_, set, _) => {
+                set(draft, text.ok_or_else(|| wanted("a value"))?)?;
+            }
         }
         Ok(())
     }

@@ -317,7 +317,15 @@ const OPTIONS: &[(&str, Change)] = &[
     ("request_timeout=5", |r| r.host.stall_limit = seconds(5)),
     ("stall=0.5", |r| r.host.stall_limit = Duration::from_millis(500)),
     ("consistency=strict", |r| r.vfs.consistency = Consistency::Strict),
-    ("consistency=immutable", |r| r.vfs.consistency = Consistency::Immutable),
+    ("consistency=immutable", |r| {
+        r.vfs.consistency = Consistency::Immutable;
+        r.mount.read_only = true;
+    }),
+    ("immutable", |r| {
+        r.vfs.consistency = Consistency::Immutable;
+        r.mount.read_only = true;
+    }),
+    ("rw,consistency=immutable", |r| r.vfs.consistency = Consistency::Immutable),
     ("consistency=timeout", |r| r.vfs.consistency = Consistency::Timeout),
     ("nocto", |r| r.vfs.consistency = Consistency::Timeout),
     ("nocto,cto", |_| ()),
@@ -575,6 +583,7 @@ fn wrong_options_are_named_with_what_would_be_right() {
         ("cache_size=5X", "option 'cache_size=5X': needs a size, as in 512M or 20G"),
         ("cache_size=9k", "option 'cache_size=9k': must be at least 1M"),
         ("cache=dsk", "option 'cache=dsk': must be disk, yes or no"),
+        ("immutable=", "option 'immutable=': needs a value, as in immutable[=LIST]"),
         ("immutable=/", "option 'immutable=/': matches everything; use consistency=immutable"),
         (
             "digest_attribute=sha512:hex:user.x",

@@ -188,9 +188,15 @@ pub(super) const DISK: &[MountOption] = &[
     custom("cache_free", "SIZE", |draft, text| draft.disk.set_free(text))
         .help("minimum free space on the disk of the cache, such as 5G (default 5% of the disk)")
         .changeable(|request| request.disk.as_ref()?.free_bytes.map(|bytes| bytes.to_string())),
-    custom("immutable", "LIST", |draft, list| draft.disk.add_immutable(list)).help(
-        "files that never change: colon-separated paths in the sources, with * and ? (/src/*)",
-    ),
+    option(
+        "immutable",
+        Effect::Optional(
+            "LIST",
+            |draft, list| draft.disk.add_immutable(list),
+            |draft| draft.request.vfs.consistency = Consistency::Immutable,
+        ),
+    )
+    .help("files that never change: colon-separated paths, with * and ?; without LIST, all files"),
     flag("offline", |draft| draft.disk.options().offline = true)
         .help("serve only what is in the disk cache and contact no host; all else fails with EIO"),
     choice(

@@ -11,8 +11,9 @@ use crate::stats::endpoint::Address;
 const MAX_COUNT: u32 = u16::MAX as u32;
 
 pub(super) const OPTIONS: &[MountOption] = &[
-    flag("ro", |draft| draft.request.mount.read_only = true).help("read-only").prominent(),
-    flag("rw", |draft| draft.request.mount.read_only = false).help("read-write (default)"),
+    flag("ro", |draft| draft.read_only = Some(true)).help("read-only").prominent(),
+    flag("rw", |draft| draft.read_only = Some(false))
+        .help("read-write (default, except with consistency=immutable)"),
     flag("suid", |draft| draft.request.mount.suid = true)
         .help("honor set-user-ID and set-group-ID bits"),
     flag("nosuid", |draft| draft.request.mount.suid = false)
