@@ -487,6 +487,12 @@ pub trait Remote: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Attributes and content of the regular file at `path`, in one round trip; `None` if it is
+    /// longer than `max_bytes`, or was changed meanwhile. `EOPNOTSUPP` if that takes more requests.
+    async fn read_file(&self, _path: &RemotePath, _max_bytes: u32) -> Result<Option<(Attr, Data)>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
     /// A local file with the complete content of the open file. It stays valid at least until the
     /// handle is closed, and must not be written to. `None` if there is none.
     fn backing(&self, _fh: Fh) -> Option<Arc<OwnedFd>> {

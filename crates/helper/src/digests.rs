@@ -37,14 +37,14 @@ const MAX_FINISHED: usize = 4096;
 /// Computations that are kept. No other one is then.
 const MAX_BEGUN: usize = 16;
 
-/// A content: device, inode, time of change and size of a file.
-type Content = (u64, u64, (i64, i64), u64);
+/// A version of a file: device, inode, time of change and size.
+pub(crate) type FileVersion = (u64, u64, (i64, i64), u64);
 
 /// Digests that were computed, and computations that were begun.
 #[derive(Debug, Default)]
 pub(crate) struct Digests {
-    finished: HashMap<(Content, u32), Bytes>,
-    begun: HashMap<(Content, u32), Computation>,
+    finished: HashMap<(FileVersion, u32), Bytes>,
+    begun: HashMap<(FileVersion, u32), Computation>,
 }
 
 struct Computation {
@@ -108,14 +108,14 @@ impl Server {
                 return Err(Errno::BUSY.into());
             }
         }
-        let key = (content(&stat), algorithm.0);
+        let key = (version(&stat), algorithm.0);
         let known = self.digests().finished.get(&key).cloned();
         let digest = match known {
             Some(digest) => digest,
             None => self.compute(&file, key, algorithm, deadline)?,
         };
         let attrs = of_open(&file, self.fields())?;
-        if content(&fstat(&file)?) != key.0 {
+        if version(&fstat(&file)?) != key.0 {
             return Err(Errno::BUSY.into());
         }
         Ok(Reply::Extended(FileDigest { attrs, digest }.encode()))
@@ -124,7 +124,7 @@ impl Server {
     fn compute(
         &self,
         file: &OwnedFd,
-        key: (Content, u32),
+        key: (FileVersion, u32),
         algorithm: DigestAlgorithm,
         deadline: Instant,
     ) -> Result<Bytes> {
@@ -134,7 +134,7 @@ impl Server {
             None => Computation::new(algorithm)?,
         };
         let is_complete = computation.advance(file, deadline)?;
-        if content(&fstat(file)?) != key.0 {
+        if version(&fstat(file)?) != key.0 {
             return Err(Errno::BUSY.into());
         }
         let mut digests = self.digests();
@@ -165,7 +165,7 @@ impl Server {
 }
 
 #[allow(clippy::unnecessary_cast, reason = "on some machines these fields have other widths")]
-fn content(stat: &Stat) -> Content {
+pub(crate) fn version(stat: &Stat) -> FileVersion {
     let ctime = (stat.st_ctime as i64, stat.st_ctime_nsec as i64);
     (stat.st_dev as u64, stat.st_ino as u64, ctime, stat.st_size as u64)
 }

@@ -8,18 +8,22 @@ use bytes::Bytes;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::{Errno, ReadWriteFlags};
 use sftp::codec::{
-    FallocateMode, FileAttrs, MAX_XATTR_BYTES, OpenFlags, RenameFlags as RenameBits, Reply,
-    SeekOffset, Whence, XattrFlags, XattrNames, XattrValue,
+    FallocateMode, FileAttrs, FileContent, MAX_XATTR_BYTES, OpenFlags, RenameFlags as RenameBits,
+    Reply, SeekOffset, Whence, XattrFlags, XattrNames, XattrValue,
 };
 use sftp::{Limits, NameEntry, UsersGroups};
 
 use crate::attributes::{change, of_open, statvfs};
+use crate::digests::version;
 use crate::directory::Listing;
 use crate::handles::{Directory, File, Open};
 use crate::paths::native;
 use crate::schedule::Resource;
 use crate::server::{MAX_IO_BYTES, Server};
 use crate::status::{Failure, Result};
+
+/// Longest file that is sent whole, so that the reply is no longer than the longest packet.
+const MAX_WHOLE_FILE_BYTES: usize = 254 << 10;
 
 /// Bytes that one system call copies, so that a copy can be seen to go on.
 const COPY_BYTES: usize = 1 << 20;
@@ -67,23 +71,43 @@ impl Server {
     ) -> Result<Option<usize>> {
         let file = self.handles.file(handle)?;
         let buffer_len = len.min(MAX_IO_BYTES) as usize;
-        let buffer = &mut buffer[..buffer_len];
-        let read = if nowait {
-            let slices = &mut [std::io::IoSliceMut::new(buffer)];
-            match rustix::io::preadv2(&file.fd, slices, offset, ReadWriteFlags::NOWAIT) {
-                Err(Errno::AGAIN | Errno::OPNOTSUPP) => return Ok(None),
-                Ok(read) if read < buffer_len && !is_end(&file.fd, offset + read as u64)? => {
-                    return Ok(None);
-                }
-                read => read?,
-            }
-        } else {
-            rustix::io::pread(&file.fd, buffer, offset)?
-        };
-        if read == 0 && len > 0 {
+        let read = read_at(&file.fd, offset, nowait, &mut buffer[..buffer_len])?;
+        if read == Some(0) && len > 0 {
             return Err(Failure::End);
         }
-        Ok(Some(read))
+        Ok(read)
+    }
+
+    /// Attributes and content of a regular file; `None` if that would wait for the disk.
+    pub(crate) fn read_file(
+        &self,
+        path: &[u8],
+        max_bytes: u32,
+        follow: bool,
+        nowait: bool,
+        buffer: &mut [u8],
+    ) -> Result<Option<Reply>> {
+        // Of another type, it is opened without an effect.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let nofollow = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
+        let file = self.paths.open(path, flags | nofollow, Mode::empty())?;
+        let before = rustix::fs::fstat(&file)?;
+        if FileType::from_raw_mode(before.st_mode) != FileType::RegularFile {
+            return Err(Errno::INVAL.into());
+        }
+        let size = usize::try_from(before.st_size).unwrap_or(usize::MAX);
+        let mut is_whole = size <= (max_bytes as usize).min(MAX_WHOLE_FILE_BYTES);
+        if is_whole {
+            match read_at(&file, 0, nowait, &mut buffer[..size])? {
+                None => return Ok(None),
+                Some(len) => is_whole = len == size,
+            }
+        }
+        // After the read, which sets the time of access.
+        let attrs = of_open(&file, self.fields())?;
+        is_whole &= version(&rustix::fs::fstat(&file)?) == version(&before);
+        let data = is_whole.then(|| Bytes::copy_from_slice(&buffer[..size]));
+        Ok(Some(Reply::Extended(FileContent { attrs, data }.encode())))
     }
 
     pub(crate) fn write(&self, handle: &[u8], offset: u64, data: &[u8]) -> Result<()> {
@@ -418,8 +442,28 @@ impl Server {
     }
 }
 
+/// Reads at `offset` until the buffer is full, or to the end of the file. `None` if that would wait
+/// for the disk.
+fn read_at(
+    file: &OwnedFd,
+    offset: u64,
+    nowait: bool,
+    buffer: &mut [u8],
+) -> rustix::io::Result<Option<usize>> {
+    if !nowait {
+        return rustix::io::pread(file, buffer, offset).map(Some);
+    }
+    let wanted = buffer.len();
+    let slices = &mut [std::io::IoSliceMut::new(buffer)];
+    match rustix::io::preadv2(file, slices, offset, ReadWriteFlags::NOWAIT) {
+        Err(Errno::AGAIN | Errno::OPNOTSUPP) => Ok(None),
+        Ok(read) if read < wanted && !is_end(file, offset + read as u64)? => Ok(None),
+        read => read.map(Some),
+    }
+}
+
 /// Whether the file ends at `offset`, or before it.
-fn is_end(file: &OwnedFd, offset: u64) -> Result<bool> {
+fn is_end(file: &OwnedFd, offset: u64) -> rustix::io::Result<bool> {
     Ok(u64::try_from(rustix::fs::fstat(file)?.st_size).is_ok_and(|size| offset >= size))
 }
 

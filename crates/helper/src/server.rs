@@ -98,6 +98,7 @@ impl Server {
             }
             Request::Lstat { .. }
             | Request::Stat { .. }
+            | Request::ReadFile { .. }
             | Request::Getxattr { .. }
             | Request::Dirxattrs { .. }
             | Request::Listxattr { .. } => {
@@ -179,6 +180,7 @@ impl Server {
             Request::Open { path, .. }
             | Request::Lstat { path }
             | Request::Stat { path }
+            | Request::ReadFile { path, .. }
             | Request::Setstat { path, .. }
             | Request::Lsetstat { path, .. }
             | Request::Opendir { path }
@@ -221,6 +223,13 @@ impl Server {
                     Err(failure) => Err(failure),
                 }
             }
+            Request::ReadFile { path, max_bytes, follow } => {
+                match self.read_file(path, *max_bytes, *follow, nowait, buffer) {
+                    Ok(Some(reply)) => Ok(reply),
+                    Ok(None) => return Answer::WouldBlock,
+                    Err(failure) => Err(failure),
+                }
+            }
             Request::Lock { handle, lock } => match self.lock(id, handle, *lock) {
                 Ok(None) => return Answer::Waiting,
                 Ok(Some(reply)) => Ok(reply),
@@ -235,7 +244,9 @@ impl Server {
         let done = |result: Result<()>| result.map(|()| success());
         match request {
             // Their answers are of other kinds.
-            Request::Read { .. } | Request::Lock { .. } => Err(crate::status::BAD_HANDLE),
+            Request::Read { .. } | Request::ReadFile { .. } | Request::Lock { .. } => {
+                Err(crate::status::BAD_HANDLE)
+            }
             Request::Open { path, flags, attrs } => self.open(path, *flags, attrs),
             Request::Close { handle } => done(self.close(handle)),
             Request::Write { handle, offset, data } => done(self.write(handle, *offset, data)),
@@ -335,6 +346,7 @@ fn changes(request: &Request<'_>) -> bool {
         | Request::Readdir { .. }
         | Request::Realpath { .. }
         | Request::Stat { .. }
+        | Request::ReadFile { .. }
         | Request::Readlink { .. }
         | Request::Statvfs { .. }
         | Request::Fstatvfs { .. }

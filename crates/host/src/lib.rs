@@ -53,6 +53,7 @@ mod scaling;
 mod session;
 mod setattr;
 mod stripes;
+mod whole_file;
 mod xattr;
 
 pub use config::{AUTOMATIC_CONNS, Config, Helper};

@@ -177,6 +177,10 @@ impl Remote for Host {
         }
     }
 
+    async fn read_file(&self, path: &RemotePath, max_bytes: u32) -> Result<Option<(Attr, Data)>> {
+        self.read_whole_file(path, max_bytes).await
+    }
+
     fn suggested_window(&self) -> Window {
         self.pool.suggestion()
     }

@@ -185,6 +185,10 @@ impl Remote for Recovering {
         self.core.with_retry(|| self.core.inner.digest(path, attr, kind, effort)).await
     }
 
+    async fn read_file(&self, path: &RemotePath, max_bytes: u32) -> Result<Option<(Attr, Data)>> {
+        self.core.with_retry(|| self.core.inner.read_file(path, max_bytes)).await
+    }
+
     fn suggested_window(&self) -> Window {
         self.core.inner.suggested_window()
     }

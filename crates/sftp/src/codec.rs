@@ -19,8 +19,8 @@ mod wire;
 
 pub use attrs::{ExactAttrs, ExactTime, FileAttrs, Owner, Times};
 pub use extension::{
-    DigestAlgorithm, Extension, Extensions, FileDigest, Limits, MAX_XATTR_BYTES, Product,
-    SeekOffset, StatVfs, UsersGroups, Version, XattrNames, XattrValue,
+    DigestAlgorithm, Extension, Extensions, FileContent, FileDigest, Limits, MAX_XATTR_BYTES,
+    Product, SeekOffset, StatVfs, UsersGroups, Version, XattrNames, XattrValue,
 };
 pub use lock::{LockFound, LockRequest};
 pub use reply::{NameEntry, RemoteHandle, Reply};

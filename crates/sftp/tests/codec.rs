@@ -6,11 +6,11 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use sftp::Product;
 use sftp::codec::{
-    DigestAlgorithm, ExactAttrs, ExactTime, Extension, FallocateMode, FileAttrs, FileDigest,
-    HEADER_BYTES, Kind, Limits, LockFound, LockRequest, MAX_PACKET_BYTES, MAX_XATTR_BYTES,
-    Malformed, NameEntry, OpenFlags, Owner, RemoteHandle, RenameFlags, Reply, Request, SeekOffset,
-    StatVfs, StatusCode, Times, UsersGroups, Version, Whence, XattrFlags, XattrNames, XattrValue,
-    decode_init, encode_init, packet_length,
+    DigestAlgorithm, ExactAttrs, ExactTime, Extension, FallocateMode, FileAttrs, FileContent,
+    FileDigest, HEADER_BYTES, Kind, Limits, LockFound, LockRequest, MAX_PACKET_BYTES,
+    MAX_XATTR_BYTES, Malformed, NameEntry, OpenFlags, Owner, RemoteHandle, RenameFlags, Reply,
+    Request, SeekOffset, StatVfs, StatusCode, Times, UsersGroups, Version, Whence, XattrFlags,
+    XattrNames, XattrValue, decode_init, encode_init, packet_length,
 };
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -118,6 +118,7 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::Removexattr { path, name: two, flags: XattrFlags(*d) },
         Request::Dirxattrs { path },
         Request::Digest { path, algorithm: DigestAlgorithm(*d) },
+        Request::ReadFile { path, max_bytes: *d, follow: d % 2 == 0 },
         Request::Mknod { path, mode: *d, major: *a as u32, minor: *b as u32 },
         Request::Renameat2 { from, to, flags: RenameFlags(*d) },
         Request::Fallocate { handle, mode: FallocateMode(*d), offset, len: *b },
@@ -249,6 +250,7 @@ proptest! {
         let _ = UsersGroups::decode(&packet);
         let _ = LockFound::decode(&packet);
         let _ = XattrValue::decode(&packet);
+        let _ = FileContent::decode(&packet);
         let _ = FileDigest::decode(&packet);
         let _ = XattrNames::decode(&packet);
         let _ = SeekOffset::decode(&packet);
@@ -279,6 +281,10 @@ proptest! {
             Err(Malformed::BadValue("an invalid list of names"))
         });
         let attrs = FileAttrs { size: Some(a), ..FileAttrs::default() };
+        for data in [None, Some(Bytes::from(vec![b as u8; c as usize % 66]))] {
+            let content = FileContent { attrs, data };
+            prop_assert_eq!(FileContent::decode(&content.encode()), Ok(content));
+        }
         let digest = FileDigest { attrs, digest: vec![b as u8; c as usize % 66].into() };
         let is_valid = digest.digest.len() <= 64;
         prop_assert_eq!(FileDigest::decode(&digest.encode()).ok(), is_valid.then_some(digest));

@@ -22,7 +22,7 @@ calls! {
     Lstat Readlink Opendir Readdir Closedir Open Fstat Read Write Fsync Fsyncdir Close Finish Flush Setattr
     Fsetattr Mkdir Rmdir Unlink Symlink Link Rename Statvfs Copy
     Lock Unlock TestLock
-    Mknod Fallocate Seek Getxattr Listxattr EntriesWithXattrs Setxattr Removexattr
+    Mknod Fallocate Seek Getxattr Listxattr EntriesWithXattrs Setxattr Removexattr ReadFile
 }
 
 impl Call {

@@ -113,7 +113,8 @@ rules! { $
         reads_of_any_size_return_what_was_written
         reads_are_short_only_at_the_end
         a_hole_reads_as_zeros
-        access_is_limited_to_the_open_mode;
+        access_is_limited_to_the_open_mode
+        a_small_file_is_read_whole_or_by_more_requests;
     writing:
         writes_of_any_size_arrive_whole
         a_write_changes_its_range_and_nothing_else

@@ -46,3 +46,18 @@ async fn the_errno_of_the_system_call_arrives() {
     running.wait().unwrap();
     assert_eq!(opened.unwrap_err(), Errno::from_raw(rustix::io::Errno::TXTBSY.raw_os_error()));
 }
+
+#[tokio::test]
+async fn a_small_file_takes_one_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { root: Some(dir.path().to_owned()), ..Options::default() };
+    let host = Host::connect(Arc::new(Servers(options)), Config::default()).await.unwrap();
+    std::fs::write(dir.path().join("f"), "content").unwrap();
+    let path = RemotePath::parse(b"f").unwrap();
+    let (attr, data) = host.read_file(&path, 7).await.unwrap().unwrap();
+    assert_eq!((attr.size, data.to_vec()), (7, b"content".to_vec()));
+    assert_eq!(host.read_file(&path, 6).await, Ok(None));
+    // A server has room for one packet only.
+    std::fs::write(dir.path().join("f"), vec![0; 300_000]).unwrap();
+    assert_eq!(host.read_file(&path, u32::MAX).await, Ok(None));
+}

@@ -95,6 +95,7 @@ fn no_request_leads_out_of_the_root() {
             Request::Removexattr { path, name: b"user.a", flags: follow },
             Request::Dirxattrs { path },
             Request::Digest { path, algorithm: DigestAlgorithm::MD5 },
+            Request::ReadFile { path, max_bytes: 100, follow: true },
         ] {
             assert!(refused(&client.call(request)).is_some(), "{}", path.escape_ascii());
         }
@@ -177,6 +178,7 @@ fn invalid_flags_are_refused() {
         Request::Dirxattrs { path },
         Request::Digest { path, algorithm: DigestAlgorithm(0) },
         Request::Digest { path: b".", algorithm: DigestAlgorithm::MD5 },
+        Request::ReadFile { path: b".", max_bytes: u32::MAX, follow: false },
     ] {
         let shown = format!("{request:?}");
         assert!(refused(&client.call(request)).is_some(), "{shown}");

@@ -9,9 +9,9 @@ use super::call::Call;
 use super::pending::Expect;
 use super::{Client, Packet};
 use crate::codec::{
-    DigestAlgorithm, Extension, FallocateMode, FileAttrs, FileDigest, Limits, LockFound,
-    LockRequest, NameEntry, OpenFlags, RemoteHandle, RenameFlags, Reply, Request, SeekOffset,
-    StatVfs, StatusCode, UsersGroups, Whence, XattrFlags, XattrNames, XattrValue,
+    DigestAlgorithm, Extension, FallocateMode, FileAttrs, FileContent, FileDigest, Limits,
+    LockFound, LockRequest, NameEntry, OpenFlags, RemoteHandle, RenameFlags, Reply, Request,
+    SeekOffset, StatVfs, StatusCode, UsersGroups, Whence, XattrFlags, XattrNames, XattrValue,
 };
 use crate::error::{Error, Result};
 
@@ -407,6 +407,13 @@ impl Client {
         let request = Request::Digest { path, algorithm };
         let finish = |reply| Ok(FileDigest::decode(&extended(reply)?)?);
         self.call_extension(Extension::Digest, &request, Expect::Extended, finish)
+    }
+
+    /// Attributes and content of a regular file of at most `max_bytes` (`read-file@sshoal`).
+    pub fn read_file(&self, path: &[u8], max_bytes: u32, follow: bool) -> Call<FileContent> {
+        let request = Request::ReadFile { path, max_bytes, follow };
+        let finish = |reply| Ok(FileContent::decode(&extended(reply)?)?);
+        self.call_extension(Extension::ReadFile, &request, Expect::Extended, finish)
     }
 
     /// Creates a FIFO, a socket or a device of this type and these permissions (`mknod@sshoal`).

@@ -86,6 +86,8 @@ extensions! {
     Lseek = "lseek@sshoal" "1",
     /// The digest of a file's content.
     Digest = "digest@sshoal" "1",
+    /// A whole small file in one reply.
+    ReadFile = "read-file@sshoal" "1",
 }
 
 /// A set of [`Extension`]s.
@@ -402,6 +404,36 @@ impl FileDigest {
             return Err(Malformed::BadValue("a digest longer than 64 bytes"));
         }
         Ok(FileDigest { attrs, digest: Bytes::copy_from_slice(digest) })
+    }
+}
+
+/// The reply to `read-file@sshoal`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileContent {
+    /// The attributes of the file.
+    pub attrs: FileAttrs,
+    /// The whole content; `None` if it is longer than requested, or was changed meanwhile.
+    pub data: Option<Bytes>,
+}
+
+impl FileContent {
+    /// Encodes the body of an EXTENDED_REPLY.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        self.attrs.encode(&mut out);
+        out.put_u8(self.data.is_some().into());
+        put_string(&mut out, self.data.as_deref().unwrap_or_default());
+        out.freeze()
+    }
+
+    /// Decodes the body of an EXTENDED_REPLY. The content is a part of `body`, without a copy.
+    pub fn decode(body: &Bytes) -> Result<FileContent, Malformed> {
+        let mut fields = Fields::new(body);
+        let attrs = FileAttrs::decode(&mut fields)?;
+        let is_whole = fields.u8()? != 0;
+        let data = body.slice_ref(fields.string()?);
+        fields.finish()?;
+        Ok(FileContent { attrs, data: is_whole.then_some(data) })
     }
 }
 

@@ -263,6 +263,8 @@ pub enum Request<'a> {
     Lseek { handle: &'a [u8], offset: u64, whence: Whence },
     /// `digest@sshoal`
     Digest { path: &'a [u8], algorithm: DigestAlgorithm },
+    /// `read-file@sshoal`
+    ReadFile { path: &'a [u8], max_bytes: u32, follow: bool },
     /// An unsupported extension.
     UnknownExtension { name: &'a [u8], body: &'a [u8] },
 }
@@ -315,6 +317,7 @@ impl<'a> Request<'a> {
             Request::Fallocate { .. } => Extension::Fallocate,
             Request::Lseek { .. } => Extension::Lseek,
             Request::Digest { .. } => Extension::Digest,
+            Request::ReadFile { .. } => Extension::ReadFile,
             other => match other.message_type() {
                 EXTENDED => return Kind(KINDS as u8 - 1),
                 message_type => return Kind(message_type),
@@ -468,6 +471,11 @@ impl<'a> Request<'a> {
                 extended(out, Extension::Digest, &[path]);
                 out.put_u32(algorithm.0);
             }
+            Request::ReadFile { path, max_bytes, follow } => {
+                extended(out, Extension::ReadFile, &[path]);
+                out.put_u32(*max_bytes);
+                out.put_u8((*follow).into());
+            }
             Request::UnknownExtension { name, body } => {
                 put_string(out, name);
                 out.put_slice(body);
@@ -580,6 +588,9 @@ impl<'a> Request<'a> {
             Extension::Lseek => {
                 let (handle, offset) = (f.string()?, f.u64()?);
                 Request::Lseek { handle, offset, whence: Whence(f.u32()?) }
+            }
+            Extension::ReadFile => {
+                Request::ReadFile { path: f.string()?, max_bytes: f.u32()?, follow: f.u8()? != 0 }
             }
             Extension::Digest => {
                 Request::Digest { path: f.string()?, algorithm: DigestAlgorithm(f.u32()?) }

@@ -308,6 +308,13 @@ impl Remote for View {
         self.inner.digest(path, attr, kind, effort).await
     }
 
+    async fn read_file(&self, path: &RemotePath, max_bytes: u32) -> Result<Option<(Attr, Data)>> {
+        let Some((attr, data)) = self.inner.read_file(path, max_bytes).await? else {
+            return Ok(None);
+        };
+        Ok(Some((self.attr_here(attr).await?, data)))
+    }
+
     fn backing(&self, fh: Fh) -> Option<Arc<OwnedFd>> {
         self.inner.backing(fh)
     }

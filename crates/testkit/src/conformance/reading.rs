@@ -1,6 +1,6 @@
 //! Rules for `read` (rule 3 of [`base::remote`]).
 
-use base::{Access, Create, OpenFlags};
+use base::{Access, Create, Errno, OpenFlags};
 
 use super::fixture::{Fixture, ok, pattern, read_write, size_change};
 use crate::path;
@@ -77,4 +77,27 @@ pub async fn access_is_limited_to_the_open_mode(fixture: &Fixture) {
     fixture.close(fh);
     assert_eq!(fixture.get("a").await, b"Content");
     assert_eq!(fixture.lstat(&path("a")).await.map(|attr| attr.size), Ok(7));
+}
+
+/// `read_file` returns the whole content with its attributes, or is not supported.
+pub async fn a_small_file_is_read_whole_or_by_more_requests(fixture: &Fixture) {
+    const MAX: u32 = 100_000;
+    for len in [0, 1, 4_096, 99_999, 100_000] {
+        let content = pattern(len as u8, len);
+        fixture.put("f", &content).await;
+        let (attr, data) = match fixture.read_file(&path("f"), MAX).await {
+            Err(Errno::EOPNOTSUPP) => return,
+            read => ok("read_file", "f", read).unwrap_or_else(|| panic!("{len} bytes are short")),
+        };
+        assert!(data.to_vec() == content, "{len} bytes");
+        assert_eq!(attr, fixture.attr("f").await);
+    }
+    fixture.put("f", &pattern(7, 100_001)).await;
+    assert_eq!(fixture.read_file(&path("f"), MAX).await, Ok(None));
+    fixture.dir("d").await;
+    ok("symlink", "link", fixture.symlink(b"f", &path("link")).await);
+    for other in ["d", "link", "absent", "f/x"] {
+        let read = fixture.read_file(&path(other), u32::MAX).await;
+        assert!(read.is_err(), "{other}: {read:?}");
+    }
 }

@@ -386,6 +386,10 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
         self.pass_plain(Call::Removexattr, &[], self.inner.removexattr(path, name)).await
     }
 
+    async fn read_file(&self, path: &RemotePath, max_bytes: u32) -> Result<Option<(Attr, Data)>> {
+        self.pass_plain(Call::ReadFile, &[], self.inner.read_file(path, max_bytes)).await
+    }
+
     fn suggested_window(&self) -> Window {
         self.inner.suggested_window()
     }

@@ -280,6 +280,23 @@ impl Remote for MemRemote {
         .await
     }
 
+    async fn read_file(&self, path: &RemotePath, max_bytes: u32) -> Result<Option<(Attr, Data)>> {
+        self.call(Call::ReadFile, |state, _| {
+            let ino = state.tree.lookup(path, Follow::No)?;
+            let attr = state.tree.attr(ino);
+            // Only a server that tells files apart has this request.
+            match attr.inode {
+                None => return Err(Errno::EOPNOTSUPP),
+                Some(_) if attr.kind != FileKind::Regular => return Err(Errno::EINVAL),
+                Some(_) if attr.size > max_bytes.into() => return Ok(None),
+                Some(_) => {}
+            }
+            let content = state.tree.read(ino, 0, attr.size)?;
+            Ok(Some((attr, Data::from(Bytes::from(content)))))
+        })
+        .await
+    }
+
     async fn write_verifier(&self) -> Result<Option<Bytes>> {
         Ok(self.write_verifier.lock().clone())
     }

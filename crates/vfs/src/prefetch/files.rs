@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use base::{Access, Attr, Data, FileKind, Mutex, OpenFlags, RemotePath, Result, Timestamp};
+use base::{Access, Attr, Data, Errno, FileKind, Mutex, OpenFlags, RemotePath, Result, Timestamp};
 use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -575,14 +575,35 @@ async fn fetch_whole(
     bytes: u64,
     stamp: RequestStamp,
 ) -> Result<Option<Content>> {
+    let max_bytes = MAX_FILE_BYTES.min(bytes * 2) as u32;
+    let fetched = match shared.remote.read_file(path, max_bytes).await {
+        Err(Errno::EOPNOTSUPP) => open_and_read(shared, path, max_bytes).await?,
+        fetched => fetched?,
+    };
+    // An open that was deferred meanwhile would read another file if a directory was moved.
+    if !shared.tree().paths_unchanged_since(stamp.seq) {
+        return Ok(None);
+    }
+    let Some((attr, data)) = fetched.filter(|(attr, _)| attr.kind == FileKind::Regular) else {
+        return Ok(None);
+    };
+    record_name(shared, path, &attr, stamp);
+    Ok(Some(Content { attr, data: in_own_memory(data) }))
+}
+
+/// As [`base::Remote::read_file`], for remotes that have no such request.
+async fn open_and_read(
+    shared: &Shared,
+    path: &RemotePath,
+    max_bytes: u32,
+) -> Result<Option<(Attr, Data)>> {
     let opened = shared.remote.open(path, OpenFlags::existing(Access::Read)).await?;
     // Closed at the end of this function.
     let file = RemoteFile::open(shared.remote.clone(), opened.fh);
     let attr = opened.attr;
-    if attr.size > MAX_FILE_BYTES.min(bytes * 2) {
+    if attr.size > max_bytes.into() {
         return Ok(None);
     }
-    // At most `MAX_FILE_BYTES`.
     let read = shared.remote.read(opened.fh, 0, attr.size as u32);
     // In flight together with the read, and executed after it.
     let stat_again = async {
@@ -594,16 +615,9 @@ async fn fetch_whole(
     let (data, after) = tokio::join!(read, stat_again);
     drop(file);
     let (data, after) = (data?, after?);
-    // An open that was deferred meanwhile would read another file if a directory was moved.
-    if !shared.tree().paths_unchanged_since(stamp.seq) {
-        return Ok(None);
-    }
     // If another machine was writing to the file, the bytes may be of several states.
-    if data.len() as u64 != attr.size || !same_content(&attr, &after) {
-        return Ok(None);
-    }
-    record_name(shared, path, &attr, stamp);
-    Ok(Some(Content { attr, data: in_own_memory(data) }))
+    let is_whole = data.len() as u64 == attr.size && same_content(&attr, &after);
+    Ok(is_whole.then_some((attr, data)))
 }
 
 /// Records the attributes of a prefetched file.
