@@ -120,6 +120,8 @@ pub struct InodeAttr {
     pub ctime: Timestamp,
     /// Major and minor number of a device file.
     pub rdev: (u32, u32),
+    /// Whether there may be extended attributes that a list of them contains, if known.
+    pub xattrs: Option<bool>,
 }
 
 /// The attributes that a remote reports for an entry.

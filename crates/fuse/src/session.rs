@@ -26,6 +26,7 @@ mod interrupts;
 mod negotiation;
 mod operations;
 mod pending;
+mod polling;
 mod reader;
 mod reply;
 
@@ -204,7 +205,8 @@ impl<F: Filesystem> Session<F> {
     pub async fn run(mut self) -> End {
         let mut readers = JoinSet::new();
         for _ in 0..self.config.readers {
-            readers.spawn(reader::read_requests(self.inner.clone(), self.readiness.clone()));
+            let (inner, readiness) = (self.inner.clone(), self.readiness.clone());
+            readers.spawn(reader::read_requests(inner, readiness, self.config.poll_limit));
         }
         let cause = tokio::select! {
             ended = readers.join_next() => match ended {

@@ -16,7 +16,10 @@ pub(crate) fn of_entry(dir: impl AsFd, name: &[u8], fields: u32) -> Result<FileA
         return Ok(of_stat(&statat(dir, name, flags)?));
     }
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-    Ok(of_statx(&statx(dir, name, flags, wanted)?, fields))
+    let mut attrs = of_statx(&statx(&dir, name, flags, wanted)?, fields);
+    let has_xattrs = fields & ExactAttrs::XATTRS != 0;
+    attrs.exact.xattrs = has_xattrs.then(|| local::may_have_xattrs(dir.as_fd(), name));
+    Ok(attrs)
 }
 
 /// The attributes of an open file, with these fields of [`ExactAttrs`].
@@ -73,6 +76,7 @@ fn of_statx(found: &Statx, fields: u32) -> FileAttrs {
             links: has(ExactAttrs::LINKS).then_some(found.stx_nlink),
             blocks: has(ExactAttrs::BLOCKS).then_some(found.stx_blocks),
             rdev: has(ExactAttrs::RDEV).then_some((found.stx_rdev_major, found.stx_rdev_minor)),
+            xattrs: None,
         },
     }
 }

@@ -53,6 +53,7 @@ fn inode(exact: &ExactAttrs) -> Option<InodeAttr> {
         blocks: exact.blocks?,
         ctime: exact_time(exact.ctime?),
         rdev: exact.rdev?,
+        xattrs: exact.xattrs,
     })
 }
 

@@ -57,10 +57,15 @@ pub fn remove_xattr(pinned: &OwnedFd, name: &[u8]) -> Result<()> {
     rustix::fs::removexattr(proc_fd_path(pinned.as_fd()), name).map_err(proc_error)
 }
 
-/// Whether the entry of this directory has extended attributes, as far as that can be seen.
+/// Whether the entry of this directory, or the open file `dir` itself if the name is empty, has
+/// extended attributes, as far as that can be seen.
 pub fn may_have_xattrs(dir: BorrowedFd<'_>, name: &[u8]) -> bool {
-    let path = [proc_fd_path(dir).as_bytes(), b"/", name].concat();
-    rustix::fs::llistxattr_query(path) != Ok(0)
+    let open = proc_fd_path(dir);
+    let len = match name {
+        b"" => rustix::fs::listxattr_query(open),
+        name => rustix::fs::llistxattr_query([open.as_bytes(), b"/", name].concat()),
+    };
+    len != Ok(0)
 }
 
 /// The result of a call that fills a buffer: of a short one first, since values are short.

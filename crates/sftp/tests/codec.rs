@@ -24,11 +24,13 @@ fn attrs() -> impl Strategy<Value = FileAttrs> {
     let time = time.prop_map(|(secs, nanos)| ExactTime { secs, nanos });
     let time = prop::option::of(time);
     let times_of_inode = (time.clone(), time.clone(), time.clone(), time);
-    let numbers = any::<(Option<(u64, u64)>, Option<u32>, Option<u64>, Option<(u32, u32)>)>();
-    let exact = (times_of_inode, numbers).prop_map(|(times, (inode, links, blocks, rdev))| {
-        let (atime, mtime, ctime, btime) = times;
-        ExactAttrs { atime, mtime, ctime, btime, inode, links, blocks, rdev }
-    });
+    type Pair<T> = Option<(T, T)>;
+    let numbers = any::<(Pair<u64>, Option<u32>, Option<u64>, Pair<u32>, Option<bool>)>();
+    let exact =
+        (times_of_inode, numbers).prop_map(|(times, (inode, links, blocks, rdev, xattrs))| {
+            let (atime, mtime, ctime, btime) = times;
+            ExactAttrs { atime, mtime, ctime, btime, inode, links, blocks, rdev, xattrs }
+        });
     let fields = (
         any::<Option<u64>>(),
         prop::option::of(owner),

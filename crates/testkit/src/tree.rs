@@ -205,6 +205,7 @@ impl Tree {
                 blocks: size.div_ceil(PAGE) * (PAGE / 512),
                 ctime: node.mtime,
                 rdev: (0, 0),
+                xattrs: Some(!node.xattrs.is_empty()),
             }),
         }
     }

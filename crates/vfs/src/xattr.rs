@@ -1,7 +1,8 @@
 //! Extended attributes of the server, by the path of the file.
 //!
-//! Values are not cached. What is remembered for a short time is which entries of a directory have no
-//! attributes, for programs that query one file after the other.
+//! Values are not cached. The attributes of a file say whether it has any
+//! ([`base::InodeAttr::xattrs`]). Without that, what is remembered for a short time is which entries of
+//! a directory have none, for programs that query one file after the other.
 //!
 //! Access lists contain the ids of users and groups, which are translated as owners are.
 
@@ -92,6 +93,10 @@ impl Vfs {
     /// Whether `inode` is known to have no extended attributes. When the files of a directory are
     /// queried one after the other, the directory is, so that most of them cost no request.
     async fn has_no_xattrs(&self, inode: &Arc<Inode>) -> bool {
+        let attr = inode.state().fresh_attr(Instant::now());
+        if let Some(may_have) = attr.and_then(|attr| attr.inode?.xattrs) {
+            return !may_have;
+        }
         // As long as attributes are valid at least.
         let valid = self.timeout(inode.kind).min;
         let Some((dir, name)) = self.tree().first_name(inode.ino) else { return false };

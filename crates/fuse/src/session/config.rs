@@ -63,6 +63,9 @@ pub struct Config {
     /// Tasks that read requests, 1 or 2. Two give more throughput of large reads on two cores;
     /// small requests are faster with one.
     pub readers: usize,
+    /// Longest time that a reader polls for the next request before it sleeps, while requests
+    /// follow each other quickly. Zero: never.
+    pub poll_limit: Duration,
     /// Use `readdirplus` for listings.
     pub readdirplus: bool,
     /// Cache targets of symbolic links until the inode is invalidated.
@@ -97,6 +100,7 @@ impl Default for Config {
             congestion_threshold: 48,
             time_granularity: 1,
             readers: 1,
+            poll_limit: Duration::ZERO,
             readdirplus: true,
             cache_symlinks: false,
             data_invalidation: DataInvalidation::default(),

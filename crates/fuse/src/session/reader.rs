@@ -5,11 +5,14 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use base::task;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::buffers::Buffer;
+use super::polling::Polling;
 use super::{Cause, Inner};
 use crate::channel::Readiness;
 use crate::filesystem::Filesystem;
@@ -23,25 +26,40 @@ const MAX_BATCH: usize = 8;
 pub(super) async fn read_requests<F: Filesystem>(
     inner: Arc<Inner<F>>,
     readiness: Arc<AsyncFd<Readiness>>,
+    poll_limit: Duration,
 ) -> Cause {
     let mut buffer = inner.buffers.get();
+    let mut polling = Polling::new(poll_limit);
     loop {
+        let began = Instant::now();
+        let polled = polling.deadline().and_then(|deadline| {
+            poll_until(deadline, || readiness.get_ref().0.receive(&mut buffer))
+        });
+        if let Some(received) = polled {
+            if let Some(cause) = task::batch(|| take(&inner, &mut buffer, received)) {
+                return cause;
+            }
+            polling.note_request(inner.pending.len() == 0);
+            // Tasks that the request has started run on this thread, too.
+            tokio::task::yield_now().await;
+            continue;
+        }
         // Ready at once, without a system call, if the last read found a request.
         let mut guard = match readiness.ready(Interest::READABLE | Interest::ERROR).await {
             Ok(guard) => guard,
             Err(error) => return Cause::Failed(error),
         };
+        polling.note_wait(began.elapsed());
         // Other operations that these complete are finished here too, and their packets are sent
         // together.
         let ended = task::batch(|| {
             for _ in 0..MAX_BATCH {
                 match guard.try_io(|channel| channel.get_ref().0.receive(&mut buffer)) {
-                    Ok(Ok(0)) => return Some(Cause::Unmounted),
-                    Ok(Ok(len)) => inner.dispatch(&mut buffer, len),
-                    Ok(Err(error)) => {
-                        if let Some(cause) = end(error) {
+                    Ok(received) => {
+                        if let Some(cause) = take(&inner, &mut buffer, received) {
                             return Some(cause);
                         }
+                        polling.note_request(inner.pending.len() == 0);
                     }
                     // No request; the guard has recorded that.
                     Err(_) => break,
@@ -52,6 +70,40 @@ pub(super) async fn read_requests<F: Filesystem>(
         if let Some(cause) = ended {
             return cause;
         }
+    }
+}
+
+/// Repeats `receive` until it has a result, or until `deadline`.
+fn poll_until(
+    deadline: Instant,
+    mut receive: impl FnMut() -> io::Result<usize>,
+) -> Option<io::Result<usize>> {
+    loop {
+        match receive() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            received => return Some(received),
+        }
+        if Instant::now() >= deadline {
+            return None;
+        }
+        std::hint::spin_loop();
+    }
+}
+
+/// Starts the operation of a request that was received into `buffer`. Returns why the session ends,
+/// if it does.
+fn take<F: Filesystem>(
+    inner: &Arc<Inner<F>>,
+    buffer: &mut Buffer,
+    received: io::Result<usize>,
+) -> Option<Cause> {
+    match received {
+        Ok(0) => Some(Cause::Unmounted),
+        Ok(len) => {
+            inner.dispatch(buffer, len);
+            None
+        }
+        Err(error) => end(error),
     }
 }
 

@@ -57,6 +57,8 @@ pub struct ExactAttrs {
     pub blocks: Option<u64>,
     /// Major and minor number of a device file.
     pub rdev: Option<(u32, u32)>,
+    /// Whether there may be extended attributes.
+    pub xattrs: Option<bool>,
 }
 
 impl ExactAttrs {
@@ -76,8 +78,10 @@ impl ExactAttrs {
     pub const BLOCKS: u32 = 0x40;
     /// The bit of the device numbers.
     pub const RDEV: u32 = 0x80;
+    /// The bit of the presence of extended attributes.
+    pub const XATTRS: u32 = 0x100;
     /// All fields that are known here.
-    pub const ALL: u32 = 0xff;
+    pub const ALL: u32 = 0x1ff;
 
     fn mask(&self) -> u32 {
         let flag = |is_present: bool, flag: u32| if is_present { flag } else { 0 };
@@ -89,6 +93,7 @@ impl ExactAttrs {
             | flag(self.links.is_some(), ExactAttrs::LINKS)
             | flag(self.blocks.is_some(), ExactAttrs::BLOCKS)
             | flag(self.rdev.is_some(), ExactAttrs::RDEV)
+            | flag(self.xattrs.is_some(), ExactAttrs::XATTRS)
     }
 
     fn encode(&self, out: &mut BytesMut) {
@@ -107,6 +112,7 @@ impl ExactAttrs {
             out.put_u32(major);
             out.put_u32(minor);
         }
+        self.xattrs.into_iter().for_each(|xattrs| out.put_u8(xattrs.into()));
     }
 
     /// Fields of later versions follow those that are known, and are skipped.
@@ -133,6 +139,9 @@ impl ExactAttrs {
         }
         if has(ExactAttrs::RDEV) {
             attrs.rdev = Some((fields.u32()?, fields.u32()?));
+        }
+        if has(ExactAttrs::XATTRS) {
+            attrs.xattrs = Some(fields.u8()? != 0);
         }
         Ok(attrs)
     }

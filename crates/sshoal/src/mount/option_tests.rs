@@ -305,6 +305,7 @@ const OPTIONS: &[(&str, Change)] = &[
     ("attr_timeout=2.5", |r| r.vfs.kernel_attr = Some(Duration::from_millis(2500))),
     ("negative_timeout=3", |_| ()),
     ("negative_timeout=0.5", |r| r.vfs.negative = Duration::from_millis(500)),
+    ("poll_us=0", |r| r.limits.poll_limit = Duration::ZERO),
     ("max_background=100", |r| r.limits.max_background = Some(100)),
     ("congestion_threshold=70", |r| r.limits.congestion_threshold = Some(70)),
     ("no_remote_lock", |r| {

@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use recovery::RetryPolicy;
 
@@ -144,8 +145,9 @@ pub enum IdMapKind {
     File,
 }
 
-/// Limits of the kernel (`None`: the default of the fuse layer), and what it does by itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Limits of the requests of the kernel (`None`: the default of the fuse layer), and what the kernel
+/// does by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelLimits {
     /// Maximum background requests in flight.
     pub max_background: Option<u16>,
@@ -153,10 +155,26 @@ pub struct KernelLimits {
     pub congestion_threshold: Option<u16>,
     /// Maximum bytes that the kernel reads ahead.
     pub max_readahead_bytes: Option<u32>,
+    /// How long to poll for its next request ([`fuse::Config::poll_limit`]).
+    pub poll_limit: Duration,
     /// It keeps `flock(2)` locks for this machine, also if the server has locks.
     pub local_flock: bool,
     /// It keeps `fcntl(2)` locks for this machine, also if the server has locks.
     pub local_posix_locks: bool,
+}
+
+impl Default for KernelLimits {
+    fn default() -> KernelLimits {
+        KernelLimits {
+            max_background: None,
+            congestion_threshold: None,
+            max_readahead_bytes: None,
+            // Longer than a program takes to send its next request. Longer polling gains nothing.
+            poll_limit: Duration::from_micros(50),
+            local_flock: false,
+            local_posix_locks: false,
+        }
+    }
 }
 
 /// What is logged.

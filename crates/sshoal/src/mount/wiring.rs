@@ -304,6 +304,7 @@ fn session_config(request: &MountRequest, any_link: bool, has_attributes: bool) 
         max_background: limits.max_background.unwrap_or(defaults.max_background),
         congestion_threshold: limits.congestion_threshold.unwrap_or(defaults.congestion_threshold),
         max_readahead: limits.max_readahead_bytes.unwrap_or(defaults.max_readahead),
+        poll_limit: limits.poll_limit,
         // A cached target would stay valid after its link was renamed to a place from which the
         // target leads out of the mount.
         cache_symlinks: any_link || open_modes::may_use_no_open(request),

@@ -1,5 +1,7 @@
 //! The mount in the kernel, owners and permissions of its files, and the process.
 
+use std::time::Duration;
+
 use fuse::AccessTime;
 use vfs::Links;
 
@@ -53,6 +55,10 @@ pub(super) const OPTIONS: &[MountOption] = &[
         draft.request.limits.max_readahead_bytes = Some(bytes);
     })
     .help("maximum bytes that the kernel reads ahead (default 524288 as root, else 131072)"),
+    number("poll_us", 0, 1000, |draft, micros| {
+        draft.request.limits.poll_limit = Duration::from_micros(micros.into());
+    })
+    .help("microseconds to poll for the next of quick requests before sleeping (default 50)"),
 ];
 
 /// The process, its log, and the mount point.
