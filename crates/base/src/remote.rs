@@ -493,6 +493,11 @@ pub trait Remote: Send + Sync + 'static {
         Err(Errno::EOPNOTSUPP)
     }
 
+    /// Whether [`Remote::read_file`] is supported now. Cheap.
+    fn reads_files(&self) -> bool {
+        false
+    }
+
     /// A local file with the complete content of the open file. It stays valid at least until the
     /// handle is closed, and must not be written to. `None` if there is none.
     fn backing(&self, _fh: Fh) -> Option<Arc<OwnedFd>> {

@@ -181,6 +181,10 @@ impl Remote for Host {
         self.read_whole_file(path, max_bytes).await
     }
 
+    fn reads_files(&self) -> bool {
+        self.pool.live(0).is_some_and(|session| session.offers(sftp::Extension::ReadFile))
+    }
+
     fn suggested_window(&self) -> Window {
         self.pool.suggestion()
     }

@@ -189,6 +189,10 @@ impl Remote for Recovering {
         self.core.with_retry(|| self.core.inner.read_file(path, max_bytes)).await
     }
 
+    fn reads_files(&self) -> bool {
+        self.core.inner.reads_files()
+    }
+
     fn suggested_window(&self) -> Window {
         self.core.inner.suggested_window()
     }

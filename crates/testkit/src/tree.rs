@@ -210,6 +210,11 @@ impl Tree {
         }
     }
 
+    /// Whether attributes have a [`base::InodeAttr`].
+    pub fn shows_inodes(&self) -> bool {
+        self.limits.shows_inodes
+    }
+
     /// Number of names of an existing inode; one for a directory.
     pub fn link_count(&self, ino: Ino) -> u32 {
         self.node(ino).links

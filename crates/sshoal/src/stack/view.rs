@@ -315,6 +315,10 @@ impl Remote for View {
         Ok(Some((self.attr_here(attr).await?, data)))
     }
 
+    fn reads_files(&self) -> bool {
+        self.inner.reads_files()
+    }
+
     fn backing(&self, fh: Fh) -> Option<Arc<OwnedFd>> {
         self.inner.backing(fh)
     }

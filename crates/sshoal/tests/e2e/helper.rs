@@ -3,6 +3,7 @@
 
 mod installation;
 mod restricted;
+mod round_trips;
 pub mod site;
 mod use_of_it;
 

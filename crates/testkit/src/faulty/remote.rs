@@ -390,6 +390,10 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
         self.pass_plain(Call::ReadFile, &[], self.inner.read_file(path, max_bytes)).await
     }
 
+    fn reads_files(&self) -> bool {
+        self.inner.reads_files()
+    }
+
     fn suggested_window(&self) -> Window {
         self.inner.suggested_window()
     }

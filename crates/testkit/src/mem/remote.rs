@@ -297,6 +297,10 @@ impl Remote for MemRemote {
         .await
     }
 
+    fn reads_files(&self) -> bool {
+        self.state.lock().tree.shows_inodes()
+    }
+
     async fn write_verifier(&self) -> Result<Option<Bytes>> {
         Ok(self.write_verifier.lock().clone())
     }

@@ -14,6 +14,8 @@
 //! [revalidated](crate::prefetch::revalidation), unless pages turn out to be
 //! [missing](FilePrefetch::note_missing_pages): the kernel drops pages without a notification.
 //!
+//! If the remote returns a small file in one round trip, a file is also fetched when it is opened.
+//!
 //! Bounds: [`MAX_FILE_BYTES`] a file, [`MAX_KEPT_BYTES`] in all, and in flight as much as is
 //! answered without delay ([`Throttle`]). When prefetched files go unused, fewer are fetched.
 
@@ -145,6 +147,8 @@ pub(crate) struct PrefetchedFile {
     stamp: RequestStamp,
     /// The size in the listing, until the answer arrives.
     bytes: u64,
+    /// An open has begun the fetch, in place of a request of its own.
+    is_of_open: bool,
     /// `Some(None)`: the fetch failed.
     outcome: watch::Receiver<Option<Option<Arc<Content>>>>,
 }
@@ -169,11 +173,15 @@ impl PrefetchedFile {
         self.outcome.borrow().clone()
     }
 
-    /// Waits for the result, for at most [`MAX_WAIT`].
+    /// Waits for the result. For at most [`MAX_WAIT`], unless an open has begun the fetch.
     async fn wait(&self) -> Option<Arc<Content>> {
         let mut outcome = self.outcome.clone();
-        let ended = tokio::time::timeout(MAX_WAIT, outcome.wait_for(Option::is_some)).await;
-        ended.ok()?.ok()?.clone().flatten()
+        let result = outcome.wait_for(Option::is_some);
+        let result = match self.is_of_open {
+            true => result.await,
+            false => tokio::time::timeout(MAX_WAIT, result).await.ok()?,
+        };
+        result.ok()?.clone().flatten()
     }
 }
 
@@ -208,8 +216,12 @@ impl FilePrefetch {
         if let Some(slot) = state.files.get_mut(path) {
             state.bytes -= slot.fetched.bytes;
             let (_, outcome) = watch::channel(Some(None));
-            slot.fetched =
-                Arc::new(PrefetchedFile { stamp: slot.fetched.stamp, bytes: 0, outcome });
+            slot.fetched = Arc::new(PrefetchedFile {
+                stamp: slot.fetched.stamp,
+                bytes: 0,
+                is_of_open: false,
+                outcome,
+            });
             slot.used = true;
         }
     }
@@ -417,7 +429,7 @@ impl Prefetcher {
             LastRefill { order, files, incomplete, out_of_room, opens: 0 };
     }
 
-    /// Begins to fetch `path`, which is `positions` files ahead of the reader, unless it is kept
+    /// Begins to fetch `path`, which is `positions` files ahead of the reader (0: being opened), unless it is kept
     /// already. `false` if there is no room for more.
     fn start_fetch(
         &self,
@@ -436,7 +448,8 @@ impl Prefetcher {
                 return false;
             }
             let (done, outcome) = watch::channel(None);
-            let fetched = Arc::new(PrefetchedFile { stamp, bytes, outcome });
+            let is_of_open = positions == 0;
+            let fetched = Arc::new(PrefetchedFile { stamp, bytes, is_of_open, outcome });
             state.next += 1;
             let number = state.next;
             state.order.insert(number, path.clone());
@@ -470,6 +483,26 @@ impl Prefetcher {
             }
         });
         true
+    }
+
+    /// `inode` is being opened for reading. Fetches it, if it is small and the remote needs one round
+    /// trip for that: to open it first would take another one.
+    pub(crate) fn fetch_at_open(&self, shared: &Arc<Shared>, inode: &Inode) {
+        let is_on = shared.live.prefetches(Prefetch::All) && shared.remote.reads_files();
+        if !is_on || content_lifetime(shared).is_zero() {
+            return;
+        }
+        let wanted = {
+            let state = inode.state();
+            let is_wanted =
+                |attr: &Attr| is_wanted(&shared.config, attr) && !shared.has_pages(&state, attr);
+            state.last_attr().filter(is_wanted)
+        };
+        if let Some(attr) = wanted
+            && let Some(path) = shared.tree().path(inode.ino)
+        {
+            self.start_fetch(shared, path, attr.size, 0);
+        }
     }
 
     /// Records the attributes of a content that was fetched before `inode` existed. Returns whether
@@ -509,7 +542,7 @@ impl Prefetcher {
         is_current
     }
 
-    /// Waits for a fetch of `inode` in flight, for at most [`MAX_WAIT`]. Returns whether a content
+    /// Waits for a fetch of `inode` in flight ([`PrefetchedFile::wait`]). Returns whether a content
     /// arrived.
     pub(crate) async fn await_fetch(&self, shared: &Shared, inode: &Inode) -> bool {
         match self.prefetched(shared, inode) {
