@@ -261,9 +261,6 @@ impl Vfs {
         let plain = request == OpenRequest::plain(Access::Read);
         let mut revisit =
             if plain { self.prefetch.record_visit(&self.shared, &inode) } else { None };
-        if plain {
-            self.prefetch.fetch_at_open(&self.shared, &inode);
-        }
         let deferred = self.try_deferred_open(&inode, request)?;
         // Files whose pages the kernel has are mostly opened in an order that predicts nothing: a
         // compiler opens its headers more often than any other program opens files.

@@ -14,8 +14,6 @@
 //! [revalidated](crate::prefetch::revalidation), unless pages turn out to be
 //! [missing](FilePrefetch::note_missing_pages): the kernel drops pages without a notification.
 //!
-//! If the remote returns a small file in one round trip, a file is also fetched when it is opened.
-//!
 //! Bounds: [`MAX_FILE_BYTES`] a file, [`MAX_KEPT_BYTES`] in all, and in flight as much as is
 //! answered without delay ([`Throttle`]). When prefetched files go unused, fewer are fetched.
 
@@ -147,8 +145,6 @@ pub(crate) struct PrefetchedFile {
     stamp: RequestStamp,
     /// The size in the listing, until the answer arrives.
     bytes: u64,
-    /// An open has begun the fetch, in place of a request of its own.
-    is_of_open: bool,
     /// `Some(None)`: the fetch failed.
     outcome: watch::Receiver<Option<Option<Arc<Content>>>>,
 }
@@ -173,15 +169,11 @@ impl PrefetchedFile {
         self.outcome.borrow().clone()
     }
 
-    /// Waits for the result. For at most [`MAX_WAIT`], unless an open has begun the fetch.
+    /// Waits for the result, for at most [`MAX_WAIT`].
     async fn wait(&self) -> Option<Arc<Content>> {
         let mut outcome = self.outcome.clone();
-        let result = outcome.wait_for(Option::is_some);
-        let result = match self.is_of_open {
-            true => result.await,
-            false => tokio::time::timeout(MAX_WAIT, result).await.ok()?,
-        };
-        result.ok()?.clone().flatten()
+        let ended = tokio::time::timeout(MAX_WAIT, outcome.wait_for(Option::is_some)).await;
+        ended.ok()?.ok()?.clone().flatten()
     }
 }
 
@@ -216,12 +208,8 @@ impl FilePrefetch {
         if let Some(slot) = state.files.get_mut(path) {
             state.bytes -= slot.fetched.bytes;
             let (_, outcome) = watch::channel(Some(None));
-            slot.fetched = Arc::new(PrefetchedFile {
-                stamp: slot.fetched.stamp,
-                bytes: 0,
-                is_of_open: false,
-                outcome,
-            });
+            slot.fetched =
+                Arc::new(PrefetchedFile { stamp: slot.fetched.stamp, bytes: 0, outcome });
             slot.used = true;
         }
     }
@@ -429,7 +417,7 @@ impl Prefetcher {
             LastRefill { order, files, incomplete, out_of_room, opens: 0 };
     }
 
-    /// Begins to fetch `path`, which is `positions` files ahead of the reader (0: being opened), unless it is kept
+    /// Begins to fetch `path`, which is `positions` files ahead of the reader, unless it is kept
     /// already. `false` if there is no room for more.
     fn start_fetch(
         &self,
@@ -448,8 +436,7 @@ impl Prefetcher {
                 return false;
             }
             let (done, outcome) = watch::channel(None);
-            let is_of_open = positions == 0;
-            let fetched = Arc::new(PrefetchedFile { stamp, bytes, is_of_open, outcome });
+            let fetched = Arc::new(PrefetchedFile { stamp, bytes, outcome });
             state.next += 1;
             let number = state.next;
             state.order.insert(number, path.clone());
@@ -483,26 +470,6 @@ impl Prefetcher {
             }
         });
         true
-    }
-
-    /// `inode` is being opened for reading. Fetches it, if it is small and the remote needs one round
-    /// trip for that: to open it first would take another one.
-    pub(crate) fn fetch_at_open(&self, shared: &Arc<Shared>, inode: &Inode) {
-        let is_on = shared.live.prefetches(Prefetch::All) && shared.remote.reads_files();
-        if !is_on || content_lifetime(shared).is_zero() {
-            return;
-        }
-        let wanted = {
-            let state = inode.state();
-            let is_wanted =
-                |attr: &Attr| is_wanted(&shared.config, attr) && !shared.has_pages(&state, attr);
-            state.last_attr().filter(is_wanted)
-        };
-        if let Some(attr) = wanted
-            && let Some(path) = shared.tree().path(inode.ino)
-        {
-            self.start_fetch(shared, path, attr.size, 0);
-        }
     }
 
     /// Records the attributes of a content that was fetched before `inode` existed. Returns whether
@@ -542,7 +509,7 @@ impl Prefetcher {
         is_current
     }
 
-    /// Waits for a fetch of `inode` in flight ([`PrefetchedFile::wait`]). Returns whether a content
+    /// Waits for a fetch of `inode` in flight, for at most [`MAX_WAIT`]. Returns whether a content
     /// arrived.
     pub(crate) async fn await_fetch(&self, shared: &Shared, inode: &Inode) -> bool {
         match self.prefetched(shared, inode) {
@@ -609,7 +576,11 @@ async fn fetch_whole(
     stamp: RequestStamp,
 ) -> Result<Option<Content>> {
     let max_bytes = MAX_FILE_BYTES.min(bytes * 2) as u32;
-    let fetched = match shared.remote.read_file(path, max_bytes).await {
+    let fetched = match shared.remote.reads_files() {
+        true => shared.remote.read_file(path, max_bytes).await,
+        false => Err(Errno::EOPNOTSUPP),
+    };
+    let fetched = match fetched {
         Err(Errno::EOPNOTSUPP) => open_and_read(shared, path, max_bytes).await?,
         fetched => fetched?,
     };

@@ -6,7 +6,7 @@ use base::{Access, Remote, RenameMode};
 use bytes::Bytes;
 use testkit::mem::Options;
 use testkit::tree::Limits;
-use testkit::{Call, MemRemote, path};
+use testkit::{MemRemote, path};
 use vfs::{Config, Entry, EntrySink, Ino, ListedEntry, LookupResult, OpenRequest, Vfs};
 
 fn mounted() -> (Arc<MemRemote>, Vfs) {
@@ -104,27 +104,4 @@ async fn a_file_replaced_by_another_machine_is_another_inode() {
         assert_eq!(data.to_vec(), content.as_bytes());
     }
     assert_eq!(vfs.getattr(before.ino).await.unwrap().nlink, 0);
-}
-
-/// A remote that returns a small file in one request is asked once; a file that was changed
-/// elsewhere meanwhile is read as it is now.
-#[tokio::test]
-async fn a_small_file_is_fetched_by_its_open() {
-    let (remote, vfs) = mounted();
-    remote.put_file("f", "content");
-    let f = found(&vfs, "f").await;
-    let opens = remote.calls(Call::Open);
-    let opened = vfs.open(f.ino, OpenRequest::plain(Access::Read)).await.unwrap();
-    let read = vfs.read(opened.handle, 0, 4096).await.unwrap();
-    assert_eq!(read.to_vec(), b"content");
-    assert_eq!((remote.calls(Call::ReadFile), remote.calls(Call::Open)), (1, opens));
-    vfs.release(opened.handle);
-    remote.put_file("g", "old");
-    let g = found(&vfs, "g").await;
-    let opened = vfs.open(g.ino, OpenRequest::plain(Access::Read)).await.unwrap();
-    remote.put_file("h", "newer");
-    remote.rename(&path("h"), &path("g"), RenameMode::Replace).await.unwrap();
-    let read = vfs.read(opened.handle, 0, 4096).await.map(|data| data.to_vec());
-    assert!([Ok(b"old".to_vec()), Err(base::Errno::ESTALE)].contains(&read), "{read:?}");
-    vfs.release(opened.handle);
 }

@@ -46,7 +46,7 @@ const ROWS: [Row; 7] = [
         name: "open, read, close",
         before: nothing,
         timed: |dir| assert_eq!(fs::read(dir.join("file0")).unwrap(), b"content"),
-        most: [3, 2],
+        most: [3, 3],
     },
     Row {
         name: "ls -l",

@@ -40,7 +40,7 @@ async fn files_not_reached_yet_do_not_count_as_unused() {
             let path = RemotePath::parse(format!("f{number}").as_bytes()).unwrap();
             let (_, outcome) = watch::channel(Some(None));
             let stamp = RequestStamp { seq: 0, at };
-            let fetched = Arc::new(PrefetchedFile { stamp, is_of_open: false, bytes: 1, outcome });
+            let fetched = Arc::new(PrefetchedFile { stamp, bytes: 1, outcome });
             let slot = Slot { fetched, number, due: 6 + number, used: false };
             state.order.insert(number, path.clone());
             state.bytes += 1;
