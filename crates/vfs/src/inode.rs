@@ -309,7 +309,7 @@ impl State {
         self.last_attr()?.is_same_file(attr)
     }
 
-    /// Whether the remote tells files apart, as far as it is known.
+    /// Whether the remote identifies files, as far as it is known.
     pub(crate) fn has_identity(&self) -> bool {
         self.attr.as_ref().is_some_and(StoredAttr::has_inode)
     }

@@ -296,7 +296,7 @@ impl Remote for MemRemote {
         .await
     }
 
-    /// As `sshoal helper`, which also tells files apart.
+    /// As `sshoal helper`, which also identifies files.
     fn reads_files(&self) -> bool {
         self.state.lock().tree.shows_inodes()
     }

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use base::{Access, Attr, Data, Errno, FileKind, Mutex, OpenFlags, RemotePath, Result, Timestamp};
+use base::{Access, Attr, Data, FileKind, Mutex, OpenFlags, RemotePath, Result, Timestamp};
 use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -577,12 +577,8 @@ async fn fetch_whole(
 ) -> Result<Option<Content>> {
     let max_bytes = MAX_FILE_BYTES.min(bytes * 2) as u32;
     let fetched = match shared.remote.reads_files() {
-        true => shared.remote.read_file(path, max_bytes).await,
-        false => Err(Errno::EOPNOTSUPP),
-    };
-    let fetched = match fetched {
-        Err(Errno::EOPNOTSUPP) => open_and_read(shared, path, max_bytes).await?,
-        fetched => fetched?,
+        true => shared.remote.read_file(path, max_bytes).await?,
+        false => open_and_read(shared, path, max_bytes).await?,
     };
     // An open that was deferred meanwhile would read another file if a directory was moved.
     if !shared.tree().paths_unchanged_since(stamp.seq) {
