@@ -5,7 +5,7 @@
 use bytes::{Bytes, BytesMut};
 use libfuzzer_sys::fuzz_target;
 use sftp::codec::{
-    decode_init, FileContent, FileDigest, HEADER_BYTES, Limits, LockFound, MAX_PACKET_BYTES, packet_length, Reply, Request, SeekOffset, StatVfs, UsersGroups, Version, XattrNames, XattrValue,
+    decode_init, DirectAddress, FileContent, FileDigest, HEADER_BYTES, Limits, LockFound, MAX_PACKET_BYTES, packet_length, Reply, Request, SeekOffset, StatVfs, UsersGroups, Version, XattrNames, XattrValue,
 };
 
 fn unframed(packet: &[u8]) -> Bytes {
@@ -27,6 +27,9 @@ fuzz_target!(|data: &[u8]| {
     }
     let _ = XattrValue::decode(&packet);
     let _ = FileContent::decode(&packet);
+    if let Ok(address) = DirectAddress::decode(&packet) {
+        assert_eq!(DirectAddress::decode(&address.encode()), Ok(address));
+    }
     let _ = FileDigest::decode(&packet);
     let _ = XattrNames::decode(&packet);
     let _ = SeekOffset::decode(&packet);

@@ -1,7 +1,8 @@
 //! The types that all crates of sshoal share: [`Remote`], handle guards, paths, attributes, errno,
 //! a mutex, the in-place [`task`]s that run operations, and their [`metrics`].
 //!
-//! This crate does no I/O, and knows neither FUSE nor SFTP nor ssh.
+//! This crate does no I/O (except that [`polling`] reads the load of the machine), and knows neither
+//! FUSE nor SFTP nor ssh.
 #![forbid(unsafe_code)]
 
 pub mod attr;
@@ -11,7 +12,9 @@ pub mod lock;
 pub mod metrics;
 pub mod mutex;
 pub mod path;
+pub mod polling;
 pub mod printable;
+pub mod processor;
 pub mod remote;
 pub mod shell;
 pub mod table;

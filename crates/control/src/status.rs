@@ -116,6 +116,10 @@ pub struct HostStatus {
     /// Of a login with a password typed while mounting: `kept` for further logins, or `needed` again;
     /// else `None`.
     pub password: Option<String>,
+    /// The address of direct connections, if they are used.
+    pub direct: Option<String>,
+    /// Why they are not used, if they are to be.
+    pub not_direct: Option<String>,
     /// The sessions that exist or are being established.
     pub sessions: Vec<SessionStatus>,
     /// The counters, if they were requested.
@@ -139,6 +143,8 @@ pub struct SessionStatus {
     pub silent_ms: u64,
     /// The reason, if the session is not up.
     pub why: Option<String>,
+    /// Whether it goes over a direct connection, not through ssh.
+    pub is_direct: bool,
     /// What serves it: `sftp`, the SFTP server of sshd, or `helper`, sshoal's own; `null` unless it is
     /// up.
     pub server: Option<String>,

@@ -26,7 +26,6 @@ mod interrupts;
 mod negotiation;
 mod operations;
 mod pending;
-mod polling;
 mod reader;
 mod reply;
 

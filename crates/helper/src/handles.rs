@@ -1,6 +1,7 @@
 //! Open files and directories.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sftp::RemoteHandle;
@@ -34,12 +35,25 @@ pub(crate) struct Directory {
     pub(crate) is_local: bool,
 }
 
-/// All handles of the client.
+/// The room for handles, which all connections of a client share.
+#[derive(Debug)]
+pub(crate) struct Room {
+    /// The greatest number of handles that are open at the same time.
+    pub(crate) max: usize,
+    open: AtomicUsize,
+}
+
+impl Room {
+    pub(crate) fn new(max: usize) -> Room {
+        Room { max, open: AtomicUsize::new(0) }
+    }
+}
+
+/// All handles of a connection.
 #[derive(Debug)]
 pub(crate) struct Handles {
     slots: Mutex<Slots>,
-    /// The greatest number of handles that are open at the same time.
-    pub(crate) max: usize,
+    pub(crate) room: Arc<Room>,
 }
 
 #[derive(Debug, Default)]
@@ -58,8 +72,8 @@ struct Slot {
 }
 
 impl Handles {
-    pub(crate) fn new(max: usize) -> Handles {
-        Handles { slots: Mutex::default(), max }
+    pub(crate) fn new(room: Arc<Room>) -> Handles {
+        Handles { slots: Mutex::default(), room }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Slots> {
@@ -68,7 +82,7 @@ impl Handles {
 
     /// Whether there is room for another handle. Asked before a file is opened, which may create it.
     pub(crate) fn check_room(&self) -> Result<()> {
-        match self.lock().open < self.max {
+        match self.room.open.load(Ordering::Relaxed) < self.room.max {
             true => Ok(()),
             false => Err(Failure::System(rustix::io::Errno::MFILE)),
         }
@@ -84,6 +98,7 @@ impl Handles {
             }
         };
         slots.open += 1;
+        self.room.open.fetch_add(1, Ordering::Relaxed);
         let place = &mut slots.slots[slot as usize];
         place.serial = place.serial.wrapping_add(1);
         place.open = Some(open);
@@ -119,7 +134,14 @@ impl Handles {
         let open = place.and_then(|place| place.open.take()).ok_or(BAD_HANDLE)?;
         slots.free.push(slot);
         slots.open -= 1;
+        self.room.open.fetch_sub(1, Ordering::Relaxed);
         Ok(open)
+    }
+}
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        self.room.open.fetch_sub(self.lock().open, Ordering::Relaxed);
     }
 }
 
@@ -145,7 +167,8 @@ mod tests {
 
     #[test]
     fn a_closed_handle_never_leads_to_a_later_file() {
-        let handles = Handles::new(1);
+        let room = Arc::new(Room::new(1));
+        let handles = Handles::new(room.clone());
         let first = handles.insert(file()).unwrap();
         assert!(handles.check_room().is_err());
         assert!(handles.directory(first.as_bytes()).is_err());
@@ -158,5 +181,10 @@ mod tests {
         for invalid in [&b""[..], b"1234567", b"123456789", &[0xff; 8]] {
             assert!(handles.get(invalid).is_err());
         }
+        // Another connection of the client has no more room, until this one ends.
+        let other = Handles::new(room);
+        assert!(other.check_room().is_err());
+        drop(handles);
+        other.check_room().unwrap();
     }
 }

@@ -420,7 +420,7 @@ impl Server {
             packet_bytes: sftp::codec::MAX_PACKET_BYTES as u64,
             read_bytes: MAX_IO_BYTES.into(),
             write_bytes: MAX_IO_BYTES.into(),
-            open_handles: self.handles.max as u64,
+            open_handles: self.handles.room.max as u64,
         };
         Reply::Extended(limits.encode())
     }

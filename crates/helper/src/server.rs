@@ -1,14 +1,14 @@
 //! The requests: what each claims, whether it may wait for a disk or a network, and its execution.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use base::LockKind;
 use rustix::io::Errno;
 use sftp::codec::{ExactAttrs, LockRequest, OpenFlags, Reply, Request};
 
 use crate::digests::Digests;
-use crate::handles::{Handles, Open};
+use crate::handles::{Handles, Open, Room};
 use crate::locks::Locks;
 use crate::options::Options;
 use crate::paths::Paths;
@@ -43,10 +43,10 @@ pub(crate) enum Answer {
 }
 
 impl Server {
-    pub(crate) fn new(options: &Options, max_handles: usize) -> rustix::io::Result<Server> {
+    pub(crate) fn new(options: &Options, room: Arc<Room>) -> rustix::io::Result<Server> {
         Ok(Server {
             paths: Paths::new(options.root.as_deref())?,
-            handles: Handles::new(max_handles),
+            handles: Handles::new(room),
             read_only: options.read_only,
             locks: Locks::default(),
             digests: Mutex::default(),
@@ -132,6 +132,7 @@ impl Server {
             // delays no other request.
             Request::Digest { .. }
             | Request::Limits
+            | Request::Direct(_)
             | Request::HomeDirectory { .. }
             | Request::UsersGroupsById { .. }
             | Request::UnknownExtension { .. } => Vec::new(),
@@ -154,7 +155,10 @@ impl Server {
     /// execute it. A READ of a local file may still wait for a disk: see [`Answer::WouldBlock`].
     pub(crate) fn is_quick(&self, request: &Request<'_>) -> bool {
         match request {
-            Request::Limits | Request::Attrs { .. } | Request::UnknownExtension { .. } => true,
+            Request::Limits
+            | Request::Attrs { .. }
+            | Request::Direct(_)
+            | Request::UnknownExtension { .. } => true,
             // They may ask a directory service, take long, or wait for the disk.
             Request::HomeDirectory { .. }
             | Request::UsersGroupsById { .. }
@@ -299,7 +303,8 @@ impl Server {
             Request::Digest { path, algorithm } => self.digest(path, *algorithm),
             Request::HomeDirectory { user } => self.home_directory(user),
             Request::UsersGroupsById { uids, gids } => Ok(self.names_by_id(uids, gids)),
-            Request::UnknownExtension { .. } => {
+            // A session answers it that may listen.
+            Request::Direct(_) | Request::UnknownExtension { .. } => {
                 let code = sftp::StatusCode::OP_UNSUPPORTED;
                 let message = "the server does not know this extension";
                 Err(Failure::Refused(code, Errno::OPNOTSUPP, message))
@@ -358,6 +363,7 @@ fn changes(request: &Request<'_>) -> bool {
         | Request::Dirxattrs { .. }
         | Request::Lseek { .. }
         | Request::Digest { .. }
+        | Request::Direct(_)
         | Request::ExpandPath { .. }
         | Request::HomeDirectory { .. }
         | Request::UsersGroupsById { .. }

@@ -9,21 +9,25 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use direct::Listener;
+use rustix::io::Errno;
 use sftp::codec::{
-    self, Extension, Extensions, HEADER_BYTES, LockRequest, MAX_PACKET_BYTES, Malformed, Reply,
-    Request, Version, packet_length,
+    self, DirectRequest, Extension, Extensions, HEADER_BYTES, LockRequest, MAX_PACKET_BYTES,
+    Malformed, Reply, Request, Version, packet_length,
 };
 use sftp::{Product, StatusCode};
 
-use crate::attributes;
+use crate::handles::Room;
 use crate::options::Options;
 use crate::schedule::{Schedule, Ticket};
 use crate::server::{Answer, MAX_IO_BYTES, Server};
+use crate::status::{Failure, Result as Outcome};
+use crate::{attributes, direct as direct_connections};
 
 /// Requests that were not answered yet, at most. Each has a packet of at most 256 KiB.
 const MAX_REQUESTS: usize = 128;
@@ -79,15 +83,28 @@ impl From<Malformed> for Error {
 /// # Errors
 /// When the root cannot be opened, the client sends something that is not SFTP, or a stream fails.
 pub fn serve(mut input: File, output: File, options: &Options) -> Result<(), Error> {
-    let server = Server::new(options, max_handles()).map_err(|errno| Error::Root(errno.into()))?;
+    let room = Arc::new(Room::new(max_handles()));
+    serve_connection(&mut input, Box::new(output), options, &room)
+}
+
+/// Serves one connection of a client.
+pub(crate) fn serve_connection(
+    input: &mut dyn Input,
+    output: Box<dyn Write + Send>,
+    options: &Options,
+    room: &Arc<Room>,
+) -> Result<(), Error> {
+    let server = Server::new(options, room.clone()).map_err(|errno| Error::Root(errno.into()))?;
     let session = Session {
         server,
+        options,
+        listener: Mutex::default(),
         state: Mutex::default(),
         changed: Condvar::new(),
         output: Mutex::new(Output { stream: output, replies: BytesMut::new(), error: None }),
     };
     thread::scope(|scope| {
-        let read = session.read_requests(scope, &mut input);
+        let read = session.read_requests(scope, input);
         session.end();
         let flushed = session.output().flush();
         read?;
@@ -106,8 +123,18 @@ fn max_handles() -> usize {
     descriptors.saturating_sub(OTHER_DESCRIPTORS).max(1) as usize
 }
 
-struct Session {
+/// A stream of requests.
+pub(crate) trait Input: Read {
+    /// Waits until there is something to read, or the end; `false` if there was neither for this
+    /// time.
+    fn is_readable_within(&mut self, limit: Duration) -> io::Result<bool>;
+}
+
+struct Session<'a> {
     server: Server,
+    options: &'a Options,
+    /// Accepts further connections.
+    listener: Mutex<Option<Listener>>,
     state: Mutex<State>,
     /// A request was finished, or added to the pool's queue, or the session ends.
     changed: Condvar,
@@ -124,7 +151,7 @@ struct State {
     is_ending: bool,
 }
 
-impl Session {
+impl Session<'_> {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -136,7 +163,7 @@ impl Session {
     fn read_requests<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
-        input: &mut File,
+        input: &mut dyn Input,
     ) -> Result<(), Error> {
         let mut packets = Packets { input, buffer: BytesMut::new() };
         let Some(first) = packets.next(|| Ok(None))? else { return Ok(()) };
@@ -144,6 +171,9 @@ impl Session {
         let mut extensions: Extensions = Extension::ALL.iter().copied().collect();
         if !attributes::has_statx() {
             extensions.remove(Extension::Attrs);
+        }
+        if self.options.direct.is_none() {
+            extensions.remove(Extension::Direct);
         }
         let product = Product {
             vendor: "sshoal".to_owned(),
@@ -171,6 +201,11 @@ impl Session {
         buffer: &mut [u8],
     ) -> Result<(), Error> {
         let (id, request) = Request::decode(&packet)?;
+        if let Request::Direct(request) = request {
+            let reply = self.listen(request).unwrap_or_else(|failure| failure.reply());
+            self.output().reply(id, &reply);
+            return Ok(());
+        }
         let claims = self.server.claims(&request);
         if matches!(&request, Request::Lock { lock: LockRequest::Set { wait_ms: 1.., .. }, .. }) {
             self.provide_waiter(scope);
@@ -200,6 +235,19 @@ impl Session {
             self.changed.notify_all();
         }
         Ok(())
+    }
+
+    /// Accepts further connections from now on.
+    fn listen(&self, request: DirectRequest) -> Outcome<Reply> {
+        let address = self.options.direct.ok_or(Failure::System(Errno::OPNOTSUPP))?;
+        let mut listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
+        if listener.is_some() {
+            return Err(Failure::System(Errno::BUSY));
+        }
+        let room = &self.server.handles.room;
+        let (listening, reply) = direct_connections::listen(self.options, room, address, request)?;
+        *listener = Some(listening);
+        Ok(reply)
     }
 
     /// Starts the thread that sets locks for which requests wait, when the first one does.
@@ -299,8 +347,10 @@ impl Session {
         }
     }
 
-    /// No more requests come: the threads of the pool end when all were executed.
+    /// No more requests come: the threads of the pool end when all were executed, and the further
+    /// connections end.
     fn end(&self) {
+        drop(self.listener.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.state().is_ending = true;
         self.changed.notify_all();
         self.server.locks.end();
@@ -309,7 +359,7 @@ impl Session {
 
 /// Replies that were not sent yet, and the stream to the client.
 struct Output {
-    stream: File,
+    stream: Box<dyn Write + Send>,
     replies: BytesMut,
     /// The client cannot be reached any more.
     error: Option<io::ErrorKind>,
@@ -363,20 +413,21 @@ impl Output {
 
 /// The packets of the client.
 struct Packets<'a> {
-    input: &'a mut File,
+    input: &'a mut dyn Input,
     buffer: BytesMut,
 }
 
-/// Waits until there is something to read, or the end; `false` if there was neither for this time.
-fn is_readable_within(input: &File, limit: Duration) -> io::Result<bool> {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let deadline = Instant::now() + limit;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::new(input, PollFlags::IN)], Some(&left)) {
-            Err(rustix::io::Errno::INTR) => {}
-            ready => return Ok(ready? > 0),
+impl Input for File {
+    fn is_readable_within(&mut self, limit: Duration) -> io::Result<bool> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let deadline = Instant::now() + limit;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(io::Error::other)?;
+            match poll(&mut [PollFd::new(self, PollFlags::IN)], Some(&left)) {
+                Err(Errno::INTR) => {}
+                ready => return Ok(ready? > 0),
+            }
         }
     }
 }
@@ -399,7 +450,7 @@ impl Packets<'_> {
                 return Ok(Some(packet.split_off(HEADER_BYTES).freeze()));
             }
             if let Some(limit) = before_wait().map_err(Error::Stream)?
-                && !is_readable_within(self.input, limit).map_err(Error::Stream)?
+                && !self.input.is_readable_within(limit).map_err(Error::Stream)?
             {
                 return Err(Error::Silent(limit));
             }

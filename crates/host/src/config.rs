@@ -52,6 +52,27 @@ pub struct Config {
     pub check_root: bool,
     /// The use of the helper.
     pub helper: Helper,
+    /// The use of direct connections.
+    pub direct: Direct,
+    /// The ports on which the helper may listen, the first one that is free; zero is any.
+    pub direct_ports: (u16, u16),
+    /// The name or the address for direct connections, and the port, in place of those that the helper
+    /// reports.
+    pub direct_address: Option<(String, Option<u16>)>,
+    /// How long a reader of a direct connection polls before it sleeps, here and at the server.
+    pub poll_limit: Duration,
+}
+
+/// The use of direct connections, which do not go through ssh.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direct {
+    /// None is made.
+    #[default]
+    No,
+    /// They are made if the helper serves and can be reached.
+    Yes,
+    /// No session is used but direct ones.
+    Require,
 }
 
 /// The use of the helper, sshoal's own SFTP server.
@@ -89,6 +110,10 @@ impl Default for Config {
             delay_connect: false,
             check_root: true,
             helper: Helper::No,
+            direct: Direct::No,
+            direct_ports: (0, 0),
+            direct_address: None,
+            poll_limit: Duration::from_micros(50),
         }
     }
 }

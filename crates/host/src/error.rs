@@ -47,6 +47,12 @@ pub enum Error {
         /// The reason.
         why: String,
     },
+    /// A direct connection is required, and there is none.
+    #[error("no direct connection: {why}")]
+    NoDirect {
+        /// The reason.
+        why: String,
+    },
     /// The base does not exist.
     #[error("{path}: no such directory on the server")]
     RootMissing {

@@ -18,7 +18,8 @@
 //!    once there is one again: the caller then has to open the file again.
 //! 4. One program serves all sessions of a host, for its whole life: the SFTP server of its sshd, or
 //!    sshoal's own (`helper`).
-//! 5. Sessions beyond the first only improve throughput; every operation works without them
+//! 5. Sessions may go past ssh, over direct connections to the helper (`direct`).
+//! 6. Sessions beyond the first only improve throughput; every operation works without them
 //!    (`scaling`).
 //!
 //! Not here: caching, reopening of handles, replay of writes, inodes.
@@ -30,6 +31,7 @@ pub mod config;
 pub mod connector;
 mod copy;
 mod digest;
+mod direct;
 mod errno;
 pub mod error;
 mod file_io;
@@ -56,11 +58,12 @@ mod stripes;
 mod whole_file;
 mod xattr;
 
-pub use config::{AUTOMATIC_CONNS, Config, Helper};
+pub use config::{AUTOMATIC_CONNS, Config, Direct, Helper};
 pub use connector::{
     Cause, ConnectError, Connection, Connector, DEFAULT_RETRY_LIMIT, Diagnosis, Explanation, Role,
     Stream,
 };
+pub use direct::DirectUse;
 pub use error::Error;
 pub use host::Host;
 pub use pool::status::{Server, SessionState, SessionStatus, Status};

@@ -29,6 +29,7 @@ use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::connector::{Cause, ConnectError, Connector, Role};
+use crate::direct::DirectState;
 use crate::error::Error;
 use crate::flow_control::directions::Directions;
 use crate::flow_control::{MAX_SLOTS, Slots};
@@ -172,6 +173,7 @@ pub(crate) struct Pool {
     pub(crate) root_answers: Mutex<Option<RootAnswers>>,
     /// The last first session offered no operation beyond those of OpenSSH's server.
     is_plain_sftp: AtomicBool,
+    pub(crate) direct: DirectState,
 }
 
 impl Pool {
@@ -202,6 +204,7 @@ impl Pool {
             program: OnceLock::new(),
             root_answers: Mutex::default(),
             is_plain_sftp: AtomicBool::new(false),
+            direct: DirectState::default(),
         })
     }
 
@@ -307,7 +310,7 @@ impl Pool {
             State::Vacant => 0,
             State::Connecting => return Step::Wait,
             State::Up(session) if session.is_alive() => return Step::Have(session.clone()),
-            State::Up(_) if !self.config.reconnect => return Step::Lost,
+            State::Up(session) if !self.is_replaced(session) => return Step::Lost,
             State::Up(session) => {
                 // A server that accepts a login and then ends the session must not be retried in a
                 // tight loop.
@@ -445,8 +448,15 @@ impl Pool {
 
     /// The first session was lost and is not reopened.
     fn is_lost_for_good(&self) -> bool {
-        let lost = |state: &State| matches!(state, State::Up(session) if !session.is_alive());
-        !self.config.reconnect && lost(&self.slots[0].state.lock())
+        match &*self.slots[0].state.lock() {
+            State::Up(session) => !session.is_alive() && !self.is_replaced(session),
+            _ => false,
+        }
+    }
+
+    /// Whether another session takes the place of this one when it is lost.
+    fn is_replaced(&self, session: &Session) -> bool {
+        self.config.reconnect || session.has_live_carrier()
     }
 
     /// Returns when the first session is unavailable.
@@ -478,11 +488,18 @@ impl Pool {
         // The first login may have to wait for a user who types a password.
         if is_first {
             let session = self.begin_first().await?;
+            let session = self.prefer_direct(session).await?;
             self.connected_once.store(true, Ordering::Relaxed);
             return Ok(session);
         }
         let role = if slot == 0 { Role::Reconnect } else { Role::Bulk(slot) };
-        let attempt = self.begin_later(role, slot);
+        let attempt = async {
+            if let Some(session) = self.begin_direct(slot).await? {
+                return Ok(session);
+            }
+            let session = self.begin_later(role, slot).await?;
+            if slot == 0 { self.prefer_direct(session).await } else { Ok(session) }
+        };
         let limit = self.config.stall_limit;
         match tokio::time::timeout(limit, attempt).await {
             Ok(result) => result,
@@ -508,7 +525,7 @@ impl Pool {
             let own = self.uses_own_extensions();
             let mut begun = match connected {
                 Ok(connection) => {
-                    Session::begin(connection, slot, &self.config, &self.counters, own).await
+                    Session::begin(connection, slot, &self.config, &self.counters, own, None).await
                 }
                 Err(error) => Err(error.into()),
             };

@@ -43,6 +43,8 @@ pub(crate) struct Session {
     /// Prefix of every path; empty for the directory where the session begins.
     root: Vec<u8>,
     diagnosis: Diagnosis,
+    /// Of a direct session: the ssh session over which it was arranged.
+    carrier: Option<Arc<Session>>,
     pub(crate) began: Instant,
     /// Longest READ and WRITE, in bytes.
     pub(crate) max_read: u32,
@@ -65,6 +67,7 @@ impl Session {
         config: &Config,
         counters: &Arc<Counters>,
         uses_own_extensions: bool,
+        carrier: Option<Arc<Session>>,
     ) -> Result<Arc<Session>, Error> {
         let Connection { reader, writer, diagnosis } = connection;
         let exact_attrs = match config.inode_attrs {
@@ -83,6 +86,7 @@ impl Session {
             slot,
             root,
             diagnosis,
+            carrier,
             began: Instant::now(),
             max_read: cap(client.server().max_read, config.max_read).max(1),
             max_write: cap(client.server().max_write, config.max_write).max(1),
@@ -98,6 +102,16 @@ impl Session {
 
     pub(crate) fn is_alive(&self) -> bool {
         self.client.end().is_none()
+    }
+
+    /// Whether it goes over a direct connection.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.carrier.is_some()
+    }
+
+    /// Whether it has ended, and can be replaced without another login.
+    pub(crate) fn has_live_carrier(&self) -> bool {
+        self.carrier.as_ref().is_some_and(|carrier| carrier.is_alive())
     }
 
     /// Why the session ended.
@@ -194,17 +208,32 @@ async fn expand(client: &Client, base: &[u8]) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// The watchdog: ends a session that does not respond, and logs the end of any session. It has a timer
-/// only while requests are in flight.
+/// The watchdog: ends a session that does not respond or whose carrier has ended, and logs the end of
+/// any session. It has a timer only while requests are in flight.
 async fn watch(session: Weak<Session>, name: String, stall_limit: Duration) {
     let Some(closed) = session.upgrade().map(|session| session.client.closed()) else { return };
     tokio::pin!(closed);
+    let carrier = session.upgrade().and_then(|session| session.carrier.clone());
+    let carrier_closed = carrier.as_ref().map(|carrier| carrier.client.closed());
+    drop(carrier);
+    let carrier_closed = async {
+        match carrier_closed {
+            Some(closed) => closed.await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(carrier_closed);
     let interval = (stall_limit / CHECKS_PER_LIMIT).max(Duration::from_millis(1));
     loop {
         let Some(busy) = session.upgrade().map(|session| session.client.busy()) else { return };
         let ended = tokio::select! {
             biased;
             why = &mut closed => Some(why),
+            why = &mut carrier_closed => {
+                let Some(session) = session.upgrade() else { return };
+                session.client.abort(why);
+                continue;
+            }
             () = async {
                 busy.await;
                 tokio::time::sleep(interval).await;
@@ -215,7 +244,11 @@ async fn watch(session: Weak<Session>, name: String, stall_limit: Duration) {
             let reason = (session.diagnosis)().map(|it| format!("; {}", it.text));
             let reason = reason.unwrap_or_default();
             let _ = session.lost_at.set(Instant::now());
-            tracing::warn!(session = session.slot, "{name}: session ended: {why}{reason}");
+            if session.is_direct() {
+                tracing::warn!(session = session.slot, "{name}: direct connection ended: {why}");
+            } else {
+                tracing::warn!(session = session.slot, "{name}: session ended: {why}{reason}");
+            }
             return;
         }
         let activity = session.client.activity();

@@ -54,6 +54,18 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     options.write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(bytes)
 }
 
+/// Copies a program, by cp(1): if this process wrote the copy, a child that another thread starts
+/// meanwhile would have it open for writing until its exec, and the copy could not be executed.
+///
+/// # Errors
+/// When cp cannot be started, or fails.
+pub fn copy_program(from: &Path, to: &Path) -> io::Result<()> {
+    match std::process::Command::new("cp").arg("--").arg(from).arg(to).status()? {
+        status if status.success() => Ok(()),
+        status => Err(io::Error::other(format!("cp {}: {status}", from.display()))),
+    }
+}
+
 /// A word of 32 hexadecimal digits that cannot be guessed.
 ///
 /// # Errors

@@ -10,6 +10,7 @@
 //! order of SYMLINK's arguments, which is the reverse of the draft's.
 
 mod attrs;
+mod direct;
 mod extension;
 mod lock;
 mod reply;
@@ -18,6 +19,7 @@ mod status;
 mod wire;
 
 pub use attrs::{ExactAttrs, ExactTime, FileAttrs, Owner, Times};
+pub use direct::{DirectAddress, DirectRequest, KEY_DIGEST_BYTES};
 pub use extension::{
     DigestAlgorithm, Extension, Extensions, FileContent, FileDigest, Limits, MAX_XATTR_BYTES,
     Product, SeekOffset, StatVfs, UsersGroups, Version, XattrNames, XattrValue,

@@ -6,11 +6,11 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use sftp::Product;
 use sftp::codec::{
-    DigestAlgorithm, ExactAttrs, ExactTime, Extension, FallocateMode, FileAttrs, FileContent,
-    FileDigest, HEADER_BYTES, Kind, Limits, LockFound, LockRequest, MAX_PACKET_BYTES,
-    MAX_XATTR_BYTES, Malformed, NameEntry, OpenFlags, Owner, RemoteHandle, RenameFlags, Reply,
-    Request, SeekOffset, StatVfs, StatusCode, Times, UsersGroups, Version, Whence, XattrFlags,
-    XattrNames, XattrValue, decode_init, encode_init, packet_length,
+    DigestAlgorithm, DirectAddress, DirectRequest, ExactAttrs, ExactTime, Extension, FallocateMode,
+    FileAttrs, FileContent, FileDigest, HEADER_BYTES, Kind, Limits, LockFound, LockRequest,
+    MAX_PACKET_BYTES, MAX_XATTR_BYTES, Malformed, NameEntry, OpenFlags, Owner, RemoteHandle,
+    RenameFlags, Reply, Request, SeekOffset, StatVfs, StatusCode, Times, UsersGroups, Version,
+    Whence, XattrFlags, XattrNames, XattrValue, decode_init, encode_init, packet_length,
 };
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -120,6 +120,11 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::Removexattr { path, name: two, flags: XattrFlags(*d) },
         Request::Dirxattrs { path },
         Request::Digest { path, algorithm: DigestAlgorithm(*d) },
+        Request::Direct(DirectRequest {
+            key: [*d as u8; 32],
+            ports: (*d as u16, !*d as u16),
+            poll_us: *d,
+        }),
         Request::ReadFile { path, max_bytes: *d, follow: d % 2 == 0 },
         Request::Mknod { path, mode: *d, major: *a as u32, minor: *b as u32 },
         Request::Renameat2 { from, to, flags: RenameFlags(*d) },
@@ -256,6 +261,7 @@ proptest! {
         let _ = FileDigest::decode(&packet);
         let _ = XattrNames::decode(&packet);
         let _ = SeekOffset::decode(&packet);
+        let _ = DirectAddress::decode(&packet);
         let _ = packet_length(&packet, MAX_PACKET_BYTES);
     }
 
@@ -291,6 +297,12 @@ proptest! {
         let is_valid = digest.digest.len() <= 64;
         prop_assert_eq!(FileDigest::decode(&digest.encode()).ok(), is_valid.then_some(digest));
         prop_assert_eq!(SeekOffset::decode(&SeekOffset(a).encode()), Ok(SeekOffset(a)));
+        let v4 = std::net::Ipv4Addr::from(a as u32).into();
+        let v6 = std::net::Ipv6Addr::from(u128::from(a)).into();
+        for address in [v4, v6] {
+            let offer = DirectAddress { key: [a as u8; 32], address, port: a as u16 };
+            prop_assert_eq!(DirectAddress::decode(&offer.encode()), Ok(offer));
+        }
     }
 
     #[test]

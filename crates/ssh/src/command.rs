@@ -234,16 +234,6 @@ fn absolute_setting(setting: &[u8], directory: &Path) -> Option<Vec<u8>> {
     Some([&setting[..file], &absolute_file(&setting[file..], directory)?].concat())
 }
 
-/// Whether the processor has AES instructions.
-pub fn processor_has_aes() -> bool {
-    #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
-    return std::arch::is_x86_feature_detected!("aes");
-    #[cfg(target_arch = "aarch64")]
-    return std::arch::is_aarch64_feature_detected!("aes");
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "x86", target_arch = "aarch64")))]
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -257,7 +257,7 @@ impl Dialer {
 
     async fn options(&self) -> Vec<OsString> {
         let users = users_options(&self.config);
-        let ours = our_options(&self.config, self.effective().await, command::processor_has_aes());
+        let ours = our_options(&self.config, self.effective().await, base::processor::has_aes());
         [&self.command[..], &users, &ours].concat()
     }
 }

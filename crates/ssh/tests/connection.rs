@@ -50,7 +50,7 @@ async fn the_fast_cipher_is_chosen_only_where_the_user_chose_none() {
         (vec!["-v", "-oCiphers=aes256-ctr"], "aes256-ctr"),
         (vec!["-v", "-c", "aes256-ctr"], "aes256-ctr"),
     ] {
-        if expected.contains("gcm") && !ssh::command::processor_has_aes() {
+        if expected.contains("gcm") && !base::processor::has_aes() {
             continue;
         }
         let mut config = config_of(&sshd);

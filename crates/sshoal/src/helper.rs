@@ -17,6 +17,7 @@ mod static_build;
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -45,6 +46,9 @@ pub struct Arguments {
     /// Mask out these permission bits of new files and directories, in octal.
     #[arg(short = 'u', long, value_name = "MODE", value_parser = umask)]
     umask: Option<u32>,
+    /// Do not listen for direct connections (-o direct=yes), whatever the client asks for.
+    #[arg(long)]
+    no_direct: bool,
     /// Log messages of this level and above to standard error: off, error, warn, info or debug.
     #[arg(short = 'l', long, value_name = "LEVEL", default_value = "error")]
     log_level: LevelFilter,
@@ -74,7 +78,9 @@ pub fn run(program: Program, arguments: &Arguments) -> anyhow::Result<ExitCode> 
         let why = |error| problem(format!("'{}': {error}", printable(dir)));
         std::env::set_current_dir(dir).map_err(why)?;
     }
-    let options = helper::Options { read_only: arguments.read_only, root: arguments.root.clone() };
+    let direct = if arguments.no_direct { None } else { arrival_address() };
+    let (read_only, root) = (arguments.read_only, arguments.root.clone());
+    let options = helper::Options { read_only, root, direct };
     let input = stream(io::stdin())?;
     helper::serve(input, stream(io::stdout())?, &options)
         .map_err(|error| problem(printable(error.to_string())))?;
@@ -85,6 +91,11 @@ pub fn run(program: Program, arguments: &Arguments) -> anyhow::Result<ExitCode> 
 fn stream(stream: impl AsFd) -> io::Result<File> {
     let fd: OwnedFd = stream.as_fd().try_clone_to_owned()?;
     Ok(fd.into())
+}
+
+/// The address of this machine on which the ssh connection has arrived, from sshd's variable.
+fn arrival_address() -> Option<IpAddr> {
+    std::env::var("SSH_CONNECTION").ok()?.split(' ').nth(2)?.parse().ok()
 }
 
 fn umask(text: &str) -> Result<u32, String> {

@@ -243,7 +243,8 @@ mod tests {
         assert_eq!(keys(source), fields);
         assert_eq!(source["state"], "idle");
         let fields = sorted(
-            "host state state_ms why round_trip_us latency_us max_sessions password sessions",
+            "host state state_ms why round_trip_us latency_us max_sessions password direct \
+             not_direct sessions",
         );
         assert_eq!(keys(&source["hosts"][0]), fields);
     }

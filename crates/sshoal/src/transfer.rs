@@ -23,6 +23,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use host::Direct;
 use rustix::process::{Resource, Rlimit, WaitOptions, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -164,11 +165,12 @@ fn copy_request(
     }
     let may_own = direction == Direction::Push || rustix::process::geteuid().is_root();
     let options = arguments.transfer_options(may_own)?;
+    let engine = engine(arguments, mount_request.host.direct)?;
     let operands = remote.iter().map(RemoteOperand::from).collect();
     let connections = Connections::new(mount_request, remote);
     let request = CopyRequest {
         direction,
-        engine: Engine::from(arguments.engine),
+        engine,
         // Compressed data does not get smaller when ssh compresses it once more.
         compress: match arguments.ssh_compression && arguments.compress == Compress::Auto {
             true => Compress::Never,
@@ -182,6 +184,17 @@ fn copy_request(
         logins: connections.logins(),
     };
     Ok((request, connections))
+}
+
+/// The engine. A stream of `tar` goes through ssh, so it is not chosen beside direct connections.
+fn engine(arguments: &Arguments, direct: Direct) -> Result<Engine, Problem> {
+    match (Engine::from(arguments.engine), direct) {
+        (Engine::Auto, Direct::Yes | Direct::Require) => Ok(Engine::Sftp),
+        (Engine::Tar, Direct::Require) => {
+            Err(Problem::new("--engine=tar", "goes through ssh, which direct=require excludes"))
+        }
+        (engine, _) => Ok(engine),
+    }
 }
 
 /// Hint for a name that looks like a path at a server.

@@ -7,12 +7,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base::polling::Polling;
 use base::task;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::buffers::Buffer;
-use super::polling::Polling;
 use super::{Cause, Inner};
 use crate::channel::Readiness;
 use crate::filesystem::Filesystem;

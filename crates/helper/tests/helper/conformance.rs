@@ -36,7 +36,7 @@ testkit::conformance!(fixture);
 async fn the_errno_of_the_system_call_arrives() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("program");
-    std::fs::copy("/bin/sleep", &program).unwrap();
+    sandbox::copy_program("/bin/sleep".as_ref(), &program).unwrap();
     let mut running = std::process::Command::new(&program).arg("60").spawn().unwrap();
     let options = Options { root: Some(dir.path().to_owned()), ..Options::default() };
     let host = Host::connect(Arc::new(Servers(options)), Config::default()).await.unwrap();

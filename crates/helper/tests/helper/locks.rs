@@ -44,7 +44,7 @@ struct Locker {
 
 impl Locker {
     fn of(dir: &Path) -> Locker {
-        let mut client = Client::new(Options { read_only: false, root: Some(dir.to_owned()) });
+        let mut client = Client::new(Options { root: Some(dir.to_owned()), ..Options::default() });
         let attrs = FileAttrs::with_permissions(0o644);
         let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::CREATE;
         let handle = client.handle(Request::Open { path: b"f", flags, attrs }).to_vec();

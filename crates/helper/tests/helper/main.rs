@@ -2,6 +2,7 @@
 
 mod conformance;
 mod digests;
+mod direct;
 mod locks;
 mod order;
 mod peer;

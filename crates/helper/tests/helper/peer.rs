@@ -13,8 +13,8 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use helper::{Error, Options};
 use host::{ConnectError, Connection, Connector, Role};
-use sftp::Extension;
 use sftp::codec::{Reply, Request, Version, encode_init};
+use sftp::{Extension, Extensions};
 
 /// Starts a server; returns the client's end of its stream.
 pub(crate) fn start(options: Options) -> (UnixStream, JoinHandle<Result<(), Error>>) {
@@ -56,13 +56,18 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(options: Options) -> Client {
+        let is_direct = options.direct.is_some();
         let (mut stream, server) = start(options);
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut init = BytesMut::new();
         encode_init(3, &mut init);
         stream.write_all(&init).unwrap();
         let version = Version::decode(&packet(&mut stream)).unwrap();
-        assert_eq!(version.extensions, Extension::ALL.iter().copied().collect());
+        let mut all: Extensions = Extension::ALL.iter().copied().collect();
+        if !is_direct {
+            all.remove(Extension::Direct);
+        }
+        assert_eq!(version.extensions, all);
         Client { stream, server }
     }
 

@@ -26,7 +26,7 @@ fn a_read_only_server_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("f"), "content").unwrap();
     let root = Some(dir.path().to_owned());
-    let mut client = Client::new(Options { read_only: true, root });
+    let mut client = Client::new(Options { read_only: true, root, ..Options::default() });
     let attrs = FileAttrs::with_permissions(0o777);
     let read = OpenFlags::READ;
     let handle = client.handle(Request::Open { path: b"f", flags: read, attrs });
@@ -150,7 +150,8 @@ fn invalid_flags_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("f"), "content").unwrap();
     std::fs::write(dir.path().join("g"), "other").unwrap();
-    let mut client = Client::new(Options { root: Some(dir.path().to_owned()), read_only: false });
+    let mut client =
+        Client::new(Options { root: Some(dir.path().to_owned()), ..Options::default() });
     let attrs = FileAttrs::default();
     let flags = OpenFlags::READ | OpenFlags::WRITE;
     let handle = &client.handle(Request::Open { path: b"f", flags, attrs })[..];
@@ -235,7 +236,7 @@ proptest! {
         kinds in prop::collection::vec(prop::sample::select(vec![3_u8, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 17, 19, 200]), 20),
     ) {
         let dir = tempfile::tempdir().unwrap();
-        let options = Options { root: Some(dir.path().to_owned()), read_only: true };
+        let options = Options { read_only: true, root: Some(dir.path().to_owned()), ..Options::default() };
         let mut client = Client::new(options);
         let mut out = BytesMut::new();
         for (packet, kind) in packets.iter().zip(&kinds) {

@@ -1,10 +1,12 @@
 //! The state of a host's sessions, for `status`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::{Pool, Slot, State};
+use crate::direct::DirectUse;
 use crate::host::Host;
 
 /// The state of a host at one moment.
@@ -18,6 +20,8 @@ pub struct Status {
     /// The round trip to the server; `None` before the first measurement, and while there is no
     /// session.
     pub round_trip: Option<Duration>,
+    /// The use of direct connections; `None` if they are not to be used, or none was attempted yet.
+    pub direct: Option<DirectUse>,
 }
 
 /// The state of one session and its slot.
@@ -42,6 +46,8 @@ pub enum SessionState {
         in_flight: usize,
         /// Time since the last byte from the server while requests were outstanding.
         silent: Duration,
+        /// It goes over a direct connection, not through ssh.
+        is_direct: bool,
         /// The program at the other end.
         served_by: Server,
     },
@@ -98,7 +104,12 @@ impl Pool {
                 .collect(),
             max_sessions: self.slots.len(),
             round_trip: self.round_trip(),
+            direct: self.direct.used(),
         }
+    }
+
+    pub(crate) fn counters(&self) -> &Arc<sftp::Counters> {
+        &self.counters
     }
 }
 
@@ -124,6 +135,7 @@ impl Slot {
                 age: session.began.elapsed(),
                 in_flight: activity.in_flight,
                 silent: activity.silent,
+                is_direct: session.is_direct(),
                 served_by: session.server(),
             }
         } else {

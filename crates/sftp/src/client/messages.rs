@@ -9,9 +9,10 @@ use super::call::Call;
 use super::pending::Expect;
 use super::{Client, Packet};
 use crate::codec::{
-    DigestAlgorithm, Extension, FallocateMode, FileAttrs, FileContent, FileDigest, Limits,
-    LockFound, LockRequest, NameEntry, OpenFlags, RemoteHandle, RenameFlags, Reply, Request,
-    SeekOffset, StatVfs, StatusCode, UsersGroups, Whence, XattrFlags, XattrNames, XattrValue,
+    DigestAlgorithm, DirectAddress, DirectRequest, Extension, FallocateMode, FileAttrs,
+    FileContent, FileDigest, Limits, LockFound, LockRequest, NameEntry, OpenFlags, RemoteHandle,
+    RenameFlags, Reply, Request, SeekOffset, StatVfs, StatusCode, UsersGroups, Whence, XattrFlags,
+    XattrNames, XattrValue,
 };
 use crate::error::{Error, Result};
 
@@ -414,6 +415,13 @@ impl Client {
         let request = Request::ReadFile { path, max_bytes, follow };
         let finish = |reply| Ok(FileContent::decode(&extended(reply)?)?);
         self.call_extension(Extension::ReadFile, &request, Expect::Extended, finish)
+    }
+
+    /// Has the server listen for connections beside this one (`direct@sshoal`).
+    pub fn direct(&self, request: DirectRequest) -> Call<DirectAddress> {
+        let finish = |reply| Ok(DirectAddress::decode(&extended(reply)?)?);
+        let request = Request::Direct(request);
+        self.call_extension(Extension::Direct, &request, Expect::Extended, finish)
     }
 
     /// Creates a FIFO, a socket or a device of this type and these permissions (`mknod@sshoal`).

@@ -2,7 +2,8 @@
 //!
 //! While nothing is queued, the pushing thread writes. What the stream does not accept is queued,
 //! and then only the writer task writes until the queue is empty again. The lock is held across the
-//! non-blocking write, never across a wait.
+//! non-blocking write, never across a wait. A stream that enciphers may accept bytes before it sends
+//! them: what it still has counts as queued.
 //!
 //! Packets pushed inside a [`base::task::batch`] are *coalesced*: queued, and written together at
 //! the end of the batch, since each write wakes ssh, which encrypts and writes one packet of its
@@ -40,6 +41,8 @@ pub(super) struct State {
     stream: Option<Writer>,
     queue: VecDeque<Bytes>,
     queued_bytes: usize,
+    /// The stream has bytes that it has accepted and not sent.
+    unsent: bool,
     /// Wakes the writer task.
     writer: Option<Waker>,
     /// The writer task has to be woken after the lock was released.
@@ -54,6 +57,7 @@ impl Output {
             stream: Some(stream),
             queue: VecDeque::new(),
             queued_bytes: 0,
+            unsent: false,
             writer: None,
             wake_writer: false,
             coalescing: false,
@@ -94,7 +98,7 @@ impl State {
         if packet.closes {
             packet.handles.iter().flatten().for_each(RemoteHandle::set_closed);
         }
-        let idle = self.queue.is_empty() && !self.coalescing;
+        let idle = self.queue.is_empty() && !self.unsent && !self.coalescing;
         let mut written = 0;
         if idle && packet.len() < MAX_COALESCED_BYTES {
             self.coalescing = at_end_of_batch(|| shared.clone());
@@ -119,6 +123,7 @@ impl State {
             }
             self.wake_writer = idle && !self.coalescing;
         }
+        self.wake_writer |= idle && self.unsent;
         if self.queued_bytes >= MAX_COALESCED_BYTES { self.write_coalesced() } else { Ok(()) }
     }
 
@@ -157,7 +162,18 @@ impl State {
                 Poll::Pending => break,
             }
         }
-        Ok(written)
+        match self.flush_stream(&mut context) {
+            Poll::Ready(Err(error)) => Err(error),
+            Poll::Ready(Ok(())) | Poll::Pending => Ok(written),
+        }
+    }
+
+    /// Has the stream send what it has accepted.
+    fn flush_stream(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(stream) = &mut self.stream else { return Poll::Ready(Ok(())) };
+        let flushed = Pin::new(stream).poll_flush(context);
+        self.unsent = flushed.is_pending();
+        flushed
     }
 
     /// Writes the queue; ready when it is empty, or with an error.
@@ -173,7 +189,7 @@ impl State {
             };
             self.consume(written);
         }
-        Poll::Ready(Ok(()))
+        self.flush_stream(context)
     }
 
     fn consume(&mut self, mut written: usize) {

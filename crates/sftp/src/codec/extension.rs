@@ -88,6 +88,8 @@ extensions! {
     Digest = "digest@sshoal" "1",
     /// A whole small file in one reply.
     ReadFile = "read-file@sshoal" "1",
+    /// Connections beside the one that ssh carries.
+    Direct = "direct@sshoal" "1",
 }
 
 /// A set of [`Extension`]s.

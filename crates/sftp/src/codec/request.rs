@@ -5,6 +5,7 @@ use std::ops::BitOr;
 use bytes::{BufMut, BytesMut};
 
 use super::attrs::FileAttrs;
+use super::direct::DirectRequest;
 use super::extension::{DigestAlgorithm, Extension};
 use super::lock::LockRequest;
 use super::wire::{Fields, Malformed, put_sized, put_string};
@@ -265,6 +266,8 @@ pub enum Request<'a> {
     Digest { path: &'a [u8], algorithm: DigestAlgorithm },
     /// `read-file@sshoal`
     ReadFile { path: &'a [u8], max_bytes: u32, follow: bool },
+    /// `direct@sshoal`
+    Direct(DirectRequest),
     /// An unsupported extension.
     UnknownExtension { name: &'a [u8], body: &'a [u8] },
 }
@@ -318,6 +321,7 @@ impl<'a> Request<'a> {
             Request::Lseek { .. } => Extension::Lseek,
             Request::Digest { .. } => Extension::Digest,
             Request::ReadFile { .. } => Extension::ReadFile,
+            Request::Direct(_) => Extension::Direct,
             other => match other.message_type() {
                 EXTENDED => return Kind(KINDS as u8 - 1),
                 message_type => return Kind(message_type),
@@ -476,6 +480,10 @@ impl<'a> Request<'a> {
                 out.put_u32(*max_bytes);
                 out.put_u8((*follow).into());
             }
+            Request::Direct(request) => {
+                extended(out, Extension::Direct, &[]);
+                request.encode(out);
+            }
             Request::UnknownExtension { name, body } => {
                 put_string(out, name);
                 out.put_slice(body);
@@ -592,6 +600,7 @@ impl<'a> Request<'a> {
             Extension::ReadFile => {
                 Request::ReadFile { path: f.string()?, max_bytes: f.u32()?, follow: f.u8()? != 0 }
             }
+            Extension::Direct => Request::Direct(DirectRequest::decode(f)?),
             Extension::Digest => {
                 Request::Digest { path: f.string()?, algorithm: DigestAlgorithm(f.u32()?) }
             }

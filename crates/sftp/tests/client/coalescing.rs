@@ -137,3 +137,39 @@ async fn nothing_is_lost_when_the_stream_is_full() {
         assert_eq!(next_path(&mut script).await, format!("write {at}"));
     }
 }
+
+/// A stream that enciphers accepts bytes before it sends them, and more than it can send at once.
+#[tokio::test]
+async fn what_a_stream_has_accepted_is_sent() {
+    // Less than one request.
+    let (ours, theirs) = tokio::io::duplex(100);
+    let mut script = Script::new(theirs);
+    let (reader, writer) = tokio::io::split(ours);
+    let writer = tokio::io::BufWriter::with_capacity(5_000, writer);
+    let greet = async {
+        script.receive_raw().await;
+        let mut out = BytesMut::new();
+        Version { version: 3, extensions: [].into_iter().collect(), product: None }
+            .encode(&mut out);
+        script.send_raw(&out).await;
+    };
+    let connecting = Client::connect_halves(reader, writer, Options::default());
+    let (client, ()) = tokio::join!(connecting, greet);
+    let client = client.unwrap();
+    let path = |at: usize| format!("{at:0300}");
+    let mut calls: Vec<_> = (0..100).map(|at| client.lstat(path(at).as_bytes())).collect();
+    for (at, call) in calls.iter_mut().enumerate() {
+        // Some alone, and some in a batch.
+        match at % 3 {
+            0 => poll(call),
+            _ => batch(|| poll(call)),
+        }
+    }
+    for at in 0..calls.len() {
+        assert_eq!(next_path(&mut script).await, path(at));
+    }
+    // And one request after a pause, with nothing behind it.
+    let mut last = client.lstat(b"last");
+    poll(&mut last);
+    assert_eq!(next_path(&mut script).await, "last");
+}

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cli::Problem;
-use host::Helper;
+use host::{Direct, Helper};
 use ssh::Transport;
 use union::{ActionPolicy, CreatePolicy};
 use vfs::{PageCache, Timeout};
@@ -443,7 +443,12 @@ impl Draft {
             (Some(Helper::No), Some(_)) => Helper::No,
             (Some(_), Some(other)) => return Err(excluding("helper", other)),
         };
-        Ok(())
+        match (request.host.direct, &request.ssh.transport) {
+            (Direct::No, _) | (_, Transport::Ssh) => Ok(()),
+            (_, Transport::DirectPort(_)) => Err(excluding("direct", "directport")),
+            (_, Transport::Vsock { .. }) => Err(excluding("direct", "vsock")),
+            (_, Transport::Passive) => Err(excluding("direct", "passive")),
+        }
     }
 
     fn finish_disk(&mut self) -> Result<(), Problem> {

@@ -177,6 +177,7 @@ fn is_answer(error: &host::Error) -> bool {
         | host::Error::Session { .. }
         | host::Error::Refused { .. }
         | host::Error::NoHelper { .. }
+        | host::Error::NoDirect { .. }
         | host::Error::HelperGone { .. } => false,
         host::Error::Root { source, .. } => !source.ends_connection(),
         host::Error::RootMissing { .. }

@@ -8,6 +8,7 @@ use control::status::{
     CacheStatus, DiskStatus, HostStatus, MountStatus, OpenStatus, SessionState, SessionStatus,
     SourceStatus, State, UnionStatus, Unwritten,
 };
+use host::DirectUse;
 use recovery::ConnectionState;
 use replicas::{GatewayStatus, Mode as PoolMode};
 use vfs::Vfs;
@@ -218,6 +219,11 @@ fn host(server: &Server, gateway: Option<&GatewayStatus>) -> HostStatus {
             State::Reconnecting
         }
     };
+    let (direct, not_direct) = match told.direct {
+        None => (None, None),
+        Some(DirectUse::At(address)) => (Some(address.to_string()), None),
+        Some(DirectUse::Unused(why)) => (None, Some(in_one_line(&why))),
+    };
     let mut status = HostStatus {
         host: printable(&server.name),
         state,
@@ -231,6 +237,8 @@ fn host(server: &Server, gateway: Option<&GatewayStatus>) -> HostStatus {
             ssh::PasswordState::Kept => Some("kept".to_owned()),
             ssh::PasswordState::Needed => Some("needed".to_owned()),
         },
+        direct,
+        not_direct,
         sessions,
         counters: None,
     };
@@ -265,13 +273,14 @@ fn session(told: &host::SessionStatus) -> SessionStatus {
     };
     match &told.state {
         Told::Connecting => SessionStatus { slot, ..SessionStatus::default() },
-        Told::Up { age, in_flight, silent, served_by } => SessionStatus {
+        Told::Up { age, in_flight, silent, is_direct, served_by } => SessionStatus {
             slot,
             state: SessionState::Up,
             up_ms: Some(millis(*age)),
             in_flight: *in_flight as u64,
             silent_ms: millis(*silent),
             why: None,
+            is_direct: *is_direct,
             server: Some(if served_by.is_helper { "helper" } else { "sftp" }.to_owned()),
             server_version: served_by.version.as_deref().map(printable),
             extensions: served_by.extensions.iter().map(|&name| name.to_owned()).collect(),

@@ -191,6 +191,8 @@ fn host(out: &mut String, host: &HostStatus) {
     let up = host.sessions.iter().filter(|session| session.state == SessionState::Up).count();
     let mut facts = vec![format!("{up} of {}", count(host.max_sessions, "session"))];
     facts.extend(server(host));
+    facts.extend(host.direct.as_ref().map(|at| format!("direct to {}", printable(at))));
+    facts.extend(host.not_direct.as_ref().map(|why| format!("not direct: {}", printable(why))));
     facts.extend(host.round_trip_us.map(|us| format!("round trip {}", latency(us))));
     facts.extend(host.latency_us.map(|us| format!("latency {}", latency(us))));
     let in_flight: u64 = host.sessions.iter().map(|session| session.in_flight).sum();

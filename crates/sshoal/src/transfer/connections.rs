@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cli::Problem;
-use host::Helper;
+use host::{Direct, Helper};
 use transfer::strategy::{ConnectError, Connection, Connector, Logins};
 use transfer::{Running, Shell};
 
@@ -39,7 +39,9 @@ impl Connections {
         Logins {
             password_once: request.ssh.password_stdin,
             own_server: request.ssh.sftp_server.is_some()
-                || matches!(request.host.helper, Helper::At(_)),
+                || matches!(request.host.helper, Helper::At(_))
+                // A login of a stream is plain SFTP.
+                || request.host.direct != Direct::No,
             own_view: request.host.follow_symlinks || request.disk.is_some(),
             max_sessions: request.host.max_conns,
         }
@@ -84,6 +86,9 @@ impl Connector for Connections {
     }
 
     fn start_sessions(&self, sessions: Range<usize>) {
+        if self.request.host.direct != Direct::No {
+            return;
+        }
         let config = match self.ssh_configs(0).as_deref() {
             Ok([config]) if config.transport == ssh::Transport::Ssh => config.clone(),
             _ => return,

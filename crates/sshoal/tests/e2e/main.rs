@@ -16,6 +16,7 @@ mod behaviours;
 mod bench;
 mod cache;
 mod demo;
+mod direct;
 mod doctor;
 mod everyday;
 mod faults;

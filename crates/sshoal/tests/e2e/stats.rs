@@ -308,7 +308,7 @@ fn a_profile_names_the_process_and_the_directory() {
     fs::write(world.served("d\u{1b}[2Jir/file"), "content").unwrap();
     let mount = mounted(&world, &["-o", "entry_timeout=0,attr_timeout=0,cache_timeout=0"]);
     let tool = world.local("a-known-tool");
-    fs::copy("/usr/bin/stat", &tool).unwrap();
+    sandbox::copy_program("/usr/bin/stat".as_ref(), &tool).unwrap();
     let profile = |words: &[&str]| {
         let mut command = program();
         command.arg("profile").arg(mount.place()).args(words);
@@ -366,7 +366,7 @@ fn a_daemon_that_hangs_or_is_dead_and_other_users_are_told() {
     let mut mount = mounted(&world, &[]);
     if geteuid().is_root() {
         let copy = world.local("sshoal");
-        fs::copy(program_path(), &copy).unwrap();
+        sandbox::copy_program(program_path().as_ref(), &copy).unwrap();
         for command in ["stats", "profile"] {
             let mut other = Command::new("setpriv");
             other.args(["--reuid", "5", "--regid", "60", "--clear-groups", "--"]).arg(&copy);

@@ -39,8 +39,8 @@ fn as_ordinary_user(test: &str, body: impl FnOnce()) {
     // Where this was built he may not be allowed to go.
     let dir = tempfile::Builder::new().prefix("user-").tempdir().unwrap();
     let (tests, program) = (dir.path().join("e2e"), dir.path().join("sshoal"));
-    fs::copy(std::env::current_exe().unwrap(), &tests).unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_sshoal"), &program).unwrap();
+    sandbox::copy_program(&std::env::current_exe().unwrap(), &tests).unwrap();
+    sandbox::copy_program(env!("CARGO_BIN_EXE_sshoal").as_ref(), &program).unwrap();
     let open = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     let work = dir.path().join("work");
     fs::create_dir(&work).unwrap();
@@ -264,7 +264,7 @@ fn others_are_kept_out() {
     // Nor can they mount over it, and are told why.
     let program = world.local("sshoal");
     // Where they may run it: the build may be in a directory of root's own.
-    fs::copy(crate::world::program_path(), &program).unwrap();
+    sandbox::copy_program(crate::world::program_path().as_ref(), &program).unwrap();
     let over = format!("'{}' host: \"$1\"", program.display());
     let ended = as_user(&over, mount.place());
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");

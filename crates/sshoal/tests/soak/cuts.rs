@@ -17,12 +17,18 @@ use crate::worker::{MOST_OPS, Worker};
 
 const LANE: &str = "cuts";
 
+/// The lane whose mounts have direct connections.
+const DIRECT_LANE: &str = "direct";
+
 /// How long one mount is kept.
 const ROUND: Duration = Duration::from_secs(60);
 
 /// Options of the mounts, one after the other.
 const OPTIONS: [&str; 5] =
     ["", "max_conns=3,dir_cache=no", "cache=disk", "consistency=strict,sshfs_sync", "max_conns=1"];
+
+/// As [`OPTIONS`], for mounts with direct connections.
+const DIRECT_OPTIONS: [&str; 3] = ["", "max_conns=3,dir_cache=no", "poll_us=0,max_conns=1"];
 
 const WORKERS: u64 = 2;
 
@@ -34,23 +40,32 @@ const MOST_SESSIONS: usize = 8;
 
 /// See the [module](self).
 pub fn lane(soak: &Soak) {
-    let scene = Scene::new(soak, LANE);
-    let mut options = soak.dice(LANE, 0);
-    let mut outages = soak.dice("outages", 0);
-    let mut callers = soak.dice("callers", 0);
+    run(soak, LANE, Scene::new(soak, LANE), &OPTIONS);
+}
+
+/// As [`lane`], with direct connections, whose link breaks as well.
+pub fn direct_lane(soak: &Soak) {
+    run(soak, DIRECT_LANE, Scene::direct(soak, DIRECT_LANE), &DIRECT_OPTIONS);
+}
+
+fn run(soak: &Soak, lane: &'static str, scene: Scene<'_>, all_options: &[&str]) {
+    let mut options = soak.dice(lane, 0);
+    let mut outages = soak.dice(&format!("outages of {lane}"), 0);
+    let mut callers = soak.dice(&format!("callers of {lane}"), 0);
     let worker = |number| {
         // Not promised over a loss (A7, L4): files without a name, and with two.
-        let seed = soak.dice(LANE, 1 + number).any();
+        let seed = soak.dice(lane, 1 + number).any();
         let lists = Lists::by_one_name(seed, MOST_OPS);
-        Worker::new(LANE, &soak.tally, number, lists, soak.damages)
+        Worker::new(lane, &soak.tally, number, lists, soak.damages)
     };
     let mut workers: Vec<Worker> = (0..WORKERS).map(worker).collect();
-    let shared = Shared::of_threads(LANE, &soak.tally, SHARERS);
-    let mut sharers: Vec<_> =
-        (0..SHARERS).map(|number| (number, soak.dice("sharers", number))).collect();
-    while soak.has_time(LANE) {
+    let shared = Shared::of_threads(lane, &soak.tally, SHARERS);
+    let mut sharers: Vec<_> = (0..SHARERS)
+        .map(|number| (number, soak.dice(&format!("sharers of {lane}"), number)))
+        .collect();
+    while soak.has_time(lane) {
         shared.prepare(&scene.served(""));
-        let mount = scene.mount(0, options.pick(&OPTIONS));
+        let mount = scene.mount(0, options.pick(all_options));
         let (place, served) = (mount.place(), scene.served(""));
         let done = AtomicBool::new(false);
         let calm = &RwLock::new(());
@@ -76,7 +91,7 @@ pub fn lane(soak: &Soak) {
             }
             let (mount, callers) = (&mount, &mut callers);
             scope.spawn(|| {
-                kill_callers(&soak.tally, LANE, mount, "callers", callers, done);
+                kill_callers(&soak.tally, lane, mount, "callers", callers, done);
             });
             let links = scene.links();
             let target = Target { links, sshd: scene.sshd(), tally: &soak.tally, calm };

@@ -4,11 +4,12 @@
 //! `make soak SOAK_MINUTES=10 SOAK_SEED=1` runs it for long; without these variables it runs for
 //! half a minute, as a test of the machinery. `SOAK_LANES=cuts,kills` runs some of the lanes. `docs/reliability.md` says what it proves.
 //!
-//! Four lanes run side by side, each with a server of its own:
+//! Five lanes run side by side, each with a server of its own:
 //!
 //! | lane | what fails | what must hold |
 //! |---|---|---|
 //! | [`cuts`] | links are cut and stalled, sessions and SFTP servers killed and stopped | every answer is the model's; the server has the model's tree; threads that share files get no error and lose nothing |
+//! | `direct` | as in `cuts`, and the link of the direct connections | as in `cuts` |
 //! | [`kills`] | the daemon is killed with SIGKILL and mounted again | what `close`, `fsync` or a change by name has acknowledged is there |
 //! | [`flips`] | bits flip in the disk cache | every byte, name and attribute that is read is right |
 //! | [`pair`] | the disk of the server of two clients fills up, their links are cut | records are appended once, locks exclude, an open after a close shows what was closed |
@@ -100,8 +101,9 @@ fn run(time: Duration, seed: u64, damages: bool) -> Tally {
     let until = Instant::now() + time;
     let soak = Soak { tally: Tally::new(time > SHORT), seed, until, damages };
     println!("soak: {} s, SOAK_SEED={seed}", time.as_secs());
-    let lanes: [(&str, Lane); 4] = [
+    let lanes: [(&str, Lane); 5] = [
         ("cuts", cuts::lane),
+        ("direct", cuts::direct_lane),
         ("kills", kills::lane),
         ("flips", flips::lane),
         ("pair", pair::lane),

@@ -1,7 +1,7 @@
 //! What a lane has for itself: a server behind a link, and places to mount it.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::Soak;
 use crate::mount::{Mount, detach, umount};
-use crate::world::program;
+use crate::world::{program, program_path};
 
 /// How long sessions may take to end after their client was killed, before they are killed, too.
 const SESSION_GRACE: Duration = Duration::from_secs(2);
@@ -44,6 +44,8 @@ pub struct Scene<'a> {
     notes: AtomicU64,
     /// Whether what is served is a disk of the server's own.
     has_disk: bool,
+    /// Options of all mounts.
+    options: String,
     dir: TempDir,
 }
 
@@ -52,7 +54,23 @@ impl<'a> Scene<'a> {
     pub fn new(soak: &'a Soak, lane: &'static str) -> Scene<'a> {
         let dir = tempfile::Builder::new().prefix("soak-").tempdir().unwrap();
         fs::create_dir(dir.path().join("served")).unwrap();
-        Scene::start(soak, lane, dir, 1, None)
+        Scene::start(soak, lane, dir, 1, false, Options::default().sftp_server)
+    }
+
+    /// A server of one client, with the helper and direct connections, which have a link of their own.
+    pub fn direct(soak: &'a Soak, lane: &'static str) -> Scene<'a> {
+        let dir = tempfile::Builder::new().prefix("soak-").tempdir().unwrap();
+        fs::create_dir(dir.path().join("served")).unwrap();
+        let helper = SftpServer::Command(format!("exec {} helper\n", program_path().display()));
+        let mut scene = Scene::start(soak, lane, dir, 1, false, helper);
+        let any = TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = any.local_addr().unwrap();
+        let link = Link::start(target, LinkOptions::default()).unwrap();
+        let (port, at) = (target.port(), link.port());
+        scene.options =
+            format!("direct=yes,direct_ports={port}-{port},direct_address=127.0.0.1:{at}");
+        scene.links.push(link);
+        scene
     }
 
     /// A server of several clients, with a disk of this size.
@@ -67,7 +85,7 @@ impl<'a> Scene<'a> {
             lock = dir.path().join("lock").display(),
             place = dir.path().join("served").display()
         );
-        Scene::start(soak, lane, dir, clients, Some(SftpServer::Command(script)))
+        Scene::start(soak, lane, dir, clients, true, SftpServer::Command(script))
     }
 
     fn start(
@@ -75,12 +93,10 @@ impl<'a> Scene<'a> {
         lane: &'static str,
         dir: TempDir,
         clients: usize,
-        server: Option<SftpServer>,
+        has_disk: bool,
+        sftp_server: SftpServer,
     ) -> Scene<'a> {
-        let has_disk = server.is_some();
-        let defaults = Options::default();
-        let sftp_server = server.unwrap_or_else(|| defaults.sftp_server.clone());
-        let sshd = Sshd::start(Options { sftp_server, ..defaults }).unwrap();
+        let sshd = Sshd::start(Options { sftp_server, ..Options::default() }).unwrap();
         assert!(!has_disk || sshd.is_isolated(), "a disk of the server's own needs root");
         let mut links = Vec::new();
         for client in 0..clients {
@@ -101,6 +117,7 @@ impl<'a> Scene<'a> {
             mounts: AtomicU32::new(0),
             notes: AtomicU64::new(0),
             has_disk,
+            options: String::new(),
             dir,
         }
     }
@@ -141,7 +158,7 @@ impl<'a> Scene<'a> {
         // So that no cache of this user is used.
         let cache = self.local(format!("cache{client}"));
         command.args(["-o", &format!("cache_dir={}", cache.display())]);
-        if !options.is_empty() {
+        for options in [&self.options, options].into_iter().filter(|it| !it.is_empty()) {
             command.args(["-o", options]);
         }
         Mount::start(command, place).with_errors()

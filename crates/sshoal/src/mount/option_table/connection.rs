@@ -1,6 +1,6 @@
 //! How to connect to the server, which SFTP requests to send, and what to do with several hosts.
 
-use host::Helper;
+use host::{Direct, Helper};
 use recovery::RetryPolicy;
 use replicas::Mode;
 use ssh::{Transport, TypedPassword};
@@ -16,6 +16,20 @@ const MAX_CONNS: u32 = 64;
 /// The limit that `bytes` stands for: 0 is none.
 fn limit(bytes: u32) -> Option<u32> {
     (bytes > 0).then_some(bytes)
+}
+
+/// The parts of `HOST`, `HOST:PORT`, `[ADDRESS]` or `[ADDRESS]:PORT`.
+fn host_and_port(text: &str) -> Option<(String, Option<u16>)> {
+    let (host, rest) = match text.strip_prefix('[') {
+        Some(text) => text.split_once(']')?,
+        None => text.split_at(text.find(':').unwrap_or(text.len())),
+    };
+    let port = match rest.strip_prefix(':') {
+        Some(port) => Some(port.parse().ok().filter(|port| *port > 0)?),
+        None if rest.is_empty() => None,
+        None => return None,
+    };
+    (!host.is_empty()).then(|| (host.to_owned(), port))
 }
 
 pub(super) const OPTIONS: &[MountOption] = &[
@@ -54,6 +68,30 @@ pub(super) const OPTIONS: &[MountOption] = &[
     .help(
         "use sshoal's own server if it is found (auto, default), put it there (install), or at PATH",
     ),
+    choice(
+        "direct",
+        &[
+            ("no", |draft| draft.request.host.direct = Direct::No),
+            ("yes", |draft| draft.request.host.direct = Direct::Yes),
+            ("require", |draft| draft.request.host.direct = Direct::Require),
+        ],
+    )
+    .help("send data past ssh, by TLS to a port of the helper; require: fail without it (default no)"),
+    custom("direct_ports", "LOW-HIGH", |draft, text| {
+        let (low, high) = text.split_once('-').unwrap_or((text, text));
+        let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0);
+        let ports = port(low).zip(port(high)).filter(|(low, high)| low <= high);
+        let why = || "must be a port or a range of ports, as in 7000-7009".to_owned();
+        draft.request.host.direct_ports = ports.ok_or_else(why)?;
+        Ok(())
+    })
+    .help("the ports on which the helper may listen for direct=yes (default: any free one)"),
+    custom("direct_address", "HOST[:PORT]", |draft, text| {
+        let why = || "must be a name or an address, with [] around one of IPv6".to_owned();
+        draft.request.host.direct_address = Some(host_and_port(text).ok_or_else(why)?);
+        Ok(())
+    })
+    .help("connect here for direct=yes, not to the address that the helper reports"),
     text("ssh_command", "COMMAND", Draft::set_ssh_command)
         .help("run this command instead of ssh; spaces separate arguments, '\\ ' is a space"),
     custom("ssh_protocol", "2", |_, version| match version {

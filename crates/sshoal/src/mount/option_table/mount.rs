@@ -56,7 +56,9 @@ pub(super) const OPTIONS: &[MountOption] = &[
     })
     .help("maximum bytes that the kernel reads ahead (default 524288 as root, else 131072)"),
     number("poll_us", 0, 1000, |draft, micros| {
-        draft.request.limits.poll_limit = Duration::from_micros(micros.into());
+        let limit = Duration::from_micros(micros.into());
+        draft.request.limits.poll_limit = limit;
+        draft.request.host.poll_limit = limit;
     })
     .help("microseconds to poll for the next of quick requests before sleeping (default 50)"),
 ];

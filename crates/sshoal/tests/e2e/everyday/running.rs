@@ -185,7 +185,7 @@ fn only_the_owner_of_a_mount_runs_commands_through_it() {
     fs::set_permissions(world.served(""), fs::Permissions::from_mode(0o755)).unwrap();
     let mount = ready(world.mount(&["-o", "allow_other"]));
     let program = world.local("sshoal");
-    fs::copy(program_path(), &program).unwrap();
+    sandbox::copy_program(program_path().as_ref(), &program).unwrap();
     let mut command = std::process::Command::new("setpriv");
     command.args(["--reuid", "5", "--regid", "60", "--clear-groups", "--"]).arg(&program);
     command.args(["run", "true"]).env_remove("XDG_RUNTIME_DIR").current_dir(mount.place());

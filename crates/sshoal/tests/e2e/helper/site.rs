@@ -219,7 +219,7 @@ impl Package {
         let program = program_path();
         let own = dir.path().join("sshoal");
         if fs::hard_link(&program, &own).is_err() {
-            fs::copy(&program, &own).unwrap();
+            sandbox::copy_program(program.as_ref(), &own).unwrap();
         }
         let source = dir.path().join("launcher.c");
         let text = format!(

@@ -151,7 +151,7 @@ fn only_the_user_and_root_may_look() {
     fs::set_permissions(hosts.local(""), Permissions::from_mode(0o755)).unwrap();
     // Where this was built he may not be allowed to go.
     let copy = hosts.local("sshoal");
-    fs::copy(program_path(), &copy).unwrap();
+    sandbox::copy_program(program_path().as_ref(), &copy).unwrap();
     let mount = hosts.mount(&[hosts.fleet.source("alpha")], &[]);
     let ended = run(as_somebody_else(&copy).arg("status").arg(mount.place()));
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");

@@ -1,8 +1,8 @@
 //! Adaptive polling: reading again for some microseconds before a reader sleeps.
 //!
-//! A program that waits for each answer sends its next request some microseconds after the reply. To
-//! wake a sleeping thread on another processor costs more than that, and several times as much in a
-//! virtual machine.
+//! A program that waits for each answer sends its next request some microseconds after the reply, and
+//! a server on a near machine replies as soon. To wake a sleeping thread on another processor costs
+//! more than that, and several times as much in a virtual machine.
 //!
 //! Polling costs the time of a processor, so a reader polls only after several requests in succession
 //! that were answered at once and followed each other quickly; a single pause ends that. An operation
@@ -19,7 +19,8 @@ const MIN_STREAK: u32 = 8;
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Whether one reader polls. See the [module](self).
-pub(super) struct Polling {
+#[derive(Debug)]
+pub struct Polling {
     limit: Duration,
     streak: u32,
     checked: Option<Instant>,
@@ -28,24 +29,24 @@ pub(super) struct Polling {
 
 impl Polling {
     /// Polls for `limit` at most; never if that is zero.
-    pub(super) fn new(limit: Duration) -> Polling {
+    pub fn new(limit: Duration) -> Polling {
         Polling { limit, streak: 0, checked: None, has_processor: false }
     }
 
     /// A request was read and started. `is_answered`: none is in progress any more.
-    pub(super) fn note_request(&mut self, is_answered: bool) {
+    pub fn note_request(&mut self, is_answered: bool) {
         self.streak = if is_answered { self.streak.saturating_add(1) } else { 0 };
     }
 
     /// The reader waited for this long, including the time of polling.
-    pub(super) fn note_wait(&mut self, waited: Duration) {
+    pub fn note_wait(&mut self, waited: Duration) {
         if waited > self.limit * 2 {
             self.streak = 0;
         }
     }
 
     /// Until when to poll, if at all.
-    pub(super) fn deadline(&mut self) -> Option<Instant> {
+    pub fn deadline(&mut self) -> Option<Instant> {
         if self.limit.is_zero() || self.streak < MIN_STREAK {
             return None;
         }

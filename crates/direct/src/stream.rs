@@ -1,0 +1,437 @@
+//! The two halves of a connection, for threads that may block ([`Reader`], [`Writer`]) and for the
+//! tasks of a runtime ([`AsyncReader`], [`AsyncWriter`]).
+//!
+//! Bytes are received without a lock. They are deciphered and enciphered under the lock of the TLS
+//! connection, which both halves share.
+
+use std::io::{self, BufRead, ErrorKind, IoSlice, Read, Write};
+use std::net::TcpStream;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use base::polling::Polling;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustls::Connection;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::runtime::Handle;
+
+/// Bytes that are received at once, if there are as many.
+const RECEIVED_BYTES: usize = 128 << 10;
+
+/// Bytes that are enciphered before they are sent, at most.
+const SEALED_BYTES: usize = 512 << 10;
+
+struct Shared {
+    socket: TcpStream,
+    tls: Mutex<Connection>,
+}
+
+impl Shared {
+    fn new(socket: TcpStream, mut tls: Connection) -> Arc<Shared> {
+        tls.set_buffer_limit(Some(SEALED_BYTES));
+        Arc::new(Shared { socket, tls: Mutex::new(tls) })
+    }
+
+    fn tls(&self) -> MutexGuard<'_, Connection> {
+        self.tls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Received bytes that were not deciphered yet.
+struct Received {
+    bytes: Box<[u8]>,
+    begin: usize,
+    end: usize,
+}
+
+/// The result of an attempt to take bytes out of what was received.
+enum Taken {
+    /// This number of bytes was taken.
+    Bytes(usize),
+    /// More has to be received first.
+    Nothing,
+    /// The other side has ended the connection.
+    End,
+}
+
+impl Received {
+    fn new() -> Received {
+        Received { bytes: vec![0; RECEIVED_BYTES].into(), begin: 0, end: 0 }
+    }
+
+    /// Receives bytes, when all before were taken. `false` at the end of the stream.
+    fn receive(&mut self, mut socket: &TcpStream) -> io::Result<bool> {
+        (self.begin, self.end) = (0, 0);
+        self.end = socket.read(&mut self.bytes)?;
+        Ok(self.end > 0)
+    }
+
+    /// Deciphers, and gives the bytes to `put`, which returns how many it has taken.
+    fn take(
+        &mut self,
+        tls: &mut Connection,
+        mut put: impl FnMut(&[u8]) -> usize,
+    ) -> io::Result<Taken> {
+        let mut taken = 0;
+        loop {
+            let mut reader = tls.reader();
+            let (offered, used) = match reader.fill_buf() {
+                Ok([]) if taken == 0 => return Ok(Taken::End),
+                Ok([]) => return Ok(Taken::Bytes(taken)),
+                Ok(plain) => (plain.len(), put(plain)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => (0, 0),
+                Err(error) => return Err(error),
+            };
+            reader.consume(used);
+            taken += used;
+            if used < offered {
+                return Ok(Taken::Bytes(taken));
+            }
+            if offered > 0 {
+                continue;
+            }
+            if self.begin == self.end {
+                return Ok(if taken > 0 { Taken::Bytes(taken) } else { Taken::Nothing });
+            }
+            let mut rest = &self.bytes[self.begin..self.end];
+            let read = tls.read_tls(&mut rest)?;
+            self.begin += read;
+            tls.process_new_packets()
+                .map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+        }
+    }
+}
+
+/// Sends what was enciphered. "Would block" if some of it is left.
+fn send(tls: &mut Connection, mut socket: &TcpStream) -> io::Result<()> {
+    while tls.wants_write() {
+        match tls.write_tls(&mut socket) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// The half that reads. Blocks.
+pub struct Reader {
+    shared: Arc<Shared>,
+    received: Received,
+    polling: Polling,
+}
+
+/// The half that writes. Blocks.
+pub struct Writer(Arc<Shared>);
+
+/// The halves of a connection whose handshake is done. `poll_limit` is how long a reader polls before
+/// it sleeps, see [`Polling`].
+pub(crate) fn blocking(
+    socket: TcpStream,
+    tls: Connection,
+    poll_limit: Duration,
+) -> (Reader, Writer) {
+    let shared = Shared::new(socket, tls);
+    let received = Received::new();
+    let reader = Reader { shared: shared.clone(), received, polling: Polling::new(poll_limit) };
+    (reader, Writer(shared))
+}
+
+impl Reader {
+    /// Waits until there is something to read, or the end; `false` if there was neither for this
+    /// time.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn is_readable_within(&mut self, limit: Duration) -> io::Result<bool> {
+        if self.received.begin < self.received.end || self.has_plaintext() {
+            return Ok(true);
+        }
+        let deadline = Instant::now() + limit;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(io::Error::other)?;
+            let mut fds = [PollFd::new(&self.shared.socket, PollFlags::IN)];
+            match poll(&mut fds, Some(&left)) {
+                Err(rustix::io::Errno::INTR) => {}
+                ready => return Ok(ready? > 0),
+            }
+        }
+    }
+
+    fn has_plaintext(&self) -> bool {
+        self.shared.tls().reader().fill_buf().is_ok()
+    }
+
+    /// Receives; sleeps if there is nothing after polling.
+    fn receive(&mut self) -> io::Result<bool> {
+        let began = Instant::now();
+        let received = match self.poll_socket()? {
+            Some(received) => received,
+            None => self.received.receive(&self.shared.socket)?,
+        };
+        self.polling.note_wait(began.elapsed());
+        self.polling.note_request(true);
+        Ok(received)
+    }
+
+    /// Polls for bytes, if that is useful now; `None` if there were none.
+    fn poll_socket(&mut self) -> io::Result<Option<bool>> {
+        let Some(deadline) = self.polling.deadline() else { return Ok(None) };
+        while Instant::now() < deadline {
+            let flags = rustix::net::RecvFlags::DONTWAIT;
+            let bytes = &mut self.received.bytes[..];
+            match rustix::net::recv(&self.shared.socket, bytes, flags) {
+                Err(rustix::io::Errno::AGAIN) => std::hint::spin_loop(),
+                Err(rustix::io::Errno::INTR) => {}
+                result => {
+                    let (read, _) = result?;
+                    (self.received.begin, self.received.end) = (0, read);
+                    return Ok(Some(read > 0));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Read for Reader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let mut filled = 0;
+            let taken = self.received.take(&mut self.shared.tls(), |plain| {
+                let len = plain.len().min(buffer.len() - filled);
+                buffer[filled..filled + len].copy_from_slice(&plain[..len]);
+                filled += len;
+                len
+            });
+            match taken? {
+                Taken::Bytes(taken) => return Ok(taken),
+                Taken::End => return Ok(0),
+                Taken::Nothing if self.receive()? => {}
+                Taken::Nothing => return Ok(0),
+            }
+        }
+    }
+}
+
+impl Write for Writer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut tls = self.0.tls();
+        let written = tls.writer().write_vectored(slices)?;
+        send(&mut tls, &self.0.socket)?;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A socket that a runtime watches only while a task sleeps: watched all the time, it would wake the
+/// runtime for bytes that a task takes without it.
+struct Watched {
+    /// A duplicate of the socket, which can be watched by itself.
+    socket: Option<TcpStream>,
+    watched: Option<tokio::net::TcpStream>,
+    interest: Interest,
+    runtime: Handle,
+}
+
+impl Watched {
+    fn new(socket: &TcpStream, interest: Interest) -> io::Result<Watched> {
+        let socket = Some(socket.try_clone()?);
+        Ok(Watched { socket, watched: None, interest, runtime: Handle::current() })
+    }
+
+    /// Calls `attempt` when the socket is ready, until it does not report "would block".
+    fn poll<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        mut attempt: impl FnMut() -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        let interest = self.interest;
+        let watched = match &self.watched {
+            Some(watched) => watched,
+            None => self.watch()?,
+        };
+        loop {
+            match interest {
+                Interest::READABLE => ready!(watched.poll_read_ready(context))?,
+                _ => ready!(watched.poll_write_ready(context))?,
+            }
+            match watched.try_io(interest, &mut attempt) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(result),
+            }
+        }
+    }
+
+    fn watch(&mut self) -> io::Result<&tokio::net::TcpStream> {
+        let _inside = self.runtime.enter();
+        let socket = self.socket.take().ok_or(ErrorKind::NotConnected)?;
+        Ok(self.watched.insert(tokio::net::TcpStream::from_std(socket)?))
+    }
+
+    fn unwatch(&mut self) {
+        if let Some(watched) = self.watched.take() {
+            self.socket = watched.into_std().ok();
+        }
+    }
+}
+
+/// The half that reads, for a task.
+pub struct AsyncReader {
+    shared: Arc<Shared>,
+    received: Received,
+    polling: Polling,
+    watched: Watched,
+    /// Since when the task has waited.
+    waits_since: Option<Instant>,
+}
+
+/// The half that writes, for tasks and other threads. Dropping it ends the connection.
+pub struct AsyncWriter {
+    shared: Arc<Shared>,
+    watched: Watched,
+}
+
+/// The halves of a connection whose handshake is done. Must be called within a runtime, which serves
+/// them from then on.
+pub(crate) fn asynchronous(
+    socket: TcpStream,
+    tls: Connection,
+    poll_limit: Duration,
+) -> io::Result<(AsyncReader, AsyncWriter)> {
+    socket.set_nonblocking(true)?;
+    let shared = Shared::new(socket, tls);
+    let watched = |interest| Watched::new(&shared.socket, interest);
+    let (input, output) = (watched(Interest::READABLE)?, watched(Interest::WRITABLE)?);
+    let reader = AsyncReader {
+        shared: shared.clone(),
+        received: Received::new(),
+        polling: Polling::new(poll_limit),
+        watched: input,
+        waits_since: None,
+    };
+    Ok((reader, AsyncWriter { shared, watched: output }))
+}
+
+impl AsyncReader {
+    fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        let (received, socket) = (&mut self.received, &self.shared.socket);
+        let mut receive = || loop {
+            match received.receive(socket) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        };
+        let mut result = receive();
+        let is_empty = |result: &io::Result<bool>| {
+            result.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+        };
+        if is_empty(&result) {
+            let is_woken = self.waits_since.is_some();
+            self.waits_since.get_or_insert_with(Instant::now);
+            // A task that was woken for nothing does not poll again.
+            if !is_woken && let Some(deadline) = self.polling.deadline() {
+                self.watched.unwatch();
+                while is_empty(&result) && Instant::now() < deadline {
+                    std::hint::spin_loop();
+                    result = receive();
+                }
+            }
+        }
+        if is_empty(&result) {
+            result = ready!(self.watched.poll(context, receive));
+        }
+        if let Some(since) = self.waits_since.take() {
+            self.polling.note_wait(since.elapsed());
+        }
+        self.polling.note_request(true);
+        Poll::Ready(result)
+    }
+}
+
+impl AsyncRead for AsyncReader {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        loop {
+            let taken = this.received.take(&mut this.shared.tls(), |plain| {
+                let len = plain.len().min(buffer.remaining());
+                buffer.put_slice(&plain[..len]);
+                len
+            });
+            match taken? {
+                Taken::Bytes(_) | Taken::End => return Poll::Ready(Ok(())),
+                Taken::Nothing if ready!(this.poll_receive(context))? => {}
+                Taken::Nothing => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for AsyncWriter {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let written = self.shared.tls().writer().write_vectored(slices)?;
+            if written > 0 || slices.iter().all(|slice| slice.is_empty()) {
+                return Poll::Ready(Ok(written));
+            }
+            // As much is enciphered as may be.
+            ready!(self.as_mut().poll_flush(context))?;
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let AsyncWriter { shared, watched } = &mut *self;
+        let attempt = || send(&mut shared.tls(), &shared.socket);
+        match attempt() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            result => return Poll::Ready(result),
+        }
+        let result = ready!(watched.poll(context, attempt));
+        watched.unwatch();
+        Poll::Ready(result)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shared.tls().send_close_notify();
+        self.as_mut().poll_flush(context)
+    }
+}
+
+impl Drop for AsyncWriter {
+    fn drop(&mut self) {
+        let mut tls = self.shared.tls();
+        tls.send_close_notify();
+        let _ = send(&mut tls, &self.shared.socket);
+        let _ = self.shared.socket.shutdown(std::net::Shutdown::Write);
+    }
+}

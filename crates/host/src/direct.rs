@@ -1,0 +1,195 @@
+//! Direct connections: TLS to the helper at the server, beside the ssh session that has started it.
+//!
+//! Over the ssh session, which stays, each side learns the digest of the other's fresh key, and the
+//! client learns where the helper listens (`direct@sshoal`). Sessions over direct connections are
+//! like those over ssh: the first one, and further ones for content.
+//!
+//! Invariants:
+//! 1. A direct session has a *carrier*, the ssh session over which it was arranged, and ends with it.
+//! 2. The first session is direct if that could be arranged right after its ssh session began. If it
+//!    is lost while its carrier is alive, another one replaces it; if none can be made, the carrier
+//!    itself does, for the rest of its life. Requests in flight fail as with any lost session.
+//! 3. With [`Direct::Require`] no session but carriers goes through ssh.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::Mutex;
+use direct::{Digest, Identity};
+use sftp::codec::DirectRequest;
+use sftp::{Counters, Extension};
+
+use crate::config::{Config, Direct};
+use crate::connector::Connection;
+use crate::error::Error;
+use crate::pool::Pool;
+use crate::session::Session;
+
+/// Time for a direct connection: a lost packet is sent again after one second, and after three.
+const LIMIT: Duration = Duration::from_secs(4);
+
+/// The use of direct connections by a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DirectUse {
+    /// The first session goes to this address.
+    At(SocketAddr),
+    /// All sessions go through ssh, for this reason. May contain the server's text; not escaped.
+    Unused(String),
+}
+
+/// How to make direct connections to a helper.
+struct Path {
+    carrier: Arc<Session>,
+    identity: Identity,
+    peer: Digest,
+    address: SocketAddr,
+}
+
+/// The direct connections of a host.
+#[derive(Default)]
+pub(crate) struct DirectState {
+    path: Mutex<Option<Arc<Path>>>,
+    unused: Mutex<Option<String>>,
+}
+
+impl DirectState {
+    /// `None` if none was attempted yet.
+    pub(crate) fn used(&self) -> Option<DirectUse> {
+        let unused = || self.unused.lock().clone().map(DirectUse::Unused);
+        self.live_path().map(|path| DirectUse::At(path.address)).or_else(unused)
+    }
+
+    fn live_path(&self) -> Option<Arc<Path>> {
+        self.path.lock().clone().filter(|path| path.carrier.is_alive())
+    }
+
+    fn set_path(&self, path: Arc<Path>) {
+        let before = self.path.lock().replace(path);
+        *self.unused.lock() = None;
+        drop(before);
+    }
+
+    fn set_unused(&self, why: &str) {
+        let before = self.path.lock().take();
+        *self.unused.lock() = Some(why.to_owned());
+        drop(before);
+    }
+}
+
+impl Path {
+    /// Begins a session over a direct connection.
+    async fn begin(
+        &self,
+        slot: usize,
+        config: &Config,
+        counters: &Arc<Counters>,
+    ) -> Result<Arc<Session>, String> {
+        let begin = async {
+            let Path { address, identity, peer, .. } = self;
+            let connected =
+                direct::connect(*address, identity, *peer, LIMIT, config.poll_limit).await;
+            let (reader, writer) = connected.map_err(|error| error.to_string())?;
+            let connection = Connection::from_halves(reader, writer, Box::new(|| None));
+            let carrier = Some(self.carrier.clone());
+            let begun = Session::begin(connection, slot, config, counters, true, carrier).await;
+            begun.map_err(|error| error.to_string())
+        };
+        let begun = tokio::time::timeout(LIMIT, begin).await;
+        let begun =
+            begun.unwrap_or_else(|_| Err(format!("no answer within {} s", LIMIT.as_secs())));
+        begun.map_err(|why| format!("{}: {why}", self.address))
+    }
+}
+
+impl Pool {
+    /// The session that replaces `session`, the first one, if a direct one can.
+    ///
+    /// # Errors
+    /// When none can, and one is required.
+    pub(crate) async fn prefer_direct(&self, session: Arc<Session>) -> Result<Arc<Session>, Error> {
+        if self.config.direct == Direct::No {
+            return Ok(session);
+        }
+        match self.arrange_direct(&session).await {
+            Ok(direct) => Ok(direct),
+            Err(why) => {
+                self.give_up_direct(&why)?;
+                Ok(session)
+            }
+        }
+    }
+
+    /// A further session, or the first one anew, while an ssh session for direct ones is alive. `None`
+    /// if it has to be made by ssh.
+    ///
+    /// # Errors
+    /// When there can be none, and one is required.
+    pub(crate) async fn begin_direct(&self, slot: usize) -> Result<Option<Arc<Session>>, Error> {
+        let Some(path) = self.direct.live_path() else { return Ok(None) };
+        match path.begin(slot, &self.config, self.counters()).await {
+            Ok(session) => Ok(Some(session)),
+            Err(why) if slot > 0 && self.config.direct != Direct::Require => {
+                tracing::debug!(session = slot, "no direct connection: {why}");
+                Ok(None)
+            }
+            Err(why) if slot > 0 => Err(Error::NoDirect { why }),
+            Err(why) => {
+                self.give_up_direct(&why)?;
+                Ok(Some(path.carrier.clone()))
+            }
+        }
+    }
+
+    fn give_up_direct(&self, why: &str) -> Result<(), Error> {
+        let name = &self.config.name;
+        self.direct.set_unused(why);
+        if self.config.direct == Direct::Require {
+            return Err(Error::NoDirect { why: why.to_owned() });
+        }
+        tracing::warn!("{name}: no direct connection, but ssh: {why}");
+        Ok(())
+    }
+
+    async fn arrange_direct(&self, session: &Arc<Session>) -> Result<Arc<Session>, String> {
+        if !session.offers(Extension::Direct) {
+            return Err(match session.is_helper() {
+                true => "the helper at the server allows none",
+                false => "only the helper offers it, and another SFTP server answers",
+            }
+            .to_owned());
+        }
+        let identity = Identity::fresh().map_err(|error| error.to_string())?;
+        let request = DirectRequest {
+            key: identity.digest().0,
+            ports: self.config.direct_ports,
+            poll_us: self.config.poll_limit.as_micros().try_into().unwrap_or(u32::MAX),
+        };
+        let offer = session.client.direct(request).await.map_err(refusal)?;
+        let address = match &self.config.direct_address {
+            None => SocketAddr::new(offer.address, offer.port),
+            Some((name, port)) => resolve(name, port.unwrap_or(offer.port)).await?,
+        };
+        let (carrier, peer) = (session.clone(), Digest(offer.key));
+        let path = Arc::new(Path { carrier, identity, peer, address });
+        let direct = path.begin(0, &self.config, self.counters()).await?;
+        tracing::info!("{}: direct connection to {address}", self.config.name);
+        self.direct.set_path(path);
+        Ok(direct)
+    }
+}
+
+/// The server's reason for not listening.
+fn refusal(error: sftp::Error) -> String {
+    match error {
+        sftp::Error::Status { message, .. } => format!("the server cannot listen: {message}"),
+        error => error.to_string(),
+    }
+}
+
+async fn resolve(name: &str, port: u16) -> Result<SocketAddr, String> {
+    let failed = |why: String| format!("{}: {why}", name.escape_debug());
+    let mut found =
+        tokio::net::lookup_host((name, port)).await.map_err(|error| failed(error.to_string()))?;
+    found.next().ok_or_else(|| failed("no address".to_owned()))
+}
