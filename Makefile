@@ -11,6 +11,10 @@ ZSHDIR ?= $(DATADIR)/zsh/site-functions
 # Where `make install` finds the programs.
 PROGRAMS ?= target/release
 STATIC_TARGET ?= x86_64-unknown-linux-musl
+# ring has C of its own, which calls nothing of libc but memcpy and the like: the system's compiler
+# does. A hardened one would call glibc's checked versions of these.
+STATIC_C = CC_$(subst -,_,$(STATIC_TARGET))="$${CC:-cc}" \
+	CFLAGS_$(subst -,_,$(STATIC_TARGET))=-U_FORTIFY_SOURCE
 STATIC_PROGRAMS = target/$(STATIC_TARGET)/release
 DEMO_ARGS ?=
 BENCH_ARGS ?= --quick --peers sshfs,floor --out target/bench
@@ -39,7 +43,7 @@ build:
 
 # Programs for every Linux of this architecture: `rustup target add x86_64-unknown-linux-musl` first.
 static:
-	$(CARGO) build --release --target $(STATIC_TARGET) -p sshoal
+	$(STATIC_C) $(CARGO) build --release --target $(STATIC_TARGET) -p sshoal
 	scripts/split-debug.sh $(STATIC_PROGRAMS)/sshoal $(STATIC_PROGRAMS)/sshoal-bench
 
 # Archives, a Debian package and checksums, in target/dist; of static programs if they can be built.

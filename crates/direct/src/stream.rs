@@ -8,7 +8,7 @@ use std::io::{self, BufRead, ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use base::polling::Polling;
@@ -23,19 +23,45 @@ const RECEIVED_BYTES: usize = 128 << 10;
 /// Bytes that are enciphered before they are sent, at most.
 const SEALED_BYTES: usize = 512 << 10;
 
+/// A read that took less did not wait: several requests are under way.
+const AT_ONCE: Duration = Duration::from_micros(4);
+
 struct Shared {
     socket: TcpStream,
     tls: Mutex<Connection>,
+    awaited: Mutex<Awaited>,
+}
+
+/// The answer to what was sent, for which a task waits.
+#[derive(Default)]
+struct Awaited {
+    /// Something was sent since the last bytes were received.
+    is_due: bool,
+    /// The task that reads, if it is to poll for the answer as soon as something is sent.
+    reader: Option<Waker>,
 }
 
 impl Shared {
     fn new(socket: TcpStream, mut tls: Connection) -> Arc<Shared> {
         tls.set_buffer_limit(Some(SEALED_BYTES));
-        Arc::new(Shared { socket, tls: Mutex::new(tls) })
+        Arc::new(Shared { socket, tls: Mutex::new(tls), awaited: Mutex::default() })
     }
 
     fn tls(&self) -> MutexGuard<'_, Connection> {
         self.tls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn awaited(&self) -> MutexGuard<'_, Awaited> {
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something was sent.
+    fn note_sent(&self) {
+        let mut awaited = self.awaited();
+        awaited.is_due = true;
+        let reader = awaited.reader.take();
+        drop(awaited);
+        reader.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -168,32 +194,29 @@ impl Reader {
     /// Receives; sleeps if there is nothing after polling.
     fn receive(&mut self) -> io::Result<bool> {
         let began = Instant::now();
-        let received = match self.poll_socket()? {
-            Some(received) => received,
-            None => self.received.receive(&self.shared.socket)?,
-        };
-        self.polling.note_wait(began.elapsed());
-        self.polling.note_request(true);
-        Ok(received)
-    }
-
-    /// Polls for bytes, if that is useful now; `None` if there were none.
-    fn poll_socket(&mut self) -> io::Result<Option<bool>> {
-        let Some(deadline) = self.polling.deadline() else { return Ok(None) };
-        while Instant::now() < deadline {
+        let Reader { shared, received, polling } = self;
+        let polled = polling.poll(|| {
             let flags = rustix::net::RecvFlags::DONTWAIT;
-            let bytes = &mut self.received.bytes[..];
-            match rustix::net::recv(&self.shared.socket, bytes, flags) {
-                Err(rustix::io::Errno::AGAIN) => std::hint::spin_loop(),
-                Err(rustix::io::Errno::INTR) => {}
-                result => {
-                    let (read, _) = result?;
-                    (self.received.begin, self.received.end) = (0, read);
-                    return Ok(Some(read > 0));
-                }
+            match rustix::net::recv(&shared.socket, &mut received.bytes[..], flags) {
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => None,
+                result => Some(result),
             }
-        }
-        Ok(None)
+        });
+        let is_open = match polled {
+            Some(result) => {
+                let (read, _) = result?;
+                (received.begin, received.end) = (0, read);
+                read > 0
+            }
+            None => loop {
+                match received.receive(&shared.socket) {
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    result => break result?,
+                }
+            },
+        };
+        note(polling, began.elapsed());
+        Ok(is_open)
     }
 }
 
@@ -325,38 +348,46 @@ pub(crate) fn asynchronous(
 
 impl AsyncReader {
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        let (received, socket) = (&mut self.received, &self.shared.socket);
+        let began = *self.waits_since.get_or_insert_with(Instant::now);
+        let AsyncReader { shared, received, polling, watched, .. } = self;
         let mut receive = || loop {
-            match received.receive(socket) {
+            match received.receive(&shared.socket) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 result => return result,
             }
         };
-        let mut result = receive();
-        let is_empty = |result: &io::Result<bool>| {
-            result.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
-        };
-        if is_empty(&result) {
-            let is_woken = self.waits_since.is_some();
-            self.waits_since.get_or_insert_with(Instant::now);
-            // A task that was woken for nothing does not poll again.
-            if !is_woken && let Some(deadline) = self.polling.deadline() {
-                self.watched.unwatch();
-                while is_empty(&result) && Instant::now() < deadline {
-                    std::hint::spin_loop();
-                    result = receive();
-                }
+        let mut polled = None;
+        if polling.is_active() {
+            if shared.awaited().is_due {
+                watched.unwatch();
+                polled = polling.poll(|| Some(receive()).filter(|result| !would_block(result)));
+            }
+            if polled.is_none() {
+                // It polls as soon as something is sent.
+                shared.awaited().reader = Some(context.waker().clone());
             }
         }
-        if is_empty(&result) {
-            result = ready!(self.watched.poll(context, receive));
-        }
-        if let Some(since) = self.waits_since.take() {
-            self.polling.note_wait(since.elapsed());
-        }
-        self.polling.note_request(true);
+        let result = match polled {
+            Some(result) => result,
+            None => ready!(watched.poll(context, receive)),
+        };
+        shared.awaited().is_due = false;
+        note(polling, began.elapsed());
+        self.waits_since = None;
         Poll::Ready(result)
     }
+}
+
+/// Records the wait of a read.
+fn note(polling: &mut Polling, waited: Duration) {
+    match waited < AT_ONCE {
+        true => polling.note_no_wait(),
+        false => polling.note_wait(waited),
+    }
+}
+
+fn would_block<T>(result: &io::Result<T>) -> bool {
+    result.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
 }
 
 impl AsyncRead for AsyncReader {
@@ -414,7 +445,10 @@ impl AsyncWrite for AsyncWriter {
         let attempt = || send(&mut shared.tls(), &shared.socket);
         match attempt() {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            result => return Poll::Ready(result),
+            result => {
+                shared.note_sent();
+                return Poll::Ready(result);
+            }
         }
         let result = ready!(watched.poll(context, attempt));
         watched.unwatch();

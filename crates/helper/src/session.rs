@@ -338,11 +338,14 @@ impl Session<'_> {
     /// A request was answered: gives those that waited for it to the pool.
     fn finish(&self, ticket: Ticket) {
         let mut state = self.state();
+        // The thread that reads requests may wait for room.
+        let was_full = state.schedule.len() >= MAX_REQUESTS;
         let ready = state.schedule.finish(ticket);
+        let is_last = state.is_ending && state.schedule.len() == 0;
+        let wakes = !ready.is_empty() || was_full || is_last;
         state.queue.extend(ready);
-        // A thread that waits is only there if the pool was needed.
-        if state.threads > 0 {
-            drop(state);
+        drop(state);
+        if wakes {
             self.changed.notify_all();
         }
     }

@@ -32,14 +32,17 @@ pub(super) async fn read_requests<F: Filesystem>(
     let mut polling = Polling::new(poll_limit);
     loop {
         let began = Instant::now();
-        let polled = polling.deadline().and_then(|deadline| {
-            poll_until(deadline, || readiness.get_ref().0.receive(&mut buffer))
-        });
-        if let Some(received) = polled {
+        // While an operation waits for a server, this thread has to receive the answer.
+        let is_idle = inner.pending.len() == 0;
+        let receive = || match readiness.get_ref().0.receive(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            received => Some(received),
+        };
+        if let Some(received) = if is_idle { polling.poll(receive) } else { None } {
             if let Some(cause) = task::batch(|| take(&inner, &mut buffer, received)) {
                 return cause;
             }
-            polling.note_request(inner.pending.len() == 0);
+            polling.note_wait(began.elapsed());
             // Tasks that the request has started run on this thread, too.
             tokio::task::yield_now().await;
             continue;
@@ -59,7 +62,6 @@ pub(super) async fn read_requests<F: Filesystem>(
                         if let Some(cause) = take(&inner, &mut buffer, received) {
                             return Some(cause);
                         }
-                        polling.note_request(inner.pending.len() == 0);
                     }
                     // No request; the guard has recorded that.
                     Err(_) => break,
@@ -70,23 +72,6 @@ pub(super) async fn read_requests<F: Filesystem>(
         if let Some(cause) = ended {
             return cause;
         }
-    }
-}
-
-/// Repeats `receive` until it has a result, or until `deadline`.
-fn poll_until(
-    deadline: Instant,
-    mut receive: impl FnMut() -> io::Result<usize>,
-) -> Option<io::Result<usize>> {
-    loop {
-        match receive() {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            received => return Some(received),
-        }
-        if Instant::now() >= deadline {
-            return None;
-        }
-        std::hint::spin_loop();
     }
 }
 
