@@ -15,6 +15,8 @@ mod tuned;
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -63,8 +65,22 @@ pub struct Server {
 
 /// Fields are dropped in their order: the links before the server to which they lead.
 enum Machine {
-    Private { links: [Option<Link>; 2], sshd: Box<Sshd> },
+    Private { links: [Option<Link>; 2], direct: Option<DirectLink>, sshd: Box<Sshd> },
     Host { executor: Executor },
+}
+
+/// The link for connections that do not go through ssh, to one port of the server.
+struct DirectLink {
+    link: Link,
+    port: u16,
+}
+
+impl DirectLink {
+    fn start(options: LinkOptions) -> io::Result<DirectLink> {
+        // Free again when this returns: the server listens there for each session anew.
+        let target = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?;
+        Ok(DirectLink { link: Link::start(target, options)?, port: target.port() })
+    }
 }
 
 impl Server {
@@ -98,12 +114,13 @@ impl Server {
         }
         let target = ([127, 0, 0, 1], sshd.port()).into();
         let second = link.options().map(|options| Link::start(target, options)).transpose()?;
+        let direct = link.options().map(DirectLink::start).transpose()?;
         let links = [forwarder, second];
         let ports = links.each_ref().map(|it| it.as_ref().map_or(sshd.port(), Link::port));
         let config = scratch.join("ssh_config");
         write_config(&config, &sshd.config_path(), ports)?;
         Ok(Server {
-            machine: Machine::Private { links, sshd: Box::new(sshd) },
+            machine: Machine::Private { links, direct, sshd: Box::new(sshd) },
             destination: ALIAS.to_owned(),
             options: options_with(Some(&config)),
             storage: Directory::new("server", root),
@@ -234,6 +251,17 @@ impl Server {
         self.link
     }
 
+    /// Mount options for direct connections over a link that is as fast as the first.
+    pub(crate) fn direct_options(&self) -> Vec<String> {
+        match &self.machine {
+            Machine::Private { direct: Some(DirectLink { link, port }), .. } => vec![
+                format!("direct_ports={port}"),
+                format!("direct_address=127.0.0.1:{}", link.port()),
+            ],
+            Machine::Private { .. } | Machine::Host { .. } => Vec::new(),
+        }
+    }
+
     /// Whether it is a private one, on this machine.
     pub fn is_private(&self) -> bool {
         matches!(self.machine, Machine::Private { .. })
@@ -279,9 +307,10 @@ impl ServerMeter for Server {
 
     fn wire(&self) -> Option<Wire> {
         match &self.machine {
-            Machine::Private { links, .. } => {
+            Machine::Private { links, direct, .. } => {
+                let links = links.iter().flatten().chain(direct.iter().map(|it| &it.link));
                 let tuned = self.started_tuned().and_then(Tuned::wire);
-                wire_of(links.iter().flatten()).into_iter().chain(tuned).reduce(Wire::plus)
+                wire_of(links).into_iter().chain(tuned).reduce(Wire::plus)
             }
             Machine::Host { .. } => None,
         }

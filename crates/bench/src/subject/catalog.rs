@@ -39,6 +39,11 @@ const OPT4: [&str; 5] = [OPT3[0], OPT3[1], OPT3[2], OPT3[3], "Compression=yes"];
 /// ([`Server::tuned`]). The program does not see it.
 const TUNED_TCP: &str = "tcp=tuned";
 
+/// Among the options of this program: the helper serves, and for the second one data goes past ssh.
+/// The program gets the options for that.
+const BY_HELPER: &str = "served=helper";
+const BY_DIRECT: &str = "served=direct";
+
 /// As the comparison of network storages mounts; it takes its cipher from the command line, too.
 const NAS: [&str; 4] =
     ["Ciphers=aes128-ctr", "Compression=no", "ServerAliveCountMax=2", "ServerAliveInterval=15"];
@@ -113,6 +118,8 @@ static ENTRIES: &[Entry] = &[
     variant("sshoal:opt2", "this program with the options of sshfs:opt2", sshoal(&OPT2)),
     variant("sshoal:opt3", "this program with the options of sshfs:opt3", sshoal(&OPT3)),
     variant("sshoal:opt4", "this program with the options of sshfs:opt4", sshoal(&OPT4)),
+    variant("sshoal-helper", "this program, served by its helper", sshoal(&[BY_HELPER])),
+    variant("sshoal-direct", "the same by direct connections, past ssh", sshoal(&[BY_DIRECT])),
     variant(
         "sshoal-union",
         "this program, the server merged with an empty second one",
@@ -427,7 +434,8 @@ impl Spec {
                 // The user's own cache would have what an earlier run has read.
                 let has_cache = has("cache=disk") && !has("cache_dir=");
                 let options = options.iter().map(|&option| option.to_owned());
-                let options = options.chain(self.options.clone()).collect();
+                let options = options.chain(self.options.clone());
+                let options = options.flat_map(|option| served_by(option, setting)).collect();
                 let mounted = mounted(setting.sshoal.clone(), options);
                 Box::new(Mounted { typed: Some("sshoal"), has_cache, sources, ..mounted })
             }
@@ -452,6 +460,26 @@ impl Spec {
             }
         })
     }
+}
+
+/// The options of the program for one of this list.
+fn served_by(option: String, setting: &Setting) -> Vec<String> {
+    let is_direct = match option.as_str() {
+        BY_HELPER => false,
+        BY_DIRECT => true,
+        _ => return vec![option],
+    };
+    // A host has its own, or none.
+    let helper = match setting.server.is_private() {
+        true => format!("helper={}", setting.sshoal.display()),
+        false => "helper=auto".to_owned(),
+    };
+    let mut options = vec![helper];
+    if is_direct {
+        options.push("direct=require".to_owned());
+        options.extend(setting.server.direct_options());
+    }
+    options
 }
 
 /// A program that copies by commands that the user has given.
