@@ -22,8 +22,12 @@ use tokio::sync::Notify;
 /// MiB 10 % less).
 pub(crate) const MIN_WINDOW_BYTES: u64 = 1 << 20;
 
-/// Largest window of a session, in bytes: the window of OpenSSH's channel.
+/// Largest window of a session through ssh, in bytes: the window of OpenSSH's channel.
 pub(crate) const MAX_WINDOW_BYTES: u64 = 2 << 20;
+
+/// Largest window of a direct session: what the kernel lets a window of TCP grow to by default
+/// (`tcp_rmem`, 6 MiB), of which it gives half to the data.
+pub(crate) const MAX_DIRECT_WINDOW_BYTES: u64 = 4 << 20;
 
 /// A set of sessions, by their slots in the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

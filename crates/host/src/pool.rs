@@ -32,7 +32,7 @@ use crate::connector::{Cause, ConnectError, Connector, Role};
 use crate::direct::DirectState;
 use crate::error::Error;
 use crate::flow_control::directions::Directions;
-use crate::flow_control::{MAX_SLOTS, Slots};
+use crate::flow_control::{MAX_SLOTS, MIN_WINDOW_BYTES, Slots};
 use crate::helper::{Program, RootAnswers, served_by};
 use crate::scaling;
 use crate::session::Session;
@@ -199,7 +199,7 @@ impl Pool {
             lost_at: Mutex::default(),
             refusals: Default::default(),
             active: AtomicU64::new(0),
-            suggested_bytes: AtomicU64::new(scaling::suggested(1, scaling::window_for(None))),
+            suggested_bytes: AtomicU64::new(scaling::suggested(1, MIN_WINDOW_BYTES)),
             request_bytes: AtomicU32::new(0),
             program: OnceLock::new(),
             root_answers: Mutex::default(),

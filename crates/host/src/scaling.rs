@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
-use crate::flow_control::{MAX_WINDOW_BYTES, MIN_WINDOW_BYTES, Slots};
+use crate::flow_control::{MAX_DIRECT_WINDOW_BYTES, MAX_WINDOW_BYTES, MIN_WINDOW_BYTES, Slots};
 use crate::handles::Handles;
 use crate::pool::{Pool, Unavailable};
 use inflight_limit::InflightLimit;
@@ -42,10 +42,17 @@ const ASSUMED_RATE: f64 = 250e6;
 /// becomes free.
 const READAHEAD_FACTOR: f64 = 1.25;
 
-/// The window of each session for this round trip.
-pub(crate) fn window_for(round_trip: Option<Duration>) -> u64 {
+/// The window of each session for this round trip, up to a largest one.
+pub(crate) fn window_for(round_trip: Option<Duration>, most: u64) -> u64 {
     let product = round_trip.unwrap_or_default().as_secs_f64() * ASSUMED_RATE;
-    (MIN_WINDOW_BYTES + product as u64).min(MAX_WINDOW_BYTES)
+    (MIN_WINDOW_BYTES + product as u64).min(most)
+}
+
+/// The window of each session of a pool.
+fn window_of(pool: &Pool) -> u64 {
+    let is_direct = pool.live(0).is_some_and(|first| first.is_direct());
+    let most = if is_direct { MAX_DIRECT_WINDOW_BYTES } else { MAX_WINDOW_BYTES };
+    window_for(pool.round_trip(), most)
 }
 
 /// Samples and adjusts until the host is dropped.
@@ -130,7 +137,7 @@ impl Scaling {
         let round_trip = pool.round_trip().unwrap_or_default();
         self.close_idle(&pool);
         pool.deactivate_lost();
-        let window_bytes = window_for(pool.round_trip());
+        let window_bytes = window_of(&pool);
         if window_bytes != pool.flow.window_bytes() {
             pool.flow.set_window(window_bytes);
         }
@@ -196,7 +203,7 @@ impl Scaling {
     fn suggest(&self, pool: &Pool, now: Instant) {
         let (sessions, round_trip) = (pool.active().len().max(1), pool.round_trip());
         let next = self.tuner.would_try(sessions, round_trip.unwrap_or_default(), now);
-        pool.suggest(suggested(sessions + next, window_for(round_trip)));
+        pool.suggest(suggested(sessions + next, window_of(pool)));
     }
 
     /// Whether there are sessions that are closed when they are idle.
@@ -231,7 +238,7 @@ impl Scaling {
 /// Sets the window and the suggestion by the round trip of the first session.
 pub(crate) fn start(pool: &Pool) {
     let round_trip = pool.round_trip();
-    let window_bytes = window_for(round_trip);
+    let window_bytes = window_of(pool);
     pool.flow.set_window(window_bytes);
     let next = tuner(pool).would_try(1, round_trip.unwrap_or_default(), Instant::now());
     pool.suggest(suggested(1 + next, window_bytes));
@@ -312,8 +319,9 @@ mod tests {
 
     #[test]
     fn the_window_grows_with_the_round_trip_up_to_a_maximum() {
-        let window = |micros| window_for(Some(Duration::from_micros(micros)));
-        assert_eq!((window_for(None), window(0)), (MIN_WINDOW_BYTES, MIN_WINDOW_BYTES));
+        let window = |micros| window_for(Some(Duration::from_micros(micros)), MAX_WINDOW_BYTES);
+        let unknown = window_for(None, MAX_WINDOW_BYTES);
+        assert_eq!((unknown, window(0)), (MIN_WINDOW_BYTES, MIN_WINDOW_BYTES));
         assert!(window(500) > MIN_WINDOW_BYTES && window(500) < MIN_WINDOW_BYTES * 5 / 4);
         assert_eq!((window(100_000), window(60_000_000)), (MAX_WINDOW_BYTES, MAX_WINDOW_BYTES));
     }

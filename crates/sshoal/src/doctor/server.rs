@@ -8,6 +8,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
+use host::{Direct, DirectUse, Host};
 use sftp::{Client, Extension, FileAttrs, OpenFlags};
 use ssh::{Cause, Dialer};
 
@@ -59,13 +60,18 @@ pub async fn check(checks: &mut Checks, request: &MountRequest) {
         };
         for (gateway, config) in gateways.iter().zip(configs) {
             checks.add(Check::fine("host", gateway.to_string()));
-            check_host(checks, config, directory).await;
+            check_host(checks, config, directory, &request.host).await;
         }
     }
 }
 
 /// Checks one host. Ends at the first step without which no later one can succeed.
-async fn check_host(checks: &mut Checks, config: ssh::Config, directory: &[u8]) {
+async fn check_host(
+    checks: &mut Checks,
+    config: ssh::Config,
+    directory: &[u8],
+    options: &host::Config,
+) {
     let is_ssh = config.transport == ssh::Transport::Ssh;
     // The messages are those of the check of the login.
     let dialer = match Dialer::new(config.clone(), Arc::new(|_: &str| {})) {
@@ -91,6 +97,9 @@ async fn check_host(checks: &mut Checks, config: ssh::Config, directory: &[u8]) 
     checks.add(in_time("throughput", throughput(&client)).await);
     if is_ssh {
         checks.add(in_time("helper", helper(config.clone())).await);
+        if options.direct != Direct::No {
+            checks.add(in_time("direct", direct(config.clone(), options)).await);
+        }
         checks.add(in_time("more sessions", further_logins(&dialer)).await);
         checks.add(in_time("clock", clock(config)).await);
     }
@@ -292,6 +301,36 @@ async fn helper(config: ssh::Config) -> Check {
         }
         Err(_) => Check::unknown(what, "it needs a further login, which failed"),
     }
+}
+
+/// Whether data can go past ssh, as the options ask for.
+async fn direct(config: ssh::Config, options: &host::Config) -> Check {
+    let what = "direct";
+    let connector = match SshConnector::new(config) {
+        Ok(connector) => Arc::new(connector.again()),
+        Err(problem) => return Check::unknown(what, problem.to_string()),
+    };
+    // What the mount does without direct connections, if it does not require them.
+    let is_required = options.direct == Direct::Require;
+    let options = host::Config { direct: Direct::Require, max_conns: 1, ..options.clone() };
+    let why = match Host::connect(connector, options).await {
+        Ok(host) => match host.status().direct {
+            Some(DirectUse::At(address)) => {
+                return Check::fine(what, format!("TLS 1.3 to {address}"));
+            }
+            Some(DirectUse::Unused(why)) => why,
+            None => "none was made".to_owned(),
+        },
+        Err(error) => error.to_string(),
+    };
+    let check = match is_required {
+        true => Check::wrong(what, why),
+        false => Check::note(what, why),
+    };
+    check.remedy(
+        "the helper is put there by `sshoal helper install HOST`; a firewall has to let the ports \
+         of direct_ports pass; direct_address names another way",
+    )
 }
 
 /// Opens several sessions at once, as a mount does for a large file.

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 
+use crate::helper::served_by_helper;
 use crate::process::{Ended, run};
 use crate::world::{World, program};
 
@@ -149,4 +150,23 @@ fn damage_of_the_disk_cache_is_found_and_its_repair_named() {
     assert_eq!(run(&mut verify).status.code(), Some(1));
     let repaired = sampled();
     assert_eq!(repaired["verdict"], "fine", "{repaired}");
+}
+
+#[test]
+fn direct_connections_are_checked_if_the_options_ask_for_them() {
+    let verdict = |world: &World, option: &str| {
+        let ended = doctor(world, &[&world.source(), "--json", "-o", option]);
+        let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+        let check = check(&document, "direct");
+        let text = |name: &str| check[name].as_str().unwrap().to_owned();
+        (text("verdict"), text("found"))
+    };
+    let (fine, found) = verdict(&served_by_helper(""), "direct=yes");
+    assert!(fine == "fine" && found.contains("TLS 1.3 to 127.0.0.1:"), "{fine}: {found}");
+    let without = served_by_helper("--no-direct");
+    for (option, expected) in [("direct=yes", "note"), ("direct=require", "wrong")] {
+        let (verdict, found) = verdict(&without, option);
+        assert_eq!(verdict, expected, "{found}");
+        assert!(found.contains("the helper at the server allows none"), "{found}");
+    }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use crate::helper::served_by_helper;
 use crate::mount::Mount;
 use crate::world::World;
 
@@ -41,8 +42,7 @@ fn requested(world: &World) -> u64 {
 }
 
 #[track_caller]
-fn assert_becomes_quiet(options: &[&str]) {
-    let world = World::new();
+fn assert_becomes_quiet(world: &World, options: &[&str]) {
     fs::write(world.served("file"), "text").unwrap();
     // Records of its own: `sshoal status` and `doctor` of other tests query all mounts of this user.
     let records = world.local("records");
@@ -57,9 +57,9 @@ fn assert_becomes_quiet(options: &[&str]) {
     assert_eq!(fs::read_dir(mount.place()).unwrap().count(), 2);
     let began = Instant::now();
     loop {
-        let before = (sleeps(mount.daemon().pid()), requested(&world));
+        let before = (sleeps(mount.daemon().pid()), requested(world));
         std::thread::sleep(WINDOW);
-        let after = (sleeps(mount.daemon().pid()), requested(&world));
+        let after = (sleeps(mount.daemon().pid()), requested(world));
         if before == after {
             break;
         }
@@ -71,12 +71,17 @@ fn assert_becomes_quiet(options: &[&str]) {
 
 #[test]
 fn an_idle_mount_does_nothing() {
-    assert_becomes_quiet(&[]);
+    assert_becomes_quiet(&World::new(), &[]);
+}
+
+#[test]
+fn an_idle_mount_with_a_direct_connection_does_nothing() {
+    assert_becomes_quiet(&served_by_helper(""), &["-o", "direct=require"]);
 }
 
 #[test]
 fn an_idle_mount_with_a_disk_cache_does_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let option = format!("cache=disk,cache_dir={}", dir.path().join("cache").display());
-    assert_becomes_quiet(&["-o", &option]);
+    assert_becomes_quiet(&World::new(), &["-o", &option]);
 }
