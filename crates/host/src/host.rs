@@ -74,6 +74,11 @@ impl Host {
         self.pool.connection_error()
     }
 
+    /// Changes [`Config::max_conns`]. Sessions beyond it are closed with the next traffic.
+    pub fn set_max_conns(&self, number: usize) {
+        self.pool.set_max_sessions(number);
+    }
+
     pub(crate) fn config(&self) -> &Config {
         &self.pool.config
     }

@@ -19,7 +19,7 @@
 pub(crate) mod status;
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -148,6 +148,8 @@ pub(crate) struct Pool {
     pub(crate) connector: Arc<dyn Connector>,
     pub(crate) config: Config,
     slots: Vec<Slot>,
+    /// Slots from this number on are not used.
+    max_sessions: AtomicUsize,
     /// A login has succeeded before, so connecting needs no user input.
     connected_once: AtomicBool,
     /// Closed when the host is dropped.
@@ -183,14 +185,16 @@ impl Pool {
         config: Config,
         host_alive: watch::Receiver<()>,
     ) -> Arc<Pool> {
-        let slots: Vec<_> = (0..config.max_conns.clamp(1, MAX_SLOTS))
+        let slots: Vec<_> = (0..MAX_SLOTS)
             .map(|_| Slot { state: Mutex::new(State::Vacant), settled: Notify::new() })
             .collect();
         let flow = Directions::new(slots.len());
+        let max_sessions = AtomicUsize::new(config.max_conns.clamp(1, MAX_SLOTS));
         Arc::new(Pool {
             connector,
             config,
             slots,
+            max_sessions,
             connected_once: AtomicBool::new(false),
             host_alive,
             flow,
@@ -260,9 +264,13 @@ impl Pool {
         }
     }
 
-    /// Number of slots.
-    pub(crate) fn slot_count(&self) -> usize {
-        self.slots.len()
+    /// Maximum number of sessions.
+    pub(crate) fn max_sessions(&self) -> usize {
+        self.max_sessions.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_max_sessions(&self, number: usize) {
+        self.max_sessions.store(number.clamp(1, MAX_SLOTS), Ordering::Relaxed);
     }
 
     /// The session of a slot, if it is alive.

@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
-use crate::flow_control::{MAX_DIRECT_WINDOW_BYTES, MAX_WINDOW_BYTES, MIN_WINDOW_BYTES, Slots};
+use crate::flow_control::{
+    MAX_DIRECT_WINDOW_BYTES, MAX_SLOTS, MAX_WINDOW_BYTES, MIN_WINDOW_BYTES, Slots,
+};
 use crate::handles::Handles;
 use crate::pool::{Pool, Unavailable};
 use inflight_limit::InflightLimit;
@@ -135,6 +137,7 @@ impl Scaling {
         let now = Instant::now();
         let elapsed = now - std::mem::replace(&mut self.sampled_at, now);
         let round_trip = pool.round_trip().unwrap_or_default();
+        self.tuner.set_most(pool.max_sessions() - 1);
         self.close_idle(&pool);
         pool.deactivate_lost();
         let window_bytes = window_of(&pool);
@@ -209,16 +212,20 @@ impl Scaling {
     /// Whether there are sessions that are closed when they are idle.
     fn has_closable(&self) -> bool {
         let Some(pool) = self.pool.upgrade() else { return true };
-        (MIN_SESSIONS..pool.slot_count()).any(|slot| pool.live(slot).is_some())
+        (MIN_SESSIONS..MAX_SLOTS).any(|slot| pool.live(slot).is_some())
     }
 
-    /// Closes sessions beyond [`MIN_SESSIONS`] that were idle for the configured time.
+    /// Closes sessions beyond [`MIN_SESSIONS`] that were idle for the configured time, and those beyond
+    /// the maximum.
     fn close_idle(&self, pool: &Arc<Pool>) {
         if self.opening.is_some() {
             return;
         }
-        let candidates = (MIN_SESSIONS..pool.slot_count()).fold(Slots::default(), Slots::with);
+        let all = |slots: std::ops::Range<usize>| slots.fold(Slots::default(), Slots::with);
+        let excess = all(pool.max_sessions()..MAX_SLOTS);
+        let candidates = all(MIN_SESSIONS..MAX_SLOTS);
         let idle = pool.flow.idle_for(candidates, pool.config.idle_limit);
+        let idle = Slots::from_bits(idle.bits() | excess.bits());
         let idle = idle.iter().filter(|slot| pool.live(*slot).is_some());
         let idle = idle.fold(Slots::default(), Slots::with);
         if idle.is_empty() {
@@ -246,7 +253,7 @@ pub(crate) fn start(pool: &Pool) {
 
 fn tuner(pool: &Pool) -> Tuner {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Tuner::new(pool.slot_count().saturating_sub(1), cores, pool.config.measure_gain)
+    Tuner::new(pool.max_sessions() - 1, cores, pool.config.measure_gain)
 }
 
 /// The suggestion for this number of sessions.
@@ -257,7 +264,7 @@ pub(crate) fn suggested(sessions: usize, window_bytes: u64) -> u64 {
 /// Opens this number of sessions, all at once. Sessions that were deactivated but not closed are
 /// used first and count as opened.
 fn open(pool: &Arc<Pool>, number: usize) -> oneshot::Receiver<Slots> {
-    let all = (1..pool.slot_count()).fold(Slots::default(), Slots::with);
+    let all = (1..pool.max_sessions()).fold(Slots::default(), Slots::with);
     let chosen = all.difference(pool.active());
     let attempts: Vec<_> = chosen
         .iter()

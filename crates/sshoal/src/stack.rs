@@ -183,6 +183,9 @@ impl Stack {
         let policy = retry_policy(request);
         for source in self.sources() {
             source.recovering.iter().for_each(|recovering| recovering.set_retry_policy(policy));
+            for server in &source.hosts {
+                server.host.set_max_conns(request.host.max_conns);
+            }
         }
         let store = self.disk().and_then(|disk| disk.store.as_ref().ok()).cloned();
         if let Some((store, options)) = store.zip(request.disk.as_ref()) {

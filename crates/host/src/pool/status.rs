@@ -102,7 +102,7 @@ impl Pool {
             sessions: states
                 .filter_map(|(slot, state)| Some(SessionStatus { slot, state: state? }))
                 .collect(),
-            max_sessions: self.slots.len(),
+            max_sessions: self.max_sessions(),
             round_trip: self.round_trip(),
             direct: self.direct.used(),
         }

@@ -161,6 +161,11 @@ impl Tuner {
         }
     }
 
+    /// Sets the maximum number of sessions beside the first.
+    pub(crate) fn set_most(&mut self, most: usize) {
+        self.most = most;
+    }
+
     /// Sessions are being opened or tried.
     pub(crate) fn is_trying(&self) -> bool {
         !matches!(self.phase, Phase::Recovering)

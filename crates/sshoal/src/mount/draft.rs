@@ -340,12 +340,14 @@ impl Draft {
         let mut draft = Draft::new(program, PathBuf::from("/"));
         draft.times = request.times.clone();
         draft.disk = DiskDraft::resumed(request.disk.clone());
+        draft.max_conns = Some(request.host.max_conns);
         draft.request = request;
         draft
     }
 
     /// The request with the options that were added to a [resumed](Draft::resumed) one.
     pub fn finish_resumed(mut self) -> Result<MountRequest, Problem> {
+        self.request.host.max_conns = self.max_conns.unwrap_or(self.request.host.max_conns);
         let usual = vfs::Config::default();
         let vfs = &mut self.request.vfs;
         (vfs.files, vfs.dirs) = (usual.files, usual.dirs);

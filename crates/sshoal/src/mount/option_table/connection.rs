@@ -45,7 +45,8 @@ pub(super) const OPTIONS: &[MountOption] = &[
         .prominent(),
     number("max_conns", 1, MAX_CONNS, |draft, number| draft.max_conns = Some(number as usize))
         .help("open up to N SSH connections, adding them while throughput improves (default 8)")
-        .prominent(),
+        .prominent()
+        .changeable(|request| Some(request.host.max_conns.to_string())),
     flag("delay_connect", |draft| draft.request.host.delay_connect = true)
         .help("connect at the first access, not before mounting"),
     flag("no_check_root", |draft| draft.request.host.check_root = false)

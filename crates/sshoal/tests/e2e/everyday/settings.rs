@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use super::{ready, told};
 use crate::mount::{detach, is_mounted};
-use crate::process::run;
+use crate::process::{eventually, run};
 use crate::status::status;
 use crate::world::{World, program};
 
@@ -31,7 +32,9 @@ fn options_are_shown_and_changed() {
     assert!(ended.status.success(), "{ended:?}");
     let _detached = Detached(&place);
     let shown = told("set", &place, &[]);
-    for line in ["acregmax=20\n", "acnegative=1000\n", "dirty_bytes=134217728\n", "hard\n"] {
+    for line in
+        ["max_conns=8\n", "acregmax=20\n", "acnegative=1000\n", "dirty_bytes=134217728\n", "hard\n"]
+    {
         assert!(shown.contains(line), "{line}: {shown}");
     }
     // An absent name, for as long as the new time-out says and not the old one.
@@ -50,12 +53,45 @@ fn options_are_shown_and_changed() {
     assert!(messages(&log) > before, "each request is logged");
     assert_eq!(fs::metadata(world.served("written")).unwrap().len(), 5 << 20);
 
+    told("set", &place, &["max_conns=3"]);
+    assert_eq!(host(&place)["max_sessions"], 3);
+
     // All of them or none.
     let ended = run(program().arg("set").arg(&place).args(["acregmax=7", "ro"]));
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
     assert!(ended.stderr.contains("option 'ro': needs a new mount"), "{ended:?}");
     assert!(told("set", &place, &[]).contains("acregmax=20\n"));
     told("umount", &place, &[]);
+}
+
+fn host(place: &Path) -> serde_json::Value {
+    status(place)["status"]["sources"][0]["hosts"][0].clone()
+}
+
+/// Sessions are opened up to the new maximum, and closed beyond it.
+#[test]
+fn the_number_of_connections_is_changed() {
+    let world = World::new();
+    let mount = ready(world.mount(&["-o", "max_conns=1"]));
+    let place = mount.place();
+    let sessions = || host(place)["sessions"].as_array().unwrap().len();
+    let copy = || {
+        fs::write(mount.at("file"), vec![7; 50 << 20]).unwrap();
+        assert_eq!(fs::read(mount.at("file")).unwrap().len(), 50 << 20);
+    };
+    copy();
+    assert_eq!(sessions(), 1);
+    told("set", place, &["max_conns=4"]);
+    eventually(Duration::from_secs(60), "another session", || {
+        copy();
+        sessions() > 1
+    });
+    told("set", place, &["max_conns=1"]);
+    eventually(Duration::from_secs(60), "one session", || {
+        copy();
+        sessions() == 1
+    });
+    mount.unmount();
 }
 
 #[test]
