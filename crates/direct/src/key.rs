@@ -72,11 +72,13 @@ impl Identity {
 
     pub(crate) fn client(&self, peer: Digest) -> Result<Arc<ClientConfig>, Error> {
         let resolver = AlwaysResolvesClientRawPublicKeys::new(self.key.clone());
-        let config = ClientConfig::builder_with_provider(self.provider.clone())
+        let mut config = ClientConfig::builder_with_provider(self.provider.clone())
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
             .with_custom_certificate_verifier(self.pinned(peer))
             .with_client_cert_resolver(Arc::new(resolver));
+        // It would be sent in clear.
+        config.enable_sni = false;
         Ok(Arc::new(config))
     }
 

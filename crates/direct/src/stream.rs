@@ -172,23 +172,28 @@ impl Reader {
     /// # Errors
     /// The system's.
     pub fn is_readable_within(&mut self, limit: Duration) -> io::Result<bool> {
-        if self.received.begin < self.received.end || self.has_plaintext() {
-            return Ok(true);
-        }
         let deadline = Instant::now() + limit;
         loop {
+            // A part of a record is nothing to read yet.
+            match self.received.take(&mut self.shared.tls(), |_| 0)? {
+                Taken::Bytes(_) | Taken::End => return Ok(true),
+                Taken::Nothing => {}
+            }
             let left = deadline.saturating_duration_since(Instant::now());
             let left = Timespec::try_from(left).map_err(io::Error::other)?;
             let mut fds = [PollFd::new(&self.shared.socket, PollFlags::IN)];
             match poll(&mut fds, Some(&left)) {
-                Err(rustix::io::Errno::INTR) => {}
-                ready => return Ok(ready? > 0),
+                Err(rustix::io::Errno::INTR) => continue,
+                ready if ready? == 0 => return Ok(false),
+                _ => {}
+            }
+            match self.received.receive(&self.shared.socket) {
+                Ok(true) => {}
+                Ok(false) => return Ok(true),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
-    }
-
-    fn has_plaintext(&self) -> bool {
-        self.shared.tls().reader().fill_buf().is_ok()
     }
 
     /// Receives; sleeps if there is nothing after polling.
@@ -446,12 +451,14 @@ impl AsyncWrite for AsyncWriter {
         match attempt() {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             result => {
+                watched.unwatch();
                 shared.note_sent();
                 return Poll::Ready(result);
             }
         }
         let result = ready!(watched.poll(context, attempt));
         watched.unwatch();
+        shared.note_sent();
         Poll::Ready(result)
     }
 

@@ -35,8 +35,9 @@ const MAX_REQUESTS: usize = 128;
 /// Threads of the pool, at most: more than disks serve in parallel.
 const MAX_THREADS: usize = 32;
 
-/// Descriptors that are kept for other purposes than handles of the client.
-const OTHER_DESCRIPTORS: u64 = 64;
+/// Descriptors that are kept for other purposes than handles of the client: four for each direct
+/// connection, and some.
+const OTHER_DESCRIPTORS: u64 = 320;
 
 /// Content from this length on is sent without copying it behind other replies.
 const LONG_CONTENT: usize = 16 << 10;

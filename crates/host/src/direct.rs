@@ -11,7 +11,7 @@
 //!    itself does, for the rest of its life. Requests in flight fail as with any lost session.
 //! 3. With [`Direct::Require`] no session but carriers goes through ssh.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,10 +126,14 @@ impl Pool {
     /// # Errors
     /// When there can be none, and one is required.
     pub(crate) async fn begin_direct(&self, slot: usize) -> Result<Option<Arc<Session>>, Error> {
-        let Some(path) = self.direct.live_path() else { return Ok(None) };
+        let is_required = self.config.direct == Direct::Require;
+        let Some(path) = self.direct.live_path() else {
+            let why = "the ssh session for it has ended".to_owned();
+            return if slot > 0 && is_required { Err(Error::NoDirect { why }) } else { Ok(None) };
+        };
         match path.begin(slot, &self.config, self.counters()).await {
             Ok(session) => Ok(Some(session)),
-            Err(why) if slot > 0 && self.config.direct != Direct::Require => {
+            Err(why) if slot > 0 && !is_required => {
                 tracing::debug!(session = slot, "no direct connection: {why}");
                 Ok(None)
             }
@@ -141,12 +145,13 @@ impl Pool {
         }
     }
 
+    /// With [`Direct::Require`], the next attempt needs no login while the carrier is alive.
     fn give_up_direct(&self, why: &str) -> Result<(), Error> {
         let name = &self.config.name;
-        self.direct.set_unused(why);
         if self.config.direct == Direct::Require {
             return Err(Error::NoDirect { why: why.to_owned() });
         }
+        self.direct.set_unused(why);
         tracing::warn!("{name}: no direct connection, but ssh: {why}");
         Ok(())
     }
@@ -168,13 +173,17 @@ impl Pool {
         let offer = session.client.direct(request).await.map_err(refusal)?;
         let address = match &self.config.direct_address {
             None => SocketAddr::new(offer.address, offer.port),
-            Some((name, port)) => resolve(name, port.unwrap_or(offer.port)).await?,
+            Some((name, port)) => {
+                let found = resolve(name, port.unwrap_or(offer.port), offer.address);
+                let found = tokio::time::timeout(LIMIT, found).await;
+                found.unwrap_or_else(|_| Err(format!("{}: no address", name.escape_debug())))?
+            }
         };
         let (carrier, peer) = (session.clone(), Digest(offer.key));
         let path = Arc::new(Path { carrier, identity, peer, address });
+        self.direct.set_path(path.clone());
         let direct = path.begin(0, &self.config, self.counters()).await?;
         tracing::info!("{}: direct connection to {address}", self.config.name);
-        self.direct.set_path(path);
         Ok(direct)
     }
 }
@@ -182,14 +191,18 @@ impl Pool {
 /// The server's reason for not listening.
 fn refusal(error: sftp::Error) -> String {
     match error {
-        sftp::Error::Status { message, .. } => format!("the server cannot listen: {message}"),
+        sftp::Error::Status { message, .. } => {
+            format!("the server cannot listen: {}", message.escape_debug())
+        }
         error => error.to_string(),
     }
 }
 
-async fn resolve(name: &str, port: u16) -> Result<SocketAddr, String> {
+/// The address of a name, of the same kind as the one that the server reports if there is one.
+async fn resolve(name: &str, port: u16, reported: IpAddr) -> Result<SocketAddr, String> {
     let failed = |why: String| format!("{}: {why}", name.escape_debug());
-    let mut found =
-        tokio::net::lookup_host((name, port)).await.map_err(|error| failed(error.to_string()))?;
-    found.next().ok_or_else(|| failed("no address".to_owned()))
+    let found = tokio::net::lookup_host((name, port)).await;
+    let found: Vec<_> = found.map_err(|error| failed(error.to_string()))?.collect();
+    let same = found.iter().find(|address| address.is_ipv4() == reported.is_ipv4());
+    same.or(found.first()).copied().ok_or_else(|| failed("no address".to_owned()))
 }

@@ -462,9 +462,17 @@ impl Pool {
         }
     }
 
+    /// The session that takes the place of the first one, if that is lost and was direct.
+    fn carrier_of_lost(&self) -> Option<Arc<Session>> {
+        match &*self.slots[0].state.lock() {
+            State::Up(session) if !session.is_alive() => session.live_carrier().cloned(),
+            _ => None,
+        }
+    }
+
     /// Whether another session takes the place of this one when it is lost.
     fn is_replaced(&self, session: &Session) -> bool {
-        self.config.reconnect || session.has_live_carrier()
+        self.config.reconnect || session.live_carrier().is_some()
     }
 
     /// Returns when the first session is unavailable.
@@ -474,7 +482,7 @@ impl Pool {
             if self.is_disconnected() {
                 return;
             }
-            let live = self.live(0);
+            let live = self.live(0).or_else(|| self.carrier_of_lost());
             let ended = async {
                 match live {
                     Some(session) if !self.config.reconnect => {
@@ -501,18 +509,23 @@ impl Pool {
             return Ok(session);
         }
         let role = if slot == 0 { Role::Reconnect } else { Role::Bulk(slot) };
-        let attempt = async {
-            if let Some(session) = self.begin_direct(slot).await? {
-                return Ok(session);
-            }
-            let session = self.begin_later(role, slot).await?;
-            if slot == 0 { self.prefer_direct(session).await } else { Ok(session) }
-        };
-        let limit = self.config.stall_limit;
-        match tokio::time::timeout(limit, attempt).await {
-            Ok(result) => result,
-            Err(_) => Err(Error::Session { source: sftp::Error::Stalled(limit), diagnosis: None }),
+        // It has a limit of its own, behind which ssh is left.
+        if let Some(session) = self.begin_direct(slot).await? {
+            return Ok(session);
         }
+        if slot == 0 && !self.config.reconnect {
+            let source = sftp::Error::Disconnected("it was lost, and is not opened again".into());
+            return Err(Error::Session { source, diagnosis: None });
+        }
+        let limit = self.config.stall_limit;
+        let session = match tokio::time::timeout(limit, self.begin_later(role, slot)).await {
+            Ok(begun) => begun?,
+            Err(_) => {
+                let source = sftp::Error::Stalled(limit);
+                return Err(Error::Session { source, diagnosis: None });
+            }
+        };
+        if slot == 0 { self.prefer_direct(session).await } else { Ok(session) }
     }
 
     /// Begins a session, served by the helper at a path or by the SFTP server. Retries while the

@@ -109,9 +109,9 @@ impl Session {
         self.carrier.is_some()
     }
 
-    /// Whether it has ended, and can be replaced without another login.
-    pub(crate) fn has_live_carrier(&self) -> bool {
-        self.carrier.as_ref().is_some_and(|carrier| carrier.is_alive())
+    /// The carrier, by which it can be replaced without another login.
+    pub(crate) fn live_carrier(&self) -> Option<&Arc<Session>> {
+        self.carrier.as_ref().filter(|carrier| carrier.is_alive())
     }
 
     /// Why the session ended.

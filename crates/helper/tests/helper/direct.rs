@@ -4,11 +4,15 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use base::{Access, Create, Errno, OpenFlags, Remote, RemotePath};
 use helper::Options;
-use host::{Config, Direct, DirectUse, Host, SessionState};
+use host::{
+    Config, ConnectError, Connection, Connector, Direct, DirectUse, Host, Role, SessionState,
+};
 use sandbox::link::{Link, LinkOptions};
 use sftp::codec::{DirectAddress, DirectRequest, Reply, Request};
 use testkit::conformance::{Expectations, Fixture};
@@ -28,6 +32,17 @@ fn config() -> Config {
 
 async fn connect(options: Options, config: Config) -> Result<Host, host::Error> {
     Host::connect(Arc::new(Servers(options)), config).await
+}
+
+/// Counts logins.
+struct Logins(Servers, AtomicUsize);
+
+#[async_trait]
+impl Connector for Logins {
+    async fn connect(&self, role: Role) -> Result<Connection, ConnectError> {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        self.0.connect(role).await
+    }
 }
 
 async fn fixture() -> Fixture {
@@ -71,15 +86,20 @@ fn free_port() -> u16 {
 
 /// A host whose direct connections go over a link.
 async fn over_link(dir: &Path, direct: Direct) -> (Host, Link) {
+    let (host, link, _) = over_link_by(dir, Config { direct, ..Config::default() }).await;
+    (host, link)
+}
+
+async fn over_link_by(dir: &Path, config: Config) -> (Host, Link, Arc<Logins>) {
     let port = free_port();
     let link = Link::start(SocketAddr::new(HERE, port), LinkOptions::default()).unwrap();
     let config = Config {
-        direct,
         direct_ports: (port, port),
         direct_address: Some(("localhost".to_owned(), Some(link.port()))),
-        ..Config::default()
+        ..config
     };
-    (connect(options(dir), config).await.unwrap(), link)
+    let logins = Arc::new(Logins(Servers(options(dir)), AtomicUsize::new(0)));
+    (Host::connect(logins.clone(), config).await.unwrap(), link, logins)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,7 +146,8 @@ async fn wait_until(mut is_true: impl FnMut() -> bool) {
 #[tokio::test(flavor = "multi_thread")]
 async fn where_they_are_required_nothing_goes_through_ssh() {
     let dir = tempfile::tempdir().unwrap();
-    let (host, link) = over_link(dir.path(), Direct::Require).await;
+    let config = Config { direct: Direct::Require, ..Config::default() };
+    let (host, link, logins) = over_link_by(dir.path(), config).await;
     link.refuse();
     link.cut();
     wait_until(|| !is_direct(&host)).await;
@@ -139,6 +160,35 @@ async fn where_they_are_required_nothing_goes_through_ssh() {
     link.accept();
     again(&host, "f").await;
     assert!(is_direct(&host));
+    assert_eq!(logins.1.load(Ordering::SeqCst), 1, "the ssh session stays");
+}
+
+/// Without reconnecting, ssh takes the place of a direct connection without another login.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_reconnecting_there_is_one_login() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { direct: Direct::Yes, reconnect: false, ..Config::default() };
+    let (host, link, logins) = over_link_by(dir.path(), config).await;
+    link.refuse();
+    link.cut();
+    wait_until(|| !is_direct(&host)).await;
+    again(&host, "f").await;
+    let through_ssh = host.status();
+    assert!(matches!(through_ssh.direct, Some(DirectUse::Unused(_))), "{through_ssh:?}");
+    assert_eq!(logins.1.load(Ordering::SeqCst), 1);
+}
+
+/// A silent address does not keep the host away for longer than the limit of a direct connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_short_limit_leaves_time_for_ssh() {
+    let dir = tempfile::tempdir().unwrap();
+    let stall_limit = Duration::from_secs(2);
+    let config = Config { direct: Direct::Yes, stall_limit, ..Config::default() };
+    let (host, link, _) = over_link_by(dir.path(), config).await;
+    link.stall();
+    link.cut();
+    again(&host, "f").await;
+    assert!(matches!(host.status().direct, Some(DirectUse::Unused(_))), "{:?}", host.status());
 }
 
 #[tokio::test(flavor = "multi_thread")]
