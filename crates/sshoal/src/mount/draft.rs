@@ -347,7 +347,7 @@ impl Draft {
 
     /// The request with the options that were added to a [resumed](Draft::resumed) one.
     pub fn finish_resumed(mut self) -> Result<MountRequest, Problem> {
-        self.request.host.max_conns = self.max_conns.unwrap_or(self.request.host.max_conns);
+        self.finish_max_conns()?;
         let usual = vfs::Config::default();
         let vfs = &mut self.request.vfs;
         (vfs.files, vfs.dirs) = (usual.files, usual.dirs);
@@ -418,15 +418,23 @@ impl Draft {
             if self.request.ssh.password_stdin {
                 return Err(excluding("passive", "password_stdin").hint("both need standard input"));
             }
+            self.request.run.foreground = true;
+        }
+        self.finish_max_conns()?;
+        self.finish_helper()
+    }
+
+    fn finish_max_conns(&mut self) -> Result<(), Problem> {
+        let mut usual = host::AUTOMATIC_CONNS;
+        if self.request.ssh.transport == Transport::Passive {
+            usual = 1;
             if self.max_conns.is_some_and(|number| number > 1) {
                 return Err(excluding("passive", "max_conns")
                     .hint("standard input and output carry a single connection"));
             }
-            self.max_conns = Some(1);
-            self.request.run.foreground = true;
         }
-        self.request.host.max_conns = self.max_conns.unwrap_or(host::AUTOMATIC_CONNS);
-        self.finish_helper()
+        self.request.host.max_conns = self.max_conns.unwrap_or(usual);
+        Ok(())
     }
 
     fn finish_helper(&mut self) -> Result<(), Problem> {

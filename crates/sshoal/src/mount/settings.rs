@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn what_cannot_be_changed_is_refused_by_name() {
         let plain = request(&["h:", "/m"]);
-        for option in ["ro", "idmap=user", "max_conns=4", "Ciphers=x", "consistency=strict"] {
+        for option in ["ro", "idmap=user", "direct=yes", "Ciphers=x", "consistency=strict"] {
             let said = set(&plain, &["acregmax=5", option]).unwrap_err();
             let name = option.split('=').next().unwrap();
             assert!(said.contains("needs a new mount") && said.contains(name), "{said}");
@@ -250,6 +250,7 @@ mod tests {
             ("acregmax=x", "needs a number of seconds"),
             ("acregmin=100,acregmax=5", "needs a number"),
             ("dirty_bytes=5", "needs a new mount"),
+            ("max_conns=65", "max_conns"),
             ("cache_size=1G", "cache=disk"),
         ] {
             let said = set(&plain, &[option]).unwrap_err();
@@ -259,6 +260,8 @@ mod tests {
         assert!(said.contains("minimum is greater"), "{said}");
         let silent = request(&["h:", "/m", "-o", "log=none"]);
         assert!(set(&silent, &["log_level=debug"]).unwrap_err().contains("needs a new mount"));
+        let passive = request(&["h:", "/m", "-o", "passive"]);
+        assert!(set(&passive, &["max_conns=2"]).unwrap_err().contains("'passive' and 'max_conns'"));
         let strict = request(&["h:", "/m", "-o", "consistency=strict"]);
         assert!(set(&strict, &["acregmax=5"]).unwrap_err().contains("no effect"));
     }
