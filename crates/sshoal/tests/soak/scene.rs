@@ -24,8 +24,9 @@ const BUSY_LIMIT: Duration = Duration::from_secs(60);
 const MOST_LINES: usize = 40;
 
 /// Of what it says about its connections, which end all the time.
-const ORDINARY: [&str; 5] = [
+const ORDINARY: [&str; 6] = [
     "session ended: ",
+    "direct connection ended: ",
     "the network or the server failed",
     "client_loop: ",
     "Connection ",
