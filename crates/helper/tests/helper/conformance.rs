@@ -5,15 +5,21 @@ use std::sync::Arc;
 use base::{Access, Errno, OpenFlags, Remote, RemotePath};
 use helper::Options;
 use host::{Config, Host};
+use tempfile::TempDir;
 use testkit::conformance::{Expectations, Fixture};
 
 use super::peer::{Servers, open_below};
 
 async fn fixture() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
+    let options = Options { root: Some(dir.path().to_owned()), ..Options::default() };
+    fixture_of(dir, options, Config::default()).await
+}
+
+/// A host whose server has these options, and shows this directory.
+pub(crate) async fn fixture_of(dir: TempDir, options: Options, config: Config) -> Fixture {
     let root = dir.path().to_owned();
-    let options = Options { root: Some(root.clone()), ..Options::default() };
-    let host = Host::connect(Arc::new(Servers(options)), Config::default()).await.unwrap();
+    let host = Host::connect(Arc::new(Servers(options)), config).await.unwrap();
     // Of the root itself each server has a descriptor.
     let servers = open_below(&root);
     Fixture::new(Arc::new(host))

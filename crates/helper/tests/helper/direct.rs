@@ -15,9 +15,10 @@ use host::{
 };
 use sandbox::link::{Link, LinkOptions};
 use sftp::codec::{DirectAddress, DirectRequest, Reply, Request};
-use testkit::conformance::{Expectations, Fixture};
+use testkit::conformance::Fixture;
 
-use super::peer::{Client, Servers, open_below};
+use super::conformance::fixture_of;
+use super::peer::{Client, Servers};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const REQUEST: DirectRequest = DirectRequest { key: [7; 32], ports: (0, 0), poll_us: 0 };
@@ -47,20 +48,8 @@ impl Connector for Logins {
 
 async fn fixture() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
-    let root = dir.path().to_owned();
-    let host = connect(options(&root), Config { max_conns: 3, ..config() }).await.unwrap();
-    let servers = open_below(&root);
-    Fixture::new(Arc::new(host))
-        .expecting(Expectations {
-            opendir_follows_links: true,
-            statvfs_follows_links: true,
-            nanoseconds: true,
-            inodes: true,
-            chown: rustix::process::getuid().is_root(),
-            ..Expectations::default()
-        })
-        .counting(move || open_below(&root).saturating_sub(servers))
-        .keeping(dir)
+    let options = options(dir.path());
+    fixture_of(dir, options, Config { max_conns: 3, ..config() }).await
 }
 
 testkit::conformance!(fixture);

@@ -53,12 +53,12 @@ impl AsyncWrite for Counting {
     }
 }
 
-async fn counting() -> (Client, Script, Arc<AtomicUsize>) {
-    let (ours, theirs) = tokio::io::duplex(1 << 20);
-    let mut script = Script::new(theirs);
-    let (reader, stream) = tokio::io::split(ours);
-    let writes = Arc::<AtomicUsize>::default();
-    let writer = Counting { stream, writes: writes.clone() };
+/// A client over these halves of a stream, whose server has no extensions.
+async fn connect(
+    reader: tokio::io::ReadHalf<DuplexStream>,
+    writer: impl AsyncWrite + Send + Unpin + 'static,
+    script: &mut Script,
+) -> Client {
     let greet = async {
         script.receive_raw().await;
         let mut out = BytesMut::new();
@@ -68,8 +68,18 @@ async fn counting() -> (Client, Script, Arc<AtomicUsize>) {
     };
     let connecting = Client::connect_halves(reader, writer, Options::default());
     let (client, ()) = tokio::join!(connecting, greet);
+    client.unwrap()
+}
+
+async fn counting() -> (Client, Script, Arc<AtomicUsize>) {
+    let (ours, theirs) = tokio::io::duplex(1 << 20);
+    let mut script = Script::new(theirs);
+    let (reader, stream) = tokio::io::split(ours);
+    let writes = Arc::<AtomicUsize>::default();
+    let writer = Counting { stream, writes: writes.clone() };
+    let client = connect(reader, writer, &mut script).await;
     writes.store(0, Ordering::SeqCst);
-    (client.unwrap(), script, writes)
+    (client, script, writes)
 }
 
 fn poll<T>(call: &mut sftp::Call<T>) {
@@ -146,16 +156,7 @@ async fn what_a_stream_has_accepted_is_sent() {
     let mut script = Script::new(theirs);
     let (reader, writer) = tokio::io::split(ours);
     let writer = tokio::io::BufWriter::with_capacity(5_000, writer);
-    let greet = async {
-        script.receive_raw().await;
-        let mut out = BytesMut::new();
-        Version { version: 3, extensions: [].into_iter().collect(), product: None }
-            .encode(&mut out);
-        script.send_raw(&out).await;
-    };
-    let connecting = Client::connect_halves(reader, writer, Options::default());
-    let (client, ()) = tokio::join!(connecting, greet);
-    let client = client.unwrap();
+    let client = connect(reader, writer, &mut script).await;
     let path = |at: usize| format!("{at:0300}");
     let mut calls: Vec<_> = (0..100).map(|at| client.lstat(path(at).as_bytes())).collect();
     for (at, call) in calls.iter_mut().enumerate() {

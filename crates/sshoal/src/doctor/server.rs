@@ -310,7 +310,7 @@ async fn direct(config: ssh::Config, options: &host::Config) -> Check {
         Ok(connector) => Arc::new(connector.again()),
         Err(problem) => return Check::unknown(what, problem.to_string()),
     };
-    // What the mount does without direct connections, if it does not require them.
+    // Here it is required, so that the reason is an error.
     let is_required = options.direct == Direct::Require;
     let options = host::Config { direct: Direct::Require, max_conns: 1, ..options.clone() };
     let why = match Host::connect(connector, options).await {
