@@ -5,7 +5,7 @@
 use bytes::{Bytes, BytesMut};
 use libfuzzer_sys::fuzz_target;
 use sftp::codec::{
-    decode_init, DirectAddress, FileContent, FileDigest, HEADER_BYTES, Limits, LockFound, MAX_PACKET_BYTES, packet_length, Reply, Request, SeekOffset, StatVfs, UsersGroups, Version, XattrNames, XattrValue,
+    decode_init, DirectAddress, FileContent, FileDigest, HEADER_BYTES, Limits, LockFound, MAX_PACKET_BYTES, packet_length, Reply, Request, SeekOffset, StatVfs, UsersGroups, Version, WatchEvents, XattrNames, XattrValue,
 };
 
 fn unframed(packet: &[u8]) -> Bytes {
@@ -33,6 +33,9 @@ fuzz_target!(|data: &[u8]| {
     let _ = FileDigest::decode(&packet);
     let _ = XattrNames::decode(&packet);
     let _ = SeekOffset::decode(&packet);
+    if let Ok(events) = WatchEvents::decode(&packet) {
+        assert_eq!(WatchEvents::decode(&events.encode()), Ok(events));
+    }
     if let Ok(version) = Version::decode(&packet) {
         let mut out = BytesMut::new();
         version.encode(&mut out);

@@ -19,6 +19,7 @@ pub mod remote;
 pub mod shell;
 pub mod table;
 pub mod task;
+pub mod watch;
 
 pub use attr::{Attr, AttrChange, FileId, FileKind, InodeAttr, StatVfs, Timestamp};
 pub use errno::{Errno, Result};
@@ -32,3 +33,4 @@ pub use remote::{
     OpenFlags, Opened, Remote, RenameMode, Seek, SetXattr, Window,
 };
 pub use table::Table;
+pub use watch::{Changes, Event, WatchId, WatchedChange, Watches};

@@ -23,7 +23,7 @@ use bytes::Bytes;
 
 use crate::{
     Attr, AttrChange, Errno, FileKind, LockKind, LockOwner, LockRange, Name, RemotePath, Result,
-    StatVfs,
+    StatVfs, Watches,
 };
 
 /// A handle of an open file, valid at the [`Remote`] that returned it until it is closed there.
@@ -513,6 +513,11 @@ pub trait Remote: Send + Sync + 'static {
     /// Returns when [`Remote::is_disconnected`] becomes true; at once if it is true already.
     async fn disconnected(&self) {
         std::future::pending().await
+    }
+
+    /// The watches of directories, by which this remote reports changes; `None` if it does not.
+    fn watches(&self) -> Option<Arc<dyn Watches>> {
+        None
     }
 
     /// A value that changes when the server may have lost data that it had acknowledged and that

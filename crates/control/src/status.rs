@@ -205,6 +205,20 @@ pub struct CacheStatus {
     pub listed_bytes: u64,
     /// Bytes of prefetched small files that were not read yet.
     pub fetched_bytes: u64,
+    /// What the server watches; `null` without `consistency=watch`.
+    pub watched: Option<WatchedStatus>,
+}
+
+/// The watches of `consistency=watch`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WatchedStatus {
+    /// Watched directories.
+    pub directories: u64,
+    /// How often reports were lost, with a connection or because there were too many.
+    pub losses: u64,
+    /// Why the last directory could not be watched, if that happened.
+    pub problem: Option<String>,
 }
 
 /// The disk cache. Counts are those of this mount since it was created.

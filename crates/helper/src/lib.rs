@@ -34,6 +34,7 @@ mod schedule;
 mod server;
 mod session;
 mod status;
+mod watches;
 
 pub use options::Options;
 pub use session::{Error, serve};

@@ -188,6 +188,11 @@ fn path_of(fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
     Ok(readlinkat(CWD, link, Vec::new()).map_err(error)?.into_bytes())
 }
 
+/// Whether an entry is on a file system that no other machine changes.
+pub(crate) fn is_of_this_machine(entry: &OwnedFd) -> Result<bool> {
+    Ok(LOCAL_KINDS.contains(&(fstatfs(entry)?.f_type as u32)))
+}
+
 /// The device of the file system, without a request to another machine.
 fn device(dir: BorrowedFd<'_>, path: &str) -> Result<Device> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use base::LockKind;
 use rustix::io::Errno;
-use sftp::codec::{ExactAttrs, LockRequest, OpenFlags, Reply, Request};
+use sftp::codec::{ExactAttrs, LockRequest, OpenFlags, Reply, Request, WatchRequest};
 
 use crate::digests::Digests;
 use crate::handles::{Handles, Open, Room};
@@ -14,6 +14,7 @@ use crate::options::Options;
 use crate::paths::Paths;
 use crate::schedule::{Claims, Mode, Resource};
 use crate::status::{Failure, READ_ONLY, Result, success};
+use crate::watches::Watches;
 
 /// Longest READ and WRITE: OpenSSH's, whose clients use no more.
 pub(crate) const MAX_IO_BYTES: u32 = 255 << 10;
@@ -26,6 +27,8 @@ pub(crate) struct Server {
     pub(crate) read_only: bool,
     pub(crate) locks: Locks,
     pub(crate) digests: Mutex<Digests>,
+    /// `None` on a system without inotify.
+    pub(crate) watches: Option<Watches>,
     /// The fields of `attrs@sshoal` that the client wants.
     fields: AtomicU32,
 }
@@ -38,7 +41,7 @@ pub(crate) enum Answer {
     Data(usize),
     /// The request would wait for a disk. Nothing has happened.
     WouldBlock,
-    /// The request waits for a lock, and is answered later.
+    /// The request waits for a lock or for events, and is answered later.
     Waiting,
 }
 
@@ -50,6 +53,7 @@ impl Server {
             read_only: options.read_only,
             locks: Locks::default(),
             digests: Mutex::default(),
+            watches: Watches::new().ok(),
             fields: AtomicU32::new(0),
         })
     }
@@ -108,6 +112,7 @@ impl Server {
             | Request::Readlink { .. }
             | Request::Realpath { .. }
             | Request::ExpandPath { .. }
+            | Request::Watch { watch: WatchRequest::Add { .. } }
             | Request::Statvfs { .. } => names(Mode::Read),
             Request::Setstat { .. }
             | Request::Lsetstat { .. }
@@ -133,6 +138,7 @@ impl Server {
             Request::Digest { .. }
             | Request::Limits
             | Request::Direct(_)
+            | Request::Watch { .. }
             | Request::HomeDirectory { .. }
             | Request::UsersGroupsById { .. }
             | Request::UnknownExtension { .. } => Vec::new(),
@@ -155,9 +161,11 @@ impl Server {
     /// execute it. A READ of a local file may still wait for a disk: see [`Answer::WouldBlock`].
     pub(crate) fn is_quick(&self, request: &Request<'_>) -> bool {
         match request {
+            Request::Watch { watch: WatchRequest::Add { path } } => self.paths.is_local(path),
             Request::Limits
             | Request::Attrs { .. }
             | Request::Direct(_)
+            | Request::Watch { .. }
             | Request::UnknownExtension { .. } => true,
             // They may ask a directory service, take long, or wait for the disk.
             Request::HomeDirectory { .. }
@@ -239,6 +247,11 @@ impl Server {
                 Ok(Some(reply)) => Ok(reply),
                 Err(failure) => Err(failure),
             },
+            Request::Watch { watch } => match self.watch(id, *watch) {
+                Ok(None) => return Answer::Waiting,
+                Ok(Some(reply)) => Ok(reply),
+                Err(failure) => Err(failure),
+            },
             _ => self.reply(request),
         };
         Answer::Reply(result.unwrap_or_else(|failure| failure.reply()))
@@ -248,9 +261,10 @@ impl Server {
         let done = |result: Result<()>| result.map(|()| success());
         match request {
             // Their answers are of other kinds.
-            Request::Read { .. } | Request::ReadFile { .. } | Request::Lock { .. } => {
-                Err(crate::status::BAD_HANDLE)
-            }
+            Request::Read { .. }
+            | Request::ReadFile { .. }
+            | Request::Lock { .. }
+            | Request::Watch { .. } => Err(crate::status::BAD_HANDLE),
             Request::Open { path, flags, attrs } => self.open(path, *flags, attrs),
             Request::Close { handle } => done(self.close(handle)),
             Request::Write { handle, offset, data } => done(self.write(handle, *offset, data)),
@@ -364,6 +378,7 @@ fn changes(request: &Request<'_>) -> bool {
         | Request::Lseek { .. }
         | Request::Digest { .. }
         | Request::Direct(_)
+        | Request::Watch { .. }
         | Request::ExpandPath { .. }
         | Request::HomeDirectory { .. }
         | Request::UsersGroupsById { .. }

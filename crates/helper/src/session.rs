@@ -18,7 +18,7 @@ use direct::Listener;
 use rustix::io::Errno;
 use sftp::codec::{
     self, DirectRequest, Extension, Extensions, HEADER_BYTES, LockRequest, MAX_PACKET_BYTES,
-    Malformed, Reply, Request, Version, packet_length,
+    Malformed, Reply, Request, Version, WatchRequest, packet_length,
 };
 use sftp::{Product, StatusCode};
 
@@ -27,6 +27,7 @@ use crate::options::Options;
 use crate::schedule::{Schedule, Ticket};
 use crate::server::{Answer, MAX_IO_BYTES, Server};
 use crate::status::{Failure, Result as Outcome};
+use crate::watches::Watches;
 use crate::{attributes, direct as direct_connections};
 
 /// Requests that were not answered yet, at most. Each has a packet of at most 256 KiB.
@@ -176,6 +177,9 @@ impl Session<'_> {
         if self.options.direct.is_none() {
             extensions.remove(Extension::Direct);
         }
+        if self.server.watches.is_none() {
+            extensions.remove(Extension::Watch);
+        }
         let product = Product {
             vendor: "sshoal".to_owned(),
             name: "sshoal helper".to_owned(),
@@ -210,6 +214,9 @@ impl Session<'_> {
         let claims = self.server.claims(&request);
         if matches!(&request, Request::Lock { lock: LockRequest::Set { wait_ms: 1.., .. }, .. }) {
             self.provide_waiter(scope);
+        }
+        if matches!(&request, Request::Watch { watch: WatchRequest::Next }) {
+            self.provide_watcher(scope);
         }
         let (ticket, ready) = {
             let mut state = self.state();
@@ -267,6 +274,25 @@ impl Session<'_> {
         if let Err(error) = started {
             tracing::warn!("cannot start a thread: {error}");
             self.server.locks.has_no_thread();
+        }
+    }
+
+    /// Starts the thread that reads events, when the first request waits for them.
+    fn provide_watcher<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        let Some(watches) = self.server.watches.as_ref().filter(|it| it.needs_thread()) else {
+            return;
+        };
+        let watcher = thread::Builder::new().name("watches".to_owned());
+        let started = watcher.spawn_scoped(scope, || {
+            watches.serve(|id, reply| {
+                let mut output = self.output();
+                output.reply(id, reply);
+                let _ = output.flush();
+            });
+        });
+        if let Err(error) = started {
+            tracing::warn!("cannot start a thread: {error}");
+            watches.has_no_thread();
         }
     }
 
@@ -358,6 +384,7 @@ impl Session<'_> {
         self.state().is_ending = true;
         self.changed.notify_all();
         self.server.locks.end();
+        self.server.watches.iter().for_each(Watches::end);
     }
 }
 

@@ -14,6 +14,7 @@ use crate::helper::RootAnswers;
 use crate::locks::{LockHolders, MAX_WAITING};
 use crate::pool::{Pool, Unavailable};
 use crate::session::Session;
+use crate::watches::HostWatches;
 use crate::{attr, digest, scaling};
 
 /// One remote host as a [`base::Remote`].
@@ -27,6 +28,7 @@ pub struct Host {
     pub(crate) lock_holders: Arc<LockHolders>,
     /// A permit for each request for a digest.
     pub(crate) digests: Semaphore,
+    pub(crate) watches: Arc<HostWatches>,
     real_root: OnceLock<Vec<u8>>,
     /// Dropping it cancels all attempts to connect.
     _alive: watch::Sender<()>,
@@ -44,8 +46,17 @@ impl Host {
         let real_root = OnceLock::new();
         let lock_holders = Arc::default();
         let digests = Semaphore::new(digest::MAX_REQUESTS);
-        let host =
-            Host { pool, handles, lock_waiters, lock_holders, digests, real_root, _alive: alive };
+        let watches = Arc::new(HostWatches::new(pool.clone()));
+        let host = Host {
+            pool,
+            handles,
+            lock_waiters,
+            lock_holders,
+            digests,
+            watches,
+            real_root,
+            _alive: alive,
+        };
         if host.config().delay_connect {
             return Ok(host);
         }

@@ -55,6 +55,7 @@ mod scaling;
 mod session;
 mod setattr;
 mod stripes;
+mod watches;
 mod whole_file;
 mod xattr;
 

@@ -1,10 +1,12 @@
 //! Implements [`Remote`] for [`Host`]; each operation is in the module of its family.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
     FileKind, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote, RemotePath,
-    RenameMode, Result, Seek, SetXattr, StatVfs, Window,
+    RenameMode, Result, Seek, SetXattr, StatVfs, Watches, Window,
 };
 use bytes::Bytes;
 
@@ -195,6 +197,10 @@ impl Remote for Host {
 
     async fn disconnected(&self) {
         self.pool.disconnected().await;
+    }
+
+    fn watches(&self) -> Option<Arc<dyn Watches>> {
+        self.watches_if_offered()
     }
 
     async fn write_verifier(&self) -> Result<Option<Bytes>> {

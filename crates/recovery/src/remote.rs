@@ -1,11 +1,13 @@
 //! The [`Remote`] implementation of [`Recovering`]: each operation calls the module that implements
 //! it.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
     FileKind, Location, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote,
-    RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
+    RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Watches, Window,
 };
 use bytes::Bytes;
 
@@ -207,6 +209,10 @@ impl Remote for Recovering {
 
     async fn disconnected(&self) {
         self.core.connection.disconnected().await;
+    }
+
+    fn watches(&self) -> Option<Arc<dyn Watches>> {
+        self.core.inner.watches()
     }
 
     async fn write_verifier(&self) -> Result<Option<Bytes>> {

@@ -273,7 +273,7 @@ impl Sshd {
         self.descendants().iter().filter(|it| Some(it.parent) == root).map(|it| it.pid).collect()
     }
 
-    /// The `sftp-server` processes.
+    /// The `sftp-server` processes, or those of the helper.
     pub fn sftp_server_pids(&self) -> Vec<u32> {
         self.sftp_servers().iter().map(|process| process.pid).collect()
     }
@@ -349,7 +349,7 @@ impl Sshd {
 
     fn sftp_servers(&self) -> Vec<tree::Process> {
         let mut servers = self.descendants();
-        servers.retain(|process| process.name == "sftp-server");
+        servers.retain(|process| ["sftp-server", "sshoal"].contains(&process.name.as_str()));
         servers
     }
 }

@@ -16,6 +16,7 @@ mod lock;
 mod reply;
 mod request;
 mod status;
+mod watch;
 mod wire;
 
 pub use attrs::{ExactAttrs, ExactTime, FileAttrs, Owner, Times};
@@ -31,6 +32,7 @@ pub use request::{
     encode_init,
 };
 pub use status::StatusCode;
+pub use watch::{WatchEvent, WatchEvents, WatchId, WatchRequest};
 pub use wire::{HEADER_BYTES, MAX_PACKET_BYTES, Malformed, packet_length};
 
 /// The supported protocol version.

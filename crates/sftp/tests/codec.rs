@@ -10,7 +10,8 @@ use sftp::codec::{
     FileAttrs, FileContent, FileDigest, HEADER_BYTES, Kind, Limits, LockFound, LockRequest,
     MAX_PACKET_BYTES, MAX_XATTR_BYTES, Malformed, NameEntry, OpenFlags, Owner, RemoteHandle,
     RenameFlags, Reply, Request, SeekOffset, StatVfs, StatusCode, Times, UsersGroups, Version,
-    Whence, XattrFlags, XattrNames, XattrValue, decode_init, encode_init, packet_length,
+    WatchEvent, WatchEvents, WatchId, WatchRequest, Whence, XattrFlags, XattrNames, XattrValue,
+    decode_init, encode_init, packet_length,
 };
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -130,6 +131,13 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::Renameat2 { from, to, flags: RenameFlags(*d) },
         Request::Fallocate { handle, mode: FallocateMode(*d), offset, len: *b },
         Request::Lseek { handle, offset, whence: Whence(*d) },
+        Request::Watch {
+            watch: match a % 3 {
+                0 => WatchRequest::Add { path },
+                1 => WatchRequest::Remove { id: WatchId(*d) },
+                _ => WatchRequest::Next,
+            },
+        },
         Request::UnknownExtension { name: b"nobody@example.org", body: two },
     ]
 }
@@ -262,6 +270,8 @@ proptest! {
         let _ = XattrNames::decode(&packet);
         let _ = SeekOffset::decode(&packet);
         let _ = DirectAddress::decode(&packet);
+        let _ = WatchId::decode(&packet);
+        let _ = WatchEvents::decode(&packet);
         let _ = packet_length(&packet, MAX_PACKET_BYTES);
     }
 
@@ -281,6 +291,12 @@ proptest! {
         for value in names.iter().cloned().map(XattrValue) {
             prop_assert_eq!(XattrValue::decode(&value.encode()), Ok(value));
         }
+        let events = names.iter().cloned().map(|name| {
+            WatchEvent { id: WatchId(a as u32), kind: b as u32, cookie: c as u32, name }
+        });
+        let events = WatchEvents { number: d, events: events.collect() };
+        prop_assert_eq!(WatchEvents::decode(&events.encode()), Ok(events));
+        prop_assert_eq!(WatchId::decode(&WatchId(a as u32).encode()), Ok(WatchId(a as u32)));
         let is_valid = names.iter().all(|name| !name.is_empty() && !name.contains(&0));
         let list = XattrNames(names);
         prop_assert_eq!(XattrNames::decode(&list.encode()), if is_valid {

@@ -307,6 +307,14 @@ impl vfs::Invalidate for Kernel {
         }
     }
 
+    fn name(&self, dir: Ino, name: &Name) -> bool {
+        self.notifier.expire_entry(dir.0, name.as_bytes())
+    }
+
+    fn attributes(&self, ino: Ino) -> bool {
+        self.notifier.inval_inode(ino.0, ATTRIBUTES_ONLY, 0)
+    }
+
     fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(self.notifier.settled())
     }

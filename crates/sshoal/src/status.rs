@@ -230,7 +230,7 @@ mod tests {
         );
         assert_eq!(keys(&status["unwritten"]), sorted("bytes limit_bytes files changes"));
         assert_eq!(keys(&status["open"]), sorted("files directories"));
-        let cache = sorted("inodes listed_names listed_bytes fetched_bytes");
+        let cache = sorted("inodes listed_names listed_bytes fetched_bytes watched");
         assert_eq!(keys(&status["cache"]), cache);
         let disk = "dir on why used_bytes limit_bytes hits misses read_here_bytes read_there_bytes \
             completed changed_meanwhile left_out_bytes too_large damaged missed_offline opened_through";

@@ -13,8 +13,10 @@
 mod locks;
 mod out_of_band;
 mod remote;
+mod watches;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Access, Dh, Errno, Fh, Mutex, Name, RemotePath, Result};
@@ -66,7 +68,8 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct MemRemote {
     options: Options,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
+    watches: Arc<watches::MemWatches>,
     pace: Mutex<Pace>,
     write_verifier: Mutex<Option<Bytes>>,
     /// Notified when locks have ended.
@@ -83,6 +86,7 @@ struct State {
     locks: Vec<locks::Held>,
     /// Inodes for which `lstat` fails, with its errno.
     unseen: HashMap<Ino, Errno>,
+    watches: watches::WatchState,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -124,10 +128,14 @@ impl MemRemote {
         let tree = Tree::new(options.clock.clone(), options.limits.clone());
         let (files, listings, unseen) = (HashMap::new(), HashMap::new(), HashMap::new());
         let locks = Vec::new();
-        let state = State { tree, next_handle: 1, files, listings, locks, unseen };
+        let watches = watches::WatchState::default();
+        let state = State { tree, next_handle: 1, files, listings, locks, unseen, watches };
+        let state = Arc::new(Mutex::new(state));
+        let watches = watches::MemWatches { state: state.clone(), reported: Notify::new() };
         MemRemote {
             options,
-            state: Mutex::new(state),
+            state,
+            watches: Arc::new(watches),
             pace: Mutex::default(),
             write_verifier: Mutex::default(),
             unlocked: Notify::new(),
@@ -187,6 +195,13 @@ impl MemRemote {
         }
     }
 
+    /// An operation may have changed what is watched.
+    fn report_changes(&self, state: &mut State) {
+        let State { tree, watches, .. } = state;
+        watches.compare(tree);
+        self.watches.reported.notify_waiters();
+    }
+
     /// Counts `call`, executes it now, and returns its result after the delay.
     async fn call<T>(
         &self,
@@ -194,7 +209,12 @@ impl MemRemote {
         effect: impl FnOnce(&mut State, &Options) -> Result<T>,
     ) -> Result<T> {
         self.calls.count(call);
-        let result = effect(&mut self.state.lock(), &self.options);
+        let result = {
+            let mut state = self.state.lock();
+            let result = effect(&mut state, &self.options);
+            self.report_changes(&mut state);
+            result
+        };
         self.answer_arrives().await;
         result
     }

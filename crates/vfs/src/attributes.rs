@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::inode::{Inode, has_fractions};
 use crate::lookup::MAX_ATTEMPTS;
+use crate::shared::Shared;
 use crate::tree::RequestStamp;
 use crate::{Change, Handle, Ino, ROOT_TIMEOUT, Stat, Vfs, change_to_remote};
 
@@ -105,25 +106,6 @@ impl Vfs {
         }
         self.tree().orphan(inode.ino);
         Err(Errno::ESTALE)
-    }
-
-    /// The attributes by an open handle, if there is a valid one. The newest handle first: older
-    /// ones may be from a session that has ended.
-    pub(crate) async fn attr_by_handle(&self, inode: &Inode) -> Option<Attr> {
-        let handles: Vec<_> = {
-            let state = inode.state();
-            state.open.iter().rev().map(|open| open.remote.clone()).collect()
-        };
-        for file in handles {
-            // A deferred handle that is not open is no better than the name.
-            let Some(fh) = file.opened() else { continue };
-            match self.remote.fstat(fh).await {
-                Ok(attr) => return Some(attr),
-                Err(Errno::ESTALE | Errno::EBADF) => {}
-                Err(_) => return None,
-            }
-        }
-        None
     }
 
     /// The present time, for a change of `ino` that sets it: after all local changes in this second.
@@ -283,4 +265,25 @@ fn shows_change(attr: &Attr, change: &AttrChange) -> bool {
         && change.gid.is_none_or(|gid| gid == attr.gid)
         && time(change.atime, attr.atime)
         && time(change.mtime, attr.mtime)
+}
+
+impl Shared {
+    /// The attributes by an open handle, if there is a valid one. The newest handle first: older
+    /// ones may be from a session that has ended.
+    pub(crate) async fn attr_by_handle(&self, inode: &Inode) -> Option<Attr> {
+        let handles: Vec<_> = {
+            let state = inode.state();
+            state.open.iter().rev().map(|open| open.remote.clone()).collect()
+        };
+        for file in handles {
+            // A deferred handle that is not open is no better than the name.
+            let Some(fh) = file.opened() else { continue };
+            match self.remote.fstat(fh).await {
+                Ok(attr) => return Some(attr),
+                Err(Errno::ESTALE | Errno::EBADF) => {}
+                Err(_) => return None,
+            }
+        }
+        None
+    }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base::{Attr, Name, Result};
 use tokio::time::Instant;
 
+use crate::cover::MAX_AGE;
 use crate::dir_cache::Lookup;
 use crate::directory::differs;
 use crate::inode::Inode;
@@ -50,7 +51,7 @@ impl Vfs {
                 )))
             }
             Some(Lookup::Present { attr, received_at, stamp }) => {
-                if !self.is_fresh(&tree, parent, name, &attr, received_at, now) {
+                if !self.is_fresh(&tree, parent, name, &attr, (received_at, stamp)) {
                     return Ok(None);
                 }
                 let Some((inode, until)) =
@@ -69,12 +70,11 @@ impl Vfs {
 
     /// The attributes of `inode` in a valid listing of its directory.
     pub(crate) fn cached_listing_attr(&self, inode: &Arc<Inode>) -> Option<Attr> {
-        let now = Instant::now();
         let mut tree = self.tree();
         let (parent, name) = tree.first_name(inode.ino)?;
         let answer = tree.listing(parent)?.lookup(&name)?;
         let Lookup::Present { attr, received_at, stamp } = answer else { return None };
-        if !self.is_fresh(&tree, parent, &name, &attr, received_at, now) {
+        if !self.is_fresh(&tree, parent, &name, &attr, (received_at, stamp)) {
             return None;
         }
         let (found_inode, _) =
@@ -84,22 +84,23 @@ impl Vfs {
         (found_inode.ino == inode.ino).then_some(attr)
     }
 
-    /// Whether attributes of `name` that were received at `received_at` are fresh.
+    /// Whether attributes of `name` that were requested at `stamp` and received at `received_at` are
+    /// fresh.
     fn is_fresh(
         &self,
         tree: &Tree,
         parent: Ino,
         name: &Name,
         attr: &Attr,
-        received_at: Instant,
-        now: Instant,
+        (received_at, stamp): (Instant, RequestStamp),
     ) -> bool {
         let timeout = self.timeout(attr.kind);
         let lifetime = match tree.child(parent, name) {
-            Some(known) => known.state().lifetime(attr, received_at, timeout),
+            Some(known) => known.state().lifetime(attr, received_at, stamp.at, timeout),
+            None if tree.covers_entry(parent, attr, stamp.at) => MAX_AGE,
             None => timeout.at_age(attr.mtime.secs),
         };
-        now < received_at + lifetime
+        Instant::now() < received_at + lifetime
     }
 
     /// Looks `name` up by its entry in a listing, unless newer information is known. Counts one
@@ -161,7 +162,7 @@ impl Vfs {
         let until = {
             let state = inode.state();
             // Newer attributes do not make the name newer.
-            let lifetime = state.lifetime(attr, received_at, self.timeout(attr.kind));
+            let lifetime = state.lifetime(attr, received_at, stamp.at, self.timeout(attr.kind));
             state.valid_until().min(received_at + lifetime)
         };
         let until = tree.renew_lookup(&inode, dir, name, until);

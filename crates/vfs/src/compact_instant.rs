@@ -17,6 +17,16 @@ impl CompactInstant {
     /// Before all others.
     pub(crate) const NEVER: CompactInstant = CompactInstant(i64::MIN);
 
+    /// For an atomic.
+    pub(crate) fn to_raw(self) -> i64 {
+        self.0
+    }
+
+    /// From [`CompactInstant::to_raw`].
+    pub(crate) fn from_raw(raw: i64) -> CompactInstant {
+        CompactInstant(raw)
+    }
+
     /// `None` for [`CompactInstant::NEVER`].
     pub(crate) fn instant(self) -> Option<Instant> {
         let distance = Duration::from_nanos(self.0.unsigned_abs());

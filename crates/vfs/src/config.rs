@@ -15,6 +15,8 @@ pub enum Consistency {
     /// Every open validates the cached content.
     #[default]
     CloseToOpen,
+    /// What the server watches is valid until it reports a change; all else as in `CloseToOpen`.
+    Watch,
     /// Caches are valid until their time-out, also at an open.
     Timeout,
     /// The tree never changes: cached data is valid for ever.
@@ -228,7 +230,7 @@ impl Config {
         const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
         self.dirty_bytes = self.dirty_bytes.max(1);
         match self.consistency {
-            Consistency::CloseToOpen | Consistency::Timeout => {}
+            Consistency::CloseToOpen | Consistency::Watch | Consistency::Timeout => {}
             Consistency::Strict => {
                 self.files = Timeout::fixed(Duration::ZERO);
                 self.dirs = Timeout::fixed(Duration::ZERO);

@@ -69,6 +69,13 @@ impl Vfs {
         if known.is_none() && self.prefetch.record_prefetched(&self.shared, inode) {
             (known, pages) = check();
         }
+        // A listing of a watched directory may be newer.
+        if known.is_none()
+            && self.config.consistency == Consistency::Watch
+            && self.cached_listing_attr(inode).is_some()
+        {
+            (known, pages) = check();
+        }
         let wants_fetched = !pages || self.prefetch.files.may_miss_pages();
         let fetched = known
             .filter(|_| wants_fetched)
@@ -152,7 +159,8 @@ impl Shared {
         };
         state.validated(now, window).or_else(|| {
             let by_time_out =
-                matches!(self.config.consistency, Consistency::Timeout | Consistency::Immutable);
+                matches!(self.config.consistency, Consistency::Timeout | Consistency::Immutable)
+                    || state.is_covered();
             let attr = state.fresh_attr(now).filter(|_| by_time_out);
             attr.and(state.validated(now, Duration::MAX))
         })

@@ -236,6 +236,7 @@ impl Vfs {
         let state = match cached {
             Some(full) => ListingState::from_cache(full),
             None => {
+                self.shared.note_directory_use(ino);
                 let opening = async {
                     self.open_listing(ino).await.inspect_err(|error| {
                         if *error == Errno::ENOENT {

@@ -40,6 +40,7 @@ use tokio::time::Instant;
 use crate::Ino;
 use crate::compact_instant::CompactInstant;
 use crate::config::Timeout;
+use crate::cover::{Cover, Covers, MAX_AGE, QUIET};
 use crate::prefetch::history::Visit;
 use crate::readahead::Readahead;
 use crate::remote_file::RemoteFile;
@@ -75,7 +76,9 @@ pub(crate) struct Inode {
 struct ActiveState {
     /// Sequence number of the last local change.
     last_change_seq: u64,
-    /// Sequence number of the last open of a deferred handle.
+    /// When a local change began or ended last, if the inode may be covered.
+    last_change_at: Option<CompactInstant>,
+    /// Sequence number of the last open of a deferred handle, or of the last reported change.
     deferred_open_seq: u64,
     /// Number of changes that have ever begun.
     changes_begun: u64,
@@ -200,7 +203,8 @@ impl Deref for OpenHandles {
 /// | `name_validated_at` | when did a name lead here? | local time of the request | [`note_name_validated`](State::note_name_validated) |
 /// | `validator_seen_at` | since when is the validator known? | local time of the answer | `set_attr`, if the validator changes |
 /// | `invalidated` | may a change have outdated `attr`? | – | set by `invalidate`, cleared by `set_attr`, `extend_validity` |
-/// | `lifetime_ms` | how long was the last answer fresh? | – | `set_attr` |
+/// | `is_covered`, `covers` | are changes since `requested_at` reported? | local time of the request | `set_attr`, the tree |
+/// | `lifetime_ms` | how long was the last answer fresh, if it was not covered? | – | `set_attr` |
 /// | `kernel_size`, `kernel_sizes`, `kernel_valid_until` | which size does the kernel use, and until when? | local time of the reply | [`note_kernel_reply`](State::note_kernel_reply), [`invalidate_pages_and_size`](State::invalidate_pages_and_size) |
 /// | `known_contents` | is prefetched data of the present content? | counter | `set_attr`, [`validate_pages`](State::validate_pages), [`invalidate_pages`](State::invalidate_pages) |
 /// | `pages_untrusted` | may uncompared pages be of another file? | – | set by `invalidate_pages`, cleared by [`restore_page_trust`](State::restore_page_trust) |
@@ -208,7 +212,7 @@ impl Deref for OpenHandles {
 /// | `last_change_seq`, `changes_in_flight` | is an answer from before a local change? | change counter | [`begin_change`](State::begin_change), [`end_change`](State::end_change), [`note_change`](State::note_change) |
 /// | `changes_begun` | has another change begun meanwhile? | count | `begin_change` |
 /// | `renames_in_flight` | is a name being changed? | – | [`begin_renaming`](State::begin_renaming), [`end_renaming`](State::end_renaming) |
-/// | `deferred_open_seq` | was an answer by name requested before a deferred handle was opened? | change counter | [`note_deferred_open`](State::note_deferred_open) |
+/// | `deferred_open_seq` | was an answer by name requested before a deferred handle was opened, or a change was reported? | change counter | [`note_deferred_open`](State::note_deferred_open) |
 /// | `pages` | which content do the kernel's pages hold? | – | `validate_pages`, [`pages_written`](State::pages_written), `invalidate_pages` |
 /// | `mtime_pending` | will the next mtime be that of a local change? | – | [`expect_new_mtime`](State::expect_new_mtime), [`set_fraction`](State::set_fraction) |
 /// | `created_here` | is the file known without a request? | – | [`set_created_here`](State::set_created_here), [`forget_created_here`](State::forget_created_here) |
@@ -239,11 +243,15 @@ pub(crate) struct State {
     nlink: u32,
     /// `None` for most inodes.
     active: Option<Box<ActiveState>>,
+    /// `None` unless the server may report changes.
+    covers: Option<Box<Covers>>,
     pub(crate) open: OpenHandles,
     /// Shared by all handles that read through the page cache.
     pub(crate) readahead: Weak<Readahead>,
     /// A local change since the answer may have changed `attr`, or another answer contradicts it.
     invalidated: bool,
+    /// The last answer was [covered](crate::cover).
+    is_covered: bool,
     /// The kernel's pages may be of another file, even where pages are never compared.
     pages_untrusted: bool,
     /// The present writers found the file empty when they opened it. So the kernel's pages hold
@@ -273,9 +281,11 @@ impl Inode {
                 lifetime_ms: 0,
                 nlink: 1,
                 active: None,
+                covers: None,
                 open: OpenHandles::default(),
                 readahead: Weak::new(),
                 invalidated: true,
+                is_covered: false,
                 pages_untrusted: false,
                 began_empty: false,
             }),
@@ -296,7 +306,67 @@ impl Inode {
 impl State {
     /// The cached attributes, if they are fresh.
     pub(crate) fn fresh_attr(&self, now: Instant) -> Option<Attr> {
-        self.last_attr().filter(|_| CompactInstant::from(now) < self.valid_until)
+        let is_fresh = CompactInstant::from(now) < self.valid_until && !self.is_cover_lost();
+        self.last_attr().filter(|_| is_fresh)
+    }
+
+    /// The last answer was covered by a watch that has ended since.
+    fn is_cover_lost(&self) -> bool {
+        self.is_covered && !self.includes(instant(self.requested_at))
+    }
+
+    fn includes(&self, requested_at: Instant) -> bool {
+        self.covers.as_ref().is_some_and(|covers| covers.include(requested_at))
+    }
+
+    /// Whether the cached attributes are covered.
+    pub(crate) fn is_covered(&self) -> bool {
+        self.is_covered && !self.is_cover_lost()
+    }
+
+    /// Whether reports of changes may be about local ones.
+    pub(crate) fn is_quiet_time(&self, now: Instant) -> bool {
+        self.active.as_ref().is_some_and(|active| {
+            active.changes_in_flight > 0
+                || active.last_change_at.is_some_and(|at| now < instant(at) + QUIET)
+        })
+    }
+
+    /// Whether `attr`, requested at `requested_at`, are covered.
+    fn covers(&self, attr: &Attr, requested_at: Instant) -> bool {
+        let has_one_name = attr.is_dir() || attr.inode.is_some_and(|inode| inode.links == 1);
+        has_one_name && self.includes(requested_at) && !self.is_quiet_time(requested_at)
+    }
+
+    /// Sets the watch of the directory that contains it.
+    pub(crate) fn set_parent_cover(&mut self, cover: Option<Arc<Cover>>) {
+        if cover.is_some() || self.covers.is_some() {
+            self.covers.get_or_insert_default().parent = cover;
+        }
+    }
+
+    /// Sets the watch of the directory that it is.
+    pub(crate) fn set_own_cover(&mut self, cover: Arc<Cover>) {
+        self.covers.get_or_insert_default().own = Some(cover);
+    }
+
+    /// The watch of the directory that it is.
+    pub(crate) fn own_cover(&self) -> Option<&Arc<Cover>> {
+        self.covers.as_ref()?.own.as_ref()
+    }
+
+    /// Reports of changes may be about a local one that has just ended.
+    pub(crate) fn begin_quiet_time(&mut self) {
+        if self.covers.is_some() {
+            self.active().last_change_at = Some(Instant::now().into());
+        }
+    }
+
+    /// The server has reported a change, counted as `seq`: answers that were requested before are
+    /// outdated.
+    pub(crate) fn note_reported_change(&mut self, seq: u64) {
+        self.note_deferred_open(seq);
+        self.invalidate();
     }
 
     /// The cached attributes, however old.
@@ -454,7 +524,7 @@ impl State {
 
     /// When the attributes expire.
     pub(crate) fn valid_until(&self) -> Instant {
-        instant(self.valid_until)
+        instant(if self.is_cover_lost() { self.requested_at } else { self.valid_until })
     }
 
     /// Increases whenever the content changes, or may change: data requested before is not used any
@@ -500,6 +570,7 @@ impl State {
         active.changes_in_flight += 1;
         active.changes_begun += 1;
         active.last_change_seq = seq;
+        self.begin_quiet_time();
         self.invalidate();
     }
 
@@ -508,6 +579,7 @@ impl State {
         let active = self.active();
         active.changes_in_flight -= 1;
         active.last_change_seq = seq;
+        self.begin_quiet_time();
         self.invalidate();
     }
 
@@ -529,6 +601,7 @@ impl State {
     /// A local change of something else at `seq` affects the attributes of this inode.
     pub(crate) fn note_change(&mut self, seq: u64) {
         self.active().last_change_seq = seq;
+        self.begin_quiet_time();
         self.invalidate();
     }
 
@@ -542,6 +615,7 @@ impl State {
     pub(crate) fn invalidate(&mut self) {
         self.valid_until = Instant::now().into();
         self.invalidated = true;
+        self.is_covered = false;
     }
 
     /// The attributes, if the server confirmed them and a name of this inode within `window`, and
@@ -555,6 +629,11 @@ impl State {
             .is_none_or(|active| active.changes_in_flight == 0 && active.renames_in_flight == 0);
         let is_valid = !self.invalidated && no_change_in_flight && young;
         self.last_attr().filter(|_| is_valid)
+    }
+
+    /// When a name was requested last that led here.
+    pub(crate) fn name_validated_at(&self) -> CompactInstant {
+        self.name_validated_at
     }
 
     /// When the last confirmation was requested that a deferred open can rely on.
@@ -577,8 +656,30 @@ impl State {
         self.name_validated_at = self.name_validated_at.max(requested_at.into());
     }
 
-    /// How long `attr`, received at `now`, is fresh.
-    pub(crate) fn lifetime(&self, attr: &Attr, now: Instant, timeout: Timeout) -> Duration {
+    /// How long `attr`, requested at `requested_at` and received at `now`, is fresh.
+    pub(crate) fn lifetime(
+        &self,
+        attr: &Attr,
+        now: Instant,
+        requested_at: Instant,
+        timeout: Timeout,
+    ) -> Duration {
+        match self.covers(attr, requested_at) {
+            true => MAX_AGE,
+            false => self.lifetime_without_cover(attr, now, requested_at, timeout),
+        }
+    }
+
+    fn lifetime_without_cover(
+        &self,
+        attr: &Attr,
+        now: Instant,
+        requested_at: Instant,
+        timeout: Timeout,
+    ) -> Duration {
+        if self.covers.is_some() && self.is_quiet_time(requested_at) {
+            return timeout.min;
+        }
         let Some(old) = self.last_attr() else { return timeout.at_age(attr.mtime.secs) };
         let same = Validator::of(&old) == Validator::of(attr)
             && (old.perm, old.uid, old.gid) == (attr.perm, attr.uid, attr.gid);
@@ -601,6 +702,9 @@ impl State {
         newest: i64,
         timeout: Timeout,
     ) -> Duration {
+        if self.own_cover().is_some_and(|cover| cover.includes(stamp.at)) {
+            return MAX_AGE;
+        }
         let Some(attr) = self.last_attr() else { return timeout.min };
         let changed = self.validator_seen_at > stamp.at.into() || !self.unchanged_since(stamp.seq);
         if changed { timeout.min } else { timeout.at_age(newest.max(attr.mtime.secs)) }
@@ -615,7 +719,7 @@ impl State {
         requested_at: Instant,
         timeout: Timeout,
     ) {
-        let lifetime = self.lifetime(&attr, now, timeout);
+        let mut lifetime = self.lifetime_without_cover(&attr, now, requested_at, timeout);
         self.lifetime_ms = u32::try_from(lifetime.as_millis()).unwrap_or(u32::MAX);
         let old = self.last_attr();
         let changed = old.is_none_or(|old| Validator::of(&old) != Validator::of(&attr));
@@ -646,6 +750,10 @@ impl State {
         self.received_at = now.into();
         self.requested_at = requested_at.into();
         self.invalidated = false;
+        self.is_covered = self.covers(&attr, requested_at);
+        if self.is_covered {
+            lifetime = MAX_AGE;
+        }
         self.valid_until = (now + lifetime).into();
     }
 
@@ -686,6 +794,7 @@ impl State {
     pub(crate) fn extend_validity(&mut self, until: Instant) {
         self.valid_until = until.into();
         self.invalidated = false;
+        self.is_covered = false;
     }
 
     /// The attributes, if this mount has created the file and made all changes since. The mtime is

@@ -21,6 +21,17 @@ pub trait Invalidate: Send + Sync {
     /// time-outs.
     fn names(&self, _in_root: &[Name]) {}
 
+    /// Makes a name, or its absence, be looked up again. Must not block. Returns false if there is
+    /// too much to do. By default the kernel keeps it until its time-out.
+    fn name(&self, _dir: Ino, _name: &Name) -> bool {
+        true
+    }
+
+    /// Drops the attributes of `ino`, as [`Invalidate::name`] drops a name.
+    fn attributes(&self, _ino: Ino) -> bool {
+        true
+    }
+
     /// Returns when the kernel has done what was requested before. No operation may await this for
     /// which the kernel holds a lock: of a page, or of a directory. By default it is assumed that it
     /// has.

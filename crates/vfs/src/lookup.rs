@@ -66,6 +66,7 @@ impl Vfs {
         }
         self.counters.lookups_requested.add(1);
         self.prefetch.note_piecemeal_lookup(&self.shared, parent);
+        self.shared.note_directory_use(parent);
         for attempt in 1.. {
             // The kernel must not get a size from before its own writes.
             let known = self.tree().child(parent, &name);

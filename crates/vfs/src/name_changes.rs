@@ -133,6 +133,12 @@ impl NameChanges {
         seq < self.floor || (change.binding > 0 || change.last_bound_seq > seq) && !only_it
     }
 
+    /// Whether a change is in flight that binds `name` to a file.
+    pub(crate) fn is_binding(&self, dir: Ino, name: &Name) -> bool {
+        let change = self.by_dir.get(&dir).and_then(|names| names.get(name));
+        change.is_some_and(|change| change.binding > 0)
+    }
+
     /// Whether another change of `name` is in flight besides the caller's.
     pub(crate) fn has_other_changes(&self, dir: Ino, name: &Name) -> bool {
         let change = self.by_dir.get(&dir).and_then(|names| names.get(name));

@@ -259,6 +259,7 @@ impl Vfs {
             tree.record_lookup(parent, name, &attr, Instant::now())
         };
         inode.state().expect_new_mtime();
+        inode.state().begin_quiet_time();
         if reply.is_none() {
             return self.entry(&inode, &attr).inspect_err(|_| self.forget(inode.ino, 1));
         }

@@ -289,6 +289,8 @@ impl Vfs {
         // Deferred handles first, so that this one can be compared with them.
         self.force_deferred_opens([&inode]).await;
         self.counters.opens_requested.add(1);
+        let dir = self.tree().first_name(ino).map(|(dir, _)| dir);
+        dir.into_iter().for_each(|dir| self.shared.note_directory_use(dir));
         for _ in 0..MAX_ATTEMPTS {
             if let Some(opened) = self.open_at_server(&inode, request, revisit.take()).await? {
                 return Ok(opened);
@@ -528,6 +530,7 @@ impl Vfs {
         };
         if is_new {
             inode.state().expect_new_mtime();
+            inode.state().begin_quiet_time();
         }
         self.record_attr(&inode, &opened.attr, stamp);
         let mut entry =

@@ -51,7 +51,7 @@ pub(crate) struct Prefetcher {
 }
 
 /// Begins a background task that uses the mount.
-fn start<F>(shared: &Arc<Shared>, job: impl FnOnce(Arc<Shared>) -> F)
+pub(crate) fn start<F>(shared: &Arc<Shared>, job: impl FnOnce(Arc<Shared>) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {

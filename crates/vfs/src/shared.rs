@@ -31,6 +31,7 @@ use crate::server_close::PendingCloses;
 use crate::stats::Counters;
 use crate::ticker::Ticker;
 use crate::tree::{ChangeCounter, InodeBudget, RequestStamp, Tree};
+use crate::watch::Watching;
 use crate::xattr::KnownXattrs;
 use crate::{Entry, Ino, Stat};
 
@@ -63,6 +64,7 @@ pub struct Shared {
     pub(crate) readdirplus_policy: ReaddirplusPolicy,
     pub(crate) counters: Counters,
     pub(crate) locks: FileLocks,
+    pub(crate) watching: Watching,
     pub(crate) invalidate: OnceLock<Arc<dyn Invalidate>>,
     /// Notified when a change of names has ended.
     pub(crate) names_changed: Notify,
@@ -75,11 +77,15 @@ impl Shared {
         let dirty_bytes = config.dirty_bytes;
         let inode_budget = InodeBudget::new(config.metadata_bytes);
         let live = Live::new(&config);
+        let mut tree = Tree::new(change_counter.clone(), inode_budget);
+        if config.consistency == Consistency::Watch {
+            tree.keep_covers();
+        }
         Shared {
             remote,
             config,
             live,
-            tree: Mutex::new(Tree::new(change_counter.clone(), inode_budget)),
+            tree: Mutex::new(tree),
             change_counter,
             fractions: Fractions::default(),
             files: Table::default(),
@@ -98,6 +104,7 @@ impl Shared {
             readdirplus_policy: ReaddirplusPolicy::default(),
             counters: Counters::default(),
             locks: FileLocks::default(),
+            watching: Watching::default(),
             invalidate: OnceLock::new(),
             names_changed: Notify::new(),
         }

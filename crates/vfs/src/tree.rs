@@ -23,6 +23,7 @@ mod evict;
 mod forgotten_changes;
 mod listings;
 mod nodes;
+mod watched;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,8 +40,10 @@ use crate::name_changes::{BoundTo, NameChanges};
 use crate::numbers::{Numbers, ROOT_NUMBER};
 use forgotten_changes::ForgottenChanges;
 use nodes::{Link, Nodes};
+use watched::WatchedDirs;
 
 pub(crate) use evict::InodeBudget;
+pub(crate) use watched::Outdated;
 
 /// Counts the changes made through this mount; see invariant 5.
 #[derive(Default)]
@@ -82,6 +85,7 @@ pub(crate) struct Tree {
     forgotten_changes: ForgottenChanges,
     /// Directories with files that were locked, and when last: names from before are not valid.
     locked_dirs: HashMap<Ino, Instant>,
+    watched: WatchedDirs,
     budget: InodeBudget,
 }
 
@@ -98,6 +102,7 @@ impl Tree {
             dir_cache: DirCache::with_max_bytes(budget.dir_cache_bytes()),
             forgotten_changes: ForgottenChanges::default(),
             locked_dirs: HashMap::new(),
+            watched: WatchedDirs::default(),
             budget,
         }
     }
@@ -245,7 +250,10 @@ impl Tree {
         {
             return None;
         }
-        (now < until).then(|| (node.inode.clone(), until))
+        if now >= until || self.has_lapsed_since(parent, &node.inode) {
+            return None;
+        }
+        Some((node.inode.clone(), until))
     }
 
     /// Whether `name` in `dir` was not changed locally since `seq`, and is not being changed.
@@ -334,6 +342,7 @@ impl Tree {
             None => self.numbers.take(self.number_of(parent), name),
         };
         let inode = self.nodes.insert(number, attr.kind);
+        self.provide_cover(&inode);
         if let Some(node) = self.nodes.get_mut(inode.ino) {
             node.has_remote_number = attr.inode.is_some();
         }
@@ -384,6 +393,7 @@ impl Tree {
         let inode = self.get(ino);
         if let Some(inode) = &inode {
             self.keep_number(inode);
+            self.update_cover(inode);
         }
         if let Some(node) = self.nodes.get_mut(parent) {
             node.children -= 1;
@@ -492,6 +502,7 @@ impl Tree {
         }
         if let Some(inode) = self.get(ino) {
             self.keep_number(&inode);
+            self.update_cover(&inode);
         }
     }
 
@@ -562,6 +573,7 @@ impl Tree {
     /// its names.
     fn forget_names(&mut self, dir: Ino) {
         self.dir_cache.remove(dir);
+        self.end_watch_of(dir);
         if !self.changes.has_changes_in(dir) {
             return;
         }

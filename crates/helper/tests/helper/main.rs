@@ -7,3 +7,4 @@ mod locks;
 mod order;
 mod peer;
 mod refusals;
+mod watches;

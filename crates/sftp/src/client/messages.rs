@@ -11,8 +11,8 @@ use super::{Client, Packet};
 use crate::codec::{
     DigestAlgorithm, DirectAddress, DirectRequest, Extension, FallocateMode, FileAttrs,
     FileContent, FileDigest, Limits, LockFound, LockRequest, NameEntry, OpenFlags, RemoteHandle,
-    RenameFlags, Reply, Request, SeekOffset, StatVfs, StatusCode, UsersGroups, Whence, XattrFlags,
-    XattrNames, XattrValue,
+    RenameFlags, Reply, Request, SeekOffset, StatVfs, StatusCode, UsersGroups, WatchEvents,
+    WatchId, WatchRequest, Whence, XattrFlags, XattrNames, XattrValue,
 };
 use crate::error::{Error, Result};
 
@@ -361,6 +361,27 @@ impl Client {
         let lock = LockRequest::Lease { seconds };
         let request = Request::Lock { handle: &[], lock };
         self.call_extension(Extension::Lock, &request, Expect::Status, nothing)
+    }
+
+    /// Watches the entry at a path (`watch@sshoal`).
+    pub fn watch(&self, path: &[u8]) -> Call<WatchId> {
+        let request = Request::Watch { watch: WatchRequest::Add { path } };
+        let finish = |reply| Ok(WatchId::decode(&extended(reply)?)?);
+        self.call_extension(Extension::Watch, &request, Expect::Extended, finish)
+    }
+
+    /// Ends a watch (`watch@sshoal`).
+    pub fn end_watch(&self, id: WatchId) -> Call<()> {
+        let request = Request::Watch { watch: WatchRequest::Remove { id } };
+        self.call_extension(Extension::Watch, &request, Expect::Status, nothing)
+    }
+
+    /// The next events of all watches; waits until there are any (`watch@sshoal`). If the call is
+    /// dropped, its events are lost.
+    pub fn next_events(&self) -> Call<WatchEvents> {
+        let request = Request::Watch { watch: WatchRequest::Next };
+        let finish = |reply| Ok(WatchEvents::decode(&extended(reply)?)?);
+        self.call_extension(Extension::Watch, &request, Expect::Event, finish)
     }
 
     /// The server's limits (`limits@openssh.com`).

@@ -37,6 +37,9 @@ pub(super) enum Expect {
     Attrs,
     /// The reply of the extension.
     Extended,
+    /// The reply of the extension, which comes when something happens at the server. The request is
+    /// not in flight for anything that is measured or bounded.
+    Event,
 }
 
 impl Expect {
@@ -51,7 +54,7 @@ impl Expect {
             (_, Reply::Status { .. })
             | (Expect::Handle, Reply::Handle(_))
             | (Expect::Attrs, Reply::Attrs(_))
-            | (Expect::Extended, Reply::Extended(_)) => None,
+            | (Expect::Extended | Expect::Event, Reply::Extended(_)) => None,
             (Expect::Data(_), Reply::Data(data)) if data.is_empty() => {
                 Some("data of zero length".into())
             }
@@ -72,6 +75,10 @@ impl Expect {
 
     fn is_slow(self) -> bool {
         self == Expect::SlowStatus
+    }
+
+    fn is_in_flight(self) -> bool {
+        self != Expect::Event
     }
 }
 
@@ -262,13 +269,13 @@ impl Pending {
                 (self.slots.len() - 1) as u16
             }
         };
-        if self.in_flight == 0 {
+        if self.in_flight == 0 && expect.is_in_flight() {
             self.last_received = now;
             if let Some(watcher) = self.watcher.take() {
                 watcher.wake();
             }
         }
-        self.in_flight += 1;
+        self.in_flight += usize::from(expect.is_in_flight());
         self.slow_in_flight += usize::from(expect.is_slow());
         let slot = &mut self.slots[usize::from(index)];
         slot.kind = kind;
@@ -295,11 +302,14 @@ impl Pending {
         if let Some(mismatch) = slot.expect.mismatch(&reply) {
             return Err(Error::Protocol(mismatch));
         }
-        self.in_flight -= 1;
+        let is_in_flight = slot.expect.is_in_flight();
+        self.in_flight -= usize::from(is_in_flight);
         self.slow_in_flight -= usize::from(slot.expect.is_slow());
         // Measured at the time of the batch with the reply.
         let took = self.last_received.saturating_duration_since(slot.sent);
-        self.round_trips.add(took, self.last_received);
+        if is_in_flight {
+            self.round_trips.add(took, self.last_received);
+        }
         let kind = slot.kind;
         let then = match std::mem::replace(&mut slot.state, State::Free) {
             State::Waiting(waker) => {
@@ -398,6 +408,22 @@ mod tests {
         assert_eq!(round_trips.shortest(), Some(ms(5)));
         round_trips.add(ms(60), start + 2 * ROUND_TRIP_VALIDITY);
         assert_eq!(round_trips.shortest(), Some(ms(50)));
+    }
+
+    #[test]
+    fn waiting_for_an_event_is_no_silence_of_the_server() {
+        let mut pending = Pending::new();
+        let kind = Kind::all().next().unwrap();
+        let waiter = || Some(Waker::noop().clone());
+        let event = pending.reserve(kind, Expect::Event, waiter()).unwrap();
+        assert!(!pending.is_busy(Waker::noop()) && pending.silent().is_zero());
+        let other = pending.reserve(kind, Expect::Status, waiter()).unwrap();
+        assert_eq!(pending.in_flight(), 1);
+        pending.complete(event, Reply::Extended(Default::default())).unwrap();
+        assert_eq!((pending.in_flight(), pending.round_trip()), (1, None));
+        pending.complete(other, done()).unwrap();
+        assert_eq!(pending.in_flight(), 0);
+        assert!(pending.round_trip().is_some());
     }
 
     /// A reply may already have been read when the connection is ended.

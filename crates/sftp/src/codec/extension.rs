@@ -90,6 +90,8 @@ extensions! {
     ReadFile = "read-file@sshoal" "1",
     /// Connections beside the one that ssh carries.
     Direct = "direct@sshoal" "1",
+    /// What changes in directories and files (`docs/protocol.md`).
+    Watch = "watch@sshoal" "1",
 }
 
 /// A set of [`Extension`]s.

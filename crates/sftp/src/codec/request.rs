@@ -8,6 +8,7 @@ use super::attrs::FileAttrs;
 use super::direct::DirectRequest;
 use super::extension::{DigestAlgorithm, Extension};
 use super::lock::LockRequest;
+use super::watch::WatchRequest;
 use super::wire::{Fields, Malformed, put_sized, put_string};
 
 const INIT: u8 = 1;
@@ -74,8 +75,8 @@ impl Kind {
     /// Whether its duration shows the latency of the server: it neither carries nor returns file
     /// content, and waits neither for a disk nor for another client.
     pub fn is_small(self) -> bool {
-        let slow = [Extension::Fsync, Extension::CopyData, Extension::Fallocate, Extension::Lock];
-        let slow = slow.map(Kind::of_extension);
+        use Extension::{CopyData, Fallocate, Fsync, Lock, Watch};
+        let slow = [Fsync, CopyData, Fallocate, Lock, Watch].map(Kind::of_extension);
         self != Kind::READ && self != Kind::WRITE && !slow.contains(&self)
     }
 }
@@ -268,6 +269,8 @@ pub enum Request<'a> {
     ReadFile { path: &'a [u8], max_bytes: u32, follow: bool },
     /// `direct@sshoal`
     Direct(DirectRequest),
+    /// `watch@sshoal`
+    Watch { watch: WatchRequest<'a> },
     /// An unsupported extension.
     UnknownExtension { name: &'a [u8], body: &'a [u8] },
 }
@@ -322,6 +325,7 @@ impl<'a> Request<'a> {
             Request::Digest { .. } => Extension::Digest,
             Request::ReadFile { .. } => Extension::ReadFile,
             Request::Direct(_) => Extension::Direct,
+            Request::Watch { .. } => Extension::Watch,
             other => match other.message_type() {
                 EXTENDED => return Kind(KINDS as u8 - 1),
                 message_type => return Kind(message_type),
@@ -484,6 +488,10 @@ impl<'a> Request<'a> {
                 extended(out, Extension::Direct, &[]);
                 request.encode(out);
             }
+            Request::Watch { watch } => {
+                extended(out, Extension::Watch, &[]);
+                watch.encode(out);
+            }
             Request::UnknownExtension { name, body } => {
                 put_string(out, name);
                 out.put_slice(body);
@@ -604,6 +612,7 @@ impl<'a> Request<'a> {
             Extension::Digest => {
                 Request::Digest { path: f.string()?, algorithm: DigestAlgorithm(f.u32()?) }
             }
+            Extension::Watch => Request::Watch { watch: WatchRequest::decode(f)? },
             Extension::UsersGroupsById => {
                 Request::UsersGroupsById { uids: decode_ids(f)?, gids: decode_ids(f)? }
             }

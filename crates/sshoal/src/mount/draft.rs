@@ -325,6 +325,15 @@ impl Draft {
             (false, true) => fuse::Visibility::OwnerAndRoot,
             (false, false) => fuse::Visibility::Owner,
         };
+        let is_watching = request.vfs.consistency == vfs::Consistency::Watch;
+        let has_one_host =
+            !request.is_union() && request.sources.iter().all(|it| it.gateways().len() == 1);
+        let is_plain = has_one_host && request.disk.is_none() && !request.host.follow_symlinks;
+        if is_watching && !is_plain {
+            let why = "consistency=watch is consistency=close-to-open with several sources or \
+                gateways, local directories, cache=disk and follow_symlinks";
+            self.notes.push(why.to_owned());
+        }
         let is_immutable = request.vfs.consistency == vfs::Consistency::Immutable;
         // The kernel then sends no opens.
         request.mount.read_only = self.read_only.unwrap_or(is_immutable);

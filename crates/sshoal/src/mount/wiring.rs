@@ -206,6 +206,14 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
     let config = vfs_config(request, &stack).await?;
     let any_link = config.links == vfs::Links::Any;
     let vfs = Arc::new(Vfs::new(stack.remote.clone(), config));
+    if request.vfs.consistency == vfs::Consistency::Watch
+        && stack.remote.watches().is_none()
+        && !stack.remote.is_disconnected()
+    {
+        tracing::warn!(
+            "consistency=watch: the server does not report changes; as with close-to-open"
+        );
+    }
     let mount = fuse::Mount::new(&request.mountpoint, &request.mount).map_err(cannot_mount)?;
     let attributes = Attributes::new(stack.union.is_some(), request.disk.as_ref());
     let no_open = open_modes::may_use_no_open(request);

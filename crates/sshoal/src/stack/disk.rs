@@ -110,9 +110,10 @@ pub(super) async fn cached(
         mode: match request.vfs.consistency {
             Consistency::Immutable => cache::Mode::Immutable,
             // `vfs` applies the time-outs; applying them twice would be too long.
-            Consistency::Strict | Consistency::CloseToOpen | Consistency::Timeout => {
-                cache::Mode::CloseToOpen
-            }
+            Consistency::Strict
+            | Consistency::CloseToOpen
+            | Consistency::Watch
+            | Consistency::Timeout => cache::Mode::CloseToOpen,
         },
         immutable: options.immutable.clone(),
         offline: options.offline,

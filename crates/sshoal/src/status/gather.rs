@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use base::Errno;
 use cli::printable;
 use control::counters::{Caches, Counters, HostCounters, Latency, Operation};
 use control::status::{
     CacheStatus, DiskStatus, HostStatus, MountStatus, OpenStatus, SessionState, SessionStatus,
-    SourceStatus, State, UnionStatus, Unwritten,
+    SourceStatus, State, UnionStatus, Unwritten, WatchedStatus,
 };
 use host::DirectUse;
 use recovery::ConnectionState;
@@ -74,10 +75,29 @@ pub fn status(
             listed_names: figures.listed_names as u64,
             listed_bytes: figures.listed_bytes as u64,
             fetched_bytes: figures.fetched_bytes,
+            watched: watched(stack, vfs),
         },
         disk: stack.disk().map(|disk| DiskStatus { opened_through, ..self::disk(stack, disk) }),
         counters: requests.map(|requests| Box::new(counters(vfs, adapter, requests))),
     }
+}
+
+fn watched(stack: &Stack, vfs: &Vfs) -> Option<WatchedStatus> {
+    if stack.request().vfs.consistency != vfs::Consistency::Watch {
+        return None;
+    }
+    let told = vfs.watch_status();
+    let is_offered = told.is_offered || stack.remote.watches().is_some();
+    let problem = match told.refused {
+        _ if !is_offered => Some("the server does not report changes".to_owned()),
+        Some(Errno::EOPNOTSUPP) => {
+            Some("a file system of the server does not report all changes".to_owned())
+        }
+        Some(Errno::ENOSPC) => Some("the server cannot watch more directories".to_owned()),
+        refused => refused.map(|errno| errno.to_string()),
+    };
+    let (directories, losses) = (told.directories as u64, told.losses);
+    Some(WatchedStatus { directories, losses, problem })
 }
 
 fn counters(vfs: &Vfs, adapter: &Adapter, requests: &fuse::Counters) -> Counters {

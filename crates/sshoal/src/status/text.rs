@@ -5,7 +5,9 @@
 use std::fmt::Write as _;
 
 use cli::printable;
-use control::status::{DiskStatus, HostStatus, MountStatus, SessionState, SourceStatus, State};
+use control::status::{
+    DiskStatus, HostStatus, MountStatus, SessionState, SourceStatus, State, WatchedStatus,
+};
 
 use super::{Daemon, SeenMount};
 use crate::connector::TYPE_AGAIN;
@@ -88,7 +90,19 @@ fn status(out: &mut String, status: &MountStatus) {
         "cached",
         &format!("{inodes}; {names} ({listed}); {fetched} of file data prefetched"),
     );
+    cache.watched.iter().for_each(|watched| self::watched(out, watched));
     status.disk.iter().for_each(|disk| self::disk(out, disk));
+}
+
+fn watched(out: &mut String, watched: &WatchedStatus) {
+    let mut words = count(watched.directories, "directory");
+    if watched.losses > 0 {
+        words += &format!("; reports were lost {}", count(watched.losses, "time"));
+    }
+    if let Some(problem) = &watched.problem {
+        words += &format!("; {}", printable(problem));
+    }
+    fact(out, "watched", &words);
 }
 
 fn disk(out: &mut String, disk: &DiskStatus) {

@@ -39,5 +39,6 @@ mod suites;
 mod transfer;
 mod unions;
 mod unprivileged;
+mod watch;
 mod workloads;
 mod world;

@@ -2,12 +2,13 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Location, LockKind,
     LockOwner, LockRange, Name, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, Seek,
-    SetXattr, StatVfs, Window,
+    SetXattr, StatVfs, Watches, Window,
 };
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -450,6 +451,10 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
 
     async fn lost_lock(&self, fh: Fh) {
         self.inner.lost_lock(fh).await;
+    }
+
+    fn watches(&self) -> Option<Arc<dyn Watches>> {
+        self.inner.watches()
     }
 
     async fn write_verifier(&self) -> Result<Option<Bytes>> {

@@ -22,7 +22,10 @@ fn done<T>(what: &str, at: &str, result: base::Result<T>) -> T {
 impl MemRemote {
     /// Runs `change` on the tree, atomically.
     pub fn edit<T>(&self, change: impl FnOnce(&mut Tree) -> T) -> T {
-        change(&mut self.state.lock().tree)
+        let mut state = self.state.lock();
+        let result = change(&mut state.tree);
+        self.report_changes(&mut state);
+        result
     }
 
     /// Creates or replaces the file `at` with this content; creates missing parent directories.

@@ -1,10 +1,12 @@
 //! The operations of [`Remote`] on a tree in memory.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Create, Data, Dh, DirEntry, DirGuard, Errno, Fh, FileKind,
     LockKind, LockOwner, LockRange, Name, OpenFlags, OpenGuard, Opened, Remote, RemotePath,
-    RenameMode, Result, Seek, SetXattr, StatVfs,
+    RenameMode, Result, Seek, SetXattr, StatVfs, Watches,
 };
 use bytes::Bytes;
 
@@ -299,6 +301,10 @@ impl Remote for MemRemote {
     /// As `sshoal helper`, which also identifies files.
     fn reads_files(&self) -> bool {
         self.state.lock().tree.shows_inodes()
+    }
+
+    fn watches(&self) -> Option<Arc<dyn Watches>> {
+        self.watches_if_offered()
     }
 
     async fn write_verifier(&self) -> Result<Option<Bytes>> {

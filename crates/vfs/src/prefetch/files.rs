@@ -301,7 +301,7 @@ fn content_lifetime(shared: &Shared) -> Duration {
     let live = &shared.live;
     match shared.config.consistency {
         Consistency::Strict => Duration::ZERO,
-        Consistency::CloseToOpen => live.open_revalidate(),
+        Consistency::CloseToOpen | Consistency::Watch => live.open_revalidate(),
         Consistency::Timeout | Consistency::Immutable => {
             live.open_revalidate().max(live.files().min)
         }

@@ -64,7 +64,7 @@ impl Prefetcher {
     /// Whether validations expire at all, and opens are deferred because of them.
     fn revalidates(&self, shared: &Shared) -> bool {
         let (config, live) = (&shared.config, &shared.live);
-        let expires = matches!(config.consistency, Consistency::CloseToOpen | Consistency::Timeout);
+        let expires = !matches!(config.consistency, Consistency::Strict | Consistency::Immutable);
         live.prefetches(Prefetch::Metadata)
             && expires
             && !live.open_revalidate().is_zero()
@@ -248,6 +248,9 @@ fn is_worth_revalidating(shared: &Shared, state: &State, now: Instant) -> bool {
     let kind = FileKind::Regular;
     let is_old = match shared.config.consistency {
         Consistency::CloseToOpen => state.validated(now, renewal_age(shared)).is_none(),
+        Consistency::Watch if !state.is_covered() => {
+            state.validated(now, renewal_age(shared)).is_none()
+        }
         _ => shared.validated(state, kind).is_none(),
     };
     let can_defer = |attr: &Attr| {

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::{RequestStamp, Tree};
 use crate::Ino;
 use crate::config::Timeout;
+use crate::cover::MAX_AGE;
 use crate::dir_cache::{CachedEntry, CachedListing, DirCache, FullListing, Lookup};
 use crate::inode::Inode;
 use crate::numbers::ROOT_NUMBER;
@@ -211,6 +212,10 @@ impl Tree {
     pub(crate) fn absence_lifetime(&self, dir: Ino, negative: Duration, now: Instant) -> Duration {
         let is_trusted = self.nodes.get(dir).is_some_and(|node| !node.hides_names);
         let listing = self.dir_cache.peek(dir).filter(|_| is_trusted);
+        if let Some(listing) = listing.filter(|listing| self.covers_names(dir, listing.stamp().at))
+        {
+            return MAX_AGE.saturating_sub(now.saturating_duration_since(listing.first_batch_at()));
+        }
         listing.map_or(Duration::ZERO, |listing| listing.absence_lifetime(negative, now))
     }
 

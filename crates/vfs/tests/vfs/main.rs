@@ -19,5 +19,6 @@ mod stage;
 mod stale;
 mod times;
 mod waits;
+mod watched;
 mod write_behind;
 mod xattrs;

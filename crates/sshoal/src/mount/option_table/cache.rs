@@ -28,6 +28,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
             ("strict", |draft| draft.request.vfs.consistency = Consistency::Strict),
             ("close-to-open", |draft| draft.request.vfs.consistency = Consistency::CloseToOpen),
             ("cto", |draft| draft.request.vfs.consistency = Consistency::CloseToOpen),
+            ("watch", |draft| draft.request.vfs.consistency = Consistency::Watch),
             ("timeout", |draft| draft.request.vfs.consistency = Consistency::Timeout),
             ("immutable", |draft| draft.request.vfs.consistency = Consistency::Immutable),
         ],

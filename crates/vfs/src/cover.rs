@@ -1,0 +1,90 @@
+//! Which answers are valid until the server reports a change (`consistency=watch`).
+//!
+//! Definitions. A directory is *watched* while the server reports what changes in it. Its [`Cover`]
+//! says since when. An answer is *covered* if it was requested while the directory of the entry was
+//! watched: then it is valid until a change is reported, for at most [`MAX_AGE`]. The attributes of
+//! a directory are also changed by changes in it, so they are covered only if the directory itself
+//! is watched, too.
+//!
+//! Answers are not covered in two cases, and then have the time-outs of close-to-open:
+//!
+//! 1. The file has several names. A change by a name in another directory is not reported.
+//! 2. A local change of the file is in flight, or ended less than [`QUIET`] before the request. The
+//!    server reports local changes like all others, a moment later; so reports within that time are
+//!    ignored, and nothing that relies on them is kept for longer than the minimum time-out.
+//!
+//! When a watch ends, no answer is covered by it any more, without a visit to each: an answer is
+//! covered while the watch is older than its request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::compact_instant::CompactInstant;
+
+/// How long a covered answer is valid without a report. Bounds what the server does not see: writes
+/// through a mapping or through a new hard link in another directory, and a silent loss of the
+/// connection. A directory costs one request in this time.
+pub(crate) const MAX_AGE: Duration = Duration::from_secs(60);
+
+/// How long after a local change reports may be about it.
+pub(crate) const QUIET: Duration = Duration::from_secs(1);
+
+/// Since when a directory is watched.
+pub(crate) struct Cover {
+    since: AtomicI64,
+    lapsed: AtomicI64,
+}
+
+impl Default for Cover {
+    fn default() -> Cover {
+        let never = || AtomicI64::new(CompactInstant::NEVER.to_raw());
+        Cover { since: never(), lapsed: never() }
+    }
+}
+
+impl Cover {
+    /// All changes after `now` are reported.
+    pub(crate) fn begin(&self, now: Instant) {
+        self.since.store(CompactInstant::from(now).to_raw(), Ordering::Release);
+    }
+
+    /// Changes may not be reported any more.
+    pub(crate) fn end(&self, now: Instant) {
+        self.since.store(CompactInstant::NEVER.to_raw(), Ordering::Release);
+        self.lapsed.store(CompactInstant::from(now).to_raw(), Ordering::Release);
+    }
+
+    fn since(&self) -> Option<Instant> {
+        CompactInstant::from_raw(self.since.load(Ordering::Acquire)).instant()
+    }
+
+    /// Whether all changes since `requested_at` were reported.
+    pub(crate) fn includes(&self, requested_at: Instant) -> bool {
+        self.since().is_some_and(|since| since <= requested_at)
+    }
+
+    /// When a watch ended last: names that were validated before may lead elsewhere.
+    pub(crate) fn lapsed(&self) -> CompactInstant {
+        CompactInstant::from_raw(self.lapsed.load(Ordering::Acquire))
+    }
+}
+
+/// The watches that an inode depends on.
+#[derive(Default)]
+pub(crate) struct Covers {
+    /// Of the directory that contains it; the root's own for the root.
+    pub(crate) parent: Option<Arc<Cover>>,
+    /// Of the directory that it is.
+    pub(crate) own: Option<Arc<Cover>>,
+}
+
+impl Covers {
+    /// Whether all changes of the attributes since `requested_at` were reported.
+    pub(crate) fn include(&self, requested_at: Instant) -> bool {
+        let includes = |cover: &Arc<Cover>| cover.includes(requested_at);
+        self.parent.as_ref().is_some_and(includes) && self.own.as_ref().is_none_or(includes)
+    }
+}

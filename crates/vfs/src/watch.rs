@@ -1,0 +1,310 @@
+//! `consistency=watch`: has the server watch the directories that are in use, and applies its
+//! reports.
+//!
+//! A directory is watched when a request for it or for a name in it is sent, and then listed again in
+//! the background if its listing is cached, so that [covered](crate::cover) answers replace those
+//! from before the watch. A directory that cannot be watched has the time-outs of close-to-open.
+//!
+//! When reports are lost, with the connection or because the server's queue was full, all watches of
+//! the connection are forgotten here, and begin anew when their directories are used.
+
+use std::collections::{HashMap, HashSet};
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use base::{Changes, Errno, Mutex, WatchId, WatchedChange, Watches};
+use tokio::time::Instant;
+
+use crate::config::Consistency;
+use crate::inode::Inode;
+use crate::prefetch::start;
+use crate::shared::Shared;
+use crate::tree::Outdated;
+use crate::{Ino, Vfs};
+
+/// Directories that are being watched, at most. Further ones have to wait until they are used again.
+const MAX_STARTING: usize = 64;
+
+/// How long a directory that could not be watched is not tried again.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// Directories that are remembered as such.
+const MAX_REFUSED: usize = 4096;
+
+/// How long reports about the content of an open file are gathered.
+const GATHER: Duration = Duration::from_millis(10);
+
+/// The state of all watches, for `status`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WatchStatus {
+    /// Watched directories.
+    pub directories: usize,
+    /// Why the last directory could not be watched.
+    pub refused: Option<Errno>,
+    /// The server can watch at all. Known after the first use of the mount.
+    pub is_offered: bool,
+    /// How often reports were lost, with a connection or because there were too many.
+    pub losses: u64,
+}
+
+/// How long the report of a name waits that is being created through this mount.
+const DEFER: Duration = Duration::from_millis(50);
+
+#[derive(Default)]
+struct State {
+    starting: HashSet<Ino>,
+    /// Until when each is not tried again.
+    refused: HashMap<Ino, Instant>,
+    /// Until when none is tried, since there are too many.
+    full_until: Option<Instant>,
+    last_refusal: Option<Errno>,
+    /// Connections whose reports are awaited.
+    connections: HashSet<u64>,
+    /// Open files whose content is going to be validated.
+    validating: HashSet<Ino>,
+    losses: u64,
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub(crate) struct Watching {
+    watches: OnceLock<Arc<dyn Watches>>,
+    state: Mutex<State>,
+}
+
+/// A directory whose watch is being started.
+struct Starting<'a>(&'a Watching, Ino);
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().starting.remove(&self.1);
+    }
+}
+
+impl Watching {
+    /// Whether a watch of `dir` may be started now. Notes that it is.
+    fn may_start(&self, dir: Ino) -> bool {
+        let (now, mut state) = (Instant::now(), self.state.lock());
+        let is_refused = state.refused.get(&dir).is_some_and(|until| now < *until);
+        let is_full = state.full_until.is_some_and(|until| now < until);
+        !is_refused && !is_full && state.starting.len() < MAX_STARTING && state.starting.insert(dir)
+    }
+
+    fn note_refused(&self, dir: Ino, why: Errno) {
+        let (until, mut state) = (Instant::now() + RETRY, self.state.lock());
+        match why {
+            // It is tried again when it is reachable.
+            Errno::EHOSTDOWN | Errno::ETIMEDOUT => return,
+            Errno::ENOSPC => {
+                if state.last_refusal != Some(why) {
+                    tracing::warn!("the server cannot watch more directories");
+                }
+                state.full_until = Some(until);
+            }
+            _ => {
+                if state.refused.len() >= MAX_REFUSED {
+                    state.refused.clear();
+                }
+                state.refused.insert(dir, until);
+            }
+        }
+        state.last_refusal = Some(why);
+    }
+}
+
+impl Shared {
+    /// A request for the directory `dir`, or for a name in it, is being sent: has the server watch
+    /// it. Does not wait.
+    pub(crate) fn note_directory_use(self: &Arc<Shared>, dir: Ino) {
+        if self.config.consistency != Consistency::Watch
+            || !self.tree().needs_watch(dir)
+            || !self.watching.may_start(dir)
+        {
+            return;
+        }
+        start(self, move |shared| async move {
+            let _starting = Starting(&shared.watching, dir);
+            if let Some(watches) = shared.watches() {
+                shared.watch_way_to(&watches, dir).await;
+            }
+        });
+    }
+
+    fn watches(&self) -> Option<Arc<dyn Watches>> {
+        if let Some(watches) = self.watching.watches.get() {
+            return Some(watches.clone());
+        }
+        let watches = self.remote.watches()?;
+        Some(self.watching.watches.get_or_init(|| watches).clone())
+    }
+
+    /// Watches `dir`, and first the directories above it.
+    async fn watch_way_to(self: &Arc<Shared>, watches: &Arc<dyn Watches>, dir: Ino) {
+        let way = self.tree().way_to(dir);
+        for dir in way {
+            if self.tree().needs_watch(dir) && !self.watch(watches, dir).await {
+                return;
+            }
+        }
+    }
+
+    /// Watches one directory. Returns whether it is watched.
+    async fn watch(self: &Arc<Shared>, watches: &Arc<dyn Watches>, dir: Ino) -> bool {
+        let stamp = self.stamp_request();
+        let Ok(path) = self.path(dir) else { return false };
+        let watch = match watches.watch(&path).await {
+            Ok(watch) => watch,
+            Err(why) => {
+                self.watching.note_refused(dir, why);
+                return false;
+            }
+        };
+        // Before it covers anything.
+        self.await_reports(watches, watch.connection);
+        let began = self.tree().begin_watch(dir, &path, stamp.seq, watch);
+        if began && self.tree().listing(dir).is_some() {
+            self.prefetch.refresh_listing(self, dir);
+        }
+        self.end_unused_watches(watches).await;
+        began
+    }
+
+    async fn end_unused_watches(&self, watches: &Arc<dyn Watches>) {
+        let unused: Vec<WatchId> = self.tree().take_unused_watches();
+        for watch in unused {
+            watches.end(watch).await;
+        }
+    }
+
+    /// Applies the reports of a connection until it is lost.
+    fn await_reports(self: &Arc<Shared>, watches: &Arc<dyn Watches>, connection: u64) {
+        if !self.watching.state.lock().connections.insert(connection) {
+            return;
+        }
+        let watches = watches.clone();
+        start(self, move |shared| async move {
+            loop {
+                match watches.next(connection).await {
+                    Ok(Changes::Events(changes)) => {
+                        shared.apply_reports(&changes).await;
+                        shared.end_unused_watches(&watches).await;
+                        let mut tree = shared.tree();
+                        if shared.watching.state.lock().starting.is_empty() {
+                            tree.forget_ended_watches();
+                        }
+                    }
+                    Ok(Changes::Overflow) => {
+                        tracing::info!("the server has reported too many changes: caches expire");
+                        shared.lose_watches(connection);
+                    }
+                    Err(why) => {
+                        tracing::debug!("reports of changes ended: {why}");
+                        shared.lose_watches(connection);
+                        shared.watching.state.lock().connections.remove(&connection);
+                        return;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Applies reports. A box, since it may begin itself again later.
+    fn apply_reports<'a>(
+        self: &'a Arc<Shared>,
+        changes: &'a [WatchedChange],
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(self.apply_now(changes))
+    }
+
+    async fn apply_now(self: &Arc<Shared>, changes: &[WatchedChange]) {
+        let mut outdated = Outdated::default();
+        {
+            let mut tree = self.tree();
+            changes.iter().for_each(|change| tree.note_reported_change(change, &mut outdated));
+        }
+        let Outdated { mut names, mut attributes, contents, deferred } = outdated;
+        names.sort_by(|one, other| (one.0, one.1.as_bytes()).cmp(&(other.0, other.1.as_bytes())));
+        names.dedup();
+        attributes.sort_unstable();
+        attributes.dedup();
+        if let Some(kernel) = self.invalidate.get() {
+            let named = names.iter().all(|(dir, name)| kernel.name(*dir, name));
+            if !named || !attributes.iter().all(|ino| kernel.attributes(*ino)) {
+                // There were too many at once.
+                kernel.settled().await;
+                let in_root = self.tree().names_in_root();
+                kernel.names(&in_root);
+                self.expire_open_files();
+            }
+        }
+        contents.into_iter().for_each(|inode| self.validate_soon(inode));
+        if !deferred.is_empty() {
+            start(self, move |shared| async move {
+                tokio::time::sleep(DEFER).await;
+                shared.apply_reports(&deferred).await;
+            });
+        }
+    }
+
+    /// Reports were lost: nothing that depends on them is valid.
+    fn lose_watches(&self, connection: u64) {
+        self.watching.state.lock().losses += 1;
+        let in_root = self.tree().lose_watches(connection);
+        if let Some(kernel) = self.invalidate.get() {
+            kernel.names(&in_root);
+        }
+        self.expire_open_files();
+    }
+
+    /// The kernel may use the attributes of an open file without a look-up of its name.
+    fn expire_open_files(&self) {
+        let Some(kernel) = self.invalidate.get() else { return };
+        let mut open = HashSet::new();
+        self.files.each(|file| {
+            open.insert(file.inode.ino);
+        });
+        for ino in open {
+            // If it is refused, the kernel has so much to do that the time-out is soon over.
+            let _ = kernel.attributes(ino);
+        }
+    }
+
+    /// Drops the pages of an open file if its content is another one.
+    fn validate_soon(self: &Arc<Shared>, inode: Arc<Inode>) {
+        if !self.watching.state.lock().validating.insert(inode.ino) {
+            return;
+        }
+        start(self, move |shared| async move {
+            tokio::time::sleep(GATHER).await;
+            // A report from now on is of a change after this request.
+            shared.watching.state.lock().validating.remove(&inode.ino);
+            let stamp = shared.stamp_request();
+            let Some(attr) = shared.attr_by_handle(&inode).await else { return };
+            shared.record_attr_by_handle(&inode, &attr, stamp, Instant::now());
+            let keeps_pages = {
+                let mut state = inode.state();
+                // What is written locally is validated by the close.
+                state.changed_since(stamp.seq)
+                    || state.validate_pages(&attr, shared.trusts_racy(), Instant::now())
+            };
+            if !keeps_pages {
+                shared.drop_pages(&inode);
+            }
+        });
+    }
+}
+
+impl Vfs {
+    /// The state of all watches.
+    pub fn watch_status(&self) -> WatchStatus {
+        let directories = self.tree().watched_dirs();
+        let state = self.watching.state.lock();
+        WatchStatus {
+            directories,
+            refused: state.last_refusal,
+            is_offered: self.watching.watches.get().is_some(),
+            losses: state.losses,
+        }
+    }
+}
