@@ -14,6 +14,7 @@ use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -30,6 +31,9 @@ const MAX_WATCHES: usize = 16_384;
 
 /// Bytes of events in one reply, about, as the kernel returns them.
 const EVENT_BYTES: usize = 32 << 10;
+
+/// How long events are gathered after the first.
+const GATHER: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Default)]
 struct State {
@@ -156,6 +160,10 @@ impl Watches {
             let mut ready =
                 [PollFd::new(inotify, PollFlags::IN), PollFd::new(&self.end, PollFlags::IN)];
             let polled = poll(&mut ready, None);
+            if polled.is_ok() && ready[1].revents().is_empty() {
+                // A change has several events, and often others follow.
+                std::thread::sleep(GATHER);
+            }
             let mut state = self.state();
             if state.is_ending {
                 return;

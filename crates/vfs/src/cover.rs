@@ -17,7 +17,7 @@
 //! covered while the watch is older than its request.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -36,18 +36,21 @@ pub(crate) const QUIET: Duration = Duration::from_secs(1);
 pub(crate) struct Cover {
     since: AtomicI64,
     lapsed: AtomicI64,
+    /// A listing from before the watch was requested again.
+    is_refreshed: AtomicBool,
 }
 
 impl Default for Cover {
     fn default() -> Cover {
         let never = || AtomicI64::new(CompactInstant::NEVER.to_raw());
-        Cover { since: never(), lapsed: never() }
+        Cover { since: never(), lapsed: never(), is_refreshed: AtomicBool::new(false) }
     }
 }
 
 impl Cover {
     /// All changes after `now` are reported.
     pub(crate) fn begin(&self, now: Instant) {
+        self.is_refreshed.store(false, Ordering::Relaxed);
         self.since.store(CompactInstant::from(now).to_raw(), Ordering::Release);
     }
 
@@ -64,6 +67,13 @@ impl Cover {
     /// Whether all changes since `requested_at` were reported.
     pub(crate) fn includes(&self, requested_at: Instant) -> bool {
         self.since().is_some_and(|since| since <= requested_at)
+    }
+
+    /// Whether a listing that was requested at `requested_at` is to be requested again, so that it is
+    /// covered. Once for each watch.
+    pub(crate) fn wants_refresh(&self, requested_at: Instant) -> bool {
+        self.since().is_some_and(|since| requested_at < since)
+            && !self.is_refreshed.swap(true, Ordering::Relaxed)
     }
 
     /// When a watch ended last: names that were validated before may lead elsewhere.

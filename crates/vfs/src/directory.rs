@@ -274,6 +274,9 @@ impl Vfs {
     fn cached_full_listing(&self, ino: Ino, path: &RemotePath) -> Option<FullListing> {
         let (full, prefetched_in_time) = self.tree().full_listing(ino, self.live.dirs());
         self.prefetch.note_listing(&self.shared, path, prefetched_in_time);
+        if full.is_some() {
+            self.shared.note_listing_use(ino);
+        }
         full
     }
 

@@ -162,7 +162,10 @@ impl Vfs {
         }
         match self.lookup_cached(parent, name)? {
             None => self.stale_lookup(parent, name),
-            known => Ok(known),
+            known => {
+                self.shared.note_listing_use(parent);
+                Ok(known)
+            }
         }
     }
 

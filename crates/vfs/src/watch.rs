@@ -1,9 +1,9 @@
 //! `consistency=watch`: has the server watch the directories that are in use, and applies its
 //! reports.
 //!
-//! A directory is watched when a request for it or for a name in it is sent, and then listed again in
-//! the background if its listing is cached, so that [covered](crate::cover) answers replace those
-//! from before the watch. A directory that cannot be watched has the time-outs of close-to-open.
+//! A directory is watched when a request for it or for a name in it is sent. When its listing from
+//! before the watch is used again, it is listed in the background, so that the next answers are
+//! [covered](crate::cover): a walk that reads a tree once lists it once. A directory that cannot be watched has the time-outs of close-to-open.
 //!
 //! When reports are lost, with the connection or because the server's queue was full, all watches of
 //! the connection are forgotten here, and begin anew when their directories are used.
@@ -117,10 +117,11 @@ impl Shared {
     /// A request for the directory `dir`, or for a name in it, is being sent: has the server watch
     /// it. Does not wait.
     pub(crate) fn note_directory_use(self: &Arc<Shared>, dir: Ino) {
-        if self.config.consistency != Consistency::Watch
-            || !self.tree().needs_watch(dir)
-            || !self.watching.may_start(dir)
-        {
+        if self.config.consistency != Consistency::Watch {
+            return;
+        }
+        let needs_watch = self.tree().needs_watch(dir);
+        if !needs_watch || !self.watching.may_start(dir) {
             return;
         }
         start(self, move |shared| async move {
@@ -143,7 +144,8 @@ impl Shared {
     async fn watch_way_to(self: &Arc<Shared>, watches: &Arc<dyn Watches>, dir: Ino) {
         let way = self.tree().way_to(dir);
         for dir in way {
-            if self.tree().needs_watch(dir) && !self.watch(watches, dir).await {
+            let needs_watch = self.tree().needs_watch(dir);
+            if needs_watch && !self.watch(watches, dir).await {
                 return;
             }
         }
@@ -163,11 +165,15 @@ impl Shared {
         // Before it covers anything.
         self.await_reports(watches, watch.connection);
         let began = self.tree().begin_watch(dir, &path, stamp.seq, watch);
-        if began && self.tree().listing(dir).is_some() {
-            self.prefetch.refresh_listing(self, dir);
-        }
         self.end_unused_watches(watches).await;
         began
+    }
+
+    /// The listing of `dir` has answered a call.
+    pub(crate) fn note_listing_use(self: &Arc<Shared>, dir: Ino) {
+        if self.config.consistency == Consistency::Watch && self.tree().wants_covered_listing(dir) {
+            self.prefetch.refresh_listing(self, dir);
+        }
     }
 
     async fn end_unused_watches(&self, watches: &Arc<dyn Watches>) {

@@ -15,7 +15,7 @@ const EINVAL: i32 = 22;
 const EOPNOTSUPP: i32 = 95;
 
 fn client(root: &Path) -> Client {
-    Client::new(Options { read_only: true, root: Some(root.to_owned()) })
+    Client::new(Options { read_only: true, root: Some(root.to_owned()), ..Options::default() })
 }
 
 fn watch(client: &mut Client, path: &[u8]) -> Result<WatchId, i32> {

@@ -83,6 +83,14 @@ impl Tree {
         self.watched.is_on && self.cover(dir).is_some_and(|cover| cover.includes(at))
     }
 
+    /// Whether the listing of `dir`, which is in use, is from before its watch and should be
+    /// requested again. Returns true once.
+    pub(crate) fn wants_covered_listing(&self, dir: Ino) -> bool {
+        let listing = || self.dir_cache.peek(dir).map(|listing| listing.stamp().at);
+        let cover = || self.cover(dir).zip(listing());
+        self.watched.is_on && cover().is_some_and(|(cover, at)| cover.wants_refresh(at))
+    }
+
     /// Whether all changes of an entry of `dir` without a node since `at` were reported.
     pub(crate) fn covers_entry(&self, dir: Ino, attr: &Attr, at: Instant) -> bool {
         let has_one_name = attr.inode.is_some_and(|inode| inode.links == 1);
