@@ -40,6 +40,8 @@ pub(super) struct WatchState {
     has_overflown: bool,
     connection: u64,
     numbers: u32,
+    /// Most watches, if there is a limit.
+    most: Option<usize>,
     watched: Vec<Watched>,
     reports: VecDeque<WatchedChange>,
 }
@@ -134,6 +136,11 @@ impl MemRemote {
         self.state.lock().watches.is_offered = true;
     }
 
+    /// Limits the number of watches; beyond it `ENOSPC`.
+    pub fn limit_watches(&self, most: usize) {
+        self.state.lock().watches.most = Some(most);
+    }
+
     /// Whether reports wait until they are not held any more.
     pub fn hold_reports(&self, is_held: bool) {
         self.state.lock().watches.is_held = is_held;
@@ -179,6 +186,9 @@ impl Watches for MemWatches {
         let connection = watches.connection;
         if let Some(known) = watches.watched.iter().find(|watched| watched.ino == ino) {
             return Ok(WatchId { connection, number: known.number });
+        }
+        if watches.most.is_some_and(|most| watches.watched.len() >= most) {
+            return Err(Errno::ENOSPC);
         }
         let place = match dir.parent().zip(dir.file_name()) {
             Some((above, name)) => Some((tree.lookup(&above, Follow::No)?, name)),

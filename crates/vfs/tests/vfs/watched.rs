@@ -23,11 +23,14 @@ const LONG: Duration = Duration::from_secs(30);
 /// How long after a change the promise begins.
 const SOON: Duration = Duration::from_secs(1);
 
+/// What the kernel has cached, and until when.
+type Cached<K, V> = Mutex<HashMap<K, (V, Instant)>>;
+
 /// The kernel's caches.
 #[derive(Default)]
 struct Kernel {
-    names: Mutex<HashMap<(Ino, Vec<u8>), (Option<Ino>, Instant)>>,
-    attributes: Mutex<HashMap<Ino, (vfs::Stat, Instant)>>,
+    names: Cached<(Ino, Vec<u8>), Option<Ino>>,
+    attributes: Cached<Ino, vfs::Stat>,
 }
 
 impl Invalidate for Kernel {
@@ -393,6 +396,28 @@ async fn without_watches_all_is_as_with_close_to_open() {
     assert_eq!(vfs.watch_status(), vfs::WatchStatus::default());
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_the_server_cannot_watch_is_as_with_close_to_open() {
+    let mount = mounted();
+    mount.remote.limit_watches(2);
+    for at in FILES {
+        mount.remote.put_file(at, at);
+        mount.remote.set_mtime(at, 1_000_000_000);
+    }
+    mount.use_all(&FILES).await;
+    let status = mount.vfs.watch_status();
+    assert_eq!((status.directories, status.refused), (2, Some(Errno::ENOSPC)));
+    tokio::time::sleep(LONG).await;
+    assert_eq!(mount.requests(mount.find("d/g")).await.1, 0);
+    // One request for what is not watched, in at most 20 s as always.
+    mount.remote.put_file("d/e/h", "changed, without a report");
+    assert_eq!(mount.content("d/e/h").await.unwrap(), b"changed, without a report");
+    // There is room again.
+    mount.remote.limit_watches(3);
+    mount.use_all(&FILES).await;
+    assert_eq!(mount.vfs.watch_status().directories, 3);
+}
+
 const DIRS: [&str; 3] = ["", "d", "d/e"];
 const NAMES: [&str; 3] = ["x", "y", "z"];
 
@@ -418,21 +443,12 @@ impl Play {
         self.mount.remote.exists(at) && self.mount.remote.attr(at).kind == FileKind::Regular
     }
 
-    #[allow(unused)]
-    fn dbg(&self, what: &str) {
-        if std::env::var_os("DBG").is_some() {
-            eprintln!("{what}");
-        }
-    }
-
     /// A change by another client. The times of this remote are exact, so each has its own mtime.
     fn change_there(&mut self) {
         let (at, to) = (self.place(), self.place());
         let remote = &self.mount.remote.clone();
         let has_dir = |at: &str| at.rsplit_once('/').is_none_or(|(dir, _)| remote.exists(dir));
-        let what = self.dice.below(8);
-        self.dbg(&format!("there {what} {at} {to}"));
-        match what {
+        match self.dice.below(8) {
             0..=3 if has_dir(&at) => remote.put_file(&at, self.text()),
             4 if self.is_file(&at) => remote.remove(&at),
             5 if self.is_file(&at) && has_dir(&to) && at != to => remote.move_to(&at, &to),
@@ -469,9 +485,7 @@ impl Play {
             return;
         };
         let (kernel, vfs) = (&mount.kernel, &mount.vfs);
-        let what = self.dice.below(5);
-        self.dbg(&format!("here {what} {at} {to_name}"));
-        match what {
+        match self.dice.below(5) {
             0 | 1 => drop(mount.write(&at, &text).await),
             2 => {
                 if matches!(vfs.unlink(dir, name.as_bytes()).await, Ok(()) | Err(Errno::ENOENT)) {
@@ -538,7 +552,6 @@ impl Play {
 }
 
 async fn play(seed: u64) -> u64 {
-    let dbg = std::env::var_os("DBG").is_some();
     let mount = mounted();
     // On every other seed reports and replies overlap.
     mount.remote.set_latency((seed % 2 == 1).then_some(Duration::from_millis(2)));
@@ -565,20 +578,13 @@ async fn play(seed: u64) -> u64 {
                 }
             }
         }
-        let w = play.dice.below(24);
-        if dbg {
-            eprintln!("w {w} {:?}", play.mount.vfs.watch_status());
-        }
-        match w {
+        match play.dice.below(24) {
             0 => play.mount.remote.lose_watches(),
             1 => play.mount.remote.overflow_reports(),
             _ => {}
         }
         play.mount.remote.hold_reports(false);
         tokio::time::sleep(SOON + Duration::from_millis(1)).await;
-        if dbg {
-            eprintln!("--- compare");
-        }
         play.compare(seed).await;
         tokio::time::sleep(Duration::from_secs(play.dice.below(2) * 25)).await;
         watched += play.mount.vfs.watch_status().directories as u64;

@@ -1,5 +1,7 @@
 use super::*;
-use control::status::{CacheStatus, DiskStatus, OpenStatus, SessionStatus, UnionStatus, Unwritten};
+use control::status::{
+    CacheStatus, DiskStatus, OpenStatus, SessionStatus, UnionStatus, Unwritten, WatchedStatus,
+};
 
 fn up(slot: u64) -> SessionStatus {
     SessionStatus { slot, state: SessionState::Up, up_ms: Some(5000), ..SessionStatus::default() }
@@ -54,6 +56,7 @@ fn mounted(sources: Vec<SourceStatus>) -> MountStatus {
             listed_names: 5678,
             listed_bytes: 1_258_291,
             fetched_bytes: 65_536,
+            watched: None,
         },
         ..MountStatus::default()
     }
@@ -61,7 +64,9 @@ fn mounted(sources: Vec<SourceStatus>) -> MountStatus {
 
 #[test]
 fn a_plain_mount_takes_a_few_lines() {
-    let status = mounted(vec![source("alpha:/d", vec![connected("alpha", 2)])]);
+    let mut status = mounted(vec![source("alpha:/d", vec![connected("alpha", 2)])]);
+    let problem = Some("the server cannot watch more directories".to_owned());
+    status.cache.watched = Some(WatchedStatus { directories: 16_384, losses: 1, problem });
     let expected = "\
 /mnt/d
   process    77, sshoal 0.1.0, for 2 h 5 min
@@ -70,6 +75,7 @@ fn a_plain_mount_takes_a_few_lines() {
   unwritten  nothing
   open       5 files, 1 directory
   cached     1,234 inodes; 5,678 listed names (1.2 MiB); 64 KiB of file data prefetched
+  watched    16,384 directories; reports were lost 1 time; the server cannot watch more directories
 ";
     assert_eq!(render(&[answering(status)]), expected);
 }
