@@ -1,4 +1,4 @@
-//! Watches: what changes in directories and files, by inotify.
+//! Watches: what changes in directories, by inotify.
 //!
 //! The kernel queues the events, and merges or drops them as `inotify(7)` says; nothing is queued
 //! here. One thread reads them, and only while a request for the next events is unanswered. Events
@@ -96,6 +96,7 @@ impl Watches {
             | WatchFlags::CREATE
             | WatchFlags::DELETE
             | WatchFlags::MOVE
+            | WatchFlags::ONLYDIR
             | WatchFlags::DELETE_SELF
             | WatchFlags::MOVE_SELF;
         let mut state = self.state();
@@ -117,13 +118,14 @@ impl Watches {
 
     fn remove(&self, id: WatchId) -> Result<()> {
         let mut state = self.state();
-        let known = state.ids.remove(&(id.0 as i32));
-        let Some(inotify) = self.inotify.get().filter(|_| known) else {
+        let is_known = state.ids.remove(&(id.0 as i32));
+        let Some(inotify) = self.inotify.get() else {
             return Err(Errno::INVAL.into());
         };
         match inotify::remove_watch(inotify, id.0 as i32) {
             // The entry was removed, and its last event was not read yet.
-            Err(Errno::INVAL) | Ok(()) => Ok(()),
+            Err(Errno::INVAL) if is_known => Ok(()),
+            Ok(()) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
@@ -177,6 +179,11 @@ impl Watches {
                 Err(error) => Failure::System(error).reply(),
                 Ok(events) => {
                     let ended = |event: &&WatchEvent| event.kind & ReadFlags::IGNORED.bits() != 0;
+                    if events.iter().any(|event| event.kind & ReadFlags::QUEUE_OVERFLOW.bits() != 0)
+                    {
+                        // Which have ended is unknown. The kernel has a limit, too.
+                        state.ids.clear();
+                    }
                     for event in events.iter().filter(ended) {
                         state.ids.remove(&(event.id.0 as i32));
                     }

@@ -73,7 +73,11 @@ impl Watches for HostWatches {
         if !session.offers(Extension::Watch) {
             return Err(Errno::EOPNOTSUPP);
         }
-        let path = session.path(dir)?;
+        let mut path = session.path(dir)?.to_vec();
+        // The root may be a symbolic link; the directory is meant.
+        if dir.is_root() {
+            path.extend(if path.is_empty() { &b"."[..] } else { b"/." });
+        }
         let watched = session.client.watch(&path).await;
         let Number(number) = watched.map_err(|error| from_sftp(&error))?;
         Ok(WatchId { connection: self.connection(&session), number })

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use base::Timestamp;
 
+use crate::cover::KERNEL_TTL;
+
 /// When the content and the attributes of a file may be taken from a cache.
 ///
 /// `docs/semantics.md` lists the promises of each mode.
@@ -230,7 +232,14 @@ impl Config {
         const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
         self.dirty_bytes = self.dirty_bytes.max(1);
         match self.consistency {
-            Consistency::CloseToOpen | Consistency::Watch | Consistency::Timeout => {}
+            Consistency::CloseToOpen | Consistency::Timeout => {}
+            Consistency::Watch => {
+                // The kernel uses a name or attributes without a report for no longer than that.
+                // When they expire, they are answered from memory.
+                let cap = |time: Option<Duration>| time.map_or(KERNEL_TTL, |it| it.min(KERNEL_TTL));
+                self.kernel_entry = Some(cap(self.kernel_entry));
+                self.kernel_attr = Some(cap(self.kernel_attr));
+            }
             Consistency::Strict => {
                 self.files = Timeout::fixed(Duration::ZERO);
                 self.dirs = Timeout::fixed(Duration::ZERO);

@@ -8,7 +8,7 @@
 //!
 //! Answers are not covered in two cases, and then have the time-outs of close-to-open:
 //!
-//! 1. The file has several names. A change by a name in another directory is not reported.
+//! 1. The file has several names. A change by another name may not be reported.
 //! 2. A local change of the file is in flight, or ended less than [`QUIET`] before the request. The
 //!    server reports local changes like all others, a moment later; so reports within that time are
 //!    ignored, and nothing that relies on them is kept for longer than the minimum time-out.
@@ -28,6 +28,11 @@ use crate::compact_instant::CompactInstant;
 /// through a mapping or through a new hard link in another directory, and a silent loss of the
 /// connection. A directory costs one request in this time.
 pub(crate) const MAX_AGE: Duration = Duration::from_secs(60);
+
+/// Time-out of names and attributes in the kernel. Reports make it look them up again; but a
+/// notification may overlap with a reply, wait for a lock of the kernel, or miss what is below a
+/// renamed directory.
+pub(crate) const KERNEL_TTL: Duration = Duration::from_millis(500);
 
 /// How long after a local change reports may be about it.
 pub(crate) const QUIET: Duration = Duration::from_secs(1);
@@ -92,9 +97,13 @@ pub(crate) struct Covers {
 }
 
 impl Covers {
-    /// Whether all changes of the attributes since `requested_at` were reported.
-    pub(crate) fn include(&self, requested_at: Instant) -> bool {
-        let includes = |cover: &Arc<Cover>| cover.includes(requested_at);
-        self.parent.as_ref().is_some_and(includes) && self.own.as_ref().is_none_or(includes)
+    /// Whether all changes were reported of the attributes since `requested_at`, and of the name
+    /// since `named_at`.
+    pub(crate) fn include(&self, requested_at: Instant, named_at: CompactInstant) -> bool {
+        let Some(parent) = &self.parent else { return false };
+        let own_includes = self.own.as_ref().is_none_or(|own| own.includes(requested_at));
+        let is_root = self.own.as_ref().is_some_and(|own| Arc::ptr_eq(own, parent));
+        let is_named = is_root || named_at.instant().is_some_and(|at| parent.includes(at));
+        own_includes && is_named && parent.includes(requested_at)
     }
 }

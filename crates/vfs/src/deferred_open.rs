@@ -215,15 +215,20 @@ impl Shared {
         (expected, since): (Validator, u64),
     ) -> Result<()> {
         let seq = self.change_counter.advance();
-        {
+        let is_reported = {
             let mut state = inode.state();
+            let is_reported = state.is_reported_since(stamp.seq);
             state.note_deferred_open(seq);
             // Local writes since do not make it another file.
             if Validator::of(attr) == expected || state.changed_since(since) {
                 return Ok(());
             }
+            is_reported
+        };
+        // The answer may be from before a reported change.
+        if !is_reported {
+            self.record_attr(inode, attr, RequestStamp { seq, ..stamp });
         }
-        self.record_attr(inode, attr, RequestStamp { seq, ..stamp });
         tracing::debug!(ino = inode.ino.0, "the file changed between its open and a read");
         self.drop_pages(inode);
         Err(Errno::ESTALE)

@@ -78,8 +78,12 @@ struct ActiveState {
     last_change_seq: u64,
     /// When a local change began or ended last, if the inode may be covered.
     last_change_at: Option<CompactInstant>,
-    /// Sequence number of the last open of a deferred handle, or of the last reported change.
+    /// Sequence number of the last open of a deferred handle.
     deferred_open_seq: u64,
+    /// Sequence number of the last change that the server has reported.
+    reported_seq: u64,
+    /// When the server has reported a change of its name last.
+    name_reported_at: Option<CompactInstant>,
     /// Number of changes that have ever begun.
     changes_begun: u64,
     /// Changes in flight.
@@ -212,7 +216,8 @@ impl Deref for OpenHandles {
 /// | `last_change_seq`, `changes_in_flight` | is an answer from before a local change? | change counter | [`begin_change`](State::begin_change), [`end_change`](State::end_change), [`note_change`](State::note_change) |
 /// | `changes_begun` | has another change begun meanwhile? | count | `begin_change` |
 /// | `renames_in_flight` | is a name being changed? | – | [`begin_renaming`](State::begin_renaming), [`end_renaming`](State::end_renaming) |
-/// | `deferred_open_seq` | was an answer by name requested before a deferred handle was opened, or a change was reported? | change counter | [`note_deferred_open`](State::note_deferred_open) |
+/// | `deferred_open_seq` | was an answer by name requested before a deferred handle was opened? | change counter | [`note_deferred_open`](State::note_deferred_open) |
+/// | `reported_seq` | was an answer requested before a change was reported? | change counter | [`note_reported_change`](State::note_reported_change) |
 /// | `pages` | which content do the kernel's pages hold? | – | `validate_pages`, [`pages_written`](State::pages_written), `invalidate_pages` |
 /// | `mtime_pending` | will the next mtime be that of a local change? | – | [`expect_new_mtime`](State::expect_new_mtime), [`set_fraction`](State::set_fraction) |
 /// | `created_here` | is the file known without a request? | – | [`set_created_here`](State::set_created_here), [`forget_created_here`](State::forget_created_here) |
@@ -312,11 +317,13 @@ impl State {
 
     /// The last answer was covered by a watch that has ended since.
     fn is_cover_lost(&self) -> bool {
-        self.is_covered && !self.includes(instant(self.requested_at))
+        self.is_covered && !self.includes(instant(self.requested_at), self.name_validated_at)
     }
 
-    fn includes(&self, requested_at: Instant) -> bool {
-        self.covers.as_ref().is_some_and(|covers| covers.include(requested_at))
+    fn includes(&self, requested_at: Instant, named_at: CompactInstant) -> bool {
+        let reported_at = self.active.as_ref().and_then(|active| active.name_reported_at);
+        reported_at.is_none_or(|reported_at| reported_at < named_at)
+            && self.covers.as_ref().is_some_and(|covers| covers.include(requested_at, named_at))
     }
 
     /// Whether the cached attributes are covered.
@@ -332,10 +339,10 @@ impl State {
         })
     }
 
-    /// Whether `attr`, requested at `requested_at`, are covered.
-    fn covers(&self, attr: &Attr, requested_at: Instant) -> bool {
+    /// Whether `attr`, requested at `requested_at`, are covered, if a name led here at `named_at`.
+    fn covers(&self, attr: &Attr, requested_at: Instant, named_at: CompactInstant) -> bool {
         let has_one_name = attr.is_dir() || attr.inode.is_some_and(|inode| inode.links == 1);
-        has_one_name && self.includes(requested_at) && !self.is_quiet_time(requested_at)
+        has_one_name && self.includes(requested_at, named_at) && !self.is_quiet_time(requested_at)
     }
 
     /// Sets the watch of the directory that contains it.
@@ -365,8 +372,19 @@ impl State {
     /// The server has reported a change, counted as `seq`: answers that were requested before are
     /// outdated.
     pub(crate) fn note_reported_change(&mut self, seq: u64) {
-        self.note_deferred_open(seq);
+        let active = self.active();
+        active.reported_seq = active.reported_seq.max(seq);
         self.invalidate();
+    }
+
+    /// Whether the server has reported a change since `seq`.
+    pub(crate) fn is_reported_since(&self, seq: u64) -> bool {
+        self.active.as_ref().is_some_and(|active| active.reported_seq > seq)
+    }
+
+    /// The server has reported a change of its name: it may not lead here any more.
+    pub(crate) fn note_reported_name(&mut self) {
+        self.active().name_reported_at = Some(Instant::now().into());
     }
 
     /// The cached attributes, however old.
@@ -541,17 +559,18 @@ impl State {
             .is_some_and(|active| active.changes_in_flight > 0 || active.last_change_seq > seq)
     }
 
-    /// Whether there was no local change since `seq`, none is in flight, and no deferred handle was
-    /// opened since.
+    /// Whether there was no local change since `seq`, none is in flight, no deferred handle was
+    /// opened since, and no change was reported since.
     pub(crate) fn unchanged_since(&self, seq: u64) -> bool {
-        !self.changed_since(seq)
-            && self.active.as_ref().is_none_or(|active| active.deferred_open_seq <= seq)
+        let last = |active: &ActiveState| active.deferred_open_seq.max(active.reported_seq);
+        !self.changed_since(seq) && self.active.as_ref().is_none_or(|active| last(active) <= seq)
     }
 
     /// A deferred handle was opened at `seq`. An answer by name that was requested before may be of
     /// another file.
     pub(crate) fn note_deferred_open(&mut self, seq: u64) {
-        self.active().deferred_open_seq = seq;
+        let active = self.active();
+        active.deferred_open_seq = active.deferred_open_seq.max(seq);
     }
 
     /// Whether a deferred handle was opened since `seq`.
@@ -664,7 +683,8 @@ impl State {
         requested_at: Instant,
         timeout: Timeout,
     ) -> Duration {
-        match self.covers(attr, requested_at) {
+        // An entry of a listing is also an answer for the name.
+        match self.covers(attr, requested_at, requested_at.into()) {
             true => MAX_AGE,
             false => self.lifetime_without_cover(attr, now, requested_at, timeout),
         }
@@ -750,7 +770,7 @@ impl State {
         self.received_at = now.into();
         self.requested_at = requested_at.into();
         self.invalidated = false;
-        self.is_covered = self.covers(&attr, requested_at);
+        self.is_covered = self.covers(&attr, requested_at, self.name_validated_at);
         if self.is_covered {
             lifetime = MAX_AGE;
         }

@@ -295,24 +295,15 @@ impl Shared {
         stamp: RequestStamp,
         received_at: Instant,
     ) {
-        if self.store_if_newer(state, kind, attr, stamp, received_at) {
+        if self.is_newer(state, stamp) {
             state.note_name_validated(stamp.at);
+            self.store_attr(state, kind, attr, received_at, stamp.at);
         }
     }
 
-    fn store_if_newer(
-        &self,
-        state: &mut State,
-        kind: FileKind,
-        attr: &Attr,
-        stamp: RequestStamp,
-        received_at: Instant,
-    ) -> bool {
-        let is_newer = state.unchanged_since(stamp.seq) && !self.keeps_attr_forever(state);
-        if is_newer {
-            self.store_attr(state, kind, attr, received_at, stamp.at);
-        }
-        is_newer
+    /// Whether an answer to a request is to be recorded.
+    fn is_newer(&self, state: &State, stamp: RequestStamp) -> bool {
+        state.unchanged_since(stamp.seq) && !self.keeps_attr_forever(state)
     }
 
     /// Records attributes that the server returned for an open handle, wherever the names lead by
@@ -324,7 +315,12 @@ impl Shared {
         stamp: RequestStamp,
         received_at: Instant,
     ) -> bool {
-        self.store_if_newer(&mut inode.state(), inode.kind, attr, stamp, received_at)
+        let mut state = inode.state();
+        let is_newer = self.is_newer(&state, stamp);
+        if is_newer {
+            self.store_attr(&mut state, inode.kind, attr, received_at, stamp.at);
+        }
+        is_newer
     }
 
     /// Stores attributes that were requested at `requested_at` and received at `received_at`, after

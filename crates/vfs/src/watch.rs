@@ -9,7 +9,6 @@
 //! the connection are forgotten here, and begin anew when their directories are used.
 
 use std::collections::{HashMap, HashSet};
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -28,6 +27,9 @@ const MAX_STARTING: usize = 64;
 
 /// How long a directory that could not be watched is not tried again.
 const RETRY: Duration = Duration::from_secs(60);
+
+/// The same, if that may soon be different.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Directories that are remembered as such.
 const MAX_REFUSED: usize = 4096;
@@ -48,7 +50,7 @@ pub struct WatchStatus {
     pub losses: u64,
 }
 
-/// How long the report of a name waits that is being created through this mount.
+/// How long the report of a name waits after a change of names through this mount has ended.
 const DEFER: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
@@ -83,6 +85,11 @@ impl Drop for Starting<'_> {
 }
 
 impl Watching {
+    fn is_refused(&self, dir: Ino) -> bool {
+        let state = self.state.lock();
+        state.refused.get(&dir).is_some_and(|until| Instant::now() < *until)
+    }
+
     /// Whether a watch of `dir` may be started now. Notes that it is.
     fn may_start(&self, dir: Ino) -> bool {
         let (now, mut state) = (Instant::now(), self.state.lock());
@@ -91,25 +98,32 @@ impl Watching {
         !is_refused && !is_full && state.starting.len() < MAX_STARTING && state.starting.insert(dir)
     }
 
-    fn note_refused(&self, dir: Ino, why: Errno) {
-        let (until, mut state) = (Instant::now() + RETRY, self.state.lock());
+    /// The directory cannot be watched, without a reason if one above it cannot.
+    fn note_refused(&self, dir: Ino, why: Option<Errno>) {
+        let (now, mut state) = (Instant::now(), self.state.lock());
+        let mut until = now + RETRY;
         match why {
-            // It is tried again when it is reachable.
-            Errno::EHOSTDOWN | Errno::ETIMEDOUT => return,
-            Errno::ENOSPC => {
-                if state.last_refusal != Some(why) {
+            Some(Errno::ENOSPC) => {
+                if state.last_refusal != why {
                     tracing::warn!("the server cannot watch more directories");
                 }
                 state.full_until = Some(until);
             }
-            _ => {
-                if state.refused.len() >= MAX_REFUSED {
-                    state.refused.clear();
-                }
-                state.refused.insert(dir, until);
-            }
+            // It is tried again when the server is reachable, or when its path is at rest.
+            None | Some(Errno::EHOSTDOWN | Errno::ETIMEDOUT) => until = now + PAUSE,
+            Some(_) => {}
         }
-        state.last_refusal = Some(why);
+        if state.refused.len() >= MAX_REFUSED {
+            state.refused.clear();
+        }
+        let earlier = state.refused.get(&dir).copied().unwrap_or(now);
+        state.refused.insert(dir, earlier.max(until));
+        state.last_refusal = why.or(state.last_refusal);
+    }
+
+    /// The server reports nothing although the connection is alive.
+    fn note_silent(&self) {
+        self.state.lock().full_until = Some(Instant::now() + RETRY);
     }
 }
 
@@ -143,9 +157,14 @@ impl Shared {
     /// Watches `dir`, and first the directories above it.
     async fn watch_way_to(self: &Arc<Shared>, watches: &Arc<dyn Watches>, dir: Ino) {
         let way = self.tree().way_to(dir);
+        let last = dir;
         for dir in way {
             let needs_watch = self.tree().needs_watch(dir);
-            if needs_watch && !self.watch(watches, dir).await {
+            let is_watched =
+                !needs_watch || !self.watching.is_refused(dir) && self.watch(watches, dir).await;
+            if !is_watched {
+                // Nothing below it can be watched.
+                self.watching.note_refused(last, None);
                 return;
             }
         }
@@ -158,13 +177,22 @@ impl Shared {
         let watch = match watches.watch(&path).await {
             Ok(watch) => watch,
             Err(why) => {
-                self.watching.note_refused(dir, why);
+                self.watching.note_refused(dir, Some(why));
                 return false;
             }
         };
         // Before it covers anything.
         self.await_reports(watches, watch.connection);
-        let began = self.tree().begin_watch(dir, &path, stamp.seq, watch);
+        let began = {
+            let mut tree = self.tree();
+            let began = tree.begin_watch(dir, &path, stamp.seq, watch);
+            // The connection may have been lost meanwhile.
+            let is_alive = self.watching.state.lock().connections.contains(&watch.connection);
+            if began && !is_alive {
+                tree.end_watch_of(dir);
+            }
+            began && is_alive
+        };
         self.end_unused_watches(watches).await;
         began
     }
@@ -193,7 +221,7 @@ impl Shared {
             loop {
                 match watches.next(connection).await {
                     Ok(Changes::Events(changes)) => {
-                        shared.apply_reports(&changes).await;
+                        shared.apply_reports(&changes);
                         shared.end_unused_watches(&watches).await;
                         let mut tree = shared.tree();
                         if shared.watching.state.lock().starting.is_empty() {
@@ -202,12 +230,17 @@ impl Shared {
                     }
                     Ok(Changes::Overflow) => {
                         tracing::info!("the server has reported too many changes: caches expire");
-                        shared.lose_watches(connection);
+                        shared.lose_watches(connection, true);
+                        shared.end_unused_watches(&watches).await;
                     }
                     Err(why) => {
                         tracing::debug!("reports of changes ended: {why}");
-                        shared.lose_watches(connection);
+                        // First: a watch that begins now is not used.
                         shared.watching.state.lock().connections.remove(&connection);
+                        if !matches!(why, Errno::EHOSTDOWN | Errno::ETIMEDOUT) {
+                            shared.watching.note_silent();
+                        }
+                        shared.lose_watches(connection, false);
                         return;
                     }
                 }
@@ -215,15 +248,7 @@ impl Shared {
         });
     }
 
-    /// Applies reports. A box, since it may begin itself again later.
-    fn apply_reports<'a>(
-        self: &'a Arc<Shared>,
-        changes: &'a [WatchedChange],
-    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        Box::pin(self.apply_now(changes))
-    }
-
-    async fn apply_now(self: &Arc<Shared>, changes: &[WatchedChange]) {
+    fn apply_reports(self: &Arc<Shared>, changes: &[WatchedChange]) {
         let mut outdated = Outdated::default();
         {
             let mut tree = self.tree();
@@ -237,26 +262,25 @@ impl Shared {
         if let Some(kernel) = self.invalidate.get() {
             let named = names.iter().all(|(dir, name)| kernel.name(*dir, name));
             if !named || !attributes.iter().all(|ino| kernel.attributes(*ino)) {
-                // There were too many at once.
-                kernel.settled().await;
-                let in_root = self.tree().names_in_root();
-                kernel.names(&in_root);
-                self.expire_open_files();
+                tracing::debug!("too many reports at once for the kernel, whose time-out is short");
             }
         }
         contents.into_iter().for_each(|inode| self.validate_soon(inode));
         if !deferred.is_empty() {
             start(self, move |shared| async move {
+                // The end of the change; a lost notification costs some time.
+                let ended = shared.names_changed.notified();
+                let _ = tokio::time::timeout(PAUSE, ended).await;
                 tokio::time::sleep(DEFER).await;
-                shared.apply_reports(&deferred).await;
+                shared.apply_reports(&deferred);
             });
         }
     }
 
     /// Reports were lost: nothing that depends on them is valid.
-    fn lose_watches(&self, connection: u64) {
+    fn lose_watches(&self, connection: u64, is_alive: bool) {
         self.watching.state.lock().losses += 1;
-        let in_root = self.tree().lose_watches(connection);
+        let in_root = self.tree().lose_watches(connection, is_alive);
         if let Some(kernel) = self.invalidate.get() {
             kernel.names(&in_root);
         }

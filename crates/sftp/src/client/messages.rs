@@ -363,7 +363,7 @@ impl Client {
         self.call_extension(Extension::Lock, &request, Expect::Status, nothing)
     }
 
-    /// Watches the entry at a path (`watch@sshoal`).
+    /// Watches the directory at a path (`watch@sshoal`).
     pub fn watch(&self, path: &[u8]) -> Call<WatchId> {
         let request = Request::Watch { watch: WatchRequest::Add { path } };
         let finish = |reply| Ok(WatchId::decode(&extended(reply)?)?);

@@ -11,7 +11,7 @@ const NEXT: u8 = 3;
 /// What a request does with the watches of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchRequest<'a> {
-    /// Watches the entry at a path; a symbolic link is not followed.
+    /// Watches the directory at a path; a symbolic link is not followed.
     Add {
         /// The path.
         path: &'a [u8],
@@ -83,7 +83,7 @@ pub struct WatchEvent {
     pub kind: u32,
     /// The same for both parts of a rename, otherwise zero.
     pub cookie: u32,
-    /// The name in the watched directory; empty for the watched entry itself.
+    /// The name in the watched directory; empty for the directory itself.
     pub name: Bytes,
 }
 

@@ -333,6 +333,7 @@ impl Draft {
             let why = "consistency=watch is consistency=close-to-open with several sources or \
                 gateways, local directories, cache=disk and follow_symlinks";
             self.notes.push(why.to_owned());
+            request.vfs.consistency = vfs::Consistency::CloseToOpen;
         }
         let is_immutable = request.vfs.consistency == vfs::Consistency::Immutable;
         // The kernel then sends no opens.

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
@@ -205,6 +205,47 @@ fn w1_two_mounts_see_what_each_other_changes() {
     }
     other.unmount();
     one.unmount();
+}
+
+/// What is watched is the directory, and not the link that leads to it.
+#[test]
+fn w1_the_root_may_be_a_symbolic_link() {
+    let world = served_by_helper("");
+    fs::create_dir(world.served("real")).unwrap();
+    fs::write(world.served("real/file"), "content").unwrap();
+    make_old(&world.served("real/file"));
+    make_old(&world.served("real"));
+    symlink("real", world.served("link")).unwrap();
+    let source = world.source_of(&world.served("link"));
+    let mount = world.mount_of(&source, &["-o", "consistency=watch"]);
+    wait_for_watches(&mount, 1);
+    assert!(!mount.at("new").exists());
+    fs::write(world.served("real/file"), "changed").unwrap();
+    make_old(&world.served("real/file"));
+    fs::write(world.served("real/new"), "new").unwrap();
+    eventually(SOON, "the new file is there", || mount.at("new").exists());
+    assert_eq!(fs::read_to_string(mount.at("file")).unwrap(), "changed");
+    mount.unmount();
+}
+
+/// The log is rotated while a program has it open.
+#[test]
+fn w1_an_open_file_that_loses_its_name_is_still_seen_to_grow() {
+    let (world, mount) = watching("uid=0");
+    let reader = File::open(mount.at("dir/file")).unwrap();
+    let length = || reader.metadata().unwrap().len();
+    assert_eq!(length(), 19);
+    fs::rename(world.served("dir/file"), world.served("dir/file.1")).unwrap();
+    fs::write(world.served("dir/file"), "the next log").unwrap();
+    eventually(SOON, "the next log is seen", || {
+        fs::metadata(mount.at("dir/file")).is_ok_and(|it| it.len() == 12)
+    });
+    let mut writer = OpenOptions::new().append(true).open(world.served("dir/file.1")).unwrap();
+    writer.write_all(b" and more").unwrap();
+    // It is not watched any more: the time-outs of close-to-open.
+    eventually(2 * LONG, "the old log grows", || length() == 28);
+    drop(reader);
+    mount.unmount();
 }
 
 #[test]

@@ -159,7 +159,7 @@ impl Tree {
     }
 
     /// `dir` is not watched any more, and nothing that its watch covered is valid.
-    pub(super) fn end_watch_of(&mut self, dir: Ino) {
+    pub(crate) fn end_watch_of(&mut self, dir: Ino) {
         if let Some(watch) = self.watched.by_dir.remove(&dir) {
             self.watched.by_watch.remove(&watch);
             self.watched.unused.push(watch);
@@ -186,14 +186,15 @@ impl Tree {
         }
     }
 
-    /// Reports of this connection were lost: none of its watches covers anything. The server may
-    /// still have them. Returns the names in the root.
-    pub(crate) fn lose_watches(&mut self, connection: u64) -> Vec<Name> {
+    /// Reports of this connection were lost: none of its watches covers anything. If the connection
+    /// `is_alive`, the server still has them. Returns the names in the root.
+    pub(crate) fn lose_watches(&mut self, connection: u64, is_alive: bool) -> Vec<Name> {
         self.change_counter.advance();
         let watched: Vec<(Ino, WatchId)> = self.watched.by_dir.drain().collect();
         for (dir, watch) in watched {
             if watch.connection == connection {
                 self.watched.by_watch.remove(&watch);
+                self.watched.unused.extend(is_alive.then_some(watch));
                 self.lose_cover(dir);
             } else {
                 self.watched.by_dir.insert(dir, watch);
@@ -202,8 +203,7 @@ impl Tree {
         self.names_in_root()
     }
 
-    /// The names in the root.
-    pub(crate) fn names_in_root(&mut self) -> Vec<Name> {
+    fn names_in_root(&mut self) -> Vec<Name> {
         let links = self.nodes.iter_mut().flat_map(|node| node.links.iter());
         links.filter(|link| link.parent == Ino::ROOT).map(|link| link.name.clone()).collect()
     }
@@ -238,10 +238,11 @@ impl Tree {
                     Event::Created => child
                         .as_ref()
                         .is_some_and(|child| child.state().is_quiet_time(Instant::now())),
-                    Event::Removed => child.is_none() && self.is_known_absent(dir, name),
+                    Event::Removed => child.is_none() && self.is_removed_here(dir, name),
                     // The file and its name may have been known for long.
                     _ => false,
                 };
+                self.note_outdated_directory(dir, out);
                 if is_own {
                     return;
                 }
@@ -251,15 +252,14 @@ impl Tree {
                     self.end_watches_within(child.ino);
                 }
                 self.note_outdated_name(dir, name, out);
-                self.note_outdated_directory(dir, out);
             }
         }
     }
 
-    /// Whether the listing of `dir` says that there is no `name`.
-    fn is_known_absent(&self, dir: Ino, name: &Name) -> bool {
+    /// Whether `name` in `dir` was removed through this mount.
+    fn is_removed_here(&self, dir: Ino, name: &Name) -> bool {
         let listed = self.dir_cache.peek(dir).and_then(|listing| listing.lookup(name));
-        matches!(listed, Some(Lookup::Absent(_) | Lookup::NotListed(_)))
+        matches!(listed, Some(Lookup::Absent(_)))
     }
 
     fn note_outdated_name(&mut self, dir: Ino, name: &Name, out: &mut Outdated) {
@@ -268,7 +268,10 @@ impl Tree {
         self.dir_cache.invalidate_name(dir, name);
         self.renew_name(dir, name, Instant::now());
         if let Some(child) = self.child(dir, name) {
-            child.state().note_reported_change(seq);
+            let mut state = child.state();
+            state.note_reported_change(seq);
+            state.note_reported_name();
+            out.attributes.push(child.ino);
         }
         out.names.push((dir, name.clone()));
     }
@@ -291,9 +294,12 @@ impl Tree {
             return;
         }
         let seq = self.change_counter.advance();
-        self.changes.note(dir, name, seq);
         self.dir_cache.invalidate_name(dir, name);
-        let Some(child) = child else { return };
+        let Some(child) = child else {
+            // An answer that was requested before is not cached.
+            self.changes.note(dir, name, seq);
+            return;
+        };
         let is_open = {
             let mut state = child.state();
             state.note_reported_change(seq);
