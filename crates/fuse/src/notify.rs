@@ -41,7 +41,6 @@ enum Notification {
 /// Methods return at once; `false` means that the queue is full: the kernel does not learn of that
 /// change and keeps its cache until it expires. Entries that the kernel has not cached are not an
 /// error, nor is a session that has ended.
-/// is no error, nor is a session that is over.
 #[derive(Clone)]
 pub struct Notifier {
     queue: SyncSender<Notification>,

@@ -17,7 +17,7 @@
 //! covered while the watch is older than its request.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -34,6 +34,9 @@ pub(crate) const MAX_AGE: Duration = Duration::from_secs(60);
 /// renamed directory.
 pub(crate) const KERNEL_TTL: Duration = Duration::from_millis(500);
 
+/// Reports of a directory that nothing uses after which its watch ends.
+const MAX_UNUSED_REPORTS: u32 = 1000;
+
 /// How long after a local change reports may be about it.
 pub(crate) const QUIET: Duration = Duration::from_secs(1);
 
@@ -43,12 +46,15 @@ pub(crate) struct Cover {
     lapsed: AtomicI64,
     /// A listing from before the watch was requested again.
     is_refreshed: AtomicBool,
+    /// Reports since the directory was used last.
+    unused_reports: AtomicU32,
 }
 
 impl Default for Cover {
     fn default() -> Cover {
         let never = || AtomicI64::new(CompactInstant::NEVER.to_raw());
-        Cover { since: never(), lapsed: never(), is_refreshed: AtomicBool::new(false) }
+        let (is_refreshed, unused_reports) = (AtomicBool::new(false), AtomicU32::new(0));
+        Cover { since: never(), lapsed: never(), is_refreshed, unused_reports }
     }
 }
 
@@ -56,6 +62,7 @@ impl Cover {
     /// All changes after `now` are reported.
     pub(crate) fn begin(&self, now: Instant) {
         self.is_refreshed.store(false, Ordering::Relaxed);
+        self.note_use();
         self.since.store(CompactInstant::from(now).to_raw(), Ordering::Release);
     }
 
@@ -72,6 +79,16 @@ impl Cover {
     /// Whether all changes since `requested_at` were reported.
     pub(crate) fn includes(&self, requested_at: Instant) -> bool {
         self.since().is_some_and(|since| since <= requested_at)
+    }
+
+    /// The directory, or a name in it, is in use.
+    pub(crate) fn note_use(&self) {
+        self.unused_reports.store(0, Ordering::Relaxed);
+    }
+
+    /// A change was reported. Returns whether the watch costs more than it saves.
+    pub(crate) fn note_report(&self) -> bool {
+        self.unused_reports.fetch_add(1, Ordering::Relaxed) >= MAX_UNUSED_REPORTS
     }
 
     /// Whether a listing that was requested at `requested_at` is to be requested again, so that it is

@@ -5,6 +5,9 @@
 //! before the watch is used again, it is listed in the background, so that the next answers are
 //! [covered](crate::cover): a walk that reads a tree once lists it once. A directory that cannot be watched has the time-outs of close-to-open.
 //!
+//! The watch of a directory ends when the kernel forgets the directory, and after many reports in
+//! which nothing has used it.
+//!
 //! When reports are lost, with the connection or because the server's queue was full, all watches of
 //! the connection are forgotten here, and begin anew when their directories are used.
 

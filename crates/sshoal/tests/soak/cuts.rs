@@ -28,7 +28,8 @@ const OPTIONS: [&str; 5] =
     ["", "max_conns=3,dir_cache=no", "cache=disk", "consistency=strict,sshfs_sync", "max_conns=1"];
 
 /// As [`OPTIONS`], for mounts with direct connections.
-const DIRECT_OPTIONS: [&str; 3] = ["", "max_conns=3,dir_cache=no", "poll_us=0,max_conns=1"];
+const DIRECT_OPTIONS: [&str; 4] =
+    ["", "consistency=watch", "max_conns=3,dir_cache=no", "poll_us=0,max_conns=1"];
 
 const WORKERS: u64 = 2;
 

@@ -80,7 +80,11 @@ impl Tree {
 
     /// Whether all changes of the names in `dir` since `at` were reported.
     pub(super) fn covers_names(&self, dir: Ino, at: Instant) -> bool {
-        self.watched.is_on && self.cover(dir).is_some_and(|cover| cover.includes(at))
+        let cover = self.watched.is_on.then(|| self.cover(dir)).flatten();
+        cover.is_some_and(|cover| {
+            cover.note_use();
+            cover.includes(at)
+        })
     }
 
     /// Whether the listing of `dir`, which is in use, is from before its watch and should be
@@ -99,8 +103,10 @@ impl Tree {
 
     /// Whether a watch of `dir` has ended since a name in it led to `inode`.
     pub(super) fn has_lapsed_since(&self, dir: Ino, inode: &Inode) -> bool {
-        let lapsed = self.watched.is_on.then(|| self.cover(dir)).flatten().map(|it| it.lapsed());
-        lapsed.is_some_and(|lapsed| {
+        let cover = self.watched.is_on.then(|| self.cover(dir)).flatten();
+        cover.is_some_and(|cover| {
+            cover.note_use();
+            let lapsed = cover.lapsed();
             lapsed != CompactInstant::NEVER && inode.state().name_validated_at() <= lapsed
         })
     }
@@ -223,6 +229,10 @@ impl Tree {
     /// The server has reported a change, which may be a local one.
     pub(crate) fn note_reported_change(&mut self, change: &WatchedChange, out: &mut Outdated) {
         let Some(dir) = self.watched.by_watch.get(&change.watch).copied() else { return };
+        if self.cover(dir).is_some_and(|cover| cover.note_report()) {
+            self.end_watch_of(dir);
+            return;
+        }
         match (&change.name, change.event) {
             (_, Event::Ended) => self.end_watches_within(dir),
             (None, _) => self.note_outdated_directory(dir, out),

@@ -418,6 +418,30 @@ async fn what_the_server_cannot_watch_is_as_with_close_to_open() {
     assert_eq!(mount.vfs.watch_status().directories, 3);
 }
 
+/// A log directory that was looked at once.
+#[tokio::test(start_paused = true)]
+async fn a_directory_that_nothing_uses_is_not_watched_for_ever() {
+    let mount = with_files().await;
+    for number in 0..1100 {
+        mount.remote.put_file("d/e/h", format!("line {number}"));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!((mount.vfs.watch_status().directories, mount.remote.watched()), (2, 2));
+    assert_eq!(mount.content("d/e/h").await.unwrap(), b"line 1099");
+    mount.use_all(&FILES).await;
+    assert_eq!(mount.vfs.watch_status().directories, 3);
+    // One that is used is watched as long as it is.
+    for number in 0..1100 {
+        mount.remote.put_file("d/e/h", format!("line {number}"));
+        if number % 100 == 0 {
+            mount.settle().await;
+            assert_eq!(mount.content("d/e/h").await.unwrap(), format!("line {number}").as_bytes());
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(mount.vfs.watch_status().directories, 3);
+}
+
 const DIRS: [&str; 3] = ["", "d", "d/e"];
 const NAMES: [&str; 3] = ["x", "y", "z"];
 
