@@ -75,8 +75,8 @@ fn an_idle_mount_does_nothing() {
 }
 
 #[test]
-fn an_idle_mount_with_a_direct_connection_does_nothing() {
-    assert_becomes_quiet(&served_by_helper(""), &["-o", "direct=require"]);
+fn an_idle_mount_with_a_direct_connection_and_watches_does_nothing() {
+    assert_becomes_quiet(&served_by_helper(""), &["-o", "direct=require,consistency=watch"]);
 }
 
 #[test]
