@@ -16,9 +16,9 @@ pub trait Invalidate: Send + Sync {
     fn content(&self, ino: Ino);
 
     /// Drops all names, including negative entries, and the attributes of the root. `in_root` are
-    /// the known names in the root, for a kernel that can drop only single names; everything below
-    /// them is dropped too. Must not block. By default the kernel keeps its caches until their
-    /// time-outs.
+    /// the known names in the root, for a kernel that can drop only single names; it keeps what is
+    /// below them until its time-outs. Must not block. By default the kernel keeps all of it so
+    /// long.
     fn names(&self, _in_root: &[Name]) {}
 
     /// Makes a name, or its absence, be looked up again. Must not block. Returns false if there is
