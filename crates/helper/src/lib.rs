@@ -32,6 +32,7 @@ mod options;
 mod paths;
 mod schedule;
 mod server;
+mod service_thread;
 mod session;
 mod status;
 mod watches;

@@ -25,6 +25,7 @@ use sftp::codec::{LockFound, LockRequest, Reply};
 
 use crate::handles;
 use crate::server::Server;
+use crate::service_thread::ServiceThread;
 use crate::status::{BAD_HANDLE, Failure, Result, success};
 
 /// Longest wait of one request.
@@ -75,7 +76,6 @@ struct State {
     granted: VecDeque<(u32, LockUndo)>,
     /// How long the client may send nothing while it has locks.
     lease: Option<Duration>,
-    has_thread: bool,
     is_ending: bool,
 }
 
@@ -83,6 +83,8 @@ struct State {
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     held: local::Locks,
+    /// Serves waiting requests.
+    pub(crate) thread: ServiceThread,
     state: Mutex<State>,
     /// A request has begun to wait or is to be tried, or the session ends.
     changed: Condvar,
@@ -91,16 +93,6 @@ pub(crate) struct Locks {
 impl Locks {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether the thread that serves waiting requests has to be started. Asked once.
-    pub(crate) fn needs_thread(&self) -> bool {
-        !std::mem::replace(&mut self.state().has_thread, true)
-    }
-
-    /// The thread could not be started: no request waits.
-    pub(crate) fn has_no_thread(&self) {
-        self.state().has_thread = false;
     }
 
     /// How long the client may send nothing from now on: it has locks, and has promised to send a
@@ -136,7 +128,7 @@ impl Locks {
     fn wait(&self, wanted: Wanted, wait_ms: u32) -> bool {
         let wait = Duration::from_millis(wait_ms.into()).min(MAX_WAIT);
         let mut state = self.state();
-        if wait.is_zero() || !state.has_thread || state.waiting.len() >= MAX_WAITING {
+        if wait.is_zero() || !self.thread.is_there() || state.waiting.len() >= MAX_WAITING {
             return false;
         }
         let now = Instant::now();

@@ -112,7 +112,7 @@ impl Server {
             | Request::Readlink { .. }
             | Request::Realpath { .. }
             | Request::ExpandPath { .. }
-            | Request::Watch { watch: WatchRequest::Add { .. } }
+            | Request::Watch(WatchRequest::Add { .. })
             | Request::Statvfs { .. } => names(Mode::Read),
             Request::Setstat { .. }
             | Request::Lsetstat { .. }
@@ -138,7 +138,7 @@ impl Server {
             Request::Digest { .. }
             | Request::Limits
             | Request::Direct(_)
-            | Request::Watch { .. }
+            | Request::Watch(_)
             | Request::HomeDirectory { .. }
             | Request::UsersGroupsById { .. }
             | Request::UnknownExtension { .. } => Vec::new(),
@@ -161,11 +161,11 @@ impl Server {
     /// execute it. A READ of a local file may still wait for a disk: see [`Answer::WouldBlock`].
     pub(crate) fn is_quick(&self, request: &Request<'_>) -> bool {
         match request {
-            Request::Watch { watch: WatchRequest::Add { path } } => self.paths.is_local(path),
+            Request::Watch(WatchRequest::Add { path }) => self.paths.is_local(path),
             Request::Limits
             | Request::Attrs { .. }
             | Request::Direct(_)
-            | Request::Watch { .. }
+            | Request::Watch(_)
             | Request::UnknownExtension { .. } => true,
             // They may ask a directory service, take long, or wait for the disk.
             Request::HomeDirectory { .. }
@@ -242,16 +242,8 @@ impl Server {
                     Err(failure) => Err(failure),
                 }
             }
-            Request::Lock { handle, lock } => match self.lock(id, handle, *lock) {
-                Ok(None) => return Answer::Waiting,
-                Ok(Some(reply)) => Ok(reply),
-                Err(failure) => Err(failure),
-            },
-            Request::Watch { watch } => match self.watch(id, *watch) {
-                Ok(None) => return Answer::Waiting,
-                Ok(Some(reply)) => Ok(reply),
-                Err(failure) => Err(failure),
-            },
+            Request::Lock { handle, lock } => return now_or_later(self.lock(id, handle, *lock)),
+            Request::Watch(watch) => return now_or_later(self.watch(id, *watch)),
             _ => self.reply(request),
         };
         Answer::Reply(result.unwrap_or_else(|failure| failure.reply()))
@@ -264,7 +256,7 @@ impl Server {
             Request::Read { .. }
             | Request::ReadFile { .. }
             | Request::Lock { .. }
-            | Request::Watch { .. } => Err(crate::status::BAD_HANDLE),
+            | Request::Watch(_) => Err(crate::status::BAD_HANDLE),
             Request::Open { path, flags, attrs } => self.open(path, *flags, attrs),
             Request::Close { handle } => done(self.close(handle)),
             Request::Write { handle, offset, data } => done(self.write(handle, *offset, data)),
@@ -327,6 +319,14 @@ impl Server {
     }
 }
 
+/// The answer to a request that may wait.
+fn now_or_later(result: Result<Option<Reply>>) -> Answer {
+    match result.transpose() {
+        None => Answer::Waiting,
+        Some(reply) => Answer::Reply(reply.unwrap_or_else(|failure| failure.reply())),
+    }
+}
+
 /// Whether the request could change a file.
 fn changes(request: &Request<'_>) -> bool {
     match request {
@@ -378,7 +378,7 @@ fn changes(request: &Request<'_>) -> bool {
         | Request::Lseek { .. }
         | Request::Digest { .. }
         | Request::Direct(_)
-        | Request::Watch { .. }
+        | Request::Watch(_)
         | Request::ExpandPath { .. }
         | Request::HomeDirectory { .. }
         | Request::UsersGroupsById { .. }

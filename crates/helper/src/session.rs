@@ -26,6 +26,7 @@ use crate::handles::Room;
 use crate::options::Options;
 use crate::schedule::{Schedule, Ticket};
 use crate::server::{Answer, MAX_IO_BYTES, Server};
+use crate::service_thread::ServiceThread;
 use crate::status::{Failure, Result as Outcome};
 use crate::watches::Watches;
 use crate::{attributes, direct as direct_connections};
@@ -213,10 +214,15 @@ impl Session<'_> {
         }
         let claims = self.server.claims(&request);
         if matches!(&request, Request::Lock { lock: LockRequest::Set { wait_ms: 1.., .. }, .. }) {
-            self.provide_waiter(scope);
+            let server = &self.server;
+            self.provide_service(scope, "locks", &server.locks.thread, |answer| {
+                server.wait_for_locks(answer);
+            });
         }
-        if matches!(&request, Request::Watch { watch: WatchRequest::Next }) {
-            self.provide_watcher(scope);
+        if matches!(&request, Request::Watch(WatchRequest::Next))
+            && let Some(watches) = &self.server.watches
+        {
+            self.provide_service(scope, "watches", &watches.thread, |answer| watches.serve(answer));
         }
         let (ticket, ready) = {
             let mut state = self.state();
@@ -258,14 +264,20 @@ impl Session<'_> {
         Ok(reply)
     }
 
-    /// Starts the thread that sets locks for which requests wait, when the first one does.
-    fn provide_waiter<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
-        if !self.server.locks.needs_thread() {
+    /// Starts a thread that answers requests later, when the first of them arrives. `serve` gets what
+    /// sends an answer, and returns at the end of the session.
+    fn provide_service<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        name: &str,
+        thread: &ServiceThread,
+        serve: impl FnOnce(&dyn Fn(u32, &Reply)) + Send + 'scope,
+    ) {
+        if !thread.is_needed() {
             return;
         }
-        let waiter = thread::Builder::new().name("locks".to_owned());
-        let started = waiter.spawn_scoped(scope, || {
-            self.server.wait_for_locks(|id, reply| {
+        let started = thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, || {
+            serve(&|id, reply| {
                 let mut output = self.output();
                 output.reply(id, reply);
                 let _ = output.flush();
@@ -273,26 +285,7 @@ impl Session<'_> {
         });
         if let Err(error) = started {
             tracing::warn!("cannot start a thread: {error}");
-            self.server.locks.has_no_thread();
-        }
-    }
-
-    /// Starts the thread that reads events, when the first request waits for them.
-    fn provide_watcher<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
-        let Some(watches) = self.server.watches.as_ref().filter(|it| it.needs_thread()) else {
-            return;
-        };
-        let watcher = thread::Builder::new().name("watches".to_owned());
-        let started = watcher.spawn_scoped(scope, || {
-            watches.serve(|id, reply| {
-                let mut output = self.output();
-                output.reply(id, reply);
-                let _ = output.flush();
-            });
-        });
-        if let Err(error) = started {
-            tracing::warn!("cannot start a thread: {error}");
-            watches.has_no_thread();
+            thread.has_failed();
         }
     }
 

@@ -24,6 +24,7 @@ use sftp::codec::{Reply, WatchEvent, WatchEvents, WatchId, WatchRequest};
 
 use crate::paths::is_of_this_machine;
 use crate::server::Server;
+use crate::service_thread::ServiceThread;
 use crate::status::{Failure, Result, success};
 
 /// Watches of a session, at most. Each keeps an inode of some kilobytes in the kernel's memory.
@@ -41,7 +42,6 @@ struct State {
     /// The id of the request for the next events, if one is unanswered.
     next: Option<u32>,
     answered: u64,
-    has_thread: bool,
     is_ending: bool,
 }
 
@@ -53,6 +53,8 @@ pub(crate) struct Watches {
     inotify: OnceLock<OwnedFd>,
     /// Readable when the session ends.
     end: OwnedFd,
+    /// Reads events.
+    pub(crate) thread: ServiceThread,
     state: Mutex<State>,
     /// There is a request for the next events, or the session ends.
     changed: Condvar,
@@ -63,22 +65,13 @@ impl Watches {
     pub(crate) fn new() -> rustix::io::Result<Watches> {
         rustix::fs::stat(own_path(&init()?))?;
         let end = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let (inotify, state) = (OnceLock::new(), Mutex::default());
-        Ok(Watches { inotify, end, state, changed: Condvar::new() })
+        let (inotify, thread, state) =
+            (OnceLock::new(), ServiceThread::default(), Mutex::default());
+        Ok(Watches { inotify, end, thread, state, changed: Condvar::new() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether the thread that reads events has to be started. Asked once.
-    pub(crate) fn needs_thread(&self) -> bool {
-        !std::mem::replace(&mut self.state().has_thread, true)
-    }
-
-    /// The thread could not be started: no request waits.
-    pub(crate) fn has_no_thread(&self) {
-        self.state().has_thread = false;
     }
 
     /// The session ends.
@@ -132,10 +125,10 @@ impl Watches {
 
     /// Lets a request wait for the next events.
     fn wait(&self, request: u32) -> Result<()> {
-        let mut state = self.state();
-        if !state.has_thread {
+        if !self.thread.is_there() {
             return Err(Errno::AGAIN.into());
         }
+        let mut state = self.state();
         if self.inotify.get().is_none() {
             return Err(Errno::INVAL.into());
         }

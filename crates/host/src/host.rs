@@ -96,10 +96,7 @@ impl Host {
 
     /// The metadata session; connects if necessary.
     pub(crate) async fn metadata(&self) -> Result<Arc<Session>, Errno> {
-        match self.pool.live(0) {
-            Some(session) => Ok(session),
-            None => Ok(self.pool.session(0).await?),
-        }
+        Ok(self.pool.metadata().await?)
     }
 
     fn find_root(&self, session: &Session) -> Result<(), Error> {

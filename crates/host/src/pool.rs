@@ -281,6 +281,14 @@ impl Pool {
         }
     }
 
+    /// The session for metadata; connects if necessary.
+    pub(crate) async fn metadata(self: &Arc<Pool>) -> Result<Arc<Session>, Unavailable> {
+        match self.live(0) {
+            Some(session) => Ok(session),
+            None => self.session(0).await,
+        }
+    }
+
     /// A live session in this slot; connects if necessary.
     pub(crate) async fn session(
         self: &Arc<Pool>,

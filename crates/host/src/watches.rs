@@ -2,7 +2,6 @@
 //!
 //! All are on the metadata session. When another session takes its place, the watches are lost.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
@@ -32,44 +31,35 @@ mod bits {
 /// The watches of a host. See the [module](self).
 pub(crate) struct HostWatches {
     pool: Arc<Pool>,
-    /// The session that has the watches, and its number.
-    watching: Mutex<Option<(u64, Weak<Session>)>>,
-    sessions: AtomicU64,
+    /// The session that has the watches, and its number: 0 for none.
+    watching: Mutex<(u64, Weak<Session>)>,
 }
 
 impl HostWatches {
     pub(crate) fn new(pool: Arc<Pool>) -> HostWatches {
-        HostWatches { pool, watching: Mutex::default(), sessions: AtomicU64::new(0) }
+        HostWatches { pool, watching: Mutex::default() }
     }
 
     /// The number of the metadata session.
     fn connection(&self, session: &Arc<Session>) -> u64 {
         let mut watching = self.watching.lock();
-        match &*watching {
-            Some((number, known)) if known.as_ptr() == Arc::as_ptr(session) => *number,
-            _ => {
-                let number = self.sessions.fetch_add(1, Ordering::Relaxed) + 1;
-                *watching = Some((number, Arc::downgrade(session)));
-                number
-            }
+        if watching.1.as_ptr() != Arc::as_ptr(session) {
+            *watching = (watching.0 + 1, Arc::downgrade(session));
         }
+        watching.0
     }
 
     /// The session with this number, unless another one has taken its place.
     fn session(&self, connection: u64) -> Option<Arc<Session>> {
         let watching = self.watching.lock();
-        let (_, session) = watching.as_ref().filter(|(number, _)| *number == connection)?;
-        session.upgrade()
+        watching.1.upgrade().filter(|_| watching.0 == connection)
     }
 }
 
 #[async_trait]
 impl Watches for HostWatches {
     async fn watch(&self, dir: &RemotePath) -> Result<WatchId> {
-        let session = match self.pool.live(0) {
-            Some(session) => session,
-            None => self.pool.session(0).await?,
-        };
+        let session = self.pool.metadata().await?;
         if !session.offers(Extension::Watch) {
             return Err(Errno::EOPNOTSUPP);
         }

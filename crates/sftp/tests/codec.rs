@@ -131,13 +131,11 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::Renameat2 { from, to, flags: RenameFlags(*d) },
         Request::Fallocate { handle, mode: FallocateMode(*d), offset, len: *b },
         Request::Lseek { handle, offset, whence: Whence(*d) },
-        Request::Watch {
-            watch: match a % 3 {
-                0 => WatchRequest::Add { path },
-                1 => WatchRequest::Remove { id: WatchId(*d) },
-                _ => WatchRequest::Next,
-            },
-        },
+        Request::Watch(match a % 3 {
+            0 => WatchRequest::Add { path },
+            1 => WatchRequest::Remove { id: WatchId(*d) },
+            _ => WatchRequest::Next,
+        }),
         Request::UnknownExtension { name: b"nobody@example.org", body: two },
     ]
 }

@@ -399,12 +399,8 @@ impl Blueprint {
         let Origin::Hosts { gateways, directory } = &spec.origin else {
             return Ok(Wanted { targets: Vec::new(), is_optional: true });
         };
-        // Gateways and branches have device numbers of their own, cached records have none, and
-        // several links may show one file.
-        let inode_attrs = self.disk.is_none()
-            && gateways.len() == 1
-            && !self.request.is_union()
-            && !self.request.host.follow_symlinks;
+        // Cached records have none.
+        let inode_attrs = self.disk.is_none() && self.request.shows_one_host();
         let mut targets = Vec::new();
         for destination in gateways {
             let ssh = ssh_config(&self.request, spec, destination, self.password.clone())?;

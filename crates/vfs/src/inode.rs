@@ -311,8 +311,7 @@ impl Inode {
 impl State {
     /// The cached attributes, if they are fresh.
     pub(crate) fn fresh_attr(&self, now: Instant) -> Option<Attr> {
-        let is_fresh = CompactInstant::from(now) < self.valid_until && !self.is_cover_lost();
-        self.last_attr().filter(|_| is_fresh)
+        self.last_attr().filter(|_| now < self.valid_until())
     }
 
     /// The last answer was covered by a watch that has ended since.

@@ -117,15 +117,19 @@ impl NameChanges {
         self.floor = seq;
     }
 
+    fn get(&self, dir: Ino, name: &Name) -> Option<&NameChange> {
+        self.by_dir.get(&dir)?.get(name)
+    }
+
     /// Whether `name` was not changed since `seq`, and is not being changed.
     pub(crate) fn unchanged_since(&self, dir: Ino, name: &Name, seq: u64) -> bool {
-        let change = self.by_dir.get(&dir).and_then(|names| names.get(name));
+        let change = self.get(dir, name);
         seq >= self.floor && change.is_none_or(|change| change.in_flight == 0 && change.seq <= seq)
     }
 
     /// Whether `name` may have led to another file than `inode` since `seq`, or may do so now.
     pub(crate) fn may_be_other_since(&self, dir: Ino, name: &Name, inode: Ino, seq: u64) -> bool {
-        let Some(change) = self.by_dir.get(&dir).and_then(|names| names.get(name)) else {
+        let Some(change) = self.get(dir, name) else {
             return seq < self.floor;
         };
         let only_it =
@@ -135,14 +139,12 @@ impl NameChanges {
 
     /// Whether a change is in flight that binds `name` to a file.
     pub(crate) fn is_binding(&self, dir: Ino, name: &Name) -> bool {
-        let change = self.by_dir.get(&dir).and_then(|names| names.get(name));
-        change.is_some_and(|change| change.binding > 0)
+        self.get(dir, name).is_some_and(|change| change.binding > 0)
     }
 
     /// Whether another change of `name` is in flight besides the caller's.
     pub(crate) fn has_other_changes(&self, dir: Ino, name: &Name) -> bool {
-        let change = self.by_dir.get(&dir).and_then(|names| names.get(name));
-        change.is_some_and(|change| change.in_flight > 1)
+        self.get(dir, name).is_some_and(|change| change.in_flight > 1)
     }
 
     /// The names in `dir` that were changed since `seq`, or are being changed; `None` if they are

@@ -289,8 +289,7 @@ impl Vfs {
         // Deferred handles first, so that this one can be compared with them.
         self.force_deferred_opens([&inode]).await;
         self.counters.opens_requested.add(1);
-        let dir = self.tree().first_name(ino).map(|(dir, _)| dir);
-        dir.into_iter().for_each(|dir| self.shared.note_directory_use(dir));
+        self.shared.note_file_use(ino);
         for _ in 0..MAX_ATTEMPTS {
             if let Some(opened) = self.open_at_server(&inode, request, revisit.take()).await? {
                 return Ok(opened);

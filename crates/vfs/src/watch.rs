@@ -3,7 +3,8 @@
 //!
 //! A directory is watched when a request for it or for a name in it is sent. When its listing from
 //! before the watch is used again, it is listed in the background, so that the next answers are
-//! [covered](crate::cover): a walk that reads a tree once lists it once. A directory that cannot be watched has the time-outs of close-to-open.
+//! [covered](crate::cover): a walk that reads a tree once lists it once. A directory that cannot be
+//! watched has the time-outs of close-to-open.
 //!
 //! The watch of a directory ends when the kernel forgets the directory, and after many reports in
 //! which nothing has used it.
@@ -40,6 +41,9 @@ const MAX_REFUSED: usize = 4096;
 /// How long reports about the content of an open file are gathered.
 const GATHER: Duration = Duration::from_millis(10);
 
+/// How long the report of a name waits after a change of names through this mount has ended.
+const DEFER: Duration = Duration::from_millis(50);
+
 /// The state of all watches, for `status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WatchStatus {
@@ -52,9 +56,6 @@ pub struct WatchStatus {
     /// How often reports were lost, with a connection or because there were too many.
     pub losses: u64,
 }
-
-/// How long the report of a name waits after a change of names through this mount has ended.
-const DEFER: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
 struct State {
@@ -87,18 +88,25 @@ impl Drop for Starting<'_> {
     }
 }
 
+impl State {
+    fn is_refused(&self, dir: Ino) -> bool {
+        self.refused.get(&dir).is_some_and(|until| Instant::now() < *until)
+    }
+}
+
 impl Watching {
     fn is_refused(&self, dir: Ino) -> bool {
-        let state = self.state.lock();
-        state.refused.get(&dir).is_some_and(|until| Instant::now() < *until)
+        self.state.lock().is_refused(dir)
     }
 
     /// Whether a watch of `dir` may be started now. Notes that it is.
     fn may_start(&self, dir: Ino) -> bool {
-        let (now, mut state) = (Instant::now(), self.state.lock());
-        let is_refused = state.refused.get(&dir).is_some_and(|until| now < *until);
-        let is_full = state.full_until.is_some_and(|until| now < until);
-        !is_refused && !is_full && state.starting.len() < MAX_STARTING && state.starting.insert(dir)
+        let mut state = self.state.lock();
+        let is_full = state.full_until.is_some_and(|until| Instant::now() < until);
+        !state.is_refused(dir)
+            && !is_full
+            && state.starting.len() < MAX_STARTING
+            && state.starting.insert(dir)
     }
 
     /// The directory cannot be watched, without a reason if one above it cannot.
@@ -149,6 +157,17 @@ impl Shared {
         });
     }
 
+    /// A file is being opened at the server.
+    pub(crate) fn note_file_use(self: &Arc<Shared>, ino: Ino) {
+        if self.config.consistency != Consistency::Watch {
+            return;
+        }
+        let name = self.tree().first_name(ino);
+        if let Some((dir, _)) = name {
+            self.note_directory_use(dir);
+        }
+    }
+
     fn watches(&self) -> Option<Arc<dyn Watches>> {
         if let Some(watches) = self.watching.watches.get() {
             return Some(watches.clone());
@@ -157,17 +176,16 @@ impl Shared {
         Some(self.watching.watches.get_or_init(|| watches).clone())
     }
 
-    /// Watches `dir`, and first the directories above it.
-    async fn watch_way_to(self: &Arc<Shared>, watches: &Arc<dyn Watches>, dir: Ino) {
-        let way = self.tree().way_to(dir);
-        let last = dir;
+    /// Watches the directory `to`, and first those above it.
+    async fn watch_way_to(self: &Arc<Shared>, watches: &Arc<dyn Watches>, to: Ino) {
+        let way = self.tree().way_to(to);
         for dir in way {
             let needs_watch = self.tree().needs_watch(dir);
             let is_watched =
                 !needs_watch || !self.watching.is_refused(dir) && self.watch(watches, dir).await;
             if !is_watched {
                 // Nothing below it can be watched.
-                self.watching.note_refused(last, None);
+                self.watching.note_refused(to, None);
                 return;
             }
         }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
     FileKind, Location, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote,
-    RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Watches, Window,
+    RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
 
@@ -323,10 +323,6 @@ impl Remote for Cached {
     ) -> Result<Option<(LockRange, LockKind)>> {
         let server = self.core.files.get(fh)?.open_server_handle().await?;
         self.core.inner.test_lock(server, owner, range, kind).await
-    }
-
-    fn watches(&self) -> Option<Arc<dyn Watches>> {
-        self.core.inner.watches()
     }
 
     async fn lost_lock(&self, fh: Fh) {

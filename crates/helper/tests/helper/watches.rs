@@ -19,7 +19,7 @@ fn client(root: &Path) -> Client {
 }
 
 fn watch(client: &mut Client, path: &[u8]) -> Result<WatchId, i32> {
-    match client.call(Request::Watch { watch: WatchRequest::Add { path } }) {
+    match client.call(Request::Watch(WatchRequest::Add { path })) {
         Reply::Extended(body) => Ok(WatchId::decode(&body).unwrap()),
         Reply::Status { errno, .. } => Err(errno.unwrap()),
         other => panic!("{other:?}"),
@@ -27,7 +27,7 @@ fn watch(client: &mut Client, path: &[u8]) -> Result<WatchId, i32> {
 }
 
 fn request_next(client: &mut Client, id: u32) {
-    client.send(&[(id, Request::Watch { watch: WatchRequest::Next })]);
+    client.send(&[(id, Request::Watch(WatchRequest::Next))]);
 }
 
 fn receive(client: &mut Client, expected: u32) -> WatchEvents {
@@ -102,9 +102,7 @@ fn names_contents_attributes_and_both_parts_of_a_rename_are_reported() {
     assert_eq!(&find(ReadFlags::DELETE).name[..], b"g");
     assert_eq!(find(ReadFlags::DELETE_SELF).id, d);
     // The watch has ended with the directory.
-    let end = |client: &mut Client, id| {
-        client.call(Request::Watch { watch: WatchRequest::Remove { id } })
-    };
+    let end = |client: &mut Client, id| client.call(Request::Watch(WatchRequest::Remove { id }));
     let refused = |reply| matches!(reply, Reply::Status { errno: Some(EINVAL), .. });
     assert!(refused(end(&mut client, d)));
     assert!(!refused(end(&mut client, other)));
@@ -146,7 +144,7 @@ fn what_cannot_be_watched_is_refused() {
     client.end().unwrap();
     // Nor are events of nothing.
     let mut client = self::client(&root);
-    let none = client.call(Request::Watch { watch: WatchRequest::Next });
+    let none = client.call(Request::Watch(WatchRequest::Next));
     assert!(matches!(none, Reply::Status { errno: Some(EINVAL), .. }), "{none:?}");
     client.end().unwrap();
     // A file system of which inotify does not see all changes.

@@ -365,21 +365,21 @@ impl Client {
 
     /// Watches the directory at a path (`watch@sshoal`).
     pub fn watch(&self, path: &[u8]) -> Call<WatchId> {
-        let request = Request::Watch { watch: WatchRequest::Add { path } };
+        let request = Request::Watch(WatchRequest::Add { path });
         let finish = |reply| Ok(WatchId::decode(&extended(reply)?)?);
         self.call_extension(Extension::Watch, &request, Expect::Extended, finish)
     }
 
     /// Ends a watch (`watch@sshoal`).
     pub fn end_watch(&self, id: WatchId) -> Call<()> {
-        let request = Request::Watch { watch: WatchRequest::Remove { id } };
+        let request = Request::Watch(WatchRequest::Remove { id });
         self.call_extension(Extension::Watch, &request, Expect::Status, nothing)
     }
 
     /// The next events of all watches; waits until there are any (`watch@sshoal`). If the call is
     /// dropped, its events are lost.
     pub fn next_events(&self) -> Call<WatchEvents> {
-        let request = Request::Watch { watch: WatchRequest::Next };
+        let request = Request::Watch(WatchRequest::Next);
         let finish = |reply| Ok(WatchEvents::decode(&extended(reply)?)?);
         self.call_extension(Extension::Watch, &request, Expect::Event, finish)
     }

@@ -90,7 +90,7 @@ extensions! {
     ReadFile = "read-file@sshoal" "1",
     /// Connections beside the one that ssh carries.
     Direct = "direct@sshoal" "1",
-    /// What changes in directories and files (`docs/protocol.md`).
+    /// What changes in directories.
     Watch = "watch@sshoal" "1",
 }
 

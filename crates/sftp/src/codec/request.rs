@@ -270,7 +270,7 @@ pub enum Request<'a> {
     /// `direct@sshoal`
     Direct(DirectRequest),
     /// `watch@sshoal`
-    Watch { watch: WatchRequest<'a> },
+    Watch(WatchRequest<'a>),
     /// An unsupported extension.
     UnknownExtension { name: &'a [u8], body: &'a [u8] },
 }
@@ -325,7 +325,7 @@ impl<'a> Request<'a> {
             Request::Digest { .. } => Extension::Digest,
             Request::ReadFile { .. } => Extension::ReadFile,
             Request::Direct(_) => Extension::Direct,
-            Request::Watch { .. } => Extension::Watch,
+            Request::Watch(_) => Extension::Watch,
             other => match other.message_type() {
                 EXTENDED => return Kind(KINDS as u8 - 1),
                 message_type => return Kind(message_type),
@@ -488,7 +488,7 @@ impl<'a> Request<'a> {
                 extended(out, Extension::Direct, &[]);
                 request.encode(out);
             }
-            Request::Watch { watch } => {
+            Request::Watch(watch) => {
                 extended(out, Extension::Watch, &[]);
                 watch.encode(out);
             }
@@ -612,7 +612,7 @@ impl<'a> Request<'a> {
             Extension::Digest => {
                 Request::Digest { path: f.string()?, algorithm: DigestAlgorithm(f.u32()?) }
             }
-            Extension::Watch => Request::Watch { watch: WatchRequest::decode(f)? },
+            Extension::Watch => Request::Watch(WatchRequest::decode(f)?),
             Extension::UsersGroupsById => {
                 Request::UsersGroupsById { uids: decode_ids(f)?, gids: decode_ids(f)? }
             }

@@ -326,10 +326,7 @@ impl Draft {
             (false, false) => fuse::Visibility::Owner,
         };
         let is_watching = request.vfs.consistency == vfs::Consistency::Watch;
-        let has_one_host =
-            !request.is_union() && request.sources.iter().all(|it| it.gateways().len() == 1);
-        let is_plain = has_one_host && request.disk.is_none() && !request.host.follow_symlinks;
-        if is_watching && !is_plain {
+        if is_watching && (request.disk.is_some() || !request.shows_one_host()) {
             let why = "consistency=watch is consistency=close-to-open with several sources or \
                 gateways, local directories, cache=disk and follow_symlinks";
             self.notes.push(why.to_owned());

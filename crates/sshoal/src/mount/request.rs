@@ -86,6 +86,14 @@ impl MountRequest {
     pub fn is_union(&self) -> bool {
         self.sources.len() > 1 || self.sources.iter().any(SourceSpec::wants_union)
     }
+
+    /// Whether each path of the mount is one of one host, so that the inodes of its server identify
+    /// files: gateways and branches have device numbers of their own, and several links may show one
+    /// file.
+    pub fn shows_one_host(&self) -> bool {
+        let has_one_host = self.sources.iter().all(|source| source.gateways().len() == 1);
+        has_one_host && !self.is_union() && !self.host.follow_symlinks
+    }
 }
 
 /// How to connect to the SFTP server.

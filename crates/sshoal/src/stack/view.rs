@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
     FileKind, Location, LockKind, LockOwner, LockRange, Name, OpenFlags, OpenGuard, Opened, Remote,
-    RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Watches, Window,
+    RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
 use host::Host;
@@ -329,10 +329,6 @@ impl Remote for View {
 
     async fn disconnected(&self) {
         self.inner.disconnected().await;
-    }
-
-    fn watches(&self) -> Option<Arc<dyn Watches>> {
-        self.inner.watches()
     }
 
     async fn write_verifier(&self) -> Result<Option<Bytes>> {

@@ -32,7 +32,7 @@ fn make_old(path: &Path) {
 }
 
 /// A server with some files, and a mount that watches their directories.
-fn watching(options: &str) -> (World, Mount) {
+fn watching() -> (World, Mount) {
     let world = served_by_helper("");
     fs::create_dir_all(world.served("dir/below")).unwrap();
     for name in ["file", "dir/file", "dir/below/file"] {
@@ -42,8 +42,7 @@ fn watching(options: &str) -> (World, Mount) {
     for name in ["dir/below", "dir", ""] {
         make_old(&world.served(name));
     }
-    let mount = world.mount(&["-o", "consistency=watch", "-o", options]);
-    let mount = mount.with_errors();
+    let mount = world.mount(&["-o", "consistency=watch"]).with_errors();
     look_at_all(&mount);
     wait_for_watches(&mount, 3);
     (world, mount)
@@ -94,7 +93,7 @@ fn assert_needs_no_requests(mount: &Mount, use_all: impl Fn()) {
 
 #[test]
 fn w1_changes_at_the_server_are_seen() {
-    let (world, mount) = watching("uid=0");
+    let (world, mount) = watching();
     let (there, here) = (world.served("dir/file"), mount.at("dir/file"));
     let is = |content: &str| fs::read_to_string(&here).is_ok_and(|it| it == content);
 
@@ -143,7 +142,7 @@ fn w1_changes_at_the_server_are_seen() {
 
 #[test]
 fn w1_what_does_not_change_is_not_requested() {
-    let (_world, mount) = watching("uid=0");
+    let (_world, mount) = watching();
     let use_all = || {
         look_at_all(&mount);
         for name in ["file", "dir/file", "dir/below/file"] {
@@ -159,7 +158,7 @@ fn w1_what_does_not_change_is_not_requested() {
 /// `tail -f`: a descriptor that stays open.
 #[test]
 fn w1_an_open_descriptor_reads_what_was_appended() {
-    let (world, mount) = watching("uid=0");
+    let (world, mount) = watching();
     let mut reader = File::open(mount.at("dir/file")).unwrap();
     let mut text = String::new();
     reader.read_to_string(&mut text).unwrap();
@@ -183,7 +182,7 @@ fn w1_an_open_descriptor_reads_what_was_appended() {
 
 #[test]
 fn w1_two_mounts_see_what_each_other_changes() {
-    let (world, one) = watching("uid=0");
+    let (world, one) = watching();
     let other = world.mount(&["-o", "consistency=watch"]);
     look_at_all(&other);
     wait_for_watches(&other, 3);
@@ -231,7 +230,7 @@ fn w1_the_root_may_be_a_symbolic_link() {
 /// The log is rotated while a program has it open.
 #[test]
 fn w1_an_open_file_that_loses_its_name_is_still_seen_to_grow() {
-    let (world, mount) = watching("uid=0");
+    let (world, mount) = watching();
     let reader = File::open(mount.at("dir/file")).unwrap();
     let length = || reader.metadata().unwrap().len();
     assert_eq!(length(), 19);
@@ -250,7 +249,7 @@ fn w1_an_open_file_that_loses_its_name_is_still_seen_to_grow() {
 
 #[test]
 fn w2_a_lost_connection_makes_everything_be_asked_for_again() {
-    let (world, mount) = watching("uid=0");
+    let (world, mount) = watching();
     // Stopped, so that the changes are made before the loss is noticed.
     world.sshd().stop();
     fs::write(world.served("dir/file"), "changed meanwhile").unwrap();
@@ -268,7 +267,7 @@ fn w2_a_lost_connection_makes_everything_be_asked_for_again() {
     mount.unmount();
 }
 
-/// More changes than the queue of the server has room for, while nobody takes them.
+/// More changes than the queue of the server has room for, while the helper is stopped.
 #[test]
 fn w2_an_overflow_makes_everything_be_asked_for_again() {
     let most = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
@@ -277,7 +276,7 @@ fn w2_an_overflow_makes_everything_be_asked_for_again() {
         eprintln!("skipped: the queue has room for {most} events");
         return;
     }
-    let (world, mount) = watching("uid=0");
+    let (world, mount) = watching();
     world.sshd().stop();
     for number in 0..most / 2 + 100 {
         let name = world.served(format!("dir/many{}", number % 2));
@@ -296,7 +295,7 @@ fn w2_an_overflow_makes_everything_be_asked_for_again() {
 
 #[test]
 fn w3_own_changes_need_few_requests() {
-    let (_world, mount) = watching("uid=0");
+    let (_world, mount) = watching();
     for number in 0..50 {
         fs::write(mount.at(format!("dir/own{number}")), format!("own {number}")).unwrap();
     }
@@ -320,7 +319,7 @@ fn w3_own_changes_need_few_requests() {
 
 #[test]
 fn a_shell_that_truncates_truncates() {
-    let (world, mount) = watching("uid=0");
+    let (world, mount) = watching();
     for content in ["a long content\n", "short\n", "a longer content than before\n"] {
         let script = "printf '%s' \"$2\" > \"$1\"";
         let path = mount.at("dir/file");

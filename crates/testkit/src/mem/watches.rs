@@ -1,7 +1,7 @@
 //! Watches of directories, as `inotify(7)` reports changes: of each watched directory, what is
 //! different after each operation.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -43,11 +43,16 @@ pub(super) struct WatchState {
     /// Most watches, if there is a limit.
     most: Option<usize>,
     watched: Vec<Watched>,
-    reports: VecDeque<WatchedChange>,
+    reports: Vec<WatchedChange>,
+}
+
+/// The attributes without the time of access, which no watch reports.
+fn attr(tree: &Tree, ino: Ino) -> Attr {
+    Attr { atime: Timestamp::default(), ..tree.attr(ino) }
 }
 
 fn seen(tree: &Tree, ino: Ino) -> Seen {
-    let attr = Attr { atime: Timestamp::default(), ..tree.attr(ino) };
+    let attr = attr(tree, ino);
     let content = match attr.kind {
         FileKind::Regular => tree.read(ino, 0, MAX_CONTENT).unwrap_or_default(),
         _ => Vec::new(),
@@ -101,7 +106,7 @@ impl WatchState {
                     report(event, Some(name), attr.is_dir());
                 }
             }
-            let own = Attr { atime: Timestamp::default(), ..tree.attr(watched.ino) };
+            let own = attr(tree, watched.ino);
             if own != watched.own {
                 report(Event::Modified, None, true);
             }
@@ -110,9 +115,7 @@ impl WatchState {
         self.end(tree, |watched| watched.number == 0);
         self.reports.extend(reports);
     }
-}
 
-impl WatchState {
     fn end(&mut self, tree: &mut Tree, is_ending: impl Fn(&Watched) -> bool) {
         for watched in self.watched.extract_if(.., |watched| is_ending(watched)) {
             tree.release(watched.ino);
@@ -204,7 +207,7 @@ impl Watches for MemWatches {
             number,
             ino,
             place,
-            own: Attr { atime: Timestamp::default(), ..tree.attr(ino) },
+            own: attr(tree, ino),
             entries: entries(tree, ino),
         });
         Ok(WatchId { connection, number })
@@ -232,7 +235,7 @@ impl Watches for MemWatches {
                     return Ok(Changes::Overflow);
                 }
                 if !watches.is_held && !watches.reports.is_empty() {
-                    return Ok(Changes::Events(watches.reports.drain(..).collect()));
+                    return Ok(Changes::Events(std::mem::take(&mut watches.reports)));
                 }
             }
             reported.await;

@@ -320,7 +320,6 @@ impl Tree {
         self.changes.invalidate_all(seq);
         self.forgotten_changes.note_all(seq);
         self.dir_cache = DirCache::with_max_bytes(self.budget.dir_cache_bytes());
-        let mut in_root = Vec::new();
         for node in self.nodes.iter_mut() {
             node.hides_names = false;
             let mut state = node.inode.state();
@@ -330,12 +329,9 @@ impl Tree {
             drop(state);
             for link in node.links.iter_mut() {
                 link.valid_until = now.into();
-                if link.parent == Ino::ROOT {
-                    in_root.push(link.name.clone());
-                }
             }
         }
-        in_root
+        self.names_in_root()
     }
 }
 

@@ -75,13 +75,13 @@ impl Tree {
     }
 
     fn cover(&self, dir: Ino) -> Option<Arc<Cover>> {
-        self.nodes.get(dir)?.inode.state().own_cover().cloned()
+        let node = self.nodes.get(dir).filter(|_| self.watched.is_on)?;
+        node.inode.state().own_cover().cloned()
     }
 
     /// Whether all changes of the names in `dir` since `at` were reported.
     pub(super) fn covers_names(&self, dir: Ino, at: Instant) -> bool {
-        let cover = self.watched.is_on.then(|| self.cover(dir)).flatten();
-        cover.is_some_and(|cover| {
+        self.cover(dir).is_some_and(|cover| {
             cover.note_use();
             cover.includes(at)
         })
@@ -90,9 +90,9 @@ impl Tree {
     /// Whether the listing of `dir`, which is in use, is from before its watch and should be
     /// requested again. Returns true once.
     pub(crate) fn wants_covered_listing(&self, dir: Ino) -> bool {
-        let listing = || self.dir_cache.peek(dir).map(|listing| listing.stamp().at);
-        let cover = || self.cover(dir).zip(listing());
-        self.watched.is_on && cover().is_some_and(|(cover, at)| cover.wants_refresh(at))
+        let listing = self.dir_cache.peek(dir);
+        let cover = self.cover(dir).zip(listing);
+        cover.is_some_and(|(cover, listing)| cover.wants_refresh(listing.stamp().at))
     }
 
     /// Whether all changes of an entry of `dir` without a node since `at` were reported.
@@ -103,8 +103,7 @@ impl Tree {
 
     /// Whether a watch of `dir` has ended since a name in it led to `inode`.
     pub(super) fn has_lapsed_since(&self, dir: Ino, inode: &Inode) -> bool {
-        let cover = self.watched.is_on.then(|| self.cover(dir)).flatten();
-        cover.is_some_and(|cover| {
+        self.cover(dir).is_some_and(|cover| {
             cover.note_use();
             let lapsed = cover.lapsed();
             lapsed != CompactInstant::NEVER && inode.state().name_validated_at() <= lapsed
@@ -209,7 +208,8 @@ impl Tree {
         self.names_in_root()
     }
 
-    fn names_in_root(&mut self) -> Vec<Name> {
+    /// The names in the root.
+    pub(super) fn names_in_root(&mut self) -> Vec<Name> {
         let links = self.nodes.iter_mut().flat_map(|node| node.links.iter());
         links.filter(|link| link.parent == Ino::ROOT).map(|link| link.name.clone()).collect()
     }

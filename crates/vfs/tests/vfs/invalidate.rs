@@ -1,15 +1,17 @@
 //! A remote that changes as a whole: after `invalidate_all`, no earlier answer is valid, nor the
 //! answer to an earlier request. The clock is paused, so nothing expires.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use base::{Access, AttrChange, Errno, Name};
 use bytes::Bytes;
-use testkit::{Call, FaultyRemote, MemRemote};
+use testkit::{Call, MemRemote};
 use vfs::{
     Config, Consistency, Entry, EntrySink, Ino, Invalidate, ListedEntry, LookupResult, OpenRequest,
     Vfs,
 };
+
+use super::stage::KernelMount;
 
 const LONG_AGO: i64 = 1_000_000_000;
 
@@ -48,12 +50,7 @@ impl EntrySink for Listed {
     }
 }
 
-struct Mount {
-    remote: Arc<MemRemote>,
-    faulty: Arc<FaultyRemote<MemRemote>>,
-    kernel: Arc<Kernel>,
-    vfs: Vfs,
-}
+type Mount = KernelMount<Kernel>;
 
 /// A mount whose caches are valid until they are invalidated.
 fn mounted() -> Mount {
@@ -61,14 +58,7 @@ fn mounted() -> Mount {
 }
 
 fn mounted_with(consistency: Consistency) -> Mount {
-    let remote = Arc::new(MemRemote::new());
-    let faulty = Arc::new(FaultyRemote::new(remote.clone()));
-    let kernel = Arc::<Kernel>::default();
-    let login = Some((0, 0));
-    let config = Config { consistency, login, ..Config::default() };
-    let vfs = Vfs::new(faulty.clone(), config);
-    vfs.set_invalidate(kernel.clone());
-    Mount { remote, faulty, kernel, vfs }
+    Mount::new(MemRemote::new(), Config { consistency, login: Some((0, 0)), ..Config::default() })
 }
 
 async fn look(vfs: &Vfs, dir: Ino, name: &str) -> Option<Entry> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::FileKind;
 use testkit::{FaultyRemote, MemRemote};
-use vfs::{Config, Entry, EntrySink, Ino, ListedEntry, Vfs};
+use vfs::{Config, Entry, EntrySink, Ino, Invalidate, ListedEntry, Vfs};
 
 /// A mount, and what is below it.
 pub(crate) struct Mount {
@@ -19,6 +19,25 @@ pub(crate) fn mounted(config: Config) -> Mount {
     let faulty = Arc::new(FaultyRemote::new(remote.clone()));
     let vfs = Vfs::new(faulty.clone(), config);
     Mount { remote, faulty, vfs }
+}
+
+/// A mount with a kernel's caches.
+pub(crate) struct KernelMount<K> {
+    pub(crate) remote: Arc<MemRemote>,
+    pub(crate) faulty: Arc<FaultyRemote<MemRemote>>,
+    pub(crate) kernel: Arc<K>,
+    pub(crate) vfs: Vfs,
+}
+
+impl<K: Invalidate + Default + 'static> KernelMount<K> {
+    pub(crate) fn new(remote: MemRemote, config: Config) -> KernelMount<K> {
+        let remote = Arc::new(remote);
+        let faulty = Arc::new(FaultyRemote::new(remote.clone()));
+        let vfs = Vfs::new(faulty.clone(), config);
+        let kernel = Arc::<K>::default();
+        vfs.set_invalidate(kernel.clone());
+        KernelMount { remote, faulty, kernel, vfs }
+    }
 }
 
 /// The entries that a listing has shown.

@@ -11,11 +11,11 @@ use testkit::clock::Clock;
 use testkit::dice::Dice;
 use testkit::mem::Options;
 use testkit::tree::Limits;
-use testkit::{FaultyRemote, MemRemote, path};
+use testkit::{MemRemote, path};
 use tokio::time::Instant;
 use vfs::{Config, Consistency, Ino, Invalidate, LookupResult, OpenRequest, Vfs};
 
-use super::stage::list;
+use super::stage::{KernelMount, list};
 
 /// Longer than all time-outs of close-to-open.
 const LONG: Duration = Duration::from_secs(30);
@@ -60,25 +60,14 @@ impl Kernel {
     }
 }
 
-struct Mount {
-    remote: Arc<MemRemote>,
-    faulty: Arc<FaultyRemote<MemRemote>>,
-    kernel: Arc<Kernel>,
-    vfs: Vfs,
-}
+type Mount = KernelMount<Kernel>;
 
 fn mounted() -> Mount {
     let limits = Limits { shows_inodes: true, ..Limits::default() };
     let remote = MemRemote::with(Options { clock: Clock::System, limits, ..Options::default() });
-    let remote = Arc::new(remote);
     remote.offer_watches();
-    let faulty = Arc::new(FaultyRemote::new(remote.clone()));
-    let config =
-        Config { consistency: Consistency::Watch, login: Some((0, 0)), ..Config::default() };
-    let vfs = Vfs::new(faulty.clone(), config);
-    let kernel = Arc::<Kernel>::default();
-    vfs.set_invalidate(kernel.clone());
-    Mount { remote, faulty, kernel, vfs }
+    let consistency = Consistency::Watch;
+    Mount::new(remote, Config { consistency, login: Some((0, 0)), ..Config::default() })
 }
 
 impl Mount {
@@ -313,7 +302,7 @@ async fn w2_lost_reports_make_everything_be_requested_again() {
     for overflows in [false, true] {
         let mount = with_files().await;
         mount.remote.hold_reports(true);
-        mount.remote.put_file("d/g", "changed while nobody reports");
+        mount.remote.put_file("d/g", "changed without a report");
         mount.remote.remove("f");
         match overflows {
             true => mount.remote.overflow_reports(),
@@ -323,7 +312,7 @@ async fn w2_lost_reports_make_everything_be_requested_again() {
         // No time passes but that for a task.
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(mount.vfs.watch_status().losses, 1);
-        assert_eq!(mount.content("d/g").await.unwrap(), b"changed while nobody reports");
+        assert_eq!(mount.content("d/g").await.unwrap(), b"changed without a report");
         assert_eq!(mount.find("f").await, None);
         assert_eq!(mount.names("").await, ["d"]);
         // It is watched again, and trusted again.
