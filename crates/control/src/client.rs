@@ -152,6 +152,12 @@ pub fn ask_mount<T>(
         .map_err(|why| problem(mountpoint, why))
 }
 
+/// Sends a request whose reply is [`Reply::Done`] to the daemon of the mount at `mountpoint`.
+pub fn order(mountpoint: &Path, wish: Wish) -> Result<(), Problem> {
+    let done = |reply| matches!(reply, Reply::Done).then_some(());
+    ask_mount(mountpoint, wish, &mut |_| {}, done)
+}
+
 /// The problem of a mount whose daemon did not answer.
 pub fn problem(mountpoint: &Path, why: Silence) -> Problem {
     match why {

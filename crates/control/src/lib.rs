@@ -107,6 +107,13 @@ pub enum Wish {
     },
 }
 
+impl Wish {
+    /// Whether a daemon answers at once, so that the reply is not preceded by [`Reply::Working`].
+    pub fn is_quick(&self) -> bool {
+        matches!(self, Wish::Status | Wish::Stats | Wish::Settings)
+    }
+}
+
 /// An option that can be changed while the file system is mounted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base::RemotePath;
 use cli::Problem;
 use rustix::process::geteuid;
 use serde::Deserialize;
@@ -15,13 +14,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::job::{CacheJob, Tally};
-use crate::place::Place;
-use crate::profile::Profile;
-use crate::status::MountStatus;
-use crate::{
-    Change, INVALID_REQUEST, MAX_REQUEST_BYTES, PROTOCOL, Reply, Request, SOCKET, Setting, Wish,
-};
+use crate::job::Tally;
+use crate::{INVALID_REQUEST, MAX_REQUEST_BYTES, PROTOCOL, Reply, Request, SOCKET, Wish};
 
 /// Maximum number of connections. Further ones wait in the kernel until one is closed.
 const MAX_CONNECTIONS: usize = 16;
@@ -33,38 +27,13 @@ const PEER_LIMIT: Duration = Duration::from_secs(5);
 /// The pause after a failed accept(2), for example when no descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// The requests that a mount answers.
+/// A mount that answers requests.
 #[async_trait]
 pub trait Asked: Send + Sync + 'static {
-    /// The status. Waits for nothing.
-    fn status(&self) -> MountStatus;
-
-    /// The status with the counters. Waits for nothing.
-    fn stats(&self) -> MountStatus;
-
-    /// Records requests for some seconds. May be dropped at any time, which ends the recording.
-    async fn profile(&self, seconds: u32) -> Result<Profile, Problem>;
-
-    /// Changes the branches. If the future is dropped, the change was made completely or not at all.
-    async fn change(&self, change: Change) -> Result<(), Problem>;
-
-    /// Runs a job of the disk cache, and sends the progress to `told`. May be dropped at any time.
-    async fn cache(&self, job: CacheJob, told: watch::Sender<Tally>) -> Result<Tally, Problem>;
-
-    /// Where a path of the mount is.
-    async fn place(&self, path: RemotePath) -> Result<Place, Problem>;
-
-    /// Waits until what was written to open files before is at the servers.
-    async fn flush(&self);
-
-    /// Invalidates everything that is cached of the servers in memory and in the kernel.
-    async fn refresh(&self);
-
-    /// The options that can be changed, with their present values.
-    fn settings(&self) -> Vec<Setting>;
-
-    /// Changes all of these options, or none.
-    async fn set(&self, options: &[String], is_remount: bool) -> Result<(), Problem>;
+    /// The reply to a request. Waits for nothing if the request [is quick](Wish::is_quick). The
+    /// progress of a job is sent to `told`. May be dropped at any time: a change was then made
+    /// completely or not at all.
+    async fn answer(&self, wish: Wish, told: watch::Sender<Tally>) -> Result<Reply, Problem>;
 }
 
 /// Answers requests until it is dropped.
@@ -119,43 +88,7 @@ async fn converse(stream: UnixStream, mount: Arc<dyn Asked>) {
     };
     let reply = match wish {
         Err(problem) => Some(Reply::Refused(problem)),
-        Ok(Wish::Status) => Some(Reply::Status(Box::new(mount.status()))),
-        Ok(Wish::Stats) => Some(Reply::Status(Box::new(mount.stats()))),
-        Ok(Wish::Profile { seconds }) => {
-            let recorded = async |_| Ok(Reply::Profile(Box::new(mount.profile(seconds).await?)));
-            work(&mut reader, &mut writer, recorded).await
-        }
-        Ok(Wish::Branch(change)) => {
-            let changed = async |_| mount.change(change).await.map(|()| Reply::Done);
-            work(&mut reader, &mut writer, changed).await
-        }
-        Ok(Wish::Cache(job)) => {
-            let done = async |told| mount.cache(job, told).await.map(Reply::Tally);
-            work(&mut reader, &mut writer, done).await
-        }
-        Ok(Wish::Place { path }) => {
-            let found = async |_| Ok(Reply::Place(Box::new(mount.place(path.0).await?)));
-            work(&mut reader, &mut writer, found).await
-        }
-        Ok(Wish::Flush) => {
-            let flushed = async |_| {
-                mount.flush().await;
-                Ok(Reply::Done)
-            };
-            work(&mut reader, &mut writer, flushed).await
-        }
-        Ok(Wish::Refresh) => {
-            let refreshed = async |_| {
-                mount.refresh().await;
-                Ok(Reply::Done)
-            };
-            work(&mut reader, &mut writer, refreshed).await
-        }
-        Ok(Wish::Settings) => Some(Reply::Settings(mount.settings())),
-        Ok(Wish::Set { options, is_remount }) => {
-            let set = async |_| mount.set(&options, is_remount).await.map(|()| Reply::Done);
-            work(&mut reader, &mut writer, set).await
-        }
+        Ok(wish) => work(&mut reader, &mut writer, &*mount, wish).await,
     };
     if let Some(reply) = reply
         && let Err(error) = say(&mut writer, &reply).await
@@ -164,19 +97,24 @@ async fn converse(stream: UnixStream, mount: Arc<dyn Asked>) {
     }
 }
 
-/// Runs `task`, and sends its progress to the peer. `None` if the peer has closed the connection.
+/// The reply of the mount; sends its progress to the peer. `None` if the peer has closed the connection.
 async fn work(
     reader: &mut (impl AsyncBufReadExt + Unpin),
     writer: &mut (impl AsyncWriteExt + Unpin),
-    task: impl AsyncFnOnce(watch::Sender<Tally>) -> Result<Reply, Problem>,
+    mount: &dyn Asked,
+    wish: Wish,
 ) -> Option<Reply> {
-    say(writer, &Reply::Working).await.ok()?;
+    if !wish.is_quick() {
+        say(writer, &Reply::Working).await.ok()?;
+    }
     let (told, mut heard) = watch::channel(Tally::default());
-    let mut task = std::pin::pin!(task(told));
+    let mut task = mount.answer(wish, told);
     // The client sends nothing more, so anything received means that it has ended.
     let mut hung_up = std::pin::pin!(reader.read_u8());
     loop {
         tokio::select! {
+            // The reply to a quick request is there at the first poll.
+            biased;
             done = &mut task => return Some(done.unwrap_or_else(Reply::Refused)),
             _ = &mut hung_up => return None,
             Ok(()) = heard.changed() => {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cli::{EXIT_OK, Problem, printable};
-use control::client::ask_mount;
+use control::client::{ask_mount, order};
 use control::status::MountStatus;
 use control::{Change, Reply, Wish, Word};
 
@@ -69,8 +69,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             (mountpoint, Change::Set { source: printable(source), word })
         }
     };
-    let done = |reply| matches!(reply, Reply::Done).then_some(());
-    ask_mount(&mountpoint, Wish::Branch(change), &mut |_| {}, done)?;
+    order(&mountpoint, Wish::Branch(change))?;
     Ok(ExitCode::from(EXIT_OK))
 }
 

@@ -59,19 +59,15 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
 }
 
 impl Inside {
-    /// Sends a request to the daemon of the mount.
-    pub fn ask<T>(
-        &self,
-        wish: Wish,
-        expected: impl FnOnce(Reply) -> Option<T>,
-    ) -> Result<T, Problem> {
-        client::ask_mount(&self.mount.mountpoint, wish, &mut |_| {}, expected)
+    /// Sends a request to the daemon of the mount, which is answered when it is carried out.
+    pub fn order(&self, wish: Wish) -> Result<(), Problem> {
+        client::order(&self.mount.mountpoint, wish)
     }
 
     /// Where the path is.
     pub fn place(&self) -> Result<Place, Problem> {
         let wish = Wish::Place { path: job::Path(self.path.clone()) };
-        self.ask(wish, |reply| match reply {
+        client::ask_mount(&self.mount.mountpoint, wish, &mut |_| {}, |reply| match reply {
             Reply::Place(place) => Some(*place),
             _ => None,
         })

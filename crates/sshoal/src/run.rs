@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use base::shell::quote;
 use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use control::Wish;
 use control::place::{Host, Place};
-use control::{Reply, Wish};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -83,14 +83,10 @@ fn attempt(arguments: &Arguments) -> Result<ExitCode, Problem> {
         Some(host) => at_host(&place, host, arguments),
     };
     // Also after a failure: the command may have done something.
-    if let Err(problem) = inside.ask(Wish::Refresh, done) {
+    if let Err(problem) = inside.order(Wish::Refresh) {
         eprintln!("sshoal: run: note: the mount may show files as they were before: {problem}");
     }
     ended
-}
-
-fn done(reply: Reply) -> Option<()> {
-    matches!(reply, Reply::Done).then_some(())
 }
 
 /// The directory in which the command is to run.
@@ -121,7 +117,7 @@ fn flush(inside: &Inside) -> Result<(), Problem> {
         Err(error) => Err(Problem::new(about(), format!("cannot flush it: {error}"))),
         // It has printed the reason.
         Ok(status) if !status.success() => Err(Problem::new(about(), "cannot be flushed")),
-        Ok(_) => inside.ask(Wish::Flush, done),
+        Ok(_) => inside.order(Wish::Flush),
     }
 }
 

@@ -1,4 +1,7 @@
 use super::*;
+use crate::Change;
+use crate::job::CacheJob;
+use crate::status::MountStatus;
 use std::sync::Mutex;
 use tokio::sync::Notify;
 
@@ -20,54 +23,29 @@ impl Drop for Told {
 
 #[async_trait]
 impl Asked for Mount {
-    fn status(&self) -> MountStatus {
-        MountStatus { pid: 77, ..MountStatus::default() }
-    }
-
-    fn stats(&self) -> MountStatus {
-        MountStatus { counters: Some(Box::default()), ..self.status() }
-    }
-
-    async fn profile(&self, _: u32) -> Result<Profile, Problem> {
-        let _told = Told(self.dropped.clone());
-        self.begun.notify_one();
-        std::future::pending().await
-    }
-
-    async fn change(&self, change: Change) -> Result<(), Problem> {
-        self.changes.lock().unwrap().push(change.clone());
-        if matches!(change, Change::Remove { .. }) {
-            return Err(Problem::new("branch", "no such branch"));
+    async fn answer(&self, wish: Wish, told: watch::Sender<Tally>) -> Result<Reply, Problem> {
+        let status = MountStatus { pid: 77, ..MountStatus::default() };
+        match wish {
+            Wish::Status => return Ok(Reply::Status(Box::new(status))),
+            Wish::Stats => {
+                let counters = Some(Box::default());
+                return Ok(Reply::Status(Box::new(MountStatus { counters, ..status })));
+            }
+            Wish::Branch(change) => {
+                self.changes.lock().unwrap().push(change.clone());
+                if matches!(change, Change::Remove { .. }) {
+                    return Err(Problem::new("branch", "no such branch"));
+                }
+            }
+            Wish::Cache(CacheJob::Check { .. }) => {
+                return Ok(Reply::Tally(Tally { files: 2, ..Tally::default() }));
+            }
+            Wish::Cache(_) => drop(told.send_replace(Tally { files: 1, ..Tally::default() })),
+            _ => {}
         }
         let _told = Told(self.dropped.clone());
         self.begun.notify_one();
         std::future::pending().await
-    }
-
-    async fn cache(&self, job: CacheJob, told: watch::Sender<Tally>) -> Result<Tally, Problem> {
-        if matches!(job, CacheJob::Check { .. }) {
-            return Ok(Tally { files: 2, ..Tally::default() });
-        }
-        let _told = Told(self.dropped.clone());
-        told.send_replace(Tally { files: 1, ..Tally::default() });
-        self.begun.notify_one();
-        std::future::pending().await
-    }
-
-    async fn place(&self, _: RemotePath) -> Result<Place, Problem> {
-        Err(Problem::new("place", "none"))
-    }
-
-    async fn flush(&self) {}
-
-    async fn refresh(&self) {}
-
-    fn settings(&self) -> Vec<Setting> {
-        vec![Setting { name: "a".to_owned(), value: "1".to_owned() }]
-    }
-
-    async fn set(&self, options: &[String], _: bool) -> Result<(), Problem> {
-        Err(Problem::new(options.join(","), "refused"))
     }
 }
 

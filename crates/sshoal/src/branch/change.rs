@@ -9,14 +9,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use base::{Mutex, RemotePath};
+use base::Mutex;
 use cli::{Problem, printable};
-use control::job::{CacheJob, Tally};
-use control::place::Place;
+use control::job::Tally;
 use control::profile::{MAX_SECONDS, Profile};
 use control::server::Asked;
 use control::status::MountStatus;
-use control::{Change, Setting, Word};
+use control::{Change, Reply, Wish, Word};
 use tokio::sync::watch;
 use union::{Mode, Presence, Union};
 use vfs::Vfs;
@@ -60,12 +59,38 @@ impl Controlled {
 
 #[async_trait]
 impl Asked for Controlled {
-    fn status(&self) -> MountStatus {
-        gather::status(&self.stack, &self.vfs, &self.adapter, self.since, None)
+    async fn answer(&self, wish: Wish, told: watch::Sender<Tally>) -> Result<Reply, Problem> {
+        match wish {
+            Wish::Status => return Ok(Reply::Status(Box::new(self.status(None)))),
+            Wish::Stats => return Ok(Reply::Status(Box::new(self.stats()))),
+            Wish::Profile { seconds } => {
+                return Ok(Reply::Profile(Box::new(self.profile(seconds).await?)));
+            }
+            Wish::Cache(job) => return Ok(Reply::Tally(job::run(&self.stack, job, &told).await?)),
+            Wish::Place { path } => {
+                return Ok(Reply::Place(Box::new(self.stack.place(&path.0).await?)));
+            }
+            Wish::Settings => return Ok(Reply::Settings(settings::present(&self.request.lock()))),
+            Wish::Branch(change) => self.change(change).await?,
+            Wish::Flush => self.vfs.flush_all().await,
+            Wish::Refresh => self.adapter.refresh().await,
+            Wish::Set { options, is_remount } => {
+                if self.change_options(&options, is_remount)? {
+                    self.adapter.refresh().await;
+                }
+            }
+        }
+        Ok(Reply::Done)
+    }
+}
+
+impl Controlled {
+    /// The status with the counters. Waits for nothing.
+    pub fn stats(&self) -> MountStatus {
+        self.status(Some(&self.requests))
     }
 
-    fn stats(&self) -> MountStatus {
-        let requests = Some(&*self.requests);
+    fn status(&self, requests: Option<&fuse::Counters>) -> MountStatus {
         gather::status(&self.stack, &self.vfs, &self.adapter, self.since, requests)
     }
 
@@ -113,35 +138,6 @@ impl Asked for Controlled {
         Ok(())
     }
 
-    async fn cache(&self, job: CacheJob, told: watch::Sender<Tally>) -> Result<Tally, Problem> {
-        job::run(&self.stack, job, &told).await
-    }
-
-    async fn place(&self, path: RemotePath) -> Result<Place, Problem> {
-        self.stack.place(&path).await
-    }
-
-    async fn flush(&self) {
-        self.vfs.flush_all().await;
-    }
-
-    async fn refresh(&self) {
-        self.adapter.refresh().await;
-    }
-
-    fn settings(&self) -> Vec<Setting> {
-        settings::present(&self.request.lock())
-    }
-
-    async fn set(&self, options: &[String], is_remount: bool) -> Result<(), Problem> {
-        if self.change_options(options, is_remount)? {
-            self.adapter.refresh().await;
-        }
-        Ok(())
-    }
-}
-
-impl Controlled {
     /// Changes options. Returns whether what is cached may be valid for longer than it is to be now.
     fn change_options(&self, options: &[String], is_remount: bool) -> Result<bool, Problem> {
         let mut request = self.request.lock();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cli::{EXIT_OK, Problem, printable};
-use control::client::{ask_mount, mount_at};
+use control::client::{ask_mount, mount_at, order};
 use control::{Reply, Setting, Wish};
 use vfs::Consistency;
 
@@ -59,8 +59,7 @@ fn request_change(place: &Path, words: Vec<OsString>, is_remount: bool) -> Resul
         word.into_string().map_err(|word| Problem::new(quoted(&word), "not valid UTF-8"))
     };
     let options = words.into_iter().map(text).collect::<Result<_, _>>()?;
-    let done = |reply| matches!(reply, Reply::Done).then_some(());
-    ask_mount(place, Wish::Set { options, is_remount }, &mut |_| {}, done)
+    order(place, Wish::Set { options, is_remount })
 }
 
 /// Changes the options of a mount, if the words of a command line of mount contain `-o remount`.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 use control::record::Record;
-use control::server::{Asked, Server};
+use control::server::Server;
 use mountinfo::Mount;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, setrlimit, waitid};
