@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use cli::{Problem, printable};
 
-use crate::mount::command_line;
+use crate::mount::server_arguments::request;
 use crate::program::Program;
 
 /// The words of the command line.
@@ -125,8 +125,8 @@ fn check(program: Program, option: &str) -> Result<(), Problem> {
         return Err(Problem::new(what, format!("contains '{}'", printable(char.to_string())))
             .hint("a map cannot contain it; write it into a configuration file of ssh"));
     }
-    let words = ["-o", option, "--", "host:", "/"].map(|word| OsStr::new(word).to_owned());
-    command_line::parse(program, words, PathBuf::from("/"), None).map(drop)
+    let words = vec!["-o".into(), option.into()];
+    request(program, words, OsStr::new("host:"), Path::new("/")).map(drop)
 }
 
 #[cfg(test)]

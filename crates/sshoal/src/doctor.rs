@@ -22,6 +22,7 @@ use serde::Serialize;
 
 use crate::mount::request::MountRequest;
 use crate::mount::server_arguments::ServerArguments;
+use crate::process;
 use crate::program::Program;
 
 /// Version of the JSON form. Fields are only added.
@@ -125,11 +126,7 @@ pub fn run(program: Program, arguments: &Arguments) -> anyhow::Result<ExitCode> 
         None => {}
         Some(Target::Mount(place)) => machine::check_mount(&mut checks, place),
         Some(Target::Server(request)) => {
-            let runtime = tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(1)
-                .enable_all()
-                .build()
-                .map_err(|error| Problem::new("cannot start", error.to_string()))?;
+            let runtime = process::runtime(1)?;
             runtime.block_on(server::check(&mut checks, request));
             runtime.shutdown_background();
         }

@@ -25,6 +25,7 @@ mod log;
 mod manual;
 mod mount;
 mod open_modes;
+mod process;
 mod profile;
 mod program;
 mod progress;

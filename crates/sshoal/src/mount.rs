@@ -37,6 +37,7 @@ use cli::{EXIT_OK, Problem, printable};
 use crate::background::{self, Side};
 use crate::config_file::{Configuration, Places};
 use crate::log;
+use crate::process::current_directory;
 use crate::program::Program;
 use command_line::Wish;
 use request::{IdMapKind, MountRequest};
@@ -51,8 +52,7 @@ pub fn run(program: Program, words: Vec<OsString>, is_command: bool) -> anyhow::
         remounted?;
         return Ok(ExitCode::from(EXIT_OK));
     }
-    let cwd = std::env::current_dir()
-        .map_err(|error| Problem::new("current directory", error.to_string()))?;
+    let cwd = current_directory()?;
     let find = |name: &OsStr| Configuration::load(&Places::of_environment())?.find(name);
     let may_be_name = is_command || program.helper && !program.is_sshfs();
     let saved: Option<command_line::Saved<'_>> = if may_be_name { Some(&find) } else { None };

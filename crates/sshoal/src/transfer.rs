@@ -18,14 +18,14 @@ mod operand;
 pub mod shell;
 mod show;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use host::Direct;
-use rustix::process::{Resource, Rlimit, WaitOptions, getrlimit, setrlimit};
-use tokio::signal::unix::{SignalKind, signal};
+use rustix::process::WaitOptions;
 use tokio::sync::watch;
 use transfer::Stop;
 pub use transfer::strategy::Direction;
@@ -35,8 +35,9 @@ use transfer::tar::Compress;
 
 use cli::{EXIT_OK, Problem, printable};
 
-use crate::mount::command_line::{self, Wish};
 use crate::mount::request::MountRequest;
+use crate::mount::server_arguments;
+use crate::process::{self, EndSignals};
 use crate::program::Program;
 pub use arguments::Arguments;
 use connections::Connections;
@@ -87,7 +88,7 @@ pub fn run(direction: Direction, arguments: &Arguments) -> ExitCode {
     if let Err(error) = request.check() {
         return wrong(error.to_string());
     }
-    let runtime = match runtime() {
+    let runtime = match process::runtime(WORKERS) {
         Ok(runtime) => runtime,
         Err(problem) => return wrong(problem.to_string()),
     };
@@ -208,33 +209,16 @@ fn wrong_side(word: &OsStr, why: &str, other: Direction) -> Problem {
 
 /// The options of the connection, in the form of a mount that is never made.
 fn connection(arguments: &Arguments) -> Result<MountRequest, Problem> {
-    let cwd = std::env::current_dir()
-        .map_err(|error| Problem::new("current directory", error.to_string()))?;
-    let mut words = arguments.ssh_words();
-    words.extend(["--", "host:", "/"].map(OsString::from));
     let program = Program { name: "sshoal", helper: false };
-    match command_line::parse(program, words, cwd, None)? {
-        Wish::Mount(mut request, notes) => {
-            notes.iter().for_each(|note| eprintln!("sshoal: note: {note}"));
-            request.ssh.typed_password = ssh::TypedPassword::Unseen;
-            Ok(*request)
-        }
-        Wish::Help | Wish::Version => Err(Problem::new("options", "not for a copy")),
-    }
-}
-
-fn runtime() -> Result<tokio::runtime::Runtime, Problem> {
-    crate::allocator::share_one_heap();
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current != maximum {
-        let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-        raised.unwrap_or_else(|error| tracing::debug!(%error, "no more descriptors than usual"));
-    }
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(WORKERS)
-        .enable_all()
-        .build()
-        .map_err(|error| Problem::new("cannot start", error.to_string()))
+    let (mut request, notes) = server_arguments::request(
+        program,
+        arguments.ssh_words(),
+        OsStr::new("host:"),
+        Path::new("/"),
+    )?;
+    notes.iter().for_each(|note| eprintln!("sshoal: note: {note}"));
+    request.ssh.typed_password = ssh::TypedPassword::Unseen;
+    Ok(*request)
 }
 
 async fn copy(request: CopyRequest, connections: Connections, show: Arc<Show>) -> u8 {
@@ -265,17 +249,12 @@ async fn copy(request: CopyRequest, connections: Connections, show: Arc<Show>) -
 
 /// The first signal ends the copy in order, the second one ends the process at once.
 async fn interrupts(stopping: watch::Sender<bool>, show: Arc<Show>) {
-    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-    let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds.map(signal) else {
+    let Ok(mut signals) = EndSignals::new() else {
         tracing::warn!("cannot wait for signals");
         return;
     };
     loop {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
+        signals.next().await;
         if stopping.send_replace(true) {
             show.clear();
             // Files that are not whole have temporary names.

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use cli::{Problem, printable};
 
 use crate::inside::about;
-use crate::mount::command_line;
+use crate::mount::server_arguments::request;
 use crate::program::Program;
 
 /// The words of the command line.
@@ -89,7 +89,9 @@ fn write(directory: &Path, unit: &Unit) -> Result<(), Problem> {
 
 fn units(program: Program, arguments: &Arguments) -> Result<Vec<Unit>, Problem> {
     let place = normal(&arguments.mountpoint)?;
-    check(program, arguments, &place)?;
+    let options = arguments.options.iter().flat_map(|it| ["-o".into(), it.clone()]).collect();
+    // Reports wrong options and sources as the mount would.
+    request(program, options, &arguments.source, &place)?;
     let source = text("source", &arguments.source)?;
     let options = arguments.options.iter().map(|option| text("options", option));
     let options = options.collect::<Result<Vec<String>, Problem>>()?.join(",");
@@ -117,15 +119,6 @@ fn normal(path: &Path) -> Result<PathBuf, Problem> {
     }
     // `/a/` as `/a`.
     Ok(absolute.components().collect())
-}
-
-/// Reports wrong options and sources as the mount would.
-fn check(program: Program, arguments: &Arguments, place: &Path) -> Result<(), Problem> {
-    let options = arguments.options.iter().flat_map(|it| ["-o".into(), it.clone()]);
-    let operands = ["--".into(), arguments.source.clone(), place.as_os_str().to_owned()];
-    let cwd = std::env::current_dir()
-        .map_err(|error| Problem::new("current directory", error.to_string()))?;
-    command_line::parse(program, options.chain(operands), cwd, None).map(drop)
 }
 
 /// A value that can stand in a unit: text without control characters.

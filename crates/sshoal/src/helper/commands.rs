@@ -13,7 +13,7 @@ use super::static_build::Architecture;
 use super::{install, place};
 use crate::connector::SshConnector;
 use crate::mount::server_arguments::ServerArguments;
-use crate::mount::wiring;
+use crate::process::{self, EndSignals};
 use crate::program::Program;
 use crate::stack;
 
@@ -81,11 +81,7 @@ pub fn run(program: Program, command: &Command) -> anyhow::Result<ExitCode> {
         _ => None,
     };
     let connectors = connectors(program, host, server)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .map_err(|error| Problem::new("cannot start", error.to_string()))?;
+    let runtime = process::runtime(1)?;
     let mut code = EXIT_OK;
     for connector in &connectors {
         let name = printable(connector.config().destination.to_string());
@@ -146,9 +142,10 @@ async fn install(
     architecture: Option<&'static Architecture>,
 ) -> Done {
     let stopped = async {
-        // Without signals nothing stops it.
-        if wiring::ended_by_signal().await.is_err() {
-            std::future::pending().await
+        match EndSignals::new() {
+            Ok(mut signals) => drop(signals.next().await),
+            // Without signals nothing stops it.
+            Err(_) => std::future::pending().await,
         }
     };
     let installed = install::install(connector, architecture, stopped).await?;

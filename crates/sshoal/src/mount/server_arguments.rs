@@ -1,11 +1,13 @@
 //! A server on the command line of a command that makes no mount.
 
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 use cli::Problem;
 
 use super::command_line::{self, Wish};
 use super::request::MountRequest;
+use crate::process::current_directory;
 use crate::program::Program;
 
 /// The options of the connection.
@@ -35,12 +37,21 @@ impl ServerArguments {
         for option in &self.options {
             words.extend([OsString::from("-o"), option.clone()]);
         }
-        words.extend([OsStr::new("--"), source, OsStr::new("/")].map(OsStr::to_owned));
-        let cwd = std::env::current_dir()
-            .map_err(|error| Problem::new("current directory", error.to_string()))?;
-        match command_line::parse(program, words, cwd, None)? {
-            Wish::Mount(request, _) => Ok(request),
-            Wish::Help | Wish::Version => Err(Problem::new("options", "not for this command")),
-        }
+        Ok(request(program, words, source, Path::new("/"))?.0)
+    }
+}
+
+/// The request of a mount that is never made, with these words before its operands, and its notes for
+/// the user.
+pub fn request(
+    program: Program,
+    mut words: Vec<OsString>,
+    source: &OsStr,
+    place: &Path,
+) -> Result<(Box<MountRequest>, Vec<String>), Problem> {
+    words.extend(["--".into(), source.into(), place.into()]);
+    match command_line::parse(program, words, current_directory()?, None)? {
+        Wish::Mount(request, notes) => Ok((request, notes)),
+        Wish::Help | Wish::Version => Err(Problem::new("options", "not for this command")),
     }
 }

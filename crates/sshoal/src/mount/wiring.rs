@@ -15,9 +15,7 @@ use control::record::Record;
 use control::server::Server;
 use mountinfo::Mount;
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, setrlimit, waitid};
-use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{SignalKind, signal};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 use vfs::Vfs;
 
 use super::request::MountRequest;
@@ -28,6 +26,7 @@ use crate::branch::change::Controlled;
 use crate::connector::Begun;
 use crate::log;
 use crate::open_modes;
+use crate::process::{self, EndSignals};
 use crate::quantity::count;
 use crate::stack::Stack;
 use crate::stats::endpoint::Bound;
@@ -54,7 +53,8 @@ const CHILDREN_LIMIT: Duration = Duration::from_secs(2);
 
 /// Connects, mounts, and serves until the mount is gone.
 pub fn run(request: MountRequest, ready: Ready) -> anyhow::Result<ExitCode> {
-    let runtime = match runtime(&request) {
+    let workers = if request.run.single_thread { 1 } else { WORKERS };
+    let runtime = match process::runtime(workers) {
         Ok(runtime) => runtime,
         Err(problem) => return Ok(give_up(ready, &problem)),
     };
@@ -70,36 +70,16 @@ pub(super) fn give_up(ready: Ready, problem: &Problem) -> ExitCode {
     ExitCode::from(EXIT_FAILURE)
 }
 
-/// Raises the limit of descriptors: each open file of a local branch takes one, and each session.
-fn allow_many_descriptors() {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current != maximum {
-        let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-        raised.unwrap_or_else(
-            |error| tracing::debug!(%error, "cannot raise the limit of open files"),
-        );
-    }
-}
-
-fn runtime(request: &MountRequest) -> Result<Runtime, Problem> {
-    crate::allocator::share_one_heap();
-    allow_many_descriptors();
-    let workers = if request.run.single_thread { 1 } else { WORKERS };
-    Builder::new_multi_thread()
-        .worker_threads(workers)
-        .enable_all()
-        .build()
-        .map_err(|error| Problem::new("cannot start", error.to_string()))
-}
-
 async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
-    let mut asked_to_end = Box::pin(ended_by_signal());
+    let mut signals = match EndSignals::new() {
+        Ok(signals) => signals,
+        Err(error) => {
+            let problem = Problem::new("cannot wait for signals", error.to_string());
+            return give_up(ready, &problem);
+        }
+    };
     let mounted = tokio::select! {
-        // Polled first, so that from here on a signal also ends ssh.
-        biased;
-        asked = &mut asked_to_end => asked.err().map(|error| {
-            Err(Problem::new("cannot wait for signals", error.to_string()))
-        }),
+        _ = signals.next() => None,
         mounted = mount(&request) => Some(mounted),
     };
     let Mounted { session, vfs, adapter, stack, metrics } = match mounted {
@@ -113,14 +93,12 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     let stopper = session.stopper();
     let ending = adapter.clone();
     let stopping = tokio::spawn(async move {
-        let mut asked = asked_to_end.await;
-        while asked.is_ok() {
+        loop {
+            signals.next().await;
             // A second signal, or one after the unmount has begun, stops the waiting.
             ending.ending().requested();
             stopper.stop();
-            asked = ended_by_signal().await;
         }
-        tracing::warn!(?asked, "cannot wait for signals");
     });
     let found = mountinfo::find(&request.mountpoint).ok().flatten();
     if let Some(mount) = &found {
@@ -257,19 +235,6 @@ async fn children_ended() {
         }
     };
     let _ = tokio::time::timeout(CHILDREN_LIMIT, all_ended).await;
-}
-
-/// Returns when a signal requests the end of the process.
-pub async fn ended_by_signal() -> std::io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hangup = signal(SignalKind::hangup())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-        _ = hangup.recv() => {}
-    }
-    Ok(())
 }
 
 /// Creates the record by which `sshoal umount` finds this process. Without it the mount works, but

@@ -18,11 +18,11 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table};
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::interval::{HostInterval, Interval, percent};
 use super::text::{milliseconds, state};
 use super::{Seen, Watched};
+use crate::process::EndSignals;
 use crate::quantity::duration;
 
 /// Intervals that are kept for the graphs: the width of a large terminal.
@@ -94,21 +94,12 @@ fn sample(mut watched: Vec<Watched>, interval: Duration, sender: &Sender<Message
 /// process may send SIGINT.
 fn watch_signals(sender: Sender<Message>) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let _entered = runtime.enter();
-    let (mut terminate, mut hangup, mut interrupt) = (
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::hangup())?,
-        signal(SignalKind::interrupt())?,
-    );
-    drop(_entered);
+    let mut signals = {
+        let _entered = runtime.enter();
+        EndSignals::new()?
+    };
     thread::spawn(move || {
-        let number = runtime.block_on(async {
-            tokio::select! {
-                _ = terminate.recv() => libc::SIGTERM,
-                _ = hangup.recv() => libc::SIGHUP,
-                _ = interrupt.recv() => libc::SIGINT,
-            }
-        });
+        let number = runtime.block_on(signals.next());
         let _ = sender.send(Message::Signal(number));
         thread::sleep(END_LIMIT);
         let _ = ratatui::try_restore();

@@ -1,0 +1,64 @@
+//! What the commands need of their process: a runtime, signals, the current directory.
+
+use std::io;
+use std::path::PathBuf;
+
+use cli::Problem;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// The current directory.
+pub fn current_directory() -> Result<PathBuf, Problem> {
+    std::env::current_dir().map_err(|error| Problem::new("current directory", error.to_string()))
+}
+
+/// A runtime with this many threads, beside those of blocking calls. Call this before another thread is
+/// started.
+pub fn runtime(workers: usize) -> Result<Runtime, Problem> {
+    crate::allocator::share_one_heap();
+    allow_many_descriptors();
+    Builder::new_multi_thread()
+        .worker_threads(workers)
+        .enable_all()
+        .build()
+        .map_err(|error| Problem::new("cannot start", error.to_string()))
+}
+
+/// Raises the limit of descriptors: each open file of a local branch takes one, and each session.
+fn allow_many_descriptors() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum {
+        let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+        raised.unwrap_or_else(
+            |error| tracing::debug!(%error, "cannot raise the limit of open files"),
+        );
+    }
+}
+
+/// The signals that request the end of the process. From here on, they do not end it by themselves.
+pub struct EndSignals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl EndSignals {
+    /// Must be called within a runtime.
+    pub fn new() -> io::Result<EndSignals> {
+        Ok(EndSignals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for the next one; returns its number.
+    pub async fn next(&mut self) -> i32 {
+        tokio::select! {
+            _ = self.terminate.recv() => libc::SIGTERM,
+            _ = self.interrupt.recv() => libc::SIGINT,
+            _ = self.hangup.recv() => libc::SIGHUP,
+        }
+    }
+}
