@@ -78,9 +78,10 @@ use server_clock::ServerClock;
 use write_verifier::WriteVerifier;
 
 /// How long a call waits for a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetryPolicy {
     /// Without limit, until the caller cancels it (`hard`).
+    #[default]
     Hard,
     /// Each call at most this time, counted from the moment at which it noticed that there is no
     /// connection; then `ETIMEDOUT` (`soft=SECONDS`). A call without a reply counts as lost only

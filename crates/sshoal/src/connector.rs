@@ -2,10 +2,11 @@
 
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base::Mutex;
 use host::{ConnectError, Connection, Connector, Explanation, Role};
 
 use cli::{Problem, printable};
@@ -39,20 +40,20 @@ struct Further {
 impl Begun {
     /// Sets the connection for the first session.
     pub fn set_first(&self, first: Connection) {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.lock();
         waiting.first = Some(first);
         waiting.is_plain = true;
     }
 
     /// Sets that the helper at this path serves the sessions.
     pub fn set_helper(&self, path: &str) {
-        self.lock().helper = Some(path.to_owned());
+        self.0.lock().helper = Some(path.to_owned());
     }
 
     /// A connection that the same program serves.
     fn take(&self, role: Role, helper: Option<&str>) -> Option<Connection> {
         match role {
-            Role::Metadata | Role::Reconnect if helper.is_none() => self.lock().first.take(),
+            Role::Metadata | Role::Reconnect if helper.is_none() => self.0.lock().first.take(),
             Role::Metadata | Role::Reconnect | Role::Trial => None,
             Role::Bulk(_) => {
                 let further = &mut self.living().further;
@@ -69,13 +70,9 @@ impl Begun {
 
     /// Removes connections whose ssh has ended: a login may have been refused, or lost while unused.
     fn living(&self) -> MutexGuard<'_, Waiting> {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.lock();
         waiting.further.retain(|further| further.diagnosis.status().is_none());
         waiting
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -115,7 +112,7 @@ impl SshConnector {
     /// Opens a connection for a later further session.
     pub async fn begin(&self, slot: usize, begun: &Begun) -> Result<(), ConnectError> {
         let helper = {
-            let mut waiting = begun.lock();
+            let mut waiting = begun.0.lock();
             waiting.is_plain |= waiting.helper.is_none();
             waiting.helper.clone()
         };
@@ -124,7 +121,7 @@ impl SshConnector {
             None => self.dial(&self.dialer, role).await?,
             Some(path) => self.dial(&self.helper_dialer(path)?, role).await?,
         };
-        begun.lock().further.push(Further { connection, diagnosis, helper });
+        begun.0.lock().further.push(Further { connection, diagnosis, helper });
         Ok(())
     }
 
@@ -173,7 +170,7 @@ impl SshConnector {
     /// Whether a second login may start the helper: nothing is begun that would be given up, and the
     /// login needs no answer that only the user can give.
     fn may_try_helper(&self) -> bool {
-        !self.begun.lock().is_plain && self.password_state() != ssh::PasswordState::Needed
+        !self.begun.0.lock().is_plain && self.password_state() != ssh::PasswordState::Needed
     }
 
     /// Starts the helper at `path`.
@@ -215,7 +212,7 @@ impl SshConnector {
     pub fn wants_answer(&self) -> bool {
         let was_silent =
             !self.may_ask.load(Ordering::Relaxed) && self.dialer.config().password.is_none();
-        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = *self.last.lock();
         let could_help = matches!(
             last,
             Some(
@@ -251,17 +248,17 @@ impl Connector for SshConnector {
     }
 
     async fn known_helper(&self) -> Option<String> {
-        if self.begun.lock().is_plain {
+        if self.begun.0.lock().is_plain {
             return None;
         }
         let known = record::read(self.dialer.place().await?).await;
         // Sessions that are begun ahead are served by it, too.
-        self.begun.lock().helper.clone_from(&known);
+        self.begun.0.lock().helper.clone_from(&known);
         known
     }
 
     async fn record_helper(&self, path: Option<&str>) {
-        self.begun.lock().helper = path.map(str::to_owned);
+        self.begun.0.lock().helper = path.map(str::to_owned);
         if let Some(place) = self.dialer.place().await {
             record::write(place, path.map(str::to_owned)).await;
         }
@@ -300,7 +297,7 @@ impl Connector for SshConnector {
 fn explain(diagnosis: &ssh::Diagnosis, last: &Mutex<Option<ssh::Cause>>) -> Option<Explanation> {
     let summary = diagnosis.summary()?;
     let (cause, _) = ssh::Cause::of(&diagnosis.words(), diagnosis.status());
-    *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(cause);
+    *last.lock() = Some(cause);
     let text = match cause.hint() {
         Some(hint) => format!("{summary}\n  {hint}"),
         None => summary,

@@ -15,7 +15,6 @@
 pub mod limit;
 mod socket;
 
-use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -27,13 +26,12 @@ use cli::{Problem, printable};
 use tracing::callsite::Identifier;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::{DefaultFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
-use tracing_subscriber::fmt::{FmtContext, MakeWriter};
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Registry, reload};
+use tracing_subscriber::{Layer, Registry, reload};
 
 use crate::mount::request::{LogLevel, MountRequest};
 use limit::{Limiter, Verdict};
@@ -88,12 +86,12 @@ pub fn start(request: &MountRequest) -> Result<(), Problem> {
     let run = &request.run;
     let (reloadable, handle) = reload::Layer::new(filter(run.log_level()));
     let filtered = tracing_subscriber::registry().with(reloadable);
-    let lines = tracing_subscriber::fmt::layer().with_target(false);
     // A process has one log.
     let _ = FILTER.set(handle);
     if run.foreground {
         let ansi = rustix::termios::isatty(io::stderr());
-        filtered.with(lines.with_ansi(ansi).with_writer(io::stderr)).init();
+        let lines = tracing_subscriber::fmt::layer().with_target(false).with_ansi(ansi);
+        filtered.with(lines.with_writer(io::stderr)).init();
         return Ok(());
     }
     let mountpoint = printable(&request.mountpoint);
@@ -106,7 +104,7 @@ pub fn start(request: &MountRequest) -> Result<(), Problem> {
         runtime: OnceLock::new(),
     };
     let log = LOG.get_or_init(|| log);
-    filtered.with(lines.with_ansi(false).event_format(log).with_writer(log)).init();
+    filtered.with(log).init();
     // Standard error may be `/dev/null` then.
     std::panic::set_hook(Box::new(|panic| tracing::error!("internal error: {panic}")));
     Ok(())
@@ -181,11 +179,7 @@ impl Log {
         let text = format!("{}: {text}", self.mountpoint);
         match &self.socket {
             Some(socket) => socket.send(level, &text, &self.mountpoint),
-            None => {
-                let mut line = timestamp();
-                line.push_str(&format!(" {level:>5} {text}\n"));
-                let _ = io::stderr().write_all(line.as_bytes());
-            }
+            None => print_line(level, &text),
         }
     }
 
@@ -214,11 +208,12 @@ impl Log {
     }
 }
 
-fn timestamp() -> String {
-    let mut text = String::new();
-    // Writing to a string does not fail.
-    let _ = SystemTime.format_time(&mut Writer::new(&mut text));
-    text
+/// Prints a line to standard error as any program's messages, by one call.
+fn print_line(level: Level, text: &str) {
+    let mut line = String::new();
+    let _ = SystemTime.format_time(&mut Writer::new(&mut line));
+    line += &format!(" {level:>5} {text}\n");
+    let _ = io::stderr().write_all(line.as_bytes());
 }
 
 /// The text of an event as one line: line ends become `; `, all else is escaped.
@@ -227,62 +222,17 @@ fn one_line(text: &str) -> String {
     printable(lines.collect::<Vec<_>>().join("; "))
 }
 
-/// On the terminal as any program's messages; for the log only the fields, which [`Line`] completes.
-impl<S, N> FormatEvent<S, N> for &'static Log
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-{
-    fn format_event(
-        &self,
-        context: &FmtContext<'_, S, N>,
-        mut writer: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
-        if !self.has_left_terminal() {
-            write!(writer, "{} {:>5} ", timestamp(), event.metadata().level())?;
+impl<S: Subscriber> Layer<S> for &'static Log {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let metadata = event.metadata();
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = DefaultFields::new().format_fields(Writer::new(&mut text), event);
+        if self.has_left_terminal() {
+            self.log(metadata, one_line(&text));
+        } else if *metadata.level() <= self.terminal_level {
+            print_line(*metadata.level(), &text);
         }
-        context.format_fields(writer.by_ref(), event)?;
-        writeln!(writer)
-    }
-}
-
-/// The writer of one event, which is written by one call.
-struct Line {
-    log: &'static Log,
-    metadata: Option<&'static Metadata<'static>>,
-}
-
-impl<'a> MakeWriter<'a> for &'static Log {
-    type Writer = Line;
-
-    fn make_writer(&'a self) -> Line {
-        Line { log: self, metadata: None }
-    }
-
-    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Line {
-        Line { log: self, metadata: of_callsite(metadata) }
-    }
-}
-
-/// The same metadata, as it is registered for the program's whole life.
-fn of_callsite(metadata: &Metadata<'_>) -> Option<&'static Metadata<'static>> {
-    Some(metadata.callsite().0.metadata())
-}
-
-impl Write for Line {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Some(metadata) = self.metadata else { return Ok(bytes.len()) };
-        if self.log.has_left_terminal() {
-            self.log.log(metadata, one_line(&String::from_utf8_lossy(bytes)));
-        } else if *metadata.level() <= self.log.terminal_level {
-            io::stderr().write_all(bytes)?;
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

@@ -160,10 +160,9 @@ pub fn is_open_descriptor(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sources::source;
 
     fn resolve(path: &Path) -> Result<std::path::PathBuf, String> {
-        let mut request = MountRequest::new(vec![source("host:")], path.to_owned());
+        let mut request = MountRequest { mountpoint: path.to_owned(), ..MountRequest::default() };
         resolve_mountpoint(&mut request).map_err(|problem| problem.to_string())?;
         Ok(request.mountpoint)
     }

@@ -8,7 +8,6 @@
 //! A mount has either passthrough or no_open: the latter is only for mounts that never change.
 //! [`Adapter`](crate::adapter::Adapter) calls them.
 
-mod lru;
 pub mod no_open;
 pub mod passthrough;
 

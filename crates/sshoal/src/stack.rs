@@ -23,10 +23,10 @@ mod view;
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use base::Remote;
+use base::{Mutex, Remote};
 use cli::{Problem, printable};
 use host::{Host, SessionState};
 use local::Local;
@@ -53,7 +53,7 @@ pub struct Stack {
     pub union: Option<Arc<Union>>,
     blueprint: Blueprint,
     /// The sources in the order of the branches.
-    sources: RwLock<Vec<Arc<Source>>>,
+    sources: Mutex<Vec<Arc<Source>>>,
 }
 
 /// One source, and the layers that serve it.
@@ -116,7 +116,7 @@ impl Stack {
                 (union.clone(), Some(union))
             }
         };
-        Ok(Stack { remote, union, blueprint, sources: RwLock::new(sources) })
+        Ok(Stack { remote, union, blueprint, sources: Mutex::new(sources) })
     }
 
     /// The request of the mount.
@@ -141,7 +141,7 @@ impl Stack {
 
     /// The sources in the order of their branches.
     pub fn sources(&self) -> Vec<Arc<Source>> {
-        self.sources.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.sources.lock().clone()
     }
 
     /// The longest time that a server has been silent while calls wait for it: since its last byte, or
@@ -171,7 +171,7 @@ impl Stack {
             self.blueprint.check_outside(&spec, local.clone()).await?;
         }
         let branch = self.blueprint.branch(&source).await?;
-        let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
+        let mut sources = self.sources.lock();
         // The caller invalidates all that is cached, not only what this returns.
         let _ = union.add(branch).map_err(|error| Problem::new(what, error.to_string()))?;
         sources.push(source);
@@ -198,7 +198,7 @@ impl Stack {
     /// Removes a source whose branch was removed from the union. Its connections end when its last open
     /// file is closed.
     pub fn forget(&self, name: &str) {
-        let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
+        let mut sources = self.sources.lock();
         let gone = sources.extract_if(.., |source| source.spec.shown() == name);
         // In the background: writes the data read last to the disk cache.
         gone.for_each(|source| drop(tokio::spawn(put_away(source))));
@@ -404,8 +404,7 @@ impl Blueprint {
         let mut targets = Vec::new();
         for destination in gateways {
             let ssh = ssh_config(&self.request, spec, destination, self.password.clone())?;
-            let begun = &mut *self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-            let begun = std::mem::take(begun);
+            let begun = std::mem::take(&mut *self.begun.lock());
             targets.push(Target {
                 name: destination.to_string(),
                 connector: Arc::new(SshConnector::new(ssh)?.beginning_with(begun)),

@@ -106,7 +106,7 @@ impl Times {
 }
 
 /// The options so far.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Draft {
     pub request: MountRequest,
     pub times: Times,
@@ -150,29 +150,9 @@ const WORKAROUNDS: &[(&str, Switch)] = &[
 impl Draft {
     /// A request with all defaults. Relative paths are relative to `cwd`.
     pub fn new(program: Program, cwd: PathBuf) -> Draft {
-        let mut request = MountRequest::new(Vec::new(), PathBuf::new());
+        let mut request = MountRequest::default();
         request.mount.subtype = program.name.into();
-        Draft {
-            request,
-            times: Times::default(),
-            disk: DiskDraft::default(),
-            read_only: None,
-            umask: None,
-            fmask: None,
-            dmask: None,
-            fsname: None,
-            allow_other: false,
-            allow_root: false,
-            default_permissions: None,
-            max_conns: None,
-            helper: None,
-            transports: Vec::new(),
-            create: None,
-            action: None,
-            pool: None,
-            notes: Vec::new(),
-            cwd,
-        }
+        Draft { request, cwd, ..Draft::default() }
     }
 
     /// `path` as an absolute path, since the process changes its current directory.
@@ -410,16 +390,13 @@ impl Draft {
     }
 
     fn finish_transport(&mut self) -> Result<(), Problem> {
-        let name = |transport: &Transport| match transport {
-            Transport::Ssh => "ssh_command",
-            Transport::DirectPort(_) => "directport",
-            Transport::Vsock { .. } => "vsock",
-            Transport::Passive => "passive",
-        };
         match self.transports[..] {
             [] => {}
             [one] => self.request.ssh.transport = one,
-            [one, other, ..] => return Err(excluding(name(&one), name(&other))),
+            [one, other, ..] => {
+                let name = |transport| option_of(transport).unwrap_or("ssh_command");
+                return Err(excluding(name(one), name(other)));
+            }
         }
         if self.request.ssh.transport == Transport::Passive {
             if self.request.ssh.password_stdin {
@@ -446,12 +423,8 @@ impl Draft {
 
     fn finish_helper(&mut self) -> Result<(), Problem> {
         let request = &mut self.request;
-        let excluded_by = match request.ssh.transport {
-            Transport::DirectPort(_) => Some("directport"),
-            Transport::Vsock { .. } => Some("vsock"),
-            Transport::Passive => Some("passive"),
-            Transport::Ssh => request.ssh.sftp_server.as_ref().map(|_| "sftp_server"),
-        };
+        let transport = option_of(request.ssh.transport);
+        let excluded_by = transport.or(request.ssh.sftp_server.as_ref().map(|_| "sftp_server"));
         request.host.helper = match (self.helper.take(), excluded_by) {
             (Some(Helper::Auto) | None, Some(_)) => Helper::No,
             // Another program than ssh may start no commands.
@@ -460,11 +433,11 @@ impl Draft {
             (Some(Helper::No), Some(_)) => Helper::No,
             (Some(_), Some(other)) => return Err(excluding("helper", other)),
         };
-        match (request.host.direct, &request.ssh.transport) {
-            (Direct::No, _) | (_, Transport::Ssh) => Ok(()),
-            (_, Transport::DirectPort(_)) => Err(excluding("direct", "directport")),
-            (_, Transport::Vsock { .. }) => Err(excluding("direct", "vsock")),
-            (_, Transport::Passive) => Err(excluding("direct", "passive")),
+        match transport {
+            Some(transport) if request.host.direct != Direct::No => {
+                Err(excluding("direct", transport))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -501,6 +474,16 @@ impl Draft {
             self.notes.push("uidfile and gidfile have no effect without idmap=file".to_owned());
         }
         Ok(())
+    }
+}
+
+/// The option that sets a transport other than ssh.
+fn option_of(transport: Transport) -> Option<&'static str> {
+    match transport {
+        Transport::Ssh => None,
+        Transport::DirectPort(_) => Some("directport"),
+        Transport::Vsock { .. } => Some("vsock"),
+        Transport::Passive => Some("passive"),
     }
 }
 

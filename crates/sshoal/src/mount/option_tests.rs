@@ -57,8 +57,28 @@ fn with_options(options: &str) -> MountRequest {
     request(&["host:", "/mnt", "-o", options])
 }
 
+/// The request for `word /mnt` without options.
+fn default_request(word: &str) -> MountRequest {
+    MountRequest {
+        source: word.into(),
+        sources: vec![source(word)],
+        mountpoint: "/mnt".into(),
+        host: host::Config {
+            max_conns: host::AUTOMATIC_CONNS,
+            helper: Helper::Auto,
+            ..host::Config::default()
+        },
+        mount: fuse::MountOptions {
+            fsname: word.into(),
+            subtype: "sshoal".into(),
+            ..fuse::MountOptions::default()
+        },
+        ..MountRequest::default()
+    }
+}
+
 fn default_with(change: Change) -> MountRequest {
-    let mut request = MountRequest::new(vec![source("host:")], "/mnt".into());
+    let mut request = default_request("host:");
     change(&mut request);
     request
 }
@@ -615,7 +635,7 @@ fn a_mount_helper_has_flags_of_its_own() {
         Err(said) => Err(said),
     };
     let plain = || {
-        let mut request = MountRequest::new(vec![source("u@h:/d")], "/mnt".into());
+        let mut request = default_request("u@h:/d");
         request.mount.subtype = "sshfs".into();
         request
     };

@@ -12,11 +12,11 @@ use recovery::RetryPolicy;
 use super::disk::DiskOptions;
 use super::draft::Times;
 use crate::log::LogTarget;
-use crate::sources::{self, SourceSpec};
+use crate::sources::SourceSpec;
 use crate::stats::endpoint::Address;
 
 /// One mount, complete and consistent.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct MountRequest {
     /// The source in the mount table: the sources as they were typed, or the name of the mount in the
     /// configuration file.
@@ -52,36 +52,6 @@ pub struct MountRequest {
 }
 
 impl MountRequest {
-    /// A request with all defaults for these sources and this mount point.
-    pub fn new(sources: Vec<SourceSpec>, mountpoint: PathBuf) -> MountRequest {
-        let source = sources::joined(&sources);
-        MountRequest {
-            mount: fuse::MountOptions {
-                fsname: source.clone(),
-                subtype: "sshoal".into(),
-                ..fuse::MountOptions::default()
-            },
-            source,
-            sources,
-            mountpoint,
-            ssh: SshOptions::default(),
-            host: host::Config {
-                max_conns: host::AUTOMATIC_CONNS,
-                helper: host::Helper::Auto,
-                ..host::Config::default()
-            },
-            retry: RetryPolicy::Hard,
-            union: union::Policies::default(),
-            pool: replicas::Mode::default(),
-            vfs: vfs::Config::default(),
-            times: Times::default(),
-            disk: None,
-            idmap: IdMap::default(),
-            limits: KernelLimits::default(),
-            run: RunOptions::default(),
-        }
-    }
-
     /// Whether the mount is a union, possibly of one branch.
     pub fn is_union(&self) -> bool {
         self.sources.len() > 1 || self.sources.iter().any(SourceSpec::wants_union)

@@ -10,28 +10,36 @@
 //! listed, when the kernel forgets the inode, and when [`MAX_FILES`] other files were read, or
 //! [`MAX_DIRECTORIES`] other directories listed, since.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use base::{Access, Data, Errno, Result};
+use base::{Access, Data, Errno, Mutex, Result};
+use lru::LruCache;
 use tokio::sync::OnceCell;
 use vfs::{DirHandle, EntrySink, Handle, Ino, ListedEntry, OpenRequest, Vfs};
 
-use super::lru::Lru;
-
 /// Maximum number of files kept open. Each may be a handle of the server, which has some hundreds of
 /// them; most programs read no more than a few files at a time.
-const MAX_FILES: usize = 64;
+const MAX_FILES: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
 /// Maximum number of directories kept open: more than are listed at a time. If one is released too
 /// early, it is opened again and the listing continues at its offset.
-const MAX_DIRECTORIES: usize = 32;
+const MAX_DIRECTORIES: NonZeroUsize = NonZeroUsize::new(32).unwrap();
 
 /// The files that are being read and the directories that are being listed; see the
 /// [module](self).
-#[derive(Default)]
+///
+/// What is removed from a table is dropped, and so released, without holding its lock.
 pub struct NoOpen {
-    files: Lru<OnceCell<File>, MAX_FILES>,
-    directories: Lru<Directory, MAX_DIRECTORIES>,
+    files: Mutex<LruCache<u64, Arc<OnceCell<File>>>>,
+    directories: Mutex<LruCache<u64, Arc<Directory>>>,
+}
+
+impl Default for NoOpen {
+    fn default() -> NoOpen {
+        let files = Mutex::new(LruCache::new(MAX_FILES));
+        NoOpen { files, directories: Mutex::new(LruCache::new(MAX_DIRECTORIES)) }
+    }
 }
 
 /// An open file, released when its last read has ended.
@@ -61,7 +69,7 @@ impl Drop for Directory {
 impl NoOpen {
     /// Reads as [`Vfs::read`] does.
     pub async fn read(&self, vfs: &Arc<Vfs>, ino: u64, offset: u64, len: u32) -> Result<Data> {
-        let cell = self.files.get_or_default(ino);
+        let cell = self.file(ino);
         let opening = async || {
             let request = OpenRequest::plain(Access::Read);
             let opened = vfs.open(Ino(ino), request).await?;
@@ -74,9 +82,26 @@ impl NoOpen {
         // A short read is the end of the file. Further reads are answered from the kernel's pages,
         // or open the file again.
         if read.as_ref().map_or(true, |data| data.len() < len as usize) {
-            self.files.remove_if_same(ino, &cell);
+            let mut files = self.files.lock();
+            let is_same = files.peek(&ino).is_some_and(|known| Arc::ptr_eq(known, &cell));
+            let removed = is_same.then(|| files.pop(&ino));
+            drop(files);
+            drop(removed);
         }
         read
+    }
+
+    /// The file in the table, which is opened at its first use.
+    fn file(&self, ino: u64) -> Arc<OnceCell<File>> {
+        let mut files = self.files.lock();
+        if let Some(known) = files.get(&ino) {
+            return known.clone();
+        }
+        let cell = Arc::<OnceCell<File>>::default();
+        let removed = files.push(ino, cell.clone());
+        drop(files);
+        drop(removed);
+        cell
     }
 
     /// Lists as [`Vfs::readdir`] does. A listing from offset 0 gets a handle of its own.
@@ -88,7 +113,7 @@ impl NoOpen {
         plus: bool,
         listing: &mut (dyn EntrySink + Send),
     ) -> Result<()> {
-        let known = if offset == 0 { None } else { self.directories.get(ino) };
+        let known = if offset == 0 { None } else { self.directories.lock().get(&ino).cloned() };
         let is_known = known.is_some();
         let mut directory = match known {
             Some(directory) => directory,
@@ -102,7 +127,8 @@ impl NoOpen {
             listed = vfs.readdir(directory.handle, offset, plus, &mut counted).await;
         }
         if listed.is_err() || !counted.pushed {
-            self.directories.remove(ino);
+            let removed = self.directories.lock().pop(&ino);
+            drop(removed);
         }
         listed
     }
@@ -110,20 +136,22 @@ impl NoOpen {
     async fn open_directory(&self, vfs: &Arc<Vfs>, ino: u64) -> Result<Arc<Directory>> {
         let handle = vfs.opendir(Ino(ino)).await?;
         let directory = Arc::new(Directory { vfs: vfs.clone(), handle });
-        self.directories.insert(ino, directory.clone());
+        let removed = self.directories.lock().push(ino, directory.clone());
+        drop(removed);
         Ok(directory)
     }
 
     /// Releases the handles of `ino`: the kernel has forgotten the inode, or some of its lookups.
     pub fn forget(&self, ino: u64) {
-        self.files.remove(ino);
-        self.directories.remove(ino);
+        let removed = (self.files.lock().pop(&ino), self.directories.lock().pop(&ino));
+        drop(removed);
     }
 
     /// Releases all handles.
     pub fn clear(&self) {
-        self.files.clear();
-        self.directories.clear();
+        let empty = NoOpen::default();
+        std::mem::swap(&mut *self.files.lock(), &mut *empty.files.lock());
+        std::mem::swap(&mut *self.directories.lock(), &mut *empty.directories.lock());
     }
 }
 
@@ -200,18 +228,18 @@ mod tests {
     async fn the_least_recently_read_files_are_released_first_and_all_at_the_end() {
         let stage = Stage::new();
         let mut inos = Vec::new();
-        for number in 0..MAX_FILES + 1 {
+        for number in 0..MAX_FILES.get() + 1 {
             inos.push(stage.file(&format!("f{number}"), "content").await);
         }
-        for ino in &inos[..MAX_FILES] {
+        for ino in &inos[..MAX_FILES.get()] {
             stage.read(*ino, 0, 2).await;
         }
         stage.read(inos[0], 0, 2).await;
-        stage.read(inos[MAX_FILES], 0, 2).await;
-        assert_eq!(stage.vfs.handles(), MAX_FILES);
+        stage.read(inos[MAX_FILES.get()], 0, 2).await;
+        assert_eq!(stage.vfs.handles(), MAX_FILES.get());
         let open: Vec<bool> =
-            inos.iter().map(|ino| stage.no_open.files.get(*ino).is_some()).collect();
-        assert!(open[0] && !open[1] && open[2] && open[MAX_FILES]);
+            inos.iter().map(|ino| stage.no_open.files.lock().contains(ino)).collect();
+        assert!(open[0] && !open[1] && open[2] && open[MAX_FILES.get()]);
         stage.no_open.clear();
         assert_eq!(stage.vfs.handles(), 0);
     }
@@ -289,7 +317,7 @@ mod listing_tests {
         }
 
         fn open_directories(&self) -> usize {
-            self.no_open.directories.len()
+            self.no_open.directories.lock().len()
         }
     }
 

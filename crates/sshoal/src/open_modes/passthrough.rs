@@ -13,9 +13,10 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use base::Mutex;
 use fuse::BackingId;
 
 /// The open inodes of a mount, and their modes.
@@ -57,10 +58,6 @@ impl Passthrough {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, OpenMode>> {
-        self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Number of opens with passthrough so far.
     pub fn opens(&self) -> u64 {
         self.opens.load(Ordering::Relaxed)
@@ -70,7 +67,7 @@ impl Passthrough {
     /// there is such a file.
     pub fn open(&self, ino: u64, backing: Option<&OwnedFd>) -> Verdict {
         let file = backing.and_then(file_id);
-        let mut inodes = self.lock();
+        let mut inodes = self.inodes.lock();
         match inodes.get_mut(&ino) {
             Some(OpenMode::Ordinary { opens }) => {
                 *opens += 1;
@@ -104,7 +101,7 @@ impl Passthrough {
 
     /// Counts the end of one open.
     pub fn release(&self, ino: u64) {
-        let mut inodes = self.lock();
+        let mut inodes = self.inodes.lock();
         let Some(OpenMode::Ordinary { opens } | OpenMode::Passthrough { opens, .. }) =
             inodes.get_mut(&ino)
         else {

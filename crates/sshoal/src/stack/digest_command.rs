@@ -13,13 +13,13 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use base::shell::quote;
-use base::{Attr, DigestKind, Errno, RemotePath, Result};
+use base::{Attr, DigestKind, Errno, Mutex, RemotePath, Result};
 use bytes::Bytes;
 use cache::DigestSource;
 use cli::{Problem, printable};
@@ -140,7 +140,7 @@ impl DigestCommand {
     }
 
     async fn ask(&self, line: &[u8]) -> std::result::Result<Vec<u8>, String> {
-        let kept = self.idle().pop();
+        let kept = self.idle.lock().pop();
         let is_new = kept.is_none();
         let mut shell = match kept {
             Some(shell) => shell,
@@ -158,7 +158,7 @@ impl DigestCommand {
             // relied on.
             return Err("it has said nothing".to_owned());
         }
-        self.idle().push(shell);
+        self.idle.lock().push(shell);
         Ok(answer)
     }
 
@@ -167,10 +167,6 @@ impl DigestCommand {
         let connection = gateway.connect_unasked().await.map_err(|error| error.to_string())?;
         let (reader, writer) = connection.stream.into_split();
         Ok(Shell { reader, writer, diagnosis: connection.diagnosis })
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Shell>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use async_trait::async_trait;
+use base::Mutex;
 use tokio::io::{AsyncRead, ReadBuf};
 use transfer::shell::{Exit, Source};
 use transfer::{Running, Shell, ShellError};
@@ -144,7 +145,7 @@ pub fn session(running: Running) -> host::Connection {
     let Running { stdin, stdout, exit } = running;
     let end = Mutex::new(End::Awaited(exit));
     let explain = move || {
-        let mut end = end.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut end = end.lock();
         if let End::Awaited(exit) = &mut *end {
             // This is called after the end of the session, and so of the command.
             let polled = exit.as_mut().poll(&mut Context::from_waker(Waker::noop()));

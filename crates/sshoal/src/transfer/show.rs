@@ -4,10 +4,11 @@
 //! name is a string; if it is not UTF-8, a further member has its bytes.
 
 use std::io::{IsTerminal, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use base::Mutex;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use transfer::strategy::{Copied, CopyError, Direction, Display};
@@ -101,7 +102,7 @@ impl Show {
     }
 
     fn frame(&self) {
-        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let watched = self.watched.lock().clone();
         let sum = |counter: fn(&Progress) -> &AtomicU64| {
             watched.iter().map(|it| counter(it).load(Ordering::Relaxed)).sum::<u64>()
         };
@@ -200,7 +201,7 @@ impl Show {
 
 impl Display for Show {
     fn watch(&self, progress: Arc<Progress>) {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner).push(progress);
+        self.watched.lock().push(progress);
     }
 }
 
