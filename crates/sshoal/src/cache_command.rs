@@ -98,7 +98,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             let store = place.open(as_mounts_have_it)?;
             let verified = store.verify(|_| {});
             let clean = verified.is_clean();
-            print(json, &text::Verified::from(verified), text::verified)?;
+            print(json, &verified, text::verified)?;
             Ok(ExitCode::from(if clean { EXIT_OK } else { EXIT_FAILURE }))
         }
         What::Gc { place, size, free } => {
@@ -158,11 +158,7 @@ fn bound(what: &str, text: &str) -> Result<u64, Problem> {
 }
 
 fn job(paths: &[PathBuf], job: impl Fn(Vec<protocol::Path>) -> CacheJob) -> anyhow::Result<Tally> {
-    let mut all = Tally::default();
-    for places in places::find(paths)? {
-        all.add(&places.ask(&job, &mut |_| {})?);
-    }
-    Ok(all)
+    Ok(places::ask(paths, job, &mut |_| {})?)
 }
 
 fn print<T: Serialize>(

@@ -25,6 +25,7 @@ use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 
 use crate::mount::command_line::{Layer, SavedMount};
 use crate::mount::suggestion;
+use crate::quantity::count;
 use document::{Document, Fault};
 use entry::{Entry, Setting};
 
@@ -192,14 +193,12 @@ pub fn check(program: &str) -> anyhow::Result<ExitCode> {
             eprintln!("{program}: {}", fault.problem);
         }
         faults += document.faults.len();
-        let mounts = document.entries.len();
-        let plural = if mounts == 1 { "" } else { "s" };
+        let mounts = count(document.entries.len() as u64, "mount");
         let found = match document.faults.len() {
             0 => "no errors".to_owned(),
-            1 => "1 error".to_owned(),
-            many => format!("{many} errors"),
+            some => count(some as u64, "error"),
         };
-        let _ = writeln!(text, "{}: {mounts} mount{plural}, {found}", printable(&document.path));
+        let _ = writeln!(text, "{}: {mounts}, {found}", printable(&document.path));
     }
     cli::print(&text)?;
     Ok(ExitCode::from(if faults == 0 { EXIT_OK } else { EXIT_FAILURE }))

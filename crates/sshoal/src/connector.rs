@@ -17,6 +17,15 @@ use crate::transfer::shell::SshShell;
 /// What the user can do when a login needs an answer that is not kept.
 pub const TYPE_AGAIN: &str = "to log in again, unmount with `sshoal umount` and mount again";
 
+/// An error of ssh, with its hint.
+pub fn problem(what: impl Into<String>, error: &ssh::Error) -> Problem {
+    let problem = Problem::new(what, error.to_string());
+    match error.hint() {
+        Some(hint) => problem.hint(hint),
+        None => problem,
+    }
+}
+
 /// Connections that were opened ahead of the requests for them. Each is handed out once.
 #[derive(Clone, Default)]
 pub struct Begun(Arc<Mutex<Waiting>>);
@@ -91,13 +100,7 @@ impl SshConnector {
     /// afterwards.
     pub fn new(config: ssh::Config) -> Result<SshConnector, Problem> {
         let hook = Arc::new(crate::log::pass_on);
-        let dialer = ssh::Dialer::new(config, hook).map_err(|error| {
-            let problem = Problem::new("ssh", error.to_string());
-            match error.hint() {
-                Some(hint) => problem.hint(hint),
-                None => problem,
-            }
-        })?;
+        let dialer = ssh::Dialer::new(config, hook).map_err(|error| problem("ssh", &error))?;
         let (may_ask, begun) = (AtomicBool::new(true), Begun::default());
         let dialer = Arc::new(dialer);
         Ok(SshConnector { dialer, may_ask, begun, last: Arc::default() })

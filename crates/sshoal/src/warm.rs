@@ -48,19 +48,13 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             .into());
     }
     let begun = Instant::now();
-    let mut all = Tally::default();
     let bar = bar();
-    for places in places::find(&paths)? {
-        let before = all.clone();
-        let mut progress = |tally: &Tally| {
-            let mut sum = before.clone();
-            sum.add(tally);
-            bar.set_message(frame(&sum, begun.elapsed()).line(progress::columns()));
-        };
-        let told = places.ask(|paths| CacheJob::Warm { paths, at_once }, &mut progress);
-        all.add(&told.inspect_err(|_| bar.finish_and_clear())?);
-    }
+    let mut progress = |tally: &Tally| {
+        bar.set_message(frame(tally, begun.elapsed()).line(progress::columns()));
+    };
+    let told = places::ask(&paths, |paths| CacheJob::Warm { paths, at_once }, &mut progress);
     bar.finish_and_clear();
+    let all = told?;
     for problem in &all.problems {
         eprintln!("sshoal: {}", printable(problem));
     }

@@ -1,8 +1,6 @@
 //! `sshoal where`: the place of a path of a mount at its host, as scp(1) and rsync(1) take it.
 
-use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -86,7 +84,7 @@ fn place(path: &Path) -> Result<Place, Problem> {
 
 fn line(place: &Place, is_terminal: bool) -> Vec<u8> {
     let text = written(place);
-    if is_terminal { printable(OsStr::from_bytes(&text)).into_bytes() } else { text }
+    if is_terminal { base::printable(&text).into_bytes() } else { text }
 }
 
 /// `[user@]host:path`; the path alone for a local directory.
@@ -101,16 +99,15 @@ fn written(place: &Place) -> Vec<u8> {
 }
 
 fn described(path: &Path, place: &Place) -> Found {
-    let text = |bytes: &[u8]| printable(OsStr::from_bytes(bytes));
     let host = place.host.as_ref();
     Found {
         path: printable(path),
-        place: text(&written(place)),
+        place: base::printable(&written(place)),
         source: place.source.clone(),
         user: host.and_then(|host| host.user.clone()),
         host: host.map(|host| host.name.clone()),
         port: host.and_then(|host| host.port),
-        remote_path: text(&place.path.0),
+        remote_path: base::printable(&place.path.0),
     }
 }
 

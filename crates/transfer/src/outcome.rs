@@ -188,7 +188,7 @@ impl Problem {
 
 /// Entries of the sources by result: each is in one of these counts. `deleted` counts entries of
 /// the target.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counts {
     /// Entries of the sources that were not excluded.
     pub entries: u64,

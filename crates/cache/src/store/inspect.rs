@@ -32,7 +32,7 @@ pub struct ContentInfo {
 }
 
 /// The result of a verification.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct VerifyReport {
     /// Undamaged whole contents.
     pub good: u64,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base::{Attr, DirGuard, Errno, FileKind, Remote, RemotePath, Result};
 use cache::{Presence, SourceId, Store, Warmed};
-use cli::{Problem, printable};
+use cli::Problem;
 use control::job::{CacheJob, Path, Tally};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -85,15 +85,11 @@ async fn places(stack: &Stack, path: &RemotePath) -> Result<Vec<(Arc<Source>, Re
         return Ok(sources.into_iter().map(|source| (source, path.clone())).collect());
     };
     let located = union.locate(path).await?;
-    let inside = |source: &Source| {
-        let names = path.names().skip(source.spec.place.len()).collect::<Vec<_>>();
-        RemotePath::parse(&names.join(&b'/')).map_err(|_| Errno::EINVAL)
-    };
     let mut found = Vec::new();
     for location in located {
         let source = sources.iter().find(|source| source.spec.shown() == location.source);
         if let Some(source) = source {
-            found.push((source.clone(), inside(source)?));
+            found.push((source.clone(), source.below_place(path)));
         }
     }
     Ok(found)
@@ -144,10 +140,9 @@ async fn pin(
 
 /// A path for messages.
 fn shown(path: &RemotePath) -> String {
-    use std::os::unix::ffi::OsStrExt;
     match path.is_root() {
         true => ".".to_owned(),
-        false => printable(std::ffi::OsStr::from_bytes(path.as_bytes())),
+        false => base::printable(path.as_bytes()),
     }
 }
 

@@ -13,13 +13,13 @@ use crate::inside::{self, Inside};
 const MAX_PATHS_BYTES: usize = 32 << 10;
 
 /// Some paths of one mount.
-pub struct Places {
-    pub mountpoint: PathBuf,
-    pub paths: Vec<job::Path>,
+struct Places {
+    mountpoint: PathBuf,
+    paths: Vec<job::Path>,
 }
 
 /// Finds the mounts that contain `paths`. Accesses the mounted file systems to resolve them.
-pub fn find(paths: &[PathBuf]) -> Result<Vec<Places>, Problem> {
+fn find(paths: &[PathBuf]) -> Result<Vec<Places>, Problem> {
     let mut found: Vec<Places> = Vec::new();
     for typed in paths {
         let path = typed
@@ -35,15 +35,27 @@ pub fn find(paths: &[PathBuf]) -> Result<Vec<Places>, Problem> {
     Ok(found)
 }
 
+/// Runs a job on `paths` by the daemons of their mounts. `progress` is called with the total so far.
+pub fn ask(
+    paths: &[PathBuf],
+    job: impl Fn(Vec<job::Path>) -> CacheJob,
+    progress: &mut dyn FnMut(&Tally),
+) -> Result<Tally, Problem> {
+    let mut all = Tally::default();
+    for places in find(paths)? {
+        places.ask(&job, &mut all, progress)?;
+    }
+    Ok(all)
+}
+
 impl Places {
-    /// Runs a job on all paths by the daemon of the mount, in several requests if necessary. `progress`
-    /// is called with the total so far.
-    pub fn ask(
+    /// Runs a job on all paths, in several requests if necessary, and adds the results to `all`.
+    fn ask(
         self,
         job: impl Fn(Vec<job::Path>) -> CacheJob,
+        all: &mut Tally,
         progress: &mut dyn FnMut(&Tally),
-    ) -> Result<Tally, Problem> {
-        let mut all = Tally::default();
+    ) -> Result<(), Problem> {
         let mut rest = self.paths.into_iter().peekable();
         while rest.peek().is_some() {
             let mut paths = Vec::new();
@@ -69,6 +81,6 @@ impl Places {
                 })?;
             all.add(&tally);
         }
-        Ok(all)
+        Ok(())
     }
 }

@@ -1,8 +1,6 @@
 //! The output of `sshoal cache`, as text and JSON. All text from outside is escaped.
 
-use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::os::unix::ffi::OsStrExt;
 
 use cache::{Store, store};
 use cli::printable;
@@ -56,33 +54,22 @@ pub struct Content {
     pub places: Vec<Pin>,
 }
 
-/// The result of a verification.
-#[derive(Debug, Serialize)]
-pub struct Verified {
-    good: u64,
-    good_bytes: u64,
-    damaged: u64,
-    good_chunks: u64,
-    damaged_chunks: u64,
-    directories: u64,
-    damaged_directories: u64,
-}
-
-/// The beginning of a source's identity, enough to distinguish the sources of one cache.
-fn source(id: &cache::SourceId) -> String {
-    id.as_bytes()[..4].iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn path(path: &base::RemotePath) -> String {
-    printable(OsStr::from_bytes(path.as_bytes()))
+impl Pin {
+    fn of(place: &store::Place) -> Pin {
+        // Enough to distinguish the sources of one cache.
+        let source = &place.source.as_bytes()[..4];
+        Pin {
+            source: source.iter().map(|byte| format!("{byte:02x}")).collect(),
+            path: base::printable(place.path.as_bytes()),
+        }
+    }
 }
 
 impl Told {
     /// The status of this store.
     pub fn of(store: &Store) -> Told {
         let status = store.status();
-        let pin = |pin: store::Place| Pin { source: source(&pin.source), path: path(&pin.path) };
-        let mut pins: Vec<Pin> = store.pins().into_iter().map(pin).collect();
+        let mut pins: Vec<Pin> = store.pins().iter().map(Pin::of).collect();
         // Each pin is stored under both identities of a source.
         pins.sort_by(|one, other| one.path.cmp(&other.path));
         pins.dedup_by(|one, other| one.path == other.path);
@@ -101,28 +88,12 @@ impl Told {
 
 impl From<store::ContentInfo> for Content {
     fn from(listed: store::ContentInfo) -> Content {
-        let place =
-            |place: store::Place| Pin { source: source(&place.source), path: path(&place.path) };
         Content {
             digest: listed.digest.map(|digest| digest.to_hex()),
             size_bytes: listed.size_bytes,
             present_bytes: listed.present_bytes,
             used_secs: listed.used_secs,
-            places: listed.files.into_iter().map(place).collect(),
-        }
-    }
-}
-
-impl From<store::VerifyReport> for Verified {
-    fn from(found: store::VerifyReport) -> Verified {
-        Verified {
-            good: found.good,
-            good_bytes: found.good_bytes,
-            damaged: found.damaged,
-            good_chunks: found.good_chunks,
-            damaged_chunks: found.damaged_chunks,
-            directories: found.directories,
-            damaged_directories: found.damaged_directories,
+            places: listed.files.iter().map(Pin::of).collect(),
         }
     }
 }
@@ -161,7 +132,7 @@ pub fn contents(contents: &[Content]) -> String {
 }
 
 /// The result of a verification in one or two lines.
-pub fn verified(found: &Verified) -> String {
+pub fn verified(found: &store::VerifyReport) -> String {
     let mut out = format!(
         "checksums match: {} ({})\n",
         count(found.good, "content"),

@@ -1,6 +1,6 @@
 //! `sshoal helper install`, `status` and `remove`: the helper on a server.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,31 +25,26 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 pub enum Command {
     /// Put this version of the helper on a server.
     Install {
-        /// The server, as for ssh.
-        #[arg(value_name = "HOST")]
-        host: OsString,
         /// Architecture of the server, as `uname -m` prints it (default: what the server prints).
         #[arg(long, value_name = "ARCH")]
         arch: Option<String>,
         #[command(flatten)]
-        server: ServerArguments,
+        target: Target,
     },
     /// Show whether the helper serves on a server, or why not.
-    Status {
-        /// The server, as for ssh.
-        #[arg(value_name = "HOST")]
-        host: OsString,
-        #[command(flatten)]
-        server: ServerArguments,
-    },
+    Status(Target),
     /// Remove all versions of the helper that were installed on a server.
-    Remove {
-        /// The server, as for ssh.
-        #[arg(value_name = "HOST")]
-        host: OsString,
-        #[command(flatten)]
-        server: ServerArguments,
-    },
+    Remove(Target),
+}
+
+/// A server, and how to connect to it.
+#[derive(Debug, clap::Args)]
+pub struct Target {
+    /// The server, as for ssh.
+    #[arg(value_name = "HOST")]
+    host: OsString,
+    #[command(flatten)]
+    server: ServerArguments,
 }
 
 /// The helper at a host.
@@ -66,9 +61,8 @@ pub enum State {
 
 /// Runs the command. The exit code of `status` is 1 if the helper does not serve.
 pub fn run(program: Program, command: &Command) -> anyhow::Result<ExitCode> {
-    let (Command::Install { host, server, .. }
-    | Command::Status { host, server }
-    | Command::Remove { host, server }) = command;
+    let (Command::Install { target, .. } | Command::Status(target) | Command::Remove(target)) =
+        command;
     let architecture = match command {
         Command::Install { arch: Some(name), .. } => {
             Some(Architecture::named(name).ok_or_else(|| {
@@ -80,7 +74,7 @@ pub fn run(program: Program, command: &Command) -> anyhow::Result<ExitCode> {
         }
         _ => None,
     };
-    let connectors = connectors(program, host, server)?;
+    let connectors = connectors(program, target)?;
     let runtime = process::runtime(1)?;
     let mut code = EXIT_OK;
     for connector in &connectors {
@@ -88,8 +82,8 @@ pub fn run(program: Program, command: &Command) -> anyhow::Result<ExitCode> {
         let done = runtime.block_on(async {
             match command {
                 Command::Install { .. } => install(&name, connector, architecture).await,
-                Command::Status { .. } => status(&name, connector).await,
-                Command::Remove { .. } => remove(&name, connector).await,
+                Command::Status(_) => status(&name, connector).await,
+                Command::Remove(_) => remove(&name, connector).await,
             }
         });
         let (text, is_good) = done?;
@@ -103,12 +97,9 @@ pub fn run(program: Program, command: &Command) -> anyhow::Result<ExitCode> {
 }
 
 /// A connector to each host of the source.
-fn connectors(
-    program: Program,
-    host: &OsStr,
-    server: &ServerArguments,
-) -> Result<Vec<Arc<SshConnector>>, Problem> {
-    let mut source = host.to_owned();
+fn connectors(program: Program, target: &Target) -> Result<Vec<Arc<SshConnector>>, Problem> {
+    let Target { host, server } = target;
+    let mut source = host.clone();
     if !host.as_encoded_bytes().contains(&b':') {
         source.push(":");
     }

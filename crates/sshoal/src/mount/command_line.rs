@@ -218,7 +218,7 @@ impl Parser {
         {
             rest = tail;
             let Some(flag) = self.flags().find(|flag| flag.short == char::from(letter)) else {
-                let letter = printable(OsStr::from_bytes(&[letter]));
+                let letter = base::printable(&[letter]);
                 return Err(
                     Problem::new(format!("flag '-{letter}'"), "no such flag").hint(self.see_help())
                 );

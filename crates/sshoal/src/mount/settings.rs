@@ -5,6 +5,7 @@
 //! what [`Controlled`](crate::branch::change::Controlled) passes on to the layers.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -62,38 +63,45 @@ fn request_change(place: &Path, words: Vec<OsString>, is_remount: bool) -> Resul
     order(place, Wish::Set { options, is_remount })
 }
 
-/// Changes the options of a mount, if the words of a command line of mount contain `-o remount`.
-pub fn remount(program: Program, words: &[OsString]) -> Option<Result<(), Problem>> {
-    let (mut options, mut operands, mut others) = (Vec::new(), Vec::new(), Vec::new());
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        match word.as_encoded_bytes() {
-            b"-o" => options.extend(split(words.next()?)),
-            b"-t" if program.helper => drop(words.next()),
-            [b'-', b'o', list @ ..] => {
-                // The rest of a word that begins with ASCII.
-                options.extend(split(std::os::unix::ffi::OsStrExt::from_bytes(list)));
-            }
-            [b'-', ..] => others.push(word),
-            _ => operands.push(word),
-        }
-    }
-    if !options.iter().any(|option| option == "remount") {
-        return None;
-    }
-    Some(apply_remount(program, options, &operands, &others))
+/// The words of a command line of mount: the options of all `-o`, the operands, and the other flags.
+#[derive(Default)]
+struct Words {
+    options: Vec<OsString>,
+    operands: Vec<OsString>,
+    flags: Vec<OsString>,
 }
 
-fn apply_remount(
-    program: Program,
-    mut options: Vec<OsString>,
-    operands: &[&OsString],
-    others: &[&OsString],
-) -> Result<(), Problem> {
+impl Words {
+    /// `None` if the last word is `-o`.
+    fn of(program: Program, words: impl IntoIterator<Item = OsString>) -> Option<Words> {
+        let mut found = Words::default();
+        let mut words = words.into_iter();
+        while let Some(word) = words.next() {
+            match word.as_bytes() {
+                b"-o" => found.options.extend(split(&words.next()?)),
+                b"-t" if program.helper => drop(words.next()),
+                [b'-', b'o', list @ ..] => found.options.extend(split(OsStr::from_bytes(list))),
+                [b'-', ..] => found.flags.push(word),
+                _ => found.operands.push(word),
+            }
+        }
+        Some(found)
+    }
+}
+
+/// Changes the options of a mount, if the words of a command line of mount contain `-o remount`.
+pub fn remount(program: Program, words: &[OsString]) -> Option<Result<(), Problem>> {
+    let words = Words::of(program, words.iter().cloned())?;
+    let is_wanted = words.options.iter().any(|option| option == "remount");
+    is_wanted.then(|| apply_remount(program, words))
+}
+
+fn apply_remount(program: Program, words: Words) -> Result<(), Problem> {
+    let Words { mut options, operands, flags } = words;
     // Those of mount(8) that concern the command and not the mount.
     let harmless =
         |flag: &OsString| program.helper && ["-n", "-v", "-s"].iter().any(|it| flag == it);
-    if let Some(flag) = others.iter().find(|flag| !harmless(flag)) {
+    if let Some(flag) = flags.iter().find(|flag| !harmless(flag)) {
         let what = format!("flag '{}'", printable(flag));
         return Err(Problem::new(what, "cannot be changed; needs a new mount"));
     }
@@ -123,8 +131,11 @@ pub fn changed(
     options: &[String],
     is_remount: bool,
 ) -> Result<MountRequest, Problem> {
-    let given = if is_remount { given_options(std::env::args_os().skip(1)) } else { Vec::new() };
     let program = Program { name: "sshoal", helper: false };
+    let given = match is_remount {
+        true => Words::of(program, std::env::args_os().skip(1)).unwrap_or_default().options,
+        false => Vec::new(),
+    };
     let mut draft = Draft::resumed(program, request.clone());
     for word in options {
         let word = OsStr::new(word);
@@ -171,22 +182,6 @@ fn check(before: &MountRequest, after: &MountRequest) -> Result<(), Problem> {
             .hint("the messages of this mount go nowhere; mount with log=FILE"));
     }
     Ok(())
-}
-
-/// The words after `-o` in the command line of this process.
-fn given_options(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut given = Vec::new();
-    let mut follows = false;
-    for word in words {
-        let bytes = word.as_encoded_bytes();
-        if follows {
-            given.extend(split(&word));
-        } else if let Some(list) = bytes.strip_prefix(b"-o").filter(|list| !list.is_empty()) {
-            given.extend(split(std::os::unix::ffi::OsStrExt::from_bytes(list)));
-        }
-        follows = !follows && bytes == b"-o";
-    }
-    given
 }
 
 #[cfg(test)]
@@ -279,6 +274,6 @@ mod tests {
         assert!(said(own, &["-p22", "-o", "remount", "/proc"]).contains("flag '-p22'"));
         assert!(said(own, &["-o", "remount"]).contains("missing"));
         let given = words(&["h:", "/m", "-o", "a,b=-o", "-oc", "-f"]);
-        assert_eq!(given_options(given.into_iter()), ["a", "b=-o", "c"]);
+        assert_eq!(Words::of(own, given).unwrap().options, ["a", "b=-o", "c"]);
     }
 }

@@ -32,6 +32,7 @@ use ssh::Destination;
 use union::{Mode, Presence};
 
 use super::{MAX_GATEWAYS, Origin, SourceSpec};
+use crate::connector::problem;
 
 /// The hint for an invalid source.
 const SHAPE: &str = "a source is [PLACE=][user@]host[,host…]:[dir][=ro|nc|optional|…]";
@@ -102,7 +103,7 @@ pub fn split_list(list: &OsStr) -> Vec<OsString> {
 
 /// Parses a place in the mount: a relative path without `.` and `..`. The error is the reason.
 fn parse_place(place: &[u8]) -> Result<Vec<Name>, String> {
-    let shown = || printable(OsStr::from_bytes(place));
+    let shown = || base::printable(place);
     if place.is_empty() {
         return Err("the place before '=' is empty".to_owned());
     }
@@ -261,11 +262,7 @@ fn split_gateways(hosts: &[u8]) -> Vec<&[u8]> {
 }
 
 fn said(word: &OsStr, error: &ssh::Error) -> Problem {
-    let problem = Problem::new(about(word), error.to_string());
-    match error.hint() {
-        Some(hint) => problem.hint(hint),
-        None => problem,
-    }
+    problem(about(word), error)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 use base::{Errno, RemotePath};
-use cli::{Problem, printable};
+use cli::Problem;
 use control::place::{Bytes, Host, Place};
 
 use super::{Source, Stack};
@@ -16,7 +16,7 @@ impl Stack {
     /// the branch whose file is shown, or whose directory would get the name; in a pool, that of the
     /// gateway in use.
     pub async fn place(&self, path: &RemotePath) -> Result<Place, Problem> {
-        let what = || format!("'{}'", printable(std::ffi::OsStr::from_bytes(path.as_bytes())));
+        let what = || format!("'{}'", base::printable(path.as_bytes()));
         let source = self.source_of(path).await.map_err(|errno| match errno {
             Errno::ENODATA => Problem::new(what(), "no branch has this directory").hint(
                 "it only contains the places of branches; name a directory below one of them",
@@ -70,7 +70,7 @@ impl Stack {
 
 impl Source {
     /// The path below the source's own root.
-    fn below_place(&self, path: &RemotePath) -> RemotePath {
+    pub fn below_place(&self, path: &RemotePath) -> RemotePath {
         let mut rest = path.as_bytes();
         for _ in &self.spec.place {
             let end = rest.iter().position(|byte| *byte == b'/').map_or(rest.len(), |at| at + 1);

@@ -150,47 +150,26 @@ impl Text<'_> {
         let help = "Answers of each cache, by result.";
         self.family("sshoal_cache_requests_total", "counter", help, |out, mountpoint, status| {
             let caches = status.counters.as_ref().map(|it| it.caches.clone()).unwrap_or_default();
-            let (from_pages, disk) = (
-                caches.open_hits.saturating_sub(caches.open_prefetched),
-                status.disk.as_ref().map(|disk| [("hit", disk.hits), ("miss", disk.misses)]),
-            );
-            let results: [(&str, &[(&str, u64)]); 5] = [
-                (
-                    "lookup",
-                    &[
-                        ("hit", caches.lookup_hits),
-                        ("absent", caches.lookup_absent_hits),
-                        ("miss", caches.lookup_misses),
-                    ],
-                ),
-                (
-                    "attributes",
-                    &[("hit", caches.attribute_hits), ("miss", caches.attribute_misses)],
-                ),
-                (
-                    "open",
-                    &[
-                        ("hit", from_pages),
-                        ("prefetched", caches.open_prefetched),
-                        ("miss", caches.open_misses),
-                    ],
-                ),
-                (
-                    "read",
-                    &[
-                        ("hit", caches.read_hits),
-                        ("prefetched", caches.read_prefetched),
-                        ("waited", caches.read_waited),
-                        ("miss", caches.read_misses),
-                    ],
-                ),
-                ("disk", disk.as_ref().map_or(&[], |disk| &disk[..])),
+            let mut results = vec![
+                ("lookup", "hit", caches.lookup_hits),
+                ("lookup", "absent", caches.lookup_absent_hits),
+                ("lookup", "miss", caches.lookup_misses),
+                ("attributes", "hit", caches.attribute_hits),
+                ("attributes", "miss", caches.attribute_misses),
+                ("open", "hit", caches.open_hits.saturating_sub(caches.open_prefetched)),
+                ("open", "prefetched", caches.open_prefetched),
+                ("open", "miss", caches.open_misses),
+                ("read", "hit", caches.read_hits),
+                ("read", "prefetched", caches.read_prefetched),
+                ("read", "waited", caches.read_waited),
+                ("read", "miss", caches.read_misses),
             ];
-            for (cache, results) in results {
-                for (result, count) in results {
-                    let labels = [("mountpoint", mountpoint), ("cache", cache), ("result", result)];
-                    out.sample("", &labels, *count as f64);
-                }
+            if let Some(disk) = &status.disk {
+                results.extend([("disk", "hit", disk.hits), ("disk", "miss", disk.misses)]);
+            }
+            for (cache, result, count) in results {
+                let labels = [("mountpoint", mountpoint), ("cache", cache), ("result", result)];
+                out.sample("", &labels, count as f64);
             }
         });
         let help = "Opens whose content the kernel reads directly from the disk cache.";

@@ -14,32 +14,10 @@ use super::interval::{Disk, HostInterval, Interval, percent, quantile_us};
 pub const HEADER_EVERY: usize = 20;
 
 /// The titles of the columns; two lines.
-pub fn header() -> String {
-    format!(
-        "{:>8} {:>15} {:>15} {:>19} {:>9} {:>15} {:>7}\n\
-         {:>8} {:>7} {:>7} {:>7} {:>7} {:>4} {:>4} {:>4} {:>4} {:>9} {:>7} {:>7} {:>7}\n",
-        "fuse",
-        "MB/s",
-        "latency ms",
-        "hits %",
-        "servers",
-        "MB/s",
-        "",
-        "ops/s",
-        "read",
-        "write",
-        "p50",
-        "p99",
-        "look",
-        "attr",
-        "open",
-        "read",
-        "req/s",
-        "in",
-        "out",
-        "waiting",
-    )
-}
+pub const HEADER: &str = concat!(
+    "    fuse            MB/s      latency ms              hits %   servers            MB/s        \n",
+    "   ops/s    read   write     p50     p99 look attr open read     req/s      in     out waiting\n",
+);
 
 /// The line of an interval, and one of each host if there are several.
 pub fn lines(interval: &Interval) -> String {
@@ -186,7 +164,7 @@ mod tests {
     #[test]
     fn columns_are_below_their_titles() {
         let interval = Interval::new(Some(&sample(10)), &sample(30), 2.0);
-        let text = header() + &lines(&interval);
+        let text = HEADER.to_owned() + &lines(&interval);
         let [groups, titles, line] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
         let ends = |line: &str| -> Vec<usize> {
             let bytes = line.as_bytes();

@@ -190,7 +190,7 @@ fn disk(stack: &Stack, disk: &Disk) -> DiskStatus {
 
 fn source(source: &Source, usual_pool: PoolMode, is_counted: bool) -> SourceStatus {
     let place: Vec<String> =
-        source.spec.place.iter().map(|name| escaped(name.as_bytes())).collect();
+        source.spec.place.iter().map(|name| base::printable(name.as_bytes())).collect();
     let mode = name_of(BranchWord::Pool(source.spec.pool.unwrap_or(usual_pool)));
     let pool = source.replicas.as_ref().map(|pool| pool.status());
     let gateway = |name: &str| pool.as_ref()?.gateways.iter().find(|gateway| gateway.name == name);
@@ -313,11 +313,6 @@ fn session(told: &host::SessionStatus) -> SessionStatus {
 /// The failure without the hints on the following lines.
 fn in_one_line(why: &str) -> String {
     printable(why.lines().next().unwrap_or_default())
-}
-
-fn escaped(bytes: &[u8]) -> String {
-    use std::os::unix::ffi::OsStrExt;
-    printable(std::ffi::OsStr::from_bytes(bytes))
 }
 
 fn elapsed(since: SystemTime) -> u64 {

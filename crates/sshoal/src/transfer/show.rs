@@ -291,35 +291,26 @@ fn entry_json(entry: &Entry<'_>) -> Value {
 
 fn summary_json(direction: Direction, copied: &Copied) -> Value {
     let Copied { outcome, engines, notes, .. } = copied;
-    let counts = &outcome.counts;
-    json!({
-        "event": "summary",
-        "command": direction.name(),
-        "engines": engines,
-        "complete": outcome.is_complete(),
-        "stopped": outcome.stopped.map(|stop| match stop {
-            Stop::Asked => "interrupted".to_owned(),
-            Stop::Lost(errno) => errno.to_string(),
-        }),
-        "entries": counts.entries,
-        "dirs_made": counts.dirs_made,
-        "files_copied": counts.files_copied,
-        "links_made": counts.links_made,
-        "names_made": counts.names_made,
-        "attrs_set": counts.attrs_set,
-        "unchanged": counts.unchanged,
-        "skipped": counts.skipped,
-        "failed": counts.failed,
-        "deleted": counts.deleted,
-        "bytes": counts.bytes,
-        "bytes_copied": counts.bytes_copied,
-        "bytes_resumed": counts.bytes_resumed,
-        "hard_links_unknown": outcome.links_unknown,
-        "problems": outcome.problems_total,
-        "seconds": outcome.elapsed.as_secs_f64(),
-        "limited_by": limit(copied),
-        "notes": notes,
-    })
+    let mut summary = json!(outcome.counts);
+    let stopped = outcome.stopped.map(|stop| match stop {
+        Stop::Asked => "interrupted".to_owned(),
+        Stop::Lost(errno) => errno.to_string(),
+    });
+    for (name, value) in [
+        ("event", json!("summary")),
+        ("command", json!(direction.name())),
+        ("engines", json!(engines)),
+        ("complete", json!(outcome.is_complete())),
+        ("stopped", json!(stopped)),
+        ("hard_links_unknown", json!(outcome.links_unknown)),
+        ("problems", json!(outcome.problems_total)),
+        ("seconds", json!(outcome.elapsed.as_secs_f64())),
+        ("limited_by", json!(limit(copied))),
+        ("notes", json!(notes)),
+    ] {
+        summary[name] = value;
+    }
+    summary
 }
 
 /// A stream that uses this part of its link's rate is bound by the link. The rate is measured in a
