@@ -163,22 +163,6 @@ pub fn described() -> clap::Command {
     commands
 }
 
-/// The usage of each command, and of each command of a command.
-#[cfg(test)]
-pub fn usages() -> Vec<String> {
-    let mut commands = Commands::command();
-    commands.build();
-    let usages = cli::manual::subcommands(&commands).flat_map(|command| {
-        let mut usages: Vec<String> =
-            cli::manual::subcommands(command).flat_map(cli::manual::usages).collect();
-        if !command.is_subcommand_required_set() {
-            usages.splice(..0, cli::manual::usages(command));
-        }
-        usages
-    });
-    usages.collect()
-}
-
 /// Runs the command given by the words after `argv[0]`.
 pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCode> {
     let has_commands = !program.is_sshfs() && !program.helper;

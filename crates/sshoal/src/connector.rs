@@ -1,6 +1,5 @@
 //! Connects `host` to `ssh`: opens the byte streams of a host's sessions.
 
-use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -87,7 +86,7 @@ impl Begun {
 
 /// Starts one ssh per session.
 pub struct SshConnector {
-    dialer: Arc<ssh::Dialer>,
+    pub dialer: Arc<ssh::Dialer>,
     may_ask: AtomicBool,
     /// Connections that are open already.
     begun: Begun,
@@ -148,7 +147,7 @@ impl SshConnector {
         let explain = move || {
             let explanation = explain(&told, &last)?;
             if explanation.cause == host::Cause::Refused && dialer.login_refused() {
-                let name = printable(dialer.config().destination.to_string());
+                let name = name_of(&dialer);
                 tracing::warn!(
                     "{name}: the password that was typed was refused and is forgotten; {TYPE_AGAIN}"
                 );
@@ -173,7 +172,7 @@ impl SshConnector {
     /// Whether a second login may start the helper: nothing is begun that would be given up, and the
     /// login needs no answer that only the user can give.
     fn may_try_helper(&self) -> bool {
-        !self.begun.0.lock().is_plain && self.password_state() != ssh::PasswordState::Needed
+        !self.begun.0.lock().is_plain && self.dialer.password_state() != ssh::PasswordState::Needed
     }
 
     /// Starts the helper at `path`.
@@ -191,24 +190,9 @@ impl SshConnector {
         self.may_ask.store(may_ask, Ordering::Relaxed);
     }
 
-    /// The settings of the connections.
-    pub fn config(&self) -> &ssh::Config {
-        self.dialer.config()
-    }
-
-    /// ssh and its options for a command at this host; see [`ssh::Dialer::command`].
-    pub async fn command(&self) -> Option<Vec<OsString>> {
-        self.dialer.command().await
-    }
-
-    /// The identity of this login at this host; see [`ssh::Dialer::identity`].
-    pub async fn identity(&self) -> String {
-        self.dialer.identity().await
-    }
-
-    /// Whether the prompts of the first login can be answered again.
-    pub fn password_state(&self) -> ssh::PasswordState {
-        self.dialer.password_state()
+    /// The host in messages.
+    pub fn name(&self) -> String {
+        name_of(&self.dialer)
     }
 
     /// Whether the last attempt failed because ssh was not allowed to prompt the user.
@@ -271,7 +255,7 @@ impl Connector for SshConnector {
         if !self.may_try_helper() {
             return None;
         }
-        let name = printable(self.config().destination.to_string());
+        let name = self.name();
         let installed =
             install::install(&Arc::new(self.again()), None, std::future::pending()).await;
         match installed {
@@ -294,6 +278,10 @@ impl Connector for SshConnector {
     async fn retry_limit(&self) -> Duration {
         self.dialer.connect_limit().await
     }
+}
+
+fn name_of(dialer: &ssh::Dialer) -> String {
+    printable(dialer.config().destination.to_string())
 }
 
 /// ssh's message about its end, with a hint. Its cause is stored in `last`.

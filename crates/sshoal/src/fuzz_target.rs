@@ -37,6 +37,7 @@ mod stats;
 mod status;
 mod systemd;
 mod transfer;
+mod trusted_file;
 mod umount;
 mod unit;
 mod warm;

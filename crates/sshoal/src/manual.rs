@@ -111,7 +111,7 @@ fn main_page(commands: &clap::Command) -> Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mount::help::spellings;
+    use crate::mount::documentation_tests::spellings;
 
     fn terms(page: &Page) -> Vec<&str> {
         let blocks = page.sections.iter().flat_map(|section| &section.blocks);

@@ -18,7 +18,7 @@ pub mod suggestion;
 pub mod wiring;
 
 #[cfg(test)]
-mod documentation_tests;
+pub mod documentation_tests;
 #[cfg(test)]
 mod message_tests;
 #[cfg(test)]

@@ -88,13 +88,7 @@ fn table(out: &mut String, title: &str, entries: &[Entry]) {
     if entries.is_empty() {
         return;
     }
-    let header = ["waited", "ops", "errors", "requests", "data"];
-    let _ = write!(
-        out,
-        "\n{:>10} {:>7} {:>6} {:>8} {:>9}",
-        header[0], header[1], header[2], header[3], header[4]
-    );
-    let _ = writeln!(out, "  {title}");
+    let _ = writeln!(out, "\n    waited     ops errors requests      data  {title}");
     for entry in entries.iter().take(SHOWN_ROWS) {
         let Entry { name, pid, share } = entry;
         let pid = pid.map(|pid| format!(" ({pid})")).unwrap_or_default();

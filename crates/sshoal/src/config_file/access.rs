@@ -1,14 +1,11 @@
 //! Reads a configuration file, if it may be trusted.
 
-use std::fs::OpenOptions;
-use std::io::{ErrorKind, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use cli::{Problem, printable};
 use rustix::process::getuid;
 
-use cli::{Problem, printable};
+use crate::trusted_file;
 
 /// Maximum size of a file in bytes. A file with a thousand mounts has some hundred kilobytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -16,43 +13,20 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The text of a file, or `None` if it does not exist. A file that others could have written is an
 /// error.
 pub(super) fn read(path: &Path) -> Result<Option<String>, Problem> {
-    let about = || format!("configuration '{}'", printable(path));
-    let failed =
-        |error: std::io::Error| Problem::new(about(), base::Errno::from(error).to_string());
-    // Does not block on a FIFO.
-    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
-    let opened = OpenOptions::new().read(true).custom_flags(nonblocking).open(path);
-    let file = match opened {
-        Ok(file) => file,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return Ok(None);
+    let what = format!("configuration '{}'", printable(path));
+    let content = trusted_file::read(path, &what, MAX_FILE_BYTES, |owner| {
+        if owner == getuid().as_raw() || owner == 0 {
+            return Ok(());
         }
-        Err(error) => return Err(failed(error)),
-    };
-    let stat = file.metadata().map_err(failed)?;
-    if !stat.is_file() {
-        return Err(Problem::new(about(), "not a regular file"));
-    }
-    let me = getuid().as_raw();
-    if stat.uid() != me && stat.uid() != 0 {
-        let why = format!("owned by user {}, not by you or root", stat.uid());
-        return Err(Problem::new(about(), why).hint("its settings can run commands as you"));
-    }
-    if stat.mode() & 0o022 != 0 {
-        return Err(Problem::new(about(), "writable by others")
-            .hint(format!("chmod go-w '{}'", printable(path))));
-    }
-    let mut text = Vec::new();
-    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(Problem::new(about(), format!("larger than {MAX_FILE_BYTES} bytes")));
-    }
-    let text = String::from_utf8(text).map_err(|error| {
+        Err(Problem::new(&what, format!("owned by user {owner}, not by you or root"))
+            .hint("its settings can run commands as you"))
+    })?;
+    let text = content.map(String::from_utf8).transpose();
+    text.map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
-        Problem::new(about(), format!("not valid UTF-8 in line {line}"))
-    })?;
-    Ok(Some(text))
+        Problem::new(what, format!("not valid UTF-8 in line {line}"))
+    })
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ async fn logins_that_are_turned_away_at_first_all_succeed() {
     let sshd = Sshd::start(Options { settings, ..Options::default() }).unwrap();
     let mut running = tokio::task::JoinSet::new();
     for _ in 0..20 {
-        let mut config = connector(&sshd, None).config().clone();
+        let mut config = connector(&sshd, None).dialer.config().clone();
         // As long as a busy machine may need.
         config.args.push("-oConnectTimeout=100".into());
         let connector = Arc::new(SshConnector::new(config).unwrap());

@@ -78,7 +78,7 @@ pub fn run(program: Program, command: &Command) -> anyhow::Result<ExitCode> {
     let runtime = process::runtime(1)?;
     let mut code = EXIT_OK;
     for connector in &connectors {
-        let name = printable(connector.config().destination.to_string());
+        let name = connector.name();
         let done = runtime.block_on(async {
             match command {
                 Command::Install { .. } => install(&name, connector, architecture).await,
@@ -152,7 +152,7 @@ pub async fn state(connector: &Arc<SshConnector>) -> Result<State, Problem> {
         return Ok(State::Subsystem(server));
     }
     let found = host.find_helper(place::all()).await;
-    let name = || printable(connector.config().destination.to_string());
+    let name = || connector.name();
     let found = found.map_err(|error| Problem::new(name(), error.to_string()))?;
     let path = match found {
         None => return Ok(State::Absent),

@@ -75,7 +75,7 @@ pub async fn install(
 
 /// A connection to the host.
 pub async fn connect(connector: &Arc<SshConnector>, helper: Helper) -> Result<Host, Problem> {
-    let name = printable(connector.config().destination.to_string());
+    let name = connector.name();
     let config =
         Config { name: name.clone(), helper, rename_workaround: true, ..Config::default() };
     let connected = Host::connect(connector.clone(), config).await;
@@ -95,7 +95,7 @@ fn path(text: &str) -> RemotePath {
 async fn architecture_of_server(
     connector: &SshConnector,
 ) -> Result<&'static Architecture, Problem> {
-    let about = || printable(connector.config().destination.to_string());
+    let about = || connector.name();
     let asked = async {
         let running = connector.shell().start(b"uname -sm").await.map_err(|it| it.to_string())?;
         let Running { stdin, stdout, exit } = running;

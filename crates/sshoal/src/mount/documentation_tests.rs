@@ -3,8 +3,10 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use cli::manual::{subcommands, usages};
+
 use super::flag_table::{FLAGS, FlagDefinition, HELPER_FLAGS};
-use super::option_table::GROUPS;
+use super::option_table::{self, GROUPS, MountOption};
 use super::ssh_keywords;
 
 /// The marks around a generated part of the page.
@@ -39,6 +41,13 @@ fn the_page_of_options_has_every_command_and_option_and_nothing_else() {
     }
 }
 
+/// All spellings of flags and options.
+pub fn spellings() -> Vec<String> {
+    let flags = FLAGS.iter().chain(HELPER_FLAGS).map(|flag| format!("-{}", flag.short));
+    let options = option_table::all().flat_map(MountOption::names).map(str::to_owned);
+    flags.chain(options).collect()
+}
+
 /// The page with `text` between the marks.
 fn replaced(page: &str, (begin, end): Marks, text: &str) -> String {
     let (before, rest) = page.split_once(begin).expect("the page lacks a begin mark");
@@ -46,8 +55,14 @@ fn replaced(page: &str, (begin, end): Marks, text: &str) -> String {
     format!("{before}{begin}{text}{end}{after}")
 }
 
+/// The usage of each command, and of each command of a command.
 fn synopsis() -> String {
-    format!("```text\n{}\n```\n", crate::command::usages().join("\n"))
+    let commands = crate::command::described();
+    let usages = subcommands(&commands).flat_map(|command| {
+        let own = Some(command).filter(|it| !it.is_subcommand_required_set());
+        own.into_iter().chain(subcommands(command)).flat_map(usages)
+    });
+    format!("```text\n{}\n```\n", usages.collect::<Vec<_>>().join("\n"))
 }
 
 fn tables_of_the_program() -> String {

@@ -193,14 +193,6 @@ pub fn completed_options(list: &str) -> Answer {
     answer.after(&list[..begin + name.len() + 1])
 }
 
-/// All spellings of flags and options.
-#[cfg(test)]
-pub fn spellings() -> Vec<String> {
-    let flags = FLAGS.iter().chain(HELPER_FLAGS).map(|flag| format!("-{}", flag.short));
-    let options = option_table::all().flat_map(MountOption::names).map(str::to_owned);
-    flags.chain(options).collect()
-}
-
 fn sorted_keywords() -> Vec<&'static str> {
     let mut keywords: Vec<&str> = ssh_keywords::all().collect();
     keywords.sort_unstable_by_key(|keyword| keyword.to_ascii_lowercase());

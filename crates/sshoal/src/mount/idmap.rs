@@ -5,17 +5,16 @@
 //! the owners of files.
 
 use std::collections::HashMap;
-use std::fs::OpenOptions;
-use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
 
+use base::Errno;
 use cli::{Problem, printable};
 use nix::unistd::{Group, User};
-use rustix::fs::OFlags;
 use rustix::process::getuid;
 
 use super::request::IdMap;
+use crate::trusted_file;
 
 /// Maximum size of a file in bytes. The passwd file of a large site has some ten thousand lines of
 /// about 100 bytes.
@@ -43,29 +42,15 @@ fn about(file: &Path) -> String {
 
 /// Reads a file, which must be owned by the user and not writable by others.
 fn read(path: &Path) -> Result<Vec<u8>, Problem> {
-    let failed = |error: io::Error| Problem::new(about(path), error.to_string());
-    // Does not block on a FIFO.
-    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
-    let opened = OpenOptions::new().read(true).custom_flags(nonblocking).open(path);
-    let file = opened.map_err(failed)?;
-    let stat = file.metadata().map_err(failed)?;
-    if !stat.is_file() {
-        return Err(Problem::new(about(path), "not a regular file"));
-    }
-    let me = getuid().as_raw();
-    if stat.uid() != me {
-        return Err(Problem::new(about(path), format!("not owned by user {me}")));
-    }
-    if stat.mode() & 0o022 != 0 {
-        return Err(Problem::new(about(path), "writable by others")
-            .hint(format!("chmod go-w '{}'", printable(path))));
-    }
-    let mut text = Vec::new();
-    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(Problem::new(about(path), "too large"));
-    }
-    Ok(text)
+    let what = about(path);
+    let content = trusted_file::read(path, &what, MAX_FILE_BYTES, |owner| {
+        let me = getuid().as_raw();
+        match owner == me {
+            true => Ok(()),
+            false => Err(Problem::new(&what, format!("not owned by user {me}"))),
+        }
+    })?;
+    content.ok_or_else(|| Problem::new(what, Errno::ENOENT.to_string()))
 }
 
 /// Maps the remote id to the local id for each line whose name exists locally. Of two lines with the

@@ -51,7 +51,7 @@ pub struct Server {
 impl Server {
     /// Whether the prompts of its first login can be answered again.
     pub fn password_state(&self) -> ssh::PasswordState {
-        self.connector.password_state()
+        self.connector.dialer.password_state()
     }
 }
 
@@ -136,7 +136,7 @@ async fn connect(connector: &Arc<SshConnector>, config: host::Config) -> Tried {
     let host = Host::connect(connector.clone(), config)
         .await
         .map_err(|error| Missed::Failed { error, wants_answer: connector.wants_answer() })?;
-    if connector.password_state() == ssh::PasswordState::Needed {
+    if connector.dialer.password_state() == ssh::PasswordState::Needed {
         tracing::warn!(
             "{name}: what was typed for this login is not kept: no further session, and no new \
              connection when this one is lost; {TYPE_AGAIN}"

@@ -124,7 +124,7 @@ impl DigestCommand {
             let config = ssh::Config {
                 sftp_server: Some(script.clone()),
                 compression: true,
-                ..connector.config().clone()
+                ..connector.dialer.config().clone()
             };
             ssh::Dialer::new(config, Arc::new(|_: &str| {}))
                 .map_err(|error| Problem::new("option 'digest_command'", error.to_string()))

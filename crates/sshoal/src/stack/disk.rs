@@ -103,7 +103,7 @@ pub(super) async fn cached(
         source.hosts.iter().map(|server| server.connector.clone()).collect();
     let mut gateways = Vec::new();
     for connector in &connectors {
-        gateways.push(connector.identity().await);
+        gateways.push(connector.dialer.identity().await);
     }
     let id = source_id(gateways, directory);
     let config = CachedConfig {

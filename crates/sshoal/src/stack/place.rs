@@ -36,7 +36,7 @@ impl Stack {
                     .ok_or_else(|| Problem::new(what(), "all gateways of its pool are left out"))?;
                 let root = server.host.real_root().unwrap_or(directory);
                 let gateway = &gateways[at];
-                let ssh = server.connector.command().await;
+                let ssh = server.connector.dialer.command().await;
                 let bytes = |word: std::ffi::OsString| Bytes(word.into_vec());
                 Ok(Place {
                     source: source.spec.shown(),
