@@ -1,8 +1,10 @@
 //! The daemon's side: accepts requests and answers them.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::unix::net::UnixListener as BlockingListener;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -52,20 +54,28 @@ impl Server {
     pub fn start(listener: BlockingListener, mount: Arc<dyn Asked>) -> io::Result<Server> {
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
-        Ok(Server(tokio::spawn(serve(listener, mount))))
+        Ok(Server(tokio::spawn(serve_connections(
+            MAX_CONNECTIONS,
+            move |context| listener.poll_accept(context),
+            move |(stream, _)| converse(stream, mount.clone()),
+        ))))
     }
 }
 
-async fn serve(listener: UnixListener, mount: Arc<dyn Asked>) {
+/// Accepts connections, at most `max` at a time, and serves each. Further ones wait in the kernel.
+/// Never returns; the connections are closed when this is dropped.
+pub async fn serve_connections<S, F: Future<Output = ()> + Send + 'static>(
+    max: usize,
+    poll_accept: impl Fn(&mut Context<'_>) -> Poll<io::Result<S>>,
+    serve: impl Fn(S) -> F,
+) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(converse(stream, mount.clone()));
-                }
+            accepted = poll_fn(&poll_accept), if connections.len() < max => match accepted {
+                Ok(stream) => drop(connections.spawn(serve(stream))),
                 Err(error) => {
-                    tracing::debug!(%error, "cannot accept a connection to the control socket");
+                    tracing::debug!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cli::{Problem, printable};
+use control::server::serve_connections;
 use rustix::fs::{Mode, fchmod};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
@@ -20,7 +21,7 @@ use rustix::net::{
 use rustix::process::geteuid;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 
 /// Longest head of a request in bytes; a scraper sends some hundred.
 const MAX_REQUEST_BYTES: u64 = 8 << 10;
@@ -30,9 +31,6 @@ const MAX_CONNECTIONS: usize = 4;
 
 /// How long one connection may take.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(5);
-
-/// The pause after a failed accept(2), for example when no descriptor is left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Where the metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,7 +127,19 @@ impl Bound {
     /// Serves what `text` returns.
     pub fn serve(self, text: impl Fn() -> String + Send + Sync + 'static) -> Endpoint {
         let text = Arc::new(text);
-        Endpoint { server: tokio::spawn(accept(self.listener, text)), _file: self.file }
+        let server = match self.listener {
+            Listener::Unix(listener) => tokio::spawn(serve_connections(
+                MAX_CONNECTIONS,
+                move |context| listener.poll_accept(context),
+                move |(stream, _)| serve(stream, text.clone()),
+            )),
+            Listener::Tcp(listener) => tokio::spawn(serve_connections(
+                MAX_CONNECTIONS,
+                move |context| listener.poll_accept(context),
+                move |(stream, _)| serve(stream, text.clone()),
+            )),
+        };
+        Endpoint { server, _file: self.file }
     }
 }
 
@@ -169,44 +179,18 @@ fn bind_unix(path: &Path) -> io::Result<Bound> {
     Ok(Bound { listener: Listener::Unix(listener), file: Some(file) })
 }
 
-async fn accept(listener: Listener, text: Arc<impl Fn() -> String + Send + Sync + 'static>) {
-    let mut connections = JoinSet::new();
-    let accept = async || {
-        let stream: Box<dyn Stream> = match &listener {
-            Listener::Unix(listener) => Box::new(listener.accept().await?.0),
-            Listener::Tcp(listener) => Box::new(listener.accept().await?.0),
-        };
-        io::Result::Ok(stream)
-    };
-    loop {
-        tokio::select! {
-            accepted = accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
-                Ok(stream) => {
-                    let text = text.clone();
-                    connections.spawn(async move {
-                        let served = tokio::time::timeout(CONNECTION_LIMIT, converse(stream, &*text));
-                        if !matches!(served.await, Ok(Ok(()))) {
-                            tracing::debug!("a connection to the metrics was not served");
-                        }
-                    });
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "cannot accept a connection to the metrics");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            },
-            Some(_) = connections.join_next() => {}
-        }
+/// Serves one connection within the limit.
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, text: Arc<impl Fn() -> String>) {
+    let served = tokio::time::timeout(CONNECTION_LIMIT, converse(stream, &*text));
+    if !matches!(served.await, Ok(Ok(()))) {
+        tracing::debug!("a connection to the metrics was not served");
     }
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
-
 /// Reads one request and answers it.
 async fn converse(
-    mut stream: Box<dyn Stream>,
-    text: &(impl Fn() -> String + Sync),
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    text: &impl Fn() -> String,
 ) -> io::Result<()> {
     let mut head = Vec::new();
     let mut limited = (&mut stream).take(MAX_REQUEST_BYTES);
