@@ -134,34 +134,24 @@ fn copy_request(
         return Err(Problem::new("target", "missing").hint(usage));
     };
     let (mut remote, mut local) = (Vec::new(), Vec::new());
-    match direction {
-        Direction::Pull => {
-            for word in sources {
-                if !is_remote(word) {
-                    let why = "the source of a pull is on another machine";
-                    return Err(wrong_side(word, why, Direction::Push));
-                }
-                remote.push(ParsedOperand::parse(word, false)?);
-            }
-            if is_remote(target) {
-                let why = "the target of a pull is on this machine";
-                return Err(wrong_side(target, why, Direction::Push).hint_too(COLON));
-            }
-            local.push(LocalOperand::of_target(target));
+    let is_push = direction == Direction::Push;
+    let mut operands: Vec<_> = sources.iter().map(|word| (word, "source")).collect();
+    // The operand at the server is checked first.
+    operands.insert(if is_push { 0 } else { sources.len() }, (target, "target"));
+    for (word, role) in operands {
+        let is_target = role == "target";
+        let is_far = is_target == is_push;
+        if is_remote(word) != is_far {
+            return Err(wrong_side(word, role, is_far, direction));
         }
-        Direction::Push => {
-            if !is_remote(target) {
-                let why = "the target of a push is on another machine";
-                return Err(wrong_side(target, why, Direction::Pull));
-            }
-            remote.push(ParsedOperand::parse(target, true)?);
-            for word in sources {
-                if is_remote(word) {
-                    let why = "the source of a push is on this machine";
-                    return Err(wrong_side(word, why, Direction::Pull).hint_too(COLON));
-                }
-                local.push(LocalOperand::of(word));
-            }
+        if is_far {
+            remote.push(ParsedOperand::parse(word, is_target)?);
+        } else {
+            local.push(if is_target {
+                LocalOperand::of_target(word)
+            } else {
+                LocalOperand::of(word)
+            });
         }
     }
     let may_own = direction == Direction::Push || rustix::process::geteuid().is_root();
@@ -198,13 +188,17 @@ fn engine(arguments: &Arguments, direct: Direct) -> Result<Engine, Problem> {
     }
 }
 
-/// Hint for a name that looks like a path at a server.
-const COLON: &str = "a name with a colon in it is written ./name";
-
-fn wrong_side(word: &OsStr, why: &str, other: Direction) -> Problem {
-    let command = other.name();
-    let hint = format!("host:path names one; `sshoal {command}` goes the other way");
-    Problem::new(format!("'{}'", printable(word)), why).hint(hint)
+/// The problem of an operand that has to be on another machine, or on this one (`is_far`).
+fn wrong_side(word: &OsStr, role: &str, is_far: bool, direction: Direction) -> Problem {
+    let other = if direction == Direction::Pull { Direction::Push } else { Direction::Pull };
+    let machine = if is_far { "another" } else { "this" };
+    let why = format!("the {role} of a {} is on {machine} machine", direction.name());
+    let hint = format!("host:path names one; `sshoal {}` goes the other way", other.name());
+    let problem = Problem::new(format!("'{}'", printable(word)), why).hint(hint);
+    match is_far {
+        true => problem,
+        false => problem.hint_too("a name with a colon in it is written ./name"),
+    }
 }
 
 /// The options of the connection, in the form of a mount that is never made.

@@ -24,24 +24,20 @@ pub struct Architecture {
 }
 
 const ARCHITECTURES: &[Architecture] = &[
-    Architecture { names: &["x86_64", "amd64"], machine: 62, target: "x86_64-unknown-linux-musl" },
-    Architecture {
-        names: &["aarch64", "arm64"],
-        machine: 183,
-        target: "aarch64-unknown-linux-musl",
-    },
-    Architecture {
-        names: &["armv7l", "armv7", "armv8l", "arm"],
-        machine: 40,
-        target: "armv7-unknown-linux-musleabihf",
-    },
-    Architecture {
-        names: &["i686", "i586", "i386", "x86"],
-        machine: 3,
-        target: "i686-unknown-linux-musl",
-    },
-    Architecture { names: &["riscv64"], machine: 243, target: "riscv64gc-unknown-linux-musl" },
+    architecture(&["x86_64", "amd64"], 62, "x86_64-unknown-linux-musl"),
+    architecture(&["aarch64", "arm64"], 183, "aarch64-unknown-linux-musl"),
+    architecture(&["armv7l", "armv7", "armv8l", "arm"], 40, "armv7-unknown-linux-musleabihf"),
+    architecture(&["i686", "i586", "i386", "x86"], 3, "i686-unknown-linux-musl"),
+    architecture(&["riscv64"], 243, "riscv64gc-unknown-linux-musl"),
 ];
+
+const fn architecture(
+    names: &'static [&'static str],
+    machine: u16,
+    target: &'static str,
+) -> Architecture {
+    Architecture { names, machine, target }
+}
 
 impl Architecture {
     /// The architecture with this name.
