@@ -9,6 +9,8 @@
 //! |---|---|
 //! | [`record`] | records of mounts |
 //! | [`client`] | the command's side: sends a request, waits for the reply |
+//! | [`inside`] | finds the mount that contains a path |
+//! | [`seen`] | the state of mounts, also of those whose daemon does not answer |
 //! | [`server`] | the daemon's side: accepts requests, answers them |
 //! | [`status`] | the status of a mount |
 //! | [`counters`] | its counters, a part of the status on request |
@@ -29,10 +31,12 @@
 
 pub mod client;
 pub mod counters;
+pub mod inside;
 pub mod job;
 pub mod place;
 pub mod profile;
 pub mod record;
+pub mod seen;
 pub mod server;
 pub mod status;
 

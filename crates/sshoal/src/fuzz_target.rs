@@ -20,7 +20,6 @@ mod config_file;
 mod connector;
 mod doctor;
 mod helper;
-mod inside;
 mod log;
 mod manual;
 mod mount;

@@ -26,7 +26,7 @@ use control::place::{Host, Place};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::inside::{self, Inside};
+use control::inside::{self, Inside};
 
 /// The command was not run: of this program's own errors, as of env(1) and timeout(1).
 const EXIT_NOT_RUN: u8 = 125;

@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 
 use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 use control::client::{self, Silence};
+use control::seen;
 use control::status::MountStatus;
 use mountinfo::Mount;
 
-use crate::status;
 use interval::Interval;
 
 /// The words of the command line.
@@ -64,7 +64,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// Prints the counters. The exit code is 1 if a daemon did not answer, or no mount is left.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mounts = match &arguments.mountpoints[..] {
-        [] => status::all().map_err(|error| Problem::new("mount table", error.to_string()))?,
+        [] => seen::all().map_err(|error| Problem::new("mount table", error.to_string()))?,
         some => some.iter().map(|place| client::mount_at(place)).collect::<Result<_, _>>()?,
     };
     if mounts.is_empty() {

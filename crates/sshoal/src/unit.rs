@@ -13,9 +13,9 @@ use std::process::ExitCode;
 
 use cli::{Problem, printable};
 
-use crate::inside::about;
 use crate::mount::server_arguments::request;
 use crate::program::Program;
+use control::inside::about;
 
 /// The words of the command line.
 #[derive(Debug, clap::Args)]

@@ -8,7 +8,7 @@ use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 use control::place::Place;
 use serde::Serialize;
 
-use crate::inside;
+use control::inside;
 
 /// Version of the JSON form. Fields are only added.
 const SCHEMA: u32 = 1;

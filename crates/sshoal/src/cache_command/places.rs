@@ -7,7 +7,7 @@ use control::client;
 use control::job::{self, CacheJob, Tally};
 use control::{Reply, Wish};
 
-use crate::inside::{self, Inside};
+use control::inside::{self, Inside};
 
 /// Maximum bytes of paths in one request: half of what a daemon accepts.
 const MAX_PATHS_BYTES: usize = 32 << 10;

@@ -10,12 +10,12 @@ use std::time::Duration;
 use rustix::process::geteuid;
 
 use cli::printable;
+use control::seen::{self, Daemon, SeenMount};
 use control::status::{HostStatus, MountStatus, State};
 
 use super::{Check, Checks, Verdict};
 use crate::quantity::{bytes, count};
 use crate::stack::disk;
-use crate::status::{self, Daemon, SeenMount};
 
 /// What later kernels have, with the version that brought it.
 const FEATURES: [((u32, u32), &str); 3] = [
@@ -38,7 +38,7 @@ pub fn check(checks: &mut Checks) {
     checks.add(fusermount());
     checks.add(allow_other(fs::read_to_string("/etc/fuse.conf")));
     checks.add(ssh());
-    for mount in status::seen().unwrap_or_default() {
+    for mount in seen::everywhere().unwrap_or_default() {
         dead(&mount).into_iter().for_each(|check| checks.add(check));
     }
     let cache = cache();
@@ -212,7 +212,7 @@ fn cache_sample(directory: &Path) -> Option<Check> {
 /// The mount at `place`, as its daemon reports it.
 pub fn check_mount(checks: &mut Checks, place: &Path) {
     let shown = printable(place);
-    let seen = match status::seen_at(place) {
+    let seen = match seen::at(place) {
         Ok(seen) => seen,
         Err(problem) => {
             checks.add(Check::wrong("mount", problem.to_string()));

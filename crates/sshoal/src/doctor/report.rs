@@ -9,12 +9,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use cli::{Problem, printable};
+use control::seen::{self, SeenMount};
 use serde::Serialize;
 
 use super::{Check, SCHEMA, Target};
 use crate::program::Program;
 use crate::sources::Origin;
-use crate::status::{self, SeenMount};
 
 /// Names shorter than this are left: they would be found inside words.
 const MIN_NAME_BYTES: usize = 3;
@@ -45,7 +45,7 @@ pub fn write(
         kernel: format!("{:?} {:?}", kernel.release(), kernel.machine()),
         system: std::fs::read_to_string("/etc/os-release").unwrap_or_default(),
         checks,
-        mounts: status::seen().unwrap_or_default(),
+        mounts: seen::everywhere().unwrap_or_default(),
     };
     let names = if hides_names { names(target, &report.mounts) } else { Vec::new() };
     let text = cli::json(&report).map_err(|error| failed(error.to_string()))?;

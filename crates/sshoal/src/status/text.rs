@@ -5,11 +5,11 @@
 use std::fmt::Write as _;
 
 use cli::printable;
+use control::seen::{Daemon, SeenMount};
 use control::status::{
     DiskStatus, HostStatus, MountStatus, SessionState, SourceStatus, State, WatchedStatus,
 };
 
-use super::{Daemon, SeenMount};
 use crate::connector::TYPE_AGAIN;
 use crate::quantity::{bytes, count, duration, latency};
 

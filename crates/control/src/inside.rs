@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 
 use base::RemotePath;
 use cli::{Problem, printable};
-use control::place::Place;
-use control::{Reply, Wish, client, job, record};
 use mountinfo::Mount;
+
+use crate::place::Place;
+use crate::{Reply, Wish, client, job, record};
 
 /// A path in a mount of sshoal.
 #[derive(Debug)]
 pub struct Inside {
+    /// The mount.
     pub mount: Mount,
     /// The path below the root of the file system.
     pub path: RemotePath,
