@@ -78,6 +78,21 @@ impl Problem {
     }
 }
 
+/// Results whose error has a text.
+pub trait OrProblem<T> {
+    /// Turns the error into a [`Problem`] about `what`.
+    ///
+    /// # Errors
+    /// The problem.
+    fn or_problem(self, what: impl Into<String>) -> Result<T, Problem>;
+}
+
+impl<T, E: fmt::Display> OrProblem<T> for Result<T, E> {
+    fn or_problem(self, what: impl Into<String>) -> Result<T, Problem> {
+        self.map_err(|error| Problem::new(what, error.to_string()))
+    }
+}
+
 struct Hint<'a>(Option<&'a str>);
 
 impl fmt::Display for Hint<'_> {

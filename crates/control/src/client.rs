@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cli::{Problem, printable};
+use cli::{OrProblem, Problem, printable};
 use mountinfo::Mount;
 use rustix::process::geteuid;
 
@@ -65,8 +65,7 @@ impl From<io::Error> for Silence {
 /// The mount of sshoal that is visible at `mountpoint`.
 pub fn mount_at(mountpoint: &Path) -> Result<Mount, Problem> {
     let what = about(mountpoint);
-    let found =
-        mountinfo::find(mountpoint).map_err(|error| Problem::new(&what, error.to_string()))?;
+    let found = mountinfo::find(mountpoint).or_problem(&what)?;
     let mount = found.ok_or_else(|| {
         Problem::new(&what, "nothing is mounted here").hint("`sshoal status` lists the mounts")
     })?;

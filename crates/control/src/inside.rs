@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use base::RemotePath;
-use cli::{Problem, printable};
+use cli::{OrProblem, Problem, printable};
 use mountinfo::Mount;
 
 use crate::place::Place;
@@ -28,7 +28,7 @@ pub fn about(path: &Path) -> String {
 /// The mount that contains `path`, which is absolute and without symbolic links except for the last
 /// name. `typed` is the path in messages.
 pub fn find(path: &Path, typed: &Path) -> Result<Inside, Problem> {
-    let table = mountinfo::all().map_err(|error| Problem::new("mount table", error.to_string()))?;
+    let table = mountinfo::all().or_problem("mount table")?;
     let around = |mount: &Mount| path.starts_with(&mount.mountpoint);
     // Of stacked mounts the last is visible.
     let mount = table
@@ -42,8 +42,8 @@ pub fn find(path: &Path, typed: &Path) -> Result<Inside, Problem> {
     })?;
     let below = path.strip_prefix(&mount.mountpoint).unwrap_or(Path::new(""));
     let root = mount.root.strip_prefix("/").unwrap_or(&mount.root);
-    let path = RemotePath::parse(root.join(below).as_os_str().as_bytes())
-        .map_err(|error| Problem::new(about(typed), error.to_string()))?;
+    let path =
+        RemotePath::parse(root.join(below).as_os_str().as_bytes()).or_problem(about(typed))?;
     Ok(Inside { mount, path })
 }
 

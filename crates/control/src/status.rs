@@ -127,6 +127,18 @@ pub struct HostStatus {
     pub counters: Option<HostCounters>,
 }
 
+impl HostStatus {
+    /// Number of sessions that are up.
+    pub fn sessions_up(&self) -> u64 {
+        self.sessions.iter().filter(|session| session.state == SessionState::Up).count() as u64
+    }
+
+    /// Requests in flight, over all sessions.
+    pub fn in_flight(&self) -> u64 {
+        self.sessions.iter().fold(0, |sum, session| sum.saturating_add(session.in_flight))
+    }
+}
+
 /// One session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

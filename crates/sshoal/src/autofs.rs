@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cli::{Problem, printable};
+use cli::{OrProblem, Problem, printable};
 
 use crate::mount::server_arguments::request;
 use crate::program::Program;
@@ -105,8 +105,7 @@ fn of_user(name: &str) -> Result<String, Problem> {
     if name.starts_with('-') || !is_valid {
         return Err(Problem::new(what(), "not a valid name"));
     }
-    let passwd = std::fs::read_to_string("/etc/passwd")
-        .map_err(|error| Problem::new("/etc/passwd", error.to_string()))?;
+    let passwd = std::fs::read_to_string("/etc/passwd").or_problem("/etc/passwd")?;
     let mut lines = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let ids = lines.find_map(|fields| match fields[..] {
         [own, _, uid, gid, ..] if own == name => Some((uid.to_owned(), gid.to_owned())),

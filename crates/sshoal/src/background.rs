@@ -27,7 +27,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command};
 
-use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, printable};
 use rustix::fs::{FileType, fstat};
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -176,7 +176,7 @@ fn open_log(path: &Path) -> Result<File, Problem> {
         .mode(0o600)
         .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
         .open(path)
-        .map_err(|error| Problem::new(format!("log file '{}'", printable(path)), error.to_string()))
+        .or_problem(format!("log file '{}'", printable(path)))
 }
 
 /// Reports to the parent whether the mount was created: call exactly one of its methods.

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cache::{Store, StoreConfig};
-use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, printable};
 use control::job::{self as protocol, CacheJob, Tally};
 use serde::Serialize;
 
@@ -81,12 +81,12 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let json = arguments.json;
     match arguments.what {
         What::Status(place) => {
-            let store = place.open(as_mounts_have_it)?;
+            let store = place.open()?;
             let told = text::Told::of(&store);
             print(json, &told, text::status)
         }
         What::Ls(place) => {
-            let store = place.open(as_mounts_have_it)?;
+            let store = place.open()?;
             let mut listed: Vec<text::Content> =
                 store.list().into_iter().map(text::Content::from).collect();
             listed.sort_by(|one, other| {
@@ -95,7 +95,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             print(json, &listed, |listed| text::contents(listed))
         }
         What::Verify(place) => {
-            let store = place.open(as_mounts_have_it)?;
+            let store = place.open()?;
             let verified = store.verify(|_| {});
             let clean = verified.is_clean();
             print(json, &verified, text::verified)?;
@@ -104,13 +104,11 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         What::Gc { place, size, free } => {
             let size_bytes = size.as_deref().map(|text| bound("--size", text)).transpose()?;
             let free_bytes = free.as_deref().map(|text| bound("--free", text)).transpose()?;
-            let store = place.open(|dir| {
-                let usual = as_mounts_have_it(dir);
-                StoreConfig {
-                    size_bytes: size_bytes.or(usual.size_bytes),
-                    free_bytes: free_bytes.or(usual.free_bytes),
-                    ..usual
-                }
+            let usual = place.config()?;
+            let store = open(StoreConfig {
+                size_bytes: size_bytes.or(usual.size_bytes),
+                free_bytes: free_bytes.or(usual.free_bytes),
+                ..usual
             })?;
             let before = store.status().used_bytes;
             let _ = store.gc();
@@ -119,8 +117,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             print(json, &told, |told| text::cleaned(told, freed))
         }
         What::Clear(place) => {
-            let store = place.open(as_mounts_have_it)?;
-            store.clear().map_err(|error| Problem::new("cache", error.to_string()))?;
+            let store = place.open()?;
+            store.clear().or_problem("cache")?;
             print(json, &text::Told::of(&store), text::status)
         }
         What::Pin { paths } => {
@@ -135,12 +133,6 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(if tally.failed == 0 { EXIT_OK } else { EXIT_FAILURE }))
         }
     }
-}
-
-/// The store's configuration with the limits of the mount that used it last.
-fn as_mounts_have_it(dir: PathBuf) -> StoreConfig {
-    let (size_bytes, free_bytes) = Store::bounds(&dir);
-    StoreConfig { size_bytes, free_bytes, ..StoreConfig::new(dir) }
 }
 
 fn warn(tally: &Tally) {
@@ -173,17 +165,23 @@ fn print<T: Serialize>(
 }
 
 impl Place {
-    /// Opens the store, which must exist.
-    fn open(&self, config: impl Fn(PathBuf) -> StoreConfig) -> Result<Store, Problem> {
-        let dir = match &self.dir {
-            Some(dir) => dir.clone(),
-            None => default_dir()?,
-        };
+    /// The configuration of the store, which must exist, with the limits of the mount that used it last.
+    fn config(&self) -> Result<StoreConfig, Problem> {
+        let dir = self.dir.clone().map_or_else(default_dir, Ok)?;
         if !dir.is_dir() {
             let what = format!("cache '{}'", printable(&dir));
             return Err(Problem::new(what, "does not exist")
                 .hint("mounting with cache=disk creates it; --dir DIR names another one"));
         }
-        Store::open(config(dir)).map_err(|error| Problem::new("cache", error.to_string()))
+        let (size_bytes, free_bytes) = Store::bounds(&dir);
+        Ok(StoreConfig { size_bytes, free_bytes, ..StoreConfig::new(dir) })
     }
+
+    fn open(&self) -> Result<Store, Problem> {
+        open(self.config()?)
+    }
+}
+
+fn open(config: StoreConfig) -> Result<Store, Problem> {
+    Store::open(config).or_problem("cache")
 }

@@ -7,27 +7,13 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use cli::{EXIT_OK, Problem};
 
-use crate::autofs;
-use crate::branch;
-use crate::cache_command;
-use crate::companion;
-use crate::completion;
-use crate::config_file;
-use crate::doctor;
-use crate::helper;
-use crate::manual;
-use crate::mount;
 use crate::mount::{help, settings, suggestion};
-use crate::profile;
 use crate::program::Program;
-use crate::run;
-use crate::stats;
-use crate::status;
 use crate::transfer::{self, Direction};
-use crate::umount;
-use crate::unit;
-use crate::warm;
-use crate::where_command;
+use crate::{
+    autofs, branch, cache_command, companion, completion, config_file, doctor, helper, manual,
+    mount, profile, run, stats, status, umount, unit, warm, where_command,
+};
 
 const RUN_NOTES: &str = "The exit status is the command's; 255 if ssh failed, 125 if the command was \
     not run for another reason. Files that were written before are sent first, and the mount shows \
@@ -146,10 +132,15 @@ enum ConfigCommand {
     },
 }
 
+/// The table of commands, as clap has it.
+pub fn commands() -> clap::Command {
+    Commands::command()
+}
+
 /// The commands that `--help` lists, in its order, with their descriptions.
 pub fn descriptions() -> Vec<(String, String)> {
-    let commands = Commands::command();
-    let shown = cli::manual::subcommands(&commands);
+    let table = commands();
+    let shown = cli::manual::subcommands(&table);
     shown.map(|it| (it.get_name().to_owned(), cli::manual::about(it))).collect()
 }
 
@@ -158,9 +149,9 @@ pub fn descriptions() -> Vec<(String, String)> {
 pub fn described() -> clap::Command {
     let with_arguments =
         |command: clap::Command| command.disable_help_flag(true).args(help::arguments());
-    let mut commands = with_arguments(Commands::command()).mut_subcommand("mount", with_arguments);
-    commands.build();
-    commands
+    let mut table = with_arguments(commands()).mut_subcommand("mount", with_arguments);
+    table.build();
+    table
 }
 
 /// Runs the command given by the words after `argv[0]`.
@@ -193,14 +184,14 @@ pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCod
 
 /// The command that a misspelled first word most likely stands for, unless the word can be a source.
 fn command_meant(word: &str) -> Option<String> {
-    let commands = Commands::command();
-    let names = cli::manual::subcommands(&commands).map(clap::Command::get_name);
+    let table = commands();
+    let names = cli::manual::subcommands(&table).map(clap::Command::get_name);
     let plain = !word.contains(|char: char| !char.is_ascii_alphabetic());
     plain.then(|| suggestion::nearest(word, names)).flatten().map(str::to_owned)
 }
 
 fn is_command(name: &str) -> bool {
-    Commands::command().get_subcommands().any(|command| command.get_name() == name)
+    commands().get_subcommands().any(|command| command.get_name() == name)
 }
 
 fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
@@ -301,7 +292,7 @@ mod tests {
             }
             command.get_subcommands().filter(|command| !command.is_hide_set()).for_each(check);
         }
-        check(&Commands::command());
+        check(&commands());
     }
 
     #[test]

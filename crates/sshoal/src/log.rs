@@ -18,7 +18,6 @@ mod socket;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use base::Mutex;
@@ -75,9 +74,8 @@ struct Log {
     mountpoint: String,
     /// Lines that are shown on the terminal while mounting.
     terminal_level: LevelFilter,
-    has_left_terminal: AtomicBool,
     limiter: Mutex<Limiter<Identifier>>,
-    /// Runs the timers after which suppressed lines are reported.
+    /// Runs the timers after which suppressed lines are reported; set when the terminal is left.
     runtime: OnceLock<tokio::runtime::Handle>,
 }
 
@@ -99,7 +97,6 @@ pub fn start(request: &MountRequest) -> Result<(), Problem> {
         socket: socket(&run.log)?,
         mountpoint,
         terminal_level: filter(run.terminal_level()),
-        has_left_terminal: AtomicBool::new(false),
         limiter: Mutex::default(),
         runtime: OnceLock::new(),
     };
@@ -146,7 +143,6 @@ fn socket(target: &LogTarget) -> Result<Option<Socket>, Problem> {
 pub fn left_terminal() {
     if let Some(log) = LOG.get() {
         let _ = log.runtime.set(tokio::runtime::Handle::current());
-        log.has_left_terminal.store(true, Ordering::Release);
     }
 }
 
@@ -171,7 +167,7 @@ pub fn pass_on(words: &str) {
 
 impl Log {
     fn has_left_terminal(&self) -> bool {
-        self.has_left_terminal.load(Ordering::Acquire)
+        self.runtime.get().is_some()
     }
 
     /// Writes one line that the limiter has let pass.

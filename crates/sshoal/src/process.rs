@@ -3,14 +3,14 @@
 use std::io;
 use std::path::PathBuf;
 
-use cli::Problem;
+use cli::{OrProblem, Problem};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The current directory.
 pub fn current_directory() -> Result<PathBuf, Problem> {
-    std::env::current_dir().map_err(|error| Problem::new("current directory", error.to_string()))
+    std::env::current_dir().or_problem("current directory")
 }
 
 /// A runtime with this many threads, beside those of blocking calls. Call this before another thread is
@@ -22,7 +22,7 @@ pub fn runtime(workers: usize) -> Result<Runtime, Problem> {
         .worker_threads(workers)
         .enable_all()
         .build()
-        .map_err(|error| Problem::new("cannot start", error.to_string()))
+        .or_problem("cannot start")
 }
 
 /// Raises the limit of descriptors: each open file of a local branch takes one, and each session.

@@ -1,5 +1,7 @@
 //! Counts, sizes and times as text, and sizes from text.
 
+use std::time::Duration;
+
 /// A count with its noun, such as `1 file` and `2 files`.
 pub fn count(number: u64, one: &str) -> String {
     let number_words = grouped(number);
@@ -53,6 +55,16 @@ pub fn duration(ms: u64) -> String {
         3600..86_400 => two(secs / 3600, "h", secs % 3600 / 60, "min"),
         _ => two(secs / 86_400, "d", secs % 86_400 / 3600, "h"),
     }
+}
+
+/// Whole milliseconds.
+pub fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whole microseconds.
+pub fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// A latency in milliseconds.

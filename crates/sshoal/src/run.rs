@@ -20,7 +20,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use base::shell::quote;
-use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, printable};
 use control::Wish;
 use control::place::{Host, Place};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
@@ -97,11 +97,11 @@ fn directory(named: Option<&Path>) -> Result<Inside, Problem> {
         None => std::env::current_dir(),
         Some(path) => path.canonicalize(),
     };
-    let path = found.map_err(|error| Problem::new(inside::about(typed), error.to_string()))?;
+    let path = found.or_problem(inside::about(typed))?;
     let shown = if named.is_none() { &path } else { typed };
     let inside = inside::find(&path, shown)?;
     let metadata = std::fs::metadata(&path);
-    match metadata.map_err(|error| Problem::new(inside::about(shown), error.to_string()))? {
+    match metadata.or_problem(inside::about(shown))? {
         metadata if metadata.is_dir() => Ok(inside),
         _ => Err(Problem::new(inside::about(shown), "not a directory")),
     }

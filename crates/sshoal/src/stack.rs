@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Mutex, Remote};
-use cli::{Problem, printable};
+use cli::{OrProblem, Problem, printable};
 use host::{Host, SessionState};
 use local::Local;
 use recovery::{ConnectionState, Recovering, RetryPolicy};
@@ -110,8 +110,7 @@ impl Stack {
                 for source in &sources {
                     branches.push(blueprint.branch(source).await?);
                 }
-                let union = Union::new(branches, request.union)
-                    .map_err(|error| Problem::new("sources", error.to_string()))?;
+                let union = Union::new(branches, request.union).or_problem("sources")?;
                 let union = Arc::new(union);
                 (union.clone(), Some(union))
             }
@@ -173,7 +172,7 @@ impl Stack {
         let branch = self.blueprint.branch(&source).await?;
         let mut sources = self.sources.lock();
         // The caller invalidates all that is cached, not only what this returns.
-        let _ = union.add(branch).map_err(|error| Problem::new(what, error.to_string()))?;
+        let _ = union.add(branch).or_problem(what)?;
         sources.push(source);
         Ok(())
     }
@@ -437,7 +436,7 @@ impl Blueprint {
                 let mode = spec.pool.unwrap_or(self.request.pool);
                 let config = replicas::Config { mode, ..replicas::Config::default() };
                 let pool = Replicas::new(servers.iter().map(gateway).collect(), config)
-                    .map_err(|error| Problem::new(spec.shown(), error.to_string()))?;
+                    .or_problem(spec.shown())?;
                 let pool = Arc::new(pool);
                 replicas = Some(pool.clone());
                 Some(pool)

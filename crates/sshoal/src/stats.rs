@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, printable};
 use control::client::{self, Silence};
 use control::seen;
 use control::status::MountStatus;
@@ -64,7 +64,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// Prints the counters. The exit code is 1 if a daemon did not answer, or no mount is left.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mounts = match &arguments.mountpoints[..] {
-        [] => seen::all().map_err(|error| Problem::new("mount table", error.to_string()))?,
+        [] => seen::all().or_problem("mount table")?,
         some => some.iter().map(|place| client::mount_at(place)).collect::<Result<_, _>>()?,
     };
     if mounts.is_empty() {

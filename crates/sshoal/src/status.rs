@@ -12,7 +12,7 @@ pub use text::branch_list;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use cli::{EXIT_FAILURE, EXIT_OK, Problem};
+use cli::{EXIT_FAILURE, EXIT_OK, OrProblem};
 use control::client;
 use control::seen::{Daemon, SeenMount, all, look};
 use serde::Serialize;
@@ -31,7 +31,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mounts = match &arguments.mountpoint {
         Some(mountpoint) => vec![client::mount_at(mountpoint)?],
-        None => all().map_err(|error| Problem::new("mount table", error.to_string()))?,
+        None => all().or_problem("mount table")?,
     };
     let seen = look(&mounts);
     let answers = seen.iter().all(|mount| mount.daemon == Daemon::Answers);

@@ -11,9 +11,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
-use cli::{Problem, printable};
+use cli::{OrProblem, Problem, printable};
 
-use crate::mount::server_arguments::request;
+use crate::mount::server_arguments::{flag_words, request};
 use crate::program::Program;
 use control::inside::about;
 
@@ -84,14 +84,13 @@ fn write(directory: &Path, unit: &Unit) -> Result<(), Problem> {
             // Half a unit could be taken for a whole one.
             written.inspect_err(|_| drop(std::fs::remove_file(&path)))
         });
-    written.map_err(|error| Problem::new(about(&path), error.to_string()))
+    written.or_problem(about(&path))
 }
 
 fn units(program: Program, arguments: &Arguments) -> Result<Vec<Unit>, Problem> {
     let place = normal(&arguments.mountpoint)?;
-    let options = arguments.options.iter().flat_map(|it| ["-o".into(), it.clone()]).collect();
     // Reports wrong options and sources as the mount would.
-    request(program, options, &arguments.source, &place)?;
+    request(program, flag_words(&[("-o", &arguments.options)]), &arguments.source, &place)?;
     let source = text("source", &arguments.source)?;
     let options = arguments.options.iter().map(|option| text("options", option));
     let options = options.collect::<Result<Vec<String>, Problem>>()?.join(",");
@@ -112,8 +111,7 @@ fn units(program: Program, arguments: &Arguments) -> Result<Vec<Unit>, Problem> 
 
 /// The mount point as systemd wants it: absolute, without `.`, `..` and repeated slashes.
 fn normal(path: &Path) -> Result<PathBuf, Problem> {
-    let absolute =
-        std::path::absolute(path).map_err(|error| Problem::new(about(path), error.to_string()))?;
+    let absolute = std::path::absolute(path).or_problem(about(path))?;
     if absolute.components().any(|part| part == Component::ParentDir) {
         return Err(Problem::new(about(path), "contains '..', which systemd does not accept"));
     }
@@ -225,7 +223,7 @@ fn automount_unit(source: &str, place: &str, name: &str) -> String {
 
 fn service(source: &str, place: &str, options: &str) -> Result<String, Problem> {
     let program = std::env::current_exe()
-        .map_err(|error| Problem::new("program", error.to_string()))
+        .or_problem("program")
         .and_then(|path| text("program", path.as_os_str()))?;
     let options = match options {
         "" => String::new(),

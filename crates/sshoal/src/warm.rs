@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, printable};
 use control::job::{CacheJob, Tally};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
 use crate::cache_command::places;
 use crate::progress::{self, Frame};
-use crate::quantity::{bytes, count, duration};
+use crate::quantity::{bytes, count, duration, millis};
 
 /// How often the progress bar is drawn, per second.
 const DRAWN_PER_S: u8 = 8;
@@ -61,8 +61,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if json {
         cli::print(&cli::json(&all)?)?;
     } else {
-        let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-        cli::print(&summary(&all, ms))?;
+        cli::print(&summary(&all, millis(begun.elapsed())))?;
     }
     let well = all.failed == 0 && all.not_kept_files == 0;
     Ok(ExitCode::from(if well { EXIT_OK } else { EXIT_FAILURE }))
@@ -75,7 +74,7 @@ fn listed(from: &Path) -> Result<Vec<PathBuf>, Problem> {
         Some("-") => std::io::stdin().lock().read_to_end(&mut text).map(drop),
         _ => std::fs::read(from).map(|read| text = read),
     };
-    read.map_err(|error| Problem::new(format!("'{}'", printable(from)), error.to_string()))?;
+    read.or_problem(format!("'{}'", printable(from)))?;
     let end = if text.contains(&0) { 0 } else { b'\n' };
     let lines = text.split(|byte| *byte == end).filter(|line| !line.is_empty());
     Ok(lines.map(|line| PathBuf::from(OsStr::from_bytes(line))).collect())

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, printable};
 use control::place::Place;
 use serde::Serialize;
 
@@ -77,8 +77,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 }
 
 fn place(path: &Path) -> Result<Place, Problem> {
-    let resolved = inside::resolve(path)
-        .map_err(|error| Problem::new(inside::about(path), error.to_string()))?;
+    let resolved = inside::resolve(path).or_problem(inside::about(path))?;
     inside::find(&resolved, path)?.place()
 }
 

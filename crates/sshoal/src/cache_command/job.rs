@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base::{Attr, DirGuard, Errno, FileKind, Remote, RemotePath, Result};
 use cache::{Presence, SourceId, Store, Warmed};
-use cli::Problem;
+use cli::{OrProblem, Problem};
 use control::job::{CacheJob, Path, Tally};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -104,7 +104,7 @@ async fn pin(
     for Path(path) in paths {
         let about = || format!("'{}'", shown(path));
         let places = places(stack, path).await;
-        let places = places.map_err(|error| Problem::new(about(), error.to_string()))?;
+        let places = places.or_problem(about())?;
         let kept: Vec<(SourceId, RemotePath)> = places
             .into_iter()
             .filter_map(|(source, at)| Some((source.cached.as_ref()?.id, at)))
@@ -125,7 +125,7 @@ async fn pin(
             }
             Ok::<bool, cache::StoreError>(any)
         });
-        let done = done.await.map_err(|error| Problem::new(about(), error.to_string()))?;
+        let done = done.await.or_problem(about())?;
         match done {
             Ok(true) => {}
             Ok(false) => {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use cli::Problem;
+use cli::{OrProblem, Problem};
 use control::client;
 use control::job::{self, CacheJob, Tally};
 use control::{Reply, Wish};
@@ -22,9 +22,7 @@ struct Places {
 fn find(paths: &[PathBuf]) -> Result<Vec<Places>, Problem> {
     let mut found: Vec<Places> = Vec::new();
     for typed in paths {
-        let path = typed
-            .canonicalize()
-            .map_err(|error| Problem::new(inside::about(typed), error.to_string()))?;
+        let path = typed.canonicalize().or_problem(inside::about(typed))?;
         let Inside { mount, path } = inside::find(&path, typed)?;
         let mountpoint = mount.mountpoint;
         match found.iter_mut().find(|places| places.mountpoint == mountpoint) {

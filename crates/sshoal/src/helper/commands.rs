@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{DirGuard, Errno, FileKind, Remote, RemotePath};
-use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, printable};
 use host::{Connector, Helper, Server};
 
 use super::static_build::Architecture;
@@ -153,7 +153,7 @@ pub async fn state(connector: &Arc<SshConnector>) -> Result<State, Problem> {
     }
     let found = host.find_helper(place::all()).await;
     let name = || connector.name();
-    let found = found.map_err(|error| Problem::new(name(), error.to_string()))?;
+    let found = found.or_problem(name())?;
     let path = match found {
         None => return Ok(State::Absent),
         Some((path, Some(why))) => return Ok(State::Unfit { path, why }),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base::{Access, AttrChange, Create, Errno, OpenFlags, OwnedFh, Remote, RemotePath, RenameMode};
 use bytes::Bytes;
-use cli::{Problem, printable};
+use cli::{OrProblem, Problem, printable};
 use host::{Config, Helper, Host};
 use tokio::io::AsyncReadExt;
 use transfer::digest::{self, ShellDigester};
@@ -79,7 +79,7 @@ pub async fn connect(connector: &Arc<SshConnector>, helper: Helper) -> Result<Ho
     let config =
         Config { name: name.clone(), helper, rename_workaround: true, ..Config::default() };
     let connected = Host::connect(connector.clone(), config).await;
-    connected.map_err(|error| Problem::new(name, error.to_string()))
+    connected.or_problem(name)
 }
 
 /// The path of this version's helper.

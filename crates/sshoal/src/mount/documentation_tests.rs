@@ -57,7 +57,8 @@ fn replaced(page: &str, (begin, end): Marks, text: &str) -> String {
 
 /// The usage of each command, and of each command of a command.
 fn synopsis() -> String {
-    let commands = crate::command::described();
+    let mut commands = crate::command::commands();
+    commands.build();
     let usages = subcommands(&commands).flat_map(|command| {
         let own = Some(command).filter(|it| !it.is_subcommand_required_set());
         own.into_iter().chain(subcommands(command)).flat_map(usages)

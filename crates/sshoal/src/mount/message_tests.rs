@@ -8,9 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Where messages are in the code, and of how many literals they consist: `what` and `why`, or one text.
-const MARKERS: [(&str, usize); 7] = [
+const MARKERS: [(&str, usize); 8] = [
     ("#[error(", 1),
     ("Problem::new(", 2),
+    (".or_problem(", 1),
     ("tracing::warn!(", 1),
     ("tracing::error!(", 1),
     ("Check::wrong(", 2),

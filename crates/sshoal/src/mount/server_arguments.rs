@@ -27,18 +27,22 @@ pub struct ServerArguments {
 impl ServerArguments {
     /// The request of a mount of `source` with these options, which is never made.
     pub fn request(&self, program: Program, source: &OsStr) -> Result<Box<MountRequest>, Problem> {
-        let mut words = Vec::new();
-        let flags = [("-p", &self.port), ("-F", &self.config)];
-        for (flag, value) in
-            flags.into_iter().filter_map(|(flag, value)| Some((flag, value.as_ref()?)))
-        {
-            words.extend([OsString::from(flag), value.clone()]);
-        }
-        for option in &self.options {
-            words.extend([OsString::from("-o"), option.clone()]);
-        }
+        let words = flag_words(&[
+            ("-p", self.port.as_slice()),
+            ("-F", self.config.as_slice()),
+            ("-o", &self.options),
+        ]);
         Ok(request(program, words, source, Path::new("/"))?.0)
     }
+}
+
+/// Each value after its flag, as words of a command line.
+pub fn flag_words(flags: &[(&str, &[OsString])]) -> Vec<OsString> {
+    let words = |(flag, values): &(&str, &[OsString])| {
+        let flag = OsString::from(flag);
+        values.iter().flat_map(|value| [flag.clone(), value.clone()]).collect::<Vec<_>>()
+    };
+    flags.iter().flat_map(words).collect()
 }
 
 /// The request of a mount that is never made, with these words before its operands, and its notes for

@@ -18,6 +18,8 @@ use base::{Mutex, Name, RemotePath, printable};
 use control::profile::{Entry, Profile, Share};
 use fuse::Finished;
 
+use crate::quantity::{micros, millis};
+
 /// Maximum number of paths, of directories, and of threads that are kept. A path has up to 4 KiB,
 /// and usually a hundredth of that.
 const MAX_ENTRIES: usize = 4096;
@@ -166,7 +168,7 @@ impl Sum {
                 .map(|(name, count)| (name.to_ascii_lowercase(), *count))
                 .collect(),
             errors: self.errors,
-            waited_us: u64::try_from(self.waited.as_micros()).unwrap_or(u64::MAX),
+            waited_us: micros(self.waited),
             bytes: self.bytes,
             requests: self.requests,
         }
@@ -270,7 +272,7 @@ impl Tables {
             processes.entry(process).or_default().merge(sum);
         }
         Profile {
-            ms: u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            ms: millis(self.began.elapsed()),
             total: self.total.share(),
             background_requests: 0,
             is_incomplete: self.paths.is_incomplete

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cli::Problem;
+use cli::{OrProblem, Problem};
 use host::Host;
 use tokio::task::JoinSet;
 
@@ -206,9 +206,7 @@ async fn judge(source: Wanted, tried: Vec<Tried>) -> Result<Vec<Server>, Problem
                 connected = false;
                 // It connects when needed.
                 let config = host::Config { delay_connect: true, ..target.config };
-                Host::connect(target.connector.clone(), config)
-                    .await
-                    .map_err(|error| Problem::new(&target.name, error.to_string()))?
+                Host::connect(target.connector.clone(), config).await.or_problem(&target.name)?
             }
         };
         let (name, connector) = (target.name, target.connector);

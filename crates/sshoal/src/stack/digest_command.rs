@@ -22,7 +22,7 @@ use base::shell::quote;
 use base::{Attr, DigestKind, Errno, Mutex, RemotePath, Result};
 use bytes::Bytes;
 use cache::DigestSource;
-use cli::{Problem, printable};
+use cli::{OrProblem, Problem, printable};
 use ssh::{Diagnosis, Reader, Writer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
@@ -126,8 +126,7 @@ impl DigestCommand {
                 compression: true,
                 ..connector.dialer.config().clone()
             };
-            ssh::Dialer::new(config, Arc::new(|_: &str| {}))
-                .map_err(|error| Problem::new("option 'digest_command'", error.to_string()))
+            ssh::Dialer::new(config, Arc::new(|_: &str| {})).or_problem("option 'digest_command'")
         };
         let gateways = connectors.iter().map(dialer).collect::<std::result::Result<_, _>>()?;
         Ok(DigestCommand {

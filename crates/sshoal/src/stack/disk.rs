@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use base::Remote;
 use cache::{Cached, CachedConfig, RemoteDigests, SourceId, Store, StoreConfig, StoreError};
-use cli::{Problem, printable};
+use cli::{OrProblem, Problem, printable};
 use vfs::Consistency;
 
 use super::Source;
@@ -49,7 +49,7 @@ impl Disk {
         let about = || format!("cache '{}'", printable(&dir));
         let opening = move || Store::open(config).inspect(Store::remember_bounds);
         let opened = tokio::task::spawn_blocking(opening).await;
-        let opened = opened.map_err(|error| Problem::new(about(), error.to_string()))?;
+        let opened = opened.or_problem(about())?;
         let store = match opened {
             Ok(store) => Ok(store),
             Err(error) if is_of_disk(&error) => {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cli::{Problem, printable};
+use cli::{OrProblem, Problem, printable};
 use control::server::serve_connections;
 use rustix::fs::{Mode, fchmod};
 use rustix::net::{
@@ -110,7 +110,7 @@ impl Bound {
                 let what = || format!("metrics=unix:{}", printable(path));
                 remove_stale(path).map_err(|why| Problem::new(what(), why))?;
                 let bound = bind_unix(path);
-                bound.map_err(|error| Problem::new(what(), error.to_string()))
+                bound.or_problem(what())
             }
             Address::Tcp(address) => {
                 let bound = std::net::TcpListener::bind(address).and_then(|listener| {
@@ -118,7 +118,7 @@ impl Bound {
                     TcpListener::from_std(listener)
                 });
                 let what = || format!("metrics={address}");
-                let listener = bound.map_err(|error| Problem::new(what(), error.to_string()))?;
+                let listener = bound.or_problem(what())?;
                 Ok(Bound { listener: Listener::Tcp(listener), file: None })
             }
         }

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use control::counters::{Caches, HostCounters, Latency, Operation};
-use control::status::{MountStatus, SessionStatus, State};
+use control::status::{HostStatus, MountStatus, SessionStatus};
 use serde::Serialize;
+
+use crate::quantity::micros;
 
 /// Sums over an interval, and the state at its end.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,18 +47,12 @@ pub struct Disk {
 /// One host in an interval.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostInterval {
-    /// The source, and the host, as the user wrote them.
+    /// The source as the user wrote it.
     pub source: String,
-    pub host: String,
-    /// The state at the end.
-    pub state: State,
+    /// The state of the host at the end.
+    pub status: HostStatus,
     /// The requests that were sent, and their bytes.
     pub counters: HostCounters,
-    /// Requests in flight at the end, over all sessions, and the number of sessions.
-    pub in_flight: u64,
-    pub sessions: u64,
-    /// The first session at the end: what serves it.
-    pub first: SessionStatus,
 }
 
 /// Hits, and hits with misses.
@@ -136,6 +132,11 @@ impl HostInterval {
     pub fn requests(&self) -> u64 {
         sum(self.counters.requests.values().copied())
     }
+
+    /// The first session at the end: what serves it.
+    pub fn first(&self) -> SessionStatus {
+        self.status.sessions.first().cloned().unwrap_or_default()
+    }
 }
 
 /// A rate in percent; `None` if nothing was requested.
@@ -191,12 +192,8 @@ fn hosts(before: &MountStatus, now: &MountStatus) -> Vec<HostInterval> {
             let new = host.counters.clone().unwrap_or_default();
             intervals.push(HostInterval {
                 source: source.source.clone(),
-                host: host.host.clone(),
-                state: host.state,
                 counters: host_counters(&old, &new),
-                in_flight: sum(host.sessions.iter().map(|session| session.in_flight)),
-                sessions: host.sessions.iter().filter(|it| it.up_ms.is_some()).count() as u64,
-                first: host.sessions.first().cloned().unwrap_or_default(),
+                status: HostStatus { counters: None, ..host.clone() },
             });
         }
     }
@@ -219,14 +216,14 @@ fn host_counters(old: &HostCounters, new: &HostCounters) -> HostCounters {
 
 /// A quantile in microseconds.
 pub fn quantile_us(latency: &Latency, part: f64) -> Option<u64> {
-    latency.quantile(part).map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+    latency.quantile(part).map(micros)
 }
 
 #[cfg(test)]
 pub mod tests {
     use super::*;
     use control::counters::Counters;
-    use control::status::{DiskStatus, HostStatus, SourceStatus};
+    use control::status::{DiskStatus, SourceStatus, State};
 
     /// A mount in which all of this has happened `times` times.
     pub fn sample(times: u64) -> MountStatus {

@@ -202,8 +202,7 @@ impl Text<'_> {
         });
         let help = "Sessions that are up.";
         self.hosts("sshoal_host_sessions", "gauge", help, |out, labels, host| {
-            let up = host.sessions.iter().filter(|session| session.up_ms.is_some());
-            out.sample("", labels, up.count() as f64);
+            out.sample("", labels, host.sessions_up() as f64);
         });
         let help = "Whether the helper serves the sessions.";
         self.hosts("sshoal_host_helper", "gauge", help, |out, labels, host| {
@@ -212,8 +211,7 @@ impl Text<'_> {
         });
         let help = "SFTP requests without a reply.";
         self.hosts("sshoal_sftp_requests_in_flight", "gauge", help, |out, labels, host| {
-            let in_flight: f64 = host.sessions.iter().map(|it| it.in_flight as f64).sum();
-            out.sample("", labels, in_flight);
+            out.sample("", labels, host.in_flight() as f64);
         });
         let help = "Shortest recent round trip.";
         self.hosts("sshoal_host_round_trip_seconds", "gauge", help, |out, labels, host| {

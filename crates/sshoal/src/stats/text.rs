@@ -54,11 +54,11 @@ fn host_line(out: &mut String, interval: &Interval, host: &HostInterval) {
     let _ = writeln!(
         out,
         "{:>61} {:>9.0} {:>7.1} {:>7.1} {:>7}",
-        format!("{} {}", printable(&host.host), state(host.state)),
+        format!("{} {}", printable(&host.status.host), state(host.status.state)),
         interval.per_second(host.requests()),
         interval.per_second(host.counters.received_bytes) / 1e6,
         interval.per_second(host.counters.sent_bytes) / 1e6,
-        host.in_flight,
+        host.status.in_flight(),
     );
 }
 
@@ -122,15 +122,16 @@ pub fn json(mountpoint: &str, interval: &Interval) -> anyhow::Result<String> {
         value
     };
     let host = |host: &HostInterval| {
+        let first = host.first();
         json!({
             "source": host.source,
-            "host": host.host,
-            "state": host.state,
-            "sessions": host.sessions,
-            "server": host.first.server,
-            "server_version": host.first.server_version,
-            "extensions": host.first.extensions,
-            "in_flight": host.in_flight,
+            "host": host.status.host,
+            "state": host.status.state,
+            "sessions": host.status.sessions_up(),
+            "server": first.server,
+            "server_version": first.server_version,
+            "extensions": first.extensions,
+            "in_flight": host.status.in_flight(),
             "requests": host.counters.requests,
             "sent_bytes": host.counters.sent_bytes,
             "received_bytes": host.counters.received_bytes,

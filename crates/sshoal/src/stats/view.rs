@@ -320,11 +320,11 @@ fn caches_table(last: &Interval) -> Table<'static> {
 
 fn hosts_table(last: &Interval) -> Table<'static> {
     let row = |host: &HostInterval| {
-        let name = match host.first.server.as_deref() {
-            Some("helper") => format!("{} (helper)", printable(&host.host)),
-            _ => printable(&host.host),
+        let name = match host.first().server.as_deref() {
+            Some("helper") => format!("{} (helper)", printable(&host.status.host)),
+            _ => printable(&host.status.host),
         };
-        let (name, color) = match host.state {
+        let (name, color) = match host.status.state {
             State::Connected => (name, Color::Reset),
             other => (format!("{name} {}", state(other)), Color::Red),
         };

@@ -1,6 +1,6 @@
 //! Collects the status of a mount from its layers. Waits for nothing.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use base::Errno;
 use cli::printable;
@@ -15,6 +15,7 @@ use replicas::{GatewayStatus, Mode as PoolMode};
 use vfs::Vfs;
 
 use crate::adapter::Adapter;
+use crate::quantity::{micros, millis};
 use crate::sources::{BranchWord, name_of};
 use crate::stack::disk::Disk;
 use crate::stack::{Server, Source, Stack};
@@ -318,14 +319,6 @@ fn in_one_line(why: &str) -> String {
 fn elapsed(since: SystemTime) -> u64 {
     // The clock may have been set back.
     millis(since.elapsed().unwrap_or_default())
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

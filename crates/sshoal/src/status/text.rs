@@ -202,16 +202,15 @@ fn state(state: State, ms: Option<u64>, why: Option<&str>) -> String {
 }
 
 fn host(out: &mut String, host: &HostStatus) {
-    let up = host.sessions.iter().filter(|session| session.state == SessionState::Up).count();
-    let mut facts = vec![format!("{up} of {}", count(host.max_sessions, "session"))];
+    let (up, most) = (host.sessions_up(), count(host.max_sessions, "session"));
+    let mut facts = vec![format!("{up} of {most}")];
     facts.extend(server(host));
     facts.extend(host.direct.as_ref().map(|at| format!("direct to {}", printable(at))));
     facts.extend(host.not_direct.as_ref().map(|why| format!("not direct: {}", printable(why))));
     facts.extend(host.round_trip_us.map(|us| format!("round trip {}", latency(us))));
     facts.extend(host.latency_us.map(|us| format!("latency {}", latency(us))));
-    let in_flight: u64 = host.sessions.iter().map(|session| session.in_flight).sum();
-    if in_flight > 0 {
-        facts.push(format!("{} in flight", count(in_flight, "request")));
+    if host.in_flight() > 0 {
+        facts.push(format!("{} in flight", count(host.in_flight(), "request")));
     }
     let silent = host.sessions.iter().map(|session| session.silent_ms).max().unwrap_or_default();
     if silent >= SILENCE_MS {

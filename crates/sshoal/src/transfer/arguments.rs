@@ -10,7 +10,9 @@ use transfer::strategy;
 use transfer::tar::{Compress, Method};
 use transfer::{Filter, Options, Owners, Xattrs};
 
-use cli::{Problem, printable};
+use cli::{OrProblem, Problem, printable};
+
+use crate::mount::server_arguments::flag_words;
 
 /// The end of the help of `pull`.
 pub const PULL_EXAMPLES: &str = "\
@@ -274,7 +276,7 @@ impl Rules {
                 Rule::Exclude | Rule::From => filter.exclude(pattern),
             };
         }
-        filter.build().map_err(|error| Problem::new("patterns", error.to_string()))
+        filter.build().or_problem("patterns")
     }
 }
 
@@ -332,20 +334,16 @@ impl Arguments {
 
     /// An option of rsync that has another name in this program, or none.
     pub fn refused(&self) -> Option<Problem> {
-        let rsh = self.rsh.as_ref().map(|command| {
+        if let Some(command) = &self.rsh {
             let hint = format!(
                 "-o ssh_command='{}'; -p PORT and -i FILE are as ssh's",
                 printable(command)
             );
-            Problem::new("option '-e'", "is rsync's").hint(hint)
-        });
-        let limit = || {
-            let hint = "`trickle` or `tc` limit the rate of ssh";
-            self.bwlimit
-                .as_ref()
-                .map(|_| Problem::new("option '--bwlimit'", "is rsync's").hint(hint))
-        };
-        rsh.or_else(limit)
+            return Some(Problem::new("option '-e'", "is rsync's").hint(hint));
+        }
+        let hint = "`trickle` or `tc` limit the rate of ssh";
+        let refused = || Problem::new("option '--bwlimit'", "is rsync's").hint(hint);
+        self.bwlimit.as_ref().map(|_| refused())
     }
 
     /// Whether the user maps owners.
@@ -355,18 +353,14 @@ impl Arguments {
 
     /// The options for ssh, as words of the command line of a mount.
     pub fn ssh_words(&self) -> Vec<OsString> {
-        let mut words = Vec::new();
-        let mut pair = |flag: &str, value: &OsString| {
-            words.push(flag.into());
-            words.push(value.clone());
-        };
-        if let Some(config) = &self.config {
-            pair("-F", &config.clone().into_os_string());
-        }
-        self.port.iter().for_each(|port| pair("-p", port));
-        self.identity.iter().for_each(|file| pair("-i", file));
-        self.jump.iter().for_each(|host| pair("-J", host));
-        self.options.iter().for_each(|option| pair("-o", option));
+        let config = self.config.clone().map(PathBuf::into_os_string);
+        let mut words = flag_words(&[
+            ("-F", config.as_slice()),
+            ("-p", self.port.as_slice()),
+            ("-i", &self.identity),
+            ("-J", self.jump.as_slice()),
+            ("-o", &self.options),
+        ]);
         if self.ssh_compression {
             words.push("-C".into());
         }
