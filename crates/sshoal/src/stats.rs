@@ -163,7 +163,7 @@ fn once(arguments: &Arguments, watched: &[Watched]) -> anyhow::Result<ExitCode> 
             if arguments.json {
                 out += &text::json(name, &total)?;
             } else {
-                out += &(if index == 0 { text::HEADER } else { "" });
+                out += if index == 0 { text::HEADER } else { "" };
                 out += &labelled(&text::lines(&total), name, found.len());
             }
         }
@@ -200,7 +200,7 @@ fn repeat(
                 Seen::Interval(it, _) if json => out += &text::json(&mount.name, &it)?,
                 Seen::Interval(it, _) => {
                     if printed % text::HEADER_EVERY == 0 {
-                        out += &text::HEADER;
+                        out += text::HEADER;
                     }
                     printed += 1;
                     out += &labelled(&text::lines(&it), &mount.name, mounts);

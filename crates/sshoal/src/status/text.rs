@@ -6,9 +6,7 @@ use std::fmt::Write as _;
 
 use cli::printable;
 use control::seen::{Daemon, SeenMount};
-use control::status::{
-    DiskStatus, HostStatus, MountStatus, SessionState, SourceStatus, State, WatchedStatus,
-};
+use control::status::{DiskStatus, HostStatus, MountStatus, SourceStatus, State, WatchedStatus};
 
 use crate::connector::TYPE_AGAIN;
 use crate::quantity::{bytes, count, duration, latency};

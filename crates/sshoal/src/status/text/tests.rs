@@ -1,6 +1,7 @@
 use super::*;
 use control::status::{
-    CacheStatus, DiskStatus, OpenStatus, SessionStatus, UnionStatus, Unwritten, WatchedStatus,
+    CacheStatus, DiskStatus, OpenStatus, SessionState, SessionStatus, UnionStatus, Unwritten,
+    WatchedStatus,
 };
 
 fn up(slot: u64) -> SessionStatus {
