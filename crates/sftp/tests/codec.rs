@@ -231,8 +231,9 @@ proptest! {
             for len in 0..packet.len() {
                 prop_assert!(Request::decode(&packet[..len]).is_err(), "{:?} cut to {}", request, len);
             }
+            // pkg/sftp sends a whole buffer after a shorter WRITE.
             let longer = [&packet[..], b"x"].concat();
-            prop_assert!(Request::decode(&longer).is_err(), "{:?} and more", request);
+            prop_assert_eq!(Request::decode(&longer), Ok((1, request)));
         }
         for reply in replies(&parts, &text) {
             // The body of this reply ends with the packet; and the texts of a status may be
