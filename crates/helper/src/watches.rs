@@ -172,11 +172,6 @@ impl Watches {
                 Err(error) => Failure::System(error).reply(),
                 Ok(events) => {
                     let ended = |event: &&WatchEvent| event.kind & ReadFlags::IGNORED.bits() != 0;
-                    if events.iter().any(|event| event.kind & ReadFlags::QUEUE_OVERFLOW.bits() != 0)
-                    {
-                        // Which have ended is unknown. The kernel has a limit, too.
-                        state.ids.clear();
-                    }
                     for event in events.iter().filter(ended) {
                         state.ids.remove(&(event.id.0 as i32));
                     }

@@ -17,10 +17,11 @@
 //! 3. Deferred handles are opened before any request that could separate the inode's name from its
 //!    file or remove the right to read it (an unlink, a rename, a chmod, an open that is sent).
 //!    While a name of the inode is being changed, no open is deferred.
-//! 4. If the handle is opened and has another content than the open was validated for, the call
-//!    fails with `ESTALE`, since a part of the old content may have been read; the kernel drops its
-//!    pages. Local writes since do not count as another content: an open for writing may be in
-//!    flight when an open is deferred.
+//! 4. If the handle is opened and has another content than the open was validated for, the kernel
+//!    drops its pages. The call fails with `ESTALE`, since a part of the old content may have been
+//!    read, unless the server identifies the file as the same one: then it was changed in place, as
+//!    under a handle that had been opened at once. Local writes since do not count as another
+//!    content: an open for writing may be in flight when an open is deferred.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -215,7 +216,7 @@ impl Shared {
         (expected, since): (Validator, u64),
     ) -> Result<()> {
         let seq = self.change_counter.advance();
-        let is_reported = {
+        let (is_reported, is_same_file) = {
             let mut state = inode.state();
             let is_reported = state.is_reported_since(stamp.seq);
             state.note_deferred_open(seq);
@@ -223,14 +224,17 @@ impl Shared {
             if Validator::of(attr) == expected || state.changed_since(since) {
                 return Ok(());
             }
-            is_reported
+            (is_reported, state.is_same_file(attr) == Some(true))
         };
         // The answer may be from before a reported change.
         if !is_reported {
             self.record_attr(inode, attr, RequestStamp { seq, ..stamp });
         }
-        tracing::debug!(ino = inode.ino.0, "the file changed between its open and a read");
         self.drop_pages(inode);
+        if is_same_file {
+            return Ok(());
+        }
+        tracing::debug!(ino = inode.ino.0, "the file changed between its open and a read");
         Err(Errno::ESTALE)
     }
 

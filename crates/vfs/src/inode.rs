@@ -381,6 +381,23 @@ impl State {
         self.active.as_ref().is_some_and(|active| active.reported_seq > seq)
     }
 
+    /// Whether an answer that was requested at `stamp` is outdated by reported changes, none of its
+    /// name, and by nothing else.
+    pub(crate) fn is_outdated_by_reports_only(&self, stamp: RequestStamp) -> bool {
+        self.active.as_ref().is_some_and(|active| {
+            active.reported_seq > stamp.seq
+                && !self.changed_since(stamp.seq)
+                && active.deferred_open_seq <= stamp.seq
+                && active.name_reported_at.is_none_or(|at| at < stamp.at.into())
+        })
+    }
+
+    /// The attributes may be outdated already: they are used for `time` at most.
+    pub(crate) fn limit_validity(&mut self, time: Duration) {
+        self.is_covered = false;
+        self.valid_until = self.valid_until.min((Instant::now() + time).into());
+    }
+
     /// The server has reported a change of its name: it may not lead here any more.
     pub(crate) fn note_reported_name(&mut self) {
         self.active().name_reported_at = Some(Instant::now().into());
@@ -577,9 +594,11 @@ impl State {
         self.active.as_ref().is_some_and(|active| active.deferred_open_seq > seq)
     }
 
-    /// Whether there was ever a local change.
+    /// Whether there was ever a local change, or one that the server has reported.
     pub(crate) fn was_changed(&self) -> bool {
-        self.active.as_ref().is_some_and(|active| active.last_change_seq > 0)
+        self.active
+            .as_ref()
+            .is_some_and(|active| active.last_change_seq.max(active.reported_seq) > 0)
     }
 
     /// A local change begins at `seq`. Must be followed by [`State::end_change`].

@@ -94,6 +94,11 @@ impl NameChanges {
     }
 
     fn remember(&mut self, dir: Ino, name: &Name, seq: u64) {
+        // Of one change several events are reported.
+        let last = self.order.back();
+        if last.is_some_and(|(_, last_dir, last_name)| *last_dir == dir && last_name == name) {
+            self.order.pop_back();
+        }
         self.order.push_back((seq, dir, name.clone()));
         while self.order.len() > MAX_CHANGES {
             self.drop_oldest();

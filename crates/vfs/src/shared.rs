@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::background::Background;
 use crate::config::{Config, Consistency, Timeout};
+use crate::cover::KERNEL_TTL;
 use crate::directory::OpenDirectory;
 use crate::dirty::Dirty;
 use crate::fractions::Fractions;
@@ -295,9 +296,15 @@ impl Shared {
         stamp: RequestStamp,
         received_at: Instant,
     ) {
-        if self.is_newer(state, stamp) {
+        let is_newer = self.is_newer(state, stamp);
+        // A directory may change all the time, and each name in it needs its attributes.
+        let is_busy = kind == FileKind::Directory && state.is_outdated_by_reports_only(stamp);
+        if is_newer || is_busy {
             state.note_name_validated(stamp.at);
             self.store_attr(state, kind, attr, received_at, stamp.at);
+        }
+        if is_busy {
+            state.limit_validity(KERNEL_TTL);
         }
     }
 

@@ -550,7 +550,7 @@ impl Tree {
             }
             for Link { parent, name, .. } in node.links.iter() {
                 if changed {
-                    // The record of the inode's changes is lost with it, so older listings must not
+                    // The record of the inode's changes is lost with it, so older answers must not
                     // be used for the name.
                     self.changes.note(*parent, name, self.change_counter.now());
                     self.dir_cache.invalidate_name(*parent, name);

@@ -17,19 +17,24 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::{Changes, Errno, Mutex, WatchId, WatchedChange, Watches};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::config::Consistency;
 use crate::inode::Inode;
 use crate::prefetch::start;
 use crate::shared::Shared;
-use crate::tree::Outdated;
+use crate::tree::{Outdated, Tree};
 use crate::{Ino, Vfs};
 
 /// Directories that are being watched, at most. Further ones have to wait until they are used again.
 const MAX_STARTING: usize = 64;
 
-/// How long a directory that could not be watched is not tried again.
+/// Requests to end watches that are in flight at the same time.
+const MAX_ENDING: usize = 16;
+
+/// How long a directory that could not be watched, or whose watch has not paid off, is not tried
+/// again.
 const RETRY: Duration = Duration::from_secs(60);
 
 /// The same, if that may soon be different.
@@ -41,7 +46,8 @@ const MAX_REFUSED: usize = 4096;
 /// How long reports about the content of an open file are gathered.
 const GATHER: Duration = Duration::from_millis(10);
 
-/// How long the report of a name waits after a change of names through this mount has ended.
+/// How long the report of a name waits after a change of it through this mount has ended. Less than
+/// [`QUIET`](crate::cover::QUIET), in which it is known as a local one.
 const DEFER: Duration = Duration::from_millis(50);
 
 /// The state of all watches, for `status`.
@@ -69,6 +75,8 @@ struct State {
     connections: HashSet<u64>,
     /// Open files whose content is going to be validated.
     validating: HashSet<Ino>,
+    /// Unused watches are being ended.
+    is_ending: bool,
     losses: u64,
 }
 
@@ -89,6 +97,16 @@ impl Drop for Starting<'_> {
 }
 
 impl State {
+    /// The directory is not watched for this time.
+    fn refuse(&mut self, dir: Ino, time: Duration) {
+        if self.refused.len() >= MAX_REFUSED {
+            self.refused.clear();
+        }
+        let until = Instant::now() + time;
+        let known = self.refused.entry(dir).or_insert(until);
+        *known = until.max(*known);
+    }
+
     fn is_refused(&self, dir: Ino) -> bool {
         self.refused.get(&dir).is_some_and(|until| Instant::now() < *until)
     }
@@ -111,24 +129,16 @@ impl Watching {
 
     /// The directory cannot be watched, without a reason if one above it cannot.
     fn note_refused(&self, dir: Ino, why: Option<Errno>) {
-        let (now, mut state) = (Instant::now(), self.state.lock());
-        let mut until = now + RETRY;
-        match why {
-            Some(Errno::ENOSPC) => {
-                if state.last_refusal != why {
-                    tracing::warn!("the server cannot watch more directories");
-                }
-                state.full_until = Some(until);
+        let mut state = self.state.lock();
+        if why == Some(Errno::ENOSPC) {
+            if state.last_refusal != why {
+                tracing::warn!("the server cannot watch more directories");
             }
-            // It is tried again when the server is reachable, or when its path is at rest.
-            None | Some(Errno::EHOSTDOWN | Errno::ETIMEDOUT) => until = now + PAUSE,
-            Some(_) => {}
+            state.full_until = Some(Instant::now() + RETRY);
         }
-        if state.refused.len() >= MAX_REFUSED {
-            state.refused.clear();
-        }
-        let earlier = state.refused.get(&dir).copied().unwrap_or(now);
-        state.refused.insert(dir, earlier.max(until));
+        // It is tried again when the server is reachable, or when its path is at rest.
+        let is_short = matches!(why, None | Some(Errno::EHOSTDOWN | Errno::ETIMEDOUT));
+        state.refuse(dir, if is_short { PAUSE } else { RETRY });
         state.last_refusal = why.or(state.last_refusal);
     }
 
@@ -214,7 +224,7 @@ impl Shared {
             }
             began && is_alive
         };
-        self.end_unused_watches(watches).await;
+        self.end_unused_watches(watches);
         began
     }
 
@@ -225,11 +235,34 @@ impl Shared {
         }
     }
 
-    async fn end_unused_watches(&self, watches: &Arc<dyn Watches>) {
-        let unused: Vec<WatchId> = self.tree().take_unused_watches();
-        for watch in unused {
-            watches.end(watch).await;
+    /// Ends the watches at the server that are not used any more. Does not wait: there may be many,
+    /// and reports must not wait for them.
+    fn end_unused_watches(self: &Arc<Shared>, watches: &Arc<dyn Watches>) {
+        let has_unused = self.tree().has_unused_watches();
+        if !has_unused || std::mem::replace(&mut self.watching.state.lock().is_ending, true) {
+            return;
         }
+        let watches = watches.clone();
+        start(self, move |shared| async move {
+            loop {
+                let unused = shared.tree().take_unused_watches();
+                for some in unused.chunks(MAX_ENDING) {
+                    let end = |watch: &WatchId| {
+                        let (watches, watch) = (watches.clone(), *watch);
+                        async move { watches.end(watch).await }
+                    };
+                    some.iter().map(end).collect::<JoinSet<()>>().join_all().await;
+                }
+                let (mut tree, mut state) = (shared.tree(), shared.watching.state.lock());
+                if !tree.has_unused_watches() {
+                    state.is_ending = false;
+                    if state.starting.is_empty() {
+                        tree.forget_ended_watches();
+                    }
+                    return;
+                }
+            }
+        });
     }
 
     /// Applies the reports of a connection until it is lost.
@@ -243,25 +276,23 @@ impl Shared {
                 match watches.next(connection).await {
                     Ok(Changes::Events(changes)) => {
                         shared.apply_reports(&changes);
-                        shared.end_unused_watches(&watches).await;
-                        let mut tree = shared.tree();
-                        if shared.watching.state.lock().starting.is_empty() {
-                            tree.forget_ended_watches();
-                        }
+                        shared.end_unused_watches(&watches);
                     }
                     Ok(Changes::Overflow) => {
                         tracing::info!("the server has reported too many changes: caches expire");
                         shared.lose_watches(connection, true);
-                        shared.end_unused_watches(&watches).await;
+                        shared.end_unused_watches(&watches);
                     }
                     Err(why) => {
                         tracing::debug!("reports of changes ended: {why}");
                         // First: a watch that begins now is not used.
                         shared.watching.state.lock().connections.remove(&connection);
-                        if !matches!(why, Errno::EHOSTDOWN | Errno::ETIMEDOUT) {
+                        let is_alive = !matches!(why, Errno::EHOSTDOWN | Errno::ETIMEDOUT);
+                        if is_alive {
                             shared.watching.note_silent();
                         }
-                        shared.lose_watches(connection, false);
+                        shared.lose_watches(connection, is_alive);
+                        shared.end_unused_watches(&watches);
                         return;
                     }
                 }
@@ -275,7 +306,10 @@ impl Shared {
             let mut tree = self.tree();
             changes.iter().for_each(|change| tree.note_reported_change(change, &mut outdated));
         }
-        let Outdated { mut names, mut attributes, contents, deferred } = outdated;
+        let Outdated { mut names, mut attributes, contents, deferred, unused } = outdated;
+        for dir in unused {
+            self.watching.state.lock().refuse(dir, RETRY);
+        }
         names.sort_by(|one, other| (one.0, one.1.as_bytes()).cmp(&(other.0, other.1.as_bytes())));
         names.dedup();
         attributes.sort_unstable();
@@ -289,9 +323,11 @@ impl Shared {
         contents.into_iter().for_each(|inode| self.validate_soon(inode));
         if !deferred.is_empty() {
             start(self, move |shared| async move {
-                // The end of the change; a lost notification costs some time.
-                let ended = shared.names_changed.notified();
-                let _ = tokio::time::timeout(PAUSE, ended).await;
+                for change in &deferred {
+                    let at_rest = |tree: &mut Tree| (!tree.is_being_bound(change)).then_some(());
+                    shared.once_names_allow(at_rest).await;
+                }
+                // The last reply is being used.
                 tokio::time::sleep(DEFER).await;
                 shared.apply_reports(&deferred);
             });
@@ -331,13 +367,18 @@ impl Shared {
             // A report from now on is of a change after this request.
             shared.watching.state.lock().validating.remove(&inode.ino);
             let stamp = shared.stamp_request();
-            let Some(attr) = shared.attr_by_handle(&inode).await else { return };
-            shared.record_attr_by_handle(&inode, &attr, stamp, Instant::now());
+            let attr = shared.attr_by_handle(&inode).await;
+            if let Some(attr) = &attr {
+                shared.record_attr_by_handle(&inode, attr, stamp, Instant::now());
+            }
             let keeps_pages = {
                 let mut state = inode.state();
-                // What is written locally is validated by the close.
+                // What is written locally is validated by the close. Without a handle at the server,
+                // the next read opens one and compares.
                 state.changed_since(stamp.seq)
-                    || state.validate_pages(&attr, shared.trusts_racy(), Instant::now())
+                    || attr.is_some_and(|attr| {
+                        state.validate_pages(&attr, shared.trusts_racy(), Instant::now())
+                    })
             };
             if !keeps_pages {
                 shared.drop_pages(&inode);

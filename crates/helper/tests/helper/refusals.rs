@@ -145,6 +145,26 @@ fn a_closed_handle_is_invalid_and_nothing_stays_open() {
     assert_eq!(open_below(dir.path()), 0);
 }
 
+/// pkg/sftp, which rclone uses, sends its whole buffer for the last WRITE of a file.
+#[test]
+fn bytes_after_a_request_are_ignored() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut client =
+        Client::new(Options { root: Some(dir.path().to_owned()), ..Options::default() });
+    let (flags, attrs) = (OpenFlags::WRITE | OpenFlags::CREATE, FileAttrs::default());
+    let handle = client.handle(Request::Open { path: b"f", flags, attrs });
+    let mut packet = BytesMut::new();
+    Request::Write { handle: &handle, offset: 0, data: b"content" }.encode(7, &mut packet);
+    packet.extend_from_slice(&[b'x'; 1000]);
+    let len = u32::try_from(packet.len() - 4).unwrap();
+    packet[..4].copy_from_slice(&len.to_be_bytes());
+    client.stream.write_all(&packet).unwrap();
+    assert_eq!(client.receive().0, 7);
+    assert_eq!(refused(&client.call(Request::Close { handle: &handle })), None);
+    client.end().unwrap();
+    assert_eq!(std::fs::read(dir.path().join("f")).unwrap(), b"content");
+}
+
 #[test]
 fn invalid_flags_are_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -192,6 +192,14 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
             "consistency=watch: the server does not report changes; as with close-to-open"
         );
     }
+    if request.disk.as_ref().is_some_and(|disk| disk.server_digests) {
+        let sources = stack.sources();
+        let servers = sources.iter().flat_map(|source| &source.hosts);
+        for server in servers.filter(|server| server.lacks_helper()) {
+            let name = printable(&server.name);
+            tracing::warn!("server_digests: {name} has no sshoal helper; contents are fetched");
+        }
+    }
     let mount = fuse::Mount::new(&request.mountpoint, &request.mount).map_err(cannot_mount)?;
     let attributes = Attributes::new(stack.union.is_some(), request.disk.as_ref());
     let no_open = open_modes::may_use_no_open(request);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cli::{OrProblem, Problem};
-use host::Host;
+use host::{Host, SessionState};
 use tokio::task::JoinSet;
 
 use crate::connector::{SshConnector, TYPE_AGAIN};
@@ -52,6 +52,15 @@ impl Server {
     /// Whether the prompts of its first login can be answered again.
     pub fn password_state(&self) -> ssh::PasswordState {
         self.connector.dialer.password_state()
+    }
+
+    /// Whether it is connected, and another program than `sshoal helper` serves it.
+    pub fn lacks_helper(&self) -> bool {
+        let is_plain = |state: &SessionState| match state {
+            SessionState::Up { served_by, .. } => !served_by.is_helper,
+            _ => false,
+        };
+        self.host.status().sessions.iter().any(|session| is_plain(&session.state))
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use base::{
@@ -42,6 +43,8 @@ pub(super) struct WatchState {
     numbers: u32,
     /// Most watches, if there is a limit.
     most: Option<usize>,
+    /// How long each request to end a watch takes.
+    end_delay: Duration,
     watched: Vec<Watched>,
     reports: Vec<WatchedChange>,
 }
@@ -144,6 +147,11 @@ impl MemRemote {
         self.state.lock().watches.most = Some(most);
     }
 
+    /// Makes each request to end a watch take this long.
+    pub fn delay_ends_of_watches(&self, delay: Duration) {
+        self.state.lock().watches.end_delay = delay;
+    }
+
     /// Whether reports wait until they are not held any more.
     pub fn hold_reports(&self, is_held: bool) {
         self.state.lock().watches.is_held = is_held;
@@ -214,6 +222,8 @@ impl Watches for MemWatches {
     }
 
     async fn end(&self, watch: WatchId) {
+        let delay = self.state.lock().watches.end_delay;
+        tokio::time::sleep(delay).await;
         let mut state = self.state.lock();
         let State { tree, watches, .. } = &mut *state;
         if watch.connection == watches.connection {

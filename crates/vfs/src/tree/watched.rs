@@ -40,6 +40,8 @@ pub(crate) struct Outdated {
     pub(crate) contents: Vec<Arc<Inode>>,
     /// Reports that mean something only when the local change of the name has ended.
     pub(crate) deferred: Vec<WatchedChange>,
+    /// Directories that are not watched any more, since nothing has used them for many reports.
+    pub(crate) unused: Vec<Ino>,
 }
 
 impl Tree {
@@ -92,7 +94,10 @@ impl Tree {
     pub(crate) fn wants_covered_listing(&self, dir: Ino) -> bool {
         let listing = self.dir_cache.peek(dir);
         let cover = self.cover(dir).zip(listing);
-        cover.is_some_and(|(cover, listing)| cover.wants_refresh(listing.stamp().at))
+        cover.is_some_and(|(cover, listing)| {
+            cover.note_use();
+            cover.wants_refresh(listing.stamp().at)
+        })
     }
 
     /// Whether all changes of an entry of `dir` without a node since `at` were reported.
@@ -214,6 +219,11 @@ impl Tree {
         links.filter(|link| link.parent == Ino::ROOT).map(|link| link.name.clone()).collect()
     }
 
+    /// Whether there are watches to be ended at the server.
+    pub(crate) fn has_unused_watches(&self) -> bool {
+        !self.watched.unused.is_empty()
+    }
+
     /// Watches to be ended at the server, which does not use their numbers again.
     pub(crate) fn take_unused_watches(&mut self) -> Vec<WatchId> {
         let unused = std::mem::take(&mut self.watched.unused);
@@ -221,7 +231,7 @@ impl Tree {
         unused
     }
 
-    /// No watch is being started: no answer can name one that has ended.
+    /// No watch is being started or ended: no answer can name one that has ended.
     pub(crate) fn forget_ended_watches(&mut self) {
         self.watched.ended = HashSet::new();
     }
@@ -230,7 +240,8 @@ impl Tree {
     pub(crate) fn note_reported_change(&mut self, change: &WatchedChange, out: &mut Outdated) {
         let Some(dir) = self.watched.by_watch.get(&change.watch).copied() else { return };
         if self.cover(dir).is_some_and(|cover| cover.note_report()) {
-            self.end_watch_of(dir);
+            self.end_watches_within(dir);
+            out.unused.push(dir);
             return;
         }
         match (&change.name, change.event) {
@@ -239,7 +250,7 @@ impl Tree {
             (Some(name), Event::Modified) => self.note_modified(dir, name, out),
             (Some(name), event) => {
                 let child = self.child(dir, name);
-                if event == Event::Created && self.changes.is_binding(dir, name) {
+                if event == Event::Created && self.is_being_bound(change) {
                     // It may be a local change, which may also fail.
                     out.deferred.push(change.clone());
                     return;
@@ -264,6 +275,12 @@ impl Tree {
                 self.note_outdated_name(dir, name, out);
             }
         }
+    }
+
+    /// Whether a local change is in flight that binds the name in `change` to a file.
+    pub(crate) fn is_being_bound(&self, change: &WatchedChange) -> bool {
+        let dir = self.watched.by_watch.get(&change.watch);
+        dir.zip(change.name.as_ref()).is_some_and(|(dir, name)| self.changes.is_binding(*dir, name))
     }
 
     /// Whether `name` in `dir` was removed through this mount.

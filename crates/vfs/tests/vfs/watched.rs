@@ -11,7 +11,7 @@ use testkit::clock::Clock;
 use testkit::dice::Dice;
 use testkit::mem::Options;
 use testkit::tree::Limits;
-use testkit::{MemRemote, path};
+use testkit::{Call, MemRemote, path};
 use tokio::time::Instant;
 use vfs::{Config, Consistency, Ino, Invalidate, LookupResult, OpenRequest, Vfs};
 
@@ -31,10 +31,15 @@ type Cached<K, V> = Mutex<HashMap<K, (V, Instant)>>;
 struct Kernel {
     names: Cached<(Ino, Vec<u8>), Option<Ino>>,
     attributes: Cached<Ino, vfs::Stat>,
+    /// Inodes whose pages it had to drop.
+    dropped: Mutex<Vec<Ino>>,
+    /// How often a lookup has led to each inode.
+    lookups: Mutex<HashMap<Ino, u64>>,
 }
 
 impl Invalidate for Kernel {
     fn content(&self, ino: Ino) {
+        self.dropped.lock().unwrap().push(ino);
         self.attributes(ino);
     }
 
@@ -83,6 +88,7 @@ impl Mount {
             LookupResult::Absent(ttl) => (None, ttl),
             LookupResult::Found(entry) => {
                 self.kernel.note(entry.ino, entry.stat);
+                *self.kernel.lookups.lock().unwrap().entry(entry.ino).or_default() += 1;
                 (Some(entry.ino), entry.ttl)
             }
         };
@@ -96,6 +102,14 @@ impl Mount {
             ino = self.look(ino, name).await.unwrap_or_else(|why| panic!("{at}: {why}"))?;
         }
         Some(ino)
+    }
+
+    /// The kernel evicts the inode of a file.
+    async fn forget(&self, at: &str) {
+        let ino = self.find(at).await.unwrap();
+        let count = self.kernel.lookups.lock().unwrap().remove(&ino).unwrap();
+        self.kernel.names.lock().unwrap().retain(|_, (found, _)| *found != Some(ino));
+        self.vfs.forget(ino, count);
     }
 
     async fn stat(&self, ino: Ino) -> Result<vfs::Stat, Errno> {
@@ -297,6 +311,81 @@ async fn w1_a_directory_that_is_renamed_takes_its_watches_along() {
     assert_eq!(mount.content("e/h").await.unwrap(), b"changed in its new place");
 }
 
+/// There may be thousands of them.
+#[tokio::test(start_paused = true)]
+async fn w1_reports_do_not_wait_for_the_ends_of_watches() {
+    let mount = with_files().await;
+    mount.remote.delay_ends_of_watches(LONG);
+    mount.remote.move_to("d/e", "d/renamed");
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    mount.remote.put_file("f", "changed meanwhile");
+    mount.settle().await;
+    assert_eq!(mount.stat_at("f").await.unwrap().attr.size, 17);
+    mount.remote.delay_ends_of_watches(Duration::ZERO);
+    let moved = ["f", "d/g", "d/renamed/h"];
+    mount.use_all(&moved).await;
+    assert_eq!((mount.vfs.watch_status().directories, mount.remote.watched()), (3, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn w1_a_file_that_was_opened_without_a_request_shows_the_change() {
+    let mount = with_files().await;
+    let opening = mount.by_name("d/g", async |ino| {
+        let opened = mount.vfs.open(ino, OpenRequest::plain(Access::Read)).await;
+        opened.map(|opened| (ino, opened.handle))
+    });
+    let (opened, requests) = mount.requests(opening).await;
+    let (ino, handle) = opened.unwrap();
+    assert_eq!(requests, 0);
+    mount.kernel.dropped.lock().unwrap().clear();
+    mount.remote.put_file("d/g", "changed in place, and longer");
+    mount.settle().await;
+    assert_eq!(*mount.kernel.dropped.lock().unwrap(), [ino]);
+    let data = mount.vfs.read(handle, 0, 1 << 16).await.unwrap();
+    assert_eq!(data.to_vec(), b"changed in place, and longer");
+    mount.vfs.release(handle);
+}
+
+/// One that changes more often than a request takes: its attributes are cached for a short time,
+/// else each path through it would cost a request.
+#[tokio::test(start_paused = true)]
+async fn w1_the_attributes_of_a_busy_directory_are_cached() {
+    let mount = with_files().await;
+    let dir = mount.find("d").await.unwrap();
+    mount.remote.put_file("d/one", "");
+    mount.settle().await;
+    let answer = mount.faulty.hold_answer(Call::Lstat, 1);
+    let asking = async {
+        answer.arrived().await;
+        mount.remote.put_file("d/two", "");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        answer.release();
+    };
+    let (known, ()) = tokio::join!(mount.vfs.getattr(dir), asking);
+    let (again, requests) = mount.requests(mount.vfs.getattr(dir)).await;
+    assert_eq!((again.unwrap().attr, requests), (known.unwrap().attr, 0));
+    mount.settle().await;
+    assert!(mount.requests(mount.vfs.getattr(dir)).await.1 > 0);
+}
+
+/// The record of the report is lost with the inode.
+#[tokio::test(start_paused = true)]
+async fn w1_a_listing_from_before_a_report_is_not_used_for_a_file_that_was_evicted() {
+    let mount = with_files().await;
+    tokio::time::sleep(3 * LONG).await;
+    let answer = mount.faulty.hold_answer(Call::Readdir, 1);
+    let changing = async {
+        answer.arrived().await;
+        mount.remote.put_file("d/g", "changed, and of another size");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        mount.forget("d/g").await;
+        answer.release();
+    };
+    tokio::join!(mount.names("d"), changing);
+    mount.settle().await;
+    assert_eq!(mount.stat_at("d/g").await.unwrap().attr.size, 28);
+}
+
 #[tokio::test(start_paused = true)]
 async fn w2_lost_reports_make_everything_be_requested_again() {
     for overflows in [false, true] {
@@ -416,7 +505,10 @@ async fn a_directory_that_nothing_uses_is_not_watched_for_ever() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert_eq!((mount.vfs.watch_status().directories, mount.remote.watched()), (2, 2));
+    // It is not watched again at once.
     assert_eq!(mount.content("d/e/h").await.unwrap(), b"line 1099");
+    mount.settle().await;
+    assert_eq!(mount.vfs.watch_status().directories, 2);
     mount.use_all(&FILES).await;
     assert_eq!(mount.vfs.watch_status().directories, 3);
     // One that is used is watched as long as it is.

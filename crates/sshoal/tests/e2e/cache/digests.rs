@@ -149,6 +149,16 @@ fn digests_of_the_helper_avoid_fetching_cached_contents() {
     digests_avoid_fetching(&world, "server_digests,consistency=immutable");
 }
 
+#[test]
+fn without_the_helper_the_mount_says_that_there_are_no_digests() {
+    let world = World::new();
+    put(&world, "file", b"content");
+    let mount = mount(&world, "server_digests").with_errors();
+    assert_eq!(fs::read(mount.at("file")).unwrap(), b"content");
+    assert!(mount.words().contains("has no sshoal helper"), "{}", mount.words());
+    mount.unmount();
+}
+
 /// A file is not read to make its digest.
 #[test]
 fn the_helper_makes_the_digest_of_a_file_that_was_not_read() {
