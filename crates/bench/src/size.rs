@@ -142,8 +142,6 @@ pub struct Size {
     pub tree_files: u32,
     /// Of the made tree of `tree`; `copy` and `cache` always have sources.
     pub tree_shape: TreeShape,
-    /// Files created, looked at and removed by `metadata`.
-    pub metadata_files: u32,
     /// Single operations timed by `latency`, of each kind.
     pub latency_operations: u32,
     /// Ciphers by which the large file is copied.
@@ -194,10 +192,10 @@ impl Size {
                 ],
             ),
         };
-        let (tree_files, metadata_files, latency_operations) = match scale {
-            Scale::Quick => (150, 100, 150),
-            Scale::Normal => (4_000, 2_000, 5_000),
-            Scale::Full => (10_000, 10_000, 20_000),
+        let (tree_files, latency_operations) = match scale {
+            Scale::Quick => (150, 150),
+            Scale::Normal => (4_000, 5_000),
+            Scale::Full => (10_000, 20_000),
         };
         Size {
             scale,
@@ -207,7 +205,6 @@ impl Size {
             fio: FioSize::of(file_bytes),
             tree_files,
             tree_shape: TreeShape::Sources,
-            metadata_files,
             latency_operations,
             ciphers: ciphers.iter().map(|&name| name.to_owned()).collect(),
             tree_source: None,
@@ -242,7 +239,6 @@ impl Size {
             *count = scaled((*count).into(), least.into()).ceil() as u32;
         };
         count(&mut self.tree_files, LEAST_COUNT);
-        count(&mut self.metadata_files, LEAST_COUNT);
         count(&mut self.latency_operations, LEAST_COUNT);
         if let Projects::Two { smaller, larger } = &mut self.projects {
             count(smaller, LEAST_MODULES);
@@ -271,7 +267,6 @@ impl Size {
             "tree" if self.tree_source.is_some() => Vec::new(),
             "tree" | "copy" => vec![files],
             "cache" => vec![bytes, files],
-            "metadata" => vec![("files", self.metadata_files.into())],
             "latency" => vec![bytes, ("operations", self.latency_operations.into())],
             "build" => {
                 let modules = match self.projects {
@@ -299,8 +294,8 @@ mod tests {
         let half = size.clone().scaled(0.5);
         assert_eq!((half.file_bytes, half.fio.bytes), (2 << 30, 2 << 30));
         assert_eq!((half.iozone.sequential_bytes, half.iozone.random_bytes), (2 << 30, 2 << 30));
-        assert_eq!((half.tree_files, half.metadata_files), (5_000, 5_000));
-        assert_eq!((half.latency_operations, half.random_seconds), (10_000, 15.0));
+        assert_eq!((half.tree_files, half.latency_operations), (5_000, 10_000));
+        assert_eq!(half.random_seconds, 15.0);
         assert_eq!(size.clone().scaled(1.0), size);
         let projects = Projects::Two { smaller: 100, larger: 400 };
         let built = Size { projects, ..size }.scaled(0.1).projects;
@@ -325,10 +320,7 @@ mod tests {
         let projects = Projects::Two { smaller: 100, larger: 400 };
         let least = Size { projects, ..Size::of(Scale::Full) }.scaled(1e-9);
         assert_eq!((least.file_bytes, least.fio.bytes), (1 << 20, 1 << 20));
-        assert_eq!(
-            (least.tree_files, least.metadata_files, least.latency_operations),
-            (50, 50, 50)
-        );
+        assert_eq!((least.tree_files, least.latency_operations), (50, 50));
         assert_eq!(least.random_seconds, 0.2);
         assert_eq!(least.projects, Projects::Two { smaller: 8, larger: 8 });
         // What is less already stays so.

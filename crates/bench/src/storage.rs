@@ -42,7 +42,7 @@ pub trait Storage: Send + Sync {
     fn remove(&self, path: &Path) -> Result<()>;
 
     /// SHA-256 in hexadecimal of a file, or of the listing of a tree (see
-    /// [`crate::corpus::tree::digest`]).
+    /// [`crate::corpus::tree::survey`]).
     fn digest(&self, path: &Path) -> Result<String>;
 
     /// Reads all of it into the page cache of the machine that has it.

@@ -24,7 +24,7 @@ pub struct Request {
     pub peers: Option<String>,
     /// Names and command lines of programs that mount as sshfs does.
     pub commands: Vec<(String, String)>,
-    /// Names and commands of programs that copy: `PULL;PUSH`, see [`crate::subject::Orders`].
+    /// Names and scripts of programs that copy.
     pub copiers: Vec<(String, String)>,
     /// Names and directories of mounted file systems.
     pub targets: Vec<(String, PathBuf)>,

@@ -2,8 +2,8 @@
 //! have here.
 //!
 //! A file: `file`, NUL, a line of `sha256sum`. A tree: `tree`, NUL; its directories, each with
-//! NUL; an empty one; each link and its target, `LF .` behind it, each with NUL; an empty one;
-//! lines of `sha256sum` for its files. Everything begins with `./`, and `.` is the tree itself.
+//! NUL; an empty one; all that is neither a directory nor a file, each with NUL; an empty one; lines
+//! of `sha256sum` for its files. Everything begins with `./`, and `.` is the tree itself.
 
 use crate::corpus::tree::Listing;
 use crate::failure::{Failure, Result};
@@ -30,11 +30,8 @@ fn tree(mut rest: &[u8]) -> Option<Listing> {
             path => listing.directory(relative(path)?),
         }
     }
-    loop {
-        match next(&mut rest)? {
-            b"" => break,
-            path => listing.link(relative(path)?, next(&mut rest)?.strip_suffix(b"\n.")?),
-        }
+    if !next(&mut rest)?.is_empty() {
+        return None;
     }
     for line in rest.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
         let (digest, path) = checksum(line)?;
@@ -93,17 +90,16 @@ mod tests {
     #[test]
     fn a_torn_listing_is_refused() {
         let digest64 = "0123456789abcdef".repeat(4);
-        let whole = format!("motd\ntree\0.\0./d\0\0./l\0to\n.\0\0{digest64}  ./f\n");
+        let whole = format!("motd\ntree\0.\0./d\0\0\0{digest64}  ./f\n");
         let expected = {
             let mut listing = Listing::default();
             listing.directory(b"d");
-            listing.link(b"l", b"to");
             listing.file(b"f", &digest64);
             listing.digest()
         };
         assert_eq!(digest(whole.as_bytes()).unwrap(), expected);
         for torn in
-            ["", "tree\0.\0", "tree\0.\0\0./l\0to\0\0", "tree\0.\0\0\0xyz  ./f\n", "file\0ab"]
+            ["", "tree\0.\0", "tree\0.\0\0./link\0\0", "tree\0.\0\0\0xyz  ./f\n", "file\0ab"]
         {
             assert!(digest(torn.as_bytes()).is_err(), "{torn:?}");
         }

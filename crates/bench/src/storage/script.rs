@@ -20,7 +20,7 @@ pub(super) const UNPACK: &str =
     r#"p=${1%/*}; mkdir -p -- "${p:-/}" && mkdir -- "$1" && cd -- "$1" && tar -xpof -"#;
 
 /// See [`super::listing`] for what it prints.
-pub(super) const DIGEST: &str = r#"set -e; if command -v sha256sum >/dev/null 2>&1; then sum=sha256sum; else sum="shasum -a 256"; fi; if [ -d "$1" ]; then cd -- "$1"; printf "tree\0"; find . -type d -print0; printf "\0"; find . -type l -exec sh -c "for l; do printf \"%s\\0%s\\0\" \"\$l\" \"\$(readlink \"\$l\"; echo .)\"; done" sh {} +; printf "\0"; find . -type f -exec $sum {} +; else printf "file\0"; $sum <"$1"; fi"#;
+pub(super) const DIGEST: &str = r#"set -e; if command -v sha256sum >/dev/null 2>&1; then sum=sha256sum; else sum="shasum -a 256"; fi; if [ -d "$1" ]; then cd -- "$1"; printf "tree\0"; find . -type d -print0; printf "\0"; find . ! -type d ! -type f -print0; printf "\0"; find . -type f -exec $sum {} +; else printf "file\0"; $sum <"$1"; fi"#;
 
 pub(super) const WARM: &str = r#"find "$1" -type f -exec cat {} + >/dev/null"#;
 

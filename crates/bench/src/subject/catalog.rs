@@ -10,12 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::executor::Executor;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::server::Server;
 use crate::subject::Subject;
 
-use super::copiers::{Manner, Tool};
-use super::foreign::Orders;
+use super::copiers::{self, Copying};
 use super::identity::Identity;
 use super::local::Local;
 use super::mounted::{Mounted, Sources};
@@ -49,12 +48,8 @@ const NAS: [&str; 4] =
     ["Ciphers=aes128-ctr", "Compression=no", "ServerAliveCountMax=2", "ServerAliveInterval=15"];
 const NAS_CHACHA: [&str; 4] = ["Ciphers=chacha20-poly1305@openssh.com", NAS[1], NAS[2], NAS[3]];
 
-/// `--copier` for bbcp. ssh only starts it at the other end, by the option for that end.
-const BBCP: &str = "bbcp -S 'ssh -x -a %o %h bbcp' %u@%a:%f %t; \
-                    bbcp -T 'ssh -x -a %o %h bbcp' %f %u@%a:%t";
-
 /// What a subject is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum Making {
     /// Of these sources, with these mount options.
     Sshoal(Sources, &'static [&'static str]),
@@ -82,8 +77,8 @@ impl Making {
     }
 }
 
-const fn copier(tool: Tool) -> Making {
-    Making::Peer(Kind::Copier(tool))
+const fn copier(copying: Copying) -> Making {
+    Making::Peer(Kind::Copy(copying))
 }
 
 const fn sshoal(options: &'static [&'static str]) -> Making {
@@ -135,22 +130,18 @@ static ENTRIES: &[Entry] = &[
         "this program, the server as a pool of two gateways",
         Making::Sshoal(Sources::Pool, &[]),
     ),
-    entry("sshoal-copy", "this program's pull and push", copier(Tool::Own(Manner::Auto))),
-    entry(
-        "sshoal-copy:tar",
-        "the same, always in one stream by tar",
-        copier(Tool::Own(Manner::Tar)),
-    ),
-    entry("sshoal-copy:sftp", "the same, always over SFTP", copier(Tool::Own(Manner::Sftp))),
+    entry("sshoal-copy", "this program's pull and push", copier(copiers::OWN)),
+    entry("sshoal-copy:tar", "the same, always in one stream by tar", copier(copiers::OWN_TAR)),
+    entry("sshoal-copy:sftp", "the same, always over SFTP", copier(copiers::OWN_SFTP)),
     variant(
         "sshoal-copy:plain",
         "the same by its own choice, never compressed",
-        copier(Tool::Own(Manner::Plain)),
+        copier(copiers::OWN_PLAIN),
     ),
     variant(
         "sshoal-copy:two",
         "the same by its own choice, over two links to the server at once",
-        copier(Tool::Own(Manner::TwoWays)),
+        copier(copiers::OWN_TWO),
     ),
     entry("sshfs", "sshfs as it is", Making::Sshfs(&[])),
     entry("sshfs:aes", "sshfs by aes128-gcm", Making::Sshfs(&[FASTEST])),
@@ -200,16 +191,20 @@ static ENTRIES: &[Entry] = &[
         "scp",
         "scp -r; scp:ssh_command=PROGRAM by another ssh, scp:Compression=no with an option of ssh, \
          as any that copies",
-        copier(Tool::Scp),
+        copier(copiers::SCP),
     ),
-    entry("hpnssh", "hpnscp -r, the scp of HPN-SSH", copier(Tool::Hpn)),
-    entry("bbcp", "bbcp: files only, by connections of its own, not encrypted", copier(Tool::Bbcp)),
-    entry("sftp", "sftp's get -r and put -r", copier(Tool::Sftp)),
-    entry("rsync", "rsync -a over ssh", copier(Tool::Rsync)),
-    variant("rsync:-W", "rsync -a -W over ssh: whole files", copier(Tool::RsyncWhole)),
-    entry("rsyncd", "rsync -a to its daemon, without ssh", Making::Peer(Kind::Rsyncd)),
-    entry("tar", "tar | ssh tar", copier(Tool::Tar)),
-    entry("ftp", "vsftpd and lftp, without ssh", Making::Peer(Kind::Ftp)),
+    entry("hpnssh", "hpnscp -r, the scp of HPN-SSH", copier(copiers::HPN)),
+    entry(
+        "bbcp",
+        "bbcp: files only, by connections of its own, not encrypted",
+        copier(copiers::BBCP),
+    ),
+    entry("sftp", "sftp's get -r and put -r", copier(copiers::SFTP)),
+    entry("rsync", "rsync -a over ssh", copier(copiers::RSYNC)),
+    variant("rsync:-W", "rsync -a -W over ssh: whole files", copier(copiers::RSYNC_WHOLE)),
+    entry("rsyncd", "rsync -a to its daemon, without ssh", copier(copiers::RSYNCD)),
+    entry("tar", "tar | ssh tar", copier(copiers::TAR)),
+    entry("ftp", "vsftpd and lftp, without ssh", copier(copiers::FTP)),
     entry(
         "nfs-user",
         "NFSv4 without kernel client: nfs-ganesha, and a client of our own that only reads and \
@@ -217,7 +212,7 @@ static ENTRIES: &[Entry] = &[
         Making::Nfs,
     ),
     entry("local", "the local disk", Making::Local),
-    entry("ssh-cat", "floor: ssh HOST cat", copier(Tool::Cat)),
+    entry("ssh-cat", "floor: ssh HOST cat", copier(copiers::CAT)),
     entry("sftp-raw", "floor: SFTP over ssh, no file system", Making::Peer(Kind::RawSftp)),
 ];
 
@@ -296,14 +291,11 @@ fn copier_by(word: &str) -> Option<Spec> {
     let (keyword, _) = option.split_once('=').filter(|(_, value)| !value.is_empty())?;
     let of_ssh = keyword.starts_with(|letter: char| letter.is_ascii_uppercase())
         && keyword.chars().all(|letter| letter.is_ascii_alphanumeric());
-    let takes = |tool| match tool {
-        Tool::Cat | Tool::Bbcp => false,
-        // Its ssh is its own.
-        Tool::Hpn => of_ssh,
-        _ => of_ssh || option.starts_with(SSH_COMMAND),
+    let takes = |copying: Copying| {
+        (copying.takes_options && of_ssh) || (copying.takes_ssh && option.starts_with(SSH_COMMAND))
     };
     let entry = ENTRIES.iter().find(|entry| {
-        entry.name == name && matches!(entry.making, Making::Peer(Kind::Copier(it)) if takes(it))
+        entry.name == name && matches!(entry.making, Making::Peer(Kind::Copy(it)) if takes(it))
     })?;
     Some(Spec { entry, options: vec![option.to_owned()] })
 }
@@ -451,12 +443,12 @@ impl Spec {
                 let command = command.first().and_then(|it| it.strip_prefix(SSH_COMMAND));
                 let ssh_command = command.map(PathBuf::from);
                 let ssh_option = options.first().map(|&option| option.clone());
-                let orders = match kind {
-                    Kind::Copier(Tool::Bbcp) => Some(Orders::parse(BBCP).map_err(Failure::failed)?),
-                    _ => None,
+                let script = match kind {
+                    Kind::Copy(copying) => copying.script.to_owned(),
+                    Kind::Rclone(_) | Kind::RawSftp => String::new(),
                 };
                 let (setting, identity) = (setting.clone(), Identity::default());
-                Box::new(Peer { name, kind, ssh_command, ssh_option, orders, setting, identity })
+                Box::new(Peer { name, kind, script, ssh_command, ssh_option, setting, identity })
             }
         })
     }
@@ -482,14 +474,14 @@ fn served_by(option: String, setting: &Setting) -> Vec<String> {
     options
 }
 
-/// A program that copies by commands that the user has given.
-pub fn foreign(name: &str, orders: Orders, setting: &Setting) -> Box<dyn Subject> {
+/// A program that copies by a script that the user has given: see [`copiers`].
+pub fn given(name: &str, script: &str, setting: &Setting) -> Box<dyn Subject> {
     Box::new(Peer {
         name: name.to_owned(),
-        kind: Kind::Copier(Tool::Foreign),
+        kind: Kind::Copy(copiers::GIVEN),
+        script: script.to_owned(),
         ssh_command: None,
         ssh_option: None,
-        orders: Some(orders),
         setting: setting.clone(),
         identity: Identity::default(),
     })

@@ -220,8 +220,8 @@ pub enum Operation {
     StatAbsent,
     /// `open` for reading and `close`.
     OpenClose,
-    /// Creates a file exclusively, writes its content (see [`Entry::File`]), closes it.
-    Create(Entry),
+    /// Creates an empty file exclusively, and closes it.
+    Create,
     /// `unlink`
     Unlink,
     /// `mkdir`
@@ -246,13 +246,8 @@ pub enum Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Entry {
-    /// A file; file number `n` has in it the block `n` of the content of the seed, cut to length.
-    File {
-        /// Length, at most a block.
-        bytes: u32,
-        /// Of the content.
-        seed: u64,
-    },
+    /// A file with nothing in it.
+    EmptyFile,
     /// A directory.
     Directory,
 }

@@ -279,13 +279,18 @@ impl Connection {
         Ok(Connection { stream, child, words })
     }
 
+    /// Of the program.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends the program without waiting for it to do so by itself.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
     }
 
     /// Why the stream broke: what the program has said, or else the error.
-    fn failure(&mut self, error: &io::Error) -> Failure {
+    pub(crate) fn failure(&mut self, error: &io::Error) -> Failure {
         let words = self.words().unwrap_or_default();
         match words.trim() {
             "" => Failure::failed(format!("the connection broke: {error}")),

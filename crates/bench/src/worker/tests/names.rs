@@ -2,8 +2,7 @@
 
 use super::*;
 
-const FILE: Entry = Entry::File { bytes: 4096, seed: SEED };
-const EMPTY: Entry = Entry::File { bytes: 0, seed: SEED };
+const FILE: Entry = Entry::EmptyFile;
 
 fn job(target: Target, operation: Operation) -> NameJob {
     NameJob {
@@ -26,7 +25,7 @@ fn done(target: &Target, operation: Operation) -> Result<Done, Failure> {
 fn made(path: &Path, entry: Entry) -> [Target; 2] {
     let operation = match entry {
         Entry::Directory => Operation::Mkdir,
-        file => Operation::Create(file),
+        Entry::EmptyFile => Operation::Create,
     };
     let [local, remote] = targets(path);
     run(&Job::Names(NameJob { make_directory: true, ..job(local.clone(), operation) })).unwrap();
@@ -37,15 +36,14 @@ fn made(path: &Path, entry: Entry) -> [Target; 2] {
 fn a_directory_is_filled_changed_and_emptied_in_each_way() {
     let dir = tempfile::tempdir().unwrap();
     for target in targets(&dir.path().join("d")) {
-        let first =
-            NameJob { make_directory: true, ..job(target.clone(), Operation::Create(FILE)) };
+        let first = NameJob { make_directory: true, ..job(target.clone(), Operation::Create) };
         let created = run(&Job::Names(first)).unwrap();
         assert_eq!(created.operations, 30);
         assert_eq!(created.latency.unwrap().count, 30);
         assert!(!created.verified, "only a look from elsewhere can tell");
         for number in 0..30 {
             let content = fs::read(dir.path().join("d").join(NameJob::name("n", number)));
-            assert_eq!(content.unwrap(), Content::new(SEED).block(number.into()));
+            assert_eq!(content.unwrap(), b"");
         }
         assert!(done(&target, Operation::Stat(FILE)).unwrap().verified);
         done(&target, Operation::OpenClose).unwrap();
@@ -65,8 +63,8 @@ fn a_directory_is_filled_changed_and_emptied_in_each_way() {
 #[test]
 fn operations_begin_anew_after_the_last_name() {
     let dir = tempfile::tempdir().unwrap();
-    for target in made(&dir.path().join("d"), EMPTY) {
-        let often = NameJob { operations: 100, warm: true, ..job(target, Operation::Stat(EMPTY)) };
+    for target in made(&dir.path().join("d"), FILE) {
+        let often = NameJob { operations: 100, warm: true, ..job(target, Operation::Stat(FILE)) };
         let done = run(&Job::Names(often)).unwrap();
         assert_eq!((done.operations, done.latency.unwrap().count), (100, 100));
     }
@@ -75,7 +73,7 @@ fn operations_begin_anew_after_the_last_name() {
 #[test]
 fn listings_are_compared() {
     let dir = tempfile::tempdir().unwrap();
-    let [local, remote] = made(&dir.path().join("d"), EMPTY);
+    let [local, remote] = made(&dir.path().join("d"), FILE);
     fs::rename(dir.path().join("d"), dir.path().join("n000000")).unwrap();
     let list = |target: &Target, prefix: &str, names| {
         let path = dir.path().to_owned();
@@ -101,7 +99,8 @@ fn what_is_not_as_expected_is_wrong_data() {
     let path = dir.path().join("d");
     for target in made(&path, FILE) {
         wrong(done(&target, Operation::StatAbsent));
-        wrong(done(&target, Operation::Stat(EMPTY)));
+        fs::write(path.join("n000003"), "x").unwrap();
+        wrong(done(&target, Operation::Stat(FILE)));
         wrong(done(&target, Operation::Stat(Entry::Directory)));
     }
 }
@@ -109,11 +108,11 @@ fn what_is_not_as_expected_is_wrong_data() {
 #[test]
 fn no_operation_is_begun_after_the_time() {
     let dir = tempfile::tempdir().unwrap();
-    for target in made(&dir.path().join("d"), EMPTY) {
+    for target in made(&dir.path().join("d"), FILE) {
         let short = NameJob {
             operations: u32::MAX,
             seconds: Some(0.05),
-            ..job(target, Operation::Stat(EMPTY))
+            ..job(target, Operation::Stat(FILE))
         };
         let done = run(&Job::Names(short)).unwrap();
         assert!(done.operations > 30 && (0.05..5.0).contains(&done.seconds), "{done:?}");

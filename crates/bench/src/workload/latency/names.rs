@@ -1,7 +1,7 @@
-//! What `latency` and `metadata` have in common: directories of many names, and steps of one
-//! operation with each.
+//! Directories of many names, and steps of one operation with each.
 //!
-//! No step takes longer than [`time_limit`], so that a slow link reduces the number of operations. What was changed is compared at the storage, with the digest of the same tree made here.
+//! No step takes longer than [`time_limit`], so that a slow link reduces the number of operations.
+//! What was changed is compared at the storage, with the digest of the same tree made here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,23 +14,14 @@ use crate::size::Size;
 use crate::step::StepContext;
 use crate::worker::{self, Done, Entry, Job, NameJob, Operation, Order, Target};
 
-use super::copying::{fresh, removed};
-use super::generator::{Relay, shown, timed};
-
-/// Of what is in small files.
-const SEED: u64 = 0x30;
+use crate::workload::copying::{fresh, removed};
+use crate::workload::generator::{Relay, shown, timed};
 
 /// In front of the numbers of files.
 pub(super) const FILE: &str = "file-";
 
 /// In front of the numbers of directories.
 pub(super) const DIRECTORY_NAME: &str = "dir-";
-
-/// A file that is empty.
-pub(super) const EMPTY: Entry = Entry::File { bytes: 0, seed: SEED };
-
-/// A file of 4 KiB.
-pub(super) const SMALL: Entry = Entry::File { bytes: 4096, seed: SEED };
 
 /// The longest time of a step, in seconds.
 pub(super) fn time_limit(size: &Size) -> f64 {
@@ -62,7 +53,7 @@ pub(super) fn make(path: &Path, entry: Entry, prefix: &str, names: u32) -> Resul
 /// The operation that makes it.
 pub(super) fn making(entry: Entry) -> Operation {
     match entry {
-        Entry::File { .. } => Operation::Create(entry),
+        Entry::EmptyFile => Operation::Create,
         Entry::Directory => Operation::Mkdir,
     }
 }
@@ -139,7 +130,7 @@ pub(super) fn rename(
 pub(super) fn empty(context: &mut StepContext<'_>, chain: &Chain) -> Result<Measured> {
     let made = chain.need(context)?;
     let operation = match made.entry {
-        Entry::File { .. } => Operation::Unlink,
+        Entry::EmptyFile => Operation::Unlink,
         Entry::Directory => Operation::Rmdir,
     };
     let path = made.path.clone();
@@ -182,7 +173,7 @@ fn change(
 fn compare(context: &StepContext<'_>, made: &Made) -> Result<()> {
     let expected = context.scratch.join("expected");
     make(&expected, made.entry, made.prefix, made.names)?;
-    let digest = corpus::tree::digest(&expected)?;
+    let digest = corpus::digest(&expected)?;
     fs::remove_dir_all(&expected)?;
     if context.subject.storage().digest(&made.path)? == digest {
         return Ok(());
