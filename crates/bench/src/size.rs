@@ -56,10 +56,6 @@ pub struct IozoneSize {
     pub sequential_bytes: u64,
     /// Of the file in which random places are read and written.
     pub random_bytes: u64,
-    /// Of a record of the sequential tests; a multiple of 4 KiB, as the next one.
-    pub sequential_record_bytes: u32,
-    /// Of a record of the random tests.
-    pub random_record_bytes: u32,
     /// The timed random tests use `O_DIRECT`. Those of the whole file (`iozone.random-read-all`,
     /// `iozone.random-write-all`) use the page cache, as `iozone -i 2` does.
     pub random: Extent,
@@ -75,8 +71,6 @@ impl IozoneSize {
         IozoneSize {
             sequential_bytes: file_bytes,
             random_bytes: file_bytes,
-            sequential_record_bytes: 64 << 10,
-            random_record_bytes: 4 << 10,
             random: Extent::Timed,
             compressible_for: &[],
         }
@@ -214,12 +208,11 @@ impl Size {
         }
     }
 
-    /// The same with all large files of this length.
-    pub fn with_file_bytes(mut self, bytes: u64) -> Size {
+    /// Gives all large files this length.
+    pub fn set_file_bytes(&mut self, bytes: u64) {
         self.file_bytes = bytes;
         (self.iozone.sequential_bytes, self.iozone.random_bytes) = (bytes, bytes);
         self.fio.bytes = bytes;
-        self
     }
 
     /// The same with bytes, counts and times multiplied by `factor`. None of them becomes less than
@@ -251,36 +244,30 @@ impl Size {
     /// The quantities on which the figures of a workload depend, by name: `iozone.random_bytes`.
     /// Trees and sources of the user's own are not among them.
     pub fn quantities(&self, workload: &str) -> Vec<(String, f64)> {
-        let bytes = ("bytes", self.file_bytes as f64);
-        let files = ("files", f64::from(self.tree_files));
-        let seconds = ("seconds", self.random_seconds);
-        let quantities = match workload {
-            "files" => vec![bytes],
-            "iozone" => vec![
-                ("sequential_bytes", self.iozone.sequential_bytes as f64),
-                ("random_bytes", self.iozone.random_bytes as f64),
-                ("sequential_record_bytes", self.iozone.sequential_record_bytes.into()),
-                ("random_record_bytes", self.iozone.random_record_bytes.into()),
-                seconds,
-            ],
-            "fio" => vec![("bytes", self.fio.bytes as f64), seconds],
-            "tree" if self.tree_source.is_some() => Vec::new(),
-            "tree" | "copy" => vec![files],
-            "cache" => vec![bytes, files],
-            "latency" => vec![bytes, ("operations", self.latency_operations.into())],
-            "build" => {
-                let modules = match self.projects {
-                    Projects::Two { smaller, larger } if self.build_source.is_none() => {
-                        vec![("smaller_modules", smaller.into()), ("larger_modules", larger.into())]
-                    }
-                    _ => Vec::new(),
-                };
-                [vec![("jobs", self.jobs.into())], modules].concat()
-            }
-            _ => Vec::new(),
-        };
-        let named = |(name, quantity)| (format!("{workload}.{name}"), quantity);
-        quantities.into_iter().map(named).collect()
+        let (bytes, files) = (self.file_bytes as f64, f64::from(self.tree_files));
+        let mut quantities = vec![
+            ("files.bytes", bytes),
+            ("iozone.sequential_bytes", self.iozone.sequential_bytes as f64),
+            ("iozone.random_bytes", self.iozone.random_bytes as f64),
+            ("iozone.seconds", self.random_seconds),
+            ("fio.bytes", self.fio.bytes as f64),
+            ("fio.seconds", self.random_seconds),
+            ("copy.files", files),
+            ("cache.bytes", bytes),
+            ("cache.files", files),
+            ("latency.bytes", bytes),
+            ("latency.operations", self.latency_operations.into()),
+            ("build.jobs", self.jobs.into()),
+        ];
+        if self.tree_source.is_none() {
+            quantities.push(("tree.files", files));
+        }
+        if let (Projects::Two { smaller, larger }, None) = (self.projects, &self.build_source) {
+            quantities.push(("build.smaller_modules", smaller.into()));
+            quantities.push(("build.larger_modules", larger.into()));
+        }
+        quantities.retain(|(name, _)| name.split('.').next() == Some(workload));
+        quantities.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }
 

@@ -4,7 +4,6 @@
 //! Nothing here goes through a subject, but for a target, of which nothing but its mounted
 //! directory is known.
 
-mod listing;
 pub(crate) mod script;
 
 use std::ffi::{OsStr, OsString};
@@ -193,7 +192,7 @@ impl Storage for Directory {
         if matches!(self.reach, Reach::Here) {
             return Ok(corpus::digest(&path)?);
         }
-        listing::digest(&self.run_script(script::DIGEST, &path)?.output.stdout)
+        script::digest(&self.run_script(script::DIGEST, &path)?.output.stdout)
     }
 
     fn warm(&self, path: &Path) -> Result<()> {

@@ -87,7 +87,6 @@ pub trait Workload: Send + Sync {
 
 /// Kinds of access, by what a step needs.
 const DIRECTORY: &[AccessKind] = &[AccessKind::Directory];
-const OPEN_FILES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Sftp];
 /// Reading and writing files, and no operations of names.
 const TRANSFER_FILES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Sftp, AccessKind::Nfs];
 const COPY_FILES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Copier, AccessKind::Stream];

@@ -10,7 +10,7 @@ use std::net::Shutdown;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,11 @@ use crate::step::ServerMeter;
 use crate::storage::script;
 use crate::worker::Connection;
 
-/// Longest time to the first byte.
+/// Longest time to the first byte of a stream, and to the next.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Interval of the looks at what was counted.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// With fewer bytes than this, the CPU for a gigabyte is mostly that of the sampling.
 const BYTES_FOR_CPU: u64 = 20_000_000;
@@ -105,6 +108,7 @@ fn flow(commands: Vec<Command>, timing: Timing, server: &dyn ServerMeter) -> Res
         let bytes: Vec<u64> = counts.iter().map(|count| count.load(Ordering::SeqCst)).collect();
         (Instant::now(), bytes, account::tree_usage(&pids), server.usage())
     };
+    let ended = &AtomicBool::new(false);
     let (before, after) = thread::scope(|scope| {
         for (connection, count) in streams.iter().zip(&counts) {
             scope.spawn(move || {
@@ -112,12 +116,21 @@ fn flow(commands: Vec<Command>, timing: Timing, server: &dyn ServerMeter) -> Res
                 while let Ok(read @ 1..) = stream.read(&mut buffer) {
                     count.fetch_add(read as u64, Ordering::SeqCst);
                 }
+                ended.store(true, Ordering::SeqCst);
             });
         }
         thread::sleep(timing.warm);
         let before = look();
         thread::sleep(timing.window);
-        let after = look();
+        // A reader that waits for a processor makes the window longer.
+        let mut after = look();
+        while !after.1.iter().zip(&before.1).all(|(now, before)| now > before)
+            && !ended.load(Ordering::SeqCst)
+            && after.0 - before.0 < PATIENCE
+        {
+            thread::sleep(LOOK);
+            after = look();
+        }
         // The readers end, and then the commands.
         streams.iter().for_each(|it| drop(it.stream.shutdown(Shutdown::Both)));
         (before, after)

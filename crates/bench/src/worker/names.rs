@@ -3,18 +3,15 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::time::Instant;
 
-use sftp::codec::{FileAttrs, OpenFlags, Request};
-
 use crate::failure::{Failure, Result};
 
-use super::clock::used;
-use super::job::{Done, Entry, NameJob, Operation, Target};
+use super::job::{Done, Entry, NameJob, Operation};
 use super::latencies::Latencies;
-use super::sftp::Sftp;
+use super::used;
 use super::walk::Walk;
 
 /// What a name was found to be.
@@ -35,21 +32,16 @@ enum Outcome {
 
 /// Does the job.
 pub(super) fn run(job: &NameJob) -> Result<Done> {
-    let (mut side, directory) = match &job.target {
-        Target::Path(path) => (Side::Local, path),
-        Target::Sftp { ssh, path } => (Side::Remote(Sftp::connect(ssh)?), path),
-        Target::Nfs { .. } => return Err(Failure::failed("its client has no operations of names")),
-    };
+    let directory = &job.directory;
     if job.make_directory {
-        let made = side.perform(&Operation::Mkdir, directory, directory);
+        let made = perform(&Operation::Mkdir, directory, directory);
         made.map_err(|error| Failure::failed(format!("the directory: {error}")))?;
     }
     if job.warm {
         for number in 0..job.names {
             let name = NameJob::name(&job.prefix, number);
             let path = directory.join(&name);
-            side.perform(&Operation::StatAbsent, &path, &path)
-                .map_err(|error| failed(&name, &error))?;
+            perform(&Operation::StatAbsent, &path, &path).map_err(|error| failed(&name, &error))?;
         }
     }
     let before = used();
@@ -70,7 +62,7 @@ pub(super) fn run(job: &NameJob) -> Result<Done> {
             _ => path.clone(),
         };
         let begin = Instant::now();
-        let outcome = side.perform(&job.operation, &path, &to);
+        let outcome = perform(&job.operation, &path, &to);
         let took = begin.elapsed();
         latencies.add(took);
         seconds += took.as_secs_f64();
@@ -142,28 +134,8 @@ fn judge_names(listed: Vec<Vec<u8>>, prefix: &str, count: u32) -> Result<()> {
     Err(Failure::wrong(format!("{stranger} is listed, and should not be there")))
 }
 
-/// Where the operations are done.
-enum Side {
-    /// By system calls.
-    Local,
-    /// By the server.
-    Remote(Sftp),
-}
-
-impl Side {
-    /// `to` is the new name of a rename.
-    fn perform(&mut self, operation: &Operation, path: &Path, to: &Path) -> io::Result<Outcome> {
-        match self {
-            Side::Local => local(operation, path, to),
-            Side::Remote(sftp) => {
-                let [path, to] = [path, to].map(|path| path.as_os_str().as_bytes());
-                remote(sftp, operation, path, to)
-            }
-        }
-    }
-}
-
-fn local(operation: &Operation, path: &Path, to: &Path) -> io::Result<Outcome> {
+/// `to` is the new name of a rename.
+fn perform(operation: &Operation, path: &Path, to: &Path) -> io::Result<Outcome> {
     match operation {
         Operation::Stat(_) | Operation::StatAbsent => {
             let found = fs::symlink_metadata(path)?;
@@ -183,49 +155,6 @@ fn local(operation: &Operation, path: &Path, to: &Path) -> io::Result<Outcome> {
         Operation::Mkdir => fs::create_dir(path)?,
         Operation::Rmdir => fs::remove_dir(path)?,
         Operation::Rename { .. } => fs::rename(path, to)?,
-    }
-    Ok(Outcome::Nothing)
-}
-
-const KIND: u32 = 0o170_000;
-const REGULAR: u32 = 0o100_000;
-const DIRECTORY: u32 = 0o040_000;
-
-fn remote(sftp: &mut Sftp, operation: &Operation, path: &[u8], to: &[u8]) -> io::Result<Outcome> {
-    match operation {
-        Operation::Stat(_) | Operation::StatAbsent => {
-            let attrs = sftp.attrs(&Request::Lstat { path })?;
-            return Ok(Outcome::Found(match attrs.permissions.map(|mode| mode & KIND) {
-                Some(REGULAR) => Found::File(attrs.size.unwrap_or(0)),
-                Some(DIRECTORY) => Found::Directory,
-                _ => Found::Other,
-            }));
-        }
-        Operation::List { .. } => {
-            let handle = sftp.handle(&Request::Opendir { path })?;
-            let mut names = Vec::new();
-            while let Some(some) = sftp.names(&handle)? {
-                let some = some.into_iter().map(|entry| entry.name.to_vec());
-                names.extend(some.filter(|name| name != b"." && name != b".."));
-            }
-            sftp.close(&handle)?;
-            return Ok(Outcome::Names(names));
-        }
-        Operation::OpenClose => {
-            let handle = sftp.open(path, OpenFlags::READ)?;
-            sftp.close(&handle)?;
-        }
-        Operation::Create => {
-            let flags = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
-            let handle = sftp.open(path, flags)?;
-            sftp.close(&handle)?;
-        }
-        Operation::Unlink => sftp.status(&Request::Remove { path })?,
-        Operation::Mkdir => {
-            sftp.status(&Request::Mkdir { path, attrs: FileAttrs::with_permissions(0o755) })?;
-        }
-        Operation::Rmdir => sftp.status(&Request::Rmdir { path })?,
-        Operation::Rename { .. } => sftp.status(&Request::PosixRename { from: path, to })?,
     }
     Ok(Outcome::Nothing)
 }

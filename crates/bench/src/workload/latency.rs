@@ -20,7 +20,7 @@ use crate::worker::{Check, Entry, Job, Operation, Transfer, Until};
 
 use super::copying::fresh;
 use super::generator::{shown, timed, valued};
-use super::{DIRECTORY, OPEN_FILES, Step, Workload, measure};
+use super::{DIRECTORY, Step, TRANSFER_FILES, Workload, measure};
 use names::{Chain, DIRECTORY_NAME, FILE, Look, empty, fill, make, rename, time_limit};
 
 /// Content of the file that is read.
@@ -99,7 +99,7 @@ impl Workload for Latency {
     fn steps(&self, _size: &Size) -> Vec<Step> {
         let step = |id, title, cache, body: Body| {
             let measure = measure("latency", id, title, Unit::Microseconds, cache);
-            let accesses = if id == "list-beside" { DIRECTORY } else { OPEN_FILES };
+            let accesses = if id == "read-4k" { TRANSFER_FILES } else { DIRECTORY };
             let chain = self.chain.clone();
             Step::new(measure, accesses, move |context| {
                 valued(body(context, &chain)?, Unit::Microseconds)

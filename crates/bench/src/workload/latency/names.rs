@@ -12,10 +12,10 @@ use crate::failure::{Failure, Result};
 use crate::results::Measured;
 use crate::size::Size;
 use crate::step::StepContext;
-use crate::worker::{self, Done, Entry, Job, NameJob, Operation, Order, Target};
+use crate::worker::{self, Done, Entry, Job, NameJob, Operation, Order};
 
 use crate::workload::copying::{fresh, removed};
-use crate::workload::generator::{Relay, shown, timed};
+use crate::workload::generator::{Relay, timed};
 
 /// In front of the numbers of files.
 pub(super) const FILE: &str = "file-";
@@ -29,9 +29,9 @@ pub(super) fn time_limit(size: &Size) -> f64 {
 }
 
 /// A job that does an operation once with each of some names, in sequence.
-fn once(target: Target, operation: Operation, prefix: &str, names: u32) -> NameJob {
+fn once(directory: PathBuf, operation: Operation, prefix: &str, names: u32) -> NameJob {
     NameJob {
-        target,
+        directory,
         operation,
         prefix: prefix.to_owned(),
         names,
@@ -46,8 +46,7 @@ fn once(target: Target, operation: Operation, prefix: &str, names: u32) -> NameJ
 /// Makes a directory of names in this process, on a local disk.
 pub(super) fn make(path: &Path, entry: Entry, prefix: &str, names: u32) -> Result<()> {
     fs::create_dir_all(path)?;
-    let target = Target::Path(path.to_owned());
-    worker::run(&Job::Names(once(target, making(entry), prefix, names))).map(drop)
+    worker::run(&Job::Names(once(path.to_owned(), making(entry), prefix, names))).map(drop)
 }
 
 /// The operation that makes it.
@@ -72,11 +71,16 @@ pub(super) struct Look<'a> {
 impl Look<'_> {
     pub(super) fn run(self, context: &mut StepContext<'_>) -> Result<Measured> {
         let Look { operation, prefix, names, operations, warm, .. } = self;
-        let target = shown(context, Path::new(self.directory))?;
+        let directory = context.directory()?.join(self.directory);
         let order = Order::Random { seed: context.seed };
         let seconds = Some(time_limit(context.size));
-        let job =
-            NameJob { operations, order, warm, seconds, ..once(target, operation, prefix, names) };
+        let job = NameJob {
+            operations,
+            order,
+            warm,
+            seconds,
+            ..once(directory, operation, prefix, names)
+        };
         Ok(timed(context, &Job::Names(job))?.1)
     }
 }
@@ -151,13 +155,13 @@ fn change(
 ) -> Result<(Measured, Made)> {
     let path = made.path.clone();
     let change = |context: &mut StepContext<'_>| {
-        let target = shown(context, &made.path)?;
+        let directory = context.directory()?.join(&made.path);
         // What is there is to be gone through to its end.
         let seconds = create.then(|| time_limit(context.size));
         let job = NameJob {
             make_directory: create,
             seconds,
-            ..once(target, operation, made.prefix, made.names)
+            ..once(directory, operation, made.prefix, made.names)
         };
         let (Done { operations, .. }, mut measured) = timed(context, &Job::Names(job))?;
         context.settle(&mut measured)?;

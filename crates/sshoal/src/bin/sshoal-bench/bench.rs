@@ -177,7 +177,7 @@ fn written(files: Option<&Files>, results: &Results) -> Result<String, Problem> 
 fn compared(old: &Results, new: &Results, tolerance: f64) -> anyhow::Result<u8> {
     let comparison = compare::compare(old, new, tolerance);
     print(&format!("{comparison}"))?;
-    Ok(if comparison.regressed() { EXIT_WRONG } else { EXIT_OK })
+    Ok(if comparison.regressions().next().is_some() { EXIT_WRONG } else { EXIT_OK })
 }
 
 fn exit_code(results: &Results, interrupted: bool) -> u8 {
