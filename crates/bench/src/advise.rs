@@ -2,7 +2,7 @@
 //! compression. Each with the figures behind it.
 //!
 //! It measures plain `ssh`, which all subjects over ssh have in common: data without end into a
-//! pipe. [`Findings`] are the measurements; the advice follows from them without any I/O.
+//! pipe. `Findings` are the measurements; the advice follows from them without any I/O.
 //!
 //! Nothing is changed on either machine. On a server at most a megabyte is written into the run's
 //! directory, and removed.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::measure::{Measure, Unit};
 use crate::quoting::shown_command;
-use crate::results::{Latency, LeftOut, Measured, Ratio, SubjectInfo, Summary, Usage};
+use crate::results::{Latency, LeftOut, Measured, Outcome, Ratio, SubjectInfo, Summary, Usage};
 use crate::stats::FailureLine;
 use crate::units;
 
@@ -369,10 +369,14 @@ fn cost(view: &View<'_>) -> Option<Section> {
 fn steps(view: &View<'_>) -> Option<Block> {
     let times: [fn(&Measured) -> Option<Usage>; 3] =
         [|it| Some(it.client), |it| it.application, |it| it.server];
+    let has_wire = view.results.samples.iter().any(
+        |sample| matches!(&sample.outcome, Outcome::Measured(measured) if measured.wire.is_some()),
+    );
     let header = ["real s", "client", "program", "server", "MB out/in"];
+    let header = if has_wire { &header[..] } else { &header[..4] };
     let caption = "each step: user+system time in s of the client, of the program that uses a mount, of \
                    the server; bytes on the link to/from the server; medians of the rounds";
-    table_of_steps(view, caption, &header, |median| {
+    table_of_steps(view, caption, header, |median| {
         let mut cells = vec![units::significant(median(&|it| Some(it.seconds))?)];
         cells.extend(times.map(|usage| {
             let user = median(&|it| Some(usage(it)?.user_s));
@@ -380,9 +384,11 @@ fn steps(view: &View<'_>) -> Option<Block> {
             // The kernel divides by ticks of 10 ms.
             both.map_or_else(|| "–".to_owned(), |(user, system)| format!("{user:.2}+{system:.2}"))
         }));
-        let to = median(&|it| Some(it.wire?.to_server_bytes as f64 / 1e6));
-        let from = median(&|it| Some(it.wire?.from_server_bytes as f64 / 1e6));
-        cells.push([to, from].map(figure).join("/"));
+        if has_wire {
+            let to = median(&|it| Some(it.wire?.to_server_bytes as f64 / 1e6));
+            let from = median(&|it| Some(it.wire?.from_server_bytes as f64 / 1e6));
+            cells.push([to, from].map(figure).join("/"));
+        }
         Some(cells)
     })
 }

@@ -429,7 +429,7 @@ fn served_by(option: String, setting: &Setting) -> Vec<String> {
     options
 }
 
-/// A program that copies by a script that the user has given: see [`copiers`].
+/// A program that copies by a script that the user has given: see the module `copiers`.
 pub fn given(name: &str, script: &str, setting: &Setting) -> Box<dyn Subject> {
     Box::new(Peer {
         name: name.to_owned(),
