@@ -49,13 +49,13 @@ pub fn last_changed() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_700_000_000)
 }
 
-/// SHA-256 in hexadecimal of a file, or of the listing of a tree (see [`tree::digest`]).
+/// SHA-256 in hexadecimal of a file, or of the listing of a tree (see [`tree::survey`]).
 ///
 /// # Errors
 /// Those of opening and reading.
 pub fn digest(path: &Path) -> io::Result<String> {
     match fs::metadata(path).map_err(|error| tree::at(path, &error))?.is_dir() {
-        true => tree::digest(path),
+        true => Ok(tree::survey(path)?.digest),
         false => digest_file(path),
     }
 }

@@ -20,24 +20,11 @@ const LIMIT: Duration = Duration::from_secs(30);
 const FLAGS: &str = "hypervisor aes vaes pclmulqdq vpclmulqdq sse4_2 avx avx2 avx512f sha_ni bmi2 \
     erms fsrm pmull sha1 sha2 sve asimd";
 
-/// Programs that a run may use, and the argument that prints their version.
-const PROGRAMS: [(&str, &str); 16] = [
-    ("ssh", "-V"),
-    ("sshfs", "-V"),
-    ("fusermount3", "-V"),
-    ("rclone", "version"),
-    ("rsync", "--version"),
-    ("lftp", "--version"),
-    ("curl", "--version"),
-    ("fio", "--version"),
-    ("tar", "--version"),
-    ("find", "--version"),
-    ("grep", "--version"),
-    ("git", "--version"),
-    ("make", "--version"),
-    ("gcc", "--version"),
-    ("openssl", "version"),
-    ("ip", "-V"),
+/// Arguments that print a version, and the programs that have it of those that a run may use.
+const PROGRAMS: [(&str, &str); 3] = [
+    ("-V", "ssh sshfs fusermount3 ip"),
+    ("version", "rclone"),
+    ("--version", "rsync lftp fio tar find grep make gcc"),
 ];
 
 /// Describes this machine and the server's. What cannot be found out is empty, and fails no run.
@@ -114,9 +101,12 @@ fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 
 /// The versions of the installed programs.
 fn versions(executor: &Executor) -> Vec<(String, String)> {
-    let installed = PROGRAMS.iter().filter_map(|(name, argument)| {
+    let programs = PROGRAMS
+        .iter()
+        .flat_map(|(argument, names)| names.split(' ').map(move |name| (name, *argument)));
+    let installed = programs.filter_map(|(name, argument)| {
         let program = find_program(name)?;
-        Some(((*name).to_owned(), subject::version(&program, argument, executor)))
+        Some((name.to_owned(), subject::version(&program, argument, executor)))
     });
     installed.filter(|(_, version)| !version.is_empty()).collect()
 }

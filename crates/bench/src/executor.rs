@@ -5,15 +5,16 @@
 //!    the user interrupts, when a [`Background`] is dropped.
 //! 2. No call takes longer than its limit and two seconds. A program that SIGKILL does not end
 //!    within them (it hangs in a dead file system) is left behind and reported.
-//! 3. The kept output is bounded.
+//! 3. The kept output is bounded: a program that prints more is ended at the next look at it.
 //! 4. A group is signalled only while its first process has not been reaped, so that its number
 //!    cannot belong to another process.
 //!
-//! One `poll` watches the end of a program, its output and the bell of the interrupt.
+//! Output is kept in unnamed files. One `poll` watches the end of a program and the bell of the
+//! interrupt.
 
-mod background;
 mod child;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,19 +28,19 @@ use crate::account;
 use crate::failure::{Failure, Result};
 use crate::results::Usage;
 
-pub use background::Background;
-use child::{Child, Kept};
+pub use child::Background;
+use child::{Child, end_of};
 
 /// Longest time from SIGKILL to the end of a program.
 const DEATH: Duration = Duration::from_secs(2);
 
 /// Kept of standard output: six times a list of a hundred thousand files.
-const STDOUT_BYTES: usize = 64 << 20;
+const STDOUT_BYTES: u64 = 64 << 20;
 
 /// Kept of standard error: its end.
-const STDERR_BYTES: usize = 1 << 20;
+const STDERR_BYTES: u64 = 1 << 20;
 
-/// First look at a program's memory; the interval then doubles up to [`LOOK_MOST`]. A look costs
+/// First look at a program's memory and output; the interval then doubles up to [`LOOK_MOST`]. A look costs
 /// 20 us for each process, and a peak is still seen after it has passed.
 const LOOK_FIRST: Duration = Duration::from_millis(20);
 const LOOK_MOST: Duration = Duration::from_secs(1);
@@ -180,10 +181,15 @@ impl Executor {
         }
         let program = program.into();
         let name = program.name();
-        let (stdout, stderr) = (Kept::first(STDOUT_BYTES), Kept::last(STDERR_BYTES));
+        let (stdout, stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
         let started = Instant::now();
         let mut child = start(program, [&stdout, &stderr])
             .map_err(|error| Failure::failed(format!("cannot run {name}: {error}")))?;
+        let too_much = || {
+            let printed = stdout.metadata().map_or(0, |stdout| stdout.len());
+            let why = || format!("{name} printed more than {} MiB", STDOUT_BYTES >> 20);
+            (printed > STDOUT_BYTES).then(|| Failure::failed(why()))
+        };
         let mut peak_memory_bytes = 0;
         let (mut interval, mut next_look) = (LOOK_FIRST, LOOK_FIRST);
         let failure = loop {
@@ -195,31 +201,32 @@ impl Executor {
                 peak_memory_bytes = account::peak_memory_bytes(child.pid()).max(peak_memory_bytes);
                 interval = (interval * 2).min(LOOK_MOST);
                 next_look = started.elapsed() + interval;
+                if let Some(failure) = too_much() {
+                    break Some(failure);
+                }
             }
             let timeout = limit.min(next_look).saturating_sub(started.elapsed());
-            let ready = child.poll(Some(&self.interrupt.bell), Some(timeout))?;
-            if ready.exited {
+            if child.wait(Some(&self.interrupt.bell), timeout) {
                 break None;
             }
-            if ready.rung {
+            if self.is_interrupted() {
                 break Some(Failure::Interrupted);
             }
         };
         if let Some(failure) = failure {
-            if !child.kill(DEATH) {
+            if !child.kill() {
                 self.left_behind.add(&name, child.pid());
             }
             return Err(failure);
         }
         let seconds = started.elapsed().as_secs_f64();
-        child.drain()?;
         let (status, usage) = child.reap()?;
-        if stdout.is_cut() {
-            let most = STDOUT_BYTES >> 20;
-            return Err(Failure::failed(format!("{name} printed more than {most} MiB")));
+        if let Some(failure) = too_much() {
+            return Err(failure);
         }
+        let [stdout, stderr] = [end_of(&stdout, STDOUT_BYTES)?, end_of(&stderr, STDERR_BYTES)?];
         Ok(Ran {
-            output: Output { status, stdout: stdout.bytes(), stderr: stderr.bytes() },
+            output: Output { status, stdout, stderr },
             seconds,
             usage: Usage { peak_memory_bytes, ..usage },
         })
@@ -245,8 +252,7 @@ impl Executor {
     }
 
     /// Starts a program that stays, such as a mount's daemon in the foreground. Its standard
-    /// input is empty, and the end of its output is kept. The kernel kills it when this process
-    /// ends.
+    /// input is empty, and its output is kept. The kernel kills it when the calling thread ends.
     ///
     /// # Errors
     /// When it cannot be started, or the run was interrupted.
@@ -259,19 +265,15 @@ impl Executor {
 }
 
 /// Starts a program, and keeps the output that it does not set.
-fn start(program: Program, [stdout, stderr]: [&Kept; 2]) -> std::io::Result<Child> {
+fn start(program: Program, [stdout, stderr]: [&File; 2]) -> std::io::Result<Child> {
     let Program { mut command, stdin, stdout: own_stdout, stderr: own_stderr } = program;
-    let mut outputs = Vec::new();
-    let mut stream = |own: Option<Stdio>, kept: &Kept| match own {
+    let stream = |own: Option<Stdio>, kept: &File| match own {
         Some(own) => Ok(own),
-        None => child::Output::new(kept).map(|(writer, output)| {
-            outputs.push(output);
-            writer.into()
-        }),
+        None => kept.try_clone().map(Stdio::from),
     };
     command.stdin(stdin.unwrap_or_else(Stdio::null));
     command.stdout(stream(own_stdout, stdout)?).stderr(stream(own_stderr, stderr)?);
-    Child::start(command, outputs)
+    Child::start(command)
 }
 
 /// The path of a program: `name` itself if it has a directory, or the first match in `PATH`.

@@ -7,7 +7,7 @@
 
 use crate::measure::Measure;
 use crate::plan::Request;
-use crate::size::{Extent, FioSize, IozoneSize, Projects, Scale, TreeShape};
+use crate::size::{Extent, FioSize, IozoneSize, Projects, Scale, Size, TreeShape};
 use crate::stats::ratio_of;
 use crate::workload;
 
@@ -29,12 +29,10 @@ pub struct Published {
     pub without_ours: bool,
     /// Ciphers with which the large file is copied; none for those of the scale.
     pub ciphers: &'static [&'static str],
-    /// Runs of each subject.
-    pub rounds: u32,
     /// The link, as for `--link`.
     pub link: &'static str,
     /// How much of what.
-    pub quantities: Quantities,
+    quantities: Quantities,
     /// Sample the CPU over time.
     pub trace_cpu: bool,
     /// In which it was published.
@@ -51,37 +49,13 @@ pub struct Published {
     pub notes: &'static [&'static str],
 }
 
-/// Quantities of a comparison; `None` for those of the scale.
-#[derive(Debug)]
-pub struct Quantities {
-    /// Length of the file that is copied.
-    pub file_bytes: Option<u64>,
-    /// Of `iozone`.
-    pub iozone: Option<IozoneSize>,
-    /// Of `fio`.
-    pub fio: Option<FioSize>,
-    /// Files of the made tree.
-    pub tree_files: Option<u32>,
-    /// What the made tree is like.
-    pub tree_shape: TreeShape,
-    /// What is built.
-    pub projects: Projects,
-}
-
-/// Those of the scale.
-const USUAL: Quantities = Quantities {
-    file_bytes: None,
-    iozone: None,
-    fio: None,
-    tree_files: None,
-    tree_shape: TreeShape::Sources,
-    projects: Projects::Usual,
-};
+/// Changes the quantities of a scale to those of a comparison.
+type Quantities = fn(&mut Size);
 
 /// 16 GB in sequence, 8 GB at random places, buffered as published and with `O_DIRECT`; OPT4 and what
 /// it is compared with also on data that compress.
-const IOZONE: Quantities = Quantities {
-    iozone: Some(IozoneSize {
+const IOZONE: Quantities = |size| {
+    size.iozone = IozoneSize {
         random_bytes: 8 << 30,
         random: Extent::Both,
         compressible_for: &[
@@ -96,9 +70,31 @@ const IOZONE: Quantities = Quantities {
             "sshoal:opt4",
         ],
         ..IozoneSize::of(16 << 30)
-    }),
-    ..USUAL
+    };
 };
+
+/// A comparison that is not described yet.
+const UNDESCRIBED: Published = Published {
+    name: "",
+    about: "",
+    needs: "",
+    source: "",
+    works: &[],
+    without_ours: false,
+    ciphers: &[],
+    link: "lan",
+    quantities: |_| {},
+    trace_cpu: false,
+    tables: &[],
+    baseline: "sshfs",
+    subjects: &[],
+    figures: &[],
+    runs: &[],
+    notes: &[],
+};
+
+/// Runs of each subject, as published.
+const ROUNDS: u32 = 3;
 
 /// One published table.
 #[derive(Debug)]
@@ -195,14 +191,9 @@ pub static PUBLISHED: [Published; 5] = [
         needs: "several hours; root for NFS and larger TCP buffers, or --target nfs=DIR for the row of NFS",
         source: "https://www.admin-magazine.com/HPC/Articles/Sharing-Data-with-SSHFS",
         works: &["iozone"],
-        without_ours: false,
-        ciphers: &[],
-        rounds: 3,
-        link: "lan",
         quantities: IOZONE,
         trace_cpu: true,
         tables: IOZONE_TABLES,
-        baseline: "sshfs",
         subjects: &["nfs", "sshfs", "sshfs:opt1", "sshfs:opt2", "sshfs:opt3", "sshfs:opt4"],
         figures: &[
             figure("sshfs", "iozone.write", 43.2e6),
@@ -212,13 +203,13 @@ pub static PUBLISHED: [Published; 5] = [
             figure("sshfs", "iozone.compressible.read", 54.8e6),
             rough("sshfs:opt4", "iozone.compressible.read", 158e6),
         ],
-        runs: &[],
         notes: &[
             "Random write was between 12,574 and 29,802 operations/s in all rows; it was buffered, \
              as iozone.random-write-all is.",
             "Random read of sshfs was never above 60 % of that of NFS.",
             "The peaks of CPU load that are quoted are 53 % with NFS and 85 % with sshfs.",
         ],
+        ..UNDESCRIBED
     },
     Published {
         name: "mux-iozone",
@@ -226,12 +217,7 @@ pub static PUBLISHED: [Published; 5] = [
         needs: "several hours; root for larger TCP buffers",
         source: "https://www.admin-magazine.com/HPC/Articles/Combining-Directories-on-a-Single-Mountpoint",
         works: &["iozone", "failover"],
-        without_ours: false,
-        ciphers: &[],
-        rounds: 3,
-        link: "lan",
         quantities: IOZONE,
-        trace_cpu: false,
         tables: &[
             IOZONE_TABLE,
             COMPRESSIBLE_TABLE,
@@ -241,7 +227,6 @@ pub static PUBLISHED: [Published; 5] = [
                 shape: Shape::SubjectRows,
             },
         ],
-        baseline: "sshfs",
         subjects: &[
             "nfs",
             "sshfs",
@@ -255,22 +240,17 @@ pub static PUBLISHED: [Published; 5] = [
             "sshfsm:opt3",
             "sshfsm:opt4",
         ],
-        figures: &[],
-        runs: &[],
         notes: &["sshfsm differed from sshfs by 5 % to 9 %."],
+        ..UNDESCRIBED
     },
     Published {
         name: "copy-ciphers",
         about: "one large file by programs that copy and by ciphers: real, user and system time",
-        needs: "",
         source: "https://blog.tinle.org/2013/03/05/323/",
         works: &["files"],
         without_ours: true,
         ciphers: &["aes128-ctr", "aes128-gcm@openssh.com", "aes128-cbc"],
-        rounds: 3,
-        link: "lan",
-        quantities: Quantities { file_bytes: Some(3_921_247_501), ..USUAL },
-        trace_cpu: false,
+        quantities: |size| size.set_file_bytes(3_921_247_501),
         tables: &[
             Tabled {
                 caption: "copied to the server",
@@ -285,7 +265,6 @@ pub static PUBLISHED: [Published; 5] = [
         ],
         baseline: SCP,
         subjects: &[SCP],
-        figures: &[],
         runs: &[
             scp(0, [52.175, 12.709, 6.504]),
             scp(1, [47.872, 12.603, 6.806]),
@@ -298,29 +277,23 @@ pub static PUBLISHED: [Published; 5] = [
             "scp -c arcfour, first run: 49.536 s real, 14.161 s user, 6.903 s system. Today's \
              OpenSSH has no arcfour.",
         ],
+        ..UNDESCRIBED
     },
     Published {
         name: "large-build",
         about: "builds with their sources on a mount and on the local disk",
         needs: "gcc and make",
-        source: "",
         works: &["build"],
-        without_ours: false,
-        ciphers: &[],
-        rounds: 3,
         link: "rtt=0.5ms,rate=50MB",
-        quantities: Quantities { projects: Projects::Two { smaller: 100, larger: 400 }, ..USUAL },
-        trace_cpu: false,
+        quantities: |size| size.projects = Projects::Two { smaller: 100, larger: 400 },
         tables: &[Tabled {
             caption: "builds and file systems",
             measures: &["build."],
             shape: Shape::MeasureRows,
         }],
-        baseline: "sshfs",
         subjects: &["local", "sshfs"],
-        figures: &[],
-        runs: &[],
         notes: &["The published link had a round trip of 0.5 ms and 50 MB/s."],
+        ..UNDESCRIBED
     },
     Published {
         name: "nas",
@@ -328,17 +301,10 @@ pub static PUBLISHED: [Published; 5] = [
         needs: "fio; --target nfs=DIR --target smb=DIR for NFS and SMB",
         source: "https://blog.ja-ke.tech/2019/08/27/nas-performance-sshfs-nfs-smb.html",
         works: &["fio", "tree"],
-        without_ours: false,
-        ciphers: &[],
-        rounds: 3,
-        link: "lan",
-        quantities: Quantities {
-            fio: Some(FioSize { jobs: Extent::Whole, ..FioSize::of(2 << 30) }),
-            tree_files: Some(2_929),
-            tree_shape: TreeShape::Media,
-            ..USUAL
+        quantities: |size| {
+            size.fio = FioSize { jobs: Extent::Whole, ..FioSize::of(2 << 30) };
+            (size.tree_files, size.tree_shape) = (2_929, TreeShape::Media);
         },
-        trace_cpu: false,
         tables: &[
             Tabled { caption: "the jobs of fio", measures: &["fio."], shape: Shape::WithDetails },
             Tabled {
@@ -347,15 +313,13 @@ pub static PUBLISHED: [Published; 5] = [
                 shape: Shape::WithDetails,
             },
         ],
-        baseline: "sshfs",
         subjects: &["nfs", "smb", "sshfs"],
-        figures: &[],
-        runs: &[],
         notes: &[
             "Gigabit Ethernet, i3-3220 without AES instructions, OpenSSH 8.0, sshfs 3.5.2. The \
              figures are in charts only.",
             "sshfs was the fastest encrypted file system, and behind plain NFS at random 4 KiB.",
         ],
+        ..UNDESCRIBED
     },
 ];
 
@@ -365,10 +329,14 @@ impl Published {
         PUBLISHED.iter().find(|published| published.name == name)
     }
 
-    /// Completes a request: what it already says has precedence. Bytes are multiplied by `factor`.
+    /// Its quantities, instead of the usual ones.
+    pub fn resize(&self, size: &mut Size) {
+        (self.quantities)(size);
+    }
+
+    /// Completes a request: what it already says has precedence. Amounts are multiplied by `factor`.
     pub fn fill(&'static self, request: Request, factor: f64) -> Request {
         let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
-        let own = &self.quantities;
         let own_ciphers = Some(owned(self.ciphers)).filter(|ciphers| !ciphers.is_empty());
         // The link to a host is the real one.
         let own_link = request.host.is_none().then(|| self.link.parse().ok()).flatten();
@@ -377,13 +345,7 @@ impl Published {
             peers: request.peers.or_else(|| Some(self.name.to_owned())),
             works: request.works.or_else(|| Some(owned(self.works))),
             link: request.link.or(own_link),
-            rounds: request.rounds.or(Some(self.rounds)),
-            file_bytes: request.file_bytes.or(own.file_bytes),
-            iozone: request.iozone.or(own.iozone),
-            fio: request.fio.or(own.fio),
-            tree_files: request.tree_files.or(own.tree_files),
-            tree_shape: own.tree_shape,
-            projects: own.projects,
+            rounds: request.rounds.or(Some(ROUNDS)),
             factor: Some(factor),
             ciphers: request.ciphers.or(own_ciphers),
             repeats: Some(self),

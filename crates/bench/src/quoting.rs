@@ -5,13 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// One word for a POSIX shell, as it is when nothing in it is special.
 pub(crate) fn shell_quoted(word: &OsStr) -> OsString {
-    if is_plain(word) {
-        return word.to_owned();
-    }
-    enclosed(word, b'\'', |byte, quoted| match byte {
-        b'\'' => quoted.extend_from_slice(b"'\\''"),
-        byte => quoted.push(byte),
-    })
+    single(word, b"'\\''")
 }
 
 /// A command line as a user would type it.
@@ -28,11 +22,17 @@ pub(crate) fn shown(text: impl AsRef<OsStr>) -> String {
 
 /// One word for `rsync -e`, which knows quotes, and in them the quote doubled, but no backslash.
 pub(crate) fn rsync_word(word: &OsStr) -> OsString {
-    if is_plain(word) {
+    single(word, b"''")
+}
+
+/// In single quotes, unless nothing in it is special; `quote` stands for a quote.
+fn single(word: &OsStr, quote: &[u8]) -> OsString {
+    let plain = |&byte: &u8| byte.is_ascii_alphanumeric() || b"_-./=:@%+,".contains(&byte);
+    if !word.is_empty() && word.as_bytes().iter().all(plain) {
         return word.to_owned();
     }
     enclosed(word, b'\'', |byte, quoted| match byte {
-        b'\'' => quoted.extend_from_slice(b"''"),
+        b'\'' => quoted.extend_from_slice(quote),
         byte => quoted.push(byte),
     })
 }
@@ -64,11 +64,6 @@ pub(crate) fn joined(parts: &[&OsStr]) -> OsString {
     let mut whole = OsString::new();
     parts.iter().for_each(|part| whole.push(part));
     whole
-}
-
-fn is_plain(word: &OsStr) -> bool {
-    let plain = |&byte: &u8| byte.is_ascii_alphanumeric() || b"_-./=:@%+,".contains(&byte);
-    !word.is_empty() && word.as_bytes().iter().all(plain)
 }
 
 fn enclosed(word: &OsStr, quote: u8, mut put: impl FnMut(u8, &mut Vec<u8>)) -> OsString {

@@ -11,9 +11,6 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-
-use crate::advise::Advice;
 use crate::executor::Executor;
 use crate::failure::{Failure, Result};
 use crate::plan::Plan;
@@ -247,7 +244,8 @@ impl Files {
     /// # Errors
     /// Of the file system.
     pub fn keep(&self, results: &Results) -> io::Result<()> {
-        self.replace_json("results.json", results)
+        let json = serde_json::to_vec_pretty(results)?;
+        self.replace("results.json", &[&json, &b"\n"[..]].concat())
     }
 
     /// All of them; their paths.
@@ -260,19 +258,6 @@ impl Files {
         self.replace("report.md", report::markdown(results).as_bytes())?;
         let names = ["report.html", "report.md", "results.json"];
         Ok(names.iter().map(|name| self.dir.join(name)).collect())
-    }
-
-    /// What advice says and rests on; its path.
-    ///
-    /// # Errors
-    /// Of the file system.
-    pub fn write_advice(&self, advice: &Advice) -> io::Result<PathBuf> {
-        self.replace_json("advice.json", advice)?;
-        Ok(self.dir.join("advice.json"))
-    }
-
-    fn replace_json(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
-        self.replace(name, &[&serde_json::to_vec_pretty(value)?, &b"\n"[..]].concat())
     }
 
     fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {

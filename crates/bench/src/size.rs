@@ -56,10 +56,6 @@ pub struct IozoneSize {
     pub sequential_bytes: u64,
     /// Of the file in which random places are read and written.
     pub random_bytes: u64,
-    /// Of a record of the sequential tests; a multiple of 4 KiB, as the next one.
-    pub sequential_record_bytes: u32,
-    /// Of a record of the random tests.
-    pub random_record_bytes: u32,
     /// The timed random tests use `O_DIRECT`. Those of the whole file (`iozone.random-read-all`,
     /// `iozone.random-write-all`) use the page cache, as `iozone -i 2` does.
     pub random: Extent,
@@ -75,8 +71,6 @@ impl IozoneSize {
         IozoneSize {
             sequential_bytes: file_bytes,
             random_bytes: file_bytes,
-            sequential_record_bytes: 64 << 10,
-            random_record_bytes: 4 << 10,
             random: Extent::Timed,
             compressible_for: &[],
         }
@@ -142,8 +136,6 @@ pub struct Size {
     pub tree_files: u32,
     /// Of the made tree of `tree`; `copy` and `cache` always have sources.
     pub tree_shape: TreeShape,
-    /// Files created, looked at and removed by `metadata`.
-    pub metadata_files: u32,
     /// Single operations timed by `latency`, of each kind.
     pub latency_operations: u32,
     /// Ciphers by which the large file is copied.
@@ -194,10 +186,10 @@ impl Size {
                 ],
             ),
         };
-        let (tree_files, metadata_files, latency_operations) = match scale {
-            Scale::Quick => (150, 100, 150),
-            Scale::Normal => (4_000, 2_000, 5_000),
-            Scale::Full => (10_000, 10_000, 20_000),
+        let (tree_files, latency_operations) = match scale {
+            Scale::Quick => (150, 150),
+            Scale::Normal => (4_000, 5_000),
+            Scale::Full => (10_000, 20_000),
         };
         Size {
             scale,
@@ -207,7 +199,6 @@ impl Size {
             fio: FioSize::of(file_bytes),
             tree_files,
             tree_shape: TreeShape::Sources,
-            metadata_files,
             latency_operations,
             ciphers: ciphers.iter().map(|&name| name.to_owned()).collect(),
             tree_source: None,
@@ -217,12 +208,11 @@ impl Size {
         }
     }
 
-    /// The same with all large files of this length.
-    pub fn with_file_bytes(mut self, bytes: u64) -> Size {
+    /// Gives all large files this length.
+    pub fn set_file_bytes(&mut self, bytes: u64) {
         self.file_bytes = bytes;
         (self.iozone.sequential_bytes, self.iozone.random_bytes) = (bytes, bytes);
         self.fio.bytes = bytes;
-        self
     }
 
     /// The same with bytes, counts and times multiplied by `factor`. None of them becomes less than
@@ -242,7 +232,6 @@ impl Size {
             *count = scaled((*count).into(), least.into()).ceil() as u32;
         };
         count(&mut self.tree_files, LEAST_COUNT);
-        count(&mut self.metadata_files, LEAST_COUNT);
         count(&mut self.latency_operations, LEAST_COUNT);
         if let Projects::Two { smaller, larger } = &mut self.projects {
             count(smaller, LEAST_MODULES);
@@ -255,37 +244,30 @@ impl Size {
     /// The quantities on which the figures of a workload depend, by name: `iozone.random_bytes`.
     /// Trees and sources of the user's own are not among them.
     pub fn quantities(&self, workload: &str) -> Vec<(String, f64)> {
-        let bytes = ("bytes", self.file_bytes as f64);
-        let files = ("files", f64::from(self.tree_files));
-        let seconds = ("seconds", self.random_seconds);
-        let quantities = match workload {
-            "files" => vec![bytes],
-            "iozone" => vec![
-                ("sequential_bytes", self.iozone.sequential_bytes as f64),
-                ("random_bytes", self.iozone.random_bytes as f64),
-                ("sequential_record_bytes", self.iozone.sequential_record_bytes.into()),
-                ("random_record_bytes", self.iozone.random_record_bytes.into()),
-                seconds,
-            ],
-            "fio" => vec![("bytes", self.fio.bytes as f64), seconds],
-            "tree" if self.tree_source.is_some() => Vec::new(),
-            "tree" | "copy" => vec![files],
-            "cache" => vec![bytes, files],
-            "metadata" => vec![("files", self.metadata_files.into())],
-            "latency" => vec![bytes, ("operations", self.latency_operations.into())],
-            "build" => {
-                let modules = match self.projects {
-                    Projects::Two { smaller, larger } if self.build_source.is_none() => {
-                        vec![("smaller_modules", smaller.into()), ("larger_modules", larger.into())]
-                    }
-                    _ => Vec::new(),
-                };
-                [vec![("jobs", self.jobs.into())], modules].concat()
-            }
-            _ => Vec::new(),
-        };
-        let named = |(name, quantity)| (format!("{workload}.{name}"), quantity);
-        quantities.into_iter().map(named).collect()
+        let (bytes, files) = (self.file_bytes as f64, f64::from(self.tree_files));
+        let mut quantities = vec![
+            ("files.bytes", bytes),
+            ("iozone.sequential_bytes", self.iozone.sequential_bytes as f64),
+            ("iozone.random_bytes", self.iozone.random_bytes as f64),
+            ("iozone.seconds", self.random_seconds),
+            ("fio.bytes", self.fio.bytes as f64),
+            ("fio.seconds", self.random_seconds),
+            ("copy.files", files),
+            ("cache.bytes", bytes),
+            ("cache.files", files),
+            ("latency.bytes", bytes),
+            ("latency.operations", self.latency_operations.into()),
+            ("build.jobs", self.jobs.into()),
+        ];
+        if self.tree_source.is_none() {
+            quantities.push(("tree.files", files));
+        }
+        if let (Projects::Two { smaller, larger }, None) = (self.projects, &self.build_source) {
+            quantities.push(("build.smaller_modules", smaller.into()));
+            quantities.push(("build.larger_modules", larger.into()));
+        }
+        quantities.retain(|(name, _)| name.split('.').next() == Some(workload));
+        quantities.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }
 
@@ -299,8 +281,8 @@ mod tests {
         let half = size.clone().scaled(0.5);
         assert_eq!((half.file_bytes, half.fio.bytes), (2 << 30, 2 << 30));
         assert_eq!((half.iozone.sequential_bytes, half.iozone.random_bytes), (2 << 30, 2 << 30));
-        assert_eq!((half.tree_files, half.metadata_files), (5_000, 5_000));
-        assert_eq!((half.latency_operations, half.random_seconds), (10_000, 15.0));
+        assert_eq!((half.tree_files, half.latency_operations), (5_000, 10_000));
+        assert_eq!(half.random_seconds, 15.0);
         assert_eq!(size.clone().scaled(1.0), size);
         let projects = Projects::Two { smaller: 100, larger: 400 };
         let built = Size { projects, ..size }.scaled(0.1).projects;
@@ -325,10 +307,7 @@ mod tests {
         let projects = Projects::Two { smaller: 100, larger: 400 };
         let least = Size { projects, ..Size::of(Scale::Full) }.scaled(1e-9);
         assert_eq!((least.file_bytes, least.fio.bytes), (1 << 20, 1 << 20));
-        assert_eq!(
-            (least.tree_files, least.metadata_files, least.latency_operations),
-            (50, 50, 50)
-        );
+        assert_eq!((least.tree_files, least.latency_operations), (50, 50));
         assert_eq!(least.random_seconds, 0.2);
         assert_eq!(least.projects, Projects::Two { smaller: 8, larger: 8 });
         // What is less already stays so.

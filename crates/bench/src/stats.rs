@@ -22,7 +22,7 @@ use crate::measure::{Measure, Unit};
 use crate::results::{Measured, Outcome, Ratio, Results, Sample, Summary, Usage};
 
 pub use noise::Noise;
-pub use spread::{Interval, Spread, median, median_interval, outliers, quantile};
+pub use spread::{Interval, Spread, median, median_interval, quantile};
 pub use warnings::warnings;
 
 /// One summary for each measure and subject with samples, in the order of the measures, then of

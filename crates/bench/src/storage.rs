@@ -4,7 +4,6 @@
 //! Nothing here goes through a subject, but for a target, of which nothing but its mounted
 //! directory is known.
 
-mod listing;
 pub(crate) mod script;
 
 use std::ffi::{OsStr, OsString};
@@ -42,7 +41,7 @@ pub trait Storage: Send + Sync {
     fn remove(&self, path: &Path) -> Result<()>;
 
     /// SHA-256 in hexadecimal of a file, or of the listing of a tree (see
-    /// [`crate::corpus::tree::digest`]).
+    /// [`crate::corpus::tree::survey`]).
     fn digest(&self, path: &Path) -> Result<String>;
 
     /// Reads all of it into the page cache of the machine that has it.
@@ -193,7 +192,7 @@ impl Storage for Directory {
         if matches!(self.reach, Reach::Here) {
             return Ok(corpus::digest(&path)?);
         }
-        listing::digest(&self.run_script(script::DIGEST, &path)?.output.stdout)
+        script::digest(&self.run_script(script::DIGEST, &path)?.output.stdout)
     }
 
     fn warm(&self, path: &Path) -> Result<()> {

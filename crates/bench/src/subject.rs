@@ -6,7 +6,6 @@
 pub mod catalog;
 mod copiers;
 mod daemons;
-mod foreign;
 mod identity;
 mod local;
 mod mount;
@@ -26,7 +25,6 @@ use crate::results::{LeftOut, Requests, SubjectInfo, Wire};
 use crate::step::ServerMeter;
 use crate::storage::Storage;
 
-pub use foreign::Orders;
 pub use mount::START_LIMIT;
 pub(crate) use programs::version;
 pub use target::{Target, target};

@@ -9,7 +9,6 @@
 //! the others are being answered; comparing costs 0.1 us for 4 KiB.
 
 mod check;
-mod clock;
 mod job;
 mod latencies;
 mod local;
@@ -22,14 +21,17 @@ mod walk;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 
+use crate::account;
+use crate::corpus::content::Content;
 use crate::executor::Program;
 use crate::failure::{Failure, Result};
+use crate::results::Usage;
 
-use crate::corpus::content::Content;
 use check::Checker;
 pub use job::{
-    Check, Done, Entry, Invocation, Job, NameJob, Operation, Order, Target, Transfer, Until,
+    Check, Done, Entry, Job, NameJob, Operation, Order, Target, Transfer, Until, words_of,
 };
 pub(crate) use latencies::Latencies;
 pub(crate) use sftp::Connection;
@@ -144,6 +146,49 @@ fn perform(transfer: &Transfer, action: Action) -> Result<Done> {
         }
         (Target::Nfs { port, path }, action) => {
             remote::run(nfs::NfsFile::connect(*port)?, path, transfer, action)
+        }
+    }
+}
+
+/// What this process, and those below it, have used so far.
+fn used() -> Usage {
+    account::tree_usage(&[std::process::id()])
+}
+
+/// A clock that can stand still.
+#[derive(Debug)]
+struct Clock {
+    begin: Instant,
+    aside: Duration,
+}
+
+impl Clock {
+    fn start() -> Clock {
+        Clock { begin: Instant::now(), aside: Duration::ZERO }
+    }
+
+    /// Does what is not to be timed.
+    fn aside<T>(&mut self, workload: impl FnOnce() -> T) -> T {
+        let begin = Instant::now();
+        let result = workload();
+        self.aside += begin.elapsed();
+        result
+    }
+
+    fn seconds(&self) -> f64 {
+        self.begin.elapsed().saturating_sub(self.aside).as_secs_f64()
+    }
+
+    /// Whether a job that has begun `operations` of `records` records begins no other.
+    fn is_over(&self, until: Until, operations: u64, records: u64) -> bool {
+        match until {
+            Until::Pass => operations >= records,
+            Until::Operations(wanted) => operations >= wanted.min(records),
+            Until::Within { operations: wanted, .. } if operations >= wanted.min(records) => true,
+            // One operation at least is begun, so that there is a figure.
+            Until::Seconds(seconds) | Until::Within { seconds, .. } => {
+                operations > 0 && self.seconds() >= seconds
+            }
         }
     }
 }

@@ -10,8 +10,6 @@ pub mod fio;
 mod generator;
 pub mod iozone;
 pub mod latency;
-pub mod metadata;
-mod names;
 pub mod tree;
 
 use std::ffi::OsStr;
@@ -34,7 +32,6 @@ pub fn all() -> Vec<Box<dyn Workload>> {
         Box::<iozone::Iozone>::default(),
         Box::new(fio::Fio),
         Box::<latency::Latency>::default(),
-        Box::<metadata::Metadata>::default(),
         Box::new(tree::Tree),
         Box::new(files::Files),
         Box::new(copy::Copy),
@@ -90,7 +87,6 @@ pub trait Workload: Send + Sync {
 
 /// Kinds of access, by what a step needs.
 const DIRECTORY: &[AccessKind] = &[AccessKind::Directory];
-const OPEN_FILES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Sftp];
 /// Reading and writing files, and no operations of names.
 const TRANSFER_FILES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Sftp, AccessKind::Nfs];
 const COPY_FILES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Copier, AccessKind::Stream];

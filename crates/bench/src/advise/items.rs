@@ -1,10 +1,11 @@
 //! The measurements that advice rests on, and the advice on each setting. Pure.
 
-use serde::Serialize;
+use std::fmt::Write as _;
 
+use crate::report::{Table, paragraph, row, table};
 use crate::units::{bit_rate, duration_us, significant};
 
-use super::Figures;
+use super::rates::Figures;
 
 /// OpenSSH's window for a channel in each direction: data sent and not yet consumed.
 /// `CHAN_SES_WINDOW_DEFAULT` in its `channels.h`, fixed on both ends.
@@ -17,110 +18,61 @@ const CHEAPER: f64 = 0.8;
 /// The default of sshoal where the processor has instructions for it.
 pub(super) const AES_CIPHER: &str = "aes128-gcm@openssh.com";
 
+/// Verdicts: the setting would be faster or need less CPU; it gains nothing between these machines;
+/// it could not be measured.
+const MATTERS: &str = "matters here";
+const NOT_HERE: &str = "does not matter here";
+const UNKNOWN: &str = "not known here";
+
 /// Advice on one setting.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Item {
+#[derive(Debug)]
+struct Item {
     /// Its name in ssh or sshoal: `Ciphers`, `max_conns`.
-    pub setting: String,
-    /// Whether it gains anything.
-    pub verdict: Verdict,
+    setting: &'static str,
+    verdict: &'static str,
     /// The figures behind the verdict.
-    pub found: String,
-    /// The reason.
-    pub why: String,
+    found: String,
+    why: String,
     /// Command lines; empty where nothing needs to be done.
-    pub to_type: Vec<String>,
-}
-
-/// Whether a setting gains anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// It would be faster or need less CPU.
-    Matters,
-    /// It gains nothing between these machines.
-    NotHere,
-    /// It could not be measured.
-    Unknown,
-}
-
-impl Verdict {
-    /// The words for a reader.
-    pub fn words(self) -> &'static str {
-        match self {
-            Verdict::Matters => "matters here",
-            Verdict::NotHere => "does not matter here",
-            Verdict::Unknown => "not known here",
-        }
-    }
-}
-
-/// What is between client and server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Path {
-    /// Nothing: the server is on this machine.
-    #[default]
-    Loopback,
-    /// A forwarder on this machine that adds delay and limits the rate.
-    Simulated,
-    /// A network.
-    Network,
+    to_type: Vec<String>,
 }
 
 /// All measurements.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Findings {
+#[derive(Clone, Debug, Default)]
+pub(super) struct Findings {
     /// The link's name, or the host.
-    pub host: String,
+    pub(super) host: String,
     /// The server's version. Printable.
-    pub server: String,
-    /// What is between client and server.
-    pub path: Path,
+    pub(super) server: String,
+    /// The server is another machine.
+    pub(super) is_network: bool,
     /// Of one byte: over TCP to a private server, through ssh to a host.
-    pub rtt_us: f64,
+    pub(super) rtt_us: f64,
     /// TCP rate of a private server's link. For a network only the rate of ssh is known.
-    pub link_bytes_per_s: Option<f64>,
+    pub(super) link_bytes_per_s: Option<f64>,
     /// Ciphers that both ends support, fastest first; those that failed last.
-    pub ciphers: Vec<Figures>,
+    pub(super) ciphers: Vec<Figures>,
     /// The default of ssh.
-    pub ssh_cipher: String,
+    pub(super) ssh_cipher: String,
     /// The default of sshoal.
-    pub sshoal_cipher: String,
+    pub(super) sshoal_cipher: String,
     /// The best cipher through 1, 2, 4 and 8 sessions, all together.
-    pub sessions: Vec<Figures>,
+    pub(super) sessions: Vec<Figures>,
     /// One session with `Compression=yes`, of text; `None` where the server has no compression.
-    pub compressed: Option<Figures>,
+    pub(super) compressed: Option<Figures>,
     /// The user's configuration has `Compression=yes`.
-    pub has_compression: bool,
+    pub(super) has_compression: bool,
 }
 
 impl Findings {
-    /// The greatest known rate of the link, bytes per second: on a network that of ssh.
-    pub fn wide_bytes_per_s(&self) -> f64 {
-        let measured = self.ciphers.iter().chain(&self.sessions).map(|it| it.bytes_per_s);
-        let ssh = measured.fold(0.0, f64::max);
-        self.link_bytes_per_s.map_or(ssh, |link| link.max(ssh))
-    }
-
-    /// Bandwidth × delay: the bytes in flight that fill the link.
-    pub fn product_bytes(&self) -> f64 {
-        self.wide_bytes_per_s() * self.rtt_us / 1e6
-    }
-
     /// The limit of one session: a window each round trip.
-    pub fn ceiling_bytes_per_s(&self) -> f64 {
+    fn ceiling_bytes_per_s(&self) -> f64 {
         if self.rtt_us > 0.0 { SSH_WINDOW_BYTES * 1e6 / self.rtt_us } else { f64::INFINITY }
-    }
-
-    /// The number of windows that fill the link.
-    pub fn windows(&self) -> u32 {
-        (self.product_bytes() / SSH_WINDOW_BYTES).ceil().clamp(1.0, 1000.0) as u32
     }
 
     /// The figures of one connection, and those of the smallest number of connections with nine
     /// tenths of the best rate. `None` where one was not measured.
-    pub fn enough(&self) -> Option<(&Figures, &Figures)> {
+    fn enough(&self) -> Option<(&Figures, &Figures)> {
         let worked = || self.sessions.iter().filter(|tried| tried.bytes_per_s > 0.0);
         let best = worked().map(|tried| tried.bytes_per_s).fold(0.0, f64::max);
         let one = worked().find(|tried| tried.connections == 1)?;
@@ -132,13 +84,13 @@ impl Findings {
     }
 
     /// The figures of a cipher that worked.
-    pub fn cipher(&self, name: &str) -> Option<&Figures> {
+    fn cipher(&self, name: &str) -> Option<&Figures> {
         self.ciphers.iter().find(|figures| figures.name == name && figures.failure.is_none())
     }
 
     /// The cipher to use: of those that are not clearly slower than the fastest, the one with the
     /// least CPU. A default with at most a tenth more CPU than that comes first.
-    pub fn best_cipher(&self) -> Option<&Figures> {
+    pub(super) fn best_cipher(&self) -> Option<&Figures> {
         let worked = || self.ciphers.iter().filter(|figures| figures.bytes_per_s > 0.0);
         let fastest = worked().max_by(|a, b| a.bytes_per_s.total_cmp(&b.bytes_per_s))?;
         let as_fast = || worked().filter(|figures| !fastest.clearly_faster(figures));
@@ -151,30 +103,63 @@ impl Findings {
     }
 }
 
-/// Advice on all settings, in the order in which it is shown.
-pub(super) fn all(found: &Findings) -> Vec<Item> {
-    vec![ciphers(found), sessions(found), compression(found)]
-}
-
-/// An item with nothing to type.
-fn item(setting: &str, verdict: Verdict, found: String, why: impl Into<String>) -> Item {
-    Item { setting: setting.to_owned(), verdict, found, why: why.into(), to_type: Vec::new() }
-}
-
-impl Item {
-    fn typing(mut self, lines: impl IntoIterator<Item = String>) -> Item {
-        self.to_type = lines.into_iter().collect();
-        self
+/// The advice for a terminal of 100 columns.
+pub(super) fn text(found: &Findings) -> String {
+    let mut text = String::new();
+    paragraph(&mut text, "", &format!("{}; server: {}", found.host, found.server));
+    let link = found.link_bytes_per_s.map(|link| format!("; TCP rate {}", link_rate(link)));
+    let rtt = duration_us(found.rtt_us);
+    paragraph(&mut text, "", &format!("round trip {rtt}{}", link.unwrap_or_default()));
+    if !found.is_network {
+        let shared = "Client and server share this machine's processors. With a real server (--host) \
+                      ciphers are faster, and several sessions gain more.";
+        paragraph(&mut text, "  ! ", shared);
     }
+    table(&mut text, &figures_table(found));
+    for item in [ciphers(found), sessions(found), compression(found)] {
+        let _ = writeln!(text, "\n{}: {}", item.setting, item.verdict);
+        paragraph(&mut text, "  ", &item.found);
+        paragraph(&mut text, "  ", &item.why);
+        // Command lines are not wrapped, so that they can be copied.
+        for line in item.to_type {
+            let _ = writeln!(text, "    {line}");
+        }
+    }
+    text
+}
+
+fn figures_table(found: &Findings) -> Table {
+    let figures = found.ciphers.iter().chain(&found.sessions).chain(&found.compressed);
+    let rows = figures.map(|figures| {
+        let mb = |bytes_per_s: f64| significant(bytes_per_s / 1e6);
+        let cpu = |cpu: Option<f64>| cpu.map_or_else(|| "–".to_owned(), significant);
+        let (slow, fast) = (figures.slowest_bytes_per_s, figures.fastest_bytes_per_s);
+        let default = if figures.name == found.ssh_cipher { " (default)" } else { "" };
+        let cells = match &figures.failure {
+            Some(why) => {
+                let why = why.lines().next().unwrap_or_default().to_owned();
+                ["failed".to_owned(), why, String::new(), String::new()]
+            }
+            None => [
+                mb(figures.bytes_per_s),
+                format!("{}–{}", mb(slow), mb(fast)),
+                cpu(figures.client_cpu_s_per_gb),
+                cpu(figures.server_cpu_s_per_gb),
+            ],
+        };
+        row(format!("{}{default}", figures.name), cells)
+    });
+    let header = ["MB/s", "rounds", "CPU s/GB client", "server"];
+    Table::new("rates of ssh", &header, rows.collect())
 }
 
 /// `412 MB/s`.
-pub(super) fn rate(bytes_per_s: f64) -> String {
+fn rate(bytes_per_s: f64) -> String {
     format!("{} MB/s", significant(bytes_per_s / 1e6))
 }
 
 /// `12.5 MB/s (100 Mbit/s)`.
-pub(super) fn link_rate(bytes_per_s: f64) -> String {
+fn link_rate(bytes_per_s: f64) -> String {
     format!("{} ({})", rate(bytes_per_s), bit_rate(bytes_per_s))
 }
 
@@ -194,8 +179,15 @@ fn is_better(one: &Figures, than: &Figures) -> bool {
 
 /// The best cipher against the defaults of ssh and sshoal.
 fn ciphers(found: &Findings) -> Item {
+    let item = |verdict, found, why: &str, to_type: Vec<String>| Item {
+        setting: "Ciphers",
+        verdict,
+        found,
+        why: why.to_owned(),
+        to_type,
+    };
     let Some(best) = found.best_cipher() else {
-        return item("Ciphers", Verdict::Unknown, "no cipher was measured".into(), "");
+        return item(UNKNOWN, "no cipher was measured".to_owned(), "", Vec::new());
     };
     let of_ssh = found.cipher(&found.ssh_cipher);
     let of_sshoal = found.cipher(&found.sshoal_cipher);
@@ -205,75 +197,76 @@ fn ciphers(found: &Findings) -> Item {
     }
     let gains = |now: Option<&Figures>| now.is_none_or(|now| is_better(best, now));
     let option = format!("-o Ciphers={}", best.name);
-    let for_ssh = [
-        format!("ssh {option} HOST        (also scp, sftp, sshfs)"),
-        format!("rsync -e 'ssh {option}' …"),
-    ];
+    let for_ssh = format!("ssh {option} HOST        (also scp, sftp, sshfs; rsync -e 'ssh …')");
+    let for_sshoal = format!("sshoal {option} HOST:DIR MOUNTPOINT");
+    let only_ssh = "It is the default of sshoal; ssh, scp, sftp, sshfs and rsync need the option.";
+    let all = "It needs the option.";
     match (gains(of_ssh), gains(of_sshoal)) {
-        (false, false) => item("Ciphers", Verdict::NotHere, text, "The default is as good as any."),
-        (true, false) => {
-            let why =
-                "It is the default of sshoal; ssh, scp, sftp, sshfs and rsync need the option.";
-            item("Ciphers", Verdict::Matters, text, why).typing(for_ssh)
-        }
-        (ssh, true) => {
-            let lines = [format!("sshoal {option} HOST:DIR MOUNTPOINT")].into_iter();
-            let for_ssh = for_ssh.into_iter().filter(|_| ssh);
-            item("Ciphers", Verdict::Matters, text, "It needs the option.")
-                .typing(lines.chain(for_ssh))
-        }
+        (false, false) => item(NOT_HERE, text, "The default is as good as any.", Vec::new()),
+        (true, false) => item(MATTERS, text, only_ssh, vec![for_ssh]),
+        (false, true) => item(MATTERS, text, all, vec![for_sshoal]),
+        (true, true) => item(MATTERS, text, all, vec![for_sshoal, for_ssh]),
     }
 }
 
 /// The limit of one session by its window against the link, and the rate of several sessions.
 fn sessions(found: &Findings) -> Item {
-    const SETTING: &str = "max_conns";
     let ceiling = found.ceiling_bytes_per_s();
-    let mut text = format!(
-        "one session carries 2 MiB in a round trip of {}: {} at most",
-        duration_us(found.rtt_us),
-        rate(ceiling)
-    );
-    let link = found.link_bytes_per_s.map(|link| format!("; the link: {}", link_rate(link)));
-    text += &link.unwrap_or_default();
-    let Some((one, enough)) = found.enough() else {
-        return item(SETTING, Verdict::Unknown, text, "Several sessions could not be measured.");
-    };
     let tried = found.sessions.iter().map(|tried| match &tried.failure {
         None => format!("{}: {}", tried.connections, rate(tried.bytes_per_s)),
         Some(_) => format!("{}: failed", tried.connections),
     });
-    text += &format!(". Measured connections: {}", tried.collect::<Vec<_>>().join(", "));
+    let text = format!(
+        "one session carries 2 MiB in a round trip of {}: {} at most. Measured connections: {}",
+        duration_us(found.rtt_us),
+        rate(ceiling),
+        tried.collect::<Vec<_>>().join(", ")
+    );
+    let item = |verdict, why: &str, to_type| Item {
+        setting: "max_conns",
+        verdict,
+        found: text.clone(),
+        why: why.to_owned(),
+        to_type,
+    };
+    let Some((one, enough)) = found.enough() else {
+        return item(UNKNOWN, "Several sessions could not be measured.", Vec::new());
+    };
     if enough.connections == one.connections {
         let mut others = found.sessions.iter().map(|tried| tried.bytes_per_s);
         if others.any(|rate| rate >= 1.1 * one.bytes_per_s) {
             let why = "Several seem faster, but the rounds differ too much to be sure.";
-            return item(SETTING, Verdict::Unknown, text, why);
+            return item(UNKNOWN, why, Vec::new());
         }
-        return item(SETTING, Verdict::NotHere, text, "One session is as fast as several.");
+        return item(NOT_HERE, "One session is as fast as several.", Vec::new());
     }
     let why = if one.bytes_per_s > 0.7 * ceiling {
-        let windows = found.windows();
-        format!("ssh's window of 2 MiB is fixed. The link holds {windows} of them.")
+        "ssh's window of 2 MiB is fixed, and the link holds several of them."
     } else {
-        "ssh and sshd have one thread each: several sessions use more processors.".to_owned()
+        "ssh and sshd have one thread each: several sessions use more processors."
     };
     let line = format!("sshoal -o max_conns={} HOST:DIR MOUNTPOINT", enough.connections);
-    item(SETTING, Verdict::Matters, text, why).typing([line])
+    item(MATTERS, why, vec![line])
 }
 
 /// Compression against the link.
 fn compression(found: &Findings) -> Item {
-    const SETTING: &str = "Compression";
+    let item = |verdict, found, why, line: Option<&str>| Item {
+        setting: "Compression",
+        verdict,
+        found,
+        why,
+        to_type: line.into_iter().map(str::to_owned).collect(),
+    };
     let Some(text) = &found.compressed else {
-        let why = "The server does not offer it.";
-        return item(SETTING, Verdict::NotHere, "no zlib in the server's offer".into(), why);
+        let why = "The server does not offer it.".to_owned();
+        return item(NOT_HERE, "no zlib in the server's offer".to_owned(), why, None);
     };
     let failed = Figures { failure: Some("no session".to_owned()), ..Figures::default() };
     let plain = found.sessions.first().unwrap_or(&failed);
     if let Some(failure) = text.failure.as_ref().or(plain.failure.as_ref()) {
         let failure = failure.lines().next().unwrap_or_default();
-        return item(SETTING, Verdict::Unknown, format!("not measured: {failure}"), "");
+        return item(UNKNOWN, format!("not measured: {failure}"), String::new(), None);
     }
     let (without, with) = (rate(plain.bytes_per_s), rate(text.bytes_per_s));
     let measured = format!("without {without}; with it, text {with}");
@@ -284,15 +277,14 @@ fn compression(found: &Findings) -> Item {
     let below = format!("It is zlib in one thread: worth it for text on links below {limit}");
     if text.clearly_faster(plain) {
         let why = format!("{below}, and never for data that are compressed already.");
-        let lines = ["sshoal -C HOST:DIR MOUNTPOINT        (text and sources only)".to_owned()];
-        return item(SETTING, Verdict::Matters, measured, why).typing(lines);
+        let line = "sshoal -C HOST:DIR MOUNTPOINT        (text and sources only)";
+        return item(MATTERS, measured, why, Some(line));
     }
     if found.has_compression && plain.clearly_faster(text) {
         let why = format!("Your configuration has it on. {below}.");
-        let lines = ["sshoal -o Compression=no HOST:DIR MOUNTPOINT".to_owned()];
-        return item(SETTING, Verdict::Matters, measured, why).typing(lines);
+        return item(MATTERS, measured, why, Some("sshoal -o Compression=no HOST:DIR MOUNTPOINT"));
     }
-    item(SETTING, Verdict::NotHere, measured, format!("{below}. Leave it off."))
+    item(NOT_HERE, measured, format!("{below}. Leave it off."), None)
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@
 //! The other shape, [`TreeShape::Media`], has the same directories, and files with a mean of 600 KB
 //! and a tail to 12 MB that do not compress.
 //!
-//! The digest of a tree is the SHA-256 of its listing: a line for each file, link and directory
-//! below it, sorted bytewise by path. Permissions, owners and times are not part of it: not every
+//! The digest of a tree is the SHA-256 of its listing: a line for each file and directory below
+//! it, sorted bytewise by path. Permissions, owners and times are not part of it: not every
 //! program that copies keeps them.
 
 mod listing;
@@ -27,7 +27,7 @@ use super::last_changed;
 use crate::size::TreeShape;
 
 pub(crate) use listing::at;
-pub use listing::{Kind, Links, Listing, Tally, bytes_below, digest, files, line, survey};
+pub use listing::{Kind, Listing, Tally, bytes_below, files, line, survey};
 
 /// Makes `dir` with a tree of `files` files.
 ///

@@ -16,7 +16,7 @@ use crate::size::Size;
 use crate::storage::Storage;
 use crate::subject::catalog::{self, Setting, Spec, nearest};
 use crate::subject::mounted::Mounted;
-use crate::subject::{Orders, START_LIMIT, Subject, target};
+use crate::subject::{START_LIMIT, Subject, target};
 use crate::units::binary_size;
 use crate::workload::{self, Workload};
 
@@ -154,7 +154,6 @@ fn environment(
 pub(super) struct Wanted {
     specs: Vec<Spec>,
     commands: Vec<(String, Vec<String>)>,
-    copiers: Vec<(String, Orders)>,
 }
 
 /// Understands the names and command lines.
@@ -172,12 +171,7 @@ pub(super) fn understand(request: &Request) -> Result<Wanted, Refusal> {
         })?;
         commands.push((name.clone(), words));
     }
-    let copier = |(name, text): &(String, String)| {
-        let orders = Orders::parse(text).map_err(|why| LeftOut::new(name, why))?;
-        Ok((name.clone(), orders))
-    };
-    let copiers = request.copiers.iter().map(copier).collect::<Result<_, Refusal>>()?;
-    Ok(Wanted { specs, commands, copiers })
+    Ok(Wanted { specs, commands })
 }
 
 /// Makes the subjects.
@@ -207,8 +201,8 @@ fn make(
         let subject = Mounted::new(name, program, words, Arc::clone(server), setting.start_limit);
         candidates.push(Candidate { subject: Arc::new(subject), described: true });
     }
-    for (name, orders) in wanted.copiers {
-        let subject = catalog::foreign(&name, orders, &setting).into();
+    for (name, script) in &request.copiers {
+        let subject = catalog::given(name, script, &setting).into();
         candidates.push(Candidate { subject, described: true });
     }
     // With a host there is no page cache of a server on this machine that could be dropped.

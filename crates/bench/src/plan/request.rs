@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::link::LinkSpec;
 use crate::published::Published;
 use crate::results::SubjectInfo;
-use crate::size::{FioSize, IozoneSize, Projects, Scale, Size, TreeShape};
+use crate::size::{Scale, Size};
 
 use super::Host;
 
@@ -24,7 +24,7 @@ pub struct Request {
     pub peers: Option<String>,
     /// Names and command lines of programs that mount as sshfs does.
     pub commands: Vec<(String, String)>,
-    /// Names and commands of programs that copy: `PULL;PUSH`, see [`crate::subject::Orders`].
+    /// Names and scripts of programs that copy.
     pub copiers: Vec<(String, String)>,
     /// Names and directories of mounted file systems.
     pub targets: Vec<(String, PathBuf)>,
@@ -38,18 +38,6 @@ pub struct Request {
     pub rounds: Option<u32>,
     /// Of the large files of all workloads, `iozone` and `fio` too.
     pub file_bytes: Option<u64>,
-    /// Quantities of `iozone`, instead of those of the scale.
-    pub iozone: Option<IozoneSize>,
-    /// Quantities of `fio`, instead of those of the scale.
-    pub fio: Option<FioSize>,
-    /// How long a timed test runs.
-    pub random_seconds: Option<f64>,
-    /// Files of the made trees.
-    pub tree_files: Option<u32>,
-    /// What the made tree of `tree` is like.
-    pub tree_shape: TreeShape,
-    /// What `build` builds.
-    pub projects: Projects,
     /// Compilers at a time.
     pub jobs: Option<u32>,
     /// All quantities are multiplied by this, those above too (see [`Size::scaled`]).
@@ -85,24 +73,17 @@ pub struct Request {
 impl Request {
     /// How much there is to do.
     pub fn size(&self) -> Size {
-        let usual = Size::of(self.scale);
-        let size = Size {
-            iozone: self.iozone.unwrap_or(usual.iozone),
-            fio: self.fio.unwrap_or(usual.fio),
-            random_seconds: self.random_seconds.unwrap_or(usual.random_seconds),
-            tree_files: self.tree_files.unwrap_or(usual.tree_files),
-            tree_shape: self.tree_shape,
-            ciphers: self.ciphers.clone().unwrap_or(usual.ciphers),
-            tree_source: self.tree.clone(),
-            projects: self.projects,
-            jobs: self.jobs.unwrap_or(usual.jobs),
-            build_source: self.build_tree.clone(),
-            ..usual
-        };
-        let size = match self.file_bytes {
-            Some(bytes) => size.with_file_bytes(bytes),
-            None => size,
-        };
+        let mut size = Size::of(self.scale);
+        if let Some(published) = self.repeats {
+            published.resize(&mut size);
+        }
+        if let Some(bytes) = self.file_bytes {
+            size.set_file_bytes(bytes);
+        }
+        size.jobs = self.jobs.unwrap_or(size.jobs);
+        size.ciphers = self.ciphers.clone().unwrap_or(size.ciphers);
+        size.tree_source.clone_from(&self.tree);
+        size.build_source.clone_from(&self.build_tree);
         match self.factor {
             Some(factor) => size.scaled(factor),
             None => size,
@@ -148,7 +129,7 @@ pub fn is_ours(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::size::Extent;
+    use crate::size::{Extent, IozoneSize};
 
     #[test]
     fn quantities_can_be_asked_for() {
@@ -164,27 +145,19 @@ mod tests {
 
     #[test]
     fn a_published_comparison_has_quantities_of_its_own() {
-        let iozone = IozoneSize {
-            sequential_bytes: 16 << 30,
-            random_bytes: 8 << 30,
-            random: Extent::Both,
-            ..IozoneSize::of(0)
+        let repeated = |name, request: Request| {
+            let published = Published::named(name).unwrap();
+            published.fill(Request { scale: Scale::Full, ..request }, 0.25).size()
         };
-        let mut request = Request {
-            scale: Scale::Full,
-            iozone: Some(iozone),
-            tree_files: Some(2_929),
-            jobs: Some(8),
-            factor: Some(0.25),
-            ..Request::default()
-        };
-        let size = request.size();
+        let request = Request { jobs: Some(8), ..Request::default() };
+        let size = repeated("sshfs-iozone", request);
         assert_eq!((size.iozone.sequential_bytes, size.iozone.random_bytes), (4 << 30, 2 << 30));
-        assert_eq!((size.iozone.random, size.tree_files, size.jobs), (Extent::Both, 733, 8));
+        assert_eq!((size.iozone.random, size.jobs), (Extent::Both, 8));
+        assert_eq!(repeated("nas", Request::default()).tree_files, 733);
         // The user's own size goes before it.
-        (request.file_bytes, request.factor) = (Some(1 << 30), None);
-        let size = request.size().iozone;
-        assert_eq!((size.sequential_bytes, size.random_bytes), (1 << 30, 1 << 30));
+        let request = Request { file_bytes: Some(1 << 30), ..Request::default() };
+        let size = repeated("sshfs-iozone", request).iozone;
+        assert_eq!((size.sequential_bytes, size.random_bytes), (1 << 28, 1 << 28));
         assert_eq!(size.random, Extent::Both);
     }
 

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::measure::{Measure, Unit};
 use crate::quoting::shown_command;
-use crate::results::{
-    Latency, LeftOut, Measured, Outcome, Ratio, Requests, SubjectInfo, Summary, Usage, Wire,
-};
+use crate::results::{Latency, LeftOut, Measured, Outcome, Ratio, SubjectInfo, Summary, Usage};
 use crate::stats::FailureLine;
 use crate::units;
 
@@ -14,7 +12,7 @@ use super::bars::Chart;
 use super::cpu_trace::{self, Lines};
 use super::method;
 use super::published;
-use super::ranking::{self, Comparison};
+use super::ranking;
 use super::view::{Figure, Figures, View, family_of, label, title};
 
 /// Characters of a failure that are shown: a program may report an error for each of many files.
@@ -195,13 +193,6 @@ fn summary(view: &View<'_>) -> Section {
     let rows = ranking::ranks(view).into_iter().map(|(subject, cells)| row(&subject.name, cells));
     let caption = format!("summary (better, worse, ≈, typical: than {reference})");
     let mut blocks = vec![Block::Table(Table::new(caption, &header, rows.collect()))];
-    if let Some(ours) = ranking::ours(view) {
-        let (ahead, behind) = ranking::extremes(view, &ours.name);
-        for (words, comparisons) in [("ahead of", ahead), ("behind", behind)] {
-            let heading = format!("{}, farthest {words} the best other", ours.name);
-            blocks.push(Block::List { heading, lines: comparisons.iter().map(compared).collect() });
-        }
-    }
     let lists: [(&str, Vec<String>); 3] = [
         ("Failures", view.failures.iter().map(failure_line).collect()),
         ("Left out", left_out_lines(&view.results.left_out)),
@@ -210,11 +201,6 @@ fn summary(view: &View<'_>) -> Section {
     blocks.extend(lists.map(|(heading, lines)| Block::List { heading: heading.to_owned(), lines }));
     blocks.retain(|block| !matches!(block, Block::List { lines, .. } if lines.is_empty()));
     section("summary", "Summary", blocks)
-}
-
-fn compared(comparison: &Comparison<'_>) -> String {
-    let ratio = Judged::of(&comparison.ratio).text;
-    format!("{ratio} {} (against {})", title(comparison.measure), comparison.rival)
 }
 
 fn failure_line(line: &FailureLine) -> String {
@@ -285,42 +271,53 @@ fn names<'a>(subjects: &[&'a SubjectInfo]) -> Vec<&'a str> {
     subjects.iter().map(|subject| subject.name.as_str()).collect()
 }
 
-/// Percentiles of single operations, where they were timed.
-fn latency(view: &View<'_>) -> Option<Section> {
+/// A figure of a sample that may be known.
+type Part<'a> = &'a dyn Fn(&Measured) -> Option<f64>;
+
+/// A table with a row for each measure of each subject for which `cells` gives any. It receives the
+/// median over the rounds of something of the samples.
+fn table_of_steps(
+    view: &View<'_>,
+    caption: &str,
+    header: &[&str],
+    cells: impl Fn(&dyn Fn(Part<'_>) -> Option<f64>) -> Option<Vec<String>>,
+) -> Option<Block> {
     let mut rows = Vec::new();
     for measure in &view.results.measures {
         for subject in &view.results.subjects {
-            let of = |part: fn(&Latency) -> f64| {
-                let value = view.median_of(&measure.id, &subject.name, |sample| {
-                    sample.latency.as_ref().map(part)
-                });
-                value.map_or_else(|| "–".to_owned(), units::significant)
-            };
-            let percentiles = [
-                of(|latency| latency.mean_us),
-                of(|latency| latency.p50_us),
-                of(|latency| latency.p90_us),
-                of(|latency| latency.p99_us),
-                of(|latency| latency.p999_us),
-                of(|latency| latency.max_us),
-            ];
-            let cell = view.index.cell(&measure.id, &subject.name);
-            let timed = cell.iter().flat_map(|cell| cell.measured());
-            let operations: u64 =
-                timed.filter_map(|sample| sample.latency.as_ref()).map(|it| it.count).sum();
-            if operations > 0 {
-                let cells = percentiles.into_iter().chain([operations.to_string()]);
-                let short = format!("{}, {}", measure.id, subject.name);
-                let name = format!("{}, {}", title(measure), subject.name);
-                rows.push(Row { short, ..row(name, cells) });
-            }
+            let median = |part: Part<'_>| view.median_of(&measure.id, &subject.name, part);
+            let Some(cells) = cells(&median) else { continue };
+            let short = format!("{}, {}", measure.id, subject.name);
+            rows.push(Row { short, ..row(format!("{}, {}", title(measure), subject.name), cells) });
         }
     }
+    let is_empty = rows.is_empty();
+    (!is_empty).then(|| Block::Table(Table::new(caption, header, rows)))
+}
+
+/// Three digits, or a dash where nothing is known.
+fn figure(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), units::significant)
+}
+
+/// Percentiles of single operations, where they were timed.
+fn latency(view: &View<'_>) -> Option<Section> {
+    let parts: [fn(&Latency) -> f64; 7] = [
+        |latency| latency.mean_us,
+        |latency| latency.p50_us,
+        |latency| latency.p90_us,
+        |latency| latency.p99_us,
+        |latency| latency.p999_us,
+        |latency| latency.max_us,
+        |latency| latency.count as f64,
+    ];
     let header = ["mean", "50 %", "90 %", "99 %", "99.9 %", "slowest", "operations"];
     let caption = "single operations: percentiles in µs, medians of the rounds";
-    let is_empty = rows.is_empty();
-    let table = Table::new(caption, &header, rows);
-    (!is_empty).then(|| section("latency", "Single operations", vec![Block::Table(table)]))
+    let table = table_of_steps(view, caption, &header, |median| {
+        let cells = parts.map(|part| median(&|it| it.latency.as_ref().map(part)));
+        cells[0].is_some().then(|| cells.map(figure).into())
+    });
+    table.map(|table| section("latency", "Single operations", vec![table]))
 }
 
 /// CPU of both sides, and memory of the client.
@@ -330,7 +327,6 @@ fn cost(view: &View<'_>) -> Option<Section> {
     let thousand: Sides = |s| (s.client_cpu_s_per_kop, s.server_cpu_s_per_kop);
     // A subject without processes, such as the local disk, has no CPU.
     let has = |sides: (Option<f64>, Option<f64>)| !matches!(sides, (None | Some(0.0), None));
-    let shown = |side: Option<f64>| side.map_or("–".to_owned(), units::significant);
     let any = |measure: &Measure, sides: Sides| {
         view.summaries.iter().any(|s| s.measure == measure.id && has(sides(s)))
     };
@@ -347,24 +343,18 @@ fn cost(view: &View<'_>) -> Option<Section> {
             |measure| (title(measure), label(measure, true)),
             |measure, subject| {
                 let sides = sides(view.summary(&measure.id, &subject.name)?);
-                has(sides).then(|| format!("{} / {}", shown(sides.0), shown(sides.1)))
+                has(sides).then(|| format!("{} / {}", figure(sides.0), figure(sides.1)))
             },
         ));
-    }
-    let mut families: Vec<&str> = Vec::new();
-    for measure in &view.results.measures {
-        if !families.contains(&family_of(&measure.id)) {
-            families.push(family_of(&measure.id));
-        }
     }
     blocks.extend(table_of(
         view,
         "greatest memory of the client side, MiB".to_owned(),
-        families.iter(),
-        |family| ((**family).to_owned(), (**family).to_owned()),
+        view.families().into_iter().map(|(family, _)| family),
+        |family| ((*family).to_owned(), (*family).to_owned()),
         |family, subject| {
             let of_both =
-                |s: &&Summary| s.subject == subject.name && family_of(&s.measure) == **family;
+                |s: &&Summary| s.subject == subject.name && family_of(&s.measure) == *family;
             let peaks = view.summaries.iter().filter(of_both).filter_map(|s| s.peak_memory_bytes);
             peaks.max().map(units::mebibytes)
         },
@@ -379,89 +369,60 @@ fn cost(view: &View<'_>) -> Option<Section> {
 fn steps(view: &View<'_>) -> Option<Block> {
     let times: [fn(&Measured) -> Option<Usage>; 3] =
         [|it| Some(it.client), |it| it.application, |it| it.server];
-    let ways: [fn(Wire) -> u64; 2] = [|wire| wire.to_server_bytes, |wire| wire.from_server_bytes];
     let has_wire = view.results.samples.iter().any(
         |sample| matches!(&sample.outcome, Outcome::Measured(measured) if measured.wire.is_some()),
     );
-    let none = || "–".to_owned();
-    let mut rows = Vec::new();
-    for measure in &view.results.measures {
-        for subject in &view.results.subjects {
-            let of = |part: &dyn Fn(&Measured) -> Option<f64>| {
-                view.median_of(&measure.id, &subject.name, part)
-            };
-            let Some(seconds) = of(&|it| Some(it.seconds)) else { continue };
-            let mut cells = vec![units::significant(seconds)];
-            cells.extend(times.map(|usage| {
-                let user = of(&|it| Some(usage(it)?.user_s));
-                let system = of(&|it| Some(usage(it)?.system_s));
-                let both = user.zip(system);
-                // The kernel divides by ticks of 10 ms.
-                both.map_or_else(none, |(user, system)| format!("{user:.2}+{system:.2}"))
-            }));
-            if has_wire {
-                let megabytes = |bytes: fn(Wire) -> u64| {
-                    of(&|it| Some(bytes(it.wire?) as f64 / 1e6))
-                        .map_or_else(none, units::significant)
-                };
-                cells.push(ways.map(megabytes).join("/"));
-            }
-            let short = format!("{}, {}", measure.id, subject.name);
-            rows.push(Row { short, ..row(format!("{}, {}", title(measure), subject.name), cells) });
-        }
-    }
     let header = ["real s", "client", "program", "server", "MB out/in"];
     let header = if has_wire { &header[..] } else { &header[..4] };
     let caption = "each step: user+system time in s of the client, of the program that uses a mount, of \
                    the server; bytes on the link to/from the server; medians of the rounds";
-    let is_empty = rows.is_empty();
-    (!is_empty).then(|| Block::Table(Table::new(caption, header, rows)))
+    table_of_steps(view, caption, header, |median| {
+        let mut cells = vec![units::significant(median(&|it| Some(it.seconds))?)];
+        cells.extend(times.map(|usage| {
+            let user = median(&|it| Some(usage(it)?.user_s));
+            let both = user.zip(median(&|it| Some(usage(it)?.system_s)));
+            // The kernel divides by ticks of 10 ms.
+            both.map_or_else(|| "–".to_owned(), |(user, system)| format!("{user:.2}+{system:.2}"))
+        }));
+        if has_wire {
+            let to = median(&|it| Some(it.wire?.to_server_bytes as f64 / 1e6));
+            let from = median(&|it| Some(it.wire?.from_server_bytes as f64 / 1e6));
+            cells.push([to, from].map(figure).join("/"));
+        }
+        Some(cells)
+    })
 }
 
 /// Requests of the kernel and to the server in each step, of subjects that count them.
 fn requests(view: &View<'_>) -> Option<Block> {
+    type Counts = BTreeMap<String, u64>;
+    let sum = |of: &Counts, wanted: &dyn Fn(&str) -> bool| -> f64 {
+        of.iter().filter(|(name, _)| wanted(name)).map(|(_, number)| number).sum::<u64>() as f64
+    };
     let header = ["look-ups", "getattrs", "opens", "all of the kernel", "hits %", "to the server"];
-    let number = |of: &BTreeMap<String, u64>, names: &[&str]| -> f64 {
-        names.iter().filter_map(|name| of.get(*name)).sum::<u64>() as f64
-    };
-    let all = |of: &BTreeMap<String, u64>| of.values().sum::<u64>() as f64;
-    let ending = |of: &BTreeMap<String, u64>, end: &str| -> f64 {
-        let ending = of.iter().filter(|(name, _)| name.ends_with(end));
-        ending.map(|(_, number)| number).sum::<u64>() as f64
-    };
-    let mut rows = Vec::new();
-    for measure in &view.results.measures {
-        for subject in &view.results.subjects {
-            let of = |part: &dyn Fn(&Requests) -> Option<f64>| {
-                let value = |it: &Measured| part(it.requests.as_ref()?);
-                let median = view.median_of(&measure.id, &subject.name, value);
-                median.map_or_else(|| "–".to_owned(), units::significant)
-            };
-            let counts = |it: &Measured| it.requests.as_ref().map(|_| 0.0);
-            if view.median_of(&measure.id, &subject.name, counts).is_none() {
-                continue;
-            }
-            let hits = |it: &Requests| {
-                let (hits, misses) = (ending(&it.caches, "_hits"), ending(&it.caches, "_misses"));
-                (hits + misses > 0.0).then(|| 100.0 * hits / (hits + misses))
-            };
-            let cells = [
-                of(&|it| Some(number(&it.kernel, &["lookup"]))),
-                of(&|it| Some(number(&it.kernel, &["getattr", "statx"]))),
-                of(&|it| Some(number(&it.kernel, &["open", "create"]))),
-                of(&|it| Some(all(&it.kernel))),
-                of(&hits),
-                of(&|it| Some(all(&it.server))),
-            ];
-            let short = format!("{}, {}", measure.id, subject.name);
-            rows.push(Row { short, ..row(format!("{}, {}", title(measure), subject.name), cells) });
-        }
-    }
     let caption = "requests in each step: of the kernel to the mount, the percentage of look-ups, \
                    getattrs, opens and reads that needed no request to the server, and requests to \
                    the server; medians of the rounds";
-    let is_empty = rows.is_empty();
-    (!is_empty).then(|| Block::Table(Table::new(caption, &header, rows)))
+    table_of_steps(view, caption, &header, |median| {
+        let kernel = |names: &[&str]| {
+            median(&|it| Some(sum(&it.requests.as_ref()?.kernel, &|name| names.contains(&name))))
+        };
+        let hits = |it: &Measured| {
+            let caches = &it.requests.as_ref()?.caches;
+            let hits = sum(caches, &|name| name.ends_with("_hits"));
+            let all = hits + sum(caches, &|name| name.ends_with("_misses"));
+            (all > 0.0).then(|| 100.0 * hits / all)
+        };
+        let cells = [
+            kernel(&["lookup"]),
+            kernel(&["getattr", "statx"]),
+            kernel(&["open", "create"]),
+            median(&|it| Some(sum(&it.requests.as_ref()?.kernel, &|_| true))),
+            median(&hits),
+            median(&|it| Some(sum(&it.requests.as_ref()?.server, &|_| true))),
+        ];
+        cells[0].is_some().then(|| cells.map(figure).into())
+    })
 }
 
 /// A table of the subjects that have any value, if any has one.

@@ -1,22 +1,11 @@
 //! The ranking of the subjects over all measures.
 
 use crate::measure::Measure;
-use crate::plan::is_ours;
 use crate::results::{Ratio, SubjectInfo};
 use crate::stats::{compare_in_rounds, median};
 use crate::units;
 
 use super::view::{View, competes};
-
-/// Comparisons that are listed in each direction.
-const NAMED: usize = 5;
-
-/// A subject against the best of the others in one measure.
-pub(super) struct Comparison<'v> {
-    pub(super) measure: &'v Measure,
-    pub(super) rival: &'v str,
-    pub(super) ratio: Ratio,
-}
 
 /// The subjects, and what a table shows of each over all measures:
 /// in how many of those that it has no competitor is better; in how many of them the difference to
@@ -78,40 +67,4 @@ fn best_of<'v>(view: &'v View<'_>, measure: &Measure) -> Option<Best<'v>> {
     let ratio = compare_in_rounds(&view.index, view.noise.as_ref(), measure, first, second);
     let clearly = ratio.is_some_and(|ratio| ratio.significant && ratio.value > 1.0);
     Some(Best { subject: first, clearly })
-}
-
-/// The measures in which a subject is farthest ahead of the best other, and farthest behind; at most
-/// [`NAMED`] of each. Variants of one program are not compared with each other.
-pub(super) fn extremes<'v>(
-    view: &'v View<'_>,
-    subject: &str,
-) -> (Vec<Comparison<'v>>, Vec<Comparison<'v>>) {
-    let mut comparisons: Vec<Comparison<'v>> = view
-        .results
-        .measures
-        .iter()
-        .filter_map(|measure| {
-            let family = |name: &str| name.split(':').next() == subject.split(':').next();
-            let rivals = ranking(view, measure);
-            let (rival, _) = *rivals.iter().find(|(name, _)| !family(name))?;
-            let noise = view.noise.as_ref();
-            let ratio = compare_in_rounds(&view.index, noise, measure, subject, rival)?;
-            Some(Comparison { measure, rival, ratio })
-        })
-        .collect();
-    comparisons.sort_by(|a, b| b.ratio.value.total_cmp(&a.ratio.value));
-    let behind = comparisons.iter().rposition(|comparison| comparison.ratio.value >= 1.0);
-    let mut losses = comparisons.split_off(behind.map_or(0, |at| at + 1));
-    losses.reverse();
-    losses.truncate(NAMED);
-    comparisons.truncate(NAMED);
-    (comparisons, losses)
-}
-
-/// The subject that the report is about: `sshoal`, or its first variant.
-pub(super) fn ours<'v>(view: &'v View<'_>) -> Option<&'v SubjectInfo> {
-    view.results.subjects.iter().find(|s| s.name == "sshoal").or_else(|| {
-        let variant = |s: &&SubjectInfo| is_ours(&s.name) && s.control_of.is_none();
-        view.results.subjects.iter().find(variant)
-    })
 }

@@ -207,7 +207,7 @@ fn a_host_gets_a_directory_that_is_gone_afterwards() {
     // As `printf words | sha256sum` has it, and as it is made here.
     let digest = crate::corpus::digest_file(&dir.path().join("words")).unwrap();
     assert_eq!(storage.digest(Path::new("a/b")).unwrap(), digest);
-    let tree = crate::corpus::tree::digest(&storage.root().join("a")).unwrap();
+    let tree = crate::corpus::digest(&storage.root().join("a")).unwrap();
     assert_eq!(storage.digest(Path::new("a")).unwrap(), tree);
     executor.interrupt();
     drop(server);

@@ -1,23 +1,10 @@
-//! One set of values: its middle, its width, how sure the middle is, and what does not belong.
+//! One set of values: its middle, its width, and how sure the middle is.
 
 /// From how many values on an interval's level is claimed at all.
 const LEAST_FOR_LEVEL: usize = 4;
 
 /// What an interval should have.
 const WANTED_LEVEL: f64 = 0.95;
-
-/// From how many values on an outlier can be told from a spread.
-const LEAST_FOR_OUTLIERS: usize = 5;
-
-/// Modified z-score above which a value does not belong (Iglewicz and Hoaglin, 1993).
-const OUTLIER_SCORE: f64 = 3.5;
-
-/// 1 / Φ⁻¹(3/4): makes the median absolute deviation of normal values their standard deviation.
-const MAD_TO_SIGMA: f64 = 1.4826;
-
-/// √(π/2): the same for the mean absolute deviation, which stands in where half of the values are
-/// equal and their median deviation is 0.
-const MEAN_DEVIATION_TO_SIGMA: f64 = 1.2533;
 
 /// Middle and width of some values.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -119,20 +106,6 @@ fn level_of(n: usize, k: usize) -> f64 {
     1.0 - 2.0 * below
 }
 
-/// Which of the values are too far from their median to belong to the rest, by the median absolute
-/// deviation. None below five values.
-pub fn outliers(values: &[f64]) -> Vec<usize> {
-    let Some(middle) = median(values).filter(|_| values.len() >= LEAST_FOR_OUTLIERS) else {
-        return Vec::new();
-    };
-    let deviations: Vec<f64> = values.iter().map(|value| (value - middle).abs()).collect();
-    let mad = median(&deviations).unwrap_or(0.0) * MAD_TO_SIGMA;
-    let mean = deviations.iter().sum::<f64>() / values.len() as f64 * MEAN_DEVIATION_TO_SIGMA;
-    let sigma = if mad > 0.0 { mad } else { mean };
-    let far = |deviation: f64| sigma > 0.0 && deviation / sigma > OUTLIER_SCORE;
-    deviations.iter().enumerate().filter(|&(_, &d)| far(d)).map(|(at, _)| at).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,16 +158,5 @@ mod tests {
         let three = median_interval(&[3.0, 1.0, 2.0]).unwrap();
         assert_eq!((three.low, three.high), (1.0, 3.0));
         assert_eq!(median_interval(&[]), None);
-    }
-
-    #[test]
-    fn what_is_far_from_the_rest_is_an_outlier() {
-        // Median 10, absolute deviations 0.1 0.2 0.2 0.1 0 15: their median 0.15, times 1.4826.
-        assert_eq!(outliers(&[9.9, 10.2, 9.8, 10.1, 10.0, 25.0]), [5]);
-        assert_eq!(outliers(&[9.0, 10.0, 11.0, 10.5, 9.5]), [0usize; 0]);
-        // Half of them equal: the mean deviation stands in.
-        assert_eq!(outliers(&[5.0; 9].iter().copied().chain([50.0]).collect::<Vec<_>>()), [9]);
-        assert_eq!(outliers(&[5.0; 10]), [0usize; 0]);
-        assert_eq!(outliers(&[1.0, 1.0, 1.0, 99.0]), [0usize; 0], "four are too few");
     }
 }

@@ -4,8 +4,7 @@
 use crate::results::{Environment, LinkReport, Results};
 use crate::units;
 
-use super::spread::{median, outliers};
-use super::{Index, Noise, Spread, failures, ratio_of};
+use super::{Index, Noise, Spread, failures};
 
 /// Quartile distance, as a part of the median, above which a figure is called noisy.
 const WIDE_SPREAD: f64 = 0.10;
@@ -38,8 +37,6 @@ pub fn warnings(results: &Results) -> Vec<String> {
     warnings.extend(of_machine(&results.environment));
     warnings.extend(of_link(&results.link));
     warnings.extend(of_spread(results, &index));
-    warnings.extend(of_outliers(results, &index));
-    warnings.extend(of_drift(results, &index));
     warnings
 }
 
@@ -193,25 +190,6 @@ fn of_spread(results: &Results, index: &Index<'_>) -> Option<String> {
     })
 }
 
-fn of_outliers(results: &Results, index: &Index<'_>) -> Option<String> {
-    let mut found = Vec::new();
-    for (measure, subject, values) in cells(results, index) {
-        let Some(middle) = median(&values) else { continue };
-        // A figure whose values agree to a few percent has outliers that do not matter.
-        let far = |&at: &usize| (values[at] / middle - 1.0).abs() > WIDE_SPREAD;
-        if outliers(&values).iter().any(far) {
-            found.push(figure(measure, subject));
-        }
-    }
-    (!found.is_empty()).then(|| {
-        format!(
-            "Single rounds are far from the others in {}. Something else ran then; the medians \
-             bear it. Look at the samples in results.json, and repeat on an idle machine.",
-            examples(&found)
-        )
-    })
-}
-
 /// Every measure of every subject that has values, with them.
 fn cells<'a>(
     results: &'a Results,
@@ -232,61 +210,6 @@ fn examples(names: &[String]) -> String {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }
-}
-
-/// Change over the rounds, of the typical figure, that is called a trend.
-const TREND: f64 = 0.05;
-
-/// Figures that a statement about the rounds of the whole run needs.
-const LEAST_FIGURES: usize = 8;
-
-/// Rounds that a statement about a trend needs.
-const LEAST_FOR_TREND: usize = 4;
-
-fn of_drift(results: &Results, index: &Index<'_>) -> Option<String> {
-    let effects = round_effects(results, index)?;
-    let (first, last) = (*effects.first()?, *effects.last()?);
-    let monotone = |less: fn(&f64, &f64) -> bool| effects.windows(2).all(|w| less(&w[0], &w[1]));
-    let change = (last - first).exp() - 1.0;
-    if effects.len() >= LEAST_FOR_TREND && change.abs() > TREND {
-        if monotone(|a, b| a > b) {
-            return Some(format!(
-                "Everything became slower from round to round, by {} in all: the CPU may be \
-                 throttled by heat. Let it cool, fix its frequency, and repeat.",
-                units::percent(-change)
-            ));
-        }
-        if monotone(|a, b| a < b) {
-            return Some(format!(
-                "Everything became faster from round to round, by {} in all: the machine was \
-                 still warming up, or something else was ending. Repeat, with more rounds.",
-                units::percent(change)
-            ));
-        }
-    }
-    None
-}
-
-/// For each round, by how much (as a logarithm, above 0 is better) the typical figure was better
-/// than its own median. Only of figures that have all rounds; `None` when they are too few.
-fn round_effects(results: &Results, index: &Index<'_>) -> Option<Vec<f64>> {
-    let rounds = results.settings.rounds as usize;
-    let mut by_round: Vec<Vec<f64>> = vec![Vec::new(); rounds];
-    for measure in &results.measures {
-        for subject in &results.subjects {
-            let values = index.values(&measure.id, &subject.name);
-            let Some(middle) = median(&values).filter(|_| values.len() == rounds) else { continue };
-            let better = |&value: &f64| ratio_of(value, middle, measure.unit).map(f64::ln);
-            let Some(logs) = values.iter().map(better).collect::<Option<Vec<f64>>>() else {
-                continue;
-            };
-            by_round.iter_mut().zip(logs).for_each(|(round, log)| round.push(log));
-        }
-    }
-    if by_round.first()?.len() < LEAST_FIGURES {
-        return None;
-    }
-    by_round.iter().map(|logs| median(logs)).collect()
 }
 
 #[cfg(test)]

@@ -10,12 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::executor::Executor;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::server::Server;
 use crate::subject::Subject;
 
-use super::copiers::{Manner, Tool};
-use super::foreign::Orders;
+use super::copiers::{self, Copying};
 use super::identity::Identity;
 use super::local::Local;
 use super::mounted::{Mounted, Sources};
@@ -49,19 +48,16 @@ const NAS: [&str; 4] =
     ["Ciphers=aes128-ctr", "Compression=no", "ServerAliveCountMax=2", "ServerAliveInterval=15"];
 const NAS_CHACHA: [&str; 4] = ["Ciphers=chacha20-poly1305@openssh.com", NAS[1], NAS[2], NAS[3]];
 
-/// `--copier` for bbcp. ssh only starts it at the other end, by the option for that end.
-const BBCP: &str = "bbcp -S 'ssh -x -a %o %h bbcp' %u@%a:%f %t; \
-                    bbcp -T 'ssh -x -a %o %h bbcp' %f %u@%a:%t";
+/// Mount options.
+type Options = &'static [&'static str];
 
 /// What a subject is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum Making {
-    /// Of these sources, with these mount options.
-    Sshoal(Sources, &'static [&'static str]),
-    /// With these mount options.
-    Sshfs(&'static [&'static str]),
+    Sshoal(Sources, Options),
+    Sshfs(Options),
     /// SSHFS-MUX.
-    Sshfsm(Sources, &'static [&'static str]),
+    Sshfsm(Sources, Options),
     Local,
     Nfs,
     Peer(Kind),
@@ -82,24 +78,13 @@ impl Making {
     }
 }
 
-const fn copier(tool: Tool) -> Making {
-    Making::Peer(Kind::Copier(tool))
-}
-
-const fn sshoal(options: &'static [&'static str]) -> Making {
-    Making::Sshoal(Sources::One, options)
-}
-
-const fn sshfsm(options: &'static [&'static str]) -> Making {
-    Making::Sshfsm(Sources::One, options)
-}
-
 /// A subject with a name.
 #[derive(Debug)]
 struct Entry {
     name: &'static str,
     about: &'static str,
     making: Making,
+    /// It is in `all`. One that is not is asked for by name, or by a group.
     in_all: bool,
 }
 
@@ -107,117 +92,82 @@ const fn entry(name: &'static str, about: &'static str, making: Making) -> Entry
     Entry { name, about, making, in_all: true }
 }
 
-/// One that is in `all` no more than this program itself: it is asked for by name, or by a group.
 const fn variant(name: &'static str, about: &'static str, making: Making) -> Entry {
     Entry { in_all: false, ..entry(name, about, making) }
 }
 
+const fn copy(name: &'static str, about: &'static str, copying: Copying) -> Entry {
+    entry(name, about, Making::Peer(Kind::Copy(copying)))
+}
+
+const fn sshoal(name: &'static str, about: &'static str, options: Options) -> Entry {
+    variant(name, about, Making::Sshoal(Sources::One, options))
+}
+
+const fn sshoal_of(name: &'static str, about: &'static str, sources: Sources) -> Entry {
+    variant(name, about, Making::Sshoal(sources, &[]))
+}
+
+const fn sshfs(name: &'static str, about: &'static str, options: Options) -> Entry {
+    entry(name, about, Making::Sshfs(options))
+}
+
+const fn sshfsm(name: &'static str, about: &'static str, options: Options) -> Entry {
+    variant(name, about, Making::Sshfsm(Sources::One, options))
+}
+
+const fn rarely(entry: Entry) -> Entry {
+    Entry { in_all: false, ..entry }
+}
+
 static ENTRIES: &[Entry] = &[
-    variant("sshoal", "this program; sshoal:OPTION,OPTION with mount options", sshoal(&[])),
-    variant("sshoal:opt1", "this program with the options of sshfs:opt1", sshoal(&OPT1)),
-    variant("sshoal:opt2", "this program with the options of sshfs:opt2", sshoal(&OPT2)),
-    variant("sshoal:opt3", "this program with the options of sshfs:opt3", sshoal(&OPT3)),
-    variant("sshoal:opt4", "this program with the options of sshfs:opt4", sshoal(&OPT4)),
-    variant("sshoal-helper", "this program, served by its helper", sshoal(&[BY_HELPER])),
-    variant("sshoal-direct", "the same by direct connections, past ssh", sshoal(&[BY_DIRECT])),
-    variant(
-        "sshoal-union",
-        "this program, the server merged with an empty second one",
-        Making::Sshoal(Sources::Merged, &[]),
-    ),
-    variant(
-        "sshoal-places",
-        "this program, two servers below names of their own",
-        Making::Sshoal(Sources::Placed, &[]),
-    ),
-    variant(
-        "sshoal-pool",
-        "this program, the server as a pool of two gateways",
-        Making::Sshoal(Sources::Pool, &[]),
-    ),
-    entry("sshoal-copy", "this program's pull and push", copier(Tool::Own(Manner::Auto))),
-    entry(
-        "sshoal-copy:tar",
-        "the same, always in one stream by tar",
-        copier(Tool::Own(Manner::Tar)),
-    ),
-    entry("sshoal-copy:sftp", "the same, always over SFTP", copier(Tool::Own(Manner::Sftp))),
-    variant(
-        "sshoal-copy:plain",
-        "the same by its own choice, never compressed",
-        copier(Tool::Own(Manner::Plain)),
-    ),
-    variant(
-        "sshoal-copy:two",
-        "the same by its own choice, over two links to the server at once",
-        copier(Tool::Own(Manner::TwoWays)),
-    ),
-    entry("sshfs", "sshfs as it is", Making::Sshfs(&[])),
-    entry("sshfs:aes", "sshfs by aes128-gcm", Making::Sshfs(&[FASTEST])),
-    entry(
-        "sshfs:opt1",
-        "sshfs, kernel_cache, auto_cache, no compression, large requests, aes128-gcm",
-        Making::Sshfs(&OPT1),
-    ),
-    entry(
-        "sshfs:opt2",
-        "as opt1 with larger TCP buffers on both sides; needs root and a private server",
-        Making::Sshfs(&OPT2),
-    ),
-    entry("sshfs:opt3", "as opt1 by ssh's own choice of cipher", Making::Sshfs(&OPT3)),
-    entry("sshfs:opt4", "as opt3 with compression", Making::Sshfs(&OPT4)),
-    variant(
-        "sshfs:chacha",
-        "sshfs by chacha20-poly1305, as in the comparison of network storages",
-        Making::Sshfs(&NAS_CHACHA),
-    ),
-    variant(
-        "sshfs:ctr",
-        "sshfs by aes128-ctr, as in the comparison of network storages",
-        Making::Sshfs(&NAS),
-    ),
-    entry("sshfsm", "SSHFS-MUX as it is", sshfsm(&[])),
-    variant("sshfsm:opt1", "SSHFS-MUX with the options of sshfs:opt1", sshfsm(&OPT1)),
-    variant("sshfsm:opt2", "SSHFS-MUX with the options of sshfs:opt2", sshfsm(&OPT2)),
-    variant("sshfsm:opt3", "SSHFS-MUX with the options of sshfs:opt3", sshfsm(&OPT3)),
-    variant("sshfsm:opt4", "SSHFS-MUX with the options of sshfs:opt4", sshfsm(&OPT4)),
-    variant(
-        "sshfsm-union",
-        "SSHFS-MUX, the server merged with an empty second one",
-        Making::Sshfsm(Sources::Merged, &[]),
-    ),
-    entry(
-        "rclone",
-        "rclone mount, all files cached on disk; acknowledges before it sends",
-        Making::Peer(Kind::Rclone("full")),
-    ),
-    entry(
-        "rclone:writes",
-        "rclone mount, written files cached on disk",
-        Making::Peer(Kind::Rclone("writes")),
-    ),
-    entry(
+    sshoal("sshoal", "this program; sshoal:OPTION,OPTION with mount options", &[]),
+    sshoal("sshoal:opt1", "this program with the options of sshfs:opt1", &OPT1),
+    sshoal("sshoal:opt2", "this program with the options of sshfs:opt2", &OPT2),
+    sshoal("sshoal:opt3", "this program with the options of sshfs:opt3", &OPT3),
+    sshoal("sshoal:opt4", "this program with the options of sshfs:opt4", &OPT4),
+    sshoal("sshoal-helper", "this program, served by its helper", &[BY_HELPER]),
+    sshoal("sshoal-direct", "the same by direct connections, past ssh", &[BY_DIRECT]),
+    sshoal_of("sshoal-union", "this program, the server merged with an empty one", Sources::Merged),
+    sshoal_of("sshoal-places", "this program, two servers below names", Sources::Placed),
+    sshoal_of("sshoal-pool", "this program, the server as two gateways", Sources::Pool),
+    copy("sshoal-copy", "this program's pull and push", copiers::OWN),
+    copy("sshoal-copy:tar", "the same, always in one stream by tar", copiers::OWN_TAR),
+    copy("sshoal-copy:sftp", "the same, always over SFTP", copiers::OWN_SFTP),
+    rarely(copy("sshoal-copy:plain", "the same, never compressed", copiers::OWN_PLAIN)),
+    rarely(copy("sshoal-copy:two", "the same, over two links at once", copiers::OWN_TWO)),
+    sshfs("sshfs", "sshfs as it is", &[]),
+    sshfs("sshfs:aes", "sshfs by aes128-gcm", &[FASTEST]),
+    sshfs("sshfs:opt1", "sshfs, pages kept, large requests, no compression, aes128-gcm", &OPT1),
+    sshfs("sshfs:opt2", "as opt1 with larger TCP buffers; needs root, a private server", &OPT2),
+    sshfs("sshfs:opt3", "as opt1 by ssh's own choice of cipher", &OPT3),
+    sshfs("sshfs:opt4", "as opt3 with compression", &OPT4),
+    rarely(sshfs("sshfs:chacha", "sshfs by chacha20-poly1305, as in nas", &NAS_CHACHA)),
+    rarely(sshfs("sshfs:ctr", "sshfs by aes128-ctr, as in nas", &NAS)),
+    entry("sshfsm", "SSHFS-MUX as it is", Making::Sshfsm(Sources::One, &[])),
+    sshfsm("sshfsm:opt1", "SSHFS-MUX with the options of sshfs:opt1", &OPT1),
+    sshfsm("sshfsm:opt2", "SSHFS-MUX with the options of sshfs:opt2", &OPT2),
+    sshfsm("sshfsm:opt3", "SSHFS-MUX with the options of sshfs:opt3", &OPT3),
+    sshfsm("sshfsm:opt4", "SSHFS-MUX with the options of sshfs:opt4", &OPT4),
+    variant("sshfsm-union", "as sshoal-union", Making::Sshfsm(Sources::Merged, &[])),
+    entry("rclone", "rclone mount, all files cached on disk", Making::Peer(Kind::Rclone("full"))),
+    entry("rclone:writes", "the same, only written files", Making::Peer(Kind::Rclone("writes"))),
+    copy(
         "scp",
-        "scp -r; scp:ssh_command=PROGRAM by another ssh, scp:Compression=no with an option of ssh, \
-         as any that copies",
-        copier(Tool::Scp),
+        "scp -r; as any copier over ssh, scp:ssh_command=PROGRAM, scp:Key=value",
+        copiers::SCP,
     ),
-    entry("hpnssh", "hpnscp -r, the scp of HPN-SSH", copier(Tool::Hpn)),
-    entry("bbcp", "bbcp: files only, by connections of its own, not encrypted", copier(Tool::Bbcp)),
-    entry("sftp", "sftp's get -r and put -r", copier(Tool::Sftp)),
-    entry("rsync", "rsync -a over ssh", copier(Tool::Rsync)),
-    variant("rsync:-W", "rsync -a -W over ssh: whole files", copier(Tool::RsyncWhole)),
-    entry("rsyncd", "rsync -a to its daemon, without ssh", Making::Peer(Kind::Rsyncd)),
-    entry("tar", "tar | ssh tar", copier(Tool::Tar)),
-    entry("ftp", "vsftpd and lftp, without ssh", Making::Peer(Kind::Ftp)),
-    entry(
-        "nfs-user",
-        "NFSv4 without kernel client: nfs-ganesha, and a client of our own that only reads and \
-         writes files",
-        Making::Nfs,
-    ),
+    copy("hpnssh", "hpnscp -r, the scp of HPN-SSH", copiers::HPN),
+    copy("bbcp", "bbcp: files only, connections of its own, not encrypted", copiers::BBCP),
+    copy("sftp", "sftp's get -r and put -r", copiers::SFTP),
+    copy("rsync", "rsync -a over ssh", copiers::RSYNC),
+    rarely(copy("rsync:-W", "rsync -a -W over ssh: whole files", copiers::RSYNC_WHOLE)),
+    copy("rsyncd", "rsync -a to its daemon, without ssh", copiers::RSYNCD),
+    copy("tar", "tar | ssh tar", copiers::TAR),
+    copy("ftp", "vsftpd and lftp, without ssh", copiers::FTP),
+    entry("nfs-user", "NFSv4 without kernel client: nfs-ganesha, our own client", Making::Nfs),
     entry("local", "the local disk", Making::Local),
-    entry("ssh-cat", "floor: ssh HOST cat", copier(Tool::Cat)),
+    copy("ssh-cat", "floor: ssh HOST cat", copiers::CAT),
     entry("sftp-raw", "floor: SFTP over ssh, no file system", Making::Peer(Kind::RawSftp)),
 ];
 
@@ -296,14 +246,11 @@ fn copier_by(word: &str) -> Option<Spec> {
     let (keyword, _) = option.split_once('=').filter(|(_, value)| !value.is_empty())?;
     let of_ssh = keyword.starts_with(|letter: char| letter.is_ascii_uppercase())
         && keyword.chars().all(|letter| letter.is_ascii_alphanumeric());
-    let takes = |tool| match tool {
-        Tool::Cat | Tool::Bbcp => false,
-        // Its ssh is its own.
-        Tool::Hpn => of_ssh,
-        _ => of_ssh || option.starts_with(SSH_COMMAND),
+    let takes = |copying: Copying| {
+        (copying.takes_options && of_ssh) || (copying.takes_ssh && option.starts_with(SSH_COMMAND))
     };
     let entry = ENTRIES.iter().find(|entry| {
-        entry.name == name && matches!(entry.making, Making::Peer(Kind::Copier(it)) if takes(it))
+        entry.name == name && matches!(entry.making, Making::Peer(Kind::Copy(it)) if takes(it))
     })?;
     Some(Spec { entry, options: vec![option.to_owned()] })
 }
@@ -451,12 +398,12 @@ impl Spec {
                 let command = command.first().and_then(|it| it.strip_prefix(SSH_COMMAND));
                 let ssh_command = command.map(PathBuf::from);
                 let ssh_option = options.first().map(|&option| option.clone());
-                let orders = match kind {
-                    Kind::Copier(Tool::Bbcp) => Some(Orders::parse(BBCP).map_err(Failure::failed)?),
-                    _ => None,
+                let script = match kind {
+                    Kind::Copy(copying) => copying.script.to_owned(),
+                    Kind::Rclone(_) | Kind::RawSftp => String::new(),
                 };
                 let (setting, identity) = (setting.clone(), Identity::default());
-                Box::new(Peer { name, kind, ssh_command, ssh_option, orders, setting, identity })
+                Box::new(Peer { name, kind, script, ssh_command, ssh_option, setting, identity })
             }
         })
     }
@@ -482,14 +429,14 @@ fn served_by(option: String, setting: &Setting) -> Vec<String> {
     options
 }
 
-/// A program that copies by commands that the user has given.
-pub fn foreign(name: &str, orders: Orders, setting: &Setting) -> Box<dyn Subject> {
+/// A program that copies by a script that the user has given: see the module `copiers`.
+pub fn given(name: &str, script: &str, setting: &Setting) -> Box<dyn Subject> {
     Box::new(Peer {
         name: name.to_owned(),
-        kind: Kind::Copier(Tool::Foreign),
+        kind: Kind::Copy(copiers::GIVEN),
+        script: script.to_owned(),
         ssh_command: None,
         ssh_option: None,
-        orders: Some(orders),
         setting: setting.clone(),
         identity: Identity::default(),
     })

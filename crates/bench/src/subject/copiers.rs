@@ -1,102 +1,238 @@
-//! Programs that copy over ssh: scp, sftp, rsync, a tar at each end, this program, and `cat`, which
-//! is the floor.
+//! Programs that copy: scp, sftp, rsync, a tar at each end, this program, those of the user, and
+//! `cat`, which is the floor. They cache nothing between two copies.
 //!
-//! They cache nothing between two copies, and no process of theirs lives longer than a copy.
+//! Each is a script of `sh` that copies one file or tree. Its arguments are the options of ssh
+//! (`-F FILE -o KEYWORD=VALUE …`), one word each. Its variables:
+//!
+//! | variable | what it has |
+//! |---|---|
+//! | `FROM`, `TO` | source and target; that of the server is `HOST:PATH`. A source that is a directory has a slash behind it: its contents are to become the target |
+//! | `DIRECTION` | `pull` or `push` |
+//! | `LOCAL`, `REMOTE` | the absolute paths here and on the server |
+//! | `SLASH` | `/` for a directory, else empty |
+//! | `HOST` | the server as ssh knows it, with the options of ssh |
+//! | `OPTIONS` | the options of ssh as one word, quoted for a shell |
+//! | `RSYNC_RSH` | ssh and its options, as rsync has it |
+//! | `ADDRESS`, `PORT`, `LOGIN` | the server for a program that does not use ssh's configuration |
+//!
+//! The scripts of this module have a few more: see [`CopySession::copy`].
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::executor::Executor;
 use crate::failure::{Failure, Result};
 use crate::quoting::{double, joined, no_pattern, rsync_word, shell_quoted};
-use crate::server::{Endpoint, Server};
+use crate::results::Wire;
+use crate::server::{Endpoint, Server, wire_of};
+use crate::step::ServerMeter;
 use crate::subject::{Access, Copier, Direction, Session};
 
-use super::foreign::{Fields, Orders};
-use super::programs::{HPNSCP, HPNSSH, SCP};
+use super::daemons::{self, Daemon, END_LIMIT, StartDaemon};
+use super::programs::{self, Program};
 
 /// Longest time to look up whether a name is a directory.
 const LOOK_LIMIT: Duration = Duration::from_secs(30);
 
 /// A program that copies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tool {
-    Scp,
-    /// The scp of HPN-SSH, which uses its ssh.
-    Hpn,
-    Sftp,
-    Rsync,
-    /// rsync without its comparison of blocks.
-    RsyncWhole,
-    Tar,
-    /// `sshoal pull` and `sshoal push`.
-    Own(Manner),
-    /// By commands that are given.
-    Foreign,
-    /// bbcp, which copies files by connections of its own. Its commands are given too.
-    Bbcp,
-    /// `ssh HOST cat`: files only, as streams.
-    Cat,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Copying {
+    pub(super) script: &'static str,
+    /// For the script: words of the program.
+    flags: &'static str,
+    /// Programs that must be installed on this machine, that of the subject first.
+    pub(super) programs: &'static [&'static Program],
+    ssh: &'static str,
+    /// It takes options of ssh, and another ssh.
+    pub(super) takes_options: bool,
+    pub(super) takes_ssh: bool,
+    /// It copies files only.
+    is_stream: bool,
+    /// It shows what ssh itself does.
+    pub(super) is_floor: bool,
+    /// It uses two links to the server at once.
+    pub(super) has_two_links: bool,
+    /// It copies by a protocol of its own, from and to a daemon beside the server.
+    pub(super) daemon: Option<StartDaemon>,
 }
 
-/// How this program copies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manner {
-    /// By its default.
-    Auto,
-    /// Always in one stream.
-    Tar,
-    /// Always over SFTP.
-    Sftp,
-    /// By its default, but never compressed.
-    Plain,
-    /// Over two links to the server at once.
-    TwoWays,
-}
-
-impl Manner {
-    fn options(self) -> &'static [&'static str] {
-        match self {
-            Manner::Auto | Manner::TwoWays => &[],
-            Manner::Tar => &["--engine", "tar"],
-            Manner::Sftp => &["--engine", "sftp"],
-            Manner::Plain => &["--compress", "never"],
-        }
+/// A program that copies over ssh.
+const fn over_ssh(
+    script: &'static str,
+    flags: &'static str,
+    programs: &'static [&'static Program],
+) -> Copying {
+    Copying {
+        script,
+        flags,
+        programs,
+        ssh: "ssh",
+        takes_options: true,
+        takes_ssh: true,
+        is_stream: false,
+        is_floor: false,
+        has_two_links: false,
+        daemon: None,
     }
 }
 
+/// A program that copies without ssh.
+const fn by_daemon(
+    script: &'static str,
+    programs: &'static [&'static Program],
+    start: StartDaemon,
+) -> Copying {
+    let copying = over_ssh(script, "", programs);
+    Copying { takes_options: false, takes_ssh: false, daemon: Some(start), ..copying }
+}
+
+const SCP_SCRIPT: &str = r#"case $DIRECTION in
+pull) exec $FLAGS -r ${SSH_COMMAND:+-S "$SSH_COMMAND"} "$@" "$HOST:$PATTERN" "$LOCAL" ;;
+*) exec $FLAGS -r ${SSH_COMMAND:+-S "$SSH_COMMAND"} "$@" "$LOCAL${SLASH:+/.}" "$HOST:$REMOTE" ;;
+esac"#;
+
+const SFTP_SCRIPT: &str = r#"case $DIRECTION in
+pull) order="get -r $REMOTE_QUOTED $LOCAL_QUOTED" ;;
+*) order="put -r $LOCAL_QUOTED${SLASH:+/.} $REMOTE_QUOTED" ;;
+esac
+printf '%s\n' "$order" | exec sftp -b - ${SSH_COMMAND:+-S "$SSH_COMMAND"} "$@" "$HOST""#;
+
+/// `-s`: the server's shell does not expand names.
+const RSYNC_SCRIPT: &str = r#"exec rsync -a -s $FLAGS "$FROM" "$TO""#;
+
+/// In a POSIX shell the status of a pipe's left side is lost; it leaves a file when it fails. A name
+/// may begin with `-`, so it follows `--`; that of the member has no effect on standard output.
+const TAR_SCRIPT: &str = r#"case $DIRECTION$SLASH in
+pull/) mkdir -p "$LOCAL" && { "$SSH" "$@" "$HOST" "tar -C $SHELL_QUOTED -cf - ." || : >"$FAILED"; } |
+    tar -C "$LOCAL" -xf - ;;
+pull) { "$SSH" "$@" "$HOST" "tar -P -cf - -- $SHELL_QUOTED" || : >"$FAILED"; } |
+    tar -xOf - >"$LOCAL" ;;
+push/) { tar -C "$LOCAL" -cf - . || : >"$FAILED"; } |
+    "$SSH" "$@" "$HOST" "mkdir -p $SHELL_QUOTED && tar -C $SHELL_QUOTED -xf -" ;;
+*) { tar -C "${LOCAL%/*}/" -cf - -- "${LOCAL##*/}" || : >"$FAILED"; } |
+    "$SSH" "$@" "$HOST" "tar -xOf - >$SHELL_QUOTED" ;;
+esac && [ ! -e "$FAILED" ]"#;
+
+const CAT_SCRIPT: &str = r#"case $DIRECTION in
+pull) exec "$SSH" "$@" "$HOST" "exec cat $SHELL_QUOTED" >"$LOCAL" ;;
+*) exec "$SSH" "$@" "$HOST" "exec cat >$SHELL_QUOTED" <"$LOCAL" ;;
+esac"#;
+
+const OWN_SCRIPT: &str = r#"exec "$SSHOAL" "$DIRECTION" -q $FLAGS "$@" \
+    ${SSH_COMMAND:+-o "ssh_command=$SSH_COMMAND"} -- "$FROM" "$TO""#;
+
+/// ssh only starts it at the other end, by the option for that end.
+const BBCP_SCRIPT: &str = r#"start="ssh -x -a $OPTIONS $HOST bbcp"
+case $DIRECTION in
+pull) exec bbcp -S "$start" "$LOGIN@$ADDRESS:$REMOTE" "$LOCAL" ;;
+*) exec bbcp -T "$start" "$LOCAL" "$LOGIN@$ADDRESS:$REMOTE" ;;
+esac"#;
+
+const RSYNCD_SCRIPT: &str = r#"server="rsync://bench@127.0.0.1:$PORT/bench/$NAME$SLASH"
+case $DIRECTION in
+pull) exec rsync -a -s "$server" "$LOCAL" ;;
+*) exec rsync -a -s "$LOCAL$SLASH" "$server" ;;
+esac"#;
+
+/// Nothing of the user's own configuration and history. The password is in no argument.
+const LFTP_SCRIPT: &str = r#"case $DIRECTION$SLASH in
+pull/) order="mirror --no-perms $NAME_QUOTED $LOCAL_QUOTED" ;;
+pull) order="get $NAME_QUOTED -o $LOCAL_QUOTED" ;;
+push/) order="mirror -R --no-perms $LOCAL_QUOTED $NAME_QUOTED" ;;
+*) order="put $LOCAL_QUOTED -o $NAME_QUOTED" ;;
+esac
+printf '%s\n' 'set cmd:fail-exit yes' 'set net:max-retries 1' 'set xfer:log no' \
+    'set ftp:ssl-allow no' "open -u anonymous,$PASSWORD ftp://127.0.0.1:$PORT" "$order" |
+    exec lftp --norc"#;
+
+pub(super) const SCP: Copying = over_ssh(SCP_SCRIPT, "scp", &[&programs::SCP, &programs::SSH]);
+/// The scp of HPN-SSH, which uses its ssh.
+pub(super) const HPN: Copying = Copying {
+    ssh: programs::HPNSSH.name,
+    takes_ssh: false,
+    ..over_ssh(SCP_SCRIPT, "hpnscp", &[&programs::HPNSCP, &programs::HPNSSH])
+};
+pub(super) const SFTP: Copying = over_ssh(SFTP_SCRIPT, "", &[&programs::SFTP, &programs::SSH]);
+pub(super) const RSYNC: Copying = over_ssh(RSYNC_SCRIPT, "", &[&programs::RSYNC, &programs::SSH]);
+/// rsync without its comparison of blocks.
+pub(super) const RSYNC_WHOLE: Copying = Copying { flags: "-W", ..RSYNC };
+pub(super) const TAR: Copying = over_ssh(TAR_SCRIPT, "", &[&programs::TAR, &programs::SSH]);
+/// `sshoal pull` and `sshoal push`, with their own choices or given ones.
+pub(super) const OWN: Copying = over_ssh(OWN_SCRIPT, "", &[&programs::SSH]);
+pub(super) const OWN_TAR: Copying = Copying { flags: "--engine tar", ..OWN };
+pub(super) const OWN_SFTP: Copying = Copying { flags: "--engine sftp", ..OWN };
+pub(super) const OWN_PLAIN: Copying = Copying { flags: "--compress never", ..OWN };
+pub(super) const OWN_TWO: Copying = Copying { has_two_links: true, ..OWN };
+/// bbcp, which copies files by connections of its own.
+pub(super) const BBCP: Copying = Copying {
+    is_stream: true,
+    takes_options: false,
+    takes_ssh: false,
+    ..over_ssh(BBCP_SCRIPT, "", &[&programs::BBCP, &programs::SSH])
+};
+/// `ssh HOST cat`: files only, as streams.
+pub(super) const CAT: Copying = Copying {
+    is_stream: true,
+    is_floor: true,
+    takes_options: false,
+    takes_ssh: false,
+    ..over_ssh(CAT_SCRIPT, "", &[&programs::SSH])
+};
+pub(super) const RSYNCD: Copying = by_daemon(RSYNCD_SCRIPT, &[&programs::RSYNC], daemons::rsyncd);
+pub(super) const FTP: Copying =
+    by_daemon(LFTP_SCRIPT, &[&programs::VSFTPD, &programs::LFTP], daemons::ftp);
+/// By a script that the user has given.
+pub(super) const GIVEN: Copying = over_ssh("", "", &[&programs::SSH]);
+
 /// A program that copies, and its route to the server.
 pub(super) struct CopySession {
-    pub(super) tool: Tool,
+    pub(super) copying: Copying,
+    pub(super) script: String,
     pub(super) server: Arc<Server>,
     pub(super) cipher: Option<String>,
     /// A program in place of `ssh`.
     pub(super) ssh_command: Option<PathBuf>,
     /// `Keyword=value` of ssh, for the subject.
     pub(super) ssh_option: Option<String>,
-    /// Of [`Tool::Foreign`].
-    pub(super) foreign: Option<(Orders, Endpoint)>,
+    /// For a script that uses it.
+    pub(super) endpoint: Endpoint,
+    pub(super) daemon: Option<Daemon>,
     /// This program.
     pub(super) sshoal: PathBuf,
     pub(super) scratch: PathBuf,
     pub(super) executor: Executor,
-    /// Names in the scratch directory so far.
-    pub(super) files: AtomicU32,
     /// Whether names of the storage are directories, which copies do not change.
     pub(super) directories: Mutex<HashMap<PathBuf, bool>>,
 }
 
 impl Session for CopySession {
     fn access(&self) -> Access<'_> {
-        match self.tool {
-            Tool::Cat | Tool::Bbcp => Access::Stream(self),
-            _ => Access::Copier(self),
+        if self.copying.is_stream { Access::Stream(self) } else { Access::Copier(self) }
+    }
+
+    fn server_pids(&self) -> Vec<u32> {
+        self.daemon.iter().flat_map(|daemon| daemon.process.running_pid()).collect()
+    }
+
+    fn wire(&self, server: &dyn ServerMeter) -> Option<Wire> {
+        match &self.daemon {
+            Some(daemon) => wire_of(daemon.links.iter().flatten()),
+            None => server.wire(),
+        }
+    }
+
+    fn stop(&mut self, _: &Executor) -> Result<()> {
+        self.abandon();
+        Ok(())
+    }
+
+    fn abandon(&mut self) {
+        if let Some(daemon) = &mut self.daemon {
+            daemon.process.stop(END_LIMIT);
         }
     }
 }
@@ -106,112 +242,52 @@ impl Copier for CopySession {
         let remote = self.server.storage().root().join(storage);
         // A name with a colon would be a host.
         let local = std::path::absolute(local).ok()?;
-        // Of scp and sftp only the source of a push is different for a tree. They are not asked to
-        // look up a name at the server.
-        let is_tree = match (direction, self.tool) {
-            (Direction::In, _) => local.is_dir(),
-            (Direction::Out, Tool::Scp | Tool::Hpn | Tool::Sftp) => false,
-            (Direction::Out, _) => self.is_directory(storage).ok()?,
+        let is_tree = match direction {
+            Direction::In => local.is_dir(),
+            Direction::Out => self.is_directory(storage).ok()?,
         };
-        // The contents of a directory, which become the target itself.
-        let contents = || if is_tree { local.join(".") } else { local.clone() };
-        match (self.tool, direction) {
-            (Tool::Scp | Tool::Hpn, Direction::Out) => {
-                let remote = self.remote(&no_pattern(remote.as_os_str()));
-                Some(self.scp(remote, local.into()))
-            }
-            (Tool::Scp | Tool::Hpn, Direction::In) => {
-                Some(self.scp(contents().into(), self.remote(remote.as_os_str())))
-            }
-            // In quotes nothing is a pattern.
-            (Tool::Sftp, Direction::Out) => {
-                self.sftp("get -r", remote.as_os_str(), local.as_os_str())
-            }
-            (Tool::Sftp, Direction::In) => {
-                self.sftp("put -r", contents().as_os_str(), remote.as_os_str())
-            }
-            (Tool::Tar, _) => {
-                let (script, line) = match (direction, is_tree) {
-                    (Direction::Out, true) => (PULL_TREE, "tar -C % -cf - ."),
-                    // The name of the archive's member has no effect on standard output.
-                    (Direction::Out, false) => (PULL_FILE, "tar -P -cf - -- %"),
-                    (Direction::In, true) => (PUSH_TREE, "mkdir -p % && tar -C % -xf -"),
-                    (Direction::In, false) => (PUSH_FILE, "tar -xOf - >%"),
-                };
-                let failed = self.fresh("failed");
-                Some(with_shell(script, &[&local, &failed], &self.ssh(line, &remote)))
-            }
-            (Tool::Cat | Tool::Bbcp, _) if is_tree => None,
-            (Tool::Cat, _) => {
-                let (script, line) = match direction {
-                    Direction::Out => (TO_FILE, "exec cat %"),
-                    Direction::In => (FROM_FILE, "exec cat >%"),
-                };
-                Some(with_shell(script, &[&local], &self.ssh(line, &remote)))
-            }
-            (Tool::Foreign | Tool::Bbcp, _) => {
-                let (orders, endpoint) = self.foreign.as_ref()?;
-                let [from, to] = direction.sorted(remote.into_os_string(), local.into());
-                let fields = Fields {
-                    from: with_slash(&from, is_tree),
-                    to,
-                    host: self.server.destination(),
-                    endpoint,
-                    options: self.options(),
-                };
-                Some(orders.command(direction, &fields))
-            }
-            (Tool::Rsync | Tool::RsyncWhole | Tool::Own(_), _) => {
-                let remote = self.remote(&with_slash(remote.as_os_str(), is_tree));
-                let local = with_slash(local.as_os_str(), is_tree);
-                let operands = direction.sorted(remote, local);
-                Some(match self.tool {
-                    Tool::Own(manner) => self.own(manner, direction, operands),
-                    _ => self.rsync(operands),
-                })
-            }
+        if is_tree && self.copying.is_stream {
+            return None;
         }
+        let slash = if is_tree { "/" } else { "" };
+        let second = self.server.second_destination().filter(|_| self.copying.has_two_links);
+        let second = second.map_or(String::new(), |it| format!(",{it}"));
+        let host = self.server.destination();
+        let server = joined(&[host.as_ref(), second.as_ref(), ":".as_ref(), remote.as_ref()]);
+        let [from, to] = direction.sorted(server, local.clone().into());
+        let verb = if direction == Direction::Out { "pull" } else { "push" };
+        let ssh = self.ssh_command.as_ref().map_or(self.copying.ssh.as_ref(), |it| it.as_os_str());
+        let options = self.options();
+        let words = |quoted: fn(&OsStr) -> OsString, words: &[OsString]| {
+            words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(OsStr::new(" "))
+        };
+        let Endpoint { address, port, user, .. } = &self.endpoint;
+
+        let mut command = Command::new("sh");
+        command.args(["-c", &self.script, "copy"]).args(&options);
+        command.env("FROM", joined(&[&from, slash.as_ref()])).env("TO", to);
+        command.env("DIRECTION", verb).env("SLASH", slash).env("HOST", host);
+        command.env("LOCAL", &local).env("REMOTE", &remote).env("NAME", storage);
+        command.env("ADDRESS", address).env("PORT", port.to_string()).env("LOGIN", user);
+        command.env("OPTIONS", words(shell_quoted, &options));
+        let shell = [&[ssh.to_owned()], &options[..]].concat();
+        command.env("RSYNC_RSH", words(rsync_word, &shell));
+        // For the scripts of this module: paths in the language of each program.
+        command.env("SHELL_QUOTED", shell_quoted(remote.as_ref()));
+        command.env("PATTERN", no_pattern(remote.as_ref()));
+        command.env("LOCAL_QUOTED", double(local.as_ref()));
+        command.env("REMOTE_QUOTED", double(remote.as_ref()));
+        command.env("NAME_QUOTED", double(storage.as_ref()));
+        command.env("FLAGS", self.copying.flags).env("SSHOAL", &self.sshoal).env("SSH", ssh);
+        command.env("FAILED", self.scratch.join("failed"));
+        command.env("LFTP_HOME", self.scratch.join("lftp"));
+        command.envs(self.ssh_command.iter().map(|ssh| ("SSH_COMMAND", ssh)));
+        command.envs(self.daemon.iter().flat_map(|daemon| daemon.variables.clone()));
+        Some(command)
     }
-}
-
-/// In a POSIX shell the status of a pipe's left side is lost; it leaves a file when it fails. `$1` is
-/// the local name, `$2` the name of that file; the rest is the ssh command.
-const PULL_TREE: &str = r#"to=$1 failed=$2; shift 2; mkdir -p "$to" &&
-{ "$@" || : >"$failed"; } | tar -C "$to" -xf - && [ ! -e "$failed" ]"#;
-
-const PULL_FILE: &str = r#"to=$1 failed=$2; shift 2
-{ "$@" || : >"$failed"; } | tar -xOf - >"$to" && [ ! -e "$failed" ]"#;
-
-const PUSH_TREE: &str = r#"from=$1 failed=$2; shift 2
-{ tar -C "$from" -cf - . || : >"$failed"; } | "$@" && [ ! -e "$failed" ]"#;
-
-/// A name may begin with `-`, so it follows `--`.
-const PUSH_FILE: &str = r#"from=$1 failed=$2; shift 2
-{ tar -C "${from%/*}/" -cf - -- "${from##*/}" || : >"$failed"; } | "$@" && [ ! -e "$failed" ]"#;
-
-/// A shell's redirection, since a command's own output is the executor's.
-const TO_FILE: &str = r#"file=$1; shift; exec "$@" >"$file""#;
-const FROM_FILE: &str = r#"file=$1; shift; exec "$@" <"$file""#;
-
-/// A script with these paths and the words of a command.
-fn with_shell(script: &str, paths: &[&Path], ssh: &Command) -> Command {
-    let mut command = Command::new("sh");
-    command.args(["-c", script, "sh"]).args(paths);
-    command.arg(ssh.get_program()).args(ssh.get_args());
-    command
 }
 
 impl CopySession {
-    /// `host:path`, or `host,host2:path` where two links are used.
-    fn remote(&self, path: &OsStr) -> OsString {
-        let second = match self.tool {
-            Tool::Own(Manner::TwoWays) => self.server.second_destination(),
-            _ => None,
-        };
-        let second = second.map_or(String::new(), |it| format!(",{it}"));
-        joined(&[self.server.destination().as_ref(), second.as_ref(), ":".as_ref(), path])
-    }
-
     /// Options of ssh, scp and sftp.
     fn options(&self) -> Vec<OsString> {
         let mut options = self.server.ssh_options(self.cipher.as_deref());
@@ -219,42 +295,12 @@ impl CopySession {
         options
     }
 
-    /// The ssh that is used.
-    fn ssh_command(&self) -> &OsStr {
-        self.ssh_command.as_ref().map_or("ssh".as_ref(), |ssh| ssh.as_os_str())
-    }
-
-    /// The option of scp and sftp for an ssh of another name.
-    fn ssh_program(&self) -> Vec<&OsStr> {
-        self.ssh_command.iter().flat_map(|ssh| ["-S".as_ref(), ssh.as_os_str()]).collect()
-    }
-
     /// An ssh to the server, without what it is to do.
     pub(super) fn login(&self) -> Command {
-        let ssh = if self.tool == Tool::Hpn { HPNSSH.name.as_ref() } else { self.ssh_command() };
+        let ssh = self.ssh_command.clone().unwrap_or_else(|| self.copying.ssh.into());
         let mut command = Command::new(ssh);
         command.args(self.options()).arg(self.server.destination());
         command
-    }
-
-    /// An ssh that runs one line of shell on the server, in which `%` stands for a path there.
-    fn ssh(&self, script: &str, path: &Path) -> Command {
-        let quoted = shell_quoted(path.as_os_str());
-        let mut parts = script.split('%');
-        let mut line = OsString::from(parts.next().unwrap_or_default());
-        for part in parts {
-            line.push(&quoted);
-            line.push(part);
-        }
-        let mut command = self.login();
-        command.arg(line);
-        command
-    }
-
-    /// A new name in the session's scratch directory.
-    fn fresh(&self, name: &str) -> PathBuf {
-        let nth = self.files.fetch_add(1, Ordering::Relaxed);
-        self.scratch.join(format!("{name}-{nth}"))
     }
 
     /// Whether a path of the storage is a directory. Queries the server if that is not known.
@@ -266,8 +312,10 @@ impl CopySession {
         if let Some(&known) = known.get(path) {
             return Ok(known);
         }
+        let mut command = self.login();
         let there = self.server.storage().root().join(path);
-        let ran = self.executor.run(self.ssh("test -d %", &there), LOOK_LIMIT)?;
+        command.arg(joined(&["test -d ".as_ref(), &shell_quoted(there.as_ref())]));
+        let ran = self.executor.run(command, LOOK_LIMIT)?;
         let is = match ran.output.status.code() {
             Some(0) => true,
             Some(1) => false,
@@ -279,55 +327,4 @@ impl CopySession {
         known.insert(path.to_owned(), is);
         Ok(is)
     }
-
-    fn scp(&self, from: OsString, to: OsString) -> Command {
-        let mut command = Command::new(if self.tool == Tool::Hpn { HPNSCP.name } else { SCP.name });
-        command.arg("-r").args(self.ssh_program()).args(self.options());
-        command.arg(from).arg(to);
-        command
-    }
-
-    /// Its batch is in a file, since the executor sets standard input.
-    fn sftp(&self, verb: &str, from: &OsStr, to: &OsStr) -> Option<Command> {
-        let batch = self.fresh("batch");
-        let words = [verb.as_ref(), " ".as_ref(), &*double(from), " ".as_ref(), &*double(to)];
-        fs::write(&batch, [joined(&words).as_encoded_bytes(), b"\n"].concat()).ok()?;
-        let mut command = Command::new("sftp");
-        command.arg("-b").arg(batch).args(self.ssh_program());
-        command.args(self.options()).arg(self.server.destination());
-        Some(command)
-    }
-
-    fn rsync(&self, operands: [OsString; 2]) -> Command {
-        let mut shell = rsync_word(self.ssh_command());
-        for option in self.options() {
-            shell.push(" ");
-            shell.push(rsync_word(&option));
-        }
-        let mut command = Command::new("rsync");
-        // `-s`: the server's shell does not expand names.
-        command.args(["-a", "-s"]);
-        if self.tool == Tool::RsyncWhole {
-            command.arg("-W");
-        }
-        command.arg("-e").arg(shell).args(operands);
-        command
-    }
-
-    fn own(&self, manner: Manner, direction: Direction, operands: [OsString; 2]) -> Command {
-        let verb = if direction == Direction::Out { "pull" } else { "push" };
-        let mut command = Command::new(&self.sshoal);
-        command.args([verb, "-q"]).args(manner.options()).args(self.options());
-        if let Some(ssh) = &self.ssh_command {
-            command.args(["-o".as_ref(), &*joined(&["ssh_command=".as_ref(), ssh.as_ref()])]);
-        }
-        command.arg("--").args(operands);
-        command
-    }
-}
-
-/// A path, with a slash behind it for the contents of a directory: so rsync and sshoal understand
-/// it.
-pub(super) fn with_slash(path: &OsStr, is_directory: bool) -> OsString {
-    joined(&[path, if is_directory { "/" } else { "" }.as_ref()])
 }

@@ -1,5 +1,4 @@
-//! Programs that copy by protocols of their own, without ssh: rsync to its daemon, and lftp to
-//! vsftpd.
+//! The daemons of programs that copy without ssh: that of rsync, and vsftpd for lftp.
 //!
 //! The daemons are started beside the private sshd, each behind a link of its own that is like the
 //! server's. A secret that is made for the session keeps other users of this machine out.
@@ -12,10 +11,8 @@
 use std::ffi::OsString;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,13 +21,9 @@ use sandbox::{random_word, write_private};
 
 use crate::executor::{Background, Executor};
 use crate::failure::{Failure, Result};
-use crate::quoting::{double, joined};
-use crate::results::Wire;
-use crate::server::{Server, wire_of};
-use crate::step::ServerMeter;
-use crate::subject::{Access, Copier, Direction, Session, Started};
+use crate::quoting::joined;
+use crate::server::Server;
 
-use super::copiers::with_slash;
 use super::programs::VSFTPD;
 
 /// Longest time for a daemon to listen.
@@ -48,36 +41,15 @@ const BEHIND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// The name of the user of rsync's daemon, and of its one module.
 const BENCH: &str = "bench";
 
-/// A program that copies, a daemon that listens, and the link to it. It keeps nothing between two
-/// copies.
-struct DaemonSession<C> {
-    daemon: Background,
-    links: [Option<Link>; 2],
-    copier: C,
+/// A daemon that listens, the links to it, and variables for the script of its client.
+pub(super) struct Daemon {
+    pub(super) process: Background,
+    pub(super) links: [Option<Link>; 2],
+    pub(super) variables: Vec<(&'static str, String)>,
 }
 
-impl<C: Copier> Session for DaemonSession<C> {
-    fn access(&self) -> Access<'_> {
-        Access::Copier(&self.copier)
-    }
-
-    fn server_pids(&self) -> Vec<u32> {
-        self.daemon.is_running().then(|| self.daemon.pid()).into_iter().collect()
-    }
-
-    fn wire(&self, _: &dyn ServerMeter) -> Option<Wire> {
-        wire_of(self.links.iter().flatten())
-    }
-
-    fn stop(&mut self, _: &Executor) -> Result<()> {
-        self.abandon();
-        Ok(())
-    }
-
-    fn abandon(&mut self) {
-        self.daemon.stop(END_LIMIT);
-    }
-}
+/// Starts a daemon for the directory of a server; the second one is for its configuration.
+pub(super) type StartDaemon = fn(&Server, &Path, &Executor) -> Result<Daemon>;
 
 /// Starts a daemon and the link to it; `command` receives its address and port, which was free a
 /// moment ago. Returns the port of 127.0.0.1 that clients connect to.
@@ -114,21 +86,21 @@ pub(super) fn root(server: &Server) -> Result<PathBuf> {
 }
 
 /// Starts rsync's daemon.
-pub(super) fn rsyncd(server: &Server, scratch: &Path, executor: &Executor) -> Started {
+pub(super) fn rsyncd(server: &Server, scratch: &Path, executor: &Executor) -> Result<Daemon> {
     let (root, scratch) = (root(server)?, scratch.canonicalize()?);
     let password = random_word()?;
     let secrets = scratch.join("secrets");
     write_private(&secrets, format!("{BENCH}:{password}\n").as_bytes())?;
     let is_root = rustix::process::geteuid().is_root();
-    let (daemon, link, port) = start(server, executor, |own| {
+    let (process, link, port) = start(server, executor, |own| {
         let file = scratch.join("rsyncd.conf");
-        write_private(&file, rsyncd_conf(own, &root, &secrets, is_root).as_bytes())?;
+        write_private(&file, rsyncd_conf(own, &root, &secrets, is_root).as_encoded_bytes())?;
         let mut command = Command::new("rsync");
         command.args(["--daemon", "--no-detach", "--config"]).arg(file).current_dir("/");
         Ok(command)
     })?;
-    let copier = RsyncdCopier { root, password, port };
-    Ok(Box::new(DaemonSession { daemon, links: [link, None], copier }))
+    let variables = vec![("PORT", port.to_string()), ("RSYNC_PASSWORD", password)];
+    Ok(Daemon { process, links: [link, None], variables })
 }
 
 /// `rsyncd.conf`. Links are kept as they are, which a daemon without `chroot` does not do by
@@ -154,30 +126,8 @@ fn with_paths(head: String, between: &str, paths: &[(&str, &Path)]) -> OsString 
     text
 }
 
-struct RsyncdCopier {
-    root: PathBuf,
-    password: String,
-    port: u16,
-}
-
-impl Copier for RsyncdCopier {
-    fn copy(&self, direction: Direction, storage: &Path, local: &Path) -> Option<Command> {
-        let is_tree = match direction {
-            Direction::Out => self.root.join(storage).is_dir(),
-            Direction::In => local.is_dir(),
-        };
-        let base = format!("rsync://{BENCH}@127.0.0.1:{}/{BENCH}/", self.port);
-        let remote = joined(&[base.as_ref(), &with_slash(storage.as_os_str(), is_tree)]);
-        let mut command = Command::new("rsync");
-        command.args(["-a", "-s"]);
-        command.args(direction.sorted(remote, with_slash(local.as_os_str(), is_tree)));
-        command.env("RSYNC_PASSWORD", &self.password);
-        Some(command)
-    }
-}
-
 /// Starts vsftpd.
-pub(super) fn ftp(server: &Server, scratch: &Path, executor: &Executor) -> Started {
+pub(super) fn ftp(server: &Server, scratch: &Path, executor: &Executor) -> Result<Daemon> {
     let program = VSFTPD.find().ok_or_else(|| Failure::failed("vsftpd is gone"))?;
     let (root, scratch) = (root(server)?, scratch.canonicalize()?);
     let password = random_word()?;
@@ -191,17 +141,17 @@ pub(super) fn ftp(server: &Server, scratch: &Path, executor: &Executor) -> Start
     if let Some(link) = &data {
         link.set_target((BEHIND, link.port()).into());
     }
-    let (daemon, link, port) = start(server, executor, |own| {
+    let (process, link, port) = start(server, executor, |own| {
         let file = scratch.join("vsftpd.conf");
         let data_port = data.as_ref().map(Link::port);
         let text = vsftpd_conf(own, data_port, &root, &passwords, &scratch.join("empty"));
-        write_private(&file, text.as_bytes())?;
+        write_private(&file, text.as_encoded_bytes())?;
         let mut command = Command::new(program);
         command.arg(file).current_dir("/");
         Ok(command)
     })?;
-    let copier = FtpCopier { root, password, port, scratch, files: AtomicU32::new(0) };
-    Ok(Box::new(DaemonSession { daemon, links: [link, data], copier }))
+    let variables = vec![("PORT", port.to_string()), ("PASSWORD", password)];
+    Ok(Daemon { process, links: [link, data], variables })
 }
 
 /// `vsftpd.conf`. The anonymous user is the user of the daemon, with the password in place of a
@@ -233,42 +183,6 @@ fn vsftpd_conf(
     with_paths(settings, "=", &paths)
 }
 
-struct FtpCopier {
-    root: PathBuf,
-    password: String,
-    port: u16,
-    scratch: PathBuf,
-    files: AtomicU32,
-}
-
-impl Copier for FtpCopier {
-    /// lftp takes its orders, with the password in them, from a file.
-    fn copy(&self, direction: Direction, storage: &Path, local: &Path) -> Option<Command> {
-        let (remote, own) = (double(storage.as_os_str()), double(local.as_os_str()));
-        let verb = match direction {
-            Direction::Out if self.root.join(storage).is_dir() => "mirror --no-perms ",
-            Direction::In if local.is_dir() => "mirror -R --no-perms ",
-            Direction::Out => "get ",
-            Direction::In => "put ",
-        };
-        let between = if verb.starts_with("mirror") { " " } else { " -o " };
-        let [from, to] = direction.sorted(remote, own);
-        let head = format!(
-            "set cmd:fail-exit yes\nset net:max-retries 1\nset xfer:log no\nset ftp:ssl-allow no\n\
-             open -u anonymous,{} ftp://127.0.0.1:{}\n{verb}",
-            self.password, self.port
-        );
-        let orders = joined(&[head.as_ref(), &from, between.as_ref(), &to, "\n".as_ref()]);
-        let nth = self.files.fetch_add(1, Ordering::Relaxed);
-        let file = self.scratch.join(format!("orders-{nth}"));
-        write_private(&file, orders.as_bytes()).ok()?;
-        let mut command = Command::new("lftp");
-        // Nothing of the user's own configuration and history.
-        command.args(["--norc", "-f"]).arg(file).env("LFTP_HOME", self.scratch.join("lftp"));
-        Some(command)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -291,36 +205,5 @@ mod tests {
         let unprivileged =
             rsyncd_conf(([127, 0, 0, 2], 873).into(), "/srv".as_ref(), "/s".as_ref(), false);
         assert!(!unprivileged.to_str().unwrap().contains("uid"));
-    }
-
-    #[test]
-    fn trees_are_copied_by_content_and_the_password_is_not_an_argument() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("tree")).unwrap();
-        let copier =
-            RsyncdCopier { root: dir.path().into(), password: "hush".to_owned(), port: 8730 };
-        let words = |command: Command| -> Vec<String> {
-            command.get_args().map(|word| word.to_str().unwrap().to_owned()).collect()
-        };
-        let tree = words(copier.copy(Direction::Out, "tree".as_ref(), "/to".as_ref()).unwrap());
-        assert_eq!(tree[2..], ["rsync://bench@127.0.0.1:8730/bench/tree/", "/to/"]);
-        let file = words(copier.copy(Direction::Out, "file".as_ref(), "/to".as_ref()).unwrap());
-        assert_eq!(file[2..], ["rsync://bench@127.0.0.1:8730/bench/file", "/to"]);
-        assert!(!file.concat().contains("hush"));
-    }
-
-    #[test]
-    fn the_password_is_in_no_argument_of_lftp() {
-        let dir = tempfile::tempdir().unwrap();
-        let copier = FtpCopier {
-            root: dir.path().into(),
-            password: "hush".to_owned(),
-            port: 2121,
-            scratch: dir.path().into(),
-            files: AtomicU32::new(0),
-        };
-        let command = copier.copy(Direction::Out, "file".as_ref(), "/to".as_ref()).unwrap();
-        let words = format!("{command:?}");
-        assert!(!words.contains("hush"), "{words}");
     }
 }

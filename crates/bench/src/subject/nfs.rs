@@ -143,7 +143,7 @@ impl Session for NfsSession {
     }
 
     fn server_pids(&self) -> Vec<u32> {
-        self.daemon.is_running().then(|| self.daemon.pid()).into_iter().collect()
+        self.daemon.running_pid().into_iter().collect()
     }
 
     fn wire(&self, _: &dyn ServerMeter) -> Option<Wire> {

@@ -109,12 +109,6 @@ fn version_line(name: &str, words: &str) -> String {
     line.chars().filter(|letter| !letter.is_control()).take(120).collect()
 }
 
-/// One word for several programs that are one subject.
-pub(super) fn versions(programs: &[&Program], executor: &Executor) -> String {
-    let all = programs.iter().map(|program| program.version(executor));
-    all.filter(|version| !version.is_empty()).collect::<Vec<_>>().join("; ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

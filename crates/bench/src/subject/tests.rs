@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use super::catalog::{self, Setting, parse};
 use super::mounted::Mounted;
-use super::{Access, Copier, Direction, Orders, Session, Subject, Tuning, target};
+use super::{Access, Copier, Direction, Session, Subject, Tuning, target};
 use crate::corpus;
 use crate::executor::Executor;
 use crate::failure::Failure;
@@ -255,7 +255,7 @@ fn copies(world: &World, subject: &dyn Subject) {
         executor.succeed(command, LIMIT).unwrap_or_else(|failure| panic!("{name}: {failure}"))
     };
     // Only these keep a link as a link.
-    let keeps_links = ["rsync", "rsyncd", "tar"].contains(&name.as_str());
+    let keeps_links = ["rsync", "rsync:-W", "rsyncd", "tar"].contains(&name.as_str());
     let source = world.root().join("tree");
     let link = source.join("sub/link");
     if keeps_links {
@@ -296,47 +296,69 @@ fn copies(world: &World, subject: &dyn Subject) {
 fn copiers_copy_files_and_trees_both_ways() {
     let world = World::new("loopback");
     make_tree(&world.root().join("tree"));
-    for subject in installed(&world, "scp,sftp,rsync,rsyncd,tar,ftp,ssh-cat") {
+    for subject in installed(&world, "scp,sftp,rsync,rsync:-W,rsyncd,tar,ftp,ssh-cat") {
         copies(&world, &*subject);
     }
 }
 
 #[test]
-fn a_program_that_copies_can_be_given_by_its_commands() {
+fn a_program_that_copies_can_be_given_by_its_command() {
+    for script in [
+        r#"exec rsync -as -e "$RSYNC_RSH" "$FROM" "$TO""#,
+        r#"case $DIRECTION in
+pull) exec rsync -as -e "ssh $OPTIONS" "$HOST:$REMOTE$SLASH" "$LOCAL" ;;
+push) exec rsync -as -e "ssh $OPTIONS" "$LOCAL$SLASH" "$HOST:$REMOTE" ;;
+esac"#,
+    ] {
+        let world = World::new("loopback");
+        make_tree(&world.root().join("tree"));
+        let subject = catalog::given("rsync", script, &world.setting());
+        assert_eq!(subject.check(&world.executor), Ok(()));
+        copies(&world, &*subject);
+    }
     let world = World::new("loopback");
     make_tree(&world.root().join("tree"));
     let setting = world.setting();
-    let foreign = |text: &str| catalog::foreign("rsync", Orders::parse(text).unwrap(), &setting);
-    let subject = foreign(
-        "rsync -as -e 'ssh %o' %h:%f %t; sh -c 'exec rsync -as -e \"ssh %o\" \"$@\"' sh %f %h:%t",
-    );
-    assert_eq!(subject.check(&world.executor), Ok(()));
-    copies(&world, &*subject);
-
-    let absent = foreign("rsync %f %t; /no/such/program %f %t");
-    assert!(absent.check(&world.executor).unwrap_err().why.contains("/no/such/program"));
-    let without = foreign("rsync %f %h:%t; rsync %f %t");
+    let given = |script: &str| catalog::given("given", script, &setting);
+    let without = given(r#"rsync "$FROM" "$TO""#);
     let cipher = Tuning { cipher: Some("aes128-ctr".to_owned()) };
     let started = without.start(&world.fresh("cipher"), &cipher, &world.executor);
     assert!(matches!(started, Err(Failure::NotTried { .. })));
+
+    let shown = given(r#"printf '%s\n' "$LOGIN@$ADDRESS:$PORT" >"$TO""#);
+    let scratch = world.fresh("shown");
+    let session = shown.start(&scratch, &Tuning::default(), &world.executor).unwrap();
+    let to = scratch.join("to");
+    let command = copier(&*session).copy(Direction::Out, "tree/sub/empty".as_ref(), &to).unwrap();
+    world.executor.succeed(command, LIMIT).unwrap();
+    let endpoint = world.server.endpoint(&world.executor).unwrap();
+    let wanted = format!("{}@{}:{}\n", endpoint.user, endpoint.address, endpoint.port);
+    assert_eq!(fs::read_to_string(to).unwrap(), wanted);
+}
+
+/// The words that a subject, which copies by this program, gives it.
+fn words_of_own(world: &World, name: &str) -> String {
+    let sshoal = world.program(r#"printf '%s\n' "$@""#);
+    let setting = Setting { sshoal, ..world.setting() };
+    let subject = parse(name).unwrap()[0].make(&setting).unwrap();
+    let scratch = world.fresh(name);
+    let session = subject.start(&scratch, &Tuning::default(), &world.executor).unwrap();
+    let command =
+        copier(&*session).copy(Direction::Out, "x".as_ref(), &scratch.join("to")).unwrap();
+    let printed = world.executor.succeed(command, LIMIT).unwrap().output.stdout;
+    String::from_utf8(printed).unwrap()
 }
 
 #[test]
-fn options_of_ssh_and_whole_files_are_passed_on() {
+fn options_are_passed_on() {
     let world = World::new("loopback");
-    for (name, wanted) in [
-        ("scp:Compression=yes", "Compression=yes"),
-        ("rsync:-W", "-W"),
-        ("sshoal-copy:tar:Compression=yes", "Compression=yes"),
-    ] {
-        let subject = &world.subjects(name)[0];
-        let scratch = world.fresh(name);
-        let session = subject.start(&scratch, &Tuning::default(), &world.executor).unwrap();
-        let command =
-            copier(&*session).copy(Direction::Out, "x".as_ref(), &scratch.join("to")).unwrap();
-        assert!(command.get_args().any(|word| word == wanted), "{name}: {command:?}");
-        assert!(name == "rsync:-W" || subject.info().command.contains(wanted));
-    }
+    let words = words_of_own(&world, "sshoal-copy:tar:Compression=yes");
+    assert!(words.starts_with("pull\n-q\n--engine\ntar\n"), "{words}");
+    assert!(words.contains("\n-o\nCompression=yes\n--\n"), "{words}");
+    let words = words_of_own(&world, "sshoal-copy:two");
+    assert!(words.contains("\n--\nbench-server,bench-server-2:/"), "{words}");
+    let info = world.subjects("scp:Compression=yes")[0].info();
+    assert!(info.command.contains("Compression=yes"), "{}", info.command);
 }
 
 #[test]
@@ -352,12 +374,8 @@ fn programs_that_copy_use_the_ssh_that_is_given() {
         assert!(used >= 5, "{name}: {used}");
         fs::remove_file(&log).unwrap();
     }
-    let own = &world.subjects(&format!("sshoal-copy:{option}"))[0];
-    let scratch = world.fresh("own");
-    let session = own.start(&scratch, &Tuning::default(), &world.executor).unwrap();
-    let command =
-        copier(&*session).copy(Direction::Out, "tree".as_ref(), &scratch.join("to")).unwrap();
-    assert!(command.get_args().any(|word| word == &option[..]), "{command:?}");
+    let words = words_of_own(&world, &format!("sshoal-copy:{option}"));
+    assert!(words.contains(&format!("\n-o\n{option}\n--\n")), "{words}");
     let absent = &world.subjects("scp:ssh_command=/no/such/ssh")[0];
     assert!(absent.check(&world.executor).is_err());
 }

@@ -44,7 +44,7 @@ pub enum Target {
     /// The same over SFTP.
     Sftp {
         /// What speaks SFTP on its standard input and output.
-        ssh: Invocation,
+        ssh: Vec<String>,
         /// The server's name of it.
         path: PathBuf,
     },
@@ -57,37 +57,16 @@ pub enum Target {
     },
 }
 
-/// A command as data.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Invocation {
-    /// Its name or path.
-    pub program: String,
-    /// Without the name.
-    pub args: Vec<String>,
-}
-
-impl Invocation {
-    /// That of a command, without its streams and variables.
-    ///
-    /// # Errors
-    /// When one of its words is not UTF-8.
-    pub fn of(command: &Command) -> Result<Invocation> {
-        let text = |word: &OsStr| {
-            let why = || Failure::failed(format!("{word:?} in a command is not UTF-8"));
-            word.to_str().map(str::to_owned).ok_or_else(why)
-        };
-        Ok(Invocation {
-            program: text(command.get_program())?,
-            args: command.get_args().map(text).collect::<Result<_, _>>()?,
-        })
-    }
-
-    /// The command.
-    pub fn command(&self) -> Command {
-        let mut command = Command::new(&self.program);
-        command.args(&self.args);
-        command
-    }
+/// The words of a command, without its streams and variables.
+///
+/// # Errors
+/// When one of them is not UTF-8.
+pub fn words_of(command: &Command) -> Result<Vec<String>> {
+    let text = |word: &OsStr| {
+        let why = || Failure::failed(format!("{word:?} in a command is not UTF-8"));
+        word.to_str().map(str::to_owned).ok_or_else(why)
+    };
+    std::iter::once(command.get_program()).chain(command.get_args()).map(text).collect()
 }
 
 /// How a file is read or written.
@@ -183,8 +162,8 @@ pub enum Check {
 /// Single operations, one after the other, each timed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NameJob {
-    /// The directory.
-    pub target: Target,
+    /// Where they are.
+    pub directory: PathBuf,
     /// What is done.
     pub operation: Operation,
     /// Names are this with a number behind it (see [`NameJob::name`]).
@@ -220,8 +199,8 @@ pub enum Operation {
     StatAbsent,
     /// `open` for reading and `close`.
     OpenClose,
-    /// Creates a file exclusively, writes its content (see [`Entry::File`]), closes it.
-    Create(Entry),
+    /// Creates an empty file exclusively, and closes it.
+    Create,
     /// `unlink`
     Unlink,
     /// `mkdir`
@@ -246,13 +225,8 @@ pub enum Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Entry {
-    /// A file; file number `n` has in it the block `n` of the content of the seed, cut to length.
-    File {
-        /// Length, at most a block.
-        bytes: u32,
-        /// Of the content.
-        seed: u64,
-    },
+    /// A file with nothing in it.
+    EmptyFile,
     /// A directory.
     Directory,
 }

@@ -10,12 +10,11 @@ use std::time::Instant;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::Action;
 use super::check::too_short;
-use super::clock::Clock;
 use super::job::{Done, Order, Transfer};
 use super::latencies::Latencies;
 use super::walk::Walk;
+use super::{Action, Clock};
 use crate::corpus::content::BLOCK_BYTES;
 use crate::failure::{Failure, Result};
 use crate::quoting::shown;

@@ -2,20 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
 use std::time::Instant;
 
-use sftp::codec::{FileAttrs, OpenFlags, Request};
-
-use crate::corpus::content::Content;
 use crate::failure::{Failure, Result};
 
-use super::clock::used;
-use super::job::{Done, Entry, NameJob, Operation, Target};
+use super::job::{Done, Entry, NameJob, Operation};
 use super::latencies::Latencies;
-use super::sftp::Sftp;
+use super::used;
 use super::walk::Walk;
 
 /// What a name was found to be.
@@ -36,21 +32,16 @@ enum Outcome {
 
 /// Does the job.
 pub(super) fn run(job: &NameJob) -> Result<Done> {
-    let (mut side, directory) = match &job.target {
-        Target::Path(path) => (Side::Local, path),
-        Target::Sftp { ssh, path } => (Side::Remote(Sftp::connect(ssh)?), path),
-        Target::Nfs { .. } => return Err(Failure::failed("its client has no operations of names")),
-    };
+    let directory = &job.directory;
     if job.make_directory {
-        let made = side.perform(&Operation::Mkdir, directory, &Details::default());
+        let made = perform(&Operation::Mkdir, directory, directory);
         made.map_err(|error| Failure::failed(format!("the directory: {error}")))?;
     }
     if job.warm {
         for number in 0..job.names {
             let name = NameJob::name(&job.prefix, number);
-            let known =
-                side.perform(&Operation::StatAbsent, &directory.join(&name), &Details::default());
-            known.map_err(|error| failed(&name, &error))?;
+            let path = directory.join(&name);
+            perform(&Operation::StatAbsent, &path, &path).map_err(|error| failed(&name, &error))?;
         }
     }
     let before = used();
@@ -64,10 +55,14 @@ pub(super) fn run(job: &NameJob) -> Result<Done> {
         }
         let number = u32::try_from(number).unwrap_or(u32::MAX);
         let name = NameJob::name(&job.prefix, number);
-        // All that it needs is made here, so that nothing but the operation is timed.
-        let (path, details) = (directory.join(&name), Details::new(job, directory, number));
+        // Both paths are made here, so that nothing but the operation is timed.
+        let path = directory.join(&name);
+        let to = match &job.operation {
+            Operation::Rename { prefix } => directory.join(NameJob::name(prefix, number)),
+            _ => path.clone(),
+        };
         let begin = Instant::now();
-        let outcome = side.perform(&job.operation, &path, &details);
+        let outcome = perform(&job.operation, &path, &to);
         let took = begin.elapsed();
         latencies.add(took);
         seconds += took.as_secs_f64();
@@ -80,7 +75,7 @@ pub(super) fn run(job: &NameJob) -> Result<Done> {
         | Operation::StatAbsent
         | Operation::OpenClose
         | Operation::List { .. } => true,
-        Operation::Create(_)
+        Operation::Create
         | Operation::Unlink
         | Operation::Mkdir
         | Operation::Rmdir
@@ -92,27 +87,6 @@ pub(super) fn run(job: &NameJob) -> Result<Done> {
 
 fn failed(name: &str, error: &io::Error) -> Failure {
     Failure::failed(format!("{name}: {error}"))
-}
-
-/// What some operations need besides a path.
-#[derive(Default)]
-struct Details {
-    /// Of a rename.
-    to: PathBuf,
-    /// Of a file that is created.
-    content: Vec<u8>,
-}
-
-impl Details {
-    fn new(job: &NameJob, directory: &Path, number: u32) -> Details {
-        let (mut to, mut content) = (PathBuf::new(), Vec::new());
-        match &job.operation {
-            Operation::Rename { prefix } => to = directory.join(NameJob::name(prefix, number)),
-            Operation::Create(entry) => content = content_of(entry, number),
-            _ => {}
-        }
-        Details { to, content }
-    }
 }
 
 fn judge(operation: &Operation, name: &str, outcome: io::Result<Outcome>) -> Result<()> {
@@ -130,21 +104,9 @@ fn judge(operation: &Operation, name: &str, outcome: io::Result<Outcome>) -> Res
     }
 }
 
-/// What is in the file of a number.
-fn content_of(entry: &Entry, number: u32) -> Vec<u8> {
-    match *entry {
-        Entry::File { bytes, seed } => {
-            let mut block = Content::new(seed).block(number.into()).to_vec();
-            block.truncate(bytes as usize);
-            block
-        }
-        Entry::Directory => Vec::new(),
-    }
-}
-
 fn judge_entry(name: &str, entry: &Entry, found: Found) -> Result<()> {
     let is_right = match entry {
-        Entry::File { bytes, .. } => found == Found::File((*bytes).into()),
+        Entry::EmptyFile => found == Found::File(0),
         Entry::Directory => found == Found::Directory,
     };
     if is_right {
@@ -172,29 +134,8 @@ fn judge_names(listed: Vec<Vec<u8>>, prefix: &str, count: u32) -> Result<()> {
     Err(Failure::wrong(format!("{stranger} is listed, and should not be there")))
 }
 
-/// Where the operations are done.
-enum Side {
-    /// By system calls.
-    Local,
-    /// By the server.
-    Remote(Sftp),
-}
-
-impl Side {
-    fn perform(
-        &mut self,
-        operation: &Operation,
-        path: &Path,
-        details: &Details,
-    ) -> io::Result<Outcome> {
-        match self {
-            Side::Local => local(operation, path, details),
-            Side::Remote(sftp) => remote(sftp, operation, path.as_os_str().as_bytes(), details),
-        }
-    }
-}
-
-fn local(operation: &Operation, path: &Path, details: &Details) -> io::Result<Outcome> {
+/// `to` is the new name of a rename.
+fn perform(operation: &Operation, path: &Path, to: &Path) -> io::Result<Outcome> {
     match operation {
         Operation::Stat(_) | Operation::StatAbsent => {
             let found = fs::symlink_metadata(path)?;
@@ -209,72 +150,11 @@ fn local(operation: &Operation, path: &Path, details: &Details) -> io::Result<Ou
             return names.collect::<io::Result<_>>().map(Outcome::Names);
         }
         Operation::OpenClose => drop(File::open(path)?),
-        Operation::Create(_) => {
-            let mut file = File::create_new(path)?;
-            // An empty one needs no call.
-            if !details.content.is_empty() {
-                file.write_all(&details.content)?;
-            }
-        }
+        Operation::Create => drop(File::create_new(path)?),
         Operation::Unlink => fs::remove_file(path)?,
         Operation::Mkdir => fs::create_dir(path)?,
         Operation::Rmdir => fs::remove_dir(path)?,
-        Operation::Rename { .. } => fs::rename(path, &details.to)?,
-    }
-    Ok(Outcome::Nothing)
-}
-
-const KIND: u32 = 0o170_000;
-const REGULAR: u32 = 0o100_000;
-const DIRECTORY: u32 = 0o040_000;
-
-fn remote(
-    sftp: &mut Sftp,
-    operation: &Operation,
-    path: &[u8],
-    details: &Details,
-) -> io::Result<Outcome> {
-    match operation {
-        Operation::Stat(_) | Operation::StatAbsent => {
-            let attrs = sftp.attrs(&Request::Lstat { path })?;
-            return Ok(Outcome::Found(match attrs.permissions.map(|mode| mode & KIND) {
-                Some(REGULAR) => Found::File(attrs.size.unwrap_or(0)),
-                Some(DIRECTORY) => Found::Directory,
-                _ => Found::Other,
-            }));
-        }
-        Operation::List { .. } => {
-            let handle = sftp.handle(&Request::Opendir { path })?;
-            let mut names = Vec::new();
-            while let Some(some) = sftp.names(&handle)? {
-                let some = some.into_iter().map(|entry| entry.name.to_vec());
-                names.extend(some.filter(|name| name != b"." && name != b".."));
-            }
-            sftp.close(&handle)?;
-            return Ok(Outcome::Names(names));
-        }
-        Operation::OpenClose => {
-            let handle = sftp.open(path, OpenFlags::READ)?;
-            sftp.close(&handle)?;
-        }
-        Operation::Create(_) => {
-            let flags = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
-            let handle = sftp.open(path, flags)?;
-            let data = &details.content[..];
-            if !data.is_empty() {
-                sftp.status(&Request::Write { handle: handle.as_bytes(), offset: 0, data })?;
-            }
-            sftp.close(&handle)?;
-        }
-        Operation::Unlink => sftp.status(&Request::Remove { path })?,
-        Operation::Mkdir => {
-            sftp.status(&Request::Mkdir { path, attrs: FileAttrs::with_permissions(0o755) })?;
-        }
-        Operation::Rmdir => sftp.status(&Request::Rmdir { path })?,
-        Operation::Rename { .. } => {
-            let to = details.to.as_os_str().as_bytes();
-            sftp.status(&Request::PosixRename { from: path, to })?;
-        }
+        Operation::Rename { .. } => fs::rename(path, to)?,
     }
     Ok(Outcome::Nothing)
 }

@@ -7,7 +7,7 @@
 //!
 //! The numbers are those of RFC 7530, and of RFC 5531 for the calls that carry the requests.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -15,13 +15,8 @@ use std::path::Path;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::remote::{Answer, Opening, Remote};
+use super::sftp::{OUTBOX_BYTES, receive};
 use crate::failure::{Failure, Result};
-
-/// Read from the stream at once.
-const READ_BYTES: usize = 64 << 10;
-
-/// Queued requests of this length are sent.
-const OUTBOX_BYTES: usize = 64 << 10;
 
 /// Longest request of Linux's client.
 const LONGEST: u32 = 1 << 20;
@@ -190,15 +185,7 @@ impl NfsFile {
             if let Some(length) = self.record_length()? {
                 break length;
             }
-            let received = self.inbox.len();
-            self.inbox.resize(received + READ_BYTES, 0);
-            let read = self.stream.read(&mut self.inbox[received..]);
-            self.inbox.truncate(received + *read.as_ref().unwrap_or(&0));
-            match read {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
-                _ => {}
-            }
+            receive(&mut self.stream, &mut self.inbox)?;
         };
         self.inbox.advance(4);
         let mut reply = self.inbox.split_to(length).freeze();

@@ -7,13 +7,12 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::Action;
 use super::check::too_short;
-use super::clock::{Clock, used};
 use super::job::{Done, Order, Transfer};
 use super::latencies::Latencies;
 use super::local::{record, walk};
 use super::walk::Walk;
+use super::{Action, Clock, used};
 use crate::corpus::content::BLOCK_BYTES;
 use crate::failure::{Failure, Result};
 

@@ -11,74 +11,63 @@ use std::process::{Child, Command, Stdio};
 
 use bytes::{Buf, Bytes, BytesMut};
 use sftp::codec::{
-    self, Extension, FileAttrs, HEADER_BYTES, Limits, MAX_PACKET_BYTES, NameEntry, OpenFlags,
-    RemoteHandle, Reply, Request, StatusCode, Version,
+    self, Extension, FileAttrs, HEADER_BYTES, Limits, MAX_PACKET_BYTES, OpenFlags, Reply, Request,
+    StatusCode, Version,
 };
 
 use crate::failure::{Failure, Result};
 
-use super::job::Invocation;
 use super::remote::{Answer, Opening, Remote};
 
 /// Read from the stream at once.
 const READ_BYTES: usize = 64 << 10;
 
 /// Queued requests of this length are sent.
-const OUTBOX_BYTES: usize = 64 << 10;
+pub(super) const OUTBOX_BYTES: usize = 64 << 10;
 
 /// Lengths of OpenSSH before `limits@openssh.com`, and the least that the protocol requires.
 const DEFAULT_DATA_BYTES: u64 = 32 << 10;
 
-/// A connection to a server.
+/// A connection to a server, and the file that is open there.
 #[derive(Debug)]
-pub(super) struct Sftp {
+pub(super) struct SftpFile {
     connection: Connection,
     /// Received bytes; it begins with a packet, possibly an incomplete one.
     inbox: BytesMut,
     outbox: BytesMut,
     limits: Limits,
+    /// Empty until a file is open.
+    handle: Vec<u8>,
 }
 
-impl Sftp {
+impl SftpFile {
     /// Starts a program that speaks SFTP, and negotiates the version and the limits.
-    pub(super) fn connect(ssh: &Invocation) -> Result<Sftp> {
-        let connection = Connection::start(ssh.command()).map_err(|error| {
-            Failure::failed(format!("cannot start {}: {error}", ssh.program.escape_debug()))
+    pub(super) fn connect(ssh: &[String]) -> Result<SftpFile> {
+        let (program, words) =
+            ssh.split_first().ok_or_else(|| Failure::failed("no program that speaks SFTP"))?;
+        let mut command = Command::new(program);
+        command.args(words);
+        let connection = Connection::start(command).map_err(|error| {
+            Failure::failed(format!("cannot start {}: {error}", program.escape_debug()))
         })?;
         let (inbox, outbox) = (BytesMut::new(), BytesMut::new());
-        let mut sftp = Sftp { connection, inbox, outbox, limits: Limits::default() };
-        sftp.greet().map_err(|error| sftp.connection.failure(&error))?;
-        Ok(sftp)
+        let (limits, handle) = (Limits::default(), Vec::new());
+        let mut file = SftpFile { connection, inbox, outbox, limits, handle };
+        file.greet().map_err(|error| file.connection.failure(&error))?;
+        Ok(file)
     }
 
     fn greet(&mut self) -> io::Result<()> {
         codec::encode_init(codec::VERSION, &mut self.outbox);
         self.flush()?;
         let version = Version::decode(&self.next_packet()?).map_err(malformed)?;
-        if version.extensions.has(Extension::Limits)
-            && let Reply::Extended(body) = self.call(&Request::Limits)?
-        {
-            self.limits = Limits::decode(&body).map_err(malformed)?;
+        if version.extensions.has(Extension::Limits) {
+            Request::Limits.encode(0, &mut self.outbox);
+            if let Reply::Extended(body) = self.call()? {
+                self.limits = Limits::decode(&body).map_err(malformed)?;
+            }
         }
         Ok(())
-    }
-
-    /// Queues a request for the next [`Sftp::flush`].
-    fn queue(&mut self, id: u32, request: &Request<'_>) -> io::Result<()> {
-        request.encode(id, &mut self.outbox);
-        if self.outbox.len() >= OUTBOX_BYTES { self.flush() } else { Ok(()) }
-    }
-
-    /// Sends the queued requests.
-    fn flush(&mut self) -> io::Result<()> {
-        self.connection.stream.write_all(&self.outbox)?;
-        self.outbox.clear();
-        Ok(())
-    }
-
-    /// Waits for the next reply; returns its request id too.
-    fn answer(&mut self) -> io::Result<(u32, Reply)> {
-        Reply::decode(&self.next_packet()?).map_err(malformed)
     }
 
     /// The length of the first packet, if all of it was received.
@@ -94,113 +83,77 @@ impl Sftp {
                 self.inbox.advance(HEADER_BYTES);
                 return Ok(self.inbox.split_to(length).freeze());
             }
-            let received = self.inbox.len();
-            self.inbox.resize(received + READ_BYTES, 0);
-            let read = self.connection.stream.read(&mut self.inbox[received..]);
-            self.inbox.truncate(received + *read.as_ref().unwrap_or(&0));
-            match read {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
-                _ => {}
-            }
+            receive(&mut self.connection.stream, &mut self.inbox)?;
         }
     }
 
-    /// One request, and its reply.
-    pub(super) fn call(&mut self, request: &Request<'_>) -> io::Result<Reply> {
-        self.queue(0, request)?;
+    /// Sends the one queued request; its reply.
+    fn call(&mut self) -> io::Result<Reply> {
         self.flush()?;
-        Ok(self.answer()?.1)
+        Ok(Reply::decode(&self.next_packet()?).map_err(malformed)?.1)
     }
 
-    /// A request that is answered by nothing but how it went.
-    pub(super) fn status(&mut self, request: &Request<'_>) -> io::Result<()> {
-        match self.call(request)? {
+    /// The same for a request that is answered by nothing but how it went.
+    fn status(&mut self) -> io::Result<()> {
+        match self.call()? {
             Reply::Status { code: StatusCode::OK, .. } => Ok(()),
             reply => Err(refusal(reply)),
         }
     }
 
-    pub(super) fn open(&mut self, path: &[u8], flags: OpenFlags) -> io::Result<RemoteHandle> {
-        let attrs = FileAttrs::with_permissions(0o644);
-        let attrs = if flags.contains(OpenFlags::CREATE) { attrs } else { FileAttrs::default() };
-        self.handle(&Request::Open { path, flags, attrs })
-    }
-
-    pub(super) fn handle(&mut self, request: &Request<'_>) -> io::Result<RemoteHandle> {
-        match self.call(request)? {
-            Reply::Handle(handle) => Ok(handle),
-            reply => Err(refusal(reply)),
-        }
-    }
-
-    pub(super) fn attrs(&mut self, request: &Request<'_>) -> io::Result<FileAttrs> {
-        match self.call(request)? {
-            Reply::Attrs(attrs) => Ok(attrs),
-            reply => Err(refusal(reply)),
-        }
-    }
-
-    pub(super) fn close(&mut self, handle: &RemoteHandle) -> io::Result<()> {
-        self.status(&Request::Close { handle: handle.as_bytes() })
-    }
-
-    /// Names of a directory that is open, some more of them; `None` at its end.
-    pub(super) fn names(&mut self, handle: &RemoteHandle) -> io::Result<Option<Vec<NameEntry>>> {
-        match self.call(&Request::Readdir { handle: handle.as_bytes() })? {
-            Reply::Names(names) => Ok(Some(names)),
-            Reply::Status { code: StatusCode::EOF, .. } => Ok(None),
-            reply => Err(refusal(reply)),
-        }
-    }
-}
-
-/// A connection and the handle of the file that is open.
-pub(super) struct SftpFile {
-    sftp: Sftp,
-    /// Empty until a file is open.
-    handle: Vec<u8>,
-}
-
-impl SftpFile {
-    pub(super) fn connect(ssh: &Invocation) -> Result<SftpFile> {
-        Ok(SftpFile { sftp: Sftp::connect(ssh)?, handle: Vec::new() })
+    /// Sends queued requests if they are long.
+    fn flush_if_long(&mut self) -> io::Result<()> {
+        if self.outbox.len() >= OUTBOX_BYTES { self.flush() } else { Ok(()) }
     }
 }
 
 impl Remote for SftpFile {
     fn longest(&self, opening: Opening) -> u32 {
-        longest(match opening {
-            Opening::Read => self.sftp.limits.read_bytes,
-            Opening::Write | Opening::Create => self.sftp.limits.write_bytes,
-        })
+        let limit = match opening {
+            Opening::Read => self.limits.read_bytes,
+            Opening::Write | Opening::Create => self.limits.write_bytes,
+        };
+        let bytes =
+            if limit == 0 { DEFAULT_DATA_BYTES } else { limit.min(MAX_PACKET_BYTES as u64) };
+        (bytes & !0xfff).max(4096) as u32
     }
 
     fn open(&mut self, path: &Path, opening: Opening) -> io::Result<()> {
-        let flags = match opening {
-            Opening::Read => OpenFlags::READ,
-            Opening::Write => OpenFlags::WRITE,
-            Opening::Create => OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE,
+        let (flags, attrs) = match opening {
+            Opening::Read => (OpenFlags::READ, FileAttrs::default()),
+            Opening::Write => (OpenFlags::WRITE, FileAttrs::default()),
+            Opening::Create => (
+                OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE,
+                FileAttrs::with_permissions(0o644),
+            ),
         };
-        let handle = self.sftp.open(path.as_os_str().as_bytes(), flags)?;
-        self.handle = handle.as_bytes().to_vec();
+        let path = path.as_os_str().as_bytes();
+        Request::Open { path, flags, attrs }.encode(0, &mut self.outbox);
+        match self.call()? {
+            Reply::Handle(handle) => self.handle = handle.as_bytes().to_vec(),
+            reply => return Err(refusal(reply)),
+        }
         Ok(())
     }
 
     fn read(&mut self, id: u32, offset: u64, len: u32) -> io::Result<()> {
-        self.sftp.queue(id, &Request::Read { handle: &self.handle, offset, len })
+        Request::Read { handle: &self.handle, offset, len }.encode(id, &mut self.outbox);
+        self.flush_if_long()
     }
 
     fn write(&mut self, id: u32, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.sftp.queue(id, &Request::Write { handle: &self.handle, offset, data })
+        Request::Write { handle: &self.handle, offset, data }.encode(id, &mut self.outbox);
+        self.flush_if_long()
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.sftp.flush()
+        self.connection.stream.write_all(&self.outbox)?;
+        self.outbox.clear();
+        Ok(())
     }
 
     fn answer(&mut self) -> io::Result<(u32, Answer)> {
-        let (id, reply) = self.sftp.answer()?;
+        let (id, reply) = Reply::decode(&self.next_packet()?).map_err(malformed)?;
         let answer = match reply {
             Reply::Data(data) => Answer::Data(data),
             Reply::Status { code: StatusCode::EOF, .. } => Answer::End,
@@ -211,34 +164,48 @@ impl Remote for SftpFile {
     }
 
     fn has_answer(&self) -> bool {
-        self.sftp.packet_length().is_ok_and(|length| length.is_some())
+        self.packet_length().is_ok_and(|length| length.is_some())
     }
 
     fn size(&mut self) -> io::Result<Option<u64>> {
-        Ok(self.sftp.attrs(&Request::Fstat { handle: &self.handle })?.size)
+        Request::Fstat { handle: &self.handle }.encode(0, &mut self.outbox);
+        match self.call()? {
+            Reply::Attrs(attrs) => Ok(attrs.size),
+            reply => Err(refusal(reply)),
+        }
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.sftp.status(&Request::Fsync { handle: &self.handle })
+        Request::Fsync { handle: &self.handle }.encode(0, &mut self.outbox);
+        self.status()
     }
 
     fn close(&mut self) -> io::Result<()> {
-        self.sftp.status(&Request::Close { handle: &self.handle })
+        Request::Close { handle: &self.handle }.encode(0, &mut self.outbox);
+        self.status()
     }
 
     fn failure(&mut self, what: &str, error: &io::Error) -> Failure {
         match error.kind() {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
-                self.sftp.connection.failure(error)
+                self.connection.failure(error)
             }
             _ => Failure::failed(format!("{what}: {error}")),
         }
     }
 }
 
-fn longest(limit: u64) -> u32 {
-    let bytes = if limit == 0 { DEFAULT_DATA_BYTES } else { limit.min(MAX_PACKET_BYTES as u64) };
-    (bytes & !0xfff).max(4096) as u32
+/// Waits for bytes, and adds them to those that were received before.
+pub(super) fn receive(stream: &mut impl Read, inbox: &mut BytesMut) -> io::Result<()> {
+    let received = inbox.len();
+    inbox.resize(received + READ_BYTES, 0);
+    let read = stream.read(&mut inbox[received..]);
+    inbox.truncate(received + *read.as_ref().unwrap_or(&0));
+    match read {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn malformed(error: codec::Malformed) -> io::Error {
@@ -279,13 +246,18 @@ impl Connection {
         Ok(Connection { stream, child, words })
     }
 
+    /// Of the program.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends the program without waiting for it to do so by itself.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
     }
 
     /// Why the stream broke: what the program has said, or else the error.
-    fn failure(&mut self, error: &io::Error) -> Failure {
+    pub(crate) fn failure(&mut self, error: &io::Error) -> Failure {
         let words = self.words().unwrap_or_default();
         match words.trim() {
             "" => Failure::failed(format!("the connection broke: {error}")),

@@ -45,7 +45,7 @@ impl Build {
                 Err(left_out) => (Vec::new(), vec![left_out]),
             };
         }
-        let generated = |name, modules| Project::Generated { name, modules };
+        let generated = Project::generated;
         if let Projects::Two { smaller, larger } = size.projects {
             let projects = vec![generated("smaller", smaller), generated("larger", larger)];
             return (projects, Vec::new());
@@ -53,8 +53,8 @@ impl Build {
         match (size.scale, check_kernel()) {
             (Scale::Quick, _) => (vec![generated("generated", 8)], Vec::new()),
             (_, Err(left_out)) => (vec![generated("generated", 100)], vec![left_out]),
-            (Scale::Normal, Ok(())) => (vec![Project::KernelLibrary], Vec::new()),
-            (Scale::Full, Ok(())) => (vec![Project::KernelLibrary, Project::Kernel], Vec::new()),
+            (Scale::Normal, Ok(())) => (vec![Project::kernel(false)], Vec::new()),
+            (Scale::Full, Ok(())) => ([false, true].map(Project::kernel).into(), Vec::new()),
         }
     }
 }
@@ -109,8 +109,8 @@ impl Workload for Build {
         let mut steps = Vec::new();
         for project in Build::choose(size).0 {
             let step = |id, title, cache| {
-                let id = format!("{}.{id}", project.id());
-                let title = format!("build of {}, {title}", project.title());
+                let id = format!("{}.{id}", project.id);
+                let title = format!("build of {}, {title}", project.title);
                 let measure = measure("build", &id, &title, Unit::Seconds, cache);
                 let project = project.clone();
                 let step = Step::new(measure, DIRECTORY, move |context| build(context, &project));

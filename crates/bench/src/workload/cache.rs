@@ -160,7 +160,7 @@ xargs -0 stat -c %s -- | wc -l"#;
 /// `stat` of each file, to compare [`read_digests`] with.
 fn stat_files(context: &mut StepContext<'_>) -> Result<Measured> {
     let tree = context.directory()?.join(FIRST);
-    let files = Expected::load(context.corpus, FIRST)?.kept.files;
+    let files = Expected::load(context.corpus, FIRST)?.0.files;
     let (output, measured) = context.timed(script(STAT_SCRIPT, &[&tree]))?;
     let text = String::from_utf8_lossy(&output.stdout);
     if text.trim().parse() != Ok(files) {

@@ -2,7 +2,6 @@
 //! subject's own program. Trees are compared with [`Expected`].
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,36 +9,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::corpus;
-use crate::corpus::tree::{Links, Tally, survey};
+use crate::corpus::tree::{Tally, survey};
 use crate::executor::Executor;
 use crate::failure::{Failure, Result};
 use crate::results::Measured;
 use crate::step::StepContext;
 use crate::storage::SCRIPT_LIMIT;
-use crate::subject::{Access, AccessKind, Direction};
+use crate::subject::{Access, Direction};
 
 use super::program;
 
 /// What a copy of a tree has to be; kept in a file of the corpus.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Expected {
-    /// The tree itself.
-    pub(super) kept: Tally,
-    /// Some programs follow symbolic links or leave them out, as their manuals say. `None` when a
-    /// link leads nowhere.
-    followed: Option<Tally>,
-    left_out: Tally,
-}
+pub(super) struct Expected(pub(super) Tally);
 
 impl Expected {
-    pub(super) fn of(source: &Path) -> io::Result<Expected> {
-        Ok(Expected {
-            kept: survey(source, Links::Kept)?,
-            followed: survey(source, Links::Followed).ok(),
-            left_out: survey(source, Links::LeftOut)?,
-        })
-    }
-
     /// The file for a tree of the corpus.
     fn file(corpus: &Path, tree: &str) -> PathBuf {
         corpus.join(format!("{tree}.json"))
@@ -47,30 +31,25 @@ impl Expected {
 
     /// Surveys a tree of the corpus, for [`Expected::load`].
     pub(super) fn save(corpus: &Path, tree: &str) -> Result<()> {
-        save(&Expected::of(&corpus.join(tree))?, &Expected::file(corpus, tree))
+        save(&Expected(survey(&corpus.join(tree))?), &Expected::file(corpus, tree))
     }
 
     pub(super) fn load(corpus: &Path, tree: &str) -> Result<Expected> {
         load(&Expected::file(corpus, tree))
     }
 
-    /// Checks the digest of a copy. Links must be kept on a mount.
-    fn check(&self, digest: &str, on_mount: bool) -> Result<()> {
-        let of_copiers = [self.followed.as_ref(), Some(&self.left_out)];
-        if digest == self.kept.digest
-            || !on_mount && of_copiers.into_iter().flatten().any(|tally| tally.digest == digest)
-        {
-            return Ok(());
-        }
-        Err(Failure::wrong("the copy of the tree differs from the original"))
+    /// Checks the digest of a copy.
+    fn check(&self, digest: &str) -> Result<()> {
+        let wrong = || Failure::wrong("the copy of the tree differs from the original");
+        (digest == self.0.digest).then_some(()).ok_or_else(wrong)
     }
 
     /// Completes a verified sample in seconds.
     pub(super) fn fill(&self, measured: Measured) -> Measured {
         Measured {
             value: measured.seconds,
-            bytes: self.kept.bytes,
-            operations: self.kept.files + self.kept.links + self.kept.directories,
+            bytes: self.0.bytes,
+            operations: self.0.files + self.0.directories,
             verified: true,
             ..measured
         }
@@ -171,8 +150,7 @@ pub(super) fn copy_trees(
     on_mount: OnMount,
 ) -> Result<Measured> {
     let expected = Expected::load(context.corpus, expected)?;
-    let is_mount = context.access().kind() == AccessKind::Directory;
-    let check = |digest: &str| expected.check(digest, is_mount);
+    let check = |digest: &str| expected.check(digest);
     let measured = copy_all(context, direction, sources, prefix, on_mount, check)?;
     Ok(expected.fill(measured))
 }

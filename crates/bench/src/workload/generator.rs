@@ -10,7 +10,7 @@ use crate::measure::Unit;
 use crate::results::Measured;
 use crate::step::StepContext;
 use crate::subject::Access;
-use crate::worker::{self, Done, Invocation, Job, Target};
+use crate::worker::{self, Done, Job, Target};
 
 /// A path of the storage as the subject shows it.
 pub(super) fn shown(context: &StepContext<'_>, path: &Path) -> Result<Target> {
@@ -18,7 +18,7 @@ pub(super) fn shown(context: &StepContext<'_>, path: &Path) -> Result<Target> {
         Access::Directory(dir) => Ok(Target::Path(dir.join(path))),
         Access::Sftp(ssh) => {
             let path = context.subject.storage().root().join(path);
-            Ok(Target::Sftp { ssh: Invocation::of(&ssh())?, path })
+            Ok(Target::Sftp { ssh: worker::words_of(&ssh())?, path })
         }
         Access::Nfs { port, export } => Ok(Target::Nfs { port, path: export.join(path) }),
         Access::Copier(_) | Access::Stream(_) => {

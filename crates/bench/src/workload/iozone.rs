@@ -35,6 +35,9 @@ const READ_SEED: u64 = 0x10;
 /// Contents of the file that is written, then re-written, then written at random.
 const WRITE_SEEDS: [u64; 3] = [0x11, 0x12, 0x13];
 
+/// A record of the sequential tests. Those of the random tests are blocks of the content.
+const SEQUENTIAL_BYTES: u32 = 64 << 10;
+
 /// Requests in flight of SFTP without a file system; at most two megabytes in all.
 const FLOOR_DEPTH: u32 = 32;
 
@@ -177,19 +180,28 @@ impl Iozone {
         ];
         let mut steps = Vec::new();
         for (id, verb, how, cache, accesses, body) in sequential {
-            let records = size.sequential_record_bytes >> 10;
-            let title = format!("sequential {verb}, {records} KiB records{how}");
+            let title = format!("sequential {verb}, 64 KiB records{how}");
             let step = step(id, &title, Unit::BytesPerSecond, cache, accesses, body);
             steps.push(step.over(size.sequential_bytes));
         }
-        let one = format!("{} KiB, one at a time", size.random_record_bytes >> 10);
+        let one = "4 KiB, one at a time";
         let timed = "O_DIRECT where there is such a thing";
         let whole = "buffered, each record of the file once";
         let random: [(_, _, _, Body); 4] = [
-            ("random-read", timed, Cache::Direct, random_read),
-            ("random-read-all", whole, Cache::Cold, random_read_all),
-            ("random-write", timed, Cache::Direct, random_write),
-            ("random-write-all", whole, Cache::None, random_write_all),
+            ("random-read", timed, Cache::Direct, |context, _, data| {
+                // The file was read just before; without O_DIRECT the page cache would be measured.
+                context.session.forget(context.executor)?;
+                read_at_random(context, data, false)
+            }),
+            ("random-read-all", whole, Cache::Cold, |context, _, data| {
+                read_at_random(context, data, true)
+            }),
+            ("random-write", timed, Cache::Direct, |context, written, data| {
+                overwrite(context, written, data, false)
+            }),
+            ("random-write-all", whole, Cache::None, |context, written, data| {
+                overwrite(context, written, data, true)
+            }),
         ];
         for (id, how, cache, body) in random {
             let is_whole = id.ends_with("-all");
@@ -210,10 +222,10 @@ impl Iozone {
 }
 
 /// The transfer of the sequential tests.
-fn in_sequence(target: Target, file_bytes: u64, size: &IozoneSize) -> Transfer {
+fn in_sequence(target: Target, file_bytes: u64) -> Transfer {
     // The floor uses the longest records of the server, not those of iozone.
     let is_floor = matches!(target, Target::Sftp { .. });
-    let record_bytes = if is_floor { 0 } else { size.sequential_record_bytes };
+    let record_bytes = if is_floor { 0 } else { SEQUENTIAL_BYTES };
     Transfer { depth: FLOOR_DEPTH, ..Transfer::pass(target, file_bytes, record_bytes) }
 }
 
@@ -254,7 +266,7 @@ fn write_file(
     number: usize,
 ) -> Result<Measured> {
     let size = &context.size.iozone;
-    let transfer = in_sequence(shown(context, path)?, size.sequential_bytes, size);
+    let transfer = in_sequence(shown(context, path)?, size.sequential_bytes);
     let seed = WRITE_SEEDS[number];
     let job = Job::Write { transfer, seed: data.seed(seed), create: number == 0 };
     let (_, mut measured) = timed(context, &job)?;
@@ -275,7 +287,7 @@ fn read(context: &mut StepContext<'_>, _: &Written, data: Data) -> Result<Measur
     let size = &context.size.iozone;
     let target = shown(context, &data.read_file(size.sequential_bytes))?;
     let check = Check::Content { seed: data.seed(READ_SEED) };
-    let job = Job::Read { transfer: in_sequence(target, size.sequential_bytes, size), check };
+    let job = Job::Read { transfer: in_sequence(target, size.sequential_bytes), check };
     valued(timed(context, &job)?.1, Unit::BytesPerSecond)
 }
 
@@ -287,17 +299,7 @@ fn at_random(context: &StepContext<'_>, target: Target, whole: bool) -> Transfer
         false => Until::Seconds(context.size.random_seconds),
     };
     let transfer = Transfer::at_random(target, size.random_bytes, context.seed, until);
-    Transfer { direct: !whole, record_bytes: size.random_record_bytes, ..transfer }
-}
-
-fn random_read(context: &mut StepContext<'_>, _: &Written, data: Data) -> Result<Measured> {
-    // The file was read just before; without O_DIRECT the page cache would be measured.
-    context.session.forget(context.executor)?;
-    read_at_random(context, data, false)
-}
-
-fn random_read_all(context: &mut StepContext<'_>, _: &Written, data: Data) -> Result<Measured> {
-    read_at_random(context, data, true)
+    Transfer { direct: !whole, ..transfer }
 }
 
 fn read_at_random(context: &mut StepContext<'_>, data: Data, whole: bool) -> Result<Measured> {
@@ -307,24 +309,20 @@ fn read_at_random(context: &mut StepContext<'_>, data: Data, whole: bool) -> Res
     valued(timed(context, &job)?.1, Unit::PerSecond)
 }
 
-fn random_write(context: &mut StepContext<'_>, written: &Written, data: Data) -> Result<Measured> {
+/// The test of the whole file is the last one; it has the file that the timed one has left.
+fn overwrite(
+    context: &mut StepContext<'_>,
+    written: &Written,
+    data: Data,
+    whole: bool,
+) -> Result<Measured> {
     let path = file_to_overwrite(context, written, data)?;
-    let measured = write_at_random(context, data, &path, false);
-    if measured.is_err() || !context.size.iozone.random.is_whole() {
+    let measured = write_at_random(context, data, &path, whole);
+    if measured.is_err() || whole || !context.size.iozone.random.is_whole() {
         return removed(context, &path, measured);
     }
     written.leave(context, Left { path, bytes: context.size.iozone.random_bytes });
     measured
-}
-
-fn random_write_all(
-    context: &mut StepContext<'_>,
-    written: &Written,
-    data: Data,
-) -> Result<Measured> {
-    let path = file_to_overwrite(context, written, data)?;
-    let measured = write_at_random(context, data, &path, true);
-    removed(context, &path, measured)
 }
 
 /// The re-written file, or one of the length of the random tests, written through the subject as
@@ -341,7 +339,7 @@ fn file_to_overwrite(
     }
     context.subject.storage().remove(&left.path)?;
     let path = fresh("iozone/new");
-    let transfer = in_sequence(shown(context, &path)?, size.random_bytes, size);
+    let transfer = in_sequence(shown(context, &path)?, size.random_bytes);
     let job = Job::Write { transfer, seed: data.seed(WRITE_SEEDS[1]), create: true };
     let made = aside(context, &job).and_then(|_| context.session.settle(context.executor));
     match made {
@@ -367,16 +365,15 @@ fn write_at_random(
 
 /// The digest of the re-written file after some records of it were written as `transfer` says.
 fn digest_after(data: Data, transfer: &Transfer, operations: u64) -> String {
-    let Transfer { file_bytes, record_bytes, order, .. } = *transfer;
+    let Transfer { file_bytes, order, .. } = *transfer;
     let [old, new] = [WRITE_SEEDS[1], WRITE_SEEDS[2]].map(|seed| Content::new(data.seed(seed)));
-    let walk = Walk::new(order, file_bytes.div_ceil(record_bytes.into()));
+    let walk = Walk::new(order, file_bytes.div_ceil(content::BLOCK_BYTES as u64));
     let mut is_new = vec![false; walk.records() as usize];
     let once = operations.min(walk.records()) as usize;
-    walk.take(once).for_each(|record| is_new[record as usize] = true);
-    let blocks = u64::from(record_bytes) / content::BLOCK_BYTES as u64;
+    walk.take(once).for_each(|block| is_new[block as usize] = true);
     corpus::digest_blocks(file_bytes, |first, bytes| {
         for (block, bytes) in (first..).zip(bytes.chunks_mut(content::BLOCK_BYTES)) {
-            let content = if is_new[(block / blocks) as usize] { &new } else { &old };
+            let content = if is_new[block as usize] { &new } else { &old };
             content.fill(block, bytes);
         }
     })

@@ -1,5 +1,7 @@
 //! `latency`: the distribution of the times of single operations, one after the other.
 
+mod names;
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,10 +20,8 @@ use crate::worker::{Check, Entry, Job, Operation, Transfer, Until};
 
 use super::copying::fresh;
 use super::generator::{shown, timed, valued};
-use super::names::{
-    Chain, DIRECTORY_NAME, EMPTY, FILE, Look, empty, fill, make, rename, time_limit,
-};
-use super::{DIRECTORY, OPEN_FILES, Step, Workload, measure};
+use super::{DIRECTORY, Step, TRANSFER_FILES, Workload, measure};
+use names::{Chain, DIRECTORY_NAME, FILE, Look, empty, fill, make, rename, time_limit};
 
 /// Content of the file that is read.
 const SEED: u64 = 0x40;
@@ -82,11 +82,11 @@ impl Workload for Latency {
     }
 
     fn make(&self, size: &Size, corpus: &Path, _executor: &Executor) -> Result<()> {
-        make(&corpus.join(MANY), EMPTY, FILE, size.latency_operations)?;
+        make(&corpus.join(MANY), Entry::EmptyFile, FILE, size.latency_operations)?;
         make(&corpus.join(LISTED), Entry::Directory, DIRECTORY_NAME, listed_directories(size))?;
         for number in 0..listed_directories(size) {
             let name = crate::worker::NameJob::name(DIRECTORY_NAME, number);
-            make(&corpus.join(LISTED).join(name), EMPTY, FILE, LISTED_NAMES)?;
+            make(&corpus.join(LISTED).join(name), Entry::EmptyFile, FILE, LISTED_NAMES)?;
         }
         corpus::file(corpus, LARGE, large_bytes(size), SEED).map(drop)
     }
@@ -99,7 +99,7 @@ impl Workload for Latency {
     fn steps(&self, _size: &Size) -> Vec<Step> {
         let step = |id, title, cache, body: Body| {
             let measure = measure("latency", id, title, Unit::Microseconds, cache);
-            let accesses = if id == "list-beside" { DIRECTORY } else { OPEN_FILES };
+            let accesses = if id == "read-4k" { TRANSFER_FILES } else { DIRECTORY };
             let chain = self.chain.clone();
             Step::new(measure, accesses, move |context| {
                 valued(body(context, &chain)?, Unit::Microseconds)
@@ -108,10 +108,10 @@ impl Workload for Latency {
         let (cold, hot, none) = (Cache::Cold, Cache::Hot, Cache::None);
         vec![
             step("stat-unknown", "stat of a name not asked for before", cold, |context, _| {
-                look(context, Operation::Stat(EMPTY)).run(context)
+                look(context, Operation::Stat(Entry::EmptyFile)).run(context)
             }),
             step("stat-known", "stat of a name asked for before", hot, |context, _| {
-                known(context, Operation::Stat(EMPTY)).run(context)
+                known(context, Operation::Stat(Entry::EmptyFile)).run(context)
             }),
             step("stat-absent", "stat of a name that is not there", cold, |context, _| {
                 let look = look(context, Operation::StatAbsent);
@@ -136,7 +136,7 @@ impl Workload for Latency {
                 },
             ),
             step("create", "creation of an empty file", none, |context, chain| {
-                fill(context, chain, EMPTY, FILE, context.size.latency_operations)
+                fill(context, chain, Entry::EmptyFile, FILE, context.size.latency_operations)
             }),
             step("rename", "rename of a file", none, |context, chain| {
                 rename(context, chain, "renamed-")

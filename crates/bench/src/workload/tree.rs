@@ -1,6 +1,6 @@
 //! `tree`: a tree of sources listed, searched, copied and removed.
 //!
-//! It is the made tree of [`crate::corpus::tree`], or the user's own. The output of the
+//! It is the made tree of [`crate::corpus::tree`], or the user's own, without its symbolic links. The output of the
 //! programs on a mount is compared with their output on the original, and copies with the original
 //! itself. A made tree of media is only copied.
 
@@ -14,8 +14,7 @@ use crate::corpus::tree::{Listing, bytes_per_file};
 use crate::executor::Executor;
 use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Unit};
-use crate::quoting::shown;
-use crate::results::{LeftOut, Measured};
+use crate::results::Measured;
 use crate::size::{Scale, Size, TreeShape};
 use crate::step::StepContext;
 use crate::storage::SCRIPT_LIMIT;
@@ -36,6 +35,9 @@ const SOURCE: &str = "tree/source";
 
 /// The same as an archive, in the corpus.
 const ARCHIVE: &str = "tree/source.tar";
+
+/// Removes the symbolic links below `$1`.
+const WITHOUT_LINKS: &str = r#"find "$1" -type l -exec rm -- {} +"#;
 
 /// A tree of small files is where a slow subject is slowest.
 pub(super) const DEADLINE_FACTOR: f64 = 3.0;
@@ -66,17 +68,6 @@ impl Workload for Tree {
         &[("rsync", "rsync"), ("tar", "tar"), ("find", "findutils")]
     }
 
-    fn lacks(&self, size: &Size) -> Vec<LeftOut> {
-        match &size.tree_source {
-            Some(source) if !source.is_dir() => {
-                let why = format!("{} is not a directory", shown(source));
-                let remedy = "name the directory of a tree of sources";
-                vec![LeftOut::new("tree", why).with_remedy(remedy)]
-            }
-            _ => Vec::new(),
-        }
-    }
-
     fn space(&self, size: &Size) -> (u64, u64) {
         let tree = bytes(size);
         // In the storage: the tree and its copy. Locally: the tree, its archive, its copy.
@@ -87,7 +78,11 @@ impl Workload for Tree {
         let source = corpus.join(SOURCE);
         match &size.tree_source {
             None => corpus::tree::make(&source, size.tree_files, size.tree_shape, SEED)?,
-            Some(own) => copy_local(own, &source, executor)?,
+            Some(own) => {
+                copy_local(own, &source, executor)?;
+                // Not every program that copies keeps links.
+                executor.succeed(script(WITHOUT_LINKS, &[&source]), SCRIPT_LIMIT)?;
+            }
         }
         Expected::save(corpus, SOURCE)?;
         if is_only_copied(size) {
@@ -103,9 +98,6 @@ impl Workload for Tree {
     }
 
     fn steps(&self, size: &Size) -> Vec<Step> {
-        if !self.lacks(size).is_empty() {
-            return Vec::new();
-        }
         let word = match size.tree_source {
             None => corpus::tree::RARE_WORD,
             Some(_) => "TODO",
@@ -151,11 +143,10 @@ impl Workload for Tree {
         ];
         if size.scale != Scale::Quick {
             steps.insert(1, look(Question::FindSize, cold));
-            steps.insert(2, look(Question::Usage, cold));
-            steps.insert(8, look(Question::Search, hot));
+            steps.insert(7, look(Question::Search, hot));
             let title = "tree copied in, cp -r";
             let cp = copy("cp_in", title, Cache::None, Direction::In, SOURCE, cp);
-            steps.insert(11, on_mounts(cp));
+            steps.insert(10, on_mounts(cp));
         }
         steps.into_iter().map(|step| step.over(bytes)).collect()
     }

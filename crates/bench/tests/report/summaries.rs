@@ -35,7 +35,8 @@ fn summaries_and_warnings_follow_from_the_samples() {
             assert_eq!(now.significant, then.significant, "{now:?}");
         }
     }
-    assert_eq!(warnings(&results), results.warnings);
+    // The last one is of single rounds that are far from the others, which older versions gave.
+    assert_eq!(warnings(&results), results.warnings[..3]);
 }
 
 #[test]
@@ -53,8 +54,8 @@ fn a_comparison_fits_the_terminal_and_finds_what_was_slowed_down() {
     let comparison = compare(&old, &new, 0.1);
     let found: Vec<_> = comparison.regressions().collect();
     assert_eq!(found.len(), 1, "{comparison}");
-    assert_eq!(found[0].verdict, Verdict::Regression);
-    assert!(comparison.regressed() && !compare(&new, &old, 0.1).regressed());
+    assert_eq!(found[0].verdict, Verdict::Worse);
+    assert_eq!(compare(&new, &old, 0.1).regressions().count(), 0);
     for line in comparison.to_string().lines() {
         assert!(line.chars().count() <= 100, "{line}");
     }

@@ -10,6 +10,10 @@ use tempfile::TempDir;
 
 use super::*;
 
+fn digest(dir: &Path) -> io::Result<String> {
+    Ok(survey(dir)?.digest)
+}
+
 fn made(files: u32, seed: u64) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     make(&dir.path().join("tree"), files, TreeShape::Sources, seed).unwrap();
@@ -44,9 +48,9 @@ fn sizes(dir: &Path) -> Vec<u64> {
 #[test]
 fn the_made_tree_does_not_change_from_version_to_version() {
     let dir = made(300, 1);
-    let tally = survey(&dir.path().join("tree"), Links::Kept).unwrap();
+    let tally = survey(&dir.path().join("tree")).unwrap();
     assert_eq!(tally.digest, "1f905dccfd2ccb73dac8742201333e02ee94a36573ef0a375aed62c9454cf126");
-    assert_eq!((tally.files, tally.links, tally.directories), (300, 0, 25));
+    assert_eq!((tally.files, tally.directories), (300, 25));
 }
 
 #[test]
@@ -162,15 +166,6 @@ fn a_digest_tells_every_change() {
         ("another place", |tree| fs::rename(tree.join("a/file"), tree.join("b/file")).unwrap()),
         ("a missing directory", |tree| fs::remove_dir(tree.join("b")).unwrap()),
         ("one more directory", |tree| fs::create_dir(tree.join("c")).unwrap()),
-        ("a missing link", |tree| fs::remove_file(tree.join("link")).unwrap()),
-        ("another target", |tree| {
-            fs::remove_file(tree.join("link")).unwrap();
-            symlink("a/files", tree.join("link")).unwrap();
-        }),
-        ("a file for a link", |tree| {
-            fs::remove_file(tree.join("link")).unwrap();
-            fs::write(tree.join("link"), "a/file").unwrap();
-        }),
         ("a directory for a file", |tree| {
             fs::remove_file(tree.join("a/file")).unwrap();
             fs::create_dir(tree.join("a/file")).unwrap();
@@ -189,7 +184,6 @@ fn small_tree() -> TempDir {
     fs::create_dir(tree.path().join("a")).unwrap();
     fs::create_dir(tree.path().join("b")).unwrap();
     fs::write(tree.path().join("a/file"), "content").unwrap();
-    symlink("a/file", tree.path().join("link")).unwrap();
     tree
 }
 
@@ -202,15 +196,10 @@ fn a_listing_is_sorted_by_path_and_says_kind_and_digest() {
         let output = Command::new("sh").args(["-c", shell, "sh", text]).output().unwrap();
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
-    let listing = format!(
-        "d - a\nf {} a/file\nd - b\nl {} link\n",
-        sha256sum("content"),
-        sha256sum("a/file")
-    );
+    let listing = format!("d - a\nf {} a/file\nd - b\n", sha256sum("content"));
     assert_eq!(digest(tree.path()).unwrap(), sha256sum(&listing));
 
     let mut other_order = Listing::default();
-    other_order.link(b"link", b"a/file");
     other_order.directory(b"b");
     other_order.file(b"a/file", &sha256sum("content"));
     other_order.directory(b"a");
@@ -224,34 +213,12 @@ fn a_name_cannot_pass_for_two_lines() {
 }
 
 #[test]
-fn links_are_kept_followed_or_left_out() {
+fn a_link_and_a_special_file_are_named() {
     let tree = small_tree();
-    let kept = survey(tree.path(), Links::Kept).unwrap();
-    let followed = survey(tree.path(), Links::Followed).unwrap();
-    let left_out = survey(tree.path(), Links::LeftOut).unwrap();
-    assert_eq!((kept.files, kept.links, kept.directories, kept.bytes), (1, 1, 2, 7));
-    assert_eq!(
-        (followed.files, followed.links, followed.directories, followed.bytes),
-        (2, 0, 2, 14)
-    );
-    assert_eq!(
-        (left_out.files, left_out.links, left_out.directories, left_out.bytes),
-        (1, 0, 2, 7)
-    );
-
+    symlink("a", tree.path().join("link")).unwrap();
+    let error = digest(tree.path()).unwrap_err().to_string();
+    assert!(error.contains("link: neither a file"), "{error}");
     fs::remove_file(tree.path().join("link")).unwrap();
-    assert_eq!(digest(tree.path()).unwrap(), left_out.digest);
-    fs::write(tree.path().join("link"), "content").unwrap();
-    assert_eq!(digest(tree.path()).unwrap(), followed.digest);
-}
-
-#[test]
-fn a_circle_and_a_special_file_are_named() {
-    let tree = small_tree();
-    symlink("..", tree.path().join("a/round")).unwrap();
-    let error = survey(tree.path(), Links::Followed).unwrap_err();
-    assert!(error.to_string().contains("a/round: leads round in a circle"), "{error}");
-    assert!(survey(tree.path(), Links::Kept).is_ok());
 
     let fifo = tree.path().join("fifo\x1b[1m");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());

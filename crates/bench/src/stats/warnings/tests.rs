@@ -101,28 +101,6 @@ fn a_run_without_control_or_with_few_rounds_says_what_it_cannot_tell() {
 }
 
 #[test]
-fn single_rounds_that_are_far_from_the_others_are_named() {
-    let run = quiet().values("jump", UNIT, "sshfs", &[100.0, 101.0, 99.0, 100.0, 40.0, 100.5]);
-    expect_one(&run.results, "Single rounds are far from the others in jump of sshfs");
-}
-
-#[test]
-fn drift_of_everything_is_seen() {
-    let scale = |factors: [f64; 6]| {
-        let mut run = quiet();
-        for sample in &mut run.results.samples {
-            let crate::results::Outcome::Measured(measured) = &mut sample.outcome else { panic!() };
-            measured.value *= factors[sample.round as usize];
-        }
-        run
-    };
-    let slower = scale([1.0, 0.96, 0.93, 0.90, 0.87, 0.84]);
-    expect_one(&slower.results, "Everything became slower");
-    let faster = scale([1.0, 1.04, 1.08, 1.12, 1.16, 1.2]);
-    expect_one(&faster.results, "Everything became faster");
-}
-
-#[test]
 fn wrong_data_comes_first() {
     let mut run = quiet().failure("step.1", "sshoal", 2, Failure::wrong("block 3"));
     run.results.partial = Some("interrupted".to_owned());

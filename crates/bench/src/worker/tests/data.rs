@@ -97,12 +97,14 @@ fn what_cannot_be_opened_is_a_failure_that_names_it() {
 
 #[test]
 fn a_time_is_kept_over_several_passes() {
-    let (_dir, path) = right_file();
+    let dir = tempfile::tempdir().unwrap();
+    let path = corpus::file(dir.path(), "file", 4 * 4096, SEED).unwrap();
     for target in targets(&path) {
-        let transfer = Transfer { until: Until::Seconds(0.3), ..scattered(target, 8) };
+        let transfer = Transfer { file_bytes: 4 * 4096, ..scattered(target, 2) };
+        let transfer = Transfer { until: Until::Seconds(0.3), ..transfer };
         let done = read(transfer, content()).unwrap();
-        assert!(done.operations > FILE_BYTES / 4096, "{} operations", done.operations);
-        assert!((0.3..3.0).contains(&done.seconds), "{} s", done.seconds);
+        assert!(done.operations > 4, "{} operations", done.operations);
+        assert!(done.seconds >= 0.3, "{} s", done.seconds);
     }
 }
 

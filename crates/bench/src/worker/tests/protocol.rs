@@ -4,10 +4,10 @@ use sandbox::sshd::{Options, Sshd};
 
 use super::*;
 
-fn over(sshd: &Sshd) -> Invocation {
+fn over(sshd: &Sshd) -> Vec<String> {
     let mut command = Command::new("ssh");
     command.arg("-F").arg(sshd.config_path()).args([sshd.alias(), "-s", "sftp"]);
-    Invocation::of(&command).unwrap()
+    words_of(&command).unwrap()
 }
 
 #[test]

@@ -17,37 +17,25 @@ use crate::workload::{check_installed, script};
 use super::generated;
 
 /// Sources, and how they become objects.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Project {
-    /// Made by us, where there is nothing real.
-    Generated {
-        /// In measures.
-        name: &'static str,
-        /// Files to compile.
-        modules: u32,
-    },
-    /// `lib/` of the kernel.
-    KernelLibrary,
-    /// `lib/`, `kernel/` and `fs/` of it.
-    Kernel,
-    /// The user's.
-    Own {
-        /// Where it is.
-        source: PathBuf,
-        /// How it is built.
-        way: Way,
-    },
+#[derive(Clone, Debug)]
+pub(super) struct Project {
+    /// In measures.
+    pub(super) id: &'static str,
+    /// For readers.
+    pub(super) title: String,
+    origin: Origin,
+    /// Builds the sources `$1` in the directory `$2` by `$3` jobs.
+    script: String,
 }
 
-/// Ways to build outside of the sources.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// `make O=`, as the kernel.
-    Kbuild,
-    /// `CMakeLists.txt`.
-    Cmake,
-    /// `configure`, run from the directory of objects.
-    Configure,
+/// Where sources come from.
+#[derive(Clone, Debug)]
+enum Origin {
+    /// Made by us, where there is nothing real, of this number of files to compile.
+    Generated(u32),
+    Kernel,
+    /// The user's.
+    Own(PathBuf),
 }
 
 /// Variables by which the user's `make` and compiler could build something else.
@@ -56,102 +44,90 @@ const FOREIGN: &str = "MAKEFLAGS MFLAGS MAKELEVEL ARCH CROSS_COMPILE KCFLAGS KBU
 
 const GENERATED_SCRIPT: &str = r#"make -s -j"$3" -C "$2" -f "$1/Makefile" SOURCE="$1""#;
 
-const CMAKE_SCRIPT: &str = r#"cmake -S "$1" -B "$2" > "$2/cmake.log" && make -s -j"$3" -C "$2""#;
+/// What sources of the user's have that can be built in another directory, and how.
+const WAYS: [(&str, &str); 3] = [
+    ("Kbuild", ""),
+    ("CMakeLists.txt", r#"cmake -S "$1" -B "$2" > "$2/cmake.log" && make -s -j"$3" -C "$2""#),
+    ("configure", r#"cd "$2" && "$1/configure" > configure.log && make -s -j"$3" > make.log"#),
+];
 
-const CONFIGURE_SCRIPT: &str =
-    r#"cd "$2" && "$1/configure" > configure.log && make -s -j"$3" > make.log"#;
+/// The parts of a kernel that are built, all and those of a usual run.
+const KERNEL_TARGETS: &str = "lib/ kernel/ fs/";
+const KERNEL_LIBRARY: &str = "lib/";
 
 impl Project {
+    /// A generated program.
+    pub(super) fn generated(id: &'static str, modules: u32) -> Project {
+        let title = format!("a generated C program of {modules} files");
+        Project { id, title, origin: Origin::Generated(modules), script: GENERATED_SCRIPT.into() }
+    }
+
+    /// A part of the kernel, or a larger one.
+    pub(super) fn kernel(is_large: bool) -> Project {
+        let (id, targets) =
+            if is_large { ("kernel", KERNEL_TARGETS) } else { ("kernel_lib", KERNEL_LIBRARY) };
+        let title = format!("{KERNEL} (tinyconfig, {targets})");
+        Project { id, title, origin: Origin::Kernel, script: kernel_script(targets) }
+    }
+
     /// The user's own sources, if there is a way to build them.
     pub(super) fn own(source: &Path) -> Result<Project, LeftOut> {
-        let ways = [
-            ("Kbuild", Way::Kbuild),
-            ("CMakeLists.txt", Way::Cmake),
-            ("configure", Way::Configure),
-        ];
-        match ways.into_iter().find(|(file, _)| source.join(file).is_file()) {
-            Some((_, way)) => Ok(Project::Own { source: source.to_owned(), way }),
-            None => {
-                let source = shown(source);
-                let why = format!("{source} has neither Kbuild, nor CMakeLists.txt, nor configure");
-                let remedy = "name sources that can be built in another directory";
-                Err(LeftOut::new("build", why).with_remedy(remedy))
-            }
-        }
-    }
-
-    /// In measures.
-    pub(super) fn id(&self) -> &'static str {
-        match self {
-            Project::Generated { name, .. } => name,
-            Project::KernelLibrary => "kernel_lib",
-            Project::Kernel => "kernel",
-            Project::Own { .. } => "own",
-        }
-    }
-
-    /// For readers.
-    pub(super) fn title(&self) -> String {
-        match self {
-            Project::Generated { modules, .. } => {
-                format!("a generated C program of {modules} files")
-            }
-            Project::KernelLibrary => format!("{} (tinyconfig, lib/)", KERNEL),
-            Project::Kernel => format!("{} (tinyconfig, lib/ kernel/ fs/)", KERNEL),
-            Project::Own { source, .. } => shown(source.file_name().unwrap_or_default()),
-        }
+        let Some((_, script)) = WAYS.iter().find(|(file, _)| source.join(file).is_file()) else {
+            let source = shown(source);
+            let why = format!("{source} has neither Kbuild, nor CMakeLists.txt, nor configure");
+            let remedy = "name sources that can be built in another directory";
+            return Err(LeftOut::new("build", why).with_remedy(remedy));
+        };
+        Ok(Project {
+            id: "own",
+            title: shown(source.file_name().unwrap_or_default()),
+            origin: Origin::Own(source.to_owned()),
+            script: match *script {
+                "" => kernel_script(KERNEL_TARGETS),
+                script => script.to_owned(),
+            },
+        })
     }
 
     /// Where the sources are, in the corpus and in a storage.
     pub(super) fn source(&self) -> PathBuf {
-        let name = match self {
-            Project::KernelLibrary => Project::Kernel.id(),
-            project => project.id(),
-        };
+        let name = if matches!(self.origin, Origin::Kernel) { "kernel" } else { self.id };
         format!("build/{name}").into()
     }
 
     /// Where it is written down, in the corpus, what has to be built.
     pub(super) fn expected(&self) -> PathBuf {
-        format!("build/{}.json", self.id()).into()
+        format!("build/{}.json", self.id).into()
     }
 
     /// About.
     pub(super) fn source_bytes(&self) -> u64 {
-        match self {
-            Project::Generated { modules, .. } => u64::from(*modules) * (32 << 10),
-            Project::KernelLibrary | Project::Kernel => KERNEL_BYTES,
-            Project::Own { source, .. } => bytes_below(source),
+        match &self.origin {
+            Origin::Generated(modules) => u64::from(*modules) * (32 << 10),
+            Origin::Kernel => KERNEL_BYTES,
+            Origin::Own(source) => bytes_below(source),
         }
     }
 
     /// Whether its objects do not depend on where the sources and the objects are.
     pub(super) fn is_reproducible(&self) -> bool {
-        !matches!(self, Project::Own { .. })
+        !matches!(self.origin, Origin::Own(_))
     }
 
     /// Lays the sources out locally, in a directory that is not there.
     pub(super) fn make_source(&self, to: &Path, executor: &Executor) -> Result<()> {
-        match self {
-            Project::Generated { modules, .. } => Ok(generated::make(to, *modules)?),
-            Project::KernelLibrary | Project::Kernel => unpack_kernel(to, executor),
-            Project::Own { source, .. } => copy_local(source, to, executor),
+        match &self.origin {
+            Origin::Generated(modules) => Ok(generated::make(to, *modules)?),
+            Origin::Kernel => unpack_kernel(to, executor),
+            Origin::Own(source) => copy_local(source, to, executor),
         }
     }
 
     /// Builds it in an empty directory, by this number of jobs.
     pub(super) fn command(&self, source: &Path, objects: &Path, jobs: u32) -> Command {
         let jobs = jobs.to_string();
-        let arguments = [source.as_os_str(), objects.as_os_str(), jobs.as_ref()];
-        let mut command = match self {
-            Project::Generated { .. } => script(GENERATED_SCRIPT, &arguments),
-            Project::KernelLibrary => script(&kernel_script("lib/"), &arguments),
-            Project::Kernel | Project::Own { way: Way::Kbuild, .. } => {
-                script(&kernel_script("lib/ kernel/ fs/"), &arguments)
-            }
-            Project::Own { way: Way::Cmake, .. } => script(CMAKE_SCRIPT, &arguments),
-            Project::Own { way: Way::Configure, .. } => script(CONFIGURE_SCRIPT, &arguments),
-        };
+        let mut command =
+            script(&self.script, &[source.as_os_str(), objects.as_os_str(), jobs.as_ref()]);
         for name in FOREIGN.split(' ') {
             command.env_remove(name);
         }

@@ -100,7 +100,7 @@ fn two_projects_of_different_size_are_built_by_as_many_jobs_as_wanted() {
         assert_eq!((measured.operations, measured.verified), (modules + 1, true));
     }
     let objects = tempfile::tempdir().unwrap();
-    let project = Project::Generated { name: "smaller", modules: 2 };
+    let project = Project::generated("smaller", 2);
     let command = project.command(&world.storage(), objects.path(), 3);
     assert_eq!(command.get_args().last().unwrap(), "3");
     assert!(command.get_args().any(|word| word.to_string_lossy().contains(r#"-j"$3""#)));

@@ -69,3 +69,13 @@ fn a_subject_whose_changes_do_not_arrive_is_found() {
         world.run(&step, Use::Mount("copy")).unwrap_err();
     }
 }
+
+#[test]
+fn nothing_is_removed_that_was_not_made() {
+    let world = World::of(&Latency::default(), small());
+    for id in ["latency.unlink", "latency.rmdir"] {
+        let step = step(&Latency::default(), &world.size, id);
+        let failure = world.run(&step, Use::Mount(STORAGE)).unwrap_err();
+        assert!(matches!(failure, Failure::NotTried { .. }), "{failure}");
+    }
+}

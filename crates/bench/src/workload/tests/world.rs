@@ -45,7 +45,9 @@ pub(crate) enum Use {
 pub(crate) const STORAGE: &str = "place";
 
 pub(crate) fn tiny() -> Size {
-    Size { tree_files: 60, ..Size::of(Scale::Quick).with_file_bytes(1 << 20) }
+    let mut size = Size { tree_files: 60, ..Size::of(Scale::Quick) };
+    size.set_file_bytes(1 << 20);
+    size
 }
 
 impl World {

@@ -21,8 +21,6 @@ pub(super) enum Question {
     FindSize,
     /// Names, sizes, times, owners.
     List,
-    /// The sum of sizes.
-    Usage,
     /// All that is in it.
     Archive,
     /// Lines with a word.
@@ -55,7 +53,6 @@ impl Question {
             Question::Find => with("find", &[], &["-type", "f"]),
             Question::FindSize => with("find", &[], &["-size", "+1k"]),
             Question::List => with("ls", &["-lR"], &[]),
-            Question::Usage => with("du", &["-s", "-b", "-l"], &[]),
             Question::Archive => archive(dir),
             Question::Search => script(SEARCH_SCRIPT, &[dir.as_os_str(), word.as_ref()]),
         }
@@ -67,7 +64,6 @@ impl Question {
             Question::Find => ("find", "names found, find -type f"),
             Question::FindSize => ("find_size", "sizes looked at, find -size +1k"),
             Question::List => ("ls", "listed, ls -lR"),
-            Question::Usage => ("du", "sizes summed up, du -s"),
             Question::Archive => ("tar", "read, tar cf - | wc -c"),
             Question::Search => ("grep", "searched, grep -r"),
         }
@@ -90,12 +86,8 @@ fn look(context: &mut StepContext<'_>, question: Question, word: &str) -> Result
     let expected = Expected::load(context.corpus, SOURCE)?;
     let (output, measured) = context.timed(question.command(&tree, word))?;
     let answer = Answer { said: &output.stdout, of: &tree };
-    if question == Question::Usage {
-        check_usage(&answer, &original, expected.kept.bytes, context)?;
-    } else {
-        let right = context.aside(question.command(&original, word))?;
-        compare(question, &answer, &Answer { said: &right.stdout, of: &original })?;
-    }
+    let right = context.aside(question.command(&original, word))?;
+    compare(question, &answer, &Answer { said: &right.stdout, of: &original })?;
     if question == Question::Archive {
         check_contents(context, &tree, &original)?;
     }
@@ -194,31 +186,6 @@ fn entry_of_list(line: &[u8]) -> Option<Vec<u8>> {
         rest = rest[end..].trim_ascii_start();
     }
     Some([&line[..1], b" ", size, b" ", rest].concat())
-}
-
-/// What `du` says is no less than what the files have. Directories count too, with what size their
-/// file system likes; so the sizes of all else are looked at one by one.
-fn check_usage(
-    answer: &Answer<'_>,
-    original: &Path,
-    least: u64,
-    context: &mut StepContext<'_>,
-) -> Result<()> {
-    let sizes = |dir: &Path| {
-        let mut command = program("find");
-        command.arg(dir).args(["-not", "-type", "d", "-printf", r"%P %s\n"]);
-        command
-    };
-    let shown = context.aside(sizes(answer.of))?.stdout;
-    let right = context.aside(sizes(original))?.stdout;
-    let shown = Answer { said: &shown, of: answer.of };
-    compare(Question::Usage, &shown, &Answer { said: &right, of: original })?;
-    let text = String::from_utf8_lossy(answer.said);
-    let said: Option<u64> = text.split_whitespace().next().and_then(|sum| sum.parse().ok());
-    match said {
-        Some(sum) if sum >= least => Ok(()),
-        _ => Err(Failure::wrong(format!("du: the files have {least} bytes; it says {text:?}"))),
-    }
 }
 
 #[cfg(test)]

@@ -79,31 +79,6 @@ fn measures_differ_and_hot_follows_cold() {
     }
 }
 
-#[test]
-fn a_program_that_copies_may_keep_follow_or_leave_out_links() {
-    let (world, _own) = world_of_own_tree();
-    for id in ["tree.copy_out", "tree.copy_in"] {
-        for options in ["-a", "-rL"] {
-            let measured = world.run(&step(&Tree, &world.size, id), Use::Copy(options));
-            assert!(measured.expect(id).verified, "{options}");
-        }
-    }
-}
-
-#[test]
-fn a_mount_has_to_keep_links() {
-    let (world, _own) = world_of_own_tree();
-    let copy = world.copy_storage("followed");
-    let link = copy.join("tree/source/link");
-    let target = fs::read(&link).unwrap();
-    fs::remove_file(&link).unwrap();
-    fs::write(&link, target).unwrap();
-    for id in ["tree.copy_out", "tree.find.cold", "tree.ls.cold", "tree.tar.cold"] {
-        let failure = wrong(&world, id, "followed");
-        assert!(matches!(failure, Failure::WrongData { .. }), "{id}: {failure}");
-    }
-}
-
 /// The world of a user's own tree, and that tree.
 fn world_of_own_tree() -> (World, TempDir) {
     let own = tempfile::tempdir().unwrap();
@@ -133,7 +108,7 @@ fn whatever_a_mount_shows_wrong_is_found() {
         (
             "a shorter file",
             |tree| fs::write(file_with_word(tree), "").unwrap(),
-            &["find_size.cold", "ls.cold", "du.cold", "tar.cold", "grep.cold", "copy_out"],
+            &["find_size.cold", "ls.cold", "tar.cold", "grep.cold", "copy_out"],
         ),
         (
             "a missing file",
@@ -148,7 +123,7 @@ fn whatever_a_mount_shows_wrong_is_found() {
         (
             "nothing",
             |tree| fs::remove_dir_all(tree).unwrap(),
-            &["find.cold", "ls.cold", "du.cold", "tar.cold", "grep.cold", "copy_out"],
+            &["find.cold", "ls.cold", "tar.cold", "grep.cold", "copy_out"],
         ),
     ];
     let world = World::of(&Tree, normal());
@@ -177,12 +152,9 @@ fn a_tree_of_the_users_is_used() {
     for step in Tree.steps(&world.size) {
         let id = step.measure.id.clone();
         let measured = world.run(&step, Use::Mount(STORAGE)).expect(&id);
-        assert_eq!((measured.operations, measured.bytes), (3, 11), "{id}");
+        assert_eq!((measured.operations, measured.bytes), (2, 11), "{id}: without its link");
     }
     assert_eq!(Tree.steps(&world.size).len(), Tree.steps(&tiny()).len());
-    let absent = Size { tree_source: Some("/nonexistent/tree".into()), ..tiny() };
-    assert!(Tree.steps(&absent).is_empty());
-    assert!(Tree.lacks(&absent)[0].why.contains("/nonexistent/tree"));
 }
 
 #[test]

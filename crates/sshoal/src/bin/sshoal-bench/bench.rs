@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 
-use bench::advise::Effort;
 use bench::executor::Executor;
 use bench::failure::Failure;
 use bench::plan::{self, Refusal, Request};
@@ -44,8 +43,7 @@ pub fn run(arguments: Arguments, sshoal: PathBuf) -> anyhow::Result<ExitCode> {
     }
     let executor = interruptible()?;
     if arguments.advise {
-        let files = arguments.out.as_deref().map(output).transpose()?;
-        return advised(&arguments.request(sshoal, None)?, &executor, files.as_ref());
+        return advised(&arguments.request(sshoal, None)?, &executor);
     }
     let repeated = arguments.repeated();
     if let [] | [_] = *repeated {
@@ -179,7 +177,7 @@ fn written(files: Option<&Files>, results: &Results) -> Result<String, Problem> 
 fn compared(old: &Results, new: &Results, tolerance: f64) -> anyhow::Result<u8> {
     let comparison = compare::compare(old, new, tolerance);
     print(&format!("{comparison}"))?;
-    Ok(if comparison.regressed() { EXIT_WRONG } else { EXIT_OK })
+    Ok(if comparison.regressions().next().is_some() { EXIT_WRONG } else { EXIT_OK })
 }
 
 fn exit_code(results: &Results, interrupted: bool) -> u8 {
@@ -196,34 +194,20 @@ fn exit_code(results: &Results, interrupted: bool) -> u8 {
     if is_wrong { EXIT_WRONG } else { EXIT_OK }
 }
 
-/// Prints advice, and writes the file.
-fn advised(
-    request: &Request,
-    executor: &Executor,
-    files: Option<&Files>,
-) -> anyhow::Result<ExitCode> {
-    let effort = match request.scale {
-        Scale::Quick => Effort::QUICK,
-        Scale::Normal | Scale::Full => Effort::FULL,
-    };
+/// Prints advice.
+fn advised(request: &Request, executor: &Executor) -> anyhow::Result<ExitCode> {
+    let quick = request.scale == Scale::Quick;
     let mut progress = Progress::on_stderr();
     let scratch = Scratch::new(&request.scratch)
         .map_err(|error| Problem::new("scratch directory", error.to_string()))?;
     let advice =
         plan::start_server(request, scratch.path(), executor, &mut progress).and_then(|server| {
             let mut tell = |line: &str| progress.say(line);
-            advise::advise(&server, executor, &mut tell, effort).map_err(Refusal::from)
+            advise::advise(&server, executor, &mut tell, quick).map_err(Refusal::from)
         });
     drop(progress);
     match advice {
-        Ok(advice) => {
-            print(&advice.to_string())?;
-            let Some(files) = files else { return Ok(ExitCode::from(EXIT_OK)) };
-            let path = files
-                .write_advice(&advice)
-                .map_err(|error| Problem::new("bench: advice", error.to_string()))?;
-            print(&format!("\nWritten:\n  {}\n", printable(path)))
-        }
+        Ok(advice) => print(&advice),
         Err(_) if executor.is_interrupted() => Ok(ExitCode::from(EXIT_INTERRUPTED)),
         Err(refusal) => Err(refused(&refusal).into()),
     }

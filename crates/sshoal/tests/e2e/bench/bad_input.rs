@@ -11,8 +11,8 @@ fn names_and_quantities() {
     let scene = Scene::new();
     for (words, said) in [
         (
-            &["--work", "metadta"][..],
-            "work 'metadta': there is no such work\n  did you mean 'metadata'?",
+            &["--work", "latncy"][..],
+            "work 'latncy': there is no such work\n  did you mean 'latency'?",
         ),
         (&["--peers", "sshfz"], "there is no subject 'sshfz' (did you mean 'sshfs'?)"),
         (&["--size", "1Q"], "'1Q' is not a size such as 64M or 16G"),

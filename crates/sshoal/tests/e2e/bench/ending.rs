@@ -14,7 +14,10 @@ use super::scene::{LIMIT, Scene, read};
 pub fn ended_at(scene: &Scene, line: &str, signal: Signal, words: &[&str]) -> String {
     let out = scene.path("out");
     let mut command = scene.command(&["--quick", "--rounds", "1000", "--peers", "sshfs"]);
-    command.arg("--out").arg(&out).args(words);
+    command.args(words);
+    if !words.contains(&"--advise") {
+        command.arg("--out").arg(&out);
+    }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = Process::spawn(&mut command);
     let mut stdout = process.child().stdout.take().unwrap();
@@ -40,8 +43,8 @@ pub fn ended_at(scene: &Scene, line: &str, signal: Signal, words: &[&str]) -> St
 #[test]
 fn a_run_interrupted_in_the_middle_keeps_its_results() {
     let scene = Scene::new();
-    let line = "round 2 of 1000: metadata: s";
-    let printed = ended_at(&scene, line, Signal::INT, &["--work", "metadata"]);
+    let line = "round 2 of 1000: latency: s";
+    let printed = ended_at(&scene, line, Signal::INT, &["--work", "latency"]);
     let results = bench::run::read(&scene.path("out")).unwrap();
     assert_eq!(results.partial.as_deref(), Some("interrupted"));
     assert!(results.summaries.iter().any(|summary| summary.n == 2), "two rounds of the first");
@@ -66,6 +69,6 @@ fn a_run_interrupted_before_the_first_step_leaves_nothing_behind() {
 fn in_the_middle_of_a_program_that_never_ends() {
     let scene = Scene::new();
     let fake = scene.script("fake", "exec sleep 1000");
-    let line = "round 1 of 1000: metadata: sshoal";
-    ended_at(&scene, line, Signal::INT, &["--work", "metadata", "--subject", &fake]);
+    let line = "round 1 of 1000: latency: sshoal";
+    ended_at(&scene, line, Signal::INT, &["--work", "latency", "--subject", &fake]);
 }

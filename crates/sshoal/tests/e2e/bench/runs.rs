@@ -15,7 +15,7 @@ use super::scene::{LIMIT, Scene, assert_all_measured, read};
 fn a_run_measures_everybody_and_writes_its_report() {
     let scene = Scene::new();
     let out = scene.path("out");
-    let words = ["--quick", "--rounds", "1", "--size", "1M", "--work", "metadata,iozone,files"];
+    let words = ["--quick", "--rounds", "1", "--size", "1M", "--work", "latency,iozone,files"];
     let peers = ["--peers", "sshfs,floor,local", "--out", out.to_str().unwrap()];
     let ended = scene.run(&[&words[..], &peers[..]].concat());
     assert_eq!(ended.status.code(), Some(0), "{}{}", ended.stdout, ended.stderr);
@@ -35,12 +35,12 @@ fn a_run_measures_everybody_and_writes_its_report() {
     };
     assert!(is_verified("iozone.read") && is_verified("iozone.write"));
     assert_eq!(results.settings.reference, "sshfs");
-    assert_eq!(results.settings.works, ["iozone", "metadata", "files"]);
-    assert!(results.settings.command.iter().any(|word| word == "metadata,iozone,files"));
+    assert_eq!(results.settings.works, ["iozone", "latency", "files"]);
+    assert!(results.settings.command.iter().any(|word| word == "latency,iozone,files"));
     assert_eq!(results.link.name, "loopback");
     assert!(results.link.measured_rtt_us.is_some());
     assert!(results.environment.cpus > 0);
-    assert!(ended.stderr.contains("round 1 of 1: metadata: sshfs (control)"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("round 1 of 1: latency: sshfs (control)"), "{}", ended.stderr);
     assert!(ended.stdout.contains("report.html"), "{}", ended.stdout);
     let html = read(out.join("report.html"));
     assert!(html.contains("<svg") && html.contains("sshfs (control)"), "no charts");
@@ -88,7 +88,7 @@ fn a_published_comparison_is_repeated_in_one_run() {
 fn results_are_written_although_they_cannot_be_printed() {
     let scene = Scene::new();
     let out = scene.path("out");
-    let words = ["--quick", "--rounds", "1", "--peers", "none", "--work", "metadata"];
+    let words = ["--quick", "--rounds", "1", "--peers", "none", "--work", "latency"];
     let mut command = scene.command(&words);
     command.arg("--out").arg(&out).stderr(Stdio::null());
     command.stdout(File::options().write(true).open("/dev/full").unwrap());
@@ -102,14 +102,14 @@ fn results_are_written_although_they_cannot_be_printed() {
 #[test]
 fn a_comparison_reports_a_regression() {
     let scene = Scene::new();
-    let (mut results, _) = scene.results(0, &["--peers", "none", "--work", "metadata"]);
+    let (mut results, _) = scene.results(0, &["--peers", "none", "--work", "latency"]);
     let out = scene.path("out");
     let out = out.to_str().unwrap();
     let same = scene.run(&["--compare", out, "--with", out]);
     assert_eq!(same.status.code(), Some(0), "{}{}", same.stdout, same.stderr);
     for sample in &mut results.samples {
         if let Outcome::Measured(measured) = &mut sample.outcome {
-            measured.value /= 100.0;
+            measured.value *= 100.0;
         }
     }
     let slow = scene.path("slow");
@@ -118,7 +118,7 @@ fn a_comparison_reports_a_regression() {
     let slower = scene.run(&["--compare", out, "--with", slow]);
     assert_eq!(slower.status.code(), Some(3), "{}{}", slower.stdout, slower.stderr);
     // And of a run that is compared as soon as it has ended.
-    let words = ["--quick", "--rounds", "1", "--peers", "none", "--work", "metadata"];
+    let words = ["--quick", "--rounds", "1", "--peers", "none", "--work", "latency"];
     let faster = scene.run(&[&words[..], &["--compare", slow]].concat());
     assert_eq!(faster.status.code(), Some(0), "{}{}", faster.stdout, faster.stderr);
     assert!(faster.stdout.contains("--out DIR"), "{}", faster.stdout);
@@ -128,14 +128,14 @@ fn a_comparison_reports_a_regression() {
 fn merged_and_placed_mounts_a_pool_and_a_given_program_are_measured() {
     let scene = Scene::new();
     let peers = "sshoal-union,sshoal-places,sshoal-pool,sshoal:opt1,sshoal-copy";
-    let given = "given=cp2 %o %h:%f %t;cp2 %o %f %h:%t".replace("cp2", "scp -r");
-    let words = ["--work", "iozone,files", "--peers", peers, "--copier", &given];
+    let given = r#"given=exec scp -r "$@" "$FROM" "$TO""#;
+    let words = ["--work", "iozone,files", "--peers", peers, "--copier", given];
     let (results, _) = scene.results(0, &words);
     for name in peers.split(',').chain(["sshoal", "given"]) {
         assert_all_measured(&results, name);
     }
-    let refused = scene.refusal(&["--peers", "none", "--copier", "given=scp %f %t"]);
-    assert!(refused.contains("PULL;PUSH"), "{refused}");
+    let refused = scene.refusal(&["--peers", "none", "--copier", "scp"]);
+    assert!(refused.contains("NAME=SCRIPT"), "{refused}");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_host_is_measured_through_the_users_own_ssh() {
     let config = world.sshd().config_path();
     let served = world.served("");
     let host = format!("{}:{}", world.sshd().alias(), served.display());
-    let words = ["--peers", "none", "--work", "metadata", "--host", &host];
+    let words = ["--peers", "none", "--work", "latency", "--host", &host];
     let words = [&words[..], &["-F", config.to_str().unwrap()]].concat();
     let (results, _) = scene.results(0, &words);
     assert_all_measured(&results, "sshoal");
@@ -197,7 +197,7 @@ fn a_mounted_directory_is_measured_as_it_is() {
     let mount = world.mount(&[]);
     let target = format!("net={}", mount.at("").display());
     let (results, _) =
-        scene.results(0, &["--peers", "none", "--work", "metadata", "--target", &target]);
+        scene.results(0, &["--peers", "none", "--work", "latency", "--target", &target]);
     assert_all_measured(&results, "net");
     assert_eq!(std::fs::read_dir(world.served("")).unwrap().count(), 0, "nothing is left there");
 }
@@ -207,7 +207,7 @@ fn the_list_names_everything() {
     let scene = Scene::new();
     let ended = scene.run(&["--list"]);
     assert_eq!(ended.status.code(), Some(0));
-    for name in ["sshoal", "sshfs:opt1", "rclone", "floor", "local", "metadata", "iozone", "nas"] {
+    for name in ["sshoal", "sshfs:opt1", "rclone", "floor", "local", "latency", "iozone", "nas"] {
         let line = format!("\n  {name} ");
         assert!(ended.stdout.contains(&line), "{name}: {}", ended.stdout);
     }

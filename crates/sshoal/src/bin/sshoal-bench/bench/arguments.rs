@@ -88,8 +88,9 @@ pub struct Arguments {
     /// A program with sshfs's command line; `sshoal` is this one: `one=sshoal -o max_conns=1`
     #[arg(long, value_name = "NAME=COMMAND", help_heading = "Subjects")]
     subject: Vec<OsString>,
-    /// A program that copies: `mine=cp2 %o %h:%f %t; cp2 %o %f %h:%t`, see docs/benchmarking.md
-    #[arg(long, value_name = "NAME=PULL;PUSH", help_heading = "Subjects")]
+    /// A program that copies, as a line of shell: `mine=cp2 "$@" "$FROM" "$TO"`, see
+    /// docs/benchmarking.md
+    #[arg(long, value_name = "NAME=SCRIPT", help_heading = "Subjects")]
     copier: Vec<OsString>,
     /// A mounted directory, such as one of NFS or SMB
     #[arg(long, value_name = "NAME=DIR", help_heading = "Subjects")]
@@ -147,7 +148,8 @@ pub struct Arguments {
     #[arg(long, conflicts_with_all = ["advise", "compare"], help_heading = "Instead of a run")]
     pub(super) list: bool,
     /// Measure ciphers and link, and report which ssh settings would be faster
-    #[arg(long, conflicts_with_all = ["compare", "repeat"], help_heading = "Instead of a run")]
+    #[arg(long, conflicts_with_all = ["compare", "out", "repeat"],
+        help_heading = "Instead of a run")]
     pub(super) advise: bool,
 }
 
@@ -185,7 +187,7 @@ impl Arguments {
             }
         };
         let subject = command("--subject", "NAME=COMMAND");
-        let copier = command("--copier", "NAME=PULL;PUSH");
+        let copier = command("--copier", "NAME=SCRIPT");
         let target = |word: &OsString| {
             let (name, dir) = pair("--target", word, "NAME=DIR")?;
             Ok((name, dir.into()))

@@ -1,7 +1,7 @@
-//! What `latency` and `metadata` have in common: directories of many names, and steps of one
-//! operation with each.
+//! Directories of many names, and steps of one operation with each.
 //!
-//! No step takes longer than [`time_limit`], so that a slow link reduces the number of operations. What was changed is compared at the storage, with the digest of the same tree made here.
+//! No step takes longer than [`time_limit`], so that a slow link reduces the number of operations.
+//! What was changed is compared at the storage, with the digest of the same tree made here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,10 @@ use crate::failure::{Failure, Result};
 use crate::results::Measured;
 use crate::size::Size;
 use crate::step::StepContext;
-use crate::worker::{self, Done, Entry, Job, NameJob, Operation, Order, Target};
+use crate::worker::{self, Done, Entry, Job, NameJob, Operation, Order};
 
-use super::copying::{fresh, removed};
-use super::generator::{Relay, shown, timed};
-
-/// Of what is in small files.
-const SEED: u64 = 0x30;
+use crate::workload::copying::{fresh, removed};
+use crate::workload::generator::{Relay, timed};
 
 /// In front of the numbers of files.
 pub(super) const FILE: &str = "file-";
@@ -26,21 +23,15 @@ pub(super) const FILE: &str = "file-";
 /// In front of the numbers of directories.
 pub(super) const DIRECTORY_NAME: &str = "dir-";
 
-/// A file that is empty.
-pub(super) const EMPTY: Entry = Entry::File { bytes: 0, seed: SEED };
-
-/// A file of 4 KiB.
-pub(super) const SMALL: Entry = Entry::File { bytes: 4096, seed: SEED };
-
 /// The longest time of a step, in seconds.
 pub(super) fn time_limit(size: &Size) -> f64 {
     4.0 * size.random_seconds
 }
 
 /// A job that does an operation once with each of some names, in sequence.
-fn once(target: Target, operation: Operation, prefix: &str, names: u32) -> NameJob {
+fn once(directory: PathBuf, operation: Operation, prefix: &str, names: u32) -> NameJob {
     NameJob {
-        target,
+        directory,
         operation,
         prefix: prefix.to_owned(),
         names,
@@ -55,14 +46,13 @@ fn once(target: Target, operation: Operation, prefix: &str, names: u32) -> NameJ
 /// Makes a directory of names in this process, on a local disk.
 pub(super) fn make(path: &Path, entry: Entry, prefix: &str, names: u32) -> Result<()> {
     fs::create_dir_all(path)?;
-    let target = Target::Path(path.to_owned());
-    worker::run(&Job::Names(once(target, making(entry), prefix, names))).map(drop)
+    worker::run(&Job::Names(once(path.to_owned(), making(entry), prefix, names))).map(drop)
 }
 
 /// The operation that makes it.
 pub(super) fn making(entry: Entry) -> Operation {
     match entry {
-        Entry::File { .. } => Operation::Create(entry),
+        Entry::EmptyFile => Operation::Create,
         Entry::Directory => Operation::Mkdir,
     }
 }
@@ -81,11 +71,16 @@ pub(super) struct Look<'a> {
 impl Look<'_> {
     pub(super) fn run(self, context: &mut StepContext<'_>) -> Result<Measured> {
         let Look { operation, prefix, names, operations, warm, .. } = self;
-        let target = shown(context, Path::new(self.directory))?;
+        let directory = context.directory()?.join(self.directory);
         let order = Order::Random { seed: context.seed };
         let seconds = Some(time_limit(context.size));
-        let job =
-            NameJob { operations, order, warm, seconds, ..once(target, operation, prefix, names) };
+        let job = NameJob {
+            operations,
+            order,
+            warm,
+            seconds,
+            ..once(directory, operation, prefix, names)
+        };
         Ok(timed(context, &Job::Names(job))?.1)
     }
 }
@@ -139,7 +134,7 @@ pub(super) fn rename(
 pub(super) fn empty(context: &mut StepContext<'_>, chain: &Chain) -> Result<Measured> {
     let made = chain.need(context)?;
     let operation = match made.entry {
-        Entry::File { .. } => Operation::Unlink,
+        Entry::EmptyFile => Operation::Unlink,
         Entry::Directory => Operation::Rmdir,
     };
     let path = made.path.clone();
@@ -160,13 +155,13 @@ fn change(
 ) -> Result<(Measured, Made)> {
     let path = made.path.clone();
     let change = |context: &mut StepContext<'_>| {
-        let target = shown(context, &made.path)?;
+        let directory = context.directory()?.join(&made.path);
         // What is there is to be gone through to its end.
         let seconds = create.then(|| time_limit(context.size));
         let job = NameJob {
             make_directory: create,
             seconds,
-            ..once(target, operation, made.prefix, made.names)
+            ..once(directory, operation, made.prefix, made.names)
         };
         let (Done { operations, .. }, mut measured) = timed(context, &Job::Names(job))?;
         context.settle(&mut measured)?;
@@ -182,7 +177,7 @@ fn change(
 fn compare(context: &StepContext<'_>, made: &Made) -> Result<()> {
     let expected = context.scratch.join("expected");
     make(&expected, made.entry, made.prefix, made.names)?;
-    let digest = corpus::tree::digest(&expected)?;
+    let digest = corpus::digest(&expected)?;
     fs::remove_dir_all(&expected)?;
     if context.subject.storage().digest(&made.path)? == digest {
         return Ok(());
