@@ -335,6 +335,8 @@ const OPTIONS: &[(&str, Change)] = &[
         r.mount.read_only = true;
     }),
     ("rw,consistency=immutable", |r| r.vfs.consistency = Consistency::Immutable),
+    ("inotify=no", |r| r.inotify = false),
+    ("inotify=no,inotify=yes", |_| ()),
     ("consistency=timeout", |r| r.vfs.consistency = Consistency::Timeout),
     ("nocto", |r| r.vfs.consistency = Consistency::Timeout),
     ("nocto,cto", |_| ()),

@@ -41,6 +41,9 @@ pub struct MountRequest {
     pub times: Times,
     /// The disk cache, if enabled.
     pub disk: Option<DiskOptions>,
+    /// Changes of others are repeated for local processes that watch the mount, if the server reports
+    /// them.
+    pub inotify: bool,
     /// Translation of owners.
     pub idmap: IdMap,
     /// Options of the mount in the kernel.
@@ -76,6 +79,7 @@ impl MountRequest {
             vfs: vfs::Config::default(),
             times: Times::default(),
             disk: None,
+            inotify: true,
             idmap: IdMap::default(),
             limits: KernelLimits::default(),
             run: RunOptions::default(),
