@@ -20,14 +20,20 @@ pub struct WatchId {
 /// What happened to an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Its attributes or its content were changed.
+    /// Its content was changed.
     Modified,
+    /// Its attributes were changed.
+    Attributes,
+    /// A descriptor that was open for writing was closed.
+    Written,
     /// It was created.
     Created,
     /// It was renamed to this name.
     MovedHere,
-    /// It was removed, or renamed to another name.
+    /// It was removed.
     Removed,
+    /// It was renamed to another name.
+    MovedAway,
     /// The watched directory was removed or renamed, or cannot be watched any more. The watch has
     /// ended, or no longer says at which path the changes are.
     Ended,
@@ -44,6 +50,9 @@ pub struct WatchedChange {
     pub name: Option<Name>,
     /// Whether the entry is a directory.
     pub is_dir: bool,
+    /// The same number for both events of a rename, if both names are watched; otherwise it means
+    /// nothing.
+    pub cookie: u32,
 }
 
 /// What a [`Watches`] reports at a time.

@@ -15,6 +15,8 @@
 #![deny(unsafe_code)]
 
 pub mod abi;
+#[allow(unsafe_code, reason = "close_range(2) has no safe interface")]
+mod apart;
 mod attr;
 mod caller;
 #[allow(unsafe_code, reason = "the runtime cannot see that a channel keeps its descriptor")]
@@ -31,6 +33,7 @@ mod passthrough;
 pub mod request;
 mod session;
 
+pub use apart::spawn_apart;
 pub use attr::{
     Attr, AttrReply, Entry, SetAttr, SetTime, Statfs, StatxReply, decode_device, encode_device,
 };

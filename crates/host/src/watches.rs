@@ -18,10 +18,13 @@ use crate::session::Session;
 
 /// Bits of `inotify(7)`, which are those of the protocol.
 mod bits {
-    pub(super) const MODIFIED: u32 = 0x2 | 0x4 | 0x8;
+    pub(super) const MODIFIED: u32 = 0x2;
+    pub(super) const ATTRIBUTES: u32 = 0x4;
+    pub(super) const WRITTEN: u32 = 0x8;
+    pub(super) const MOVED_AWAY: u32 = 0x40;
     pub(super) const MOVED_HERE: u32 = 0x80;
     pub(super) const CREATED: u32 = 0x100;
-    pub(super) const REMOVED: u32 = 0x40 | 0x200;
+    pub(super) const REMOVED: u32 = 0x200;
     /// Removed, renamed or unmounted, or the watch has ended.
     pub(super) const ENDED: u32 = 0x400 | 0x800 | 0x2000 | 0x8000;
     pub(super) const OVERFLOW: u32 = 0x4000;
@@ -100,9 +103,12 @@ fn change(connection: u64, event: WatchEvent) -> Option<WatchedChange> {
     let kind = match () {
         () if has(bits::ENDED) => Event::Ended,
         () if has(bits::REMOVED) => Event::Removed,
+        () if has(bits::MOVED_AWAY) => Event::MovedAway,
         () if has(bits::MOVED_HERE) => Event::MovedHere,
         () if has(bits::CREATED) => Event::Created,
         () if has(bits::MODIFIED) => Event::Modified,
+        () if has(bits::ATTRIBUTES) => Event::Attributes,
+        () if has(bits::WRITTEN) => Event::Written,
         () => return None,
     };
     let name = match event.name.as_ref() {
@@ -110,7 +116,8 @@ fn change(connection: u64, event: WatchEvent) -> Option<WatchedChange> {
         name => Some(Name::new(name).ok()?),
     };
     let watch = WatchId { connection, number: event.id.0 };
-    Some(WatchedChange { watch, event: kind, name, is_dir: has(bits::DIRECTORY) })
+    let (is_dir, cookie) = (has(bits::DIRECTORY), event.cookie);
+    Some(WatchedChange { watch, event: kind, name, is_dir, cookie })
 }
 
 impl Host {
@@ -126,7 +133,7 @@ mod tests {
     use bytes::Bytes;
 
     fn changed(kind: u32, name: &'static [u8]) -> Option<WatchedChange> {
-        let event = WatchEvent { id: Number(3), kind, cookie: 0, name: Bytes::from_static(name) };
+        let event = WatchEvent { id: Number(3), kind, cookie: 5, name: Bytes::from_static(name) };
         change(7, event)
     }
 
@@ -134,9 +141,9 @@ mod tests {
     fn each_event_has_its_meaning() {
         let kinds = [
             (0x2, Event::Modified),
-            (0x4, Event::Modified),
-            (0x8, Event::Modified),
-            (0x40, Event::Removed),
+            (0x4, Event::Attributes),
+            (0x8, Event::Written),
+            (0x40, Event::MovedAway),
             (0x80, Event::MovedHere),
             (0x100, Event::Created),
             (0x200, Event::Removed),
@@ -147,7 +154,11 @@ mod tests {
         ];
         for (kind, event) in kinds {
             let change = changed(kind, b"f").unwrap();
-            assert_eq!((change.event, change.is_dir), (event, false), "{kind:#x}");
+            assert_eq!(
+                (change.event, change.is_dir, change.cookie),
+                (event, false, 5),
+                "{kind:#x}"
+            );
             assert_eq!(change.watch, WatchId { connection: 7, number: 3 });
         }
         assert!(changed(0x4000_0100, b"d").unwrap().is_dir);

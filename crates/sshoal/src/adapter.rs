@@ -18,6 +18,7 @@ use fuse::{Caller, Context, Create, DirSink, LockRequest, Open, PlusSink, SetTim
 use vfs::{EntrySink, Eviction, Handle, Ino, ListedEntry, LookupResult, OpenRequest, Stat, Vfs};
 
 use crate::attributes::{Attribute, Attributes, digest_value};
+use crate::inotify::Repeater;
 use crate::open_modes::no_open::NoOpen;
 use crate::open_modes::passthrough::{Passthrough, Verdict};
 use crate::profile::recorder::Recorder;
@@ -43,6 +44,8 @@ pub struct Adapter {
     notifier: OnceLock<fuse::Notifier>,
     /// `None` if the kernel sends OPEN requests.
     no_open: Option<NoOpen>,
+    /// Set if changes of others are repeated.
+    repeater: Option<Arc<Repeater>>,
     ending: Ending,
     silence: Silence,
     recorder: Arc<Recorder>,
@@ -59,12 +62,15 @@ impl Adapter {
     ///
     /// With `no_open`, the kernel opens and closes files without requests. Set this only if nothing
     /// ever changes, neither at the remote nor through the mount, and passthrough is not used.
+    ///
+    /// With a `repeater`, the changes of others are repeated, and it has the answers to its requests.
     pub fn new(
         vfs: Arc<Vfs>,
         attributes: Attributes,
         read_only: bool,
         has_locks: bool,
         no_open: bool,
+        repeater: Option<Arc<Repeater>>,
         silence: Silence,
     ) -> Adapter {
         Adapter {
@@ -75,6 +81,7 @@ impl Adapter {
             passthrough: OnceLock::new(),
             notifier: OnceLock::new(),
             no_open: no_open.then(NoOpen::default),
+            repeater,
             ending: Ending::default(),
             silence,
             recorder: Arc::default(),
@@ -129,6 +136,14 @@ impl Adapter {
         }
     }
 
+    /// The answer to a request of the [repeater](crate::inotify)'s thread.
+    fn repeated<T>(
+        &self,
+        answer: impl FnOnce(&Repeater) -> Option<Result<T>>,
+    ) -> Option<Result<T>> {
+        self.repeater.as_deref().and_then(answer)
+    }
+
     async fn list(&self, ino: u64, fh: u64, offset: u64, sink: &mut Sink<'_>) -> Result<()> {
         let plus = matches!(sink, Sink::Plus(_));
         match &self.no_open {
@@ -171,7 +186,8 @@ fn never_enosys<T>(result: Result<T>) -> Result<T> {
     result.map_err(|errno| if errno == Errno::ENOSYS { Errno::EOPNOTSUPP } else { errno })
 }
 
-fn attr(stat: &Stat) -> fuse::Attr {
+/// Attributes for the kernel.
+pub fn attr(stat: &Stat) -> fuse::Attr {
     let Stat { number, attr, nlink, ctime, .. } = *stat;
     fuse::Attr {
         ino: number,
@@ -194,7 +210,8 @@ fn attr_reply(stat: &Stat) -> fuse::AttrReply {
     fuse::AttrReply { attr: attr(stat), ttl: stat.ttl }
 }
 
-fn entry(entry: &vfs::Entry) -> fuse::Entry {
+/// A name for the kernel.
+pub fn entry(entry: &vfs::Entry) -> fuse::Entry {
     fuse::Entry {
         ino: entry.ino.0,
         generation: 0,
@@ -372,7 +389,10 @@ impl fuse::Filesystem for Adapter {
         self.recorder.record(finished, path);
     }
 
-    async fn lookup(&self, _: &Context, parent: u64, name: &[u8]) -> Result<fuse::Entry> {
+    async fn lookup(&self, ctx: &Context, parent: u64, name: &[u8]) -> Result<fuse::Entry> {
+        if let Some(answer) = self.repeated(|it| it.lookup(&self.vfs, ctx, parent, name)) {
+            return answer;
+        }
         match self.vfs.lookup(Ino(parent), name).await? {
             LookupResult::Found(found) => Ok(entry(&found)),
             LookupResult::Absent(ttl) if ttl.is_zero() => Err(Errno::ENOENT),
@@ -387,7 +407,10 @@ impl fuse::Filesystem for Adapter {
         self.vfs.forget(Ino(ino), count);
     }
 
-    async fn getattr(&self, _: &Context, ino: u64, _: Option<u64>) -> Result<fuse::AttrReply> {
+    async fn getattr(&self, ctx: &Context, ino: u64, _: Option<u64>) -> Result<fuse::AttrReply> {
+        if let Some(answer) = self.repeated(|it| it.getattr(&self.vfs, ctx, ino)) {
+            return answer;
+        }
         Ok(attr_reply(&self.vfs.getattr(Ino(ino)).await?))
     }
 
@@ -409,10 +432,13 @@ impl fuse::Filesystem for Adapter {
 
     async fn setattr(
         &self,
-        _: &Context,
+        ctx: &Context,
         ino: u64,
         change: &fuse::SetAttr,
     ) -> Result<fuse::AttrReply> {
+        if let Some(answer) = self.repeated(|it| it.setattr(&self.vfs, ctx, ino)) {
+            return answer;
+        }
         if change.kill_suidgid {
             self.vfs.drop_set_ids(Ino(ino)).await?;
         }
@@ -448,13 +474,16 @@ impl fuse::Filesystem for Adapter {
 
     async fn mknod(
         &self,
-        _: &Context,
+        ctx: &Context,
         parent: u64,
         name: &[u8],
         mode: u32,
         _: u32,
         rdev: u32,
     ) -> Result<fuse::Entry> {
+        if let Some(answer) = self.repeated(|it| it.create(&self.vfs, ctx, parent, name, false)) {
+            return answer;
+        }
         let kind = match mode & libc::S_IFMT {
             0 => FileKind::Regular,
             _ => FileKind::from_mode(mode).ok_or(Errno::EINVAL)?,
@@ -466,32 +495,45 @@ impl fuse::Filesystem for Adapter {
 
     async fn mkdir(
         &self,
-        _: &Context,
+        ctx: &Context,
         parent: u64,
         name: &[u8],
         mode: u32,
         _: u32,
     ) -> Result<fuse::Entry> {
+        if let Some(answer) = self.repeated(|it| it.create(&self.vfs, ctx, parent, name, true)) {
+            return answer;
+        }
         Ok(entry(&self.vfs.mkdir(Ino(parent), name, mode & 0o7777).await?))
     }
 
-    async fn unlink(&self, _: &Context, parent: u64, name: &[u8]) -> Result<()> {
+    async fn unlink(&self, ctx: &Context, parent: u64, name: &[u8]) -> Result<()> {
+        if let Some(answer) = self.repeated(|it| it.remove(ctx, parent, name, false)) {
+            return answer;
+        }
         self.vfs.unlink(Ino(parent), name).await
     }
 
-    async fn rmdir(&self, _: &Context, parent: u64, name: &[u8]) -> Result<()> {
+    async fn rmdir(&self, ctx: &Context, parent: u64, name: &[u8]) -> Result<()> {
+        if let Some(answer) = self.repeated(|it| it.remove(ctx, parent, name, true)) {
+            return answer;
+        }
         self.vfs.rmdir(Ino(parent), name).await
     }
 
     async fn rename(
         &self,
-        _: &Context,
+        ctx: &Context,
         parent: u64,
         name: &[u8],
         new_parent: u64,
         new_name: &[u8],
         flags: u32,
     ) -> Result<()> {
+        let (from, to) = ((parent, name), (new_parent, new_name));
+        if let Some(answer) = self.repeated(|it| it.rename(ctx, from, to)) {
+            return answer;
+        }
         let mode = match flags {
             0 => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
@@ -511,7 +553,10 @@ impl fuse::Filesystem for Adapter {
         Ok(entry(&self.vfs.link(Ino(ino), Ino(new_parent), new_name).await?))
     }
 
-    async fn open(&self, _: &Context, ino: u64, open: &Open) -> Result<fuse::Opened> {
+    async fn open(&self, ctx: &Context, ino: u64, open: &Open) -> Result<fuse::Opened> {
+        if let Some(answer) = self.repeated(|it| it.open(&self.vfs, ctx, ino)) {
+            return answer;
+        }
         if self.no_open.is_some() {
             // The kernel then sends no further OPEN, keeps pages across opens, and reads without
             // a handle.
@@ -567,11 +612,17 @@ impl fuse::Filesystem for Adapter {
         if self.no_open.is_some() {
             return Err(Errno::ENOSYS);
         }
+        if self.repeated(|it| it.closed(fh)).is_some() {
+            return Ok(());
+        }
         let caller = || async { closer(ctx.caller().await) };
         self.vfs.flush_and_unlock(Handle(fh), Some(lock_owner), caller).await
     }
 
     async fn release(&self, _: &Context, ino: u64, release: &fuse::Release) -> Result<()> {
+        if self.repeated(|it| it.closed(release.fh)).is_some() {
+            return Ok(());
+        }
         self.vfs.release(Handle(release.fh));
         if let Some(passthrough) = self.passthrough.get() {
             passthrough.release(ino);

@@ -21,6 +21,7 @@ mod config_file;
 mod connector;
 mod doctor;
 mod helper;
+mod inotify;
 mod log;
 mod manual;
 mod mount;

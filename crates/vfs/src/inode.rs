@@ -408,6 +408,15 @@ impl State {
         self.attr.as_ref().map(StoredAttr::get)
     }
 
+    /// The cached attributes, however old, if no local change may have outdated them, and no local
+    /// descriptor is open for writing.
+    pub(crate) fn attr_at_rest(&self, now: Instant) -> Option<Attr> {
+        let is_written = self.open.iter().any(|open| open.access.writes());
+        let changed_at = self.active.as_ref().and_then(|active| active.last_change_at);
+        let is_newer = changed_at.is_none_or(|changed_at| changed_at <= self.requested_at);
+        self.last_attr().filter(|_| is_newer && !is_written && !self.is_quiet_time(now))
+    }
+
     /// Whether `attr` is of this file; `None` if the remote does not tell files apart.
     pub(crate) fn is_same_file(&self, attr: &Attr) -> Option<bool> {
         self.last_attr()?.is_same_file(attr)

@@ -47,10 +47,11 @@ impl Vfs {
                 LookupResult::Absent(ttl) => *ttl = Duration::ZERO,
             }
         }
-        if let LookupResult::Found(entry) = &result
-            && entry.stat.attr.kind != FileKind::Directory
-        {
-            self.readdirplus_policy.note_file_lookup();
+        if let LookupResult::Found(entry) = &result {
+            match entry.stat.attr.kind {
+                FileKind::Directory => self.shared.note_directory_lookup(entry.ino),
+                _ => self.readdirplus_policy.note_file_lookup(),
+            }
         }
         Ok(result)
     }

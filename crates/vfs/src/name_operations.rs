@@ -31,6 +31,7 @@ pub(crate) struct NameChangeGuard<'a> {
     inodes: Vec<Arc<Inode>>,
     /// The rename of a directory was sent.
     moves_directory: bool,
+    has_succeeded: bool,
 }
 
 impl NameChangeGuard<'_> {
@@ -48,6 +49,11 @@ impl NameChangeGuard<'_> {
         self.moves_directory = true;
     }
 
+    /// The server has executed the change.
+    pub(crate) fn succeed(&mut self) {
+        self.has_succeeded = true;
+    }
+
     /// The files that had the names when the change began.
     pub(crate) fn inodes(&self) -> &[Arc<Inode>] {
         &self.inodes
@@ -59,7 +65,7 @@ impl Drop for NameChangeGuard<'_> {
         let now = Instant::now();
         let mut tree = self.vfs.tree();
         for (dir, name, bound_to) in &self.names {
-            tree.end_name_change(*dir, name, *bound_to);
+            tree.end_name_change(*dir, name, *bound_to, self.has_succeeded);
             tree.note_change_in(*dir);
             tree.renew_name(*dir, name, now);
             if self.moves_directory {
@@ -165,7 +171,7 @@ impl Vfs {
         inodes.iter().for_each(|inode| inode.state().begin_renaming());
         let names =
             names.iter().map(|(dir, name, bound_to)| (*dir, (*name).clone(), *bound_to)).collect();
-        NameChangeGuard { vfs: self, names, inodes, moves_directory: false }
+        NameChangeGuard { vfs: self, names, inodes, moves_directory: false, has_succeeded: false }
     }
 
     /// Creates a directory.
@@ -232,7 +238,7 @@ impl Vfs {
         parent: Ino,
         name: &Name,
         path: &RemotePath,
-        change: NameChangeGuard<'_>,
+        mut change: NameChangeGuard<'_>,
         request: impl Future<Output = Result<()>>,
         matches: impl FnOnce(&Attr) -> bool,
         expected_attr: Attr,
@@ -240,6 +246,7 @@ impl Vfs {
         let mut stamp = self.stamp_request();
         let (finish_create, reply) = tokio::join!(request, self.remote.lstat(path));
         finish_create?;
+        change.succeed();
         let reply = match reply.ok().filter(matches) {
             Some(attr) => Some(attr),
             None => {
@@ -280,7 +287,7 @@ impl Vfs {
         if inode.kind == FileKind::Directory {
             return Err(Errno::EPERM);
         }
-        let (path, change) = self.begin_name_change(parent, &name, BoundTo::Inode(ino)).await?;
+        let (path, mut change) = self.begin_name_change(parent, &name, BoundTo::Inode(ino)).await?;
         let mut attempt = 0;
         loop {
             attempt += 1;
@@ -293,6 +300,7 @@ impl Vfs {
                 linked => break linked?,
             }
         }
+        change.succeed();
         // The name exists from here on, even if its attributes are unknown.
         self.tree().bind(ino, parent, &name, Instant::now());
         inode.state().add_links(1, &self.change_counter);
@@ -313,18 +321,27 @@ impl Vfs {
         let (path, change) = self.begin_name_change(parent, &name, BoundTo::Nothing).await?;
         self.force_deferred_opens(change.inodes()).await;
         let finish_removal = self.remote.unlink(&path).await;
-        self.finish_removal(parent, &name, finish_removal)
+        self.finish_removal(parent, &name, change, finish_removal)
     }
 
     /// Removes an empty directory.
     pub async fn rmdir(&self, parent: Ino, name_bytes: &[u8]) -> Result<()> {
         let name = name(name_bytes)?;
-        let (path, _change) = self.begin_name_change(parent, &name, BoundTo::Nothing).await?;
+        let (path, change) = self.begin_name_change(parent, &name, BoundTo::Nothing).await?;
         let finish_removal = self.remote.rmdir(&path).await;
-        self.finish_removal(parent, &name, finish_removal)
+        self.finish_removal(parent, &name, change, finish_removal)
     }
 
-    fn finish_removal(&self, parent: Ino, name: &Name, result: Result<()>) -> Result<()> {
+    fn finish_removal(
+        &self,
+        parent: Ino,
+        name: &Name,
+        mut change: NameChangeGuard<'_>,
+        result: Result<()>,
+    ) -> Result<()> {
+        if result.is_ok() {
+            change.succeed();
+        }
         if matches!(result, Ok(()) | Err(Errno::ENOENT)) {
             let inode = {
                 let mut tree = self.tree();
@@ -354,6 +371,7 @@ impl Vfs {
             change.begin_move(&dirs).await;
         }
         self.remote.rename(&from_path, &to_path, mode).await?;
+        change.succeed();
         if mode == RenameMode::Exchange {
             let exchanged = self.tree().exchange((from.0, &from_name), (to.0, &to_name));
             let exchanged = exchanged.iter().flatten();

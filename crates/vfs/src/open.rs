@@ -492,7 +492,7 @@ impl Vfs {
     ) -> Result<(Entry, Opened)> {
         let name = name(name_bytes)?;
         let create = if exclusive { Create::Exclusive(perm) } else { Create::IfAbsent(perm) };
-        let (path, change) = self.begin_name_change(parent, &name, BoundTo::New).await?;
+        let (path, mut change) = self.begin_name_change(parent, &name, BoundTo::New).await?;
         let known = self.tree().child(parent, &name);
         if let Some(known) = &known {
             known.writes.drained().await;
@@ -504,6 +504,7 @@ impl Vfs {
             Change::begin(known, &self.change_counter)
         });
         let opened = self.remote.open(&path, request.flags(create)).await?;
+        change.succeed();
         if let Some(alone_until) = truncation.and_then(Change::end) {
             // As in `open_at_server`.
             stamp.seq = alone_until;
@@ -759,7 +760,13 @@ impl Vfs {
         if let Some(file) = self.files.remove(handle.0) {
             self.end_locks_of_released(&file);
             file.inode.writes.send_of(file.number);
-            file.inode.state().close(file.number);
+            let mut state = file.inode.state();
+            state.close(file.number);
+            if file.access.writes() {
+                // The server reports the close, too.
+                state.begin_quiet_time();
+            }
+            drop(state);
             if file.with(|state| state.read_to_end)
                 && let Ok(path) = self.path(file.inode.ino)
             {

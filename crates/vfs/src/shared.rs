@@ -28,6 +28,7 @@ use crate::open::{LostWrite, OpenFile};
 use crate::prefetch::Prefetcher;
 use crate::readahead::UsedBytes;
 use crate::readdirplus::ReaddirplusPolicy;
+use crate::repeat::Repeat;
 use crate::server_close::PendingCloses;
 use crate::stats::Counters;
 use crate::ticker::Ticker;
@@ -66,6 +67,7 @@ pub struct Shared {
     pub(crate) counters: Counters,
     pub(crate) locks: FileLocks,
     pub(crate) watching: Watching,
+    pub(crate) repeat: OnceLock<Arc<dyn Repeat>>,
     pub(crate) invalidate: OnceLock<Arc<dyn Invalidate>>,
     /// Notified when a change of names has ended.
     pub(crate) names_changed: Notify,
@@ -106,6 +108,7 @@ impl Shared {
             counters: Counters::default(),
             locks: FileLocks::default(),
             watching: Watching::default(),
+            repeat: OnceLock::new(),
             invalidate: OnceLock::new(),
             names_changed: Notify::new(),
         }

@@ -20,6 +20,7 @@
 //! (`Inode::state`) may be locked inside it, never the other way round.
 
 mod evict;
+mod foreign;
 mod forgotten_changes;
 mod listings;
 mod nodes;
@@ -38,6 +39,7 @@ use crate::dir_cache::DirCache;
 use crate::inode::Inode;
 use crate::name_changes::{BoundTo, NameChanges};
 use crate::numbers::{Numbers, ROOT_NUMBER};
+use crate::own_changes::{Direction, OwnChanges};
 use forgotten_changes::ForgottenChanges;
 use nodes::{Link, Nodes};
 use watched::WatchedDirs;
@@ -86,6 +88,8 @@ pub(crate) struct Tree {
     /// Directories with files that were locked, and when last: names from before are not valid.
     locked_dirs: HashMap<Ino, Instant>,
     watched: WatchedDirs,
+    /// Only if the changes of others are repeated.
+    own_changes: Option<OwnChanges>,
     budget: InodeBudget,
 }
 
@@ -103,6 +107,7 @@ impl Tree {
             forgotten_changes: ForgottenChanges::default(),
             locked_dirs: HashMap::new(),
             watched: WatchedDirs::default(),
+            own_changes: None,
             budget,
         }
     }
@@ -294,12 +299,24 @@ impl Tree {
     /// A change of `name` in `dir` begins. Must be followed by [`Tree::end_name_change`].
     pub(crate) fn begin_name_change(&mut self, dir: Ino, name: &Name, bound_to: BoundTo) {
         self.changes.begin(dir, name, bound_to, self.change_counter.advance());
+        if let Some(own_changes) = &mut self.own_changes {
+            own_changes.begin(dir, name, direction(bound_to));
+        }
         self.dir_cache.invalidate_name(dir, name);
     }
 
-    /// A change of `name` in `dir` has ended, successfully or not.
-    pub(crate) fn end_name_change(&mut self, dir: Ino, name: &Name, bound_to: BoundTo) {
+    /// A change of `name` in `dir` has ended.
+    pub(crate) fn end_name_change(
+        &mut self,
+        dir: Ino,
+        name: &Name,
+        bound_to: BoundTo,
+        has_succeeded: bool,
+    ) {
         let seq = self.change_counter.advance();
+        if let Some(own_changes) = &mut self.own_changes {
+            own_changes.end(dir, name, direction(bound_to), has_succeeded);
+        }
         self.changes.end(dir, name, bound_to, seq);
         match self.nodes.get(dir) {
             // A change of its names changes the directory's own attributes.
@@ -622,6 +639,10 @@ impl Tree {
     }
 }
 
+fn direction(bound_to: BoundTo) -> Direction {
+    if bound_to == BoundTo::Nothing { Direction::Disappears } else { Direction::Appears }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -709,7 +730,7 @@ mod tests {
         assert!(unchanged(&tree, stamp));
         tree.begin_name_change(Ino::ROOT, &a, BoundTo::Nothing);
         assert!(!unchanged(&tree, tree.change_counter.now()));
-        tree.end_name_change(Ino::ROOT, &a, BoundTo::Nothing);
+        tree.end_name_change(Ino::ROOT, &a, BoundTo::Nothing, true);
         assert!(!unchanged(&tree, stamp));
         assert!(unchanged(&tree, tree.change_counter.now()));
     }

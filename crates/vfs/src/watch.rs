@@ -178,7 +178,7 @@ impl Shared {
         }
     }
 
-    fn watches(&self) -> Option<Arc<dyn Watches>> {
+    pub(crate) fn watches(&self) -> Option<Arc<dyn Watches>> {
         if let Some(watches) = self.watching.watches.get() {
             return Some(watches.clone());
         }
@@ -187,7 +187,7 @@ impl Shared {
     }
 
     /// Watches the directory `to`, and first those above it.
-    async fn watch_way_to(self: &Arc<Shared>, watches: &Arc<dyn Watches>, to: Ino) {
+    pub(crate) async fn watch_way_to(self: &Arc<Shared>, watches: &Arc<dyn Watches>, to: Ino) {
         let way = self.tree().way_to(to);
         for dir in way {
             let needs_watch = self.tree().needs_watch(dir);
@@ -275,7 +275,7 @@ impl Shared {
             loop {
                 match watches.next(connection).await {
                     Ok(Changes::Events(changes)) => {
-                        shared.apply_reports(&changes);
+                        shared.apply_and_repeat(&changes);
                         shared.end_unused_watches(&watches);
                     }
                     Ok(Changes::Overflow) => {
@@ -300,7 +300,7 @@ impl Shared {
         });
     }
 
-    fn apply_reports(self: &Arc<Shared>, changes: &[WatchedChange]) {
+    pub(crate) fn apply_reports(self: &Arc<Shared>, changes: &[WatchedChange]) {
         let mut outdated = Outdated::default();
         {
             let mut tree = self.tree();
@@ -335,13 +335,14 @@ impl Shared {
     }
 
     /// Reports were lost: nothing that depends on them is valid.
-    fn lose_watches(&self, connection: u64, is_alive: bool) {
+    fn lose_watches(self: &Arc<Shared>, connection: u64, is_alive: bool) {
         self.watching.state.lock().losses += 1;
         let in_root = self.tree().lose_watches(connection, is_alive);
         if let Some(kernel) = self.invalidate.get() {
             kernel.names(&in_root);
         }
         self.expire_open_files();
+        self.watch_again();
     }
 
     /// The kernel may use the attributes of an open file without a look-up of its name.

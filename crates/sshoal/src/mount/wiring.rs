@@ -24,6 +24,7 @@ use crate::attributes::Attributes;
 use crate::background::Ready;
 use crate::branch::change::Controlled;
 use crate::connector::Begun;
+use crate::inotify::Repeater;
 use crate::log;
 use crate::open_modes;
 use crate::process::{self, EndSignals};
@@ -82,7 +83,7 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
         _ = signals.next() => None,
         mounted = mount(&request) => Some(mounted),
     };
-    let Mounted { session, vfs, adapter, stack, metrics } = match mounted {
+    let Mounted { session, vfs, adapter, stack, metrics, repeater } = match mounted {
         Some(Ok(mounted)) => mounted,
         Some(Err(problem)) => return give_up(ready, &problem),
         None => {
@@ -103,6 +104,9 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     let found = mountinfo::find(&request.mountpoint).ok().flatten();
     if let Some(mount) = &found {
         raise_kernel_readahead(mount, request.limits.max_readahead_bytes);
+    }
+    if let Some(repeater) = repeater {
+        repeater.start(found.as_ref());
     }
     let mut record = found.as_ref().and_then(record);
     let requests = session.counters();
@@ -174,6 +178,7 @@ struct Mounted {
     adapter: Arc<Adapter>,
     stack: Arc<Stack>,
     metrics: Option<Bound>,
+    repeater: Option<Arc<Repeater>>,
 }
 
 /// Connects and mounts; returns after the reply to the kernel's INIT.
@@ -200,6 +205,10 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
             tracing::warn!("server_digests: {name} has no sshoal helper; contents are fetched");
         }
     }
+    let repeater = repeats_changes(request).then(|| Arc::new(Repeater::new()));
+    if let Some(repeater) = &repeater {
+        vfs.set_repeat(repeater.clone());
+    }
     let mount = fuse::Mount::new(&request.mountpoint, &request.mount).map_err(cannot_mount)?;
     let attributes = Attributes::new(stack.union.is_some(), request.disk.as_ref());
     let no_open = open_modes::may_use_no_open(request);
@@ -219,11 +228,19 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
         request.mount.read_only,
         has_locks,
         no_open,
+        repeater.clone(),
         Box::new(silence),
     ));
     let session =
         fuse::Session::start(mount, adapter.clone(), config).await.map_err(cannot_mount)?;
-    Ok(Mounted { session, vfs, adapter, stack, metrics })
+    Ok(Mounted { session, vfs, adapter, stack, metrics, repeater })
+}
+
+/// Whether changes of others are repeated in the kernel, which lets no program change anything in a
+/// read-only mount.
+fn repeats_changes(request: &MountRequest) -> bool {
+    let is_watching = request.vfs.consistency == vfs::Consistency::Watch;
+    !request.no_inotify && is_watching && !request.mount.read_only
 }
 
 fn cannot_mount(error: impl std::fmt::Display) -> Problem {

@@ -22,6 +22,7 @@ mod everyday;
 mod faults;
 mod helper;
 mod idle;
+mod inotify;
 mod installed;
 mod links;
 mod logs;

@@ -19,20 +19,20 @@ use crate::world::{World, program};
 
 /// The promise is one second. A busy machine may take longer, but not as long as the 20 s for which
 /// attributes of old files are valid otherwise.
-const SOON: Duration = Duration::from_secs(10);
+pub const SOON: Duration = Duration::from_secs(10);
 
 /// Longer than all time-outs without a watch.
 const LONG: Duration = Duration::from_secs(22);
 
 /// Sets a time for which attributes are cached for long.
-fn make_old(path: &Path) {
+pub fn make_old(path: &Path) {
     let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let times = FileTimes::new().set_modified(long_ago);
     File::options().read(true).open(path).unwrap().set_times(times).unwrap();
 }
 
 /// A server with some files, and a mount that watches their directories.
-fn watching() -> (World, Mount) {
+pub fn watching() -> (World, Mount) {
     let world = served_by_helper("");
     fs::create_dir_all(world.served("dir/below")).unwrap();
     for name in ["file", "dir/file", "dir/below/file"] {
@@ -52,11 +52,11 @@ fn look_at_all(mount: &Mount) {
     succeed(Command::new("ls").arg("-lR").arg(mount.place()));
 }
 
-fn watched(mount: &Mount) -> Value {
+pub fn watched(mount: &Mount) -> Value {
     status(mount.place())["status"]["cache"]["watched"].clone()
 }
 
-fn wait_for_watches(mount: &Mount, directories: u64) {
+pub fn wait_for_watches(mount: &Mount, directories: u64) {
     eventually(SOON, "its directories are watched", || {
         look_at_all(mount);
         watched(mount)["directories"] == directories
@@ -68,7 +68,7 @@ fn wait_for_watches(mount: &Mount, directories: u64) {
 
 /// The requests that the mount has sent by kind, but those for the root itself: its attributes are
 /// known since the connection began, and are requested once more when they expire.
-fn requests(mount: &Mount) -> Value {
+pub fn requests(mount: &Mount) -> Value {
     let stats = succeed(program().args(["stats", "--total", "--json"]).arg(mount.place()));
     let mut stats: Value = serde_json::from_str(&stats).unwrap();
     let mut kinds = stats["hosts"][0]["requests"].take();

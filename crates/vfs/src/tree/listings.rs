@@ -369,7 +369,7 @@ mod tests {
         };
         let dir = tree.record_lookup(Ino::ROOT, &name(text), &attr, Instant::now()).ino;
         tree.begin_name_change(dir, &name("x"), BoundTo::Nothing);
-        tree.end_name_change(dir, &name("x"), BoundTo::Nothing);
+        tree.end_name_change(dir, &name("x"), BoundTo::Nothing, true);
         dir
     }
 

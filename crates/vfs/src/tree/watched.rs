@@ -120,6 +120,11 @@ impl Tree {
         self.watched.is_on && !self.watched.by_dir.contains_key(&dir) && self.nodes.contains(dir)
     }
 
+    /// The directory that is watched as `watch`.
+    pub(super) fn watched_dir(&self, watch: WatchId) -> Option<Ino> {
+        self.watched.by_watch.get(&watch).copied()
+    }
+
     /// The number of watched directories.
     pub(crate) fn watched_dirs(&self) -> usize {
         self.watched.by_dir.len()
@@ -238,7 +243,7 @@ impl Tree {
 
     /// The server has reported a change, which may be a local one.
     pub(crate) fn note_reported_change(&mut self, change: &WatchedChange, out: &mut Outdated) {
-        let Some(dir) = self.watched.by_watch.get(&change.watch).copied() else { return };
+        let Some(dir) = self.watched_dir(change.watch) else { return };
         if self.cover(dir).is_some_and(|cover| cover.note_report()) {
             self.end_watches_within(dir);
             out.unused.push(dir);
@@ -247,7 +252,9 @@ impl Tree {
         match (&change.name, change.event) {
             (_, Event::Ended) => self.end_watches_within(dir),
             (None, _) => self.note_outdated_directory(dir, out),
-            (Some(name), Event::Modified) => self.note_modified(dir, name, out),
+            (Some(name), Event::Modified | Event::Attributes | Event::Written) => {
+                self.note_modified(dir, name, out);
+            }
             (Some(name), event) => {
                 let child = self.child(dir, name);
                 if event == Event::Created && self.is_being_bound(change) {
@@ -259,7 +266,9 @@ impl Tree {
                     Event::Created => child
                         .as_ref()
                         .is_some_and(|child| child.state().is_quiet_time(Instant::now())),
-                    Event::Removed => child.is_none() && self.is_removed_here(dir, name),
+                    Event::Removed | Event::MovedAway => {
+                        child.is_none() && self.is_removed_here(dir, name)
+                    }
                     // The file and its name may have been known for long.
                     _ => false,
                 };

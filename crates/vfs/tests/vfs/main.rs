@@ -4,6 +4,7 @@ mod behind;
 mod behind_parts;
 mod digests;
 mod flush;
+mod foreign;
 mod identities;
 mod invalidate;
 mod kept;

@@ -35,6 +35,14 @@ pub(super) const OPTIONS: &[MountOption] = &[
     )
     .help("when caches may answer; docs/semantics.md has the modes (default close-to-open)")
     .prominent(),
+    choice(
+        "inotify",
+        &[
+            ("yes", |draft| draft.request.no_inotify = false),
+            ("no", |draft| draft.request.no_inotify = true),
+        ],
+    )
+    .help("with consistency=watch: file watchers see what others change (default yes)"),
     flag("cto", |draft| draft.request.vfs.consistency = Consistency::CloseToOpen)
         .help("alias of consistency=close-to-open"),
     flag("nocto", |draft| draft.request.vfs.consistency = Consistency::Timeout)

@@ -1,0 +1,146 @@
+//! Which reports of the server about names are of changes made through this mount.
+//!
+//! A change through this mount causes one report for each of its names, if the directory is watched.
+//! So each is expected once: while the change is in flight, and for [`QUIET`] after it has succeeded.
+
+use std::collections::HashMap;
+
+use base::Name;
+use tokio::time::Instant;
+
+use crate::Ino;
+use crate::cover::QUIET;
+
+/// Names of which a report may be expected. Beyond it, those of the past are forgotten.
+const MAX_NAMES: usize = 4096;
+
+/// Whether a name is bound to a file by a change, or loses its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Direction {
+    Appears,
+    Disappears,
+}
+
+/// The changes of one name in one direction.
+struct Expected {
+    in_flight: u32,
+    /// Reports that have not arrived.
+    reports: u32,
+    /// When a change ended last.
+    ended_at: Instant,
+}
+
+impl Expected {
+    fn is_over(&self, now: Instant) -> bool {
+        self.in_flight == 0 && (self.reports == 0 || now >= self.ended_at + QUIET)
+    }
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub(crate) struct OwnChanges(HashMap<(Ino, Name, Direction), Expected>);
+
+impl OwnChanges {
+    /// A change begins. Must be followed by [`OwnChanges::end`].
+    pub(crate) fn begin(&mut self, dir: Ino, name: &Name, direction: Direction) {
+        let now = Instant::now();
+        if self.0.len() >= MAX_NAMES {
+            self.0.retain(|_, expected| !expected.is_over(now));
+        }
+        let none = || Expected { in_flight: 0, reports: 0, ended_at: now };
+        let expected = self.0.entry((dir, name.clone(), direction)).or_insert_with(none);
+        if expected.is_over(now) {
+            expected.reports = 0;
+        }
+        expected.in_flight += 1;
+        expected.reports += 1;
+    }
+
+    /// A change has ended.
+    pub(crate) fn end(&mut self, dir: Ino, name: &Name, direction: Direction, has_succeeded: bool) {
+        let key = (dir, name.clone(), direction);
+        let Some(expected) = self.0.get_mut(&key) else { return };
+        expected.in_flight -= 1;
+        expected.ended_at = Instant::now();
+        if !has_succeeded {
+            expected.reports = expected.reports.saturating_sub(1);
+        }
+        self.remove_if_over(&key);
+    }
+
+    /// A change was reported. Returns whether it was expected.
+    pub(crate) fn take(&mut self, dir: Ino, name: &Name, direction: Direction) -> bool {
+        let key = (dir, name.clone(), direction);
+        let is_expected = self.is_expected(&key);
+        if is_expected && let Some(expected) = self.0.get_mut(&key) {
+            expected.reports -= 1;
+        }
+        self.remove_if_over(&key);
+        is_expected
+    }
+
+    /// Whether the report that a change through this mount has removed `name` is still to come: what
+    /// is reported of the name until then is of the file that it had.
+    pub(crate) fn is_removal_expected(&self, dir: Ino, name: &Name) -> bool {
+        self.is_expected(&(dir, name.clone(), Direction::Disappears))
+    }
+
+    fn is_expected(&self, key: &(Ino, Name, Direction)) -> bool {
+        let now = Instant::now();
+        self.0.get(key).is_some_and(|expected| expected.reports > 0 && !expected.is_over(now))
+    }
+
+    fn remove_if_over(&mut self, key: &(Ino, Name, Direction)) {
+        if self.0.get(key).is_some_and(|expected| expected.is_over(Instant::now())) {
+            self.0.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Direction::{Appears, Disappears};
+    use super::*;
+
+    const DIR: Ino = Ino(7);
+
+    fn name(text: &str) -> Name {
+        Name::new(text.as_bytes()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_change_is_expected_once() {
+        let (mut own, a) = (OwnChanges::default(), name("a"));
+        own.begin(DIR, &a, Appears);
+        // The report may overtake the answer.
+        assert!(own.take(DIR, &a, Appears));
+        own.end(DIR, &a, Appears, true);
+        assert!(!own.take(DIR, &a, Appears), "another machine has created it again");
+
+        own.begin(DIR, &a, Disappears);
+        own.end(DIR, &a, Disappears, true);
+        assert!(own.is_removal_expected(DIR, &a));
+        assert!(!own.take(DIR, &a, Appears) && !own.take(DIR, &name("b"), Disappears));
+        assert!(own.take(DIR, &a, Disappears) && !own.take(DIR, &a, Disappears));
+        assert!(own.0.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_expected_of_a_failed_change_or_for_long() {
+        let (mut own, a) = (OwnChanges::default(), name("a"));
+        own.begin(DIR, &a, Appears);
+        own.end(DIR, &a, Appears, false);
+        assert!(!own.take(DIR, &a, Appears));
+        own.begin(DIR, &a, Appears);
+        own.end(DIR, &a, Appears, true);
+        tokio::time::advance(QUIET).await;
+        assert!(!own.take(DIR, &a, Appears));
+        assert!(own.0.is_empty());
+        for number in 0..2 * MAX_NAMES {
+            own.begin(DIR, &name(&number.to_string()), Appears);
+            own.end(DIR, &name(&number.to_string()), Appears, true);
+            tokio::time::advance(QUIET / 1000).await;
+        }
+        assert!(own.0.len() <= MAX_NAMES);
+    }
+}
