@@ -134,11 +134,20 @@ fn the_end_counts_though_others_hold_the_output() {
 
 #[test]
 fn the_end_counts_though_others_go_on_printing() {
-    let executor = Executor::new();
-    let ran = executor.succeed(sh("yes & exec true"), LONG).unwrap();
+    let (executor, dir) = (Executor::new(), tempfile::tempdir().unwrap());
+    let pid_file = dir.path().join("pid");
+    let script = format!("yes & echo $! > '{}'; exec true", pid_file.display());
+    let end_yes = || {
+        let pid: i32 = std::fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    };
+    let ran = executor.succeed(sh(&script), LONG).unwrap();
+    end_yes();
     assert!(ran.output.stdout.is_empty() || ran.output.stdout.starts_with(b"y\n"));
-    let background = executor.spawn(sh("yes & exec true")).unwrap();
+    let background = executor.spawn(sh(&script)).unwrap();
     assert!(background.wait(LONG).unwrap().success());
+    end_yes();
 }
 
 #[test]
