@@ -122,7 +122,8 @@ pub(super) fn plan(changes: &[ForeignChange]) -> Vec<Step> {
     // The last step that changes each file.
     let mut changing: HashMap<(Ino, Name), usize> = HashMap::new();
     let mut halves: HashMap<u32, &ForeignChange> = HashMap::new();
-    for change in changes.iter().filter(|change| change.event == Event::MovedHere) {
+    let is_half = |change: &&ForeignChange| change.event == Event::MovedHere && change.cookie != 0;
+    for change in changes.iter().filter(is_half) {
         halves.insert(change.cookie, change);
     }
     for change in changes {
@@ -132,7 +133,7 @@ pub(super) fn plan(changes: &[ForeignChange]) -> Vec<Step> {
         let action = match event {
             Event::Created => Action::Create,
             // Done with the first half.
-            Event::MovedHere if halves.remove(cookie).is_none() => continue,
+            Event::MovedHere if *cookie != 0 && halves.remove(cookie).is_none() => continue,
             Event::MovedHere => Action::Create,
             Event::Removed => Action::Remove,
             Event::MovedAway => match halves.remove(cookie) {

@@ -122,12 +122,12 @@ async fn w4_a_directory_that_a_process_watches_is_in_use() {
             repeated.watched.store(number, Ordering::Relaxed);
         }
         mount.remote.hold_reports(true);
-        for number in 0..700 {
-            mount.remote.put_file(&format!("d/{number}"), "");
+        for number in 0..1500 {
+            mount.remote.put_file("d/f", number.to_string());
         }
         mount.remote.hold_reports(false);
         let count = repeated.take().await.len();
-        assert!(if is_watched { count == 700 } else { count < 600 }, "{count}");
+        assert!(if is_watched { count == 1500 } else { count < 1500 }, "{count}");
     }
 }
 
