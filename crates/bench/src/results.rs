@@ -355,6 +355,7 @@ pub struct Latency {
     /// The slowest.
     pub max_us: f64,
     /// Upper end in microseconds, operations up to it and above the one before: the curve.
+    #[serde(default)]
     pub buckets: Vec<(f64, u64)>,
 }
 
