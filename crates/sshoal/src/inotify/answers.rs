@@ -28,8 +28,9 @@ const STAND_IN_DIR: u64 = 1 << 62;
 /// The handle of the files that the thread opens.
 const HANDLE: u64 = u64::MAX;
 
-/// What leads to an answer of `EINTR` to a look-up: the kernel returns it, and keeps what it has.
-const REFUSED: Errno = Errno::EINTR;
+/// The error for a look-up that must change nothing: the kernel keeps its entry. `EINTR` has this
+/// effect since Linux 6.5 only.
+const REFUSED: Errno = Errno::ENOMEM;
 
 impl Repeater {
     fn is_ours(&self, ctx: &Context) -> bool {

@@ -4,12 +4,12 @@
 //! become one step, unless something happened to its name in between.
 
 use std::collections::HashMap;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use base::{Event, Name, RemotePath};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, mkdirat, mknodat,
-    openat, renameat, unlinkat, utimensat,
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT,
+    mkdirat, mknodat, openat2, renameat, unlinkat, utimensat,
 };
 use rustix::io::Result;
 use vfs::{ForeignChange, Ino};
@@ -84,6 +84,9 @@ impl Step {
                     let times = Timestamps { last_access, last_modification: now };
                     utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW)
                 };
+                let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                // What is mounted there is of another file system.
+                open_inside(dir, name, flags | OFlags::PATH)?;
                 // The kernel reports a change of both times as one of the attributes, and of the
                 // mtime alone as one of the content.
                 if *attributes {
@@ -93,14 +96,18 @@ impl Step {
                     touch(unchanged)?;
                 }
                 if *written {
-                    let flags =
-                        OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                    openat(dir, name, flags, Mode::empty())?;
+                    open_inside(dir, name, flags | OFlags::WRONLY | OFlags::NONBLOCK)?;
                 }
                 Ok(())
             }
         }
     }
+}
+
+/// Opens a name in `dir`; fails for a link, and for what is mounted there.
+pub(super) fn open_inside(dir: impl AsFd, name: &[u8], flags: OFlags) -> Result<OwnedFd> {
+    let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
+    openat2(dir, name, flags, Mode::empty(), resolve)
 }
 
 /// Whether the second half of a rename may follow.

@@ -1,12 +1,11 @@
 //! The thread that repeats changes on the mount.
 //!
-//! It reaches a directory from the mount point, one name at a time and without following links. It has
+//! It reaches a directory from the mount point, one name at a time, without following links and without
+//! entering what is mounted there. It has
 //! the mount point open only while there is something to repeat, so that an idle mount is not busy.
 
 use std::collections::VecDeque;
-use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::sleep;
@@ -19,7 +18,7 @@ use rustix::io::Errno;
 use vfs::ForeignChange;
 
 use super::Shared;
-use super::plan::{Action, Step, may_continue, plan};
+use super::plan::{Action, Step, may_continue, open_inside, plan};
 
 /// How long the second half of a rename is awaited.
 const SECOND_HALF: Duration = Duration::from_millis(10);
@@ -121,7 +120,10 @@ fn repeat(shared: &Shared, mount: &Mount, steps: &[Step]) {
         }
         let Some((_, dir)) = &last else { continue };
         let other_dir = match &step.action {
-            Action::Rename { to } if to.path != step.at.path => open_dir(&root, &to.path),
+            Action::Rename { to } if to.path != step.at.path => match open_dir(&root, &to.path) {
+                Some(to) => Some(to),
+                None => continue,
+            },
             _ => None,
         };
         let to = other_dir.as_ref().unwrap_or(dir);
@@ -154,7 +156,7 @@ fn open_dir(root: &OwnedFd, path: &RemotePath) -> Option<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut dir = openat(root, ".", flags, Mode::empty()).ok()?;
     for name in path.names() {
-        dir = openat(&dir, OsStr::from_bytes(name), flags, Mode::empty()).ok()?;
+        dir = open_inside(&dir, name, flags).ok()?;
     }
     Some(dir)
 }

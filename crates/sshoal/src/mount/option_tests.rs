@@ -355,8 +355,8 @@ const OPTIONS: &[(&str, Change)] = &[
         r.mount.read_only = true;
     }),
     ("rw,consistency=immutable", |r| r.vfs.consistency = Consistency::Immutable),
-    ("inotify=no", |r| r.no_inotify = true),
-    ("inotify=no,inotify=yes", |_| ()),
+    ("inotify=yes", |r| r.inotify = true),
+    ("inotify=yes,inotify=no", |_| ()),
     ("consistency=timeout", |r| r.vfs.consistency = Consistency::Timeout),
     ("nocto", |r| r.vfs.consistency = Consistency::Timeout),
     ("nocto,cto", |_| ()),

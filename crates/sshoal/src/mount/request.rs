@@ -41,8 +41,8 @@ pub struct MountRequest {
     pub times: Times,
     /// The disk cache, if enabled.
     pub disk: Option<DiskOptions>,
-    /// Changes of others are not repeated for local processes that watch the mount.
-    pub no_inotify: bool,
+    /// Changes of others are repeated for local processes that watch the mount.
+    pub inotify: bool,
     /// Translation of owners.
     pub idmap: IdMap,
     /// Options of the mount in the kernel.

@@ -240,7 +240,7 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
 /// read-only mount.
 fn repeats_changes(request: &MountRequest) -> bool {
     let is_watching = request.vfs.consistency == vfs::Consistency::Watch;
-    !request.no_inotify && is_watching && !request.mount.read_only
+    request.inotify && is_watching && !request.mount.read_only
 }
 
 fn cannot_mount(error: impl std::fmt::Display) -> Problem {

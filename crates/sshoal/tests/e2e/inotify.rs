@@ -15,8 +15,10 @@ use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch,
 use crate::helper::served_by_helper;
 use crate::mount::{Mount, umount};
 use crate::process::{eventually, succeed};
-use crate::watch::{SOON, requests, wait_for_watches, watched, watching};
+use crate::watch::{SOON, requests, wait_for_watches, watched, watching_with};
 use crate::world::World;
+
+const REPEATING: &str = "consistency=watch,inotify=yes";
 
 /// What an event says: its kind, its name, and its cookie, which is zero but for renames.
 type Event = (String, String, u32);
@@ -94,7 +96,7 @@ fn events(expected: &[(&str, &str)]) -> Vec<(String, String)> {
 
 #[test]
 fn w4_each_kind_of_change_is_an_event() {
-    let (world, mount) = watching();
+    let (world, mount) = watching_with(REPEATING);
     let mut watcher = Watcher::new(&mount, &["dir"]);
     let there = |name: &str| world.served(name);
     fs::write(there("dir/new"), "content").unwrap();
@@ -142,7 +144,7 @@ fn w4_each_kind_of_change_is_an_event() {
 
 #[test]
 fn w4_a_rename_between_directories_has_one_cookie() {
-    let (world, mount) = watching();
+    let (world, mount) = watching_with(REPEATING);
     let mut watcher = Watcher::new(&mount, &["dir", "dir/below"]);
     fs::rename(world.served("dir/file"), world.served("dir/below/moved")).unwrap();
     eventually(SOON, "both halves are seen", || {
@@ -165,7 +167,7 @@ fn w4_a_rename_between_directories_has_one_cookie() {
 /// As a checkout at the server makes them.
 #[test]
 fn w4_of_many_changes_each_is_seen_once() {
-    let (world, mount) = watching();
+    let (world, mount) = watching_with(REPEATING);
     let mut watcher = Watcher::new(&mount, &["dir"]);
     let mut seen = BTreeMap::<(String, String), u32>::new();
     for part in 0..4 {
@@ -189,7 +191,7 @@ fn w4_of_many_changes_each_is_seen_once() {
 
 #[test]
 fn w4_local_changes_are_seen_once() {
-    let (world, mount) = watching();
+    let (world, mount) = watching_with(REPEATING);
     let mut watcher = Watcher::new(&mount, &["dir"]);
     for number in 0..100 {
         let name = format!("dir/{number}");
@@ -229,7 +231,7 @@ fn w4_local_changes_are_seen_once() {
 /// An editor that watches its file; the file is written, and then replaced.
 #[test]
 fn w4_a_watch_of_a_file_sees_its_changes() {
-    let (world, mount) = watching();
+    let (world, mount) = watching_with(REPEATING);
     let mut reader = File::open(mount.at("dir/file")).unwrap();
     let mut watcher = Watcher::new(&mount, &["dir/file", "dir"]);
     let mut log = OpenOptions::new().append(true).open(world.served("dir/file")).unwrap();
@@ -254,12 +256,38 @@ fn w4_a_watch_of_a_file_sees_its_changes() {
     mount.unmount();
 }
 
+/// What is mounted on a watched directory belongs to this machine.
+#[test]
+fn w4_what_is_mounted_on_a_directory_is_not_touched() {
+    if !rustix::process::getuid().is_root() {
+        eprintln!("skipped: only root can mount");
+        return;
+    }
+    let (world, mount) = watching_with(REPEATING);
+    let mut watcher = Watcher::new(&mount, &["dir", "dir/below"]);
+    fs::create_dir(world.local("own")).unwrap();
+    fs::write(world.local("own/file"), "local").unwrap();
+    let before = fs::metadata(world.local("own/file")).unwrap().modified().unwrap();
+    let over = mount.at("dir/below");
+    succeed(Command::new("mount").arg("--bind").arg(world.local("own")).arg(&over));
+    fs::write(world.served("dir/below/file"), "changed").unwrap();
+    fs::rename(world.served("dir/below/file"), world.served("dir/below/other")).unwrap();
+    fs::remove_file(world.served("dir/below/other")).unwrap();
+    fs::write(world.served("dir/below/new"), "").unwrap();
+    watcher.until(&world, "dir/1");
+    let names: Vec<_> = fs::read_dir(world.local("own")).unwrap().map(|it| it.unwrap()).collect();
+    let after = fs::metadata(world.local("own/file")).unwrap().modified().unwrap();
+    succeed(Command::new("umount").arg(&over));
+    assert_eq!((names.len(), after), (1, before));
+    mount.unmount();
+}
+
 /// Nothing but the watch itself uses the directory.
 #[test]
 fn w4_a_directory_needs_no_use_and_a_lost_connection_ends_nothing() {
     let world = served_by_helper("");
     fs::create_dir(world.served("dir")).unwrap();
-    let mount = world.mount(&["-o", "consistency=watch"]);
+    let mount = world.mount(&["-o", REPEATING]);
     let mut watcher = Watcher::new(&mount, &["dir"]);
     eventually(SOON, "its directories are watched", || watched(&mount)["directories"] == 2);
     fs::write(world.served("dir/new"), "").unwrap();
@@ -278,7 +306,7 @@ fn w4_a_directory_needs_no_use_and_a_lost_connection_ends_nothing() {
 /// More than a thousand reports, after which the watch of an unused directory ends.
 #[test]
 fn w4_events_need_no_requests() {
-    let (world, mount) = watching();
+    let (world, mount) = watching_with(REPEATING);
     let mut watcher = Watcher::new(&mount, &["dir"]);
     watcher.until(&world, "dir/0");
     let before = requests(&mount);
@@ -301,7 +329,7 @@ fn w4_events_need_no_requests() {
 fn w4_only_with_inotify_and_a_mount_that_may_be_written() {
     let world = served_by_helper("");
     fs::create_dir(world.served("dir")).unwrap();
-    for options in ["consistency=watch,inotify=no", "consistency=watch,ro"] {
+    for options in ["consistency=watch", "consistency=watch,inotify=yes,ro"] {
         let mount = world.mount(&["-o", options]);
         wait_for_watches(&mount, 2);
         let mut watcher = Watcher::new(&mount, &["dir"]);
@@ -320,7 +348,7 @@ fn w4_only_with_inotify_and_a_mount_that_may_be_written() {
 /// A process with a working directory and an open file in what others remove, and create again.
 #[test]
 fn what_is_in_use_stays_in_use() {
-    let (world, mount) = watching();
+    let (world, mount) = watching_with(REPEATING);
     let mut watcher = Watcher::new(&mount, &["dir", "dir/below"]);
     let mut reader = File::open(mount.at("dir/below/file")).unwrap();
     fs::remove_file(world.served("dir/below/file")).unwrap();
@@ -342,7 +370,7 @@ fn what_is_in_use_stays_in_use() {
 
 #[test]
 fn an_idle_mount_is_not_busy_and_a_killed_one_ends() {
-    let (world, mut mount) = watching();
+    let (world, mut mount) = watching_with(REPEATING);
     let mut watcher = Watcher::new(&mount, &["dir"]);
     fs::write(world.served("dir/new"), "").unwrap();
     watcher.until(&world, "dir/1");
@@ -351,7 +379,7 @@ fn an_idle_mount_is_not_busy_and_a_killed_one_ends() {
     succeed(Command::new("fusermount3").arg("-u").arg(mount.place()));
     assert_eq!(mount.wait_ended(), Some(0));
 
-    let mut mount = world.mount(&["-o", "consistency=watch"]);
+    let mut mount = world.mount(&["-o", REPEATING]);
     wait_for_watches(&mount, 3);
     let mut watcher = Watcher::new(&mount, &["dir"]);
     watcher.until(&world, "dir/2");

@@ -32,7 +32,12 @@ pub fn make_old(path: &Path) {
 }
 
 /// A server with some files, and a mount that watches their directories.
-pub fn watching() -> (World, Mount) {
+fn watching() -> (World, Mount) {
+    watching_with("consistency=watch")
+}
+
+/// The same, with these options.
+pub fn watching_with(options: &str) -> (World, Mount) {
     let world = served_by_helper("");
     fs::create_dir_all(world.served("dir/below")).unwrap();
     for name in ["file", "dir/file", "dir/below/file"] {
@@ -42,7 +47,7 @@ pub fn watching() -> (World, Mount) {
     for name in ["dir/below", "dir", ""] {
         make_old(&world.served(name));
     }
-    let mount = world.mount(&["-o", "consistency=watch"]).with_errors();
+    let mount = world.mount(&["-o", options]).with_errors();
     look_at_all(&mount);
     wait_for_watches(&mount, 3);
     (world, mount)

@@ -38,11 +38,11 @@ pub(super) const OPTIONS: &[MountOption] = &[
     choice(
         "inotify",
         &[
-            ("yes", |draft| draft.request.no_inotify = false),
-            ("no", |draft| draft.request.no_inotify = true),
+            ("yes", |draft| draft.request.inotify = true),
+            ("no", |draft| draft.request.inotify = false),
         ],
     )
-    .help("with consistency=watch: file watchers see what others change (default yes)"),
+    .help("with consistency=watch: file watchers see what others change (default no)"),
     flag("cto", |draft| draft.request.vfs.consistency = Consistency::CloseToOpen)
         .help("alias of consistency=close-to-open"),
     flag("nocto", |draft| draft.request.vfs.consistency = Consistency::Timeout)
