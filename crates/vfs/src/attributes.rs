@@ -90,6 +90,9 @@ impl Vfs {
             if (deferred_opened || moved) && !is_last {
                 continue;
             }
+            if let Some(attr) = self.attr_of_nameless(inode, &reply) {
+                return Ok(attr);
+            }
             let attr = reply?;
             self.check_same_file(inode, &attr)?;
             if self.record_attr_since(inode, &attr, stamp, before) || is_last {
@@ -97,6 +100,17 @@ impl Vfs {
             }
         }
         unreachable!("the last attempt returns")
+    }
+
+    /// The last attributes of an open file, if its name is gone or leads to another file, as `reply`
+    /// says, and no handle is open at the server.
+    fn attr_of_nameless(&self, inode: &Inode, reply: &Result<Attr>) -> Option<Attr> {
+        let is_gone = match reply {
+            Ok(attr) => !inode.may_be(attr),
+            Err(error) => *error == Errno::ENOENT,
+        };
+        let state = inode.state();
+        state.last_attr().filter(|_| is_gone && !state.open.is_empty())
     }
 
     /// `ESTALE` if `attr`, an answer for `inode`, is of another file.
@@ -223,6 +237,17 @@ impl Vfs {
             return self.remote.fsetattr(fh, change).await;
         }
         inode.writes.drained().await;
+        // The kernel names no descriptor for `fchmod` and others, and the name may lead to another
+        // file by now.
+        let open = inode.state().handle_with_identity().filter(|_| change.size.is_none());
+        if let Some(open) = open {
+            match open.fh().await {
+                Ok(fh) => return self.remote.fsetattr(fh, change).await,
+                Err(Errno::ESTALE) => return Err(Errno::ESTALE),
+                // It may be changed, but not opened.
+                Err(_) => {}
+            }
+        }
         for attempt in 1.. {
             self.await_moves(inode.ino).await;
             let stamp = self.stamp_request();

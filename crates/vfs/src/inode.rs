@@ -386,6 +386,7 @@ impl State {
     pub(crate) fn is_outdated_by_reports_only(&self, stamp: RequestStamp) -> bool {
         self.active.as_ref().is_some_and(|active| {
             active.reported_seq > stamp.seq
+                && self.requested_at <= stamp.at.into()
                 && !self.changed_since(stamp.seq)
                 && active.deferred_open_seq <= stamp.seq
                 && active.name_reported_at.is_none_or(|at| at < stamp.at.into())
@@ -408,18 +409,27 @@ impl State {
         self.attr.as_ref().map(StoredAttr::get)
     }
 
-    /// The cached attributes, however old, if no local change may have outdated them, and no local
-    /// descriptor is open for writing.
+    /// The cached attributes, however old, if no local change may have outdated them, no local
+    /// descriptor is open for writing, and the kernel uses no other size.
     pub(crate) fn attr_at_rest(&self, now: Instant) -> Option<Attr> {
         let is_written = self.open.iter().any(|open| open.access.writes());
         let changed_at = self.active.as_ref().and_then(|active| active.last_change_at);
         let is_newer = changed_at.is_none_or(|changed_at| changed_at <= self.requested_at);
-        self.last_attr().filter(|_| is_newer && !is_written && !self.is_quiet_time(now))
+        let is_at_rest = is_newer && !is_written && !self.is_quiet_time(now);
+        self.last_attr().filter(|attr| is_at_rest && attr.size == self.kernel_size)
     }
 
     /// Whether `attr` is of this file; `None` if the remote does not tell files apart.
     pub(crate) fn is_same_file(&self, attr: &Attr) -> Option<bool> {
         self.last_attr()?.is_same_file(attr)
+    }
+
+    /// An open handle, one that is open at the server if there is one, if the remote identifies
+    /// files.
+    pub(crate) fn handle_with_identity(&self) -> Option<Arc<RemoteFile>> {
+        let opened = self.open.iter().rfind(|open| open.remote.opened().is_some());
+        let any = opened.or(self.open.last()).filter(|_| self.has_identity());
+        any.map(|open| open.remote.clone())
     }
 
     /// Whether the remote identifies files, as far as it is known.

@@ -301,7 +301,8 @@ impl Shared {
     ) {
         let is_newer = self.is_newer(state, stamp);
         // A directory may change all the time, and each name in it needs its attributes.
-        let is_busy = kind == FileKind::Directory && state.is_outdated_by_reports_only(stamp);
+        let is_busy =
+            kind == FileKind::Directory && !is_newer && state.is_outdated_by_reports_only(stamp);
         if is_newer || is_busy {
             state.note_name_validated(stamp.at);
             self.store_attr(state, kind, attr, received_at, stamp.at);

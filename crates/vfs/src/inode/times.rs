@@ -29,8 +29,9 @@ impl State {
 
     /// atime, mtime and ctime, with the fractions set locally.
     pub(crate) fn times(&self, attr: &Attr) -> (Timestamp, Timestamp, Timestamp) {
+        // A remote with fractions reports those that were set here, too.
         let exact = |received: Timestamp, set: Option<Timestamp>| {
-            set.filter(|set| set.secs == received.secs).unwrap_or(received)
+            set.filter(|set| set.secs == received.secs && !has_fractions(attr)).unwrap_or(received)
         };
         let last_change = |mtime| attr.inode.map_or(mtime, |inode| inode.ctime);
         let Some(active) = &self.active else {

@@ -1,0 +1,97 @@
+//! Open descriptors are of the file that was opened, whatever others do to its names at the server.
+
+use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::thread::sleep;
+use std::time::{Duration, SystemTime};
+
+use super::served_by_helper;
+
+/// Longer than the mount takes to see a change at the server, as a rule.
+const PAUSE: Duration = Duration::from_millis(1500);
+
+const MODES: [&str; 2] = ["consistency=close-to-open", "consistency=watch"];
+
+/// As an editor saves.
+#[test]
+fn attributes_are_set_on_the_open_file_and_not_on_its_replacement() {
+    for mode in MODES {
+        let world = served_by_helper("");
+        fs::write(world.served("f"), "old").unwrap();
+        fs::set_permissions(world.served("f"), Permissions::from_mode(0o644)).unwrap();
+        let mount = world.mount(&["-o", mode]);
+        let file = OpenOptions::new().read(true).write(true).open(mount.at("f")).unwrap();
+        file.read_at(&mut [0; 8], 0).unwrap();
+        fs::hard_link(world.served("f"), world.served("f~")).unwrap();
+        fs::write(world.served("t"), "new").unwrap();
+        fs::set_permissions(world.served("t"), Permissions::from_mode(0o640)).unwrap();
+        let replaced_at = SystemTime::now() - Duration::from_secs(1000);
+        let times = FileTimes::new().set_modified(replaced_at);
+        File::options().write(true).open(world.served("t")).unwrap().set_times(times).unwrap();
+        fs::rename(world.served("t"), world.served("f")).unwrap();
+        sleep(PAUSE);
+        file.set_permissions(Permissions::from_mode(0o666)).unwrap();
+        file.set_times(FileTimes::new().set_modified(SystemTime::UNIX_EPOCH)).unwrap();
+        let seen = |name| {
+            let found = fs::metadata(world.served(name)).unwrap();
+            (found.mode() & 0o777, found.modified().unwrap())
+        };
+        assert_eq!(seen("f"), (0o640, replaced_at), "{mode}");
+        assert_eq!(seen("f~"), (0o666, SystemTime::UNIX_EPOCH), "{mode}");
+        // Neither are those of a file whose name is gone.
+        fs::remove_file(world.served("f")).unwrap();
+        file.set_permissions(Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(seen("f~").0, 0o600, "{mode}");
+        drop(file);
+        mount.unmount();
+    }
+}
+
+#[test]
+fn a_time_that_was_set_does_not_hide_a_later_change() {
+    for mode in MODES {
+        let world = served_by_helper("");
+        fs::write(world.served("f"), "content").unwrap();
+        let mount = world.mount(&["-o", mode]);
+        let set = SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
+        let later = set + Duration::from_nanos(1000);
+        let file = File::options().write(true).open(mount.at("f")).unwrap();
+        file.set_times(FileTimes::new().set_modified(set)).unwrap();
+        drop(file);
+        assert_eq!(fs::metadata(mount.at("f")).unwrap().modified().unwrap(), set);
+        let file = File::options().write(true).open(world.served("f")).unwrap();
+        file.set_times(FileTimes::new().set_modified(later)).unwrap();
+        crate::process::eventually(Duration::from_secs(25), "the time is the later one", || {
+            fs::metadata(mount.at("f")).unwrap().modified().unwrap() == later
+        });
+        mount.unmount();
+    }
+}
+
+/// Also if the open had needed no request.
+#[test]
+fn an_open_file_has_attributes_when_its_name_is_gone() {
+    for mode in MODES {
+        for change in ["removed", "renamed", "replaced"] {
+            let world = served_by_helper("");
+            fs::write(world.served("f"), "content").unwrap();
+            let mount = world.mount(&["-o", mode]);
+            // Its pages are kept if it was read after the second of its time.
+            sleep(Duration::from_secs(2));
+            assert_eq!(fs::read(mount.at("f")).unwrap(), b"content");
+            let file = File::open(mount.at("f")).unwrap();
+            match change {
+                "removed" => fs::remove_file(world.served("f")).unwrap(),
+                "renamed" => fs::rename(world.served("f"), world.served("g")).unwrap(),
+                _ => {
+                    fs::write(world.served("g"), "another one").unwrap();
+                    fs::rename(world.served("g"), world.served("f")).unwrap();
+                }
+            }
+            sleep(PAUSE);
+            assert_eq!(file.metadata().unwrap().len(), 7, "{mode}: {change}");
+            drop(file);
+            mount.unmount();
+        }
+    }
+}
