@@ -50,8 +50,8 @@ pub struct WatchedChange {
     pub name: Option<Name>,
     /// Whether the entry is a directory.
     pub is_dir: bool,
-    /// The same number for both events of a rename, if both names are watched; otherwise it means
-    /// nothing.
+    /// The same number for both events of a rename, if both names are watched; otherwise
+    /// unspecified.
     pub cookie: u32,
 }
 

@@ -52,7 +52,8 @@ struct Shared {
     thread: AtomicU32,
     /// What the thread is executing.
     step: Mutex<Option<Step>>,
-    /// Whether its name was looked up for the thread since it began.
+    /// Whether the kernel has looked up the name of `step` for the thread, instead of using an entry
+    /// that it had.
     looked_up: AtomicBool,
     /// The number of stand-ins so far.
     stand_ins: AtomicU64,

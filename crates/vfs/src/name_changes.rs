@@ -60,7 +60,8 @@ impl NameChange {
 #[derive(Default)]
 pub(crate) struct NameChanges {
     by_dir: HashMap<Ino, HashMap<Name, NameChange>>,
-    /// Ordered by sequence number; a name that was changed N times is in it N times.
+    /// Ordered by sequence number. A name that was changed several times is in it several times,
+    /// unless the changes followed each other.
     order: VecDeque<(u64, Ino, Name)>,
     /// Changes up to this sequence number may have been dropped.
     floor: u64,

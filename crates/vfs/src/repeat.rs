@@ -1,10 +1,10 @@
 //! Changes of others at the server that are repeated for processes of this machine, which watch
 //! directories of the mount with inotify(7).
 //!
-//! The kernel reports to them only what is done through the mount. So whoever [repeats](Repeat)
-//! these changes in the kernel does so through the mount, and answers the requests that come of it
-//! from what is known here, without the server. This module selects the changes, and has these
-//! answers. None of them changes anything here but the count of lookups.
+//! The kernel reports to them only what is done through the mount. So a [`Repeat`] repeats these
+//! changes through the mount. The requests that the kernel sends for that are answered from what is
+//! known here, without the server. This module selects the changes, and has these answers. None of
+//! them changes anything here but the count of lookups.
 //!
 //! The server has to watch what a local process watches, and nothing reports that one does. So with
 //! a [`Repeat`] each directory that is looked up is watched, and after a loss of watches those are

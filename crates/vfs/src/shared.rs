@@ -299,11 +299,9 @@ impl Shared {
         stamp: RequestStamp,
         received_at: Instant,
     ) {
-        let is_newer = self.is_newer(state, stamp);
         // A directory may change all the time, and each name in it needs its attributes.
-        let is_busy =
-            kind == FileKind::Directory && !is_newer && state.is_outdated_by_reports_only(stamp);
-        if is_newer || is_busy {
+        let is_busy = kind == FileKind::Directory && state.is_outdated_by_reports_only(stamp);
+        if is_busy || self.is_newer(state, stamp) {
             state.note_name_validated(stamp.at);
             self.store_attr(state, kind, attr, received_at, stamp.at);
         }

@@ -37,10 +37,10 @@ const MAX_ENDING: usize = 16;
 /// again.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// The same, if that may soon be different.
+/// The same, for a directory that may soon be watchable.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Directories that are remembered as such.
+/// Directories that are remembered as not to be tried.
 const MAX_REFUSED: usize = 4096;
 
 /// How long reports about the content of an open file are gathered.

@@ -117,7 +117,7 @@ pub(super) fn end_of(file: &File, bytes: u64) -> io::Result<Vec<u8>> {
     Ok(end)
 }
 
-/// A program that runs beside the others. Dropping it kills its group. When it has ended by itself,
+/// A program that runs beside the others. Dropping it kills its group. When the program has ended,
 /// the rest of its group is killed with the next look at it.
 #[derive(Debug)]
 pub struct Background {

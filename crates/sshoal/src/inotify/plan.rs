@@ -113,14 +113,11 @@ pub(super) fn open_inside(dir: impl AsFd, name: &[u8], flags: OFlags) -> Result<
 /// Whether the second half of a rename may follow.
 pub(super) fn may_continue(changes: &[ForeignChange]) -> bool {
     let away = changes.iter().rfind(|change| change.event == Event::MovedAway);
-    away.is_some_and(|away| second_half(changes, away).is_none())
-}
-
-fn second_half(changes: &[ForeignChange], away: &ForeignChange) -> Option<usize> {
-    let is_half = |change: &ForeignChange| {
-        change.event == Event::MovedHere && change.cookie == away.cookie && away.cookie != 0
-    };
-    changes.iter().position(is_half)
+    away.is_some_and(|away| {
+        let is_second =
+            |it: &ForeignChange| it.event == Event::MovedHere && it.cookie == away.cookie;
+        away.cookie == 0 || !changes.iter().any(is_second)
+    })
 }
 
 /// The steps for these changes.

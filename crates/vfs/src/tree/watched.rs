@@ -288,8 +288,8 @@ impl Tree {
 
     /// Whether a local change is in flight that binds the name in `change` to a file.
     pub(crate) fn is_being_bound(&self, change: &WatchedChange) -> bool {
-        let dir = self.watched.by_watch.get(&change.watch);
-        dir.zip(change.name.as_ref()).is_some_and(|(dir, name)| self.changes.is_binding(*dir, name))
+        let dir = self.watched_dir(change.watch);
+        dir.zip(change.name.as_ref()).is_some_and(|(dir, name)| self.changes.is_binding(dir, name))
     }
 
     /// Whether `name` in `dir` was removed through this mount.

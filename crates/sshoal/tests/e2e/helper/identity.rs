@@ -1,4 +1,5 @@
-//! Open descriptors are of the file that was opened, whatever others do to its names at the server.
+//! An open descriptor refers to the file that was opened, even if others remove, rename or replace its
+//! name at the server.
 
 use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
