@@ -410,13 +410,15 @@ impl State {
     }
 
     /// The cached attributes, however old, if no local change may have outdated them, no local
-    /// descriptor is open for writing, and the kernel uses no other size.
+    /// descriptor is open for writing, and the kernel does not use a newer, greater size.
     pub(crate) fn attr_at_rest(&self, now: Instant) -> Option<Attr> {
         let is_written = self.open.iter().any(|open| open.access.writes());
         let changed_at = self.active.as_ref().and_then(|active| active.last_change_at);
         let is_newer = changed_at.is_none_or(|changed_at| changed_at <= self.requested_at);
         let is_at_rest = is_newer && !is_written && !self.is_quiet_time(now);
-        self.last_attr().filter(|attr| is_at_rest && attr.size == self.kernel_size)
+        // The kernel would cut off the pages of a mapping.
+        let may_be_older = |attr: &Attr| self.invalidated && attr.size < self.kernel_size;
+        self.last_attr().filter(|attr| is_at_rest && !may_be_older(attr))
     }
 
     /// Whether `attr` is of this file; `None` if the remote does not tell files apart.

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
@@ -90,6 +90,44 @@ impl Watcher {
     }
 }
 
+/// A shell that changes files, in a process of its own. A child that another test has forked has
+/// copies of the descriptors of this process until it calls exec, and would delay a close.
+struct Shell {
+    process: Child,
+    commands: ChildStdin,
+    done: BufReader<ChildStdout>,
+}
+
+impl Shell {
+    fn new() -> Shell {
+        let script = "while read -r line; do eval \"$line\"; echo; done";
+        let mut shell = Command::new("sh");
+        let shell = shell.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = shell.spawn().unwrap();
+        let (commands, done) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
+        Shell { process, commands, done: BufReader::new(done) }
+    }
+
+    /// Runs a command, and waits for its end.
+    fn run(&mut self, command: &str) {
+        writeln!(self.commands, "{command}").unwrap();
+        let mut line = String::new();
+        self.done.read_line(&mut line).unwrap();
+        assert_eq!(line, "\n", "{command}");
+    }
+
+    fn write(&mut self, path: &Path, content: &str) {
+        self.run(&format!("printf %s '{content}' > '{}'", path.display()));
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
 fn events(expected: &[(&str, &str)]) -> Vec<(String, String)> {
     expected.iter().map(|(kind, name)| ((*kind).to_owned(), (*name).to_owned())).collect()
 }
@@ -98,8 +136,8 @@ fn events(expected: &[(&str, &str)]) -> Vec<(String, String)> {
 fn w4_each_kind_of_change_is_an_event() {
     let (world, mount) = watching_with(REPEATING);
     let mut watcher = Watcher::new(&mount, &["dir"]);
-    let there = |name: &str| world.served(name);
-    fs::write(there("dir/new"), "content").unwrap();
+    let (there, mut shell) = (|name: &str| world.served(name), Shell::new());
+    shell.write(&there("dir/new"), "content");
     let created = [("CREATE", "dir/new"), ("MODIFY", "dir/new"), ("CLOSE_WRITE", "dir/new")];
     assert_eq!(watcher.until(&world, "dir/1"), events(&created));
     assert_eq!(fs::read_to_string(mount.at("dir/new")).unwrap(), "content");
@@ -108,11 +146,10 @@ fn w4_each_kind_of_change_is_an_event() {
     assert_eq!(watcher.until(&world, "dir/2"), events(&[("ATTRIB", "dir/new")]));
     assert_eq!(fs::metadata(mount.at("dir/new")).unwrap().mode() & 0o777, 0o640);
 
-    let mut log = OpenOptions::new().append(true).open(there("dir/new")).unwrap();
-    log.write_all(b" and more").unwrap();
+    shell.run(&format!("exec 3>> '{}'; printf %s ' and more' >&3", there("dir/new").display()));
     assert_eq!(watcher.until(&world, "dir/3"), events(&[("MODIFY", "dir/new")]));
     assert_eq!(fs::read_to_string(mount.at("dir/new")).unwrap(), "content and more");
-    drop(log);
+    shell.run("exec 3>&-");
     assert_eq!(watcher.until(&world, "dir/4"), events(&[("CLOSE_WRITE", "dir/new")]));
 
     fs::create_dir(there("dir/sub")).unwrap();
@@ -169,10 +206,10 @@ fn w4_a_rename_between_directories_has_one_cookie() {
 fn w4_of_many_changes_each_is_seen_once() {
     let (world, mount) = watching_with(REPEATING);
     let mut watcher = Watcher::new(&mount, &["dir"]);
-    let mut seen = BTreeMap::<(String, String), u32>::new();
+    let (mut shell, mut seen) = (Shell::new(), BTreeMap::<(String, String), u32>::new());
     for part in 0..4 {
         let names: Vec<_> = (0..500).map(|number| format!("dir/{part}-{number}")).collect();
-        names.iter().for_each(|name| fs::write(world.served(name), name).unwrap());
+        names.iter().for_each(|name| shell.write(&world.served(name), name));
         for event in watcher.until(&world, &format!("dir/written{part}")) {
             *seen.entry(event).or_default() += 1;
         }
@@ -192,12 +229,12 @@ fn w4_of_many_changes_each_is_seen_once() {
 #[test]
 fn w4_local_changes_are_seen_once() {
     let (world, mount) = watching_with(REPEATING);
-    let mut watcher = Watcher::new(&mount, &["dir"]);
+    let (mut watcher, mut shell) = (Watcher::new(&mount, &["dir"]), Shell::new());
     for number in 0..100 {
         let name = format!("dir/{number}");
         let (own, theirs) = (format!("{name}-own"), format!("{name}-theirs"));
-        fs::write(world.served(&theirs), "theirs").unwrap();
-        fs::write(mount.at(&own), "own").unwrap();
+        shell.write(&world.served(&theirs), "theirs");
+        shell.write(&mount.at(&own), "own");
         fs::rename(world.served(&theirs), world.served(format!("{theirs}-moved"))).unwrap();
         fs::rename(mount.at(&own), mount.at(format!("{own}-moved"))).unwrap();
         fs::remove_file(mount.at(format!("{own}-moved"))).unwrap();
@@ -288,16 +325,16 @@ fn w4_a_directory_needs_no_use_and_a_lost_connection_ends_nothing() {
     let world = served_by_helper("");
     fs::create_dir(world.served("dir")).unwrap();
     let mount = world.mount(&["-o", REPEATING]);
-    let mut watcher = Watcher::new(&mount, &["dir"]);
+    let (mut watcher, mut shell) = (Watcher::new(&mount, &["dir"]), Shell::new());
     eventually(SOON, "its directories are watched", || watched(&mount)["directories"] == 2);
-    fs::write(world.served("dir/new"), "").unwrap();
+    shell.write(&world.served("dir/new"), "");
     let written = [("CREATE", "dir/new"), ("CLOSE_WRITE", "dir/new")];
     assert_eq!(watcher.until(&world, "dir/1"), events(&written));
 
     world.sshd().kill_sftp_servers();
     eventually(SOON, "the loss is noticed", || watched(&mount)["losses"] == 1);
     eventually(SOON, "the directories are watched again", || watched(&mount)["directories"] == 2);
-    fs::write(world.served("dir/newer"), "").unwrap();
+    shell.write(&world.served("dir/newer"), "");
     let written = [("CREATE", "dir/newer"), ("CLOSE_WRITE", "dir/newer")];
     assert_eq!(watcher.until(&world, "dir/2"), events(&written));
     mount.unmount();
@@ -307,12 +344,12 @@ fn w4_a_directory_needs_no_use_and_a_lost_connection_ends_nothing() {
 #[test]
 fn w4_events_need_no_requests() {
     let (world, mount) = watching_with(REPEATING);
-    let mut watcher = Watcher::new(&mount, &["dir"]);
+    let (mut watcher, mut shell) = (Watcher::new(&mount, &["dir"]), Shell::new());
     watcher.until(&world, "dir/0");
     let before = requests(&mount);
     for number in 1..=20 {
         for name in 0..100 {
-            fs::write(world.served(format!("dir/{number}-{name}")), "").unwrap();
+            shell.write(&world.served(format!("dir/{number}-{name}")), "");
         }
         assert_eq!(watcher.until(&world, &format!("dir/{number}")).len(), 200);
     }
