@@ -321,6 +321,12 @@ pub trait Remote: Send + Sync + 'static {
     /// some.
     async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened>;
 
+    /// Opens an existing file to read it. The caller knows its present attributes, since
+    /// [`Remote::watches`] reports changes: a remote that caches contents sends no request.
+    async fn open_known(&self, path: &RemotePath, _attr: &Attr) -> Result<Opened> {
+        self.open(path, OpenFlags::existing(Access::Read)).await
+    }
+
     /// The attributes of an open file, even if it was renamed or removed.
     async fn fstat(&self, fh: Fh) -> Result<Attr>;
 

@@ -3,13 +3,16 @@
 //!
 //! A reader allocates no more memory than its input has.
 
-use base::{Attr, FileKind, Timestamp};
+use base::{Attr, FileId, FileKind, InodeAttr, Timestamp};
 use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
 
 use crate::digest::Digest;
 
 /// Length of a [`checksum`] in bytes.
 pub(crate) const CHECKSUM_BYTES: usize = 16;
+
+/// In the bits of `st_mode`: the attributes of an inode follow.
+const HAS_INODE: u32 = 1 << 31;
 
 /// Detects damage: 128 bits of XXH3. Only the user writes here, so it has to detect accidents, not
 /// attacks; it does so at the speed of memory.
@@ -55,8 +58,28 @@ impl Writer {
     }
 
     pub(crate) fn attr(&mut self, attr: &Attr) -> &mut Writer {
-        self.u32(attr.mode()).u64(attr.size).u32(attr.uid).u32(attr.gid);
-        self.time(attr.atime).time(attr.mtime)
+        let flag = if attr.inode.is_some() { HAS_INODE } else { 0 };
+        self.u32(attr.mode() | flag).u64(attr.size).u32(attr.uid).u32(attr.gid);
+        self.time(attr.atime).time(attr.mtime);
+        if let Some(inode) = &attr.inode {
+            self.inode(inode);
+        }
+        self
+    }
+
+    fn inode(&mut self, inode: &InodeAttr) -> &mut Writer {
+        self.u64(inode.id.device).u64(inode.id.number);
+        match inode.id.btime {
+            Some(btime) => self.u8(1).time(btime),
+            None => self.u8(0),
+        };
+        self.u32(inode.links).u64(inode.blocks).time(inode.ctime);
+        self.u32(inode.rdev.0).u32(inode.rdev.1);
+        self.u8(match inode.xattrs {
+            None => 0,
+            Some(false) => 1,
+            Some(true) => 2,
+        })
     }
 
     pub(crate) fn optional_attr(&mut self, attr: Option<&Attr>) -> &mut Writer {
@@ -143,7 +166,25 @@ impl<'a> Reader<'a> {
             gid: self.u32()?,
             atime: self.time()?,
             mtime: self.time()?,
-            inode: None,
+            inode: if mode & HAS_INODE == 0 { None } else { Some(self.inode()?) },
+        })
+    }
+
+    fn inode(&mut self) -> Option<InodeAttr> {
+        let (device, number) = (self.u64()?, self.u64()?);
+        let btime = if self.flag()? { Some(self.time()?) } else { None };
+        Some(InodeAttr {
+            id: FileId { device, number, btime },
+            links: self.u32()?,
+            blocks: self.u64()?,
+            ctime: self.time()?,
+            rdev: (self.u32()?, self.u32()?),
+            xattrs: match self.u8()? {
+                0 => None,
+                1 => Some(false),
+                2 => Some(true),
+                _ => return None,
+            },
         })
     }
 

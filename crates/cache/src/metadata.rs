@@ -14,20 +14,58 @@ use crate::digest::{Digest, hex};
 /// clock is a tick behind the machine's, and the two seconds of FAT. This is git's rule.
 pub const RACY_SECS: i64 = 2;
 
-/// Decides whether a cached content is current: size and mtime.
+/// Decides whether a cached content is current.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Validator {
     /// Bytes of the file.
     pub size: u64,
     /// The mtime, as reported by the server.
     pub mtime: Timestamp,
+    /// What plain SFTP does not report.
+    pub change: Option<ChangeId>,
+}
+
+/// Identifies the last change of a file. No program can set it: a file with another content has
+/// another one, even if its size and mtime are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ChangeId {
+    /// The inode number. The number of the device may change when the server is started again, so
+    /// it is left out.
+    pub inode: u64,
+    /// When content or attributes changed last.
+    pub ctime: Timestamp,
 }
 
 impl Validator {
     /// The validator in `attr`.
     pub fn of(attr: &Attr) -> Validator {
-        Validator { size: attr.size, mtime: attr.mtime }
+        let change = attr.inode.map(|it| ChangeId { inode: it.id.number, ctime: it.ctime });
+        Validator { size: attr.size, mtime: attr.mtime, change }
     }
+
+    /// Whether a content with this validator is that of a file that the server reports with the
+    /// validator `reported`. Where the server reports no change, size and mtime decide.
+    pub fn is_current(&self, reported: &Validator) -> bool {
+        match reported.change {
+            Some(_) => self == reported,
+            None => self.has_size_and_mtime_of(reported),
+        }
+    }
+
+    /// Whether size and mtime are equal, as far as both are known: plain SFTP reports whole
+    /// seconds.
+    pub fn has_size_and_mtime_of(&self, other: &Validator) -> bool {
+        let same_mtime = match (self.change, other.change) {
+            (Some(_), Some(_)) => self.mtime == other.mtime,
+            _ => self.mtime.secs == other.mtime.secs,
+        };
+        self.size == other.size && same_mtime
+    }
+}
+
+/// When the content changed last, as far as it is known: the mtime can be set to any time.
+pub(crate) fn changed_at(attr: &Attr) -> Timestamp {
+    attr.inode.map_or(attr.mtime, |inode| inode.ctime)
 }
 
 /// The source of a path. The caller decides which sources are the same.

@@ -61,7 +61,7 @@ pub struct Limits {
     pub gid: u32,
     /// Names of one directory for which this is equal are one, listed as it was created.
     pub folds: Option<Folding>,
-    /// Attributes have a [`base::InodeAttr`]. Its ctime is the mtime.
+    /// Attributes have a [`base::InodeAttr`].
     pub shows_inodes: bool,
 }
 
@@ -101,6 +101,7 @@ struct Node {
     gid: u32,
     atime: Timestamp,
     mtime: Timestamp,
+    ctime: Timestamp,
     /// Number of names; a directory counts one.
     links: u32,
     /// Number of references by handles.
@@ -136,7 +137,8 @@ impl Tree {
         let now = self.clock.now();
         let Limits { uid, gid, .. } = self.limits;
         let (perm, xattrs) = (perm & 0o7777, BTreeMap::new());
-        Node { perm, uid, gid, atime: now, mtime: now, links: 0, holds: 0, xattrs, body }
+        let (atime, mtime, ctime) = (now, now, now);
+        Node { perm, uid, gid, atime, mtime, ctime, links: 0, holds: 0, xattrs, body }
     }
 
     fn node(&self, ino: Ino) -> &Node {
@@ -203,7 +205,7 @@ impl Tree {
                 id: FileId { device: 1, number: ino.0, btime: None },
                 links: node.links,
                 blocks: size.div_ceil(PAGE) * (PAGE / 512),
-                ctime: node.mtime,
+                ctime: node.ctime,
                 rdev: (0, 0),
                 xattrs: Some(!node.xattrs.is_empty()),
             }),
@@ -316,6 +318,7 @@ impl Tree {
         if let Some(size) = change.size {
             self.set_size(ino, size)?;
         }
+        self.note_change(ino);
         let node = self.node_mut(ino);
         node.perm = change.perm.map_or(node.perm, |perm| perm & 0o7777);
         node.uid = change.uid.unwrap_or(node.uid);
@@ -325,10 +328,22 @@ impl Tree {
         Ok(())
     }
 
-    /// Sets the mtime to now.
+    /// Sets mtime and ctime to now.
     fn touch(&mut self, ino: Ino) {
         let now = self.clock.now();
-        self.node_mut(ino).mtime = now;
+        let node = self.node_mut(ino);
+        (node.mtime, node.ctime) = (now, now);
+    }
+
+    /// Sets the ctime to now.
+    fn note_change(&mut self, ino: Ino) {
+        let now = self.clock.now();
+        self.node_mut(ino).ctime = now;
+    }
+
+    /// Sets the ctime, which is that of the last change otherwise.
+    pub fn set_ctime(&mut self, ino: Ino, ctime: Timestamp) {
+        self.node_mut(ino).ctime = ctime;
     }
 
     fn free_pages(&self) -> u64 {

@@ -26,7 +26,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Access, Attr, Create, Errno, Fh, FileKind, OpenFlags, OpenGuard, Result};
+use base::{Access, Attr, Errno, Fh, FileKind, OpenFlags, OpenGuard, RemotePath, Result};
 use tokio::time::Instant;
 
 use crate::Vfs;
@@ -71,8 +71,8 @@ impl Vfs {
             (known, pages) = check();
         }
         // A listing of a watched directory may be newer.
-        if known.is_none()
-            && self.config.consistency == Consistency::Watch
+        if self.config.consistency == Consistency::Watch
+            && !inode.state().is_covered()
             && self.cached_listing_attr(inode).is_some()
         {
             (known, pages) = check();
@@ -167,6 +167,23 @@ impl Shared {
         })
     }
 
+    /// Opens the existing file `path`, which is the name of `inode`, at the remote.
+    pub(crate) async fn open_remote(
+        &self,
+        inode: &Inode,
+        path: &RemotePath,
+        flags: OpenFlags,
+    ) -> Result<base::Opened> {
+        let reported = {
+            let state = inode.state();
+            state.last_attr().filter(|_| state.is_covered())
+        };
+        match reported.filter(|_| flags == OpenFlags::existing(Access::Read)) {
+            Some(attr) => self.remote.open_known(path, &attr).await,
+            None => self.remote.open(path, flags).await,
+        }
+    }
+
     /// Opens a handle that was deferred at `since`. It is of the file that the name leads to now.
     async fn open_deferred(
         &self,
@@ -174,16 +191,15 @@ impl Shared {
         expected: Validator,
         since: u64,
     ) -> Result<Fh> {
-        let flags = OpenFlags { create: Create::Never, ..OpenFlags::existing(Access::Read) };
         for attempt in 1.. {
             inode.writes.drained().await;
             self.await_moves(inode.ino).await;
             let path = self.path(inode.ino)?;
             let stamp = self.stamp_request();
-            let opened = self.remote.open(&path, flags).await.map(|opened| {
-                // Closed unless it is taken.
-                (OpenGuard::new(&*self.remote, opened.fh), opened.attr)
-            });
+            let opened = self.open_remote(inode, &path, OpenFlags::existing(Access::Read)).await;
+            // Closed unless it is taken.
+            let opened =
+                opened.map(|opened| (OpenGuard::new(&*self.remote, opened.fh), opened.attr));
             if self.moved_since(inode, &path, stamp) && attempt < MAX_ATTEMPTS {
                 continue;
             }

@@ -328,7 +328,7 @@ impl Vfs {
             Change::begin(inode, &self.change_counter)
         });
         // Polled, and so sent, before the revalidations.
-        let opening = self.remote.open(&path, request.flags(Create::Never));
+        let opening = self.shared.open_remote(inode, &path, request.flags(Create::Never));
         let (opened, ()) = tokio::join!(opening, async {
             self.prefetch.revalidate_followers(&self.shared, revisit)
         });

@@ -80,6 +80,9 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 pub struct CachedConfig {
     /// The source of the paths. Two mounts of the same source share their records.
     pub source: SourceId,
+    /// Whether attributes have what plain SFTP has no fields for, if they were recorded with it
+    /// ([`Attr::inode`](base::Attr::inode)): not if the paths are of one host of several.
+    pub inode_attrs: bool,
     /// When cached state is used without a request.
     pub mode: Mode,
     /// Sub-trees that are [`Mode::Immutable`] under any `mode`.
@@ -89,7 +92,7 @@ pub struct CachedConfig {
     /// Names and opens are answered from the cache while the remote is unreachable. Files that are
     /// open already wait for it.
     pub stale_ok: bool,
-    /// How far the clocks of both machines may differ. An mtime that is older than that is past the
+    /// How far the clocks of both machines may differ. A change that is older than that is past the
     /// racy window; a younger one is when two seconds have passed since it was first seen.
     pub clock_skew: Duration,
     /// A file with an mtime younger than this is opened at the server although its content is
@@ -111,6 +114,7 @@ impl CachedConfig {
     pub fn new(source: SourceId) -> CachedConfig {
         CachedConfig {
             source,
+            inode_attrs: true,
             mode: Mode::default(),
             immutable: SubTrees::default(),
             offline: false,

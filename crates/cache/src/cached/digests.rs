@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use super::names::RequestStamp;
 use super::opening::not_regular;
-use super::{Core, ReadPolicy};
+use super::{Core, ReadPolicy, RemoteWait};
 use crate::partial::files::Subject;
 use crate::{Digest, Digests, KnownFile, Object, Validator};
 
@@ -275,6 +275,37 @@ impl Core {
         }
         // Without a later request it is only as certain as the tree is immutable.
         let known = KnownFile { attr: *attr, digest, racy: !settled, fetched_at: stamp.time };
+        self.store.record_file(self.source(path), path, &known);
+        self.undo_if_changed(path, stamp);
+        Some(object)
+    }
+
+    /// The cached content of a file that was linked, copied with its times, or had its mode or owner
+    /// changed since: its size and mtime are those of the record, and the server's digest shows
+    /// whether its content is, too. That the server could read it proves the right to.
+    pub(crate) async fn confirmed_by_digest(
+        self: &Arc<Self>,
+        path: &RemotePath,
+        attr: &Attr,
+        stamp: RequestStamp,
+    ) -> Option<Object> {
+        attr.inode?;
+        let known = self.store.file(self.source(path), path)?;
+        if !known.validator().has_size_and_mtime_of(&Validator::of(attr))
+            || !self.validators.is_settled(path, attr)
+        {
+            return None;
+        }
+        let object = self.store.object(&known.digest)?;
+        let effort = DigestEffort::Compute;
+        let request = self.inner.digest(path, attr, DigestKind::Blake3, effort);
+        let digest = self.within(RemoteWait::WhileConnected, request).await.ok()??;
+        if digest != known.digest.as_bytes()[..]
+            || !self.changes.is_unchanged(path, stamp.generation)
+        {
+            return None;
+        }
+        let known = KnownFile { attr: *attr, racy: false, fetched_at: stamp.time, ..known };
         self.store.record_file(self.source(path), path, &known);
         self.undo_if_changed(path, stamp);
         Some(object)

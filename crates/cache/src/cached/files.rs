@@ -67,6 +67,13 @@ impl File {
         Validator::of(&self.attr)
     }
 
+    /// Whether a file that its name leads to is this one, with the same content, as far as size,
+    /// mtime and identity show: that others have changed its mode or linked it does not matter.
+    pub(crate) fn may_have(&self, attr: &Attr) -> bool {
+        self.validator().has_size_and_mtime_of(&Validator::of(attr))
+            && self.attr.is_same_file(attr) != Some(false)
+    }
+
     /// Its present name, as far as this mount has changed it.
     pub(crate) fn path(&self) -> Option<RemotePath> {
         self.state.lock().path.clone()
@@ -153,7 +160,7 @@ impl File {
             opened => opened?,
         };
         let moved = self.path().as_ref() != Some(&path);
-        if moved || Validator::of(&opened.attr) != self.validator() {
+        if moved || !self.may_have(&opened.attr) {
             self.inner.close(opened.fh);
             return Err(Errno::ESTALE);
         }

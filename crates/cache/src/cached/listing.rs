@@ -131,12 +131,24 @@ impl Core {
         }
     }
 
+    fn shown_listing(&self, listing: Listing) -> Listing {
+        let has_inodes = |entry: &DirEntry| entry.attr.is_some_and(|attr| attr.inode.is_some());
+        if self.config.inode_attrs || !listing.entries.iter().any(has_inodes) {
+            return listing;
+        }
+        let shown = |entry: &DirEntry| DirEntry {
+            name: entry.name.clone(),
+            attr: entry.attr.as_ref().map(|attr| self.shown(attr)),
+        };
+        Listing { entries: listing.entries.iter().map(shown).collect(), ..listing }
+    }
+
     /// The complete listing of a directory.
     pub(crate) fn known_directory(&self, source: &SourceId, path: &RemotePath) -> Option<Listing> {
         let known = self
             .pending_listings
             .listing(source, path)
-            .or_else(|| self.store.directory(source, path));
+            .or_else(|| Some(self.shown_listing(self.store.directory(source, path)?)));
         known.filter(|listing| self.changes.is_current(path, listing.seen_at))
     }
 }

@@ -67,7 +67,15 @@ impl Core {
 
     /// The attributes that were recorded last, or are in a listing that will be.
     pub(crate) fn recorded_attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
-        self.pending_listings.attr(source, path).unwrap_or_else(|| self.store.attr(source, path))
+        self.pending_listings.attr(source, path).unwrap_or_else(|| {
+            let known = self.store.attr(source, path)?;
+            Some(KnownAttr { attr: self.shown(&known.attr), ..known })
+        })
+    }
+
+    /// Recorded attributes as this mount shows them.
+    pub(super) fn shown(&self, attr: &Attr) -> Attr {
+        Attr { inode: attr.inode.filter(|_| self.config.inode_attrs), ..*attr }
     }
 
     /// The recorded attributes, unless they were requested before a change made here.

@@ -113,13 +113,14 @@ impl Core {
             false => self.content_sources(path, policy),
         };
         let known = sources.into_iter().filter_map(|source| self.store.file(source, path));
+        let reported = Validator::of(attr);
         known.filter(move |known| {
-            // A racy content was fetched from a tree that never changes, or there is nothing
-            // better.
-            let trusted = !known.racy || policy != ReadPolicy::Server;
-            trusted
-                && known.validator() == Validator::of(attr)
-                && self.changes.is_current_file(path, known.fetched_at)
+            let valid = match policy {
+                ReadPolicy::Server => !known.racy && known.validator().is_current(&reported),
+                // The tree never changes, or there is nothing better.
+                _ => known.validator().has_size_and_mtime_of(&reported),
+            };
+            valid && self.changes.is_current_file(path, known.fetched_at)
         })
     }
 
@@ -212,7 +213,8 @@ impl Core {
         let content = self.content_of_opened(path, &opened.attr, stamp, policy);
         let (fh, attr) = (Some(opened.fh), opened.attr);
         let (fh, file) = self.files.add(path, attr, Access::Read, fh, content, None);
-        if known.is_some_and(|known| Validator::of(&known) != Validator::of(&opened.attr)) {
+        let reported = Validator::of(&opened.attr);
+        if known.is_some_and(|known| !Validator::of(&known).has_size_and_mtime_of(&reported)) {
             drop(self.files.remove(fh));
             tracing::warn!(
                 "{path}: changed on the server, though it is mounted as immutable: ESTALE; \
@@ -239,6 +241,16 @@ impl Core {
         Ok(Opened { fh, attr: opened.attr })
     }
 
+    /// Opens the cached content of a file whose present attributes are `attr`.
+    pub(crate) async fn open_reported(&self, path: &RemotePath, attr: &Attr) -> Option<Opened> {
+        let stamp = self.stamp();
+        if !self.changes.is_stable(path) {
+            return None;
+        }
+        let object = self.cached_object(path, attr, ReadPolicy::Server)?;
+        self.open_cached(path, *attr, object, stamp).await
+    }
+
     /// Opens the cached content once the remote has confirmed that the file has it.
     async fn open_validated(
         self: &Arc<Self>,
@@ -252,6 +264,9 @@ impl Core {
         let mut object = self.cached_object(path, &attr, ReadPolicy::Server);
         if object.is_none() {
             object = self.named_by_digest(path, &attr, ReadPolicy::Server, stamp).await;
+        }
+        if object.is_none() {
+            object = self.confirmed_by_digest(path, &attr, stamp).await;
         }
         self.open_cached(path, attr, object?, stamp).await
     }
@@ -332,8 +347,9 @@ impl Core {
         stamp: RequestStamp,
         racy: bool,
     ) -> Arc<Fetch> {
-        // Size and mtime do not prove that another mount has fetched a part of the same content.
-        let which = match self.config.offline || self.is_immutable(path) {
+        // Size and mtime alone do not prove that another mount has fetched a part of the same content.
+        let is_certain = validator.change.is_some() || self.is_immutable(path);
+        let which = match self.config.offline || is_certain {
             true => Resume::Any,
             false => Resume::Own,
         };

@@ -86,7 +86,7 @@ impl Core {
             .filter(|path| !file.offline && self.read_policy(path) == super::ReadPolicy::Server);
         let Some(path) = path else { return Ok(file.attr) };
         match self.request_attr(&path).await {
-            Ok(attr) if Validator::of(&attr) == file.validator() => Ok(attr),
+            Ok(attr) if file.may_have(&attr) => Ok(attr),
             Err(error @ (Errno::EHOSTDOWN | Errno::ETIMEDOUT)) if !self.config.stale_ok => {
                 Err(error)
             }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::{
-    Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
+    Access, Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
     FileKind, Location, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote,
-    RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
+    RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Watches, Window,
 };
 use bytes::Bytes;
 
@@ -39,6 +39,14 @@ impl Remote for Cached {
 
     async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
         self.core.open(path, flags).await
+    }
+
+    async fn open_known(&self, path: &RemotePath, attr: &Attr) -> Result<Opened> {
+        let opened = self.core.open_reported(path, attr).await;
+        match opened {
+            Some(opened) => Ok(opened),
+            None => self.core.open(path, OpenFlags::existing(Access::Read)).await,
+        }
     }
 
     async fn fstat(&self, fh: Fh) -> Result<Attr> {
@@ -288,6 +296,11 @@ impl Remote for Cached {
             ReadPolicy::CacheOnly => Ok(None),
             _ => self.core.inner.write_verifier().await,
         }
+    }
+
+    /// The layer above is told of changes; this one validates each open at the server anyway.
+    fn watches(&self) -> Option<Arc<dyn Watches>> {
+        self.core.inner.watches().filter(|_| !self.core.config.offline)
     }
 
     fn has_locks(&self) -> bool {

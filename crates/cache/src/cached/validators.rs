@@ -1,8 +1,9 @@
 //! When the remote returned which validators, as far as that matters later.
 //!
-//! An mtime is *settled* (git: not racy) when no later change can have the same one: when the
-//! second that it names is over at the server. That is so when it is older, by this machine's
-//! clock, than both clocks may differ; or when two seconds have passed since it was first seen.
+//! A validator is *settled* (git: not racy) when no later change can result in the same one: when
+//! the second that its time names (the ctime where it is known, else the mtime) is over at the
+//! server. That is so when the time is older, by this machine's clock, than both clocks may differ;
+//! or when two seconds have passed since it was first seen.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use base::{Attr, FileKind, Mutex, RemotePath, Timestamp};
 use tokio::time::Instant;
 
 use crate::Validator;
-use crate::metadata::RACY_SECS;
+use crate::metadata::{RACY_SECS, changed_at};
 
 /// Files in each of the two generations. When the newer one is full the older one is dropped. Both
 /// together take some ten megabytes, and one of them holds the files of a large directory.
@@ -83,7 +84,7 @@ impl Validators {
         if self.is_old(attr) {
             return true;
         }
-        let ahead = attr.mtime.secs.saturating_sub(Timestamp::now().secs);
+        let ahead = changed_at(attr).secs.saturating_sub(Timestamp::now().secs);
         if ahead > self.skew_secs() {
             // Set into the future by a user: that time will come.
             return false;
@@ -101,7 +102,7 @@ impl Validators {
     }
 
     fn is_old(&self, attr: &Attr) -> bool {
-        let age = Timestamp::now().secs.saturating_sub(attr.mtime.secs);
+        let age = Timestamp::now().secs.saturating_sub(changed_at(attr).secs);
         age >= RACY_SECS.saturating_add(self.skew_secs())
     }
 }

@@ -137,7 +137,7 @@ impl Directory {
     /// The approximate bytes that its records would take in a compacted file.
     pub(crate) fn live_bytes(&self) -> u64 {
         let listed = self.listing.iter().flat_map(|listed| listed.listing.entries.iter());
-        let listed: u64 = listed.map(|entry| 60 + entry.name.as_bytes().len() as u64).sum();
+        let listed: u64 = listed.map(|entry| 120 + entry.name.as_bytes().len() as u64).sum();
         listed + self.names.keys().map(|name| 2 * weight(name)).sum::<u64>()
     }
 }

@@ -137,7 +137,7 @@ pub(crate) fn weight(name: &[u8]) -> u64 {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use base::FileKind;
+    use base::{FileId, FileKind, InodeAttr};
     use proptest::prelude::*;
 
     use super::*;
@@ -154,8 +154,9 @@ pub(crate) mod tests {
             FileKind::Fifo,
         ]);
         let ids = (any::<u32>(), any::<u32>());
-        (kind, 0..0o10000u32, any::<u64>(), ids, time(), time()).prop_map(
-            |(kind, perm, size, (uid, gid), atime, mtime)| Attr {
+        let inode = prop::option::of(inode());
+        (kind, 0..0o10000u32, any::<u64>(), ids, time(), time(), inode).prop_map(
+            |(kind, perm, size, (uid, gid), atime, mtime, inode)| Attr {
                 kind,
                 perm,
                 size,
@@ -163,7 +164,23 @@ pub(crate) mod tests {
                 gid,
                 atime,
                 mtime,
-                inode: None,
+                inode,
+            },
+        )
+    }
+
+    fn inode() -> impl Strategy<Value = InodeAttr> {
+        let id = (any::<u64>(), any::<u64>(), prop::option::of(time()))
+            .prop_map(|(device, number, btime)| FileId { device, number, btime });
+        let rdev = (any::<u32>(), any::<u32>());
+        (id, any::<u32>(), any::<u64>(), time(), rdev, any::<Option<bool>>()).prop_map(
+            |(id, links, blocks, ctime, rdev, xattrs)| InodeAttr {
+                id,
+                links,
+                blocks,
+                ctime,
+                rdev,
+                xattrs,
             },
         )
     }

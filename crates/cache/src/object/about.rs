@@ -12,7 +12,7 @@ use super::{CHUNK_BYTES, chunk_count};
 use crate::codec::{CHECKSUM_BYTES, Reader, Writer};
 use crate::digest::{Digest, Digests};
 use crate::dir_fd::DirFd;
-use crate::metadata::SourceId;
+use crate::metadata::{SourceId, same_but_atime};
 
 const MAGIC: &[u8; 8] = b"sshoalA1";
 
@@ -54,7 +54,7 @@ impl About {
         let same = |old: &Origin| old.source == origin.source && old.path == origin.path;
         if let Some(at) = self.origins.iter().position(same) {
             let old = &mut self.origins[at];
-            if old.attr.mtime == origin.attr.mtime && old.attr.perm == origin.attr.perm {
+            if same_but_atime(&old.attr, &origin.attr) {
                 return false;
             }
             self.origins.remove(at);

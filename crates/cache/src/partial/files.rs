@@ -12,15 +12,18 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{RemotePath, Timestamp};
+use base::RemotePath;
 
 use crate::codec::{CHECKSUM_BYTES, Reader, Writer};
 use crate::digest::hex;
 use crate::dir_fd::{DirFd, read_exact_at, try_lock};
-use crate::metadata::{SourceId, Validator};
+use crate::metadata::{ChangeId, SourceId, Validator};
 use crate::object::chunk_count;
 
 const MAGIC: &[u8; 8] = b"sshoalP1";
+
+/// Of a file whose last change is identified.
+const MAGIC_WITH_CHANGE: &[u8; 8] = b"sshoalP2";
 
 /// Length of an entry of the map.
 const ENTRY_BYTES: usize = 8 + CHECKSUM_BYTES;
@@ -52,9 +55,14 @@ impl Subject {
 
     /// The header of the map: its length, and its sealed fields.
     fn header(&self) -> Vec<u8> {
+        let Validator { size, mtime, change } = self.validator;
         let mut writer = Writer::default();
-        writer.raw(MAGIC).raw(self.source.as_bytes()).u64(self.validator.size);
-        writer.time(self.validator.mtime).string(self.path.as_bytes());
+        writer.raw(if change.is_some() { MAGIC_WITH_CHANGE } else { MAGIC });
+        writer.raw(self.source.as_bytes()).u64(size).time(mtime);
+        if let Some(ChangeId { inode, ctime }) = change {
+            writer.u64(inode).time(ctime);
+        }
+        writer.string(self.path.as_bytes());
         let fields = writer.seal();
         [&(fields.len() as u32).to_le_bytes(), &fields[..]].concat()
     }
@@ -72,13 +80,19 @@ impl Subject {
 
     fn decode(fields: &[u8]) -> Option<Subject> {
         let mut reader = Reader::sealed(fields)?;
-        if reader.array()? != *MAGIC {
-            return None;
-        }
+        let has_change = match &reader.array()? {
+            MAGIC => false,
+            MAGIC_WITH_CHANGE => true,
+            _ => return None,
+        };
         let source = SourceId::from_bytes(reader.array()?);
-        let (size, mtime): (u64, Timestamp) = (reader.u64()?, reader.time()?);
+        let (size, mtime) = (reader.u64()?, reader.time()?);
+        let change = match has_change {
+            true => Some(ChangeId { inode: reader.u64()?, ctime: reader.time()? }),
+            false => None,
+        };
         let path = RemotePath::parse(reader.string()?).ok()?;
-        Some(Subject { source, path, validator: Validator { size, mtime } })
+        Some(Subject { source, path, validator: Validator { size, mtime, change } })
     }
 }
 
@@ -219,6 +233,8 @@ fn end_of(map: &File, subject: &Subject) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use base::Timestamp;
+
     use super::*;
     use crate::digest::Digest;
 
@@ -226,7 +242,16 @@ mod tests {
         Subject {
             source: SourceId::new(b"source"),
             path: RemotePath::parse(b"a/b").unwrap(),
-            validator: Validator { size: 1 << 20, mtime: Timestamp::from_secs(5) },
+            validator: Validator { size: 1 << 20, mtime: Timestamp::from_secs(5), change: None },
+        }
+    }
+
+    #[test]
+    fn the_subject_is_read_back() {
+        let change = Some(ChangeId { inode: 7, ctime: Timestamp { secs: -8, nanos: 9 } });
+        let validator = Validator { change, ..subject().validator };
+        for subject in [subject(), Subject { validator, ..subject() }] {
+            assert_eq!(Subject::decode(&subject.header()[4..]), Some(subject));
         }
     }
 

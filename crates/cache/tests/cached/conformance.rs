@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use cache::{Cached, CachedConfig, Mode, SourceId};
 use tempfile::TempDir;
-use testkit::conformance::Fixture;
+use testkit::conformance::{Expectations, Fixture};
 use testkit::{FaultyRemote, MemRemote};
 
-use super::stage::open_store;
+use super::stage::{identifying_files, open_store};
 
 /// No file is too young to be kept, or recently changed: a rule's writes are read from the store as
 /// soon as possible.
@@ -31,6 +31,18 @@ mod close_to_open {
 
     async fn ground() -> Fixture {
         ground_with(Arc::new(MemRemote::new()), eager(Mode::CloseToOpen))
+    }
+
+    testkit::conformance!(ground);
+}
+
+/// Over a remote that identifies files.
+mod identified {
+    use super::*;
+
+    async fn ground() -> Fixture {
+        ground_with(identifying_files(), eager(Mode::CloseToOpen))
+            .expecting(Expectations { inodes: true, ..Expectations::default() })
     }
 
     testkit::conformance!(ground);

@@ -6,6 +6,7 @@ mod conformance;
 mod damage;
 mod digests;
 mod fetching;
+mod identity;
 mod immutable;
 mod model;
 mod offline;

@@ -19,6 +19,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use testkit::mem::Options;
+use testkit::tree::Limits;
 use testkit::{FaultyRemote, ManualClock, MemRemote, path};
 
 use super::damage::{files, flip};
@@ -261,10 +262,15 @@ impl Party {
 }
 
 /// Returns how many opens were answered from the store.
-async fn check(steps: &[Step], config: &CachedConfig) -> std::result::Result<u64, TestCaseError> {
+async fn check(
+    steps: &[Step],
+    config: &CachedConfig,
+    shows_inodes: bool,
+) -> std::result::Result<u64, TestCaseError> {
     let clock = ManualClock::at(LONG_AGO);
     let memory = || {
-        let options = Options { clock: clock.clone().into(), ..Options::default() };
+        let limits = Limits { shows_inodes, ..Limits::default() };
+        let options = Options { clock: clock.clone().into(), limits, ..Options::default() };
         Arc::new(MemRemote::with(options))
     };
     let (behind, plain) = (memory(), memory());
@@ -363,6 +369,10 @@ async fn check(steps: &[Step], config: &CachedConfig) -> std::result::Result<u64
 const AT_ONCE: u32 = 8;
 
 fn run(alone: bool, config: &CachedConfig) {
+    run_over(alone, config, false);
+}
+
+fn run_over(alone: bool, config: &CachedConfig, shows_inodes: bool) {
     // Some thousand operations, each compared.
     let lists = if std::env::var_os("SSHOAL_TEST_BIG").is_some() { 3000 } else { 40 };
     let (hits, checked) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -371,7 +381,10 @@ fn run(alone: bool, config: &CachedConfig) {
             Config { cases: lists / AT_ONCE, failure_persistence: None, ..Config::default() };
         TestRunner::new(cases).run(&steps(alone), |steps| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            hits.fetch_add(runtime.unwrap().block_on(check(&steps, config))?, Relaxed);
+            hits.fetch_add(
+                runtime.unwrap().block_on(check(&steps, config, shows_inodes))?,
+                Relaxed,
+            );
             checked.fetch_add(1, Relaxed);
             Ok(())
         })
@@ -397,6 +410,11 @@ fn config(mode: Mode) -> CachedConfig {
 #[test]
 fn two_mounts_show_the_state_of_the_server() {
     run(false, &config(Mode::CloseToOpen));
+}
+
+#[test]
+fn two_mounts_show_the_state_of_a_server_that_identifies_files() {
+    run_over(false, &config(Mode::CloseToOpen), true);
 }
 
 #[test]

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use base::{Access, Errno, OpenFlags, Remote, Result};
 use cache::{Cached, CachedConfig, Mode, SourceId, Store, StoreConfig};
 use tempfile::TempDir;
+use testkit::mem::Options;
+use testkit::tree::Limits;
 use testkit::{FaultyRemote, MemRemote, path};
 
 /// Long ago: an mtime that is not racy.
@@ -31,17 +33,27 @@ pub(crate) struct Stage {
     pub(crate) dir: TempDir,
 }
 
+/// A remote in memory that identifies files.
+pub(crate) fn identifying_files() -> Arc<MemRemote> {
+    let limits = Limits { shows_inodes: true, ..Limits::default() };
+    Arc::new(MemRemote::with(Options { limits, ..Options::default() }))
+}
+
 impl Stage {
     pub(crate) fn new() -> Stage {
-        let memory = Arc::new(MemRemote::new());
+        Stage::over(Arc::new(MemRemote::new()))
+    }
+
+    pub(crate) fn over(memory: Arc<MemRemote>) -> Stage {
         let faulty = Arc::new(FaultyRemote::new(memory.clone()));
         Stage { memory, faulty, dir: TempDir::new().expect("a directory") }
     }
 
-    /// Creates this file, with an mtime long past.
+    /// Creates this file, with times long past.
     pub(crate) fn put(&self, at: &str, content: impl AsRef<[u8]>) {
         self.memory.put_file(at, content);
         self.memory.set_mtime(at, LONG_AGO);
+        self.memory.set_ctime(at, LONG_AGO);
     }
 
     pub(crate) fn config(&self) -> CachedConfig {

@@ -306,9 +306,9 @@ impl Draft {
             (false, false) => fuse::Visibility::Owner,
         };
         let is_watching = request.vfs.consistency == vfs::Consistency::Watch;
-        if is_watching && (request.disk.is_some() || !request.shows_one_host()) {
+        if is_watching && !request.shows_one_host() {
             let why = "consistency=watch is consistency=close-to-open with several sources or \
-                gateways, local directories, cache=disk and follow_symlinks";
+                gateways, local directories and follow_symlinks";
             self.notes.push(why.to_owned());
             request.vfs.consistency = vfs::Consistency::CloseToOpen;
         }

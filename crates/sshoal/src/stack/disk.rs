@@ -107,6 +107,7 @@ pub(super) async fn cached(
     }
     let id = source_id(gateways, directory);
     let config = CachedConfig {
+        inode_attrs: request.shows_one_host(),
         mode: match request.vfs.consistency {
             Consistency::Immutable => cache::Mode::Immutable,
             // `vfs` applies the time-outs; applying them twice would be too long.

@@ -4,6 +4,7 @@
 mod commands;
 mod digests;
 mod failing;
+mod identity;
 mod keeping;
 mod kernel;
 

@@ -92,6 +92,17 @@ impl MemRemote {
         self.change(at, AttrChange { mtime, ..AttrChange::default() });
     }
 
+    /// Sets the ctime of `at`, in seconds since 1970.
+    #[track_caller]
+    pub fn set_ctime(&self, at: &str, secs: i64) {
+        let found = self.edit(|tree| {
+            let ino = tree.lookup(&path(at), Follow::No)?;
+            tree.set_ctime(ino, Timestamp::from_secs(secs));
+            Ok(())
+        });
+        done("set_ctime", at, found);
+    }
+
     /// Makes `at` inaccessible, like a mount point of a dead file system: `lstat` fails with
     /// `errno`. Listings with attributes omit it, as OpenSSH's server does.
     #[track_caller]

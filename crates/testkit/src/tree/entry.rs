@@ -49,6 +49,7 @@ impl Tree {
         if let Some(ino) = self.entries_mut(parent).remove(name) {
             self.touch(parent);
             self.node_mut(ino).links -= 1;
+            self.note_change(ino);
             self.forget_if_unused(ino);
         }
     }

@@ -34,6 +34,7 @@ impl Tree {
             (Entry::Occupied(mut entry), _) => drop(entry.insert(value)),
             (Entry::Vacant(entry), _) => drop(entry.insert(value)),
         }
+        self.note_change(ino);
         Ok(())
     }
 
@@ -42,6 +43,8 @@ impl Tree {
         if !self.may_have(ino, name) {
             return Err(Errno::EPERM);
         }
-        self.node_mut(ino).xattrs.remove(name).map(drop).ok_or(Errno::ENODATA)
+        self.node_mut(ino).xattrs.remove(name).ok_or(Errno::ENODATA)?;
+        self.note_change(ino);
+        Ok(())
     }
 }

@@ -1,0 +1,130 @@
+//! Over a remote that identifies files: inode number and ctime decide whether a content is current,
+//! and are shown as recorded.
+
+use base::{Access, Attr, OpenFlags, Remote, Timestamp};
+use cache::{CachedConfig, Mode};
+use testkit::path;
+
+use super::stage::{LONG_AGO, Stage, identifying_files, keep, list, pattern, read};
+
+/// C3 without its exception: the file was written, or replaced, and has its size and mtime again.
+#[tokio::test]
+async fn a_change_that_size_and_mtime_do_not_show_is_seen() {
+    for replaced in [false, true] {
+        let stage = Stage::over(identifying_files());
+        stage.put("f", "old");
+        assert_eq!(keep(&stage.mount(Mode::CloseToOpen), "f").await, b"old");
+        let cached = stage.mount(Mode::CloseToOpen);
+        assert_eq!(read(&cached, "f").await.unwrap(), b"old");
+        assert_eq!(cached.status().hits, 1);
+        if replaced {
+            stage.put("g", "new");
+            stage.memory.move_to("g", "f");
+        } else {
+            stage.memory.put_file("f", "new");
+            stage.memory.set_mtime("f", LONG_AGO);
+        }
+        // Any change sets the ctime, but that of another file may be the same.
+        stage.memory.set_ctime("f", if replaced { LONG_AGO } else { LONG_AGO + 1 });
+        assert_eq!(read(&cached, "f").await.unwrap(), b"new", "{replaced}");
+        assert_eq!(read(&stage.mount(Mode::CloseToOpen), "f").await.unwrap(), b"new");
+    }
+}
+
+/// An mtime long past proves nothing for a file that has just changed.
+#[tokio::test]
+async fn a_content_is_not_kept_in_the_second_of_its_ctime() {
+    let stage = Stage::over(identifying_files());
+    stage.put("f", "content");
+    stage.memory.set_ctime("f", Timestamp::now().secs);
+    let cached = stage.mount(Mode::CloseToOpen);
+    keep(&cached, "f").await;
+    assert_eq!(cached.status().completed, 0);
+    stage.memory.set_ctime("f", LONG_AGO);
+    keep(&cached, "f").await;
+    assert_eq!(cached.status().completed, 1);
+}
+
+#[tokio::test]
+async fn what_is_recorded_is_shown_unless_the_paths_are_of_several_hosts() {
+    let stage = Stage::over(identifying_files());
+    stage.put("d/f", "content");
+    let cached = stage.mount(Mode::Immutable);
+    list(&cached, "d").await.unwrap();
+    let seen = cached.lstat(&path("d/f")).await.unwrap();
+    assert_eq!(seen.inode.unwrap().ctime, Timestamp::from_secs(LONG_AGO));
+    keep(&cached, "d/f").await;
+    drop(cached);
+    for inode_attrs in [true, false] {
+        let config = CachedConfig { offline: true, inode_attrs, ..stage.config() };
+        let cached = stage.mount_with(config);
+        let expected = Attr { inode: seen.inode.filter(|_| inode_attrs), ..seen };
+        assert_eq!(cached.lstat(&path("d/f")).await, Ok(expected));
+        let dh = cached.opendir(&path("d")).await.unwrap();
+        let entries = cached.readdir(dh).await.unwrap().unwrap();
+        assert_eq!(entries[0].attr, Some(expected));
+        cached.closedir(dh);
+        assert_eq!(read(&cached, "d/f").await.unwrap(), b"content");
+    }
+}
+
+/// A link or another mode changes the ctime, but no content.
+#[tokio::test]
+async fn an_immutable_content_stays_whatever_the_ctime_is() {
+    let stage = Stage::over(identifying_files());
+    stage.put("f", "content");
+    stage.put("g", "another");
+    let cached = stage.mount(Mode::Immutable);
+    list(&cached, "").await.unwrap();
+    keep(&cached, "f").await;
+    for at in ["f", "g"] {
+        stage.memory.set_ctime(at, LONG_AGO + 1);
+    }
+    let cached = stage.mount(Mode::Immutable);
+    assert_eq!(read(&cached, "f").await.unwrap(), b"content");
+    assert_eq!(read(&cached, "g").await.unwrap(), b"another");
+}
+
+/// What was recorded over plain SFTP has no identity.
+#[tokio::test]
+async fn records_of_plain_sftp_stay_valid_where_size_and_mtime_are_all() {
+    let plain = Stage::new();
+    plain.put("f", "content");
+    keep(&plain.mount(Mode::CloseToOpen), "f").await;
+    keep(&plain.mount(Mode::Immutable), "f").await;
+    let identified = Stage { dir: plain.dir, ..Stage::over(identifying_files()) };
+    identified.put("f", "content");
+    // Equal size and mtime prove too little now.
+    let cached = identified.mount(Mode::CloseToOpen);
+    keep(&cached, "f").await;
+    assert_eq!((cached.status().hits, cached.status().misses), (0, 1));
+    let cached = identified.mount(Mode::Immutable);
+    assert_eq!(read(&cached, "f").await.unwrap(), b"content");
+    assert_eq!(cached.status().hits, 1);
+    // And back, where they are all that there is.
+    let plain = Stage { dir: identified.dir, ..Stage::new() };
+    plain.put("f", "content");
+    let cached = plain.mount(Mode::CloseToOpen);
+    assert_eq!(read(&cached, "f").await.unwrap(), b"content");
+    assert_eq!(cached.status().hits, 1);
+}
+
+/// As after an interrupted `sshoal warm`.
+#[tokio::test]
+async fn a_mount_continues_the_parts_of_another_one() {
+    let stage = Stage::over(identifying_files());
+    let content = pattern(3, 5_000_000);
+    stage.put("f", &content);
+    let first = stage.mount(Mode::CloseToOpen);
+    let opened = first.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
+    for offset in (0..4_000_000).step_by(128 << 10) {
+        first.read(opened.fh, offset, 128 << 10).await.unwrap();
+    }
+    first.close(opened.fh);
+    first.shutdown().await;
+    drop(first);
+    let second = stage.mount(Mode::CloseToOpen);
+    assert!(read(&second, "f").await.unwrap() == content);
+    let status = second.status();
+    assert!(status.read_there_bytes < 1_500_000, "{status:?}");
+}
