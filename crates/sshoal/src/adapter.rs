@@ -508,14 +508,14 @@ impl fuse::Filesystem for Adapter {
     }
 
     async fn unlink(&self, ctx: &Context, parent: u64, name: &[u8]) -> Result<()> {
-        if let Some(answer) = self.repeated(|it| it.remove(ctx, parent, name, false)) {
+        if let Some(answer) = self.repeated(|it| it.remove(&self.vfs, ctx, parent, name, false)) {
             return answer;
         }
         self.vfs.unlink(Ino(parent), name).await
     }
 
     async fn rmdir(&self, ctx: &Context, parent: u64, name: &[u8]) -> Result<()> {
-        if let Some(answer) = self.repeated(|it| it.remove(ctx, parent, name, true)) {
+        if let Some(answer) = self.repeated(|it| it.remove(&self.vfs, ctx, parent, name, true)) {
             return answer;
         }
         self.vfs.rmdir(Ino(parent), name).await

@@ -1,4 +1,4 @@
-//! `inotify=yes`: processes that watch the mount with inotify(7) see what others change at the server.
+//! File watchers: processes that watch the mount with inotify(7) see what others change at the server.
 //!
 //! The kernel reports to them what is done through the mount. So a thread of this process repeats each
 //! change of others there ([`thread`]), and the requests that the kernel sends for that thread are

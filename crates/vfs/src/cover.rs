@@ -91,6 +91,12 @@ impl Cover {
         self.unused_reports.fetch_add(1, Ordering::Relaxed) >= MAX_UNUSED_REPORTS
     }
 
+    /// Whether this number of reports may be too many for the watch.
+    pub(crate) fn is_about_to_end(&self, reports: usize) -> bool {
+        let before = self.unused_reports.load(Ordering::Relaxed) as usize;
+        before + reports > MAX_UNUSED_REPORTS as usize
+    }
+
     /// Whether a listing that was requested at `requested_at` is to be requested again, so that it is
     /// covered. Once for each watch.
     pub(crate) fn wants_refresh(&self, requested_at: Instant) -> bool {

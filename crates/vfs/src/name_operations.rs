@@ -31,6 +31,8 @@ pub(crate) struct NameChangeGuard<'a> {
     inodes: Vec<Arc<Inode>>,
     /// The rename of a directory was sent.
     moves_directory: bool,
+    /// The names exchange their files.
+    exchanges: bool,
     has_succeeded: bool,
 }
 
@@ -66,6 +68,9 @@ impl Drop for NameChangeGuard<'_> {
         let mut tree = self.vfs.tree();
         for (dir, name, bound_to) in &self.names {
             tree.end_name_change(*dir, name, *bound_to, self.has_succeeded);
+            if self.exchanges {
+                tree.end_exchange(*dir, name, self.has_succeeded);
+            }
             tree.note_change_in(*dir);
             tree.renew_name(*dir, name, now);
             if self.moves_directory {
@@ -146,7 +151,11 @@ impl Vfs {
             let dirs = known.iter().flatten().map(|known| known.ino);
             let dirs = dirs.filter(|dir| !below_itself(*dir)).collect();
             let names = [(from.0, from.1, from_bound_to), (to.0, to.1, bound_to(&known[0]))];
-            let change = self.begin_changes(tree, &names);
+            let mut change = self.begin_changes(tree, &names);
+            if exchanges {
+                [from, to].into_iter().for_each(|(dir, name)| tree.begin_exchange(dir, name));
+                change.exchanges = true;
+            }
             Some(Ok(([from_path, to_path], change, moves_directory.then_some(dirs))))
         };
         self.once_names_allow(begin).await
@@ -171,7 +180,14 @@ impl Vfs {
         inodes.iter().for_each(|inode| inode.state().begin_renaming());
         let names =
             names.iter().map(|(dir, name, bound_to)| (*dir, (*name).clone(), *bound_to)).collect();
-        NameChangeGuard { vfs: self, names, inodes, moves_directory: false, has_succeeded: false }
+        NameChangeGuard {
+            vfs: self,
+            names,
+            inodes,
+            moves_directory: false,
+            exchanges: false,
+            has_succeeded: false,
+        }
     }
 
     /// Creates a directory.

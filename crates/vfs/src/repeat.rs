@@ -74,6 +74,13 @@ impl Vfs {
         let _ = self.repeat.set(repeat);
     }
 
+    /// Whether `name` in `parent` leads to a file now, as far as that is known without a request: a
+    /// local process may have created it again since its removal was reported.
+    pub fn has_valid_name(&self, parent: Ino, name_bytes: &[u8]) -> bool {
+        let name = name(name_bytes);
+        name.is_ok_and(|name| self.tree().valid_child(parent, &name, Instant::now()).is_some())
+    }
+
     /// The directory `name` in `parent`, if it is known. Counts one lookup of it.
     pub fn known_directory(&self, parent: Ino, name_bytes: &[u8]) -> Option<Entry> {
         let (name, now) = (name(name_bytes).ok()?, Instant::now());
@@ -155,6 +162,7 @@ impl Shared {
             let foreign: Vec<_> = {
                 let mut tree = self.tree();
                 let is_watched = |number| repeat.is_watched(number);
+                tree.note_watched_below(part, is_watched);
                 part.iter().filter_map(|change| tree.foreign_change(change, is_watched)).collect()
             };
             self.apply_reports(part);
@@ -167,26 +175,40 @@ impl Shared {
     /// Watches were lost: what local processes watch is watched again, although nothing uses it.
     pub(crate) fn watch_again(self: &Arc<Shared>) {
         let Some(repeat) = self.repeat.get().cloned() else { return };
+        if !self.watching.begin_watching_again() {
+            return;
+        }
         start(self, move |shared| async move {
-            let finder = repeat.clone();
-            if tokio::task::spawn_blocking(move || finder.find_watchers()).await.is_err() {
-                return;
-            }
-            let mut dirs = shared.tree().directories(|number| repeat.is_watched(number));
-            let mut attempts = 0;
-            while attempts < MAX_ATTEMPTS {
-                if let Some(watches) = shared.watches() {
-                    for dir in &dirs {
-                        shared.watch_way_to(&watches, *dir).await;
-                    }
-                }
-                dirs.retain(|dir| shared.tree().needs_watch(*dir));
-                if dirs.is_empty() {
+            loop {
+                let losses = shared.watching.losses();
+                shared.watch_what_is_watched(&repeat).await;
+                if shared.watching.end_watching_again(losses) {
                     return;
                 }
-                attempts += usize::from(!shared.remote.is_disconnected());
                 tokio::time::sleep(PAUSE).await;
             }
         });
+    }
+
+    async fn watch_what_is_watched(self: &Arc<Shared>, repeat: &Arc<dyn Repeat>) {
+        let finder = repeat.clone();
+        if tokio::task::spawn_blocking(move || finder.find_watchers()).await.is_err() {
+            return;
+        }
+        let mut dirs = self.tree().directories(|number| repeat.is_watched(number));
+        let mut attempts = 0;
+        while attempts < MAX_ATTEMPTS {
+            if let Some(watches) = self.watches() {
+                for dir in &dirs {
+                    self.watch_way_to(&watches, *dir).await;
+                }
+            }
+            dirs.retain(|dir| self.tree().needs_watch(*dir));
+            if dirs.is_empty() {
+                return;
+            }
+            attempts += usize::from(!self.remote.is_disconnected());
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 }

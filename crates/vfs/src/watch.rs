@@ -43,6 +43,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Directories that are remembered as not to be tried.
 const MAX_REFUSED: usize = 4096;
 
+/// Reports that wait for the end of a local change, at most.
+const MAX_DEFERRED: usize = 4096;
+
 /// How long reports about the content of an open file are gathered.
 const GATHER: Duration = Duration::from_millis(10);
 
@@ -77,6 +80,10 @@ struct State {
     validating: HashSet<Ino>,
     /// Unused watches are being ended.
     is_ending: bool,
+    /// What local processes watch is being watched again.
+    is_watching_again: bool,
+    /// Reports that wait for the end of a local change.
+    deferred: usize,
     losses: u64,
 }
 
@@ -140,6 +147,31 @@ impl Watching {
         let is_short = matches!(why, None | Some(Errno::EHOSTDOWN | Errno::ETIMEDOUT));
         state.refuse(dir, if is_short { PAUSE } else { RETRY });
         state.last_refusal = why.or(state.last_refusal);
+    }
+
+    /// Returns false if that is in progress.
+    pub(crate) fn begin_watching_again(&self) -> bool {
+        !std::mem::replace(&mut self.state.lock().is_watching_again, true)
+    }
+
+    /// Returns false if watches were lost again since there were so many `losses`.
+    pub(crate) fn end_watching_again(&self, losses: u64) -> bool {
+        let mut state = self.state.lock();
+        state.is_watching_again = state.losses != losses;
+        !state.is_watching_again
+    }
+
+    /// How often watches were lost.
+    pub(crate) fn losses(&self) -> u64 {
+        self.state.lock().losses
+    }
+
+    /// Whether this many further reports may wait; they are counted if so.
+    fn may_defer(&self, reports: usize) -> bool {
+        let mut state = self.state.lock();
+        let may = state.deferred + reports <= MAX_DEFERRED;
+        state.deferred += if may { reports } else { 0 };
+        may
     }
 
     /// The server reports nothing although the connection is alive.
@@ -321,7 +353,10 @@ impl Shared {
             }
         }
         contents.into_iter().for_each(|inode| self.validate_soon(inode));
-        if !deferred.is_empty() {
+        if deferred.is_empty() {
+            return;
+        }
+        if self.watching.may_defer(deferred.len()) {
             start(self, move |shared| async move {
                 for change in &deferred {
                     let at_rest = |tree: &mut Tree| (!tree.is_being_bound(change)).then_some(());
@@ -329,8 +364,12 @@ impl Shared {
                 }
                 // The last reply is being used.
                 tokio::time::sleep(DEFER).await;
+                shared.watching.state.lock().deferred -= deferred.len();
                 shared.apply_reports(&deferred);
             });
+        } else {
+            let connections: HashSet<u64> = deferred.iter().map(|it| it.watch.connection).collect();
+            connections.into_iter().for_each(|connection| self.lose_watches(connection, true));
         }
     }
 

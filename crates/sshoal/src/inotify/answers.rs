@@ -4,9 +4,10 @@
 //! of the name. So a change that follows a look-up of this thread is of what that look-up has returned.
 //! But the kernel looks a name up only if it has no valid entry of it. Such an entry leads to an inode
 //! that other processes may use. The removal of a file is answered all the same: the server has reported
-//! that its name is gone, though a process may have created it again since. A directory would be marked as
-//! dead, and a renamed entry would stay valid; these changes are answered with `EBUSY`, and the thread
-//! tries again when the entry has expired.
+//! that its name is gone. A directory would be marked as dead, and a renamed entry would stay valid; these
+//! changes are answered with `EBUSY`, and the thread tries again when the entry has expired.
+//!
+//! A name that a process has created again since is not removed or renamed.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -74,6 +75,10 @@ impl Repeater {
     fn look_up(&self, vfs: &Vfs, Step { at, is_dir, action }: &Step) -> Result<Entry> {
         let name = at.name.as_bytes();
         let is_created = *action == Action::Create;
+        let is_unbound = matches!(action, Action::Remove | Action::Rename { .. });
+        if is_unbound && vfs.has_valid_name(at.dir, name) {
+            return Err(REFUSED);
+        }
         if *is_dir {
             let stays = matches!(action, Action::Change { .. });
             let known = if stays { vfs.known_directory(at.dir, name) } else { None };
@@ -149,6 +154,7 @@ impl Repeater {
     /// The answer to the removal of a name.
     pub fn remove(
         &self,
+        vfs: &Vfs,
         ctx: &Context,
         parent: u64,
         name: &[u8],
@@ -156,7 +162,8 @@ impl Repeater {
     ) -> Option<Result<()>> {
         self.answer(ctx, |step| {
             let is_it = step.action == Action::Remove && step.at.is(parent, name);
-            let is_safe = !is_dir || self.shared.looked_up.load(Ordering::Relaxed);
+            let looked_up = self.shared.looked_up.load(Ordering::Relaxed);
+            let is_safe = looked_up || !is_dir && !vfs.has_valid_name(step.at.dir, name);
             (is_it && is_safe && step.is_dir == is_dir).then_some(())
         })
     }

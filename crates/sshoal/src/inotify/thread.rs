@@ -132,8 +132,9 @@ fn repeat(shared: &Shared, mount: &Mount, steps: &[Step]) {
             *shared.step.lock() = Some(step.clone());
             let result = step.execute(dir.as_fd(), to.as_fd());
             *shared.step.lock() = None;
-            // All other errors: it cannot be repeated.
-            if result != Err(Errno::BUSY) {
+            // All other errors: it cannot be repeated. A part of a change of the file may have been.
+            let is_change = matches!(step.action, Action::Change { .. });
+            if result != Err(Errno::BUSY) || is_change {
                 break;
             }
             sleep(pause);

@@ -152,6 +152,7 @@ impl Draft {
     pub fn new(program: Program, cwd: PathBuf) -> Draft {
         let mut request = MountRequest::default();
         request.mount.subtype = program.name.into();
+        request.inotify = true;
         Draft { request, cwd, ..Draft::default() }
     }
 

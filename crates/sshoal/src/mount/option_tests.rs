@@ -73,6 +73,7 @@ fn default_request(word: &str) -> MountRequest {
             subtype: "sshoal".into(),
             ..fuse::MountOptions::default()
         },
+        inotify: true,
         ..MountRequest::default()
     }
 }
@@ -355,8 +356,8 @@ const OPTIONS: &[(&str, Change)] = &[
         r.mount.read_only = true;
     }),
     ("rw,consistency=immutable", |r| r.vfs.consistency = Consistency::Immutable),
-    ("inotify=yes", |r| r.inotify = true),
-    ("inotify=yes,inotify=no", |_| ()),
+    ("inotify=no", |r| r.inotify = false),
+    ("inotify=no,inotify=yes", |_| ()),
     ("consistency=timeout", |r| r.vfs.consistency = Consistency::Timeout),
     ("nocto", |r| r.vfs.consistency = Consistency::Timeout),
     ("nocto,cto", |_| ()),

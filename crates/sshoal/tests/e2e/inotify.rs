@@ -1,4 +1,4 @@
-//! `inotify=yes` (W4): what processes that watch the mount see of changes at the server.
+//! File watchers (W4): what processes that watch the mount see of changes at the server.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
 
@@ -18,7 +18,7 @@ use crate::process::{eventually, succeed};
 use crate::watch::{SOON, requests, wait_for_watches, watched, watching_with};
 use crate::world::World;
 
-const REPEATING: &str = "consistency=watch,inotify=yes";
+const REPEATING: &str = "consistency=watch";
 
 /// What an event says: its kind, its name, and its cookie, which is zero but for renames.
 type Event = (String, String, u32);
@@ -130,6 +130,26 @@ impl Drop for Shell {
 
 fn events(expected: &[(&str, &str)]) -> Vec<(String, String)> {
     expected.iter().map(|(kind, name)| ((*kind).to_owned(), (*name).to_owned())).collect()
+}
+
+/// The repeated removal of a name must not remove what a local process has created there since.
+#[test]
+fn w4_what_is_created_here_stays() {
+    let (world, mount) = watching_with(REPEATING);
+    let _watcher = Watcher::new(&mount, &["dir"]);
+    let (there, here) = (world.served("dir/f"), mount.at("dir/f"));
+    for number in 0..100 {
+        fs::write(&here, "content").unwrap();
+        fs::remove_file(&there).unwrap();
+        // From none to some ms after the report.
+        std::thread::sleep(Duration::from_micros(number * 50));
+        fs::write(&here, "created again").unwrap();
+        let until = Instant::now() + Duration::from_millis(50);
+        while Instant::now() < until {
+            assert_eq!(fs::metadata(&here).unwrap().len(), 13, "{number}");
+        }
+    }
+    mount.unmount();
 }
 
 #[test]
@@ -366,7 +386,7 @@ fn w4_events_need_no_requests() {
 fn w4_only_with_inotify_and_a_mount_that_may_be_written() {
     let world = served_by_helper("");
     fs::create_dir(world.served("dir")).unwrap();
-    for options in ["consistency=watch", "consistency=watch,inotify=yes,ro"] {
+    for options in ["consistency=watch,inotify=no", "consistency=watch,ro"] {
         let mount = world.mount(&["-o", options]);
         wait_for_watches(&mount, 2);
         let mut watcher = Watcher::new(&mount, &["dir"]);

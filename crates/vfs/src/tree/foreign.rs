@@ -1,5 +1,7 @@
 //! Which reports are of changes that were not made through this mount.
 
+use std::collections::HashSet;
+
 use base::{Event, FileKind, Name, WatchedChange};
 use tokio::time::Instant;
 
@@ -14,6 +16,41 @@ impl Tree {
         self.own_changes = Some(OwnChanges::default());
     }
 
+    /// `name` is being exchanged with another one: it is reported to disappear, too. Must be followed
+    /// by [`Tree::end_exchange`].
+    pub(crate) fn begin_exchange(&mut self, dir: Ino, name: &Name) {
+        if let Some(own_changes) = &mut self.own_changes {
+            own_changes.begin(dir, name, Direction::Disappears);
+        }
+    }
+
+    /// The exchange has ended.
+    pub(crate) fn end_exchange(&mut self, dir: Ino, name: &Name, has_succeeded: bool) {
+        if let Some(own_changes) = &mut self.own_changes {
+            own_changes.end(dir, name, Direction::Disappears, has_succeeded);
+        }
+    }
+
+    /// These changes are going to be applied. Directories below which a process watches something,
+    /// as `is_watched` says of inode numbers, are in use: the watches below would end with theirs.
+    pub(crate) fn note_watched_below(
+        &mut self,
+        changes: &[WatchedChange],
+        is_watched: impl Fn(u64) -> bool,
+    ) {
+        let dirs = changes.iter().filter_map(|change| self.watched_dir(change.watch));
+        let dirs: HashSet<Ino> =
+            dirs.filter(|dir| self.is_about_to_end(*dir, changes.len())).collect();
+        for dir in dirs {
+            let is_watched_below = self.watched_dirs_within(dir).into_iter().any(|below| {
+                self.nodes.get(below).is_some_and(|node| is_watched(node.inode.number))
+            });
+            if is_watched_below {
+                self.note_dir_use(dir);
+            }
+        }
+    }
+
     /// The reported change, if it was not made through this mount. A directory that a process
     /// watches, as `is_watched` says of inode numbers, is in use.
     pub(crate) fn foreign_change(
@@ -25,8 +62,7 @@ impl Tree {
         let (dir, name) = (self.watched_dir(*watch)?, name.as_ref()?);
         let dir_number = self.number(dir);
         if is_watched(dir_number) {
-            // Notes the use.
-            self.covers_names(dir, Instant::now());
+            self.note_dir_use(dir);
         }
         if self.is_own_change(dir, name, *event) {
             return None;

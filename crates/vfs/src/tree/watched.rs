@@ -193,12 +193,27 @@ impl Tree {
         if self.nodes.get(dir).is_none_or(|node| node.inode.kind != FileKind::Directory) {
             return;
         }
-        let watched: Vec<Ino> = self.watched.by_dir.keys().copied().collect();
-        for below in watched {
-            if self.is_within(below, dir) {
-                self.end_watch_of(below);
-            }
+        for below in self.watched_dirs_within(dir) {
+            self.end_watch_of(below);
         }
+    }
+
+    /// `dir`, if it is watched, and the watched directories below it.
+    pub(super) fn watched_dirs_within(&self, dir: Ino) -> Vec<Ino> {
+        let watched = self.watched.by_dir.keys().copied();
+        watched.filter(|below| self.is_within(*below, dir)).collect()
+    }
+
+    /// The directory is in use.
+    pub(super) fn note_dir_use(&self, dir: Ino) {
+        if let Some(cover) = self.cover(dir) {
+            cover.note_use();
+        }
+    }
+
+    /// Whether the watch of `dir` would end with this number of reports.
+    pub(super) fn is_about_to_end(&self, dir: Ino, reports: usize) -> bool {
+        self.cover(dir).is_some_and(|cover| cover.is_about_to_end(reports))
     }
 
     /// Reports of this connection were lost: none of its watches covers anything. If the connection

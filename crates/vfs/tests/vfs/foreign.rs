@@ -131,6 +131,41 @@ async fn w4_a_directory_that_a_process_watches_is_in_use() {
     }
 }
 
+/// Its own watch depends on those of the directories above it.
+#[tokio::test(start_paused = true)]
+async fn w4_a_noisy_parent_does_not_end_the_watch_of_a_directory() {
+    for is_watched in [true, false] {
+        let (mount, repeated, dir) = mounted().await;
+        let number = mount.vfs.getattr(dir).await.unwrap().number;
+        repeated.watched.store(if is_watched { number } else { 0 }, Ordering::Relaxed);
+        for number in 0..5000 {
+            mount.remote.put_file("noise", number.to_string());
+            if number % 100 == 0 {
+                repeated.take().await;
+            }
+        }
+        repeated.take().await;
+        mount.remote.put_file("d/new", "");
+        let expected = [(Event::Created, "d/new".to_owned())];
+        assert_eq!(repeated.take().await, expected[usize::from(!is_watched)..]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn w4_an_exchange_is_no_removal() {
+    let (mount, repeated, dir) = mounted().await;
+    mount.remote.put_file("d/g", "other");
+    assert_eq!(repeated.take().await, [(Event::Created, "d/g".to_owned())]);
+    tokio::time::sleep(LATER).await;
+    for name in ["f", "g"] {
+        find(&mount, dir, name).await;
+    }
+    mount.vfs.rename((dir, b"f"), (dir, b"g"), RenameMode::Exchange).await.unwrap();
+    assert_eq!(repeated.take().await, []);
+    mount.remote.remove("d/f");
+    assert_eq!(repeated.take().await, [(Event::Removed, "d/f".to_owned())]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn w4_what_a_process_watches_is_watched_again_after_a_loss() {
     let (mount, repeated, dir) = mounted().await;

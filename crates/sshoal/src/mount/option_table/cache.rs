@@ -42,7 +42,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
             ("no", |draft| draft.request.inotify = false),
         ],
     )
-    .help("with consistency=watch: file watchers see what others change (default no)"),
+    .help("with consistency=watch: file watchers see what others change (default yes)"),
     flag("cto", |draft| draft.request.vfs.consistency = Consistency::CloseToOpen)
         .help("alias of consistency=close-to-open"),
     flag("nocto", |draft| draft.request.vfs.consistency = Consistency::Timeout)
