@@ -156,7 +156,7 @@ fn copy_request(
     }
     let may_own = direction == Direction::Push || rustix::process::geteuid().is_root();
     let options = arguments.transfer_options(may_own)?;
-    let engine = engine(arguments, mount_request.host.direct)?;
+    let engine = engine(arguments, &mount_request)?;
     let operands = remote.iter().map(RemoteOperand::from).collect();
     let connections = Connections::new(mount_request, remote);
     let request = CopyRequest {
@@ -177,9 +177,12 @@ fn copy_request(
     Ok((request, connections))
 }
 
-/// The engine. A stream of `tar` goes through ssh, so it is not chosen beside direct connections.
-fn engine(arguments: &Arguments, direct: Direct) -> Result<Engine, Problem> {
-    match (Engine::from(arguments.engine), direct) {
+/// The engine. A stream of `tar` goes through ssh, so it is not chosen beside direct connections; and
+/// it has the rights of the login, while an SFTP server that the user has named may have others.
+fn engine(arguments: &Arguments, connection: &MountRequest) -> Result<Engine, Problem> {
+    let own_server = connection.ssh.sftp_server.is_some();
+    match (Engine::from(arguments.engine), connection.host.direct) {
+        (Engine::Auto, _) if own_server => Ok(Engine::Sftp),
         (Engine::Auto, Direct::Yes | Direct::Require) => Ok(Engine::Sftp),
         (Engine::Tar, Direct::Require) => {
             Err(Problem::new("--engine=tar", "goes through ssh, which direct=require excludes"))

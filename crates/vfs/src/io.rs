@@ -81,6 +81,20 @@ impl Vfs {
         self.write_out(file, offset, data, !self.config.sync_writes).await
     }
 
+    /// Writes all of `data` at `offset`, even through a handle that appends: its `O_APPEND` was
+    /// cleared by fcntl(2).
+    ///
+    /// # Errors
+    /// `EIO` if the file can no longer be opened to write in place.
+    pub async fn write_at(&self, handle: Handle, offset: u64, data: Bytes) -> Result<()> {
+        let file = self.files.get(handle.0)?;
+        if !file.append {
+            return self.write(handle, offset, data).await;
+        }
+        file.take_error()?;
+        self.write_back(handle, offset, data).await
+    }
+
     /// Writes pages of a shared mapping at their offset in the file, even through a handle that
     /// appends. Returns when the server has acknowledged them: no `write` waits for that, and the
     /// kernel reports an error from here to all open handles of the file, but a deferred error

@@ -362,7 +362,7 @@ impl Vfs {
             let inode = {
                 let mut tree = self.tree();
                 tree.record_removal(parent, name);
-                tree.unbind(parent, name)
+                tree.remove_name(parent, name)
             };
             self.drop_link(inode);
         }

@@ -286,6 +286,9 @@ impl Vfs {
         if request.truncate {
             inode.writes.drained().await;
         }
+        if let Some(opened) = self.open_nameless(&inode, request).await? {
+            return Ok(opened);
+        }
         // Deferred handles first, so that this one can be compared with them.
         self.force_deferred_opens([&inode]).await;
         self.counters.opens_requested.add(1);
@@ -298,6 +301,31 @@ impl Vfs {
         }
         // The kernel looks the name up again, and opens the file that it finds.
         Err(Errno::ESTALE)
+    }
+
+    /// Opens a removed file by a handle that is open: the kernel opens `/proc/self/fd/N` without a
+    /// name. `None` if this mount has not removed it, or there is no such handle.
+    async fn open_nameless(
+        &self,
+        inode: &Arc<Inode>,
+        request: OpenRequest,
+    ) -> Result<Option<Opened>> {
+        let access = request.access;
+        let serves = |file: &Arc<OpenFile>| {
+            (file.access.reads() || !access.reads())
+                && (file.access.writes() && file.append == request.append || !access.writes())
+        };
+        if request.truncate || !self.tree().was_removed_here(inode.ino) {
+            return Ok(None);
+        }
+        let numbers: Vec<u64> = inode.state().open.iter().map(|open| open.file).collect();
+        let mut files = numbers.into_iter().filter_map(|number| self.files.get(number).ok());
+        let Some(open) = files.find(serves) else { return Ok(None) };
+        inode.writes.drained().await;
+        let stamp = self.stamp_request();
+        let attr = self.attr_by_handle(inode).await.ok_or(Errno::ESTALE)?;
+        let file = self.new_open_file(inode, open.remote.clone(), request, None);
+        self.register(&file, &attr, stamp, request, None)
     }
 
     /// Waits until no name of `inode`, and no directory on its path, is being renamed through this

@@ -419,6 +419,25 @@ impl Tree {
         inode
     }
 
+    /// Removes `name` because of a local change. Returns the node that had it.
+    pub(crate) fn remove_name(&mut self, parent: Ino, name: &Name) -> Option<Arc<Inode>> {
+        let inode = self.unbind(parent, name)?;
+        self.note_removed_here(inode.ino);
+        Some(inode)
+    }
+
+    fn note_removed_here(&mut self, ino: Ino) {
+        if let Some(node) = self.nodes.get_mut(ino) {
+            node.removed_here = node.links.first().is_none();
+        }
+    }
+
+    /// Whether the last name of a node was removed by a local change: the kernel opens it by a
+    /// descriptor, and not by a name that it takes for that of the node.
+    pub(crate) fn was_removed_here(&self, ino: Ino) -> bool {
+        self.nodes.get(ino).is_some_and(|node| node.removed_here && node.links.first().is_none())
+    }
+
     /// Removes all names of `ino`, because it was replaced on the server.
     pub(crate) fn orphan(&mut self, ino: Ino) {
         for (parent, name) in self.names(ino) {
@@ -442,7 +461,7 @@ impl Tree {
             // Two names of one file: rename(2) leaves both.
             return (Some(moved.clone()), None);
         }
-        let replaced = self.unbind(to.0, to.1);
+        let replaced = self.remove_name(to.0, to.1);
         let Some((node, link)) = self.nodes.find(from.0, from.1) else { return (None, replaced) };
         let (ino, valid_until) = (node.inode.ino, link.valid_until);
         // An answer to an earlier request uses the old names.

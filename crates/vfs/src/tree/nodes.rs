@@ -96,7 +96,7 @@ pub(super) struct Node {
     /// A name that was not in a listing of this directory existed: the server's automounter shows
     /// directories only when they are looked up, or other machines are creating files now.
     pub(super) hides_names: bool,
-    /// The directory was removed through this mount.
+    /// The last name was removed through this mount.
     pub(super) removed_here: bool,
     /// The number of the inode is the remote's.
     pub(super) has_remote_number: bool,

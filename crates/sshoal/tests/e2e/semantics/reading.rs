@@ -2,12 +2,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::fs::SeekFrom;
+use rustix::fs::{OFlags, SeekFrom, fcntl_getfl, fcntl_setfl};
 
 use super::{counted, traffic};
 use crate::behaviours::pattern;
@@ -227,6 +228,48 @@ fn a2_data_written_through_a_mapping_is_in_the_file() {
     expected[200_000..200_007].copy_from_slice(b"written");
     expected[0] = b'!';
     assert!(fs::read(world.served("file")).unwrap() == expected);
+}
+
+/// As ext4 does: each write obeys the flag that its descriptor has then.
+#[test]
+fn a_descriptor_that_no_longer_appends_writes_in_place() {
+    let world = World::new();
+    let mount = world.mount(&[]);
+    let open = OpenOptions::new().read(true).append(true).create(true).open(mount.at("file"));
+    let mut file = open.unwrap();
+    file.write_all(b"0123456789").unwrap();
+    let flags = fcntl_getfl(&file).unwrap();
+    fcntl_setfl(&file, flags - OFlags::APPEND).unwrap();
+    file.write_all_at(b"AB", 2).unwrap();
+    fcntl_setfl(&file, flags).unwrap();
+    file.write_all(b"end").unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(fs::read(world.served("file")).unwrap(), b"01AB456789end");
+    drop(file);
+    mount.unmount();
+}
+
+#[test]
+fn a_removed_file_can_be_opened_by_its_descriptor() {
+    let world = World::new();
+    let mount = world.mount(&[]);
+    let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
+    let file = File::create_new(mount.at("file")).unwrap();
+    file.write_all_at(b"content", 0).unwrap();
+    let reader = open(&mount.at("file")).unwrap();
+    fs::remove_file(mount.at("file")).unwrap();
+    drop(file);
+    let by_descriptor = format!("/proc/self/fd/{}", reader.as_raw_fd());
+    assert_eq!(fs::read(&by_descriptor).unwrap(), b"content");
+    let second = open(Path::new(&by_descriptor)).unwrap();
+    drop(reader);
+    second.write_all_at(b"CON", 0).unwrap();
+    second.sync_all().unwrap();
+    let mut text = [0; 7];
+    second.read_exact_at(&mut text, 0).unwrap();
+    assert_eq!(&text, b"CONtent");
+    drop(second);
+    mount.unmount();
 }
 
 /// A2: a mapping is written back in place, also one of a descriptor that appends.

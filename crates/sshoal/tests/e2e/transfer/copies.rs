@@ -171,3 +171,22 @@ fn a_server_without_commands_is_served_by_sftp() {
     let ended = ends(&world, "pull", &[&from, to, "--engine", "tar"], 3);
     assert!(ended.stderr.contains("--engine tar"), "{ended:?}");
 }
+
+/// As with `sudo`: tar would have the rights of the login.
+#[test]
+fn a_server_program_that_the_user_names_makes_the_whole_copy() {
+    let world = World::new();
+    let source = world.local("source");
+    make_tree(&source);
+    let to = world.served("new");
+    let option = "sftp_server=setpriv --clear-groups /usr/lib/openssh/sftp-server";
+    let (from, to_far) = (format!("{}/", source.display()), far(&world, &to));
+    let words = [from.as_str(), &to_far, "-o", option, "--json"];
+    let told = summary(&ends(&world, "push", &words, 0));
+    assert_eq!(told["engines"], serde_json::json!(["sftp"]));
+    assert_same(&to, &source);
+    let (from, near) = (format!("{}/", far(&world, &to)), world.local("near"));
+    let words = [from.as_str(), near.to_str().unwrap(), "-o", option, "--json"];
+    let told = summary(&ends(&world, "pull", &words, 0));
+    assert_eq!(told["engines"], serde_json::json!(["sftp"]));
+}
