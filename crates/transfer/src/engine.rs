@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::events::Events;
-use crate::job::{Job, JobError, Source};
+use crate::job::{Job, JobError, Source, Tree};
 use crate::outcome::Outcome;
 use crate::run::Run;
 use crate::tar::by_name::StreamsByName;
@@ -32,11 +32,13 @@ pub fn check(job: &Job, by_name: &StreamsByName) -> Result<(), JobError> {
                      commands";
         return Err(JobError::Option(words));
     }
-    let reports_links =
-        |(index, source): (usize, &Source)| source.tree.local.is_some() || by_name.has(index);
+    let reports_links = |(index, source): (usize, &Source)| {
+        let Tree { local, remote, .. } = &source.tree;
+        local.is_some() || by_name.has(index) || remote.may_exceed_sftp()
+    };
     if options.hard_links && !job.sources.iter().enumerate().all(reports_links) {
         let words = "SFTP does not tell which names are of one file; leave -H out, or use a \
-                     server that runs commands";
+                     server that runs commands or has the helper";
         return Err(JobError::Option(words));
     }
     Ok(())

@@ -264,7 +264,8 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
         }
         Action::Copy(_) if step.attr.kind == FileKind::Regular => {
             ready(step).await?;
-            if core.job.options.hard_links && core.here[step.source].is_none() {
+            let reports_links = core.here[step.source].is_some() || step.attr.inode.is_some();
+            if core.job.options.hard_links && !reports_links {
                 core.links_unknown.store(true, Ordering::Relaxed);
             }
             copy::file(core, step, left).await

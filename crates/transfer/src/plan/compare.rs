@@ -261,6 +261,10 @@ fn is_at_work(core: &Core, own: &Dir, name: &Name, attr: &Attr) -> bool {
 
 /// Finds which of the files have other names, where the source reports that.
 async fn find_names(core: &Core, source: usize, steps: &mut [Step]) {
+    for step in steps.iter_mut().filter(|step| step.attr.kind == FileKind::Regular) {
+        let linked = step.attr.inode.filter(|inode| inode.links > 1);
+        step.identity = linked.map(|inode| (inode.id.device, inode.id.number));
+    }
     let Some(sink) = core.here[source].clone() else { return };
     let regular = steps.iter().enumerate().filter(|(_, it)| it.attr.kind == FileKind::Regular);
     let wanted: Vec<_> = regular.map(|(at, step)| (at, step.from.clone())).collect();

@@ -9,6 +9,7 @@ use std::time::Duration;
 use sandbox::link::{Link, LinkOptions};
 
 use super::{assert_same, ends, far, make_tree, summary};
+use crate::helper::served_by_helper;
 use crate::world::World;
 
 /// Takes from a copy of the tree what a stream is to bring: so many entries.
@@ -83,6 +84,37 @@ fn names_of_one_file_stay_so_in_a_place_that_is_not_empty() {
     let number = |name| fs::metadata(target.join(name)).unwrap().ino();
     assert_eq!(number("one"), number("d/two"));
     assert_eq!(fs::read(target.join("d/two")).unwrap(), b"content");
+}
+
+/// SFTP does not report them; the helper does.
+#[test]
+fn names_of_one_file_stay_so_without_a_stream() {
+    for helper in [true, false] {
+        let world = if helper { served_by_helper("") } else { World::new() };
+        let (source, target) = (world.served("source"), world.local("target"));
+        fs::create_dir_all(source.join("d")).unwrap();
+        fs::create_dir(&target).unwrap();
+        fs::write(source.join("one"), "content").unwrap();
+        for name in ["d/two", "three"] {
+            fs::hard_link(source.join("one"), source.join(name)).unwrap();
+        }
+        let from = format!("{}/", far(&world, &source));
+        let words = [&from[..], target.to_str().unwrap(), "-H", "--engine", "sftp", "--json"];
+        if !helper {
+            let ended = ends(&world, "pull", &words, 3);
+            assert!(ended.stderr.contains("leave -H out"), "{ended:?}");
+            continue;
+        }
+        let told = summary(&ends(&world, "pull", &words, 0));
+        assert_eq!(told["files_copied"], 1, "{told}");
+        let number = |name| fs::metadata(target.join(name)).unwrap().ino();
+        assert!(number("one") == number("d/two") && number("one") == number("three"));
+        // Of a file that changes, all names do.
+        fs::write(source.join("one"), "another content").unwrap();
+        ends(&world, "pull", &words, 0);
+        assert!(number("one") == number("d/two") && number("one") == number("three"));
+        assert_eq!(fs::read(target.join("three")).unwrap(), b"another content");
+    }
 }
 
 #[test]
