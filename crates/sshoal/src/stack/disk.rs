@@ -105,7 +105,7 @@ pub(super) async fn cached(
     for connector in &connectors {
         gateways.push(connector.dialer.identity().await);
     }
-    let id = source_id(gateways, directory);
+    let id = source_id(gateways, directory, request.host.follow_symlinks);
     let config = CachedConfig {
         inode_attrs: request.shows_one_host(),
         mode: match request.vfs.consistency {
@@ -133,8 +133,9 @@ pub(super) async fn cached(
     Ok(Kept { layer, id })
 }
 
-/// The identity of a directory behind these gateways, independent of their order.
-fn source_id(mut gateways: Vec<String>, directory: &[u8]) -> SourceId {
+/// The identity of a directory behind these gateways, independent of their order. With links that are
+/// followed it is another tree.
+fn source_id(mut gateways: Vec<String>, directory: &[u8], follows_links: bool) -> SourceId {
     gateways.sort();
     gateways.dedup();
     let mut text = Vec::new();
@@ -143,7 +144,7 @@ fn source_id(mut gateways: Vec<String>, directory: &[u8]) -> SourceId {
         text.extend((gateway.len() as u64).to_be_bytes());
         text.extend(gateway.into_bytes());
     }
-    text.extend(u64::MAX.to_be_bytes());
+    text.extend((u64::MAX - u64::from(follows_links)).to_be_bytes());
     text.extend(normal(directory));
     SourceId::new(&text)
 }
@@ -171,10 +172,11 @@ mod tests {
 
     #[test]
     fn other_gateways_and_other_directories_are_other_sources() {
-        let id = |gateways: &[&str], directory: &str| {
+        let id_of = |gateways: &[&str], directory: &str, follows_links| {
             let gateways = gateways.iter().map(|it| (*it).to_owned()).collect();
-            source_id(gateways, directory.as_bytes())
+            source_id(gateways, directory.as_bytes(), follows_links)
         };
+        let id = |gateways: &[&str], directory: &str| id_of(gateways, directory, false);
         assert_eq!(id(&["a", "b"], "/x"), id(&["b", "a"], "/x/"));
         let all = [
             id(&["a"], "/x"),
@@ -182,6 +184,7 @@ mod tests {
             id(&["ab"], "/x"),
             id(&["a"], "/xb"),
             id(&["a"], "x"),
+            id_of(&["a"], "/x", true),
         ];
         for (index, one) in all.iter().enumerate() {
             assert!(!all[..index].contains(one));

@@ -202,3 +202,19 @@ fn another_host_key_is_another_source() {
     assert_eq!(read.raw_os_error(), Some(libc_eio()), "nothing of that host is known");
     offline.unmount();
 }
+
+/// With links that are followed it is another tree.
+#[test]
+fn a_mount_that_follows_links_leaves_no_records_for_one_that_does_not() {
+    let world = World::new();
+    let files = put_tree(&world);
+    let follows = mount(&world, "immutable,follow_symlinks");
+    assert_eq!(names(&follows.at("dir0")), ["deeper", "link"]);
+    assert!(fs::symlink_metadata(follows.at("dir0/link")).unwrap().is_file());
+    follows.unmount();
+    let shows = mount(&world, "immutable");
+    assert_eq!(names(&shows.at("dir0")), ["deeper", "link"]);
+    assert!(fs::symlink_metadata(shows.at("dir0/link")).unwrap().is_symlink());
+    assert_eq!(fs::read(shows.at("dir0/link")).unwrap(), files[0].1);
+    shows.unmount();
+}
