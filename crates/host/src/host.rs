@@ -80,6 +80,12 @@ impl Host {
         self.real_root.get().map(Vec::as_slice)
     }
 
+    /// Notes that a connection has failed, which another one had tried: nothing waits for a host that
+    /// is known to be unreachable.
+    pub fn set_unreachable(&self, why: String) {
+        self.pool.set_unreachable(why);
+    }
+
     /// If the last attempt to connect failed: the reason, in words for the user.
     pub fn connection_error(&self) -> Option<String> {
         self.pool.connection_error()

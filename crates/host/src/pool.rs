@@ -457,6 +457,11 @@ impl Pool {
         self.connection_error.borrow().clone()
     }
 
+    /// See [`Host::set_unreachable`](crate::Host::set_unreachable).
+    pub(crate) fn set_unreachable(&self, why: String) {
+        self.connection_error.send_replace(Some(why));
+    }
+
     /// Whether there is no first session now and none can be opened.
     pub(crate) fn is_disconnected(&self) -> bool {
         self.connection_error.borrow().is_some() || self.is_lost_for_good()

@@ -207,6 +207,10 @@ async fn judge(source: Wanted, tried: Vec<Tried>) -> Result<Vec<Server>, Problem
         let host = match tried {
             Ok(host) => host,
             Err(missed) => {
+                let why = match &missed {
+                    Missed::Failed { error, .. } => error.to_string(),
+                    Missed::Late => "no answer".to_owned(),
+                };
                 let (problem, speaks_of_source) = missed.explain(&target);
                 if speaks_of_source || !one_lives && !source.is_optional {
                     return Err(problem);
@@ -215,7 +219,8 @@ async fn judge(source: Wanted, tried: Vec<Tried>) -> Result<Vec<Server>, Problem
                 connected = false;
                 // It connects when needed.
                 let config = host::Config { delay_connect: true, ..target.config };
-                Host::connect(target.connector.clone(), config).await.or_problem(&target.name)?
+                let host = Host::connect(target.connector.clone(), config).await;
+                host.inspect(|host| host.set_unreachable(why)).or_problem(&target.name)?
             }
         };
         let (name, connector) = (target.name, target.connector);
