@@ -321,10 +321,10 @@ pub trait Remote: Send + Sync + 'static {
     /// some.
     async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened>;
 
-    /// Opens an existing file to read it. The caller knows its present attributes, since
-    /// [`Remote::watches`] reports changes: a remote that caches contents sends no request.
-    async fn open_known(&self, path: &RemotePath, _attr: &Attr) -> Result<Opened> {
-        self.open(path, OpenFlags::existing(Access::Read)).await
+    /// Opens a file to read it without a request, if its content is stored on this machine. The
+    /// caller knows its present attributes, since [`Remote::watches`] reports changes.
+    async fn open_stored(&self, _path: &RemotePath, _attr: &Attr) -> Option<Opened> {
+        None
     }
 
     /// The attributes of an open file, even if it was renamed or removed.

@@ -19,7 +19,8 @@
 //! Invariants:
 //! 1. A cached content is shown for a file only if the remote returned, for this open, the size and
 //!    mtime with which it was read, and the same inode number and ctime where it returns them; or
-//!    its digest; or if the tree is immutable, or unreachable.
+//!    its digest; or if the layer above has them from a watch (`open_stored`); or if the tree is
+//!    immutable, or unreachable.
 //! 2. A content is completed only if it was read between two equal answers of the server, and if no
 //!    change can be invisible in them (`write_behind`, `validators`).
 //! 3. An answer that was requested before a change made here is never recorded after it

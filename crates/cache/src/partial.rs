@@ -258,7 +258,10 @@ impl Partial {
         racy: bool,
         fetched_at: Timestamp,
     ) -> Result<(KnownFile, bool), Unfinished> {
-        if attr.kind != FileKind::Regular || Validator::of(attr) != self.0.subject.validator {
+        let (expected, found) = (self.0.subject.validator, Validator::of(attr));
+        // Of an immutable tree, the last change does not matter.
+        let found = Validator { change: expected.change.and(found.change), ..found };
+        if attr.kind != FileKind::Regular || found != expected {
             self.abandon();
             return Err(Unfinished::Changed);
         }

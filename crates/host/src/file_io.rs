@@ -157,7 +157,10 @@ impl Host {
             Ok(handle) => handle,
             // The server cannot OPEN a directory.
             Err(error) if crate::open::is_failure(&error) => return Err(Errno::EOPNOTSUPP),
-            Err(error) => return Err(Probe(&session).opendir(&error, path).await),
+            Err(error) => {
+                let open_handles = self.handles.open_on(session.slot);
+                return Err(Probe(&session).opendir(&error, path, open_handles).await);
+            }
         };
         let open = OpenHandle::new(session, handle);
         let synced = open.session.client.fsync(&open.handle).await;

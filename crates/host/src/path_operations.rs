@@ -74,7 +74,10 @@ impl Host {
         let full = session.path(path)?;
         let handle = match session.client.opendir(&full).await {
             Ok(handle) => handle,
-            Err(error) => return Err(Probe(&session).opendir(&error, path).await),
+            Err(error) => {
+                let open_handles = self.handles.open_on(session.slot);
+                return Err(Probe(&session).opendir(&error, path, open_handles).await);
+            }
         };
         Ok(Listing::new(OpenHandle::new(session, handle), full, self.config()))
     }

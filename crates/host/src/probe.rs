@@ -199,12 +199,25 @@ impl Probe<'_> {
     }
 
     /// After OPENDIR failed.
-    pub(crate) async fn opendir(self, error: &Error, path: &RemotePath) -> Errno {
+    pub(crate) async fn opendir(
+        self,
+        error: &Error,
+        path: &RemotePath,
+        open_handles: usize,
+    ) -> Errno {
         match error.bare_status() {
-            Some(StatusCode::NO_SUCH_FILE | StatusCode::FAILURE) => match self.lstat(path).await {
-                there if there.is_other_than_dir() => Errno::ENOTDIR,
-                _ => self.open(error, path, 0).await,
-            },
+            Some(status @ (StatusCode::NO_SUCH_FILE | StatusCode::FAILURE)) => {
+                match self.lstat(path).await {
+                    there if there.is_other_than_dir() => Errno::ENOTDIR,
+                    there if there.is_dir() && status == StatusCode::FAILURE => {
+                        match self.is_out_of_handles(open_handles) {
+                            true => Errno::EMFILE,
+                            false => self.unless_lost(Errno::EIO),
+                        }
+                    }
+                    _ => self.open(error, path, open_handles).await,
+                }
+            }
             _ => self.general(error, path).await,
         }
     }

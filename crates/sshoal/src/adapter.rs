@@ -601,10 +601,9 @@ impl fuse::Filesystem for Adapter {
         let len = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
         let handle = Handle(write.fh);
         let (offset, appends) = (write.offset, write.flags & libc::O_APPEND != 0);
-        match (write.cached, appends) {
-            (true, _) => self.vfs.write_back(handle, offset, data).await?,
-            (false, true) => self.vfs.write(handle, offset, data).await?,
-            (false, false) => self.vfs.write_at(handle, offset, data).await?,
+        match write.cached {
+            true => self.vfs.write_back(handle, offset, data).await?,
+            false => self.vfs.write_in_mode(handle, offset, data, appends).await?,
         }
         Ok(len)
     }

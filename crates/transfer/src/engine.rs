@@ -34,7 +34,8 @@ pub fn check(job: &Job, by_name: &StreamsByName) -> Result<(), JobError> {
     }
     let reports_links = |(index, source): (usize, &Source)| {
         let Tree { local, remote, .. } = &source.tree;
-        local.is_some() || by_name.has(index) || remote.may_exceed_sftp()
+        // The helper reports them, and reads whole files.
+        local.is_some() || by_name.has(index) || remote.reads_files()
     };
     if options.hard_links && !job.sources.iter().enumerate().all(reports_links) {
         let words = "SFTP does not tell which names are of one file; leave -H out, or use a \

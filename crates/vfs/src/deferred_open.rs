@@ -167,21 +167,24 @@ impl Shared {
         })
     }
 
-    /// Opens the existing file `path`, which is the name of `inode`, at the remote.
+    /// Opens the existing file `path`, which is the name of `inode`. If that needs no request, `stamp`
+    /// becomes the time at which its attributes were requested.
     pub(crate) async fn open_remote(
         &self,
         inode: &Inode,
         path: &RemotePath,
         flags: OpenFlags,
+        stamp: &mut RequestStamp,
     ) -> Result<base::Opened> {
-        let reported = {
-            let state = inode.state();
-            state.last_attr().filter(|_| state.is_covered())
-        };
-        match reported.filter(|_| flags == OpenFlags::existing(Access::Read)) {
-            Some(attr) => self.remote.open_known(path, &attr).await,
-            None => self.remote.open(path, flags).await,
+        let covered = inode.state().covered_attr(Instant::now());
+        let known = covered.filter(|_| flags == OpenFlags::existing(Access::Read));
+        if let Some((attr, requested_at)) = known
+            && let Some(opened) = self.remote.open_stored(path, &attr).await
+        {
+            stamp.at = requested_at;
+            return Ok(opened);
         }
+        self.remote.open(path, flags).await
     }
 
     /// Opens a handle that was deferred at `since`. It is of the file that the name leads to now.
@@ -195,8 +198,9 @@ impl Shared {
             inode.writes.drained().await;
             self.await_moves(inode.ino).await;
             let path = self.path(inode.ino)?;
-            let stamp = self.stamp_request();
-            let opened = self.open_remote(inode, &path, OpenFlags::existing(Access::Read)).await;
+            let mut stamp = self.stamp_request();
+            let flags = OpenFlags::existing(Access::Read);
+            let opened = self.open_remote(inode, &path, flags, &mut stamp).await;
             // Closed unless it is taken.
             let opened =
                 opened.map(|opened| (OpenGuard::new(&*self.remote, opened.fh), opened.attr));

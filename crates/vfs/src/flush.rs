@@ -115,6 +115,11 @@ impl Vfs {
         if let Err(error) = closed {
             file.keep_error(error);
         }
+        if let Some(twin) = file.twin.get().filter(|twin| twin.take_written())
+            && let Err(error) = self.flush_to_server(twin).await
+        {
+            file.keep_error(error);
+        }
         let Some(error) = file.error() else { return Ok(()) };
         if caller().await == Caller::Alive {
             file.clear_error();

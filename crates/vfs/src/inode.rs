@@ -325,6 +325,12 @@ impl State {
             && self.covers.as_ref().is_some_and(|covers| covers.include(requested_at, named_at))
     }
 
+    /// The cached attributes, if they are fresh and covered, and when they were requested.
+    pub(crate) fn covered_attr(&self, now: Instant) -> Option<(Attr, Instant)> {
+        let attr = self.fresh_attr(now).filter(|_| self.is_covered())?;
+        Some((attr, instant(self.requested_at)))
+    }
+
     /// Whether the cached attributes are covered.
     pub(crate) fn is_covered(&self) -> bool {
         self.is_covered && !self.is_cover_lost()
@@ -811,7 +817,7 @@ impl State {
         self.invalidated = false;
         self.is_covered = self.covers(&attr, requested_at, self.name_validated_at);
         if self.is_covered {
-            lifetime = MAX_AGE;
+            lifetime = MAX_AGE.saturating_sub(now.saturating_duration_since(requested_at));
         }
         self.valid_until = (now + lifetime).into();
     }

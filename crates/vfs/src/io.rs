@@ -81,18 +81,34 @@ impl Vfs {
         self.write_out(file, offset, data, !self.config.sync_writes).await
     }
 
-    /// Writes all of `data` at `offset`, even through a handle that appends: its `O_APPEND` was
-    /// cleared by fcntl(2).
+    /// As [`Vfs::write`], but it is the caller that says whether the handle `appends`: fcntl(2) may
+    /// have changed that since the open.
     ///
     /// # Errors
     /// `EIO` if the file can no longer be opened to write in place.
-    pub async fn write_at(&self, handle: Handle, offset: u64, data: Bytes) -> Result<()> {
+    pub async fn write_in_mode(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: Bytes,
+        appends: bool,
+    ) -> Result<()> {
         let file = self.files.get(handle.0)?;
-        if !file.append {
+        if file.append == appends {
             return self.write(handle, offset, data).await;
         }
         file.take_error()?;
-        self.write_back(handle, offset, data).await
+        let twin = match self.twin(&file).await {
+            Ok(twin) => twin,
+            // The offset is the end as far as the kernel knows it.
+            Err(_) if appends => file.clone(),
+            Err(error) => return Err(error),
+        };
+        self.write_out(twin.clone(), offset, data, false).await?;
+        match file.syncs_writes() {
+            true => self.remote.fsync(twin.fh().await?).await,
+            false => Ok(()),
+        }
     }
 
     /// Writes pages of a shared mapping at their offset in the file, even through a handle that
@@ -104,33 +120,35 @@ impl Vfs {
     /// `EIO` if the file can no longer be opened to write in place.
     pub async fn write_back(&self, handle: Handle, offset: u64, data: Bytes) -> Result<()> {
         let file = self.files.get(handle.0)?;
-        let file = if file.append { self.in_place(&file).await? } else { file };
+        let file = if file.append { self.twin(&file).await? } else { file };
         self.write_out(file, offset, data, false).await
     }
 
-    /// The file that `file` appends to, opened to write in place: another open file, or a new one
-    /// that lives as long as `file` is open.
-    async fn in_place(&self, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>> {
+    /// The same file opened to write in place if `file` appends, and to append otherwise: another open
+    /// file, or a new one that lives as long as `file` is open.
+    async fn twin(&self, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>> {
         let writers: Vec<u64> = {
             let state = file.inode.state();
             state.open.iter().filter(|open| open.access.writes()).map(|open| open.file).collect()
         };
         let mut writers = writers.into_iter().filter_map(|number| self.files.get(number).ok());
-        match writers.find(|writer| !writer.append) {
+        match writers.find(|writer| writer.append != file.append) {
             Some(writer) => Ok(writer),
-            None => file.in_place.get_or_try_init(|| self.open_in_place(file)).await.cloned(),
+            None => file.twin.get_or_try_init(|| self.open_twin(file)).await.cloned(),
         }
     }
 
-    async fn open_in_place(&self, file: &OpenFile) -> Result<Arc<OpenFile>> {
-        let request = OpenRequest::plain(Access::Write);
+    async fn open_twin(&self, file: &OpenFile) -> Result<Arc<OpenFile>> {
+        let append = !file.append;
+        let request = OpenRequest { append, ..OpenRequest::plain(Access::Write) };
+        let flags = OpenFlags { append, ..OpenFlags::existing(request.access) };
         for _ in 0..MAX_COMPARISONS {
             file.inode.writes.drained().await;
             let Ok(path) = self.path(file.inode.ino) else { break };
             let fh = file.fh().await?;
             // Together, so that the file hardly has time to change in between.
             let opening = async {
-                let opened = self.remote.open(&path, OpenFlags::existing(request.access)).await?;
+                let opened = self.remote.open(&path, flags).await?;
                 Ok((RemoteFile::open(self.remote.clone(), opened.fh), opened.attr))
             };
             let (opened, own) = tokio::join!(opening, self.remote.fstat(fh));
@@ -140,7 +158,9 @@ impl Vfs {
                 return Ok(self.new_open_file(&file.inode, remote, request, None));
             }
         }
-        tracing::warn!(ino = file.inode.ino.0, "pages of a mapping cannot be written in place");
+        if file.append {
+            tracing::warn!(ino = file.inode.ino.0, "pages of a mapping cannot be written in place");
+        }
         Err(Errno::EIO)
     }
 

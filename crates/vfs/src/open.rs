@@ -77,8 +77,8 @@ pub(crate) struct OpenFile {
     pub(crate) fetched: Option<AttachedFile>,
     /// Readahead for its readers; unset where there is none.
     pub(crate) readahead: OnceLock<Arc<Readahead>>,
-    /// For a file opened with `O_APPEND`: the open file that writes pages back in place.
-    pub(crate) in_place: OnceCell<Arc<OpenFile>>,
+    /// The same file opened to write in place if this one appends, and to append otherwise.
+    pub(crate) twin: OnceCell<Arc<OpenFile>>,
     /// Held by a close: those of one open file wait for each other.
     pub(crate) flushing: tokio::sync::Mutex<()>,
     state: Mutex<FileState>,
@@ -356,7 +356,8 @@ impl Vfs {
             Change::begin(inode, &self.change_counter)
         });
         // Polled, and so sent, before the revalidations.
-        let opening = self.shared.open_remote(inode, &path, request.flags(Create::Never));
+        let flags = request.flags(Create::Never);
+        let opening = self.shared.open_remote(inode, &path, flags, &mut stamp);
         let (opened, ()) = tokio::join!(opening, async {
             self.prefetch.revalidate_followers(&self.shared, revisit)
         });
@@ -608,7 +609,7 @@ impl Vfs {
             append: request.append,
             fetched,
             readahead: OnceLock::new(),
-            in_place: OnceCell::new(),
+            twin: OnceCell::new(),
             flushing: tokio::sync::Mutex::default(),
             state: Mutex::new(FileState {
                 failures_seen: inode.state().failed_writes().0,

@@ -435,7 +435,7 @@ impl Tree {
     /// Whether the last name of a node was removed by a local change: the kernel opens it by a
     /// descriptor, and not by a name that it takes for that of the node.
     pub(crate) fn was_removed_here(&self, ino: Ino) -> bool {
-        self.nodes.get(ino).is_some_and(|node| node.removed_here && node.links.first().is_none())
+        self.nodes.get(ino).is_some_and(|node| node.removed_here)
     }
 
     /// Removes all names of `ino`, because it was replaced on the server.
@@ -535,6 +535,9 @@ impl Tree {
         self.nodes.bind(ino, Link { parent, name: name.clone(), valid_until, since });
         if let Some(dir) = self.nodes.get_mut(parent) {
             dir.children += 1;
+        }
+        if let Some(node) = self.nodes.get_mut(ino) {
+            node.removed_here = false;
         }
         if let Some(inode) = self.get(ino) {
             self.keep_number(&inode);

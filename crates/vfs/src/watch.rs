@@ -366,6 +366,9 @@ impl Shared {
                 tokio::time::sleep(DEFER).await;
                 shared.watching.state.lock().deferred -= deferred.len();
                 shared.apply_reports(&deferred);
+                if let Some(watches) = shared.watches() {
+                    shared.end_unused_watches(&watches);
+                }
             });
         } else {
             let connections: HashSet<u64> = deferred.iter().map(|it| it.watch.connection).collect();

@@ -70,8 +70,8 @@ impl DigestSource for RemoteDigests {
 /// Bound on the files of one query: as many names as fit into a command line.
 const MAX_FILES: usize = 512;
 
-/// Bound on their bytes together: what a server hashes in about a second. More would delay the
-/// first reader.
+/// Bound on their bytes together, and on those of a file whose content is confirmed: what a server
+/// hashes in about a second. More would delay the first reader.
 const MAX_BYTES: u64 = 512 << 20;
 
 /// Bound on the digests that were returned. All are dropped then.
@@ -289,7 +289,9 @@ impl Core {
         attr: &Attr,
         stamp: RequestStamp,
     ) -> Option<Object> {
-        attr.inode?;
+        if attr.inode.is_none() || attr.size > MAX_BYTES {
+            return None;
+        }
         let known = self.store.file(self.source(path), path)?;
         if !known.validator().has_size_and_mtime_of(&Validator::of(attr))
             || !self.validators.is_settled(path, attr)

@@ -8,8 +8,8 @@
 //!    opened at the server ([`Files::open_on_server`]), so that they stay the same files; where the
 //!    content may change, they are read from the server from then on.
 //! 2. At most one open at the server is in flight for a file, and it runs to its end also if its
-//!    callers are cancelled. The handle is of the content that the file was opened with, or the
-//!    result is `ESTALE`.
+//!    callers are cancelled. The handle is of the content that the file was opened with, or of the
+//!    same file, which is read from the server then; or the result is `ESTALE`.
 //! 3. A handle at the server is closed when the last reference to its [`File`] is dropped.
 
 use std::sync::Arc;
@@ -160,9 +160,14 @@ impl File {
             opened => opened?,
         };
         let moved = self.path().as_ref() != Some(&path);
-        if moved || !self.may_have(&opened.attr) {
+        let is_same_content = self.may_have(&opened.attr);
+        if moved || !is_same_content && self.attr.is_same_file(&opened.attr) != Some(true) {
             self.inner.close(opened.fh);
             return Err(Errno::ESTALE);
+        }
+        if !is_same_content {
+            // It was changed in place: its present content is shown.
+            self.read_from_server();
         }
         Ok(opened.fh)
     }

@@ -167,7 +167,7 @@ impl Core {
 
     /// Opens a file of which only a part is cached, where no more can be fetched.
     fn open_part(&self, path: &RemotePath, attr: Attr) -> Option<Result<Opened>> {
-        let validator = Validator::of(&attr);
+        let validator = self.validator_of_part(path, &attr);
         let is_usable = |source: &SourceId| {
             let never_changes = self.config.offline || self.is_immutable(path);
             never_changes || self.store.has_begun(&Subject::new(source, path, validator))
@@ -242,9 +242,9 @@ impl Core {
     }
 
     /// Opens the cached content of a file whose present attributes are `attr`.
-    pub(crate) async fn open_reported(&self, path: &RemotePath, attr: &Attr) -> Option<Opened> {
+    pub(crate) async fn open_stored(&self, path: &RemotePath, attr: &Attr) -> Option<Opened> {
         let stamp = self.stamp();
-        if !self.changes.is_stable(path) {
+        if !self.changes.is_stable(path) || self.changed_recently(attr) {
             return None;
         }
         let object = self.cached_object(path, attr, ReadPolicy::Server)?;
@@ -336,7 +336,14 @@ impl Core {
             return None;
         }
         let racy = source != self.both_sources()[0];
-        Some(self.fetch_under(source, path, Validator::of(attr), stamp, racy))
+        Some(self.fetch_under(source, path, self.validator_of_part(path, attr), stamp, racy))
+    }
+
+    /// The validator by which a partial content is found.
+    pub(crate) fn validator_of_part(&self, path: &RemotePath, attr: &Attr) -> Validator {
+        let validator = Validator::of(attr);
+        let change = validator.change.filter(|_| !self.is_immutable(path));
+        Validator { change, ..validator }
     }
 
     fn fetch_under(

@@ -87,6 +87,11 @@ impl Core {
         let Some(path) = path else { return Ok(file.attr) };
         match self.request_attr(&path).await {
             Ok(attr) if file.may_have(&attr) => Ok(attr),
+            Ok(attr) if file.attr.is_same_file(&attr) == Some(true) => {
+                // It was changed in place: its present content is shown.
+                file.read_from_server();
+                Ok(attr)
+            }
             Err(error @ (Errno::EHOSTDOWN | Errno::ETIMEDOUT)) if !self.config.stale_ok => {
                 Err(error)
             }

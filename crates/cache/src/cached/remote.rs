@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::{
-    Access, Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
+    Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
     FileKind, Location, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote,
     RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Watches, Window,
 };
@@ -41,12 +41,8 @@ impl Remote for Cached {
         self.core.open(path, flags).await
     }
 
-    async fn open_known(&self, path: &RemotePath, attr: &Attr) -> Result<Opened> {
-        let opened = self.core.open_reported(path, attr).await;
-        match opened {
-            Some(opened) => Ok(opened),
-            None => self.core.open(path, OpenFlags::existing(Access::Read)).await,
-        }
+    async fn open_stored(&self, path: &RemotePath, attr: &Attr) -> Option<Opened> {
+        self.core.open_stored(path, attr).await
     }
 
     async fn fstat(&self, fh: Fh) -> Result<Attr> {
@@ -298,7 +294,8 @@ impl Remote for Cached {
         }
     }
 
-    /// The layer above is told of changes; this one validates each open at the server anyway.
+    /// The layer above decides what the reports mean, and opens what is valid by them with
+    /// [`Remote::open_stored`].
     fn watches(&self) -> Option<Arc<dyn Watches>> {
         self.core.inner.watches().filter(|_| !self.core.config.offline)
     }

@@ -8,7 +8,6 @@ use tokio::task::JoinSet;
 use super::files::{Content, File};
 use super::write_behind::{FLUSH_PAUSE, Fetch};
 use super::{Cached, Core};
-use crate::Validator;
 use crate::metadata::RACY_SECS;
 
 /// How much of a file is cached.
@@ -47,7 +46,8 @@ impl Cached {
         }
         let policy = core.read_policy(path);
         let whole = core.cached_object(path, &attr, policy).is_some();
-        let of_part = |source| core.store.present_bytes(source, path, Validator::of(&attr));
+        let validator = core.validator_of_part(path, &attr);
+        let of_part = |source| core.store.present_bytes(source, path, validator);
         let sources = core.content_sources(path, policy);
         let part = sources.into_iter().map(of_part).max().unwrap_or(0);
         let present = if whole { attr.size } else { part.min(attr.size) };

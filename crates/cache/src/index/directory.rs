@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use base::{Attr, DirEntry};
+
 use super::record::{Record, weight};
 use crate::metadata::{KnownAttr, KnownFile, KnownLink, Listing};
 
@@ -137,7 +139,11 @@ impl Directory {
     /// The approximate bytes that its records would take in a compacted file.
     pub(crate) fn live_bytes(&self) -> u64 {
         let listed = self.listing.iter().flat_map(|listed| listed.listing.entries.iter());
-        let listed: u64 = listed.map(|entry| 120 + entry.name.as_bytes().len() as u64).sum();
+        let attr_bytes = |attr: &Attr| if attr.inode.is_some() { 115 } else { 55 };
+        let bytes = |entry: &DirEntry| {
+            entry.attr.as_ref().map_or(10, attr_bytes) + entry.name.as_bytes().len() as u64
+        };
+        let listed: u64 = listed.map(bytes).sum();
         listed + self.names.keys().map(|name| 2 * weight(name)).sum::<u64>()
     }
 }

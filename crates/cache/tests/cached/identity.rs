@@ -112,10 +112,16 @@ async fn records_of_plain_sftp_stay_valid_where_size_and_mtime_are_all() {
 /// As after an interrupted `sshoal warm`.
 #[tokio::test]
 async fn a_mount_continues_the_parts_of_another_one() {
+    for mode in [Mode::CloseToOpen, Mode::Immutable] {
+        continues_parts(mode).await;
+    }
+}
+
+async fn continues_parts(mode: Mode) {
     let stage = Stage::over(identifying_files());
     let content = pattern(3, 5_000_000);
     stage.put("f", &content);
-    let first = stage.mount(Mode::CloseToOpen);
+    let first = stage.mount(mode);
     let opened = first.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
     for offset in (0..4_000_000).step_by(128 << 10) {
         first.read(opened.fh, offset, 128 << 10).await.unwrap();
@@ -123,8 +129,14 @@ async fn a_mount_continues_the_parts_of_another_one() {
     first.close(opened.fh);
     first.shutdown().await;
     drop(first);
-    let second = stage.mount(Mode::CloseToOpen);
+    if mode == Mode::Immutable {
+        // By a link, for example.
+        stage.memory.set_ctime("f", LONG_AGO + 1);
+    }
+    let second = stage.mount(mode);
     assert!(read(&second, "f").await.unwrap() == content);
     let status = second.status();
     assert!(status.read_there_bytes < 1_500_000, "{status:?}");
+    second.wait_idle().await;
+    assert_eq!(second.status().completed, 1);
 }

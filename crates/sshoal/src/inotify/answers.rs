@@ -7,7 +7,7 @@
 //! that its name is gone. A directory would be marked as dead, and a renamed entry would stay valid; these
 //! changes are answered with `EBUSY`, and the thread tries again when the entry has expired.
 //!
-//! A name that a process has created again since is not removed or renamed.
+//! A name that a process has created again, or looked up again, is neither removed, renamed nor replaced.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -103,6 +103,9 @@ impl Repeater {
 
     /// The file that a rename replaces, so that those who watch it see that.
     fn look_up_target(&self, vfs: &Vfs, to: &Place, is_dir: bool) -> Result<Entry> {
+        if vfs.has_valid_name(to.dir, to.name.as_bytes()) {
+            return Err(REFUSED);
+        }
         match vfs.known_file(to.dir, to.name.as_bytes(), self.is_watched(to)) {
             Ok(Some(known)) if !is_dir => Ok(entry(&known)),
             Ok(Some(known)) => {

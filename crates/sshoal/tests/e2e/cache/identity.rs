@@ -1,6 +1,7 @@
 //! Over the helper, which identifies files and their last change.
 
 use std::fs::{self, Permissions};
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::thread::sleep;
 use std::time::{Duration, SystemTime};
@@ -154,5 +155,35 @@ fn a_watched_file_is_read_from_the_disk_without_a_request() {
         fs::read(again.at("d/one")).unwrap() == vec![7; 300_000]
     });
     assert!(fs::read(again.at("d/two")).unwrap() == files[1].1);
+    again.unmount();
+}
+
+/// W1 with a stored content: `tail -f` of a file that nobody had changed for long.
+#[test]
+fn an_open_descriptor_reads_what_was_appended_to_a_stored_file() {
+    let world = served_by_helper("");
+    let files = put_files(&world, &["d/log"]);
+    keep(&world, "", &files).unmount();
+    let again = mount(&world, "consistency=watch");
+    wait_for_watches(&again, 2);
+    let mut reader = fs::File::open(again.at("d/log")).unwrap();
+    let mut text = Vec::new();
+    reader.read_to_end(&mut text).unwrap();
+    assert!(text == files[0].1);
+    assert_eq!(disk(&again, "misses"), 0);
+    for round in 0..3 {
+        let line = format!("line {round}");
+        let mut there = fs::File::options().append(true).open(world.served("d/log")).unwrap();
+        there.write_all(line.as_bytes()).unwrap();
+        text.clear();
+        eventually(SOON, "the line is read", || {
+            reader.read_to_end(&mut text).unwrap();
+            text == line.as_bytes()
+        });
+        let len = fs::metadata(world.served("d/log")).unwrap().len();
+        assert_eq!(reader.metadata().unwrap().len(), len);
+        assert_eq!(fs::metadata(again.at("d/log")).unwrap().len(), len);
+    }
+    drop(reader);
     again.unmount();
 }

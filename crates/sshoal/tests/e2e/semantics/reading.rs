@@ -232,7 +232,7 @@ fn a2_data_written_through_a_mapping_is_in_the_file() {
 
 /// As ext4 does: each write obeys the flag that its descriptor has then.
 #[test]
-fn a_descriptor_that_no_longer_appends_writes_in_place() {
+fn a_descriptor_may_begin_and_cease_to_append() {
     let world = World::new();
     let mount = world.mount(&[]);
     let open = OpenOptions::new().read(true).append(true).create(true).open(mount.at("file"));
@@ -245,6 +245,15 @@ fn a_descriptor_that_no_longer_appends_writes_in_place() {
     file.write_all(b"end").unwrap();
     file.sync_all().unwrap();
     assert_eq!(fs::read(world.served("file")).unwrap(), b"01AB456789end");
+    drop(file);
+    // The end is that at the server.
+    let mut file = OpenOptions::new().write(true).open(mount.at("file")).unwrap();
+    fcntl_setfl(&file, fcntl_getfl(&file).unwrap() | OFlags::APPEND).unwrap();
+    let theirs = OpenOptions::new().append(true).open(world.served("file"));
+    theirs.unwrap().write_all(b"theirs").unwrap();
+    file.write_all(b"ours").unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(fs::read(world.served("file")).unwrap(), b"01AB456789endtheirsours");
     drop(file);
     mount.unmount();
 }
