@@ -113,7 +113,8 @@ impl Dir {
             }
             Need::Replace => {
                 match self.target.unlink(path).await {
-                    Ok(()) | Err(Errno::ENOENT) => {}
+                    // Another run may have removed it, or made the directory.
+                    Ok(()) | Err(Errno::ENOENT | Errno::EISDIR) => {}
                     Err(errno) => return Err(errno),
                 }
                 self.make().await?;

@@ -430,3 +430,23 @@ async fn rights_that_do_not_help_are_not_touched() {
         assert!(before <= 1, "{before} changes of attributes");
     }
 }
+
+/// Two runs at once: the other one is faster.
+#[tokio::test]
+async fn a_directory_that_another_run_has_made_in_place_of_a_file_is_used() {
+    let source = mem(|remote| remote.put_file("d/f", "content"));
+    let target = mem(|remote| remote.put_file("d", "in the way"));
+    let faulty = Arc::new(FaultyRemote::new(target.clone()));
+    let gate = faulty.hold(Call::Unlink, 1);
+    let copying = {
+        let (source, faulty) = (source.clone(), faulty.clone());
+        tokio::spawn(async move { copy_with(&source, &faulty, delete()).await })
+    };
+    gate.arrived().await;
+    target.remove("d");
+    target.put_dir("d");
+    gate.release();
+    let outcome = copying.await.unwrap();
+    assert_eq!(outcome.problems, []);
+    assert_eq!(read(&*target, &path("d/f")).await, b"content");
+}
