@@ -16,7 +16,7 @@
 //!
 //! Errors are the system's. Permissions are those of this process, and its umask applies to new
 //! entries.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod attr;
 mod blocking;
@@ -25,6 +25,7 @@ mod error;
 mod file;
 mod holes;
 mod listing;
+mod listxattrat;
 mod local;
 mod locks;
 mod mountpoint;

@@ -1,7 +1,8 @@
 //! Extended attributes, of an inode that was opened with `O_PATH`.
 //!
 //! The system calls take no such descriptor before Linux 6.13, so they go through `/proc/self/fd`,
-//! which leads to the inode itself, also to a symbolic link.
+//! which leads to the inode itself, also to a symbolic link. Only the question that is asked for each
+//! entry of a listing uses the newer call ([`listxattrat`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno as Native;
 
+use crate::listxattrat;
 use crate::setattr::{proc_error, proc_fd_path};
 
 /// Longest value and longest list of names, in bytes: Linux's.
@@ -60,12 +62,16 @@ pub fn remove_xattr(pinned: &OwnedFd, name: &[u8]) -> Result<()> {
 /// Whether the entry of this directory, or the open file `dir` itself if the name is empty, has
 /// extended attributes, as far as that can be seen.
 pub fn may_have_xattrs(dir: BorrowedFd<'_>, name: &[u8]) -> bool {
+    listxattrat::query(dir, name).unwrap_or_else(|| query_by_proc(dir, name)) != Ok(0)
+}
+
+/// The length of the list of attributes, by a path through `/proc`.
+fn query_by_proc(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<usize> {
     let open = proc_fd_path(dir);
-    let len = match name {
+    match name {
         b"" => rustix::fs::listxattr_query(open),
         name => rustix::fs::llistxattr_query([open.as_bytes(), b"/", name].concat()),
-    };
-    len != Ok(0)
+    }
 }
 
 /// The result of a call that fills a buffer: of a short one first, since values are short.
@@ -82,4 +88,38 @@ fn read(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> Result<Vec<u8>
         }
     }
     Err(Errno::E2BIG)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn both_calls_see_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["with", "without"] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        std::os::unix::fs::symlink("with", dir.path().join("link")).unwrap();
+        let with = fs::File::open(dir.path().join("with")).unwrap();
+        rustix::fs::fsetxattr(&with, "user.name", b"value", XattrFlags::empty()).unwrap();
+        let open = fs::File::open(dir.path()).unwrap();
+        for (name, may_have) in
+            [("with", true), ("without", false), ("link", false), ("absent", true), ("a\0b", true)]
+        {
+            let found = may_have_xattrs(open.as_fd(), name.as_bytes());
+            assert_eq!(found, may_have, "{name}");
+            let by_proc = query_by_proc(open.as_fd(), name.as_bytes());
+            if let Some(len) = listxattrat::query(open.as_fd(), name.as_bytes()) {
+                assert_eq!(len, by_proc, "{name}");
+            }
+        }
+        let without = fs::File::open(dir.path().join("without")).unwrap();
+        assert!(may_have_xattrs(with.as_fd(), b"") && !may_have_xattrs(without.as_fd(), b""));
+        let (flags, mode) = (rustix::fs::OFlags::PATH, rustix::fs::Mode::empty());
+        let pinned = rustix::fs::open(dir.path().join("with"), flags, mode).unwrap();
+        assert!(may_have_xattrs(pinned.as_fd(), b""));
+    }
 }
