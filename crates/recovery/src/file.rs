@@ -323,7 +323,7 @@ impl FileState {
             Change::Append { data, arrived } => match end {
                 Some(end) => {
                     let range = end..end + (data.len() - arrived) as u64;
-                    self.unstable.record_append(number, range, digest);
+                    self.unstable.record(number, range, digest);
                 }
                 None => self.unstable.mark_incomparable(number),
             },

@@ -82,23 +82,9 @@ pub(crate) struct UnstableWrites {
     extents: BTreeMap<u64, Extent>,
     /// Number of the last change that cannot be compared.
     incomparable: Option<u64>,
-    /// Number of the last append. Its data is elsewhere if another client has appended.
-    appended: Option<u64>,
 }
 
 impl UnstableWrites {
-    /// The append with this number was acknowledged; its data is at `range` if no other client
-    /// appends.
-    pub(crate) fn record_append(&mut self, number: u64, range: Range<u64>, digest: Option<Digest>) {
-        self.appended = self.appended.max(Some(number));
-        self.record(number, range, digest);
-    }
-
-    /// Whether data may be elsewhere than it is assumed to be.
-    pub(crate) fn has_appends(&self) -> bool {
-        self.appended.is_some()
-    }
-
     /// The write with this number was acknowledged.
     pub(crate) fn record(&mut self, number: u64, range: Range<u64>, digest: Option<Digest>) {
         if range.is_empty() {
@@ -154,7 +140,6 @@ impl UnstableWrites {
     pub(crate) fn mark_synced_before(&mut self, number: u64) {
         self.extents.retain(|_, extent| extent.number >= number);
         self.incomparable = self.incomparable.filter(|incomparable| *incomparable >= number);
-        self.appended = self.appended.filter(|appended| *appended >= number);
     }
 
     pub(crate) fn clear(&mut self) {

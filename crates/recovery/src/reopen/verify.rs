@@ -40,13 +40,11 @@ pub(super) async fn check(core: &Arc<Core>, file: &OpenFile, path: &RemotePath) 
         return Ok(());
     }
     let is_intact = match is_intact_on_server(core, file, path).await? {
-        // Another client may have appended, too.
-        Some(false) if file.lock().unstable.has_appends() => None,
-        compared => compared,
+        Some(is_intact) => is_intact,
+        // A connection that was lost before its verifier was known was most likely lost without a
+        // restart.
+        None => old_verifier.is_none(),
     };
-    // A connection that was lost before its verifier was known was most likely lost without a
-    // restart.
-    let is_intact = is_intact.unwrap_or(old_verifier.is_none());
     let is_lost = {
         let mut state = file.lock();
         state.write_verifier = new_verifier;

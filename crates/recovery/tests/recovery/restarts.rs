@@ -230,23 +230,6 @@ async fn a_live_handle_proves_that_the_server_did_not_restart() {
     assert_eq!(stage.recovering.fsync(second).await, Err(Errno::EIO));
 }
 
-/// The same after the first handle was closed: nothing proves it, and nothing says otherwise.
-#[tokio::test(start_paused = true)]
-async fn appends_that_are_elsewhere_are_no_sign_of_a_restart() {
-    let stage = Stage::new();
-    stage.server().put_file("f", "");
-    stage.faulty.set_write_verifier("the only run");
-    let first = stage.open("f", super::stage::appending()).await;
-    stage.put(first, 0, "mine ").await.unwrap();
-    stage.server().put_file("f", "of another mine ");
-    stage.recovering.flush(first).await.unwrap();
-    others_run().await;
-    let second = stage.open("f", super::stage::appending()).await;
-    stage.put(second, 0, "second").await.unwrap();
-    stage.recovering.fsync(second).await.unwrap();
-    assert_eq!(stage.content("f"), "of another mine second");
-}
-
 #[tokio::test(start_paused = true)]
 async fn appends_found_in_the_file_are_compared() {
     let stage = Stage::new();
