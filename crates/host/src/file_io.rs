@@ -157,10 +157,7 @@ impl Host {
             Ok(handle) => handle,
             // The server cannot OPEN a directory.
             Err(error) if crate::open::is_failure(&error) => return Err(Errno::EOPNOTSUPP),
-            Err(error) => {
-                let open_handles = self.handles.open_on(session.slot);
-                return Err(Probe(&session).opendir(&error, path, open_handles).await);
-            }
+            Err(error) => return Err(self.opendir_error(&session, &error, path).await),
         };
         let open = OpenHandle::new(session, handle);
         let synced = open.session.client.fsync(&open.handle).await;

@@ -74,12 +74,20 @@ impl Host {
         let full = session.path(path)?;
         let handle = match session.client.opendir(&full).await {
             Ok(handle) => handle,
-            Err(error) => {
-                let open_handles = self.handles.open_on(session.slot);
-                return Err(Probe(&session).opendir(&error, path, open_handles).await);
-            }
+            Err(error) => return Err(self.opendir_error(&session, &error, path).await),
         };
         Ok(Listing::new(OpenHandle::new(session, handle), full, self.config()))
+    }
+
+    /// The error of an OPENDIR that failed.
+    pub(crate) async fn opendir_error(
+        &self,
+        session: &Arc<Session>,
+        error: &sftp::Error,
+        path: &RemotePath,
+    ) -> Errno {
+        let open_handles = self.handles.open_on(session.slot);
+        Probe(session).opendir(error, path, open_handles).await
     }
 
     pub(crate) async fn make_dir(&self, path: &RemotePath, perm: u32) -> Result<()> {

@@ -180,10 +180,10 @@ fn copy_request(
 /// The engine. A stream of `tar` goes through ssh, so it is not chosen beside direct connections; and
 /// it has the rights of the login, while an SFTP server that the user has named may have others.
 fn engine(arguments: &Arguments, connection: &MountRequest) -> Result<Engine, Problem> {
-    let own_server = connection.ssh.sftp_server.is_some();
-    match (Engine::from(arguments.engine), connection.host.direct) {
-        (Engine::Auto, _) if own_server => Ok(Engine::Sftp),
-        (Engine::Auto, Direct::Yes | Direct::Require) => Ok(Engine::Sftp),
+    let direct = connection.host.direct;
+    let bypasses_login = direct != Direct::No || connection.ssh.sftp_server.is_some();
+    match (Engine::from(arguments.engine), direct) {
+        (Engine::Auto, _) if bypasses_login => Ok(Engine::Sftp),
         (Engine::Tar, Direct::Require) => {
             Err(Problem::new("--engine=tar", "goes through ssh, which direct=require excludes"))
         }

@@ -94,10 +94,10 @@ impl Vfs {
         appends: bool,
     ) -> Result<()> {
         let file = self.files.get(handle.0)?;
-        if file.append == appends {
-            return self.write(handle, offset, data).await;
-        }
         file.take_error()?;
+        if file.append == appends {
+            return self.write_out(file, offset, data, !self.config.sync_writes).await;
+        }
         let twin = match self.twin(&file).await {
             Ok(twin) => twin,
             // The offset is the end as far as the kernel knows it.
@@ -127,12 +127,8 @@ impl Vfs {
     /// The same file opened to write in place if `file` appends, and to append otherwise: another open
     /// file, or a new one that lives as long as `file` is open.
     async fn twin(&self, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>> {
-        let writers: Vec<u64> = {
-            let state = file.inode.state();
-            state.open.iter().filter(|open| open.access.writes()).map(|open| open.file).collect()
-        };
-        let mut writers = writers.into_iter().filter_map(|number| self.files.get(number).ok());
-        match writers.find(|writer| writer.append != file.append) {
+        let is_twin = |open: &Arc<OpenFile>| open.access.writes() && open.append != file.append;
+        match self.open_files(&file.inode).find(is_twin) {
             Some(writer) => Ok(writer),
             None => file.twin.get_or_try_init(|| self.open_twin(file)).await.cloned(),
         }

@@ -286,9 +286,6 @@ impl Vfs {
         if request.truncate {
             inode.writes.drained().await;
         }
-        if let Some(opened) = self.open_nameless(&inode, request).await? {
-            return Ok(opened);
-        }
         // Deferred handles first, so that this one can be compared with them.
         self.force_deferred_opens([&inode]).await;
         self.counters.opens_requested.add(1);
@@ -303,8 +300,14 @@ impl Vfs {
         Err(Errno::ESTALE)
     }
 
+    /// The open files of `inode`.
+    pub(crate) fn open_files(&self, inode: &Inode) -> impl Iterator<Item = Arc<OpenFile>> {
+        let numbers: Vec<u64> = inode.state().open.iter().map(|open| open.file).collect();
+        numbers.into_iter().filter_map(|number| self.files.get(number).ok())
+    }
+
     /// Opens a removed file by a handle that is open: the kernel opens `/proc/self/fd/N` without a
-    /// name. `None` if this mount has not removed it, or there is no such handle.
+    /// name. `ESTALE` if this mount has not removed it, or there is no such handle.
     async fn open_nameless(
         &self,
         inode: &Arc<Inode>,
@@ -316,11 +319,9 @@ impl Vfs {
                 && (file.access.writes() && file.append == request.append || !access.writes())
         };
         if request.truncate || !self.tree().was_removed_here(inode.ino) {
-            return Ok(None);
+            return Err(Errno::ESTALE);
         }
-        let numbers: Vec<u64> = inode.state().open.iter().map(|open| open.file).collect();
-        let mut files = numbers.into_iter().filter_map(|number| self.files.get(number).ok());
-        let Some(open) = files.find(serves) else { return Ok(None) };
+        let open = self.open_files(inode).find(serves).ok_or(Errno::ESTALE)?;
         inode.writes.drained().await;
         let stamp = self.stamp_request();
         let attr = self.attr_by_handle(inode).await.ok_or(Errno::ESTALE)?;
@@ -347,8 +348,9 @@ impl Vfs {
         let ino = inode.ino;
         let (path, place) = {
             let tree = self.tree();
-            (tree.path(ino).ok_or(Errno::ESTALE)?, tree.first_name(ino))
+            (tree.path(ino), tree.first_name(ino))
         };
+        let Some(path) = path else { return self.open_nameless(inode, request).await };
         let mut stamp = self.stamp_request();
         let first_stamp = stamp;
         let change = request.truncate.then(|| {

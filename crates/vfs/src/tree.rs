@@ -422,14 +422,10 @@ impl Tree {
     /// Removes `name` because of a local change. Returns the node that had it.
     pub(crate) fn remove_name(&mut self, parent: Ino, name: &Name) -> Option<Arc<Inode>> {
         let inode = self.unbind(parent, name)?;
-        self.note_removed_here(inode.ino);
-        Some(inode)
-    }
-
-    fn note_removed_here(&mut self, ino: Ino) {
-        if let Some(node) = self.nodes.get_mut(ino) {
+        if let Some(node) = self.nodes.get_mut(inode.ino) {
             node.removed_here = node.links.first().is_none();
         }
+        Some(inode)
     }
 
     /// Whether the last name of a node was removed by a local change: the kernel opens it by a

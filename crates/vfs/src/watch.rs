@@ -154,7 +154,7 @@ impl Watching {
         !std::mem::replace(&mut self.state.lock().is_watching_again, true)
     }
 
-    /// Returns false if watches were lost again since there were so many `losses`.
+    /// Returns false if watches were lost since [`Watching::losses`] returned `losses`.
     pub(crate) fn end_watching_again(&self, losses: u64) -> bool {
         let mut state = self.state.lock();
         state.is_watching_again = state.losses != losses;

@@ -80,8 +80,8 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 pub struct CachedConfig {
     /// The source of the paths. Two mounts of the same source share their records.
     pub source: SourceId,
-    /// Whether attributes have what plain SFTP has no fields for, if they were recorded with it
-    /// ([`Attr::inode`](base::Attr::inode)): not if the paths are of one host of several.
+    /// Whether recorded attributes of inodes ([`Attr::inode`](base::Attr::inode)) are shown. Not in
+    /// unions and pools: files of two hosts may have equal numbers.
     pub inode_attrs: bool,
     /// When cached state is used without a request.
     pub mode: Mode,

@@ -275,8 +275,7 @@ impl Core {
         }
         // Without a later request it is only as certain as the tree is immutable.
         let known = KnownFile { attr: *attr, digest, racy: !settled, fetched_at: stamp.time };
-        self.store.record_file(self.source(path), path, &known);
-        self.undo_if_changed(path, stamp);
+        self.record_content(path, &known, stamp);
         Some(object)
     }
 
@@ -308,9 +307,14 @@ impl Core {
             return None;
         }
         let known = KnownFile { attr: *attr, racy: false, fetched_at: stamp.time, ..known };
-        self.store.record_file(self.source(path), path, &known);
-        self.undo_if_changed(path, stamp);
+        self.record_content(path, &known, stamp);
         Some(object)
+    }
+
+    /// Records that the file has the cached content `known`.
+    fn record_content(&self, path: &RemotePath, known: &KnownFile, stamp: RequestStamp) {
+        self.store.record_file(self.source(path), path, known);
+        self.undo_if_changed(path, stamp);
     }
 
     /// The content that the file has, given that `attr` are its attributes now.

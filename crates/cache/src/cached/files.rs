@@ -67,11 +67,18 @@ impl File {
         Validator::of(&self.attr)
     }
 
-    /// Whether a file that its name leads to is this one, with the same content, as far as size,
-    /// mtime and identity show: that others have changed its mode or linked it does not matter.
-    pub(crate) fn may_have(&self, attr: &Attr) -> bool {
-        self.validator().has_size_and_mtime_of(&Validator::of(attr))
-            && self.attr.is_same_file(attr) != Some(false)
+    /// Whether the file that its name leads to, with the attributes `attr`, is this one. That others
+    /// have changed its mode or linked it does not matter. If they have changed the content of the
+    /// same file, the present content is shown from now on; without an identity it is another file.
+    pub(crate) fn recognize(&self, attr: &Attr) -> bool {
+        let is_same_file = self.attr.is_same_file(attr);
+        if self.validator().has_size_and_mtime_of(&Validator::of(attr)) {
+            return is_same_file != Some(false);
+        }
+        if is_same_file == Some(true) {
+            self.read_from_server();
+        }
+        is_same_file == Some(true)
     }
 
     /// Its present name, as far as this mount has changed it.
@@ -160,14 +167,9 @@ impl File {
             opened => opened?,
         };
         let moved = self.path().as_ref() != Some(&path);
-        let is_same_content = self.may_have(&opened.attr);
-        if moved || !is_same_content && self.attr.is_same_file(&opened.attr) != Some(true) {
+        if moved || !self.recognize(&opened.attr) {
             self.inner.close(opened.fh);
             return Err(Errno::ESTALE);
-        }
-        if !is_same_content {
-            // It was changed in place: its present content is shown.
-            self.read_from_server();
         }
         Ok(opened.fh)
     }

@@ -86,12 +86,7 @@ impl Core {
             .filter(|path| !file.offline && self.read_policy(path) == super::ReadPolicy::Server);
         let Some(path) = path else { return Ok(file.attr) };
         match self.request_attr(&path).await {
-            Ok(attr) if file.may_have(&attr) => Ok(attr),
-            Ok(attr) if file.attr.is_same_file(&attr) == Some(true) => {
-                // It was changed in place: its present content is shown.
-                file.read_from_server();
-                Ok(attr)
-            }
+            Ok(attr) if file.recognize(&attr) => Ok(attr),
             Err(error @ (Errno::EHOSTDOWN | Errno::ETIMEDOUT)) if !self.config.stale_ok => {
                 Err(error)
             }

@@ -406,8 +406,7 @@ impl Draft {
             self.request.run.foreground = true;
         }
         if self.request.host.stall_limit.is_zero() {
-            let why = "no server answers in no time; it must be more than 0";
-            return Err(Problem::new("option 'request_timeout'", why));
+            return Err(Problem::new("option 'request_timeout'", "must be more than 0"));
         }
         self.finish_max_conns()?;
         self.finish_helper()

@@ -207,10 +207,7 @@ async fn judge(source: Wanted, tried: Vec<Tried>) -> Result<Vec<Server>, Problem
         let host = match tried {
             Ok(host) => host,
             Err(missed) => {
-                let why = match &missed {
-                    Missed::Failed { error, .. } => error.to_string(),
-                    Missed::Late => "no answer".to_owned(),
-                };
+                let why = missed.why();
                 let (problem, speaks_of_source) = missed.explain(&target);
                 if speaks_of_source || !one_lives && !source.is_optional {
                     return Err(problem);
@@ -230,16 +227,17 @@ async fn judge(source: Wanted, tried: Vec<Tried>) -> Result<Vec<Server>, Problem
 }
 
 impl Missed {
+    fn why(&self) -> String {
+        match self {
+            Missed::Failed { error, .. } => error.to_string(),
+            Missed::Late => format!("no answer within {} s", LIMIT.as_secs()),
+        }
+    }
+
     /// The message, and whether the host was reached and refused its source.
     fn explain(&self, target: &Target) -> (Problem, bool) {
-        let error = match self {
-            Missed::Failed { error, .. } => error,
-            Missed::Late => {
-                let why = format!("no answer within {} s", LIMIT.as_secs());
-                return (Problem::new(&target.name, why), false);
-            }
-        };
-        let mut problem = Problem::new(&target.name, error.to_string());
+        let mut problem = Problem::new(&target.name, self.why());
+        let Missed::Failed { error, .. } = self else { return (problem, false) };
         if matches!(error, host::Error::RootMissing { .. }) && ends_like_a_word(&target.config.base)
         {
             problem = problem.hint(WORDS);

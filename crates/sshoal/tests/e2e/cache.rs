@@ -76,7 +76,11 @@ fn put(world: &World, name: &str, content: &[u8]) {
 }
 
 fn age(path: &Path) {
-    File::options().write(true).open(path).unwrap().set_modified(SystemTime::now() - OLD).unwrap();
+    set_modified(path, SystemTime::now() - OLD);
+}
+
+fn set_modified(path: &Path, time: SystemTime) {
+    File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
 }
 
 /// Some files in some directories, of sizes around those at which something changes.

@@ -4,9 +4,9 @@ use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::thread::sleep;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use super::{OLD, disk, mount, put, read_all, ready, with_cache};
+use super::{age, disk, mount, put, read_all, ready, set_modified, with_cache};
 use crate::behaviours::pattern;
 use crate::helper::served_by_helper;
 use crate::mount::Mount;
@@ -45,12 +45,7 @@ fn c3_a_change_that_leaves_size_and_mtime_is_seen_by_a_later_mount() {
     fs::write(world.served("written"), &other).unwrap();
     fs::write(world.served("t"), &other).unwrap();
     for name in ["written", "t"] {
-        fs::File::options()
-            .write(true)
-            .open(world.served(name))
-            .unwrap()
-            .set_modified(modified)
-            .unwrap();
+        set_modified(&world.served(name), modified);
     }
     fs::rename(world.served("t"), world.served("replaced")).unwrap();
     let again = mount(&world, "");
@@ -73,12 +68,7 @@ fn a_content_that_only_looks_changed_is_not_transferred() {
     fs::set_permissions(world.served("mode"), Permissions::from_mode(0o755)).unwrap();
     let modified = fs::metadata(world.served("copied")).unwrap().modified().unwrap();
     fs::copy(world.served("copied"), world.served("t")).unwrap();
-    fs::File::options()
-        .write(true)
-        .open(world.served("t"))
-        .unwrap()
-        .set_modified(modified)
-        .unwrap();
+    set_modified(&world.served("t"), modified);
     fs::rename(world.served("t"), world.served("copied")).unwrap();
     let again = mount(&world, "");
     for (name, _) in &files {
@@ -143,14 +133,8 @@ fn a_watched_file_is_read_from_the_disk_without_a_request() {
     read_all(&again, &files);
     assert_eq!(requests(&again), before);
     assert_eq!((disk(&again, "hits"), disk(&again, "misses")), (2, 0));
-    let modified = SystemTime::now() - OLD;
     fs::write(world.served("d/one"), vec![7; 300_000]).unwrap();
-    fs::File::options()
-        .write(true)
-        .open(world.served("d/one"))
-        .unwrap()
-        .set_modified(modified)
-        .unwrap();
+    age(&world.served("d/one"));
     eventually(SOON, "the change is shown", || {
         fs::read(again.at("d/one")).unwrap() == vec![7; 300_000]
     });
@@ -158,7 +142,7 @@ fn a_watched_file_is_read_from_the_disk_without_a_request() {
     again.unmount();
 }
 
-/// W1 with a stored content: `tail -f` of a file that nobody had changed for long.
+/// W1 with a stored content: `tail -f` of a file that had not changed for long.
 #[test]
 fn an_open_descriptor_reads_what_was_appended_to_a_stored_file() {
     let world = served_by_helper("");
