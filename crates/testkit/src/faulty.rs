@@ -205,7 +205,8 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         self.restore();
     }
 
-    /// Sets the value of [`Remote::write_verifier`], instead of the inner remote's.
+    /// Sets the value of [`Remote::write_verifier`], instead of the inner remote's. It is not returned
+    /// at the first poll.
     pub fn set_write_verifier(&self, run: impl Into<Bytes>) {
         self.state.lock().write_verifier = Some(run.into());
     }

@@ -30,6 +30,11 @@ impl FileState {
         self.phase == Phase::Open
             && self.inner_handles.get(&number).is_some_and(|inner| inner.closed)
     }
+
+    /// Whether all unstable writes were acknowledged before the write verifier was known.
+    fn lacks_write_verifier(&self) -> bool {
+        self.write_verifier.is_none() && !self.unstable.is_empty()
+    }
 }
 
 impl Handle {
@@ -126,6 +131,15 @@ impl Core {
         handle: &Arc<Handle>,
         reopenable: bool,
     ) -> Result<()> {
+        let file = &handle.file;
+        // Of writes before the verifier was known. The server has not restarted since if the
+        // handle is open until then; afterwards nothing would prove that.
+        let is_needed =
+            self.write_verifier.may_be_available() && file.lock().lacks_write_verifier();
+        let write_verifier = match is_needed {
+            true => self.inner.write_verifier().await.ok().flatten(),
+            false => None,
+        };
         let finished =
             self.retry_with_handle(handle, |fh| match handle.mark_closed(fh, reopenable) {
                 Ok(true) => self.inner.finish(fh),
@@ -134,8 +148,15 @@ impl Core {
                 Err(errno) => Box::pin(async move { Err(errno) }),
             });
         match finished.await {
-            Err(Errno::ESTALE) if handle.file.has_no_path() => Ok(()),
-            finished => finished,
+            Ok(()) => {
+                let mut state = file.lock();
+                if state.lacks_write_verifier() {
+                    state.write_verifier = write_verifier;
+                }
+                Ok(())
+            }
+            Err(Errno::ESTALE) if file.has_no_path() => Ok(()),
+            Err(errno) => Err(errno),
         }
     }
 

@@ -230,6 +230,29 @@ async fn a_live_handle_proves_that_the_server_did_not_restart() {
     assert_eq!(stage.recovering.fsync(second).await, Err(Errno::EIO));
 }
 
+/// As above, but a flush has closed the only handle: a child process that inherits a descriptor
+/// closes it.
+#[tokio::test(start_paused = true)]
+async fn a_flushed_handle_proved_that_the_server_had_not_restarted() {
+    for flushed_by in ["the first close", "another handle's close"] {
+        let stage = Stage::new();
+        stage.server().put_file("f", "");
+        stage.faulty.set_write_verifier("the only run");
+        let first = stage.open("f", super::stage::appending()).await;
+        stage.put(first, 0, "mine ").await.unwrap();
+        stage.recovering.flush(first).await.unwrap();
+        stage.server().put_file("f", "of another mine ");
+        let second = stage.open("f", super::stage::appending()).await;
+        if flushed_by != "the first close" {
+            stage.recovering.flush(second).await.unwrap();
+        }
+        stage.put(first, 0, "first ").await.unwrap();
+        stage.put(second, 0, "second").await.unwrap();
+        stage.recovering.fsync(first).await.unwrap();
+        assert_eq!(stage.content("f"), "of another mine first second", "{flushed_by}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn appends_found_in_the_file_are_compared() {
     let stage = Stage::new();

@@ -461,7 +461,11 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
         let run = self.state.lock().write_verifier.clone();
         let answer = async {
             match run {
-                Some(run) => Ok(Some(run)),
+                Some(run) => {
+                    // A server does not answer at once.
+                    tokio::task::yield_now().await;
+                    Ok(Some(run))
+                }
                 None => self.inner.write_verifier().await,
             }
         };

@@ -81,13 +81,13 @@ fn one_that_hangs_once_it_is_mounted() {
         r#"
 "$sshoal" "$@" &
 for mountpoint; do :; done
-until grep -q " $mountpoint " /proc/self/mountinfo; do sleep 0.05; done
+until grep -q " $mountpoint " /proc/self/mountinfo; do sleep 0.01; done
 kill -STOP $!
 wait"#,
     );
     let results = with_fake(&scene, 0, &fake, &HANGING);
-    let (measured, failures) = outcomes(&results, "fake");
-    assert_eq!(measured, 0);
+    // A step may have ended before the daemon was stopped.
+    let (_measured, failures) = outcomes(&results, "fake");
     let timed_out = |failure: &&&Failure| matches!(failure, Failure::TimedOut { .. });
     assert_eq!(failures.iter().filter(timed_out).count(), 2, "{failures:?}");
 }

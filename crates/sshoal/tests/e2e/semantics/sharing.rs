@@ -18,15 +18,21 @@ fn a8_appends_do_not_overwrite_each_other() {
     let world = World::new();
     let mounts = [world.mount(&[]), world.mount(&["-o", "max_conns=2"])];
     std::thread::scope(|scope| {
-        for writer in 0..4 {
-            let path = mounts[writer % 2].at("log");
-            scope.spawn(move || {
-                let mut log = OpenOptions::new().append(true).create(true).open(path).unwrap();
-                for record in 0..RECORDS {
-                    let line = format!("{writer}:{record}:{}\n", "x".repeat(record % 300));
-                    log.write_all(line.as_bytes()).unwrap();
-                }
-            });
+        let writers: Vec<_> = (0..4)
+            .map(|writer| {
+                let path = mounts[writer % 2].at("log");
+                scope.spawn(move || {
+                    let mut log = OpenOptions::new().append(true).create(true).open(path).unwrap();
+                    for record in 0..RECORDS {
+                        let line = format!("{writer}:{record}:{}\n", "x".repeat(record % 300));
+                        log.write_all(line.as_bytes()).unwrap();
+                    }
+                })
+            })
+            .collect();
+        // A child inherits the descriptors and closes them: each time, the file is flushed.
+        while writers.iter().any(|writer| !writer.is_finished()) {
+            assert!(Command::new("true").status().unwrap().success());
         }
     });
     let text = fs::read_to_string(world.served("log")).unwrap();
