@@ -50,6 +50,9 @@ const QUICK_RETRIES: u32 = 60;
 /// Maximum time between attempts.
 const LAST_RETRY: Duration = Duration::from_secs(4);
 
+/// Most that a login may take after attempts that did not end in time.
+const LONGEST_LOGIN: Duration = Duration::from_secs(5 * 60);
+
 /// Time to the next attempt after a permanent failure.
 const PERMANENT_RETRY: Duration = Duration::from_secs(30);
 
@@ -90,9 +93,12 @@ enum Step {
     Have(Arc<Session>),
     /// The session is lost and is not reopened.
     Lost,
-    /// The caller has to start an attempt; this number of attempts failed before.
+    /// The caller has to start an attempt.
     Connect {
+        /// Attempts that have failed since the last success.
         failures: u32,
+        /// How long this one may take.
+        limit: Duration,
     },
     /// An attempt is in progress.
     Wait,
@@ -307,8 +313,8 @@ impl Pool {
                     continue;
                 }
                 Step::Sleep { why, .. } => return Err(Unavailable::Failed(why)),
-                Step::Connect { failures } => {
-                    tokio::spawn(self.clone().connect(slot, failures));
+                Step::Connect { failures, limit } => {
+                    tokio::spawn(self.clone().connect(slot, failures, limit));
                     settled.await;
                 }
                 Step::Wait => settled.await,
@@ -322,6 +328,7 @@ impl Pool {
 
     fn next_step(&self, slot: usize) -> Step {
         let mut state = self.slots[slot].state.lock();
+        let mut limit = self.config.stall_limit;
         let failures = match &*state {
             State::Vacant => 0,
             State::Connecting => return Step::Wait,
@@ -345,6 +352,10 @@ impl Pool {
                 if *retry_at > Instant::now() {
                     return Step::Sleep { until: *retry_at, why: why.clone() };
                 }
+                // The server may need more time than that for a login.
+                if let Error::Session { source: sftp::Error::Stalled(limit_before), .. } = why {
+                    limit = limit.max((*limit_before * 2).min(LONGEST_LOGIN));
+                }
                 *failures
             }
         };
@@ -355,15 +366,15 @@ impl Pool {
             return Step::Sleep { until: *until, why: why.clone() };
         }
         *state = State::Connecting;
-        Step::Connect { failures }
+        Step::Connect { failures, limit }
     }
 
-    /// The task that connects a slot.
-    async fn connect(self: Arc<Pool>, slot: usize, failures: u32) {
+    /// The task that connects a slot. After the first login, an attempt ends at the `limit`.
+    async fn connect(self: Arc<Pool>, slot: usize, failures: u32, limit: Duration) {
         let mut host_alive = self.host_alive.clone();
         let _attempt = Attempt { pool: &self, slot, failures };
         tokio::select! {
-            result = self.attempt(slot) => self.attempt_ended(slot, failures, result),
+            result = self.attempt(slot, limit) => self.attempt_ended(slot, failures, result),
             // A login that waits for user input must not outlive the host.
             _ = host_alive.changed() => {}
         }
@@ -512,7 +523,7 @@ impl Pool {
         }
     }
 
-    async fn attempt(&self, slot: usize) -> Result<Arc<Session>, Error> {
+    async fn attempt(&self, slot: usize, limit: Duration) -> Result<Arc<Session>, Error> {
         let is_first = slot == 0 && !self.connected_once.load(Ordering::Relaxed);
         // The first login may have to wait for a user who types a password.
         if is_first {
@@ -530,7 +541,6 @@ impl Pool {
             let source = sftp::Error::Disconnected("it was lost, and is not opened again".into());
             return Err(Error::Session { source, diagnosis: None });
         }
-        let limit = self.config.stall_limit;
         let session = match tokio::time::timeout(limit, self.begin_later(role, slot)).await {
             Ok(begun) => begun?,
             Err(_) => {

@@ -47,7 +47,7 @@ use crate::remote_file::RemoteFile;
 use crate::stored_attr::StoredAttr;
 use crate::tree::{ChangeCounter, RequestStamp};
 use crate::writes::Writes;
-use pages::Pages;
+use pages::{Pages, ctime};
 
 pub(crate) use pages::Validator;
 pub(crate) use times::has_fractions;
@@ -550,11 +550,13 @@ impl State {
     /// A change of one of its names begins. Must be followed by [`State::end_renaming`].
     pub(crate) fn begin_renaming(&mut self) {
         self.active().renames_in_flight += 1;
+        self.forget_page_ctime();
     }
 
     /// A change of one of its names has ended, successfully or not.
     pub(crate) fn end_renaming(&mut self) {
         self.active().renames_in_flight -= 1;
+        self.forget_page_ctime();
     }
 
     /// Whether a change of one of its names is in flight.
@@ -634,6 +636,7 @@ impl State {
         active.changes_in_flight += 1;
         active.changes_begun += 1;
         active.last_change_seq = seq;
+        self.forget_page_ctime();
         self.begin_quiet_time();
         self.invalidate();
     }
@@ -643,6 +646,7 @@ impl State {
         let active = self.active();
         active.changes_in_flight -= 1;
         active.last_change_seq = seq;
+        self.forget_page_ctime();
         self.begin_quiet_time();
         self.invalidate();
     }
@@ -665,6 +669,7 @@ impl State {
     /// A local change of something else at `seq` affects the attributes of this inode.
     pub(crate) fn note_change(&mut self, seq: u64) {
         self.active().last_change_seq = seq;
+        self.forget_page_ctime();
         self.begin_quiet_time();
         self.invalidate();
     }
@@ -790,8 +795,10 @@ impl State {
         let changed = old.is_none_or(|old| Validator::of(&old) != Validator::of(&attr));
         let same_second = old.is_some_and(|old| old.mtime.secs == attr.mtime.secs);
         if changed {
-            self.known_contents += 1;
             self.validator_seen_at = now.into();
+        }
+        if changed || old.is_some_and(|old| ctime(&old) != ctime(&attr)) {
+            self.known_contents += 1;
         }
         if let Some(active) = &mut self.active {
             if let Some(rare) = &mut active.rare {

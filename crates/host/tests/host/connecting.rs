@@ -153,6 +153,42 @@ async fn dropping_the_host_cancels_the_attempt_to_connect() {
     end.await.expect("the connection is dropped").unwrap();
 }
 
+/// A server whose logins take this long, except for the first one.
+struct Slow {
+    servers: Arc<Servers>,
+    login: Duration,
+}
+
+#[async_trait::async_trait]
+impl Connector for Slow {
+    async fn connect(&self, role: Role) -> Result<Connection, ConnectError> {
+        if role != Role::Metadata {
+            tokio::time::sleep(self.login).await;
+        }
+        self.servers.connect(role).await
+    }
+}
+
+#[tokio::test]
+async fn a_slow_login_succeeds_after_attempts_that_gave_up_too_early() {
+    let dir = tempfile::tempdir().unwrap();
+    let servers = Servers::new(dir.path(), &[]);
+    let stall_limit = Duration::from_millis(200);
+    let slow = Slow { servers: servers.clone(), login: stall_limit * 3 };
+    let config = Config { stall_limit, ..Config::default() };
+    let host = Host::connect(Arc::new(slow), config).await.unwrap();
+    servers.signal_all(rustix::process::Signal::KILL);
+    let connected = async {
+        while host.lstat(&path("")).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let connected = tokio::time::timeout(Duration::from_secs(20), connected).await;
+    connected.expect("an attempt lasts long enough");
+    let attempts = servers.roles().len();
+    assert_eq!(attempts, 2, "the attempts that gave up made no connection");
+}
+
 /// Panics at each attempt.
 struct Panics;
 

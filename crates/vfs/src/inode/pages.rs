@@ -1,7 +1,9 @@
 //! Which content the kernel's pages of a file hold, and whether an open may keep them.
 //!
 //! Pages are compared with the file by their [`Validator`]. Content that was read before the second
-//! of its validator was over is racy: another change in that second would not be visible.
+//! of its validator was over is racy: another change in that second would not be visible. Where the
+//! remote reports the ctime, pages are compared by it as well, unless this mount has changed the
+//! file since: a change may leave the validator the same, but not the ctime.
 
 use std::time::Duration;
 
@@ -37,7 +39,22 @@ impl Validator {
 #[derive(Clone, Copy)]
 pub(super) struct Pages {
     validator: Validator,
+    /// `None` if it is not known since a local change, or never reported.
+    ctime: Option<Timestamp>,
     past_racy_window: bool,
+}
+
+impl Pages {
+    /// Whether they are of the content that `attr` names, unless it is racy.
+    fn are_of(&self, attr: &Attr) -> bool {
+        self.validator == Validator::of(attr)
+            && (self.ctime.is_none() || self.ctime == ctime(attr) || ctime(attr).is_none())
+    }
+}
+
+/// The remote's ctime.
+pub(super) fn ctime(attr: &Attr) -> Option<Timestamp> {
+    attr.inode.map(|inode| inode.ctime)
 }
 
 impl State {
@@ -47,9 +64,8 @@ impl State {
 
     /// Whether the kernel's pages, if it has any, are of the content that `attr` names.
     pub(crate) fn has_pages(&self, attr: &Attr, trust_racy: bool) -> bool {
-        self.pages().is_some_and(|pages| {
-            pages.validator == Validator::of(attr) && (pages.past_racy_window || trust_racy)
-        })
+        self.pages()
+            .is_some_and(|pages| pages.are_of(attr) && (pages.past_racy_window || trust_racy))
     }
 
     /// Whether the kernel's pages are of the content that `attr` names. If not, the caller makes
@@ -71,7 +87,9 @@ impl State {
             let age = Timestamp::now().secs.saturating_sub(attr.mtime.secs).saturating_sub(since);
             let seen_for = read_from.saturating_duration_since(instant(self.validator_seen_at));
             let past_racy_window = age > MAX_CLOCK_SKEW + 1 || seen_for >= RACY_WINDOW;
-            self.active().pages = Some(Pages { validator, past_racy_window });
+            self.active().pages = Some(Pages { validator, ctime: ctime(attr), past_racy_window });
+        } else if let Some(pages) = &mut self.active().pages {
+            pages.ctime = ctime(attr);
         }
         kept
     }
@@ -97,8 +115,19 @@ impl State {
     /// hold older data, which another machine may have changed.
     pub(crate) fn pages_written(&mut self, attr: &Attr) {
         if self.began_empty {
-            self.active().pages =
-                Some(Pages { validator: Validator::of(attr), past_racy_window: false });
+            self.active().pages = Some(Pages {
+                validator: Validator::of(attr),
+                ctime: ctime(attr),
+                past_racy_window: false,
+            });
+        }
+    }
+
+    /// A local change of the file, or of one of its names, begins or ends: it may set the ctime.
+    pub(super) fn forget_page_ctime(&mut self) {
+        let pages = self.active.as_mut().and_then(|active| active.pages.as_mut());
+        if let Some(pages) = pages {
+            pages.ctime = None;
         }
     }
 

@@ -1,5 +1,7 @@
 //! Attributes and pages over time.
 
+use base::FileId;
+
 use super::pages::RACY_WINDOW;
 use super::*;
 
@@ -107,6 +109,57 @@ fn pages_of_an_old_file_are_kept_at_once() {
     assert!(validate(&inode, &attr(1, 1000), false));
     inode.state().invalidate_pages_and_size();
     assert!(!validate(&inode, &attr(1, 1000), false));
+}
+
+/// Attributes of a remote that reports the ctime.
+fn attr_with_ctime(size: u64, mtime: i64, ctime: i64) -> Attr {
+    let id = FileId { device: 1, number: 7, btime: None };
+    let inode = InodeAttr {
+        id,
+        links: 1,
+        blocks: 8,
+        ctime: Timestamp::from_secs(ctime),
+        rdev: (0, 0),
+        xattrs: None,
+    };
+    Attr { inode: Some(inode), ..attr(size, mtime) }
+}
+
+#[test]
+fn another_ctime_is_another_content_unless_this_mount_has_set_it() {
+    let inode = inode();
+    let seen = |ctime| {
+        let attr = attr_with_ctime(1, 1000, ctime);
+        let now = Instant::now();
+        let before = inode.state().content_generation();
+        inode.state().set_attr(attr, now, now, Timeout::fixed(secs(1)));
+        let kept = validate(&inode, &attr, false);
+        (kept, inode.state().content_generation() > before)
+    };
+    assert_eq!(seen(2000), (false, true), "never filled");
+    assert_eq!(seen(2000), (true, false));
+    assert_eq!(seen(3000), (false, true), "rewritten, and its mtime set back");
+    assert_eq!(seen(3000), (true, false));
+    let changes: [fn(&Inode); 3] = [
+        |inode| {
+            inode.state().begin_change(1);
+            inode.state().end_change(2);
+        },
+        |inode| {
+            inode.state().begin_renaming();
+            inode.state().end_renaming();
+        },
+        |inode| inode.state().note_change(3),
+    ];
+    for (ctime, change) in (4000..).zip(changes) {
+        change(&inode);
+        assert!(seen(ctime).0, "{ctime}: its mode was set here, or it was renamed");
+        assert!(seen(ctime).0);
+        assert!(!seen(ctime + 100).0, "{ctime}");
+        assert!(seen(ctime + 100).0);
+    }
+    let plain = attr(1, 1000);
+    assert!(!validate(&inode, &plain, false), "no identity: another file");
 }
 
 #[test]

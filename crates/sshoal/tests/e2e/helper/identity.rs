@@ -69,6 +69,27 @@ fn a_time_that_was_set_does_not_hide_a_later_change() {
     }
 }
 
+/// C3: also in the mount that has read it before, without a disk cache.
+#[test]
+fn a_file_that_is_rewritten_in_place_with_its_old_time_is_read_again() {
+    for mode in MODES {
+        let world = served_by_helper("");
+        let set = SystemTime::now() - Duration::from_secs(10_000);
+        let put = |text: &str| {
+            fs::write(world.served("f"), text).unwrap();
+            let file = File::options().write(true).open(world.served("f")).unwrap();
+            file.set_times(FileTimes::new().set_modified(set)).unwrap();
+        };
+        put("first");
+        let mount = world.mount(&["-o", mode]);
+        assert_eq!(fs::read_to_string(mount.at("f")).unwrap(), "first", "{mode}");
+        put("other");
+        sleep(PAUSE);
+        assert_eq!(fs::read_to_string(mount.at("f")).unwrap(), "other", "{mode}");
+        mount.unmount();
+    }
+}
+
 /// Also if the open had needed no request.
 #[test]
 fn an_open_file_has_attributes_when_its_name_is_gone() {

@@ -20,7 +20,7 @@ use crate::world::World;
 
 const RTT: Duration = Duration::from_millis(100);
 /// A busy machine makes an operation longer, never shorter: the least of some attempts counts.
-const ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 5;
 /// Files of each directory.
 const FILES: usize = 20;
 
