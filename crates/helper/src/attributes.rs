@@ -1,30 +1,44 @@
 //! Attributes: from `stat(2)` to the protocol, and from the protocol to changes of them.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use base::{AttrChange, Timestamp};
-use rustix::fs::{AtFlags, Stat, Statx, StatxFlags, StatxTimestamp, fstatvfs, statat, statx};
+use rustix::fs::{
+    AtFlags, Stat, Statx, StatxAttributes, StatxFlags, StatxTimestamp, fstatvfs, statat, statx,
+};
 use rustix::io::Result;
 use sftp::StatVfs;
 use sftp::codec::{ExactAttrs, ExactTime, FileAttrs, Owner, Times};
 
-/// The attributes of the entry `name` in `dir`, or of `dir` itself if it is empty, with these fields
-/// of [`ExactAttrs`]. A symbolic link is not followed.
-pub(crate) fn of_entry(dir: impl AsFd, name: &[u8], fields: u32) -> Result<FileAttrs> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
-    if fields == 0 {
-        return Ok(of_stat(&statat(dir, name, flags)?));
-    }
-    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-    let mut attrs = of_statx(&statx(&dir, name, flags, wanted)?, fields);
-    let has_xattrs = fields & ExactAttrs::XATTRS != 0;
-    attrs.exact.xattrs = has_xattrs.then(|| local::may_have_xattrs(dir.as_fd(), name));
-    Ok(attrs)
-}
+/// What a symbolic link, and a directory on which something would be mounted, themselves are: the
+/// same as `fstatat` does.
+const OF_THE_ENTRY: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT);
+
+const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
 /// The attributes of an open file, with these fields of [`ExactAttrs`].
 pub(crate) fn of_open(file: impl AsFd, fields: u32) -> Result<FileAttrs> {
-    of_entry(file, b"", fields)
+    let flags = AtFlags::EMPTY_PATH | OF_THE_ENTRY;
+    if fields == 0 {
+        return Ok(of_stat(&statat(file, "", flags)?));
+    }
+    let found = statx(&file, "", flags, WANTED)?;
+    Ok(of_statx(&found, fields, || local::may_have_xattrs(file.as_fd(), b"")))
+}
+
+/// The attributes of the entry `name` of a directory, with some fields of [`ExactAttrs`]. If the
+/// directory `is_local`, what is mounted on the entry is described as this machine knows it: another
+/// machine that has it may be unreachable.
+pub(crate) fn of_entry(
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+    fields: u32,
+    is_local: bool,
+) -> Result<FileAttrs> {
+    let sync = if is_local { AtFlags::STATX_DONT_SYNC } else { AtFlags::empty() };
+    let found = statx(dir, name, OF_THE_ENTRY | sync, WANTED)?;
+    let is_mounted = is_local && found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+    Ok(of_statx(&found, fields, || is_mounted || local::may_have_xattrs(dir, name)))
 }
 
 /// Whether the kernel has `statx(2)`, without which no fields of [`ExactAttrs`] are known.
@@ -52,7 +66,7 @@ pub(crate) fn of_stat(stat: &Stat) -> FileAttrs {
     }
 }
 
-fn of_statx(found: &Statx, fields: u32) -> FileAttrs {
+fn of_statx(found: &Statx, fields: u32, may_have_xattrs: impl FnOnce() -> bool) -> FileAttrs {
     let has = |field: u32| fields & field != 0;
     let time = |field: u32, time: StatxTimestamp| {
         has(field).then_some(ExactTime { secs: time.tv_sec, nanos: time.tv_nsec })
@@ -76,7 +90,7 @@ fn of_statx(found: &Statx, fields: u32) -> FileAttrs {
             links: has(ExactAttrs::LINKS).then_some(found.stx_nlink),
             blocks: has(ExactAttrs::BLOCKS).then_some(found.stx_blocks),
             rdev: has(ExactAttrs::RDEV).then_some((found.stx_rdev_major, found.stx_rdev_minor)),
-            xattrs: None,
+            xattrs: has(ExactAttrs::XATTRS).then(may_have_xattrs),
         },
     }
 }

@@ -24,11 +24,13 @@ pub(crate) struct Listing {
     /// Set at the end of the directory, or by an error that ends the listing.
     end: Option<Failure>,
     owners: Owners,
+    is_local: bool,
 }
 
 impl Listing {
-    pub(crate) fn new(dir: OwnedFd) -> Result<Listing> {
-        Ok(Listing { dir: Dir::new(dir)?, end: None, owners: Owners::default() })
+    /// A listing of a directory, which may be on the local file system.
+    pub(crate) fn new(dir: OwnedFd, is_local: bool) -> Result<Listing> {
+        Ok(Listing { dir: Dir::new(dir)?, end: None, owners: Owners::default(), is_local })
     }
 
     /// The next entries, `.` and `..` included, with these fields of `attrs@sshoal`. With any of
@@ -62,7 +64,7 @@ impl Listing {
         let attrs = match fields {
             0 => statat(fd, name, AtFlags::SYMLINK_NOFOLLOW)
                 .map(|stat| (of_stat(&stat), self.owners.line(name, &stat))),
-            fields => of_entry(fd, name, fields).map(|attrs| (attrs, Vec::new())),
+            fields => of_entry(fd, name, fields, self.is_local).map(|attrs| (attrs, Vec::new())),
         };
         let (attrs, longname) = match attrs {
             Ok(attrs) => attrs,

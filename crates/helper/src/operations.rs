@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use base::{Allocation, Seek, SetXattr};
+use base::{Allocation, FileKind, Seek, SetXattr};
 use bytes::Bytes;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -29,13 +29,21 @@ const MAX_WHOLE_FILE_BYTES: usize = 254 << 10;
 const COPY_BYTES: usize = 1 << 20;
 
 impl Server {
-    pub(crate) fn open(&self, path: &[u8], flags: OpenFlags, attrs: &FileAttrs) -> Result<Reply> {
+    /// `None` if that would wait for another process, with `nowait`.
+    pub(crate) fn open(
+        &self,
+        path: &[u8],
+        flags: OpenFlags,
+        attrs: &FileAttrs,
+        nowait: bool,
+    ) -> Result<Option<Reply>> {
         self.handles.check_room()?;
         let mode = Mode::from_raw_mode(attrs.permissions.unwrap_or(0o666) & 0o7777);
         // `NONBLOCK`, or the open of a FIFO would wait for its other end.
         let native = native_flags(flags)? | OFlags::NOCTTY | OFlags::NONBLOCK;
         let fd = match self.paths.open(path, native, mode) {
             // Another process has a lease on the file (fcntl(2)).
+            Err(Errno::AGAIN) if nowait => return Ok(None),
             Err(Errno::AGAIN) => self.paths.open(path, native - OFlags::NONBLOCK, mode)?,
             opened => opened?,
         };
@@ -45,7 +53,7 @@ impl Server {
         }
         let is_local = self.paths.is_on_local_device(&fd);
         let file = File { fd, inode: inode(&stat), is_local };
-        Ok(Reply::Handle(self.handles.insert(Open::File(Arc::new(file)))?))
+        Ok(Some(Reply::Handle(self.handles.insert(Open::File(Arc::new(file)))?)))
     }
 
     /// Closes a handle. Some file systems report a failed write only here.
@@ -152,7 +160,7 @@ impl Server {
         let fd = self.paths.open(path, flags, Mode::empty())?;
         let inode = inode(&rustix::fs::fstat(&fd)?);
         let is_local = self.paths.is_on_local_device(&fd);
-        let listing = Mutex::new(Listing::new(fd)?);
+        let listing = Mutex::new(Listing::new(fd, is_local)?);
         let directory = Arc::new(Directory { listing, inode, is_local });
         Ok(Reply::Handle(self.handles.insert(Open::Directory(directory))?))
     }
@@ -301,11 +309,12 @@ impl Server {
                 {
                     buffer = vec![0; COPY_BYTES];
                 }
+                // As OpenSSH's server: with a length, the end of the file is an error.
+                Ok(0) if len != 0 => return Err(Failure::End),
                 Ok(0) => break,
                 copied => left -= copied? as u64,
             }
         }
-        // As OpenSSH's server: the end of the file is the end of the copy.
         Ok(())
     }
 
@@ -371,7 +380,11 @@ impl Server {
     }
 
     pub(crate) fn mknod(&self, path: &[u8], mode: u32, device: (u32, u32)) -> Result<()> {
-        let kind = base::FileKind::from_mode(mode).ok_or(Errno::INVAL)?;
+        let kind = FileKind::from_mode(mode).ok_or(Errno::INVAL)?;
+        // A device leads out of the root.
+        if self.paths.has_root() && matches!(kind, FileKind::BlockDevice | FileKind::CharDevice) {
+            return Err(Errno::PERM.into());
+        }
         let entry = self.paths.entry(path)?;
         Ok(local::make_node((entry.dir(), entry.name), kind, mode & 0o7777, device)?)
     }
@@ -450,6 +463,10 @@ fn read_at(
     nowait: bool,
     buffer: &mut [u8],
 ) -> rustix::io::Result<Option<usize>> {
+    // `preadv2` would take the last one for the position of the descriptor.
+    if i64::try_from(offset).is_err() {
+        return Err(Errno::INVAL);
+    }
     if !nowait {
         return rustix::io::pread(file, buffer, offset).map(Some);
     }

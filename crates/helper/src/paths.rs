@@ -117,15 +117,22 @@ impl Paths {
     }
 
     /// Whether a request for `path` needs no other machine: its directory is known to the kernel,
-    /// and on the local file system of the root or of the working directory.
+    /// and on the local file system of the root or of the working directory, and the last name does
+    /// not lead to another file system.
     pub(crate) fn is_local(&self, path: &[u8]) -> bool {
         if self.local_device.is_none() {
             return false;
         }
-        let parent = if path.ends_with(b".") { path } else { split(path).0 };
+        let (parent, name) = if path.ends_with(b".") { (path, &b"."[..]) } else { split(path) };
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let opened = self.open_with(parent, flags, Mode::empty(), ResolveFlags::CACHED);
-        opened.is_ok_and(|dir| self.is_on_local_device(&dir))
+        let Some(dir) = opened.ok().filter(|dir| self.is_on_local_device(dir)) else {
+            return false;
+        };
+        // Looked up on that file system only; the name may be absent.
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let found = openat2(&dir, name, flags, Mode::empty(), ResolveFlags::NO_XDEV);
+        found.err() != Some(Errno::XDEV)
     }
 
     /// Whether an open file is on the local file system of the root or of the working directory.

@@ -217,8 +217,8 @@ impl Server {
         }
     }
 
-    /// Executes the request with this id. With `nowait`, a READ does not wait for the disk. The
-    /// content of a file goes into `buffer`, which has room for the longest READ.
+    /// Executes the request with this id. With `nowait`, a READ does not wait for the disk, and an
+    /// OPEN not for another process. The content of a file goes into `buffer`, which has room for the longest READ.
     pub(crate) fn execute(
         &self,
         id: u32,
@@ -242,6 +242,11 @@ impl Server {
                     Err(failure) => Err(failure),
                 }
             }
+            Request::Open { path, flags, attrs } => match self.open(path, *flags, attrs, nowait) {
+                Ok(Some(reply)) => Ok(reply),
+                Ok(None) => return Answer::WouldBlock,
+                Err(failure) => Err(failure),
+            },
             Request::Lock { handle, lock } => return now_or_later(self.lock(id, handle, *lock)),
             Request::Watch(watch) => return now_or_later(self.watch(id, *watch)),
             _ => self.reply(request),
@@ -253,11 +258,11 @@ impl Server {
         let done = |result: Result<()>| result.map(|()| success());
         match request {
             // Their answers are of other kinds.
-            Request::Read { .. }
+            Request::Open { .. }
+            | Request::Read { .. }
             | Request::ReadFile { .. }
             | Request::Lock { .. }
             | Request::Watch(_) => Err(crate::status::BAD_HANDLE),
-            Request::Open { path, flags, attrs } => self.open(path, *flags, attrs),
             Request::Close { handle } => done(self.close(handle)),
             Request::Write { handle, offset, data } => done(self.write(handle, *offset, data)),
             Request::Lstat { path } => self.stat(path, false),

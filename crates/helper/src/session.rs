@@ -58,6 +58,8 @@ pub enum Error {
     Stream(io::Error),
     /// The client has locks, and has sent nothing for the time that it has promised.
     Silent(Duration),
+    /// No thread can be started that would execute requests.
+    Thread(io::Error),
 }
 
 impl std::fmt::Display for Error {
@@ -66,6 +68,7 @@ impl std::fmt::Display for Error {
             Error::Root(error) => write!(f, "the root directory: {error}"),
             Error::Malformed(error) => write!(f, "the client has sent no valid SFTP: {error}"),
             Error::Stream(error) => write!(f, "the connection to the client: {error}"),
+            Error::Thread(error) => write!(f, "cannot start a thread: {error}"),
             Error::Silent(limit) => {
                 write!(f, "the client has locks and was silent for {} s", limit.as_secs())
             }
@@ -84,7 +87,8 @@ impl From<Malformed> for Error {
 /// Serves a client until `input` ends; all requests read by then are executed.
 ///
 /// # Errors
-/// When the root cannot be opened, the client sends something that is not SFTP, or a stream fails.
+/// When the root cannot be opened, the client sends something that is not SFTP, a stream fails, or
+/// no thread can be started.
 pub fn serve(mut input: File, output: File, options: &Options) -> Result<(), Error> {
     let room = Arc::new(Room::new(max_handles()));
     serve_connection(&mut input, Box::new(output), options, &room)
@@ -238,14 +242,13 @@ impl Session<'_> {
             state.schedule.add(claims, packet.clone())
         };
         if ready.is_none() {
-            self.provide_thread(scope);
-            return Ok(());
+            return self.provide_thread(scope);
         }
         if self.server.is_quick(&request) && self.execute(id, &request, true, buffer) {
             self.finish(ticket);
         } else {
             self.state().queue.push_back((ticket, packet));
-            self.provide_thread(scope);
+            self.provide_thread(scope)?;
             self.changed.notify_all();
         }
         Ok(())
@@ -289,11 +292,15 @@ impl Session<'_> {
         }
     }
 
-    /// Starts a thread of the pool if none is idle.
-    fn provide_thread<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+    /// Starts a thread of the pool if there is none for a request. Threads that were woken for the
+    /// requests in the queue are still idle.
+    ///
+    /// # Errors
+    /// If there is no thread at all.
+    fn provide_thread<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> Result<(), Error> {
         let mut state = self.state();
-        if state.idle > 0 || state.threads >= MAX_THREADS {
-            return;
+        if state.idle >= state.queue.len().max(1) || state.threads >= MAX_THREADS {
+            return Ok(());
         }
         state.threads += 1;
         let started = thread::Builder::new().name("sftp".to_owned()).spawn_scoped(scope, || {
@@ -301,9 +308,12 @@ impl Session<'_> {
         });
         if let Err(error) = started {
             state.threads -= 1;
-            // The other threads do it, or there is none and the session cannot go on.
             tracing::warn!("cannot start a thread: {error}");
+            if state.threads == 0 {
+                return Err(Error::Thread(error));
+            }
         }
+        Ok(())
     }
 
     /// A thread of the pool: executes requests until the session ends.
@@ -313,11 +323,17 @@ impl Session<'_> {
             if buffer.is_empty() {
                 buffer.resize(MAX_IO_BYTES as usize, 0);
             }
-            if let Ok((id, request)) = Request::decode(&packet) {
-                self.execute(id, &request, false, &mut buffer);
-                let _ = self.output().flush();
+            let Ok((id, request)) = Request::decode(&packet) else { continue };
+            // It follows earlier changes, and later requests need not wait for the disk.
+            let is_sync = matches!(request, Request::Fsync { .. });
+            if is_sync {
+                self.finish(ticket);
             }
-            self.finish(ticket);
+            self.execute(id, &request, false, &mut buffer);
+            let _ = self.output().flush();
+            if !is_sync {
+                self.finish(ticket);
+            }
         }
     }
 

@@ -1,13 +1,25 @@
 //! Digests that `sshoal helper` computes.
 
+use std::time::Duration;
+
 use base::{Attr, DigestKind, Errno, RemotePath, Result};
 use bytes::Bytes;
 use sftp::Extension;
 use sftp::codec::DigestAlgorithm;
+use tokio::time::Instant;
 
 use crate::attr::from_wire;
 use crate::errno::from_sftp;
 use crate::host::Host;
+
+/// Slowest reading of a file for its digest that is waited for, in bytes per second.
+const SLOWEST_READING: u64 = 10_000_000;
+
+/// Time for any digest beside the reading.
+const OTHER_TIME: Duration = Duration::from_secs(60);
+
+/// Least time between requests for one digest.
+const MIN_PAUSE: Duration = Duration::from_millis(5);
 
 /// Requests for digests at the same time. A server computes each on a thread.
 pub(crate) const MAX_REQUESTS: usize = 8;
@@ -32,9 +44,15 @@ impl Host {
             DigestKind::Blake3 => (DigestAlgorithm::BLAKE3, 32),
         };
         let Ok(_permit) = self.digests.acquire().await else { return Ok(None) };
+        let limit = OTHER_TIME + Duration::from_secs(attr.size / SLOWEST_READING);
+        let deadline = Instant::now() + limit;
         let found = loop {
             match session.client.digest(&full, algorithm).await.map_err(|error| from_sftp(&error)) {
-                Err(Errno::EINPROGRESS) => {}
+                // The server answers this about once a second.
+                Err(Errno::EINPROGRESS) if Instant::now() < deadline => {
+                    tokio::time::sleep(MIN_PAUSE).await;
+                }
+                Err(Errno::EINPROGRESS) => return Ok(None),
                 // It is being changed, or is no regular file any more.
                 Err(Errno::EBUSY | Errno::EINVAL | Errno::ELOOP) => return Ok(None),
                 found => break found?,

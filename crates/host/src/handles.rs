@@ -162,10 +162,14 @@ impl Handles {
         enter()
     }
 
-    /// Closes the striped handles on these sessions.
-    pub(crate) fn close_stripes_on(&self, slots: Slots) {
+    /// Closes the striped handles on these sessions, but on those that it returns: there a file may
+    /// have been written, and its close needs the server's answer.
+    pub(crate) fn close_stripes_on(&self, slots: Slots) -> Slots {
         let files: Vec<_> = self.tables.lock().files.values().cloned().collect();
-        files.iter().for_each(|file| file.stripes.close_on(slots));
+        let written = files.iter().map(|file| file.stripes.written_on(slots).bits());
+        let kept = Slots::from_bits(written.fold(0, |all, some| all | some));
+        files.iter().for_each(|file| file.stripes.close_on(slots.difference(kept)));
+        kept
     }
 
     /// Records that the path and everything below it has a new name.

@@ -227,13 +227,13 @@ impl Scaling {
         let idle = pool.flow.idle_for(candidates, pool.config.idle_limit);
         let idle = Slots::from_bits(idle.bits() | excess.bits());
         let idle = idle.iter().filter(|slot| pool.live(*slot).is_some());
-        let idle = idle.fold(Slots::default(), Slots::with);
-        if idle.is_empty() {
-            return;
-        }
+        let mut idle = idle.fold(Slots::default(), Slots::with);
         pool.set_active(pool.active().difference(idle));
         if let Some(handles) = self.handles.upgrade() {
-            handles.close_stripes_on(idle);
+            idle = idle.difference(handles.close_stripes_on(idle));
+        }
+        if idle.is_empty() {
+            return;
         }
         for slot in idle.iter() {
             pool.vacate(slot);

@@ -147,6 +147,14 @@ impl Stripes {
         stripes.into_iter().map(|stripe| stripe.open).collect()
     }
 
+    /// Those of these sessions that have handles through which the file may have been written.
+    pub(crate) fn written_on(&self, slots: Slots) -> Slots {
+        let state = self.state.lock();
+        let written = state.stripes.iter().filter(|stripe| stripe.verified_for_writes);
+        let on = written.map(|stripe| stripe.open.session.slot);
+        on.filter(|slot| slots.contains(*slot)).fold(Slots::default(), Slots::with)
+    }
+
     /// Closes the handles on these sessions.
     pub(crate) fn close_on(&self, slots: Slots) {
         let mut state = self.state.lock();

@@ -216,7 +216,7 @@ impl Locks {
         if let Some(known) = lock(&self.table).get(&key) {
             return Ok(known.clone());
         }
-        let fd = open_again(file)?;
+        let fd = open_again(file, key.1.family)?;
         let mut table = lock(&self.table);
         if table.len() >= MAX_OWNERS {
             return Err(Errno::ENOLCK);
@@ -300,15 +300,20 @@ fn id(file: &impl AsFd) -> Result<FileId> {
     }
 }
 
-/// Another description of the same file: for reading and writing if that is permitted, since the
-/// owner may request a write lock through another descriptor later.
-fn open_again(file: impl AsFd) -> Result<OwnedFd> {
+/// Another description of the same file. For locks of ranges it is for reading and writing if that is
+/// permitted, since the owner may request a write lock through another descriptor later. Any access
+/// suits `flock(2)`, and a program that is open for writing cannot be executed (`ETXTBSY`).
+fn open_again(file: impl AsFd, family: LockFamily) -> Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     let access = fcntl_getfl(&file).map_err(errno)? & OFlags::ACCMODE;
     // `NONBLOCK`: never wait for another process's lease.
     let other = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let open = |access| rustix::fs::open(&path, access | other, Mode::empty());
-    open(OFlags::RDWR).or_else(|_| open(access)).map_err(|_| Errno::ENOLCK)
+    let opened = match family {
+        LockFamily::Flock => open(access),
+        LockFamily::Posix => open(OFlags::RDWR).or_else(|_| open(access)),
+    };
+    opened.map_err(|_| Errno::ENOLCK)
 }
 
 #[allow(clippy::unnecessary_cast, reason = "on some machines these fields have other widths")]

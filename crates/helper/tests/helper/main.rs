@@ -4,6 +4,7 @@ mod conformance;
 mod digests;
 mod direct;
 mod locks;
+mod mounts;
 mod order;
 mod peer;
 mod refusals;

@@ -118,6 +118,44 @@ fn no_request_leads_out_of_the_root() {
     assert_eq!(std::fs::read(outer.path().join("secret")).unwrap(), b"secret");
 }
 
+/// A device that the client could make would lead out of the root.
+#[test]
+fn no_device_is_made_below_a_root() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { root: Some(dir.path().to_owned()), ..Options::default() };
+    let mut client = Client::new(options);
+    for kind in [0o060_000, 0o020_000] {
+        // The kernel's own memory devices: not even they.
+        let device = Request::Mknod { path: b"d", mode: kind | 0o600, major: 1, minor: 3 };
+        assert_eq!(refused(&client.call(device)), Some(StatusCode::PERMISSION_DENIED));
+    }
+    let fifo = Request::Mknod { path: b"p", mode: 0o010_600, major: 0, minor: 0 };
+    assert_eq!(refused(&client.call(fifo)), None);
+    client.end().unwrap();
+}
+
+#[test]
+fn a_copy_or_read_past_the_end_is_no_success() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("from"), "0123456789").unwrap();
+    let options = Options { root: Some(dir.path().to_owned()), ..Options::default() };
+    let mut client = Client::new(options);
+    let attrs = FileAttrs::default();
+    let open = |path, flags| Request::Open { path, flags, attrs };
+    let from = client.handle(open(b"from", OpenFlags::READ));
+    let to = client.handle(open(b"to", OpenFlags::WRITE | OpenFlags::CREATE));
+    for (len, code) in [(10, None), (11, Some(StatusCode::EOF)), (0, None)] {
+        let copy = Request::CopyData { from: &from, from_offset: 0, len, to: &to, to_offset: 0 };
+        assert_eq!(refused(&client.call(copy)), code, "{len}");
+        assert_eq!(std::fs::read(dir.path().join("to")).unwrap(), b"0123456789");
+    }
+    for offset in [u64::MAX, 1 << 63] {
+        let read = client.call(Request::Read { handle: &from, offset, len: 5 });
+        assert!(matches!(read, Reply::Status { errno: Some(22), .. }), "{read:?}");
+    }
+    client.end().unwrap();
+}
+
 #[test]
 fn a_closed_handle_is_invalid_and_nothing_stays_open() {
     let dir = tempfile::tempdir().unwrap();

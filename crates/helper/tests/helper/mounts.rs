@@ -1,0 +1,68 @@
+//! File systems that are mounted below the root and do not answer.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use helper::Options;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use sftp::codec::{ExactAttrs, Reply, Request};
+
+use super::peer::Client;
+
+/// A FUSE file system without a server. Dropping it ends all calls that wait for one.
+struct Hung {
+    place: PathBuf,
+    device: Option<File>,
+}
+
+impl Hung {
+    fn new(place: &Path) -> Hung {
+        let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        let options = std::ffi::CString::new(options).unwrap();
+        mount("hung", place, "fuse", MountFlags::empty(), &*options).unwrap();
+        Hung { place: place.to_owned(), device: Some(device) }
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        self.device = None;
+        let _ = unmount(&self.place, UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_mounted_file_system_that_hangs_delays_only_its_own_requests() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can mount");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("hung")).unwrap();
+    fs::write(dir.path().join("f"), "content").unwrap();
+    symlink("hung", dir.path().join("link")).unwrap();
+    let hung = Hung::new(&dir.path().join("hung"));
+    let options = Options { root: Some(dir.path().to_owned()), ..Options::default() };
+    let mut client = Client::new(options);
+    client.call(Request::Attrs { fields: ExactAttrs::ALL });
+    client.send(&[(1, Request::Lstat { path: b"hung" }), (2, Request::Stat { path: b"link" })]);
+    // Names and contents are only read by all of these.
+    assert!(matches!(client.call(Request::Lstat { path: b"f" }), Reply::Attrs(_)));
+    let handle = client.handle(Request::Opendir { path: b"/" });
+    let Reply::Names(listed) = client.call(Request::Readdir { handle: &handle }) else {
+        panic!("no listing");
+    };
+    let mut names: Vec<_> = listed.iter().map(|entry| &entry.name[..]).collect();
+    names.sort();
+    assert_eq!(names, [&b"."[..], b"..", b"f", b"hung", b"link"]);
+    let entry = listed.iter().find(|entry| entry.name == "hung").unwrap();
+    assert_eq!(entry.attrs.permissions.map(|mode| mode & 0o170_000), Some(0o040_000));
+    drop(hung);
+    let mut answered = [client.receive().0, client.receive().0];
+    answered.sort_unstable();
+    assert_eq!(answered, [1, 2]);
+    client.end().unwrap();
+}
