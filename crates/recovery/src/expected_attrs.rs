@@ -82,6 +82,16 @@ impl ExpectedAttrs {
         (self.min_size == self.max_size).then_some(self.max_size)
     }
 
+    /// The least possible size in bytes.
+    pub(crate) fn min_size(&self) -> u64 {
+        self.min_size
+    }
+
+    /// Whether only one mtime is possible: the file was observed after the last change.
+    pub(crate) fn has_exact_mtime(&self) -> bool {
+        matches!(self.mtime, Mtime::Exactly(_))
+    }
+
     /// Whether the mtime was `time` when it was last observed.
     pub(crate) fn had_mtime(&self, time: Timestamp) -> bool {
         matches!(self.mtime, Mtime::Exactly(seen) | Mtime::AtLeast(seen) if seen == time)

@@ -40,7 +40,7 @@ use crate::unstable::{Digest, UnstableWrites};
 
 pub(crate) use handle::{Handle, UsableHandle, usable};
 pub(crate) use table::OpenFiles;
-pub(crate) use tail::Tail;
+pub(crate) use tail::{OwnAppend, Tail};
 
 /// The phases of an [`OpenFile`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +88,8 @@ pub(crate) struct FileState {
     pub(crate) log: ChangeLog,
     /// The last bytes of the file.
     tail: Option<Tail>,
+    /// The last bytes that were appended through this mount.
+    pub(crate) own_append: Option<OwnAppend>,
     /// By the number of the outer handle.
     pub(crate) inner_handles: HashMap<u64, InnerHandle>,
     pub(crate) unstable: UnstableWrites,
@@ -140,6 +142,7 @@ impl OpenFile {
             has_attrs: false,
             log: ChangeLog::default(),
             tail: None,
+            own_append: None,
             inner_handles: HashMap::new(),
             unstable: UnstableWrites::default(),
             write_verifier: None,
@@ -189,8 +192,7 @@ impl OpenFile {
 
     /// Whether this mount has removed or replaced every name of the file that it knows.
     pub(crate) fn has_no_path(&self) -> bool {
-        let state = self.lock();
-        state.path.is_none() && state.pending_path.is_none()
+        self.lock().has_no_path()
     }
 
     /// Unanswered entries, their bytes, and whether there are unstable writes.
@@ -278,6 +280,11 @@ impl OpenFile {
 }
 
 impl FileState {
+    /// As [`OpenFile::has_no_path`].
+    pub(crate) fn has_no_path(&self) -> bool {
+        self.path.is_none() && self.pending_path.is_none()
+    }
+
     /// A rename is about to be sent.
     pub(crate) fn begin_rename(&mut self, path: RemotePath) {
         self.path_version += 1;
@@ -301,6 +308,13 @@ impl FileState {
         is_future: crate::expected_attrs::IsFuture<'_>,
     ) {
         let end = self.expected.size();
+        match change {
+            Change::Append { data, .. } => self.note_append(data, self.expected.min_size()),
+            Change::SetAcl => {}
+            Change::SetAttr(set) | Change::SetAttrByPath(set) if set.size.is_none() => {}
+            // It may remove or replace those bytes.
+            _ => self.own_append = None,
+        }
         change.happened(&mut self.expected, is_future);
         self.changed = true;
         let sets_perm = match change {
@@ -311,7 +325,9 @@ impl FileState {
         if sets_perm {
             self.mode_to_restore = None;
         }
-        self.write_verifier = self.write_verifier.take().or(write_verifier);
+        // One from before a restart says nothing about later writes.
+        let of_earlier = self.write_verifier.take().filter(|_| !self.unstable.is_empty());
+        self.write_verifier = of_earlier.or(write_verifier);
         if !track_unstable {
             return;
         }
@@ -351,6 +367,7 @@ impl FileState {
     ) {
         change.may_have_happened(&mut self.expected, is_future);
         self.changed = true;
+        self.own_append = None;
         if !self.unstable.is_empty()
             && !matches!(change, Change::SetAttr(set) if set.size.is_none())
         {

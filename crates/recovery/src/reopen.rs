@@ -34,7 +34,7 @@ use crate::change::send;
 use crate::change_log::{Change, Replay};
 use crate::connection::is_loss;
 use crate::expected_attrs::ExpectedAttrs;
-use crate::file::{FileState, Handle, InnerHandle, OpenFile, Phase, Tail, locks};
+use crate::file::{FileState, Handle, InnerHandle, OpenFile, OwnAppend, Phase, Tail, locks};
 use crate::retry::RemoteCall;
 
 /// Changes that are replayed before the first of them is answered: enough to fill a long link with
@@ -232,6 +232,12 @@ pub(crate) async fn check_unstable(
     }
 }
 
+/// Bytes that one request reads in the search for an append.
+const SEARCHED_BYTES: u32 = 32 << 10;
+
+/// Bytes of other clients among which an append of this mount is searched.
+const MAX_SEARCHED_BYTES: u64 = 1 << 20;
+
 /// The handles for which a file is searched.
 #[derive(Clone, Copy)]
 enum Wanted<'a> {
@@ -336,9 +342,8 @@ async fn open_by_path<'a>(
         match permission::open(core, file, path, handle.reopen_flags()).await {
             Ok(opened) => {
                 let guard = OpenGuard::new(inner, opened.fh);
-                match is_same_file(core, file, path, &opened.attr).await {
+                match is_same_file(core, file, path, &opened.attr, may_grow).await {
                     Ok(true) => {}
-                    Ok(false) if may_grow && file.expected().has_grown_to(&opened.attr) => {}
                     Ok(false) => {
                         let difference = file.expected().difference(&opened.attr);
                         return Found::Different(format!("changed on the server ({difference})"));
@@ -364,33 +369,74 @@ async fn open_by_path<'a>(
     Found::Same { attr, opened: all }
 }
 
-/// Whether the file that was opened at this path is this file, unchanged or grown. An error means
-/// that this could not be checked.
+/// Whether the file that was opened at this path is this file, unchanged or grown; with `may_grow`
+/// also if only its attributes say so. An error means that this could not be checked.
 async fn is_same_file(
     core: &Core,
     file: &OpenFile,
     path: &RemotePath,
     attr: &Attr,
+    may_grow: bool,
 ) -> Result<bool> {
     let expected = file.expected();
     if let Some(is_same) = expected.is_same_file(attr) {
         return Ok(is_same);
     }
-    if expected.matches(attr) {
+    let matches = expected.matches(attr);
+    if matches && expected.has_exact_mtime() {
         return Ok(true);
     }
-    let Some(tail) = file.lock().tail_if_unchanged() else { return Ok(false) };
-    if !expected.has_grown_to(attr) {
-        return Ok(false);
+    let has_grown = expected.has_grown_to(attr);
+    if matches || may_grow && has_grown {
+        let Some(own_append) = file.lock().expected_append(may_grow) else { return Ok(true) };
+        return has_append(core, path, attr, &own_append).await;
     }
-    let inner = &*core.inner;
-    let opened = match inner.open(path, OpenFlags::existing(Access::Read)).await {
-        Err(errno) if !is_loss(errno) && errno != Errno::ESTALE => return Ok(false),
-        opened => opened?,
+    let Some(tail) = file.lock().tail_if_unchanged().filter(|_| has_grown) else {
+        return Ok(false);
     };
-    let guard = OpenGuard::new(inner, opened.fh);
-    let data = inner.read(guard.fh(), tail.offset, Tail::LEN).await?;
+    let Some(guard) = open_to_compare(core, path).await? else { return Ok(false) };
+    let data = core.inner.read(guard.fh(), tail.offset, Tail::LEN).await?;
     Ok(tail.matches(&data.to_vec()))
+}
+
+/// Opens a file to read it; `None` if that is not permitted, or it is gone.
+async fn open_to_compare<'a>(core: &'a Core, path: &RemotePath) -> Result<Option<OpenGuard<'a>>> {
+    let inner = &*core.inner;
+    match inner.open(path, OpenFlags::existing(Access::Read)).await {
+        Err(errno) if !is_loss(errno) && errno != Errno::ESTALE => Ok(None),
+        opened => Ok(Some(OpenGuard::new(inner, opened?.fh))),
+    }
+}
+
+/// Whether the file has these bytes; `true` if it cannot be read, or if too much was appended since to
+/// search all of it.
+async fn has_append(
+    core: &Core,
+    path: &RemotePath,
+    attr: &Attr,
+    append: &OwnAppend,
+) -> Result<bool> {
+    let OwnAppend { bytes, offset } = append;
+    let Some(guard) = open_to_compare(core, path).await? else { return Ok(true) };
+    let mut seen = Vec::new();
+    let mut at = *offset;
+    while at < attr.size {
+        if at - offset >= MAX_SEARCHED_BYTES {
+            return Ok(true);
+        }
+        let data = core.inner.read(guard.fh(), at, SEARCHED_BYTES).await?;
+        if data.is_empty() {
+            break;
+        }
+        at += data.len() as u64;
+        seen.extend_from_slice(&data.to_vec());
+        if seen.windows(bytes.len()).any(|window| window == bytes) {
+            return Ok(true);
+        }
+        // They may begin in this part and end in the next.
+        seen.drain(..seen.len().saturating_sub(bytes.len()));
+    }
+    Ok(false)
 }
 
 /// A handle that is stale as soon as it is opened was lost with its connection.

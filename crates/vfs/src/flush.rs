@@ -115,10 +115,15 @@ impl Vfs {
         if let Err(error) = closed {
             file.keep_error(error);
         }
-        if let Some(twin) = file.twin.get().filter(|twin| twin.take_written())
-            && let Err(error) = self.flush_to_server(twin).await
-        {
-            file.keep_error(error);
+        if let Some(twin) = file.twin.get() {
+            let closed = match twin.take_written() {
+                true => self.flush_to_server(twin).await,
+                false => Ok(()),
+            };
+            // Also the error of a write for which no caller has waited.
+            if let Err(error) = closed.and(twin.take_error()) {
+                file.keep_error(error);
+            }
         }
         let Some(error) = file.error() else { return Ok(()) };
         if caller().await == Caller::Alive {

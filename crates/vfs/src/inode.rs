@@ -49,7 +49,7 @@ use crate::tree::{ChangeCounter, RequestStamp};
 use crate::writes::Writes;
 use pages::{Pages, ctime};
 
-pub(crate) use pages::Validator;
+pub(crate) use pages::{Validator, may_be_same_content};
 pub(crate) use times::has_fractions;
 
 /// How much longer than its time-out the kernel may use attributes: its time-out starts when it

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use base::{Access, Allocation, Data, Errno, OpenFlags, Result, Seek};
+use base::{Access, Allocation, Attr, Data, Errno, OpenFlags, Result, Seek};
 use bytes::Bytes;
 
 use crate::lookup::{MAX_COMPARISONS, same_file};
@@ -85,7 +85,7 @@ impl Vfs {
     /// have changed that since the open.
     ///
     /// # Errors
-    /// `EIO` if the file can no longer be opened to write in place.
+    /// `EIO` if the file can no longer be opened in that way.
     pub async fn write_in_mode(
         &self,
         handle: Handle,
@@ -98,10 +98,10 @@ impl Vfs {
         if file.append == appends {
             return self.write_out(file, offset, data, !self.config.sync_writes).await;
         }
-        let twin = match self.twin(&file).await {
+        let twin = match self.own_twin(&file).await {
             Ok(twin) => twin,
-            // The offset is the end as far as the kernel knows it.
-            Err(_) if appends => file.clone(),
+            // It cannot be opened without a name. The offset is the end as far as the kernel knows.
+            Err(_) if appends && self.tree().was_removed_here(file.inode.ino) => file.clone(),
             Err(error) => return Err(error),
         };
         self.write_out(twin.clone(), offset, data, false).await?;
@@ -130,8 +130,13 @@ impl Vfs {
         let is_twin = |open: &Arc<OpenFile>| open.access.writes() && open.append != file.append;
         match self.open_files(&file.inode).find(is_twin) {
             Some(writer) => Ok(writer),
-            None => file.twin.get_or_try_init(|| self.open_twin(file)).await.cloned(),
+            None => self.own_twin(file).await,
         }
+    }
+
+    /// As [`Vfs::twin`], but never another open file, whose errors are those of other processes.
+    async fn own_twin(&self, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>> {
+        file.twin.get_or_try_init(|| self.open_twin(file)).await.cloned()
     }
 
     async fn open_twin(&self, file: &OpenFile) -> Result<Arc<OpenFile>> {
@@ -148,15 +153,19 @@ impl Vfs {
                 Ok((RemoteFile::open(self.remote.clone(), opened.fh), opened.attr))
             };
             let (opened, own) = tokio::join!(opening, self.remote.fstat(fh));
-            let opened: Result<_> = opened;
-            let Ok((remote, attr)) = opened else { break };
-            if own.is_ok_and(|own| same_file(&own, &attr)) {
+            let (remote, attr) = match opened {
+                Ok(opened) => opened,
+                Err(Errno::ENOENT) => break,
+                Err(error) => return Err(error),
+            };
+            let is_same =
+                |own: Attr| own.is_same_file(&attr).unwrap_or_else(|| same_file(&own, &attr));
+            if own.is_ok_and(is_same) {
                 return Ok(self.new_open_file(&file.inode, remote, request, None));
             }
         }
-        if file.append {
-            tracing::warn!(ino = file.inode.ino.0, "pages of a mapping cannot be written in place");
-        }
+        let how = if append { "at the end" } else { "in place" };
+        tracing::warn!(ino = file.inode.ino.0, "the open file cannot be written {how}");
         Err(Errno::EIO)
     }
 
@@ -199,10 +208,11 @@ impl Vfs {
     ) -> Result<u64> {
         let source = self.files.get(from.0.0)?;
         let target = self.files.get(to.0.0)?;
-        if !source.access.reads() || !target.access.writes() || target.append {
+        if !source.access.reads() || !target.access.writes() {
             return Err(Errno::EBADF);
         }
-        if source.inode.ino == target.inode.ino {
+        // The kernel refuses a descriptor that appends; this one does no longer (fcntl(2)).
+        if source.inode.ino == target.inode.ino || target.append {
             return Err(Errno::EOPNOTSUPP);
         }
         let (from_fh, to_fh) = (source.fh().await?, target.fh().await?);

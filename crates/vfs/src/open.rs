@@ -11,7 +11,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use base::{
-    Access, Attr, Create, Errno, Fh, FileKind, Mutex, OpenFlags, Remote, RemotePath, Result,
+    Access, Attr, AttrChange, Create, Errno, Fh, FileKind, Mutex, OpenFlags, Remote, RemotePath,
+    Result,
 };
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
@@ -176,7 +177,7 @@ impl OpenFile {
 
     /// The error was reported.
     pub(crate) fn clear_error(&self) {
-        self.with(|state| state.error = None);
+        let _ = self.take_error();
     }
 
     /// The error of a write through any handle of the file that had returned, and failed since this
@@ -188,9 +189,15 @@ impl OpenFile {
         last.filter(|_| failures > seen).map_or(Ok(()), Err)
     }
 
-    /// The error of an earlier write. The caller reports it.
+    /// The error of an earlier write. The caller reports it. `ESTALE` stays: the file is another one
+    /// from then on, and a write that returns early would not report it.
     pub(crate) fn take_error(&self) -> Result<()> {
-        self.with(|state| state.error.take()).map_or(Ok(()), Err)
+        let taken = self.with(|state| {
+            let error = state.error;
+            state.error = error.filter(|error| *error == Errno::ESTALE);
+            error
+        });
+        taken.map_or(Ok(()), Err)
     }
 
     pub(crate) fn note_write(&self) {
@@ -317,12 +324,19 @@ impl Vfs {
         let serves = |file: &Arc<OpenFile>| {
             (file.access.reads() || !access.reads())
                 && (file.access.writes() && file.append == request.append || !access.writes())
+                && (file.access.writes() || !request.truncate)
         };
-        if request.truncate || !self.tree().was_removed_here(inode.ino) {
+        if !self.tree().was_removed_here(inode.ino) {
             return Err(Errno::ESTALE);
         }
         let open = self.open_files(inode).find(serves).ok_or(Errno::ESTALE)?;
         inode.writes.drained().await;
+        if request.truncate {
+            inode.state().note_content_change();
+            let _change = Change::begin(inode, &self.change_counter);
+            let empty = AttrChange { size: Some(0), ..AttrChange::default() };
+            self.remote.fsetattr(open.fh().await?, empty).await?;
+        }
         let stamp = self.stamp_request();
         let attr = self.attr_by_handle(inode).await.ok_or(Errno::ESTALE)?;
         let file = self.new_open_file(inode, open.remote.clone(), request, None);

@@ -64,8 +64,9 @@ impl Core {
         self.store.abandon_own(source, path);
         let of_content = self.store.file(source, path).map(|known| known.validator());
         let of_name = self.recorded_attr(source, path).map(|known| Validator::of(&known.attr));
-        for validator in of_content.into_iter().chain(of_name.filter(|it| Some(*it) != of_content))
-        {
+        let known = of_content.into_iter().chain(of_name.filter(|it| Some(*it) != of_content));
+        // Parts of immutable trees have no sign of a change.
+        for validator in known.flat_map(|it| [it, Validator { change: None, ..it }]) {
             if self.store.present_bytes(source, path, validator) > 0 {
                 self.store.fetch(source, path, validator).abandon();
             }

@@ -31,9 +31,10 @@ impl FileState {
             && self.inner_handles.get(&number).is_some_and(|inner| inner.closed)
     }
 
-    /// Whether all unstable writes were acknowledged before the write verifier was known.
+    /// Whether no unstable write has been acknowledged since the write verifier is known.
     fn lacks_write_verifier(&self) -> bool {
-        self.write_verifier.is_none() && !self.unstable.is_empty()
+        let has_writes = !self.unstable.is_empty() || !self.log.is_idle();
+        has_writes && self.write_verifier.is_none()
     }
 }
 
@@ -68,10 +69,11 @@ impl Handle {
     /// The inner handle is about to be closed. `false` if it is closed already.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if it must be `reopenable`, and the name is being removed or the file is locked.
+    /// `EOPNOTSUPP` if it must be `reopenable`, and has no name, or the name is being removed, or the
+    /// file is locked.
     fn mark_closed(&self, fh: Fh, reopenable: bool) -> Result<bool> {
         let mut state = self.file.lock();
-        if reopenable && (state.removals > 0 || state.has_locks()) {
+        if reopenable && (state.has_no_path() || state.removals > 0 || state.has_locks()) {
             return Err(Errno::EOPNOTSUPP);
         }
         let inner = state.inner_handles.get_mut(&self.number);
@@ -125,7 +127,7 @@ impl Core {
     /// more.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if the file must be `reopenable`, and its name is being removed or it is locked.
+    /// `EOPNOTSUPP` if the file must be `reopenable`, and is not.
     pub(crate) async fn finish_inner(
         self: &Arc<Core>,
         handle: &Arc<Handle>,
@@ -150,7 +152,7 @@ impl Core {
         match finished.await {
             Ok(()) => {
                 let mut state = file.lock();
-                if state.lacks_write_verifier() {
+                if !state.unstable.is_empty() && state.write_verifier.is_none() {
                     state.write_verifier = write_verifier;
                 }
                 Ok(())

@@ -114,8 +114,9 @@ impl FileState {
     fn lockable(&self, held: &OwnerLocks) -> Vec<(Arc<Handle>, Fh)> {
         let usable = |number: &u64| {
             let inner = self.inner_handles.get(number)?;
-            let handle = inner.handle.upgrade()?;
-            inner.refused.is_none().then_some((handle, inner.fh))
+            // Not upgraded only to be dropped here: as the last one, it would lock the file.
+            let handle = inner.refused.is_none().then(|| inner.handle.upgrade())??;
+            Some((handle, inner.fh))
         };
         held.handles.iter().filter_map(usable).collect()
     }

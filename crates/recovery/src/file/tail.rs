@@ -4,8 +4,12 @@
 //! After a loss its size and mtime differ, although it is the same file. It is accepted if it is
 //! only longer and newer, and if its old last bytes are unchanged: a file that replaced it has
 //! other bytes there.
+//!
+//! A file that this mount appends to may become longer by others as well. It has the bytes that this
+//! mount appended last, at the place where its end was thought to be or behind it.
 
 use base::Data;
+use bytes::Bytes;
 
 use super::FileState;
 
@@ -44,7 +48,34 @@ impl Tail {
     }
 }
 
+/// Bytes that this mount has appended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OwnAppend {
+    pub(crate) bytes: Bytes,
+    /// They are at this offset or behind it.
+    pub(crate) offset: u64,
+}
+
 impl FileState {
+    /// `data` was appended when the file had at least `size` bytes.
+    pub(crate) fn note_append(&mut self, data: &Bytes, size: u64) {
+        if data.is_empty() {
+            return;
+        }
+        let skip = data.len().saturating_sub(TAIL_BYTES);
+        // A copy, so that it does not keep a long write in memory.
+        let bytes = Bytes::copy_from_slice(&data[skip..]);
+        self.own_append = Some(OwnAppend { bytes, offset: size + skip as u64 });
+    }
+
+    /// The bytes that this mount has appended, if they must be in the file: no unanswered change may
+    /// have removed them. After a loss (unless `is_closed` by a flush), they must have been synced,
+    /// since a server that was restarted may have lost them.
+    pub(crate) fn expected_append(&self, is_closed: bool) -> Option<OwnAppend> {
+        let must_be_there = self.log.is_idle() && (is_closed || self.unstable.is_empty());
+        self.own_append.clone().filter(|_| must_be_there)
+    }
+
     /// `data` was read from `offset` on.
     pub(crate) fn note_read(&mut self, data: &Data, offset: u64) {
         let end = offset + data.len() as u64;

@@ -39,7 +39,7 @@ pub(super) async fn open(
     };
     let Some(before) = file.lock().mode_to_restore else { return Ok(opened) };
     let guard = OpenGuard::new(&*core.inner, opened.fh);
-    if !super::is_same_file(core, file, path, &opened.attr).await? {
+    if !super::is_same_file(core, file, path, &opened.attr, false).await? {
         // Another file has taken the name in the meantime; the caller detects that as well.
         return Ok(Opened { fh: guard.take(), ..opened });
     }

@@ -226,6 +226,22 @@ async fn a_file_whose_name_is_being_removed_is_not_closed_by_a_flush() {
     }
 }
 
+/// The flush waits for the write verifier when the name is removed.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_removed_while_a_flush_begins_is_not_closed() {
+    let stage = Stage::new();
+    stage.faulty.set_write_verifier("the only run");
+    let fh = stage.create("f").await;
+    stage.put(fh, 0, "content").await.unwrap();
+    let mut flush: Started<'_, base::Result<()>> = stage.recovering.flush(fh);
+    assert!(poll_once(&mut flush).is_pending());
+    stage.recovering.unlink(&path("f")).await.unwrap();
+    assert_eq!(flush.await, Err(Errno::EOPNOTSUPP));
+    assert_eq!(stage.read(fh).await.unwrap(), b"content");
+    stage.recovering.close(fh);
+    stage.nothing_leaked().await;
+}
+
 /// The search has found the file by the name that is then removed.
 #[tokio::test(start_paused = true)]
 async fn a_file_that_is_removed_while_it_is_reopened_has_no_name() {
@@ -285,6 +301,31 @@ async fn a_flushed_file_changed_by_others_is_not_written() {
     stage.server().put_file("f", "content, and theirs");
     stage.put(fh, 0, ", and mine").await.unwrap();
     assert_eq!(stage.content("f"), "content, and theirs, and mine");
+    stage.recovering.close(fh);
+    stage.nothing_leaked().await;
+}
+
+/// As a program that rotates logs does.
+#[tokio::test(start_paused = true)]
+async fn an_append_does_not_go_into_the_file_that_has_taken_the_name() {
+    let others = "x".repeat(100_000);
+    for theirs in ["another one, longer", "CONTENT", &others] {
+        let stage = Stage::new();
+        let fh = flushed(&stage, appending()).await;
+        stage.server().rename(&path("f"), &path("f.1"), RenameMode::Replace).await.unwrap();
+        stage.server().put_file("f", theirs);
+        assert_eq!(stage.put(fh, 0, "mine").await, Err(Errno::ESTALE), "{theirs:.20}");
+        assert_eq!(stage.content("f"), theirs);
+        assert_eq!(stage.content("f.1"), "content");
+        stage.recovering.close(fh);
+    }
+    // It has what was appended here, behind what others had appended before.
+    let stage = Stage::new();
+    let fh = flushed(&stage, appending()).await;
+    let theirs = [&others, "content", &others].concat();
+    stage.server().put_file("f", &theirs);
+    stage.put(fh, 0, "mine").await.unwrap();
+    assert!(stage.content("f").ends_with("xmine"));
     stage.recovering.close(fh);
     stage.nothing_leaked().await;
 }

@@ -47,9 +47,17 @@ pub(super) struct Pages {
 impl Pages {
     /// Whether they are of the content that `attr` names, unless it is racy.
     fn are_of(&self, attr: &Attr) -> bool {
-        self.validator == Validator::of(attr)
-            && (self.ctime.is_none() || self.ctime == ctime(attr) || ctime(attr).is_none())
+        self.validator == Validator::of(attr) && may_be_equal(self.ctime, ctime(attr))
     }
+}
+
+/// Whether both attributes may be of one content.
+pub(crate) fn may_be_same_content(one: &Attr, other: &Attr) -> bool {
+    Validator::of(one) == Validator::of(other) && may_be_equal(ctime(one), ctime(other))
+}
+
+fn may_be_equal(one: Option<Timestamp>, other: Option<Timestamp>) -> bool {
+    one.is_none() || other.is_none() || one == other
 }
 
 /// The remote's ctime.

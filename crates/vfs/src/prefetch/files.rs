@@ -32,7 +32,7 @@ use super::{MAX_WAIT, Prefetcher, start};
 use crate::config::{Config, Consistency, Prefetch};
 use crate::deferred_open::may_read;
 use crate::dir_cache::Order;
-use crate::inode::{Inode, Validator};
+use crate::inode::{Inode, may_be_same_content};
 use crate::remote_file::RemoteFile;
 use crate::shared::Shared;
 use crate::tree::{RequestStamp, Tree};
@@ -527,7 +527,9 @@ impl Prefetcher {
     ) -> Option<AttachedFile> {
         let fetched = self.prefetched(shared, inode)?;
         let fits = match fetched.outcome() {
-            Some(content) => content.is_some_and(|content| same_content(&content.attr, attr)),
+            Some(content) => {
+                content.is_some_and(|content| may_be_same_content(&content.attr, attr))
+            }
             None => true,
         };
         if !fits {
@@ -558,7 +560,7 @@ pub(crate) async fn read_attached(
     };
     let state = inode.state();
     // The cached attributes must name this content, as those of the kernel's pages must.
-    let known = state.last_attr().is_some_and(|attr| same_content(&attr, &content.attr));
+    let known = state.last_attr().is_some_and(|attr| may_be_same_content(&attr, &content.attr));
     if !known || !state.unchanged_since(fetched.stamp.seq) {
         return None;
     }
@@ -616,7 +618,7 @@ async fn open_and_read(
     drop(file);
     let (data, after) = (data?, after?);
     // If another machine was writing to the file, the bytes may be of several states.
-    let is_whole = data.len() as u64 == attr.size && same_content(&attr, &after);
+    let is_whole = data.len() as u64 == attr.size && may_be_same_content(&attr, &after);
     Ok(is_whole.then_some((attr, data)))
 }
 
@@ -648,10 +650,6 @@ impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.files.state.lock().throttle.end(self.bytes);
     }
-}
-
-fn same_content(one: &Attr, other: &Attr) -> bool {
-    Validator::of(one) == Validator::of(other)
 }
 
 /// Up to `len` bytes of `data` from `offset` on.

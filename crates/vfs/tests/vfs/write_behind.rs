@@ -449,3 +449,18 @@ async fn a3_pages_of_a_failed_write_are_dropped() {
         }
     }
 }
+
+/// Other errors are reported once.
+#[tokio::test(start_paused = true)]
+async fn a_descriptor_whose_file_is_another_one_stays_stale() {
+    for (errno, stays) in [(Errno::ESTALE, true), (Errno::ENOSPC, false)] {
+        let mut mount = mounted(Config::default(), request()).await;
+        mount.faulty.fail(Call::Write, 1, errno);
+        mount.write(0, b"new").await.unwrap();
+        assert_eq!(mount.vfs.flush(mount.handle).await, Err(errno));
+        for _ in 0..2 {
+            assert_eq!(mount.write(0, b"new").await.is_err(), stays, "{errno:?}");
+            assert_eq!(mount.vfs.flush(mount.handle).await.is_err(), stays, "{errno:?}");
+        }
+    }
+}

@@ -255,6 +255,26 @@ fn a_descriptor_may_begin_and_cease_to_append() {
     file.sync_all().unwrap();
     assert_eq!(fs::read(world.served("file")).unwrap(), b"01AB456789endtheirsours");
     drop(file);
+    // A program that copies on the server falls back.
+    let file = OpenOptions::new().append(true).open(mount.at("file")).unwrap();
+    fcntl_setfl(&file, fcntl_getfl(&file).unwrap() - OFlags::APPEND).unwrap();
+    fs::write(world.served("source"), "copied").unwrap();
+    let source = File::open(mount.at("source")).unwrap();
+    let (mut from, mut to) = (0, 0);
+    let copied = rustix::fs::copy_file_range(&source, Some(&mut from), &file, Some(&mut to), 6);
+    assert_eq!(copied, Ok(6));
+    drop((source, file));
+    assert_eq!(fs::read(world.served("file")).unwrap(), b"copied6789endtheirsours");
+    // The file that others append to has another name now; this one must not write over that.
+    let mut file = OpenOptions::new().write(true).open(mount.at("file")).unwrap();
+    fcntl_setfl(&file, fcntl_getfl(&file).unwrap() | OFlags::APPEND).unwrap();
+    fs::rename(world.served("file"), world.served("file.1")).unwrap();
+    let mut theirs = OpenOptions::new().append(true).open(world.served("file.1")).unwrap();
+    theirs.write_all(b"more").unwrap();
+    let written = file.write_all(b"lost").and_then(|()| file.sync_all());
+    assert_eq!(written.unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert_eq!(fs::read(world.served("file.1")).unwrap(), b"copied6789endtheirsoursmore");
+    drop(file);
     mount.unmount();
 }
 
@@ -277,6 +297,11 @@ fn a_removed_file_can_be_opened_by_its_descriptor() {
     let mut text = [0; 7];
     second.read_exact_at(&mut text, 0).unwrap();
     assert_eq!(&text, b"CONtent");
+    // As `echo new > /dev/stdout` does.
+    fs::write(format!("/proc/self/fd/{}", second.as_raw_fd()), b"new").unwrap();
+    assert_eq!(second.metadata().unwrap().len(), 3);
+    second.read_exact_at(&mut text[..3], 0).unwrap();
+    assert_eq!(&text[..3], b"new");
     drop(second);
     mount.unmount();
 }
