@@ -123,13 +123,19 @@ async fn ask_sources(core: &Arc<Core>, deletions: &[Deletion]) {
             };
             match seen {
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {}
-                Ok(attr) if absent.alias == Some(attr) => {}
+                // Listing it may have set the time of access.
+                Ok(attr) if is_alias(&absent, attr) => {}
                 Ok(_) => core.problem(&Problem::Unlisted { name }),
                 Err(errno) => core.problem(&Problem::failed(&name, Doing::LookSource)(errno)),
             }
         }
     });
     at_most(ASKED_AT_ONCE, works).await;
+}
+
+/// Whether these are the attributes of the entry that has this name where case is folded.
+fn is_alias(absent: &Absent, attr: Attr) -> bool {
+    absent.alias.is_some_and(|alias| attr == Attr { atime: attr.atime, ..alias })
 }
 
 /// Notes that nothing is deleted, and that what waits for it cannot be done.

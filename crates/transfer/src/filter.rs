@@ -74,54 +74,141 @@ impl FilterBuilder {
         let mut builder = GitignoreBuilder::new("");
         // The library lets the last one decide.
         for (exclude, pattern) in self.0.iter().rev() {
-            if has_open_class(pattern) {
-                let why = "a [ has no ]; a name with a [ in it is written \\[".to_owned();
-                return Err(PatternError { pattern: pattern.escape_default().to_string(), why });
-            }
+            let refused = |why: &str| PatternError {
+                pattern: pattern.escape_default().to_string(),
+                why: why.to_owned(),
+            };
+            let translated = translated(pattern).map_err(refused)?;
             let line = match exclude {
-                true => escaped(pattern),
-                false => format!("!{pattern}"),
+                true => escaped(&translated),
+                false => format!("!{translated}"),
             };
             builder.add_line(None, &line).map_err(|error| told(pattern, error))?;
         }
         let rules = builder.build().map_err(|error| told("", error))?;
-        Ok(Filter(Some(rules)))
+        Ok(Filter { rules: Some(rules), renamed: None })
     }
 }
 
-/// Whether a set of characters begins that does not end. The library takes it for the character,
-/// git for what matches nothing; who writes it has meant something else.
-fn has_open_class(pattern: &str) -> bool {
+/// A pattern of git as one of the library, which knows neither classes (`[[:digit:]]`) nor a `\\` in a
+/// set, and for which `**` within a name leads into directories.
+fn translated(pattern: &str) -> Result<String, &'static str> {
+    let mut out = String::new();
     let mut rest = pattern.chars();
     while let Some(next) = rest.next() {
         match next {
-            '\\' => drop(rest.next()),
-            '[' => {
-                let set = rest.as_str();
-                let set = set.strip_prefix(['!', '^']).unwrap_or(set);
-                // At the beginning of a set it is one of its characters.
-                let set = set.strip_prefix(']').unwrap_or(set);
-                let Some(end) = end_of_set(set) else { return true };
-                rest = set[end..].chars();
+            '\\' => {
+                out.push('\\');
+                out.extend(rest.next());
             }
-            _ => {}
+            '*' => {
+                let more = rest.as_str().trim_start_matches('*');
+                let is_alone = rest.as_str().len() == more.len();
+                let is_name = (out.is_empty() || out.ends_with('/'))
+                    && (more.is_empty() || more.starts_with('/'));
+                out.push_str(if is_alone || !is_name { "*" } else { "**" });
+                rest = more.chars();
+            }
+            '[' => {
+                let (set, behind) = Set::parse(rest.as_str())?;
+                set.write(&mut out);
+                rest = behind.chars();
+            }
+            next => out.push(next),
         }
     }
-    false
+    Ok(out)
 }
 
-/// Where a set ends, behind its `]`.
-fn end_of_set(set: &str) -> Option<usize> {
-    let mut escaped = false;
-    for (at, next) in set.char_indices() {
-        match next {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            ']' => return Some(at + 1),
-            _ => {}
+/// A set of characters: `[a-z]`.
+struct Set {
+    is_negated: bool,
+    /// First and last characters.
+    ranges: Vec<(char, char)>,
+}
+
+/// The classes of POSIX, in ASCII, as git has them.
+const CLASSES: [(&str, &[(char, char)]); 12] = [
+    ("alnum", &[('0', '9'), ('A', 'Z'), ('a', 'z')]),
+    ("alpha", &[('A', 'Z'), ('a', 'z')]),
+    ("blank", &[(' ', ' '), ('\t', '\t')]),
+    ("cntrl", &[('\0', '\x1f'), ('\x7f', '\x7f')]),
+    ("digit", &[('0', '9')]),
+    ("graph", &[('!', '~')]),
+    ("lower", &[('a', 'z')]),
+    ("print", &[(' ', '~')]),
+    ("punct", &[('!', '/'), (':', '@'), ('[', '`'), ('{', '~')]),
+    ("space", &[(' ', ' '), ('\t', '\r')]),
+    ("upper", &[('A', 'Z')]),
+    ("xdigit", &[('0', '9'), ('A', 'F'), ('a', 'f')]),
+];
+
+impl Set {
+    /// The set that begins behind a `[`, and what follows it.
+    fn parse(text: &str) -> Result<(Set, &str), &'static str> {
+        const OPEN: &str = "a [ has no ]; a name with a [ in it is written \\[";
+        let body = text.strip_prefix(['!', '^']).unwrap_or(text);
+        let mut set = Set { is_negated: body.len() < text.len(), ranges: Vec::new() };
+        let mut chars = body.chars();
+        let mut is_first = true;
+        loop {
+            let mut next = chars.next().ok_or(OPEN)?;
+            if next == ']' && !is_first {
+                return Ok((set, chars.as_str()));
+            }
+            is_first = false;
+            if next == '['
+                && let Some(class) = chars.as_str().strip_prefix(':')
+                && let Some((name, behind)) = class.split_once(":]")
+            {
+                let known = CLASSES.iter().find(|(known, _)| *known == name);
+                set.ranges.extend(known.ok_or("there is no such class of characters")?.1);
+                chars = behind.chars();
+                continue;
+            }
+            if next == '\\' {
+                next = chars.next().ok_or(OPEN)?;
+            }
+            let mut last = next;
+            if let Some(behind) = chars.as_str().strip_prefix('-')
+                && !behind.starts_with(']')
+            {
+                chars = behind.chars();
+                last = chars.next().ok_or(OPEN)?;
+                if last == '\\' {
+                    last = chars.next().ok_or(OPEN)?;
+                }
+            }
+            if next > last {
+                return Err("a range of characters ends before its beginning");
+            }
+            set.ranges.push((next, last));
         }
     }
-    None
+
+    /// Adds the set as the library has it: there, a `]` is the first character, and a `-` the last.
+    fn write(&self, out: &mut String) {
+        let is_special = |range: &(char, char)| matches!(range, (']', ']') | ('-', '-'));
+        out.push_str(if self.is_negated { "[!" } else { "[" });
+        let has = |special: char| self.ranges.contains(&(special, special));
+        if has(']') {
+            out.push(']');
+        }
+        if !has(']') {
+            // What no name contains, so that the set is not empty, and no `!` is its first character.
+            out.push('\0');
+        }
+        for (first, last) in self.ranges.iter().filter(|range| !is_special(range)) {
+            out.push(*first);
+            if first != last {
+                out.extend(['-', *last]);
+            }
+        }
+        if has('-') {
+            out.push('-');
+        }
+        out.push(']');
+    }
 }
 
 /// A pattern of which the first character is not taken for a comment or an include.
@@ -134,7 +221,11 @@ fn escaped(pattern: &str) -> String {
 
 /// What is left out. [`Filter::default`] leaves nothing out.
 #[derive(Clone, Debug, Default)]
-pub struct Filter(Option<Gitignore>);
+pub struct Filter {
+    rules: Option<Gitignore>,
+    /// A name below the target, and the name that the rules see instead of it.
+    renamed: Option<(RemotePath, RemotePath)>,
+}
 
 impl Filter {
     /// A builder without rules.
@@ -144,15 +235,23 @@ impl Filter {
 
     /// Whether nothing is left out.
     pub fn is_empty(&self) -> bool {
-        self.0.is_none()
+        self.rules.is_none()
+    }
+
+    /// The same rules for a copy in which a source has the name `to`. They match its own name.
+    pub(crate) fn for_renamed(&self, to: &RemotePath, name: &RemotePath) -> Filter {
+        let renamed = (to != name).then(|| (to.clone(), name.clone()));
+        Filter { rules: self.rules.clone(), renamed }
     }
 
     /// Whether `name`, relative to the target, is left out by itself. To be asked of each
     /// directory on the way to it too.
     pub fn excludes(&self, name: &RemotePath, is_dir: bool) -> bool {
-        let Some(rules) = &self.0 else {
+        let Some(rules) = &self.rules else {
             return false;
         };
+        let own = self.renamed.as_ref().and_then(|(to, own)| name.moved(to, own));
+        let name = own.as_ref().unwrap_or(name);
         let path = Path::new(std::ffi::OsStr::from_bytes(name.as_bytes()));
         !name.is_root() && rules.matched(path, is_dir).is_ignore()
     }
@@ -167,6 +266,52 @@ mod tests {
         let is_dir = |name: &str| name.ends_with('/');
         let plain = |name: &str| path(name.trim_end_matches('/'));
         names.iter().map(|name| filter.excludes(&plain(name), is_dir(name))).collect()
+    }
+
+    /// As `git check-ignore` decides.
+    #[test]
+    fn sets_and_asterisks_are_those_of_git() {
+        let names =
+            ["-", "1", "]", "a", "a]", "b", "c", "x", "^", "ab/ab/foo", "ab/foo", "q/r/foo"];
+        for (pattern, expected) in [
+            ("[[:alpha:]]", &["a", "b", "c", "x"][..]),
+            ("[[:digit:]x]", &["1", "x"]),
+            ("[^[:alnum:]-]", &["]", "^"]),
+            ("[b\\-c]", &["-", "b", "c"]),
+            ("[\\]a]", &["]", "a"]),
+            ("[]a]", &["]", "a"]),
+            ("[!]a]", &["-", "1", "b", "c", "x", "^"]),
+            ("[\\^]", &["^"]),
+            ("[a-b-]", &["-", "a", "b"]),
+            ("a**/foo", &["ab/foo"]),
+            ("**/foo", &["ab/ab/foo", "ab/foo", "q/r/foo"]),
+            ("q/**", &["q/r/foo"]),
+            ("q/**/foo", &["q/r/foo"]),
+            ("a***", &["a", "a]"]),
+        ] {
+            let filter = Filter::builder().exclude(pattern).build().unwrap();
+            let found: Vec<&str> =
+                names.iter().filter(|name| filter.excludes(&path(name), false)).copied().collect();
+            assert_eq!(found, expected, "{pattern}");
+        }
+        for pattern in ["[[:letter:]]", "[[:alpha:]", "[a\\]"] {
+            Filter::builder().exclude(pattern).build().unwrap_err();
+        }
+    }
+
+    #[test]
+    fn rules_match_the_name_of_a_source_and_not_its_new_one() {
+        let filter = Filter::builder().exclude(".*").exclude("/proj/build").build().unwrap();
+        let filter = filter.for_renamed(&path(".stage"), &path("proj"));
+        for (name, excluded) in [
+            (".stage", false),
+            (".stage/f", false),
+            (".stage/build", true),
+            (".stage/.hidden", true),
+            (".other", true),
+        ] {
+            assert_eq!(filter.excludes(&path(name), true), excluded, "{name}");
+        }
     }
 
     #[test]

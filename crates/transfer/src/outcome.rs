@@ -108,7 +108,8 @@ pub enum Problem {
     },
     /// A directory has the name of a file.
     #[error(
-        "{name}: a directory that is not empty has the name at the target; --delete removes it"
+        "{name}: a directory that is not empty has the name at the target; --delete removes it, \
+         unless it is excluded"
     )]
     DirectoryInTheWay {
         /// Relative to the target.

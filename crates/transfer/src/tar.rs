@@ -476,11 +476,14 @@ pub(crate) fn make_directory(
     }
 }
 
-/// Opens the parent directory of a path, and returns it with the last name; for `.` and `..` the
-/// directory itself, with `.`.
+/// Opens the parent directory of a path, and returns it with the last name; for a path that ends with
+/// `.` or `..` the directory itself, with `.`.
 fn opened(path: &std::path::Path) -> base::Result<(std::os::fd::OwnedFd, Vec<u8>)> {
     use std::os::unix::ffi::OsStrExt;
-    let (directory, name) = match (path.parent(), path.file_name()) {
+    // `Path` ignores a `.` at the end.
+    let is_directory = path.as_os_str().as_bytes().ends_with(b"/.");
+    let name = path.file_name().filter(|_| !is_directory);
+    let (directory, name) = match (path.parent(), name) {
         (Some(parent), Some(name)) if parent.as_os_str().is_empty() => {
             (PathBuf::from("."), name.as_bytes().to_vec())
         }

@@ -351,7 +351,8 @@ pub(super) async fn enter(
         Some(there) if !is_empty(core, &step).await => there,
         _ => return found.steps.push(step),
     };
-    if !core.job.options.delete {
+    // An excluded directory is kept with all that is in it.
+    if !core.job.options.delete || core.job.options.keeps(&step.name, true) {
         // Found again, and reported, when the step is executed; a dry run would not find it.
         if core.job.options.dry_run {
             core.planned(&step);

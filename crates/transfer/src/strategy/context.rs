@@ -16,6 +16,7 @@ use crate::digest::ShellDigester;
 use crate::engine;
 use crate::events::Progress;
 use crate::job::{Job, JobError, Source, Tree};
+use crate::options::Options;
 use crate::outcome::Outcome;
 use crate::plan::Ahead;
 use crate::run::Run;
@@ -222,6 +223,7 @@ impl Context {
     pub(super) fn streaming(
         &self,
         shell: Arc<dyn Shell>,
+        options: Options,
         reusable_login: Option<&ReusableLogin>,
     ) -> Streaming {
         let progress = Arc::<Progress>::default();
@@ -230,7 +232,7 @@ impl Context {
         }
         Streaming {
             shell,
-            options: self.request.options.clone(),
+            options,
             compress: self.request.compress,
             only_if_fast: self.request.engine == Engine::Auto,
             progress,

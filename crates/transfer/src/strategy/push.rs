@@ -11,10 +11,14 @@ use super::results::Results;
 use super::stage::Completion;
 use super::{CopyError, Halt};
 use crate::job::{Job, below};
+use crate::options::Options;
 use crate::plan::Ahead;
 use crate::tar::by_name::{ByName, StreamsByName};
 use crate::tar::listing::{Listing, SftpLogin};
 use crate::tar::{Declined, Push, ReusableLogin, Streamed, Streaming};
+
+/// Links that are followed to the target, at most.
+const MAX_LINKS: usize = 40;
 
 pub(super) struct Pushing<'a> {
     context: &'a Context,
@@ -88,6 +92,9 @@ impl<'a> Pushing<'a> {
             Some(connected) => connected,
             None => self.connect().await?,
         };
+        if !self.target.is_root() {
+            self.follow_target(&connected).await?;
+        }
         for (index, stage) in stages {
             let by_name = self.streams_by_names(&connected, 1);
             let source = (index, &self.to[index]);
@@ -108,9 +115,19 @@ impl<'a> Pushing<'a> {
             // What streams have copied meanwhile has other names.
             Arc::new(listing.ahead(&target.path_of(&self.to[index])))
         });
-        let job = Job { sources, target, options: context.request.options.clone() };
+        let job = Job { sources, target, options: self.options(&self.to[0]) };
         context.run(job, by_name, self.results).await?;
         Ok(())
+    }
+
+    /// The options of a copy in which the only source becomes `to`: the filter matches its own name.
+    fn options(&self, to: &RemotePath) -> Options {
+        let request = &self.context.request;
+        let filter = match &request.local[..] {
+            [only] => request.options.filter.for_renamed(to, &only.relative()),
+            _ => request.options.filter.clone(),
+        };
+        Options { filter, ..request.options.clone() }
     }
 
     /// The new name that the only source, a file, gets if there is no directory of that name.
@@ -139,7 +156,8 @@ impl<'a> Pushing<'a> {
         let push = Push { path, directory, may_make: false, name: stream_name, to };
         // The name may be that of a directory, and its contents need no listing.
         let reusable_login = ReusableLogin::default();
-        let streaming = self.context.streaming(shell, Some(&reusable_login));
+        let options = self.options(&push.to);
+        let streaming = self.context.streaming(shell, options, Some(&reusable_login));
         let remains = match self.push(&streaming, &push).await? {
             // It is decided when it is known what has the name.
             Some(Streamed::Declined(Declined::Occupied)) => None,
@@ -165,8 +183,12 @@ impl<'a> Pushing<'a> {
         let connected = connecting.await?;
         let remote = &connected.connection.remote;
         let since = Instant::now();
-        let at_target = remote.lstat(&self.target).await;
+        let mut at_target = remote.lstat(&self.target).await;
         self.round_trip = since.elapsed();
+        if at_target.is_ok_and(|attr| attr.kind == FileKind::Symlink) {
+            self.follow_target(&connected).await?;
+            at_target = remote.lstat(&self.target).await;
+        }
         let is_directory = at_target.is_ok_and(|attr| attr.kind == FileKind::Directory);
         let remains = match remains {
             // The directory was made meanwhile: the file is copied into it.
@@ -188,6 +210,31 @@ impl<'a> Pushing<'a> {
         Ok(remains)
     }
 
+    /// The user has named the target, so a link to a directory is that directory.
+    async fn follow_target(&mut self, connected: &Connected) -> Result<(), CopyError> {
+        let remote = &connected.connection.remote;
+        let mut target = self.target.clone();
+        for _ in 0..MAX_LINKS {
+            match remote.lstat(&target).await {
+                Ok(attr) if attr.kind == FileKind::Symlink => {}
+                Ok(attr) if attr.is_dir() => {
+                    self.target = target;
+                    return Ok(());
+                }
+                // A file that is pushed replaces the link.
+                _ => return Ok(()),
+            }
+            let Ok(to) = remote.readlink(&target).await else { return Ok(()) };
+            target = led_to(&connected.directory, &target, &to).ok_or_else(|| {
+                let what = format!("'{target}'");
+                let why = "is a symbolic link that leads to another directory; write a / behind \
+                           it to push into what it leads to";
+                CopyError::failed(what, why)
+            })?;
+        }
+        Ok(())
+    }
+
     /// Streams a source, if that is possible and faster than a session.
     async fn stream(&mut self, index: usize) -> Result<Remains, Halt> {
         let operand = &self.context.request.local[index];
@@ -205,7 +252,11 @@ impl<'a> Pushing<'a> {
                 return Ok(self.note_stream(Some(occupied))?);
             }
         }
-        let path = operand.path();
+        let path = match &operand.name {
+            Some(_) => operand.path(),
+            // The directory, also if a link leads to it.
+            None => operand.directory.join("."),
+        };
         let is_file = path.symlink_metadata().is_ok_and(|it| it.is_file());
         if self.connected.is_some()
             && is_file
@@ -226,7 +277,8 @@ impl<'a> Pushing<'a> {
         let may_make = !self.target.is_root() && !to.is_root();
         let push = Push { path, directory, may_make, name, to };
         let reusable_login = self.context.reusable_login();
-        let streaming = self.context.streaming(shell, Some(&reusable_login));
+        let options = self.options(&self.to[index]);
+        let streaming = self.context.streaming(shell, options, Some(&reusable_login));
         let streamed = self.push(&streaming, &push).await?;
         let remains = self.note_stream(streamed)?;
         if let Some(login) = reusable_login.take().filter(|_| self.connected.is_none()) {
@@ -258,7 +310,8 @@ impl<'a> Pushing<'a> {
             tracing::debug!("no stream by names: {may:?}");
             return StreamsByName::default();
         };
-        let streaming = self.context.streaming(shell.clone(), None);
+        let options = self.options(&self.to[0]);
+        let streaming = self.context.streaming(shell.clone(), options, None);
         let directory = connected.directory.clone();
         StreamsByName::push(sources, &ByName { streaming, directory, name: None })
     }
@@ -316,4 +369,26 @@ pub(super) fn path_in(directory: &[u8], path: &RemotePath) -> Vec<u8> {
         full.extend_from_slice(path.as_bytes());
     }
     full
+}
+
+/// The path in `directory` to which the link at `path` leads; `None` if it leads out of it, or if that
+/// is not known.
+fn led_to(directory: &[u8], path: &RemotePath, to: &[u8]) -> Option<RemotePath> {
+    let (base, rest) = match to.starts_with(b"/") {
+        true => {
+            let below = to.strip_prefix(directory).filter(|_| directory.starts_with(b"/"))?;
+            let is_whole = directory.ends_with(b"/") || below.starts_with(b"/");
+            (RemotePath::root(), is_whole.then_some(below)?)
+        }
+        false => (path.parent()?, to),
+    };
+    let mut found = base;
+    for name in rest.split(|byte| *byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => found = found.parent()?,
+            name => found = found.join(&Name::new(name).ok()?),
+        }
+    }
+    Some(found)
 }

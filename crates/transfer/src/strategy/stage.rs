@@ -118,6 +118,10 @@ impl<'a> Completion<'a> {
                 update: false,
                 max_delete: None,
                 checksum: options.checksum || self.stage.in_doubt,
+                filter: match self.to.is_root() {
+                    true => options.filter.clone(),
+                    false => options.filter.for_renamed(&self.to, self.source.1),
+                },
                 ..options.clone()
             },
         };

@@ -78,6 +78,8 @@ pub(super) struct Unpacker<'a> {
     counters: &'a mut Counters,
     /// Directories whose last member has not come, outermost first.
     open: Vec<(RemotePath, Finish)>,
+    /// A directory is finished.
+    has_left: bool,
     /// Bytes of the extended attributes that these are to get.
     kept_bytes: usize,
     torn_since: i64,
@@ -94,7 +96,18 @@ impl<'a> Unpacker<'a> {
     ) -> Unpacker<'a> {
         let progress = counters.progress();
         let (open, kept_bytes, torn_since) = (Vec::new(), 0, torn_since());
-        Unpacker { sink, target, naming, options, counters, open, kept_bytes, torn_since, progress }
+        Unpacker {
+            sink,
+            target,
+            naming,
+            options,
+            counters,
+            open,
+            has_left: false,
+            kept_bytes,
+            torn_since,
+            progress,
+        }
     }
 
     /// All of it, to the end of the stream.
@@ -130,6 +143,13 @@ impl<'a> Unpacker<'a> {
                 return Err(io::Error::other("what is copied is of another kind now"));
             }
             self.leave_directories(Some(&place));
+            // libarchive's tar archives what is in a subdirectory after all entries of its parent:
+            // the directory has its mtime already, and loses it.
+            let is_late = match self.open.last() {
+                Some((open, _)) => place.parent().as_ref() != Some(open),
+                None => self.has_left,
+            };
+            self.counters.missed += u64::from(is_late);
             self.member(reader, member, &place)?;
         }
         Ok(())
@@ -246,6 +266,7 @@ impl<'a> Unpacker<'a> {
             }
             self.kept_bytes -= xattr_bytes(finish);
             self.open.pop();
+            self.has_left = true;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a copy is, and what the next one does.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -189,4 +189,82 @@ fn a_server_program_that_the_user_names_makes_the_whole_copy() {
     let words = [from.as_str(), near.to_str().unwrap(), "-o", option, "--json"];
     let told = summary(&ends(&world, "pull", &words, 0));
     assert_eq!(told["engines"], serde_json::json!(["sftp"]));
+}
+
+/// As in `cp` and rsync, what the user names is followed.
+#[test]
+fn links_that_are_named_are_followed() {
+    for engine in ENGINES {
+        let world = World::new();
+        let at = |path: &str| world.served(path);
+        fs::create_dir_all(at("real/sub")).unwrap();
+        fs::write(at("real/sub/f"), "content").unwrap();
+        symlink("real", at("link")).unwrap();
+        // The contents of what a source leads to.
+        for (from, to) in [("link/", "new"), ("link/.", "newer")] {
+            let from = format!("{}/{from}", at("").display());
+            ends(&world, "push", &[&from, &far(&world, &at(to)), "--engine", engine], 0);
+            assert_eq!(fs::read(at(to).join("sub/f")).unwrap(), b"content", "{engine} {from}");
+        }
+        // What a target leads to, also again, and by an absolute link.
+        fs::create_dir(at("place")).unwrap();
+        for (number, to) in [Path::new("place"), &at("place")].into_iter().enumerate() {
+            let name = format!("www{number}");
+            symlink(to, at(&name)).unwrap();
+            for _ in 0..2 {
+                for source in ["real", "real/sub/f"] {
+                    let from = at(source).display().to_string();
+                    let to = far(&world, &at(&name));
+                    // A stream makes names only that are not there.
+                    ends(&world, "push", &[&from, &to, "--engine", "auto"], 0);
+                }
+                assert_eq!(fs::read_link(at(&name)).unwrap(), to);
+                assert_eq!(fs::read(at("place/real/sub/f")).unwrap(), b"content");
+                assert_eq!(fs::read(at("place/f")).unwrap(), b"content");
+            }
+            fs::remove_dir_all(at("place/real")).unwrap();
+            fs::remove_file(at("place/f")).unwrap();
+        }
+        let gone = tempfile::tempdir().unwrap();
+        symlink(gone.path(), at("out")).unwrap();
+        let from = at("real/sub/f").display().to_string();
+        let ended = ends(&world, "push", &[&from, &far(&world, &at("out"))], 3);
+        assert!(ended.stderr.contains("leads to another directory"), "{}", ended.stderr);
+        assert_eq!(fs::read_link(at("out")).unwrap(), gone.path());
+        assert_eq!(fs::read_dir(gone.path()).unwrap().count(), 0);
+    }
+}
+
+/// The patterns match the names of the sources, whatever these are called at the target.
+#[test]
+fn a_pattern_that_matches_a_new_name_leaves_nothing_out() {
+    let world = World::new();
+    fs::write(world.served("notes.txt"), "content").unwrap();
+    let from = world.served("notes.txt").display().to_string();
+    for engine in ENGINES {
+        let to = world.served(format!("{engine}.bak"));
+        let words = ["--exclude", "*.bak", "--engine", engine];
+        ends(&world, "push", &[&[&*from, &far(&world, &to)], &words[..]].concat(), 0);
+        assert_eq!(fs::read(&to).unwrap(), b"content", "push {engine}");
+        fs::remove_file(&to).unwrap();
+        let (from, here) = (far(&world, Path::new(&from)), to.display().to_string());
+        let words = ["--exclude", "*.bak"];
+        ends(&world, "pull", &[&[&*from, &here], &words[..]].concat(), 0);
+        assert_eq!(fs::read(&to).unwrap(), b"content", "pull {engine}");
+    }
+}
+
+#[test]
+fn an_excluded_directory_stays_where_the_source_has_a_file() {
+    let world = World::new();
+    for dir in ["from", "to/build"] {
+        fs::create_dir_all(world.served(dir)).unwrap();
+    }
+    fs::write(world.served("from/build"), "a file").unwrap();
+    fs::write(world.served("to/build/precious"), "kept").unwrap();
+    let from = format!("{}/", world.served("from").display());
+    let to = format!("{}/", far(&world, &world.served("to")));
+    let ended = ends(&world, "push", &[&from, &to, "--delete", "--exclude", "build/"], 1);
+    assert!(ended.stderr.contains("unless it is excluded"), "{}", ended.stderr);
+    assert_eq!(fs::read(world.served("to/build/precious")).unwrap(), b"kept");
 }

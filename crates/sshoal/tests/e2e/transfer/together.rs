@@ -101,3 +101,32 @@ fn files_excluded_from_the_next_push_are_not_published() {
     assert!(fs::read(target.join("larger")).unwrap() == fs::read(source.join("larger")).unwrap());
     assert_eq!(temporaries(target.parent().unwrap()), [""; 0]);
 }
+
+/// The patterns match the names of the source, not the one that it has until it is whole.
+#[test]
+fn a_pattern_that_matches_the_name_of_a_stage_leaves_nothing_out() {
+    let world = World::new();
+    let source = world.served("source");
+    make_tree(&source);
+    fs::create_dir(source.join("build")).unwrap();
+    fs::write(source.join("build/out"), "not for all").unwrap();
+    fs::write(source.join("larger"), noise(6 << 20)).unwrap();
+    let place = world.served("place");
+    fs::create_dir(&place).unwrap();
+    let link = slow_link(&world);
+    let to = far(&world, &place);
+    let words = ["--compress=never", "--exclude", ".source*", "--exclude", "/source/build"];
+    let words: Vec<&str> = [&[source.to_str().unwrap(), &*to], &words[..]].concat();
+    let owned: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    let mut process = begun(&world, &link, "push", &owned, "tar");
+    process.signal(Signal::KILL);
+    process.wait(LIMIT);
+    eventually(LIMIT, "the end of its logins", || world.sshd().session_pids().is_empty());
+    ends(&world, "push", &words, 0);
+    assert!(!place.join("source/build").exists());
+    let modified = fs::metadata(&source).unwrap().modified().unwrap();
+    fs::remove_dir_all(source.join("build")).unwrap();
+    fs::File::open(&source).unwrap().set_modified(modified).unwrap();
+    assert_same(&place.join("source"), &source);
+    assert_eq!(temporaries(&place), [""; 0]);
+}
