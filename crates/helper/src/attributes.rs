@@ -104,10 +104,12 @@ pub(crate) fn change(attrs: &FileAttrs) -> AttrChange {
         Some(exact) => Some(Timestamp { secs: exact.secs, nanos: exact.nanos }),
         None => secs.map(|secs| Timestamp::from_secs(secs.into())),
     };
+    // As for chown(2), -1 stays as it is: sshfs sends that.
+    let id = |id: Option<u32>| id.filter(|id| *id != u32::MAX);
     AttrChange {
         size: attrs.size,
-        uid: attrs.owner.map(|owner| owner.uid),
-        gid: attrs.owner.map(|owner| owner.gid),
+        uid: id(attrs.owner.map(|owner| owner.uid)),
+        gid: id(attrs.owner.map(|owner| owner.gid)),
         perm: attrs.permissions.map(|permissions| permissions & 0o7777),
         atime: time(atime, times.map(|times| times.atime)),
         mtime: time(mtime, times.map(|times| times.mtime)),

@@ -118,8 +118,8 @@ impl Paths {
 
     /// Whether a request for `path` needs no other machine: its directory is known to the kernel,
     /// and on the local file system of the root or of the working directory, and the last name does
-    /// not lead to another file system.
-    pub(crate) fn is_local(&self, path: &[u8]) -> bool {
+    /// not lead to another file system: also not by a symbolic link, if the request `follows` one.
+    pub(crate) fn is_local(&self, path: &[u8], follows: bool) -> bool {
         if self.local_device.is_none() {
             return false;
         }
@@ -130,7 +130,9 @@ impl Paths {
             return false;
         };
         // Looked up on that file system only; the name may be absent.
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        // Following a link sets its time of access.
+        let nofollow = if follows { OFlags::empty() } else { OFlags::NOFOLLOW };
+        let flags = OFlags::PATH | OFlags::CLOEXEC | nofollow;
         let found = openat2(&dir, name, flags, Mode::empty(), ResolveFlags::NO_XDEV);
         found.err() != Some(Errno::XDEV)
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use base::LockKind;
 use rustix::io::Errno;
-use sftp::codec::{ExactAttrs, LockRequest, OpenFlags, Reply, Request, WatchRequest};
+use sftp::codec::{ExactAttrs, LockRequest, OpenFlags, Reply, Request, WatchRequest, XattrFlags};
 
 use crate::digests::Digests;
 use crate::handles::{Handles, Open, Room};
@@ -161,7 +161,7 @@ impl Server {
     /// execute it. A READ of a local file may still wait for a disk: see [`Answer::WouldBlock`].
     pub(crate) fn is_quick(&self, request: &Request<'_>) -> bool {
         match request {
-            Request::Watch(WatchRequest::Add { path }) => self.paths.is_local(path),
+            Request::Watch(WatchRequest::Add { path }) => self.paths.is_local(path, true),
             Request::Limits
             | Request::Attrs { .. }
             | Request::Direct(_)
@@ -190,29 +190,31 @@ impl Server {
                 Err(_) => true,
             },
             Request::Open { path, .. }
-            | Request::Lstat { path }
             | Request::Stat { path }
-            | Request::ReadFile { path, .. }
             | Request::Setstat { path, .. }
-            | Request::Lsetstat { path, .. }
             | Request::Opendir { path }
+            | Request::Realpath { path }
+            | Request::Statvfs { path } => self.paths.is_local(path, true),
+            Request::ReadFile { path, follow, .. } => self.paths.is_local(path, *follow),
+            Request::Getxattr { path, flags, .. }
+            | Request::Setxattr { path, flags, .. }
+            | Request::Listxattr { path, flags }
+            | Request::Removexattr { path, flags, .. } => {
+                self.paths.is_local(path, flags.0 & XattrFlags::FOLLOW != 0)
+            }
+            Request::Lstat { path }
+            | Request::Lsetstat { path, .. }
             | Request::Remove { path }
             | Request::Mkdir { path, .. }
             | Request::Rmdir { path }
-            | Request::Realpath { path }
             | Request::Readlink { path }
-            | Request::Statvfs { path }
-            | Request::Getxattr { path, .. }
-            | Request::Setxattr { path, .. }
-            | Request::Listxattr { path, .. }
-            | Request::Removexattr { path, .. }
             | Request::Mknod { path, .. }
-            | Request::Symlink { link: path, .. } => self.paths.is_local(path),
+            | Request::Symlink { link: path, .. } => self.paths.is_local(path, false),
             Request::Rename { from, to }
             | Request::PosixRename { from, to }
             | Request::Renameat2 { from, to, .. }
             | Request::Hardlink { existing: from, new: to } => {
-                self.paths.is_local(from) && self.paths.is_local(to)
+                self.paths.is_local(from, false) && self.paths.is_local(to, false)
             }
         }
     }

@@ -120,7 +120,7 @@ struct Document {
 /// Checks, and prints each result as it is known. The exit code is 1 if anything is wrong.
 pub fn run(program: Program, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let target = target(program, arguments)?;
-    let mut checks = Checks { shown: !arguments.json, all: Vec::new() };
+    let mut checks = Checks { shown: !arguments.json, all: Vec::new(), names: Vec::new() };
     machine::check(&mut checks);
     match &target {
         None => {}
@@ -133,7 +133,8 @@ pub fn run(program: Program, arguments: &Arguments) -> anyhow::Result<ExitCode> 
     }
     let is_wrong = checks.all.iter().any(|check| check.verdict == Verdict::Wrong);
     if let Some(file) = &arguments.bundle {
-        report::write(file, program, target.as_ref(), &checks.all, arguments.hide_names)?;
+        let names = arguments.hide_names.then_some(&checks.names[..]);
+        report::write(file, program, target.as_ref(), &checks.all, names)?;
         if !arguments.json {
             cli::print(&format!("\nThe report is in {}.\n", printable(file)))?;
         }
@@ -164,6 +165,8 @@ pub struct Checks {
     /// Each is printed as it is added.
     shown: bool,
     all: Vec<Check>,
+    /// Names of hosts and users that the checks have found out.
+    names: Vec<String>,
 }
 
 impl Checks {

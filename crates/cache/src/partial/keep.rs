@@ -68,9 +68,10 @@ impl Inner {
             self.remove_files(&self.state.lock());
             return Ok(());
         }
-        if self.lost_its_files() {
+        let files = self.state.lock().files.clone();
+        let Some(files) = files.filter(|_| !self.lost_its_files()) else {
             return Err(Unfinished::NotKept);
-        }
+        };
         let about = About::new(*digest, self.size(), self.state.lock().present.all()).encode();
         // A little more than the chunks have reserved; not worth failing for.
         shared.reserve(on_disk(about.len() as u64));
@@ -82,12 +83,21 @@ impl Inner {
             if has_room {
                 self.keep_blocks(&layout, &dir_fd, digest);
             }
-            layout.partial.rename(&own.data, &dir_fd, &names.content)
+            layout.partial.rename(&own.data, &dir_fd, &names.content)?;
+            // Another process may have removed the file and begun another one under its name.
+            let is_own = dir_fd.leads_to(&names.content, &files.data);
+            if !is_own {
+                dir_fd.unlink(&names.content)?;
+            }
+            Ok(is_own)
         });
-        named.map_err(|error| {
+        let is_own = named.map_err(|error| {
             shared.write_failed(&layout, "naming a content", &error);
             Unfinished::NotKept
         })?;
+        if !is_own {
+            return Err(Unfinished::NotKept);
+        }
         // The map is not needed any more. Housekeeping removes it if this fails.
         let _ = layout.partial.unlink(&own.map);
         Ok(())

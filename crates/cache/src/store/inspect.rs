@@ -137,11 +137,14 @@ impl Shared {
     }
 
     /// Compares a content with its name, and its chunks with their checksums. `None` if it was
-    /// removed meanwhile.
+    /// removed meanwhile, or has no metadata: two processes have left it, one removing and one
+    /// writing, and no reader gets it.
     fn verify_object(self: &Arc<Shared>, digest: &Digest) -> Option<bool> {
         self.object_bytes(digest)?;
+        let before = self.damaged_so_far();
         let Some(object) = self.object(digest) else {
-            return self.object_bytes(digest).is_none().then_some(false);
+            let is_damaged = self.damaged_so_far() > before && self.object_bytes(digest).is_none();
+            return is_damaged.then_some(false);
         };
         let mut hasher = blake3::Hasher::new();
         let report = object.verify_with(|bytes| {
@@ -158,10 +161,14 @@ impl Shared {
     }
 
     fn verify_records(&self, source: &SourceId, path: &RemotePath) -> bool {
-        let before = self.counters.damaged.load(std::sync::atomic::Ordering::Relaxed);
+        let before = self.damaged_so_far();
         // A look-up reads the whole file, unless it is in memory and unchanged.
         let _ = self.directory(source, path);
-        self.counters.damaged.load(std::sync::atomic::Ordering::Relaxed) == before
+        self.damaged_so_far() == before
+    }
+
+    fn damaged_so_far(&self) -> u64 {
+        self.counters.damaged.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Rebuilds the index from the metadata of the contents. It lacks listings and links, which are

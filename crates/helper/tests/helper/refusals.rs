@@ -8,8 +8,8 @@ use helper::{Error, Options};
 use proptest::prelude::*;
 use sftp::StatusCode;
 use sftp::codec::{
-    DigestAlgorithm, FallocateMode, FileAttrs, OpenFlags, RenameFlags, Reply, Request, Whence,
-    XattrFlags,
+    DigestAlgorithm, FallocateMode, FileAttrs, OpenFlags, Owner, RenameFlags, Reply, Request,
+    Whence, XattrFlags,
 };
 
 use super::peer::{Client, open_below, start};
@@ -116,6 +116,23 @@ fn no_request_leads_out_of_the_root() {
     client.end().unwrap();
     assert_eq!(std::fs::read_dir(outer.path()).unwrap().count(), 2);
     assert_eq!(std::fs::read(outer.path().join("secret")).unwrap(), b"secret");
+}
+
+/// As sshfs requests `chgrp`: the owner stays.
+#[test]
+fn an_owner_of_minus_one_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("f"), "").unwrap();
+    let options = Options { root: Some(dir.path().to_owned()), ..Options::default() };
+    let mut client = Client::new(options);
+    let own = rustix::process::getegid().as_raw();
+    let owner = Some(Owner { uid: u32::MAX, gid: own });
+    let attrs = FileAttrs { owner, ..FileAttrs::default() };
+    assert_eq!(refused(&client.call(Request::Setstat { path: b"f", attrs })), None);
+    let uid =
+        std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(dir.path().join("f")).unwrap());
+    assert_eq!(uid, rustix::process::geteuid().as_raw());
+    client.end().unwrap();
 }
 
 /// A device that the client could make would lead out of the root.

@@ -35,7 +35,7 @@ pub fn write(
     program: Program,
     target: Option<&Target>,
     checks: &[Check],
-    hides_names: bool,
+    hidden: Option<&[String]>,
 ) -> Result<(), Problem> {
     let failed = |error: String| Problem::new(printable(file), error);
     let kernel = rustix::system::uname();
@@ -47,7 +47,8 @@ pub fn write(
         checks,
         mounts: seen::everywhere().unwrap_or_default(),
     };
-    let names = if hides_names { names(target, &report.mounts) } else { Vec::new() };
+    let names = hidden.map(|found| [found, &names(target, &report.mounts)].concat());
+    let names = names.unwrap_or_default();
     let text = cli::json(&report).map_err(|error| failed(error.to_string()))?;
     let text = hide(text, names);
     // Not over a file, and not readable for others.

@@ -136,6 +136,9 @@ async fn network(checks: &mut Checks, dialer: &Dialer) -> bool {
     }
     let shown: Vec<String> = settings.iter().map(|(key, value)| format!("{key} {value}")).collect();
     checks.add(Check::fine("ssh -G", shown.join(", ")));
+    let is_name = |keyword: &str| keyword != "port";
+    let names = settings.iter().filter(|(keyword, _)| is_name(keyword));
+    checks.names.extend(names.map(|(_, value)| value.clone()));
     let value = |wanted: &str| {
         let found = settings.iter().find(|(keyword, _)| *keyword == wanted);
         found.map(|(_, value)| value.as_str())
@@ -160,6 +163,7 @@ async fn reach(checks: &mut Checks, host: &str, port: u16) -> bool {
             return false;
         }
     };
+    checks.names.extend(addresses.iter().map(|address| address.ip().to_string()));
     let mut errors = Vec::new();
     for address in &addresses {
         match banner(*address).await {

@@ -49,6 +49,7 @@ fn regular(options: &Options, attr: &Attr, there: &Attr) -> Verdict {
     let is_unconfirmed = there.mtime == unconfirmed_mtime(attr.mtime);
     if options.update
         && in_sftp_seconds(there.mtime) > in_sftp_seconds(attr.mtime)
+        && !same_time
         && !is_unconfirmed
     {
         return Verdict::Is(Action::Skip(Skip::Newer));
@@ -69,9 +70,10 @@ fn in_sftp_seconds(time: Timestamp) -> i64 {
     time.secs.clamp(0, i64::from(u32::MAX))
 }
 
-/// Whether two times are equal at the resolution of SFTP.
+/// Whether two times are equal at the resolution of SFTP. OpenSSH's server reports a time outside of
+/// its range modulo 2^32, so that 1960 is 2096.
 pub(crate) fn is_same_second(a: Timestamp, b: Timestamp) -> bool {
-    in_sftp_seconds(a) == in_sftp_seconds(b)
+    in_sftp_seconds(a) == in_sftp_seconds(b) || a.secs as u32 == b.secs as u32
 }
 
 /// The mtime of a copy whose content is unconfirmed: the beginning of 1970, or one second later if
@@ -118,6 +120,8 @@ mod tests {
         let same = |a, b| is_same_second(Timestamp::from_secs(a), Timestamp::from_secs(b));
         assert!(same(-5, 0) && same(1 << 40, i64::from(u32::MAX)));
         assert!(!same(-5, 1) && !same(1, 2));
+        // As OpenSSH's server reports it.
+        assert!(same(-5, (1 << 32) - 5));
     }
 
     #[test]

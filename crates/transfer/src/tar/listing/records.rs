@@ -167,9 +167,7 @@ fn number(field: &[u8]) -> Option<u64> {
     text(field)?.parse().ok()
 }
 
-/// A time as SFTP has it, which is what the trees are compared by: whole seconds from 1970 to 2106,
-/// and the nearest of these for all others.
+/// A time in whole seconds, as SFTP has it.
 fn time(field: &[u8]) -> Option<Timestamp> {
-    let secs: i64 = text(field)?.parse().ok()?;
-    Some(Timestamp::from_secs(secs.clamp(0, i64::from(u32::MAX))))
+    Some(Timestamp::from_secs(text(field)?.parse().ok()?))
 }
