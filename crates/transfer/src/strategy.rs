@@ -227,6 +227,15 @@ pub enum CopyError {
         /// The reason, perhaps with a hint.
         why: String,
     },
+    /// The target of a push is a link out of its directory.
+    #[error(
+        "'{target}': is a symbolic link that leads to another directory; write a / behind it to \
+         push into what it leads to"
+    )]
+    TargetLeadsOut {
+        /// The link.
+        target: base::RemotePath,
+    },
     /// The options, or the sources, do not go together.
     #[error("copy: {0}")]
     Job(JobError),

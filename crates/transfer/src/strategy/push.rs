@@ -225,12 +225,8 @@ impl<'a> Pushing<'a> {
                 _ => return Ok(()),
             }
             let Ok(to) = remote.readlink(&target).await else { return Ok(()) };
-            target = led_to(&connected.directory, &target, &to).ok_or_else(|| {
-                let what = format!("'{target}'");
-                let why = "is a symbolic link that leads to another directory; write a / behind \
-                           it to push into what it leads to";
-                CopyError::failed(what, why)
-            })?;
+            let next = led_to(&connected.directory, &target, &to);
+            target = next.ok_or(CopyError::TargetLeadsOut { target })?;
         }
         Ok(())
     }
