@@ -121,28 +121,22 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             store.clear().or_problem("cache")?;
             print(json, &text::Told::of(&store), text::status)
         }
-        What::Pin { paths } => {
-            warn(&job(&paths, |paths| CacheJob::Pin { paths })?);
-            Ok(done())
-        }
-        What::Unpin { paths } => job(&paths, |paths| CacheJob::Unpin { paths }).map(|_| done()),
+        What::Pin { paths } => Ok(done(&job(&paths, |paths| CacheJob::Pin { paths })?)),
+        What::Unpin { paths } => Ok(done(&job(&paths, |paths| CacheJob::Unpin { paths })?)),
         What::Check { paths } => {
             let tally = job(&paths, |paths| CacheJob::Check { paths })?;
-            warn(&tally);
             print(json, &tally, text::presence)?;
-            Ok(ExitCode::from(if tally.failed == 0 { EXIT_OK } else { EXIT_FAILURE }))
+            Ok(done(&tally))
         }
     }
 }
 
-fn warn(tally: &Tally) {
+/// Prints what has failed. The exit code is 1 if anything has.
+fn done(tally: &Tally) -> ExitCode {
     for problem in &tally.problems {
         eprintln!("sshoal: {}", printable(problem));
     }
-}
-
-fn done() -> ExitCode {
-    ExitCode::from(EXIT_OK)
+    ExitCode::from(if tally.failed == 0 { EXIT_OK } else { EXIT_FAILURE })
 }
 
 fn bound(what: &str, text: &str) -> Result<u64, Problem> {

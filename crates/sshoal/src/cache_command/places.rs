@@ -18,12 +18,24 @@ struct Places {
     paths: Vec<job::Path>,
 }
 
-/// Finds the mounts that contain `paths`. Accesses the mounted file systems to resolve them.
-fn find(paths: &[PathBuf]) -> Result<Vec<Places>, Problem> {
+/// Finds the mounts that contain `paths`. Accesses the mounted file systems to resolve them. A path
+/// that is not found is a failure in `all`.
+///
+/// # Errors
+/// That of the last path, if none is found.
+fn find(paths: &[PathBuf], all: &mut Tally) -> Result<Vec<Places>, Problem> {
     let mut found: Vec<Places> = Vec::new();
-    for typed in paths {
-        let path = typed.canonicalize().or_problem(inside::about(typed))?;
-        let Inside { mount, path } = inside::find(&path, typed)?;
+    for (number, typed) in paths.iter().enumerate() {
+        let resolved = typed.canonicalize().or_problem(inside::about(typed));
+        let Inside { mount, path } = match resolved.and_then(|path| inside::find(&path, typed)) {
+            Ok(inside) => inside,
+            Err(problem) if found.is_empty() && number + 1 == paths.len() => return Err(problem),
+            Err(problem) => {
+                all.failed += 1;
+                all.tell(problem.to_string());
+                continue;
+            }
+        };
         let mountpoint = mount.mountpoint;
         match found.iter_mut().find(|places| places.mountpoint == mountpoint) {
             Some(places) => places.paths.push(job::Path(path)),
@@ -40,7 +52,7 @@ pub fn ask(
     progress: &mut dyn FnMut(&Tally),
 ) -> Result<Tally, Problem> {
     let mut all = Tally::default();
-    for places in find(paths)? {
+    for places in find(paths, &mut all)? {
         places.ask(&job, &mut all, progress)?;
     }
     Ok(all)

@@ -55,6 +55,13 @@ fn a_list_is_fetched_and_what_fails_is_named() {
     let ended = sshoal(&["warm"], &[&mount.at("none")]);
     assert_eq!(ended.status.code(), Some(1));
     assert!(ended.stderr.contains("none': No such file"), "{ended:?}");
+    // The others are fetched.
+    let ended = sshoal(&["warm"], &[&mount.at("none"), &mount.at(&files[2].0)]);
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(ended.stderr.contains("none': No such file"), "{ended:?}");
+    assert!(ended.stdout.starts_with("1 file"), "{ended:?}");
+    let ended = sshoal(&["cache", "pin"], &[&mount.at("none"), &mount.at(&files[2].0)]);
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
     let ended = sshoal(&["warm"], &[&world.served("")]);
     assert!(ended.stderr.contains("not in a mount of sshoal"), "{ended:?}");
     mount.unmount();
