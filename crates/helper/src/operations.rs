@@ -20,7 +20,7 @@ use crate::handles::{Directory, File, Open};
 use crate::paths::native;
 use crate::schedule::Resource;
 use crate::server::{MAX_IO_BYTES, Server};
-use crate::status::{Failure, Result};
+use crate::status::{Failure, Result, success};
 
 /// Longest file that is sent whole, so that the reply is no longer than the longest packet.
 const MAX_WHOLE_FILE_BYTES: usize = 254 << 10;
@@ -275,8 +275,10 @@ impl Server {
         Ok(Reply::Extended(statvfs(&self.handles.file(handle)?.fd)?.encode()))
     }
 
-    pub(crate) fn fsync(&self, handle: &[u8]) -> Result<()> {
-        Ok(rustix::fs::fsync(&self.handles.file(handle)?.fd)?)
+    /// The reply to a FSYNC of this file.
+    pub(crate) fn sync(file: Result<Arc<File>>) -> Reply {
+        let synced = file.and_then(|file| Ok(rustix::fs::fsync(&file.fd)?));
+        synced.map_or_else(|failure| failure.reply(), |()| success())
     }
 
     /// Copies `len` bytes, or all up to the end of the file if it is zero.

@@ -132,8 +132,12 @@ impl Paths {
         // Looked up on that file system only; the name may be absent.
         // Following a link sets its time of access.
         let nofollow = if follows { OFlags::empty() } else { OFlags::NOFOLLOW };
-        let flags = OFlags::PATH | OFlags::CLOEXEC | nofollow;
-        let found = openat2(&dir, name, flags, Mode::empty(), ResolveFlags::NO_XDEV);
+        let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC | nofollow, ResolveFlags::NO_XDEV);
+        let found = match &self.root {
+            // An absolute link starts at the root.
+            Some(_) => self.open_with(path, flags, Mode::empty(), resolve),
+            None => openat2(&dir, name, flags, Mode::empty(), resolve),
+        };
         found.err() != Some(Errno::XDEV)
     }
 

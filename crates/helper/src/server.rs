@@ -220,7 +220,8 @@ impl Server {
     }
 
     /// Executes the request with this id. With `nowait`, a READ does not wait for the disk, and an
-    /// OPEN not for another process. The content of a file goes into `buffer`, which has room for the longest READ.
+    /// OPEN not for another process. The content of a file goes into `buffer`, which has room for
+    /// the longest READ.
     pub(crate) fn execute(
         &self,
         id: u32,
@@ -287,7 +288,7 @@ impl Server {
             Request::Hardlink { existing, new } => done(self.hardlink(existing, new)),
             Request::Statvfs { path } => self.statvfs(path),
             Request::Fstatvfs { handle } => self.fstatvfs(handle),
-            Request::Fsync { handle } => done(self.fsync(handle)),
+            Request::Fsync { handle } => Ok(Server::sync(self.handles.file(handle))),
             Request::CopyData { from, from_offset, len, to, to_offset } => {
                 done(self.copy(from, *from_offset, *len, to, *to_offset))
             }

@@ -242,13 +242,13 @@ impl Session<'_> {
             state.schedule.add(claims, packet.clone())
         };
         if ready.is_none() {
-            return self.provide_thread(scope);
+            return self.provide_thread(scope, 1);
         }
         if self.server.is_quick(&request) && self.execute(id, &request, true, buffer) {
             self.finish(ticket);
         } else {
             self.state().queue.push_back((ticket, packet));
-            self.provide_thread(scope)?;
+            self.provide_thread(scope, 0)?;
             self.changed.notify_all();
         }
         Ok(())
@@ -292,14 +292,18 @@ impl Session<'_> {
         }
     }
 
-    /// Starts a thread of the pool if there is none for a request. Threads that were woken for the
-    /// requests in the queue are still idle.
+    /// Starts a thread of the pool if there are fewer idle ones than requests in the queue, and
+    /// this number of others. Threads that were woken for those in the queue are still idle.
     ///
     /// # Errors
     /// If there is no thread at all.
-    fn provide_thread<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> Result<(), Error> {
+    fn provide_thread<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        others: usize,
+    ) -> Result<(), Error> {
         let mut state = self.state();
-        if state.idle >= state.queue.len().max(1) || state.threads >= MAX_THREADS {
+        if state.idle >= state.queue.len() + others || state.threads >= MAX_THREADS {
             return Ok(());
         }
         state.threads += 1;
@@ -323,17 +327,22 @@ impl Session<'_> {
             if buffer.is_empty() {
                 buffer.resize(MAX_IO_BYTES as usize, 0);
             }
-            let Ok((id, request)) = Request::decode(&packet) else { continue };
-            // It follows earlier changes, and later requests need not wait for the disk.
-            let is_sync = matches!(request, Request::Fsync { .. });
-            if is_sync {
-                self.finish(ticket);
+            match Request::decode(&packet) {
+                // It follows earlier changes, and later requests need not wait for the disk; one of
+                // them may close the handle.
+                Ok((id, Request::Fsync { handle })) => {
+                    let file = self.server.handles.file(handle);
+                    self.finish(ticket);
+                    let reply = Server::sync(file);
+                    self.output().reply(id, &reply);
+                }
+                Ok((id, request)) => {
+                    self.execute(id, &request, false, &mut buffer);
+                    self.finish(ticket);
+                }
+                Err(_) => self.finish(ticket),
             }
-            self.execute(id, &request, false, &mut buffer);
             let _ = self.output().flush();
-            if !is_sync {
-                self.finish(ticket);
-            }
         }
     }
 

@@ -309,7 +309,10 @@ impl FileState {
     ) {
         let end = self.expected.size();
         match change {
-            Change::Append { data, .. } => self.note_append(data, self.expected.min_size()),
+            Change::Append { data, arrived } => {
+                // A part that had arrived before is in the size already.
+                self.note_append(number, &data[*arrived..], self.expected.min_size());
+            }
             Change::SetAcl => {}
             Change::SetAttr(set) | Change::SetAttrByPath(set) if set.size.is_none() => {}
             // It may remove or replace those bytes.
@@ -377,6 +380,8 @@ impl FileState {
 
     /// The attributes were observed while no change was in flight.
     pub(crate) fn observed(&mut self, attr: &Attr) {
+        // Others have made the file shorter, so it is not known where the bytes are.
+        self.own_append.take_if(|append| append.end() > attr.size);
         self.expected = ExpectedAttrs::of(attr);
     }
 }

@@ -416,7 +416,7 @@ async fn has_append(
     attr: &Attr,
     append: &OwnAppend,
 ) -> Result<bool> {
-    let OwnAppend { bytes, offset } = append;
+    let OwnAppend { bytes, offset, .. } = append;
     let Some(guard) = open_to_compare(core, path).await? else { return Ok(true) };
     let mut seen = Vec::new();
     let mut at = *offset;

@@ -182,7 +182,25 @@ impl Set {
             if next > last {
                 return Err("a range of characters ends before its beginning");
             }
-            set.ranges.push((next, last));
+            set.add(next, last);
+        }
+    }
+
+    /// Adds a range. The characters that are special in the library's sets become ranges of their own.
+    fn add(&mut self, mut first: char, mut last: char) {
+        for (special, before, behind) in [('-', ',', '.'), (']', '\\', '^')] {
+            if first == special || last == special {
+                self.ranges.push((special, special));
+            }
+            if first == special {
+                first = behind;
+            }
+            if last == special {
+                last = before;
+            }
+        }
+        if first <= last {
+            self.ranges.push((first, last));
         }
     }
 
@@ -283,6 +301,10 @@ mod tests {
             ("[!]a]", &["-", "1", "b", "c", "x", "^"]),
             ("[\\^]", &["^"]),
             ("[a-b-]", &["-", "a", "b"]),
+            ("[--9]", &["-", "1"]),
+            ("[]-a]", &["]", "a", "^"]),
+            ("[Z-\\]]", &["]"]),
+            ("[+--]", &["-"]),
             ("a**/foo", &["ab/foo"]),
             ("**/foo", &["ab/ab/foo", "ab/foo", "q/r/foo"]),
             ("q/**", &["q/r/foo"]),

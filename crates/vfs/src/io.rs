@@ -85,7 +85,7 @@ impl Vfs {
     /// have changed that since the open.
     ///
     /// # Errors
-    /// `EIO` if the file can no longer be opened in that way.
+    /// Those of the open; `EIO` if the name leads to no file any more, or to another one.
     pub async fn write_in_mode(
         &self,
         handle: Handle,

@@ -110,6 +110,9 @@ pub(crate) type LostWrite = Mutex<Option<Errno>>;
 struct FileState {
     /// Why a write failed that had returned.
     error: Option<Errno>,
+    /// `ESTALE` was reported: the file is another one from then on, and a write that returns early
+    /// would not report it.
+    is_stale: bool,
     /// Number of failed writes of the file that this open file has reported, or keeps in `error`.
     failures_seen: u64,
     /// There were writes since the last flush.
@@ -170,9 +173,9 @@ impl OpenFile {
         self.with(|state| state.error = state.error.or(Some(error)));
     }
 
-    /// The error that was not reported yet.
+    /// The error that was not reported yet, or stays.
     pub(crate) fn error(&self) -> Option<Errno> {
-        self.with(|state| state.error)
+        self.with(|state| state.error.or(state.is_stale.then_some(Errno::ESTALE)))
     }
 
     /// The error was reported.
@@ -189,15 +192,14 @@ impl OpenFile {
         last.filter(|_| failures > seen).map_or(Ok(()), Err)
     }
 
-    /// The error of an earlier write. The caller reports it. `ESTALE` stays: the file is another one
-    /// from then on, and a write that returns early would not report it.
+    /// The error of an earlier write. The caller reports it.
     pub(crate) fn take_error(&self) -> Result<()> {
-        let taken = self.with(|state| {
-            let error = state.error;
-            state.error = error.filter(|error| *error == Errno::ESTALE);
-            error
+        let error = self.error();
+        self.with(|state| {
+            state.is_stale |= error == Some(Errno::ESTALE);
+            state.error = None;
         });
-        taken.map_or(Ok(()), Err)
+        error.map_or(Ok(()), Err)
     }
 
     pub(crate) fn note_write(&self) {

@@ -44,11 +44,14 @@ fn a_mounted_file_system_that_hangs_delays_only_its_own_requests() {
     fs::create_dir(dir.path().join("hung")).unwrap();
     fs::write(dir.path().join("f"), "content").unwrap();
     symlink("hung", dir.path().join("link")).unwrap();
+    // As the client sees it.
+    symlink("/hung", dir.path().join("absolute")).unwrap();
     let hung = Hung::new(&dir.path().join("hung"));
     let options = Options { root: Some(dir.path().to_owned()), ..Options::default() };
     let mut client = Client::new(options);
     client.call(Request::Attrs { fields: ExactAttrs::ALL });
     client.send(&[(1, Request::Lstat { path: b"hung" }), (2, Request::Stat { path: b"link" })]);
+    client.send(&[(3, Request::Stat { path: b"absolute" })]);
     // Names and contents are only read by all of these.
     assert!(matches!(client.call(Request::Lstat { path: b"f" }), Reply::Attrs(_)));
     let handle = client.handle(Request::Opendir { path: b"/" });
@@ -57,12 +60,12 @@ fn a_mounted_file_system_that_hangs_delays_only_its_own_requests() {
     };
     let mut names: Vec<_> = listed.iter().map(|entry| &entry.name[..]).collect();
     names.sort();
-    assert_eq!(names, [&b"."[..], b"..", b"f", b"hung", b"link"]);
+    assert_eq!(names, [&b"."[..], b"..", b"absolute", b"f", b"hung", b"link"]);
     let entry = listed.iter().find(|entry| entry.name == "hung").unwrap();
     assert_eq!(entry.attrs.permissions.map(|mode| mode & 0o170_000), Some(0o040_000));
     drop(hung);
-    let mut answered = [client.receive().0, client.receive().0];
+    let mut answered = [client.receive().0, client.receive().0, client.receive().0];
     answered.sort_unstable();
-    assert_eq!(answered, [1, 2]);
+    assert_eq!(answered, [1, 2, 3]);
     client.end().unwrap();
 }

@@ -96,3 +96,25 @@ fn the_last_requests_are_executed() {
     client.end().unwrap();
     assert_eq!(std::fs::metadata(dir.path().join("f")).unwrap().len(), 2_000_000);
 }
+
+/// The close does not wait for the disk, and the sync does not lose its file.
+#[test]
+fn a_sync_is_executed_although_the_close_follows() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut client = Client::new(rooted(&dir));
+    let (attrs, flags) = (FileAttrs::default(), OpenFlags::WRITE | OpenFlags::CREATE);
+    for _ in 0..200 {
+        let handle = client.handle(Request::Open { path: b"f", flags, attrs });
+        let handle = &handle[..];
+        client.send(&[
+            (1, Request::Write { handle, offset: 0, data: b"content" }),
+            (2, Request::Fsync { handle }),
+            (3, Request::Close { handle }),
+        ]);
+        for _ in 0..3 {
+            let (id, reply) = client.receive();
+            assert!(is_ok(&reply), "{id}: {reply:?}");
+        }
+    }
+    client.end().unwrap();
+}

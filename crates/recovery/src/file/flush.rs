@@ -136,6 +136,7 @@ impl Core {
         let file = &handle.file;
         // Of writes before the verifier was known. The server has not restarted since if the
         // handle is open until then; afterwards nothing would prove that.
+        let epoch = file.lock().epoch;
         let is_needed =
             self.write_verifier.may_be_available() && file.lock().lacks_write_verifier();
         let write_verifier = match is_needed {
@@ -152,7 +153,11 @@ impl Core {
         match finished.await {
             Ok(()) => {
                 let mut state = file.lock();
-                if !state.unstable.is_empty() && state.write_verifier.is_none() {
+                // Not of a server that was lost meanwhile.
+                if state.epoch == epoch
+                    && !state.unstable.is_empty()
+                    && state.write_verifier.is_none()
+                {
                     state.write_verifier = write_verifier;
                 }
                 Ok(())

@@ -51,21 +51,32 @@ impl Tail {
 /// Bytes that this mount has appended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OwnAppend {
+    /// The number of the change.
+    number: u64,
     pub(crate) bytes: Bytes,
     /// They are at this offset or behind it.
     pub(crate) offset: u64,
 }
 
+impl OwnAppend {
+    /// They end here or behind it.
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + self.bytes.len() as u64
+    }
+}
+
 impl FileState {
-    /// `data` was appended when the file had at least `size` bytes.
-    pub(crate) fn note_append(&mut self, data: &Bytes, size: u64) {
-        if data.is_empty() {
+    /// The change with this number has appended `data` when the file had at least `size` bytes.
+    pub(crate) fn note_append(&mut self, number: u64, data: &[u8], size: u64) {
+        // The answers to two appends may be seen in the other order.
+        let is_older = self.own_append.as_ref().is_some_and(|append| append.number > number);
+        if data.is_empty() || is_older {
             return;
         }
         let skip = data.len().saturating_sub(TAIL_BYTES);
         // A copy, so that it does not keep a long write in memory.
         let bytes = Bytes::copy_from_slice(&data[skip..]);
-        self.own_append = Some(OwnAppend { bytes, offset: size + skip as u64 });
+        self.own_append = Some(OwnAppend { number, bytes, offset: size });
     }
 
     /// The bytes that this mount has appended, if they must be in the file: no unanswered change may

@@ -319,6 +319,17 @@ async fn an_append_does_not_go_into_the_file_that_has_taken_the_name() {
         assert_eq!(stage.content("f.1"), "content");
         stage.recovering.close(fh);
     }
+    // Others have emptied it before (copytruncate): what was appended here is at its beginning.
+    let stage = Stage::new();
+    stage.server().put_file("f", &others);
+    let fh = stage.open("f", appending()).await;
+    stage.server().put_file("f", "");
+    stage.put(fh, 0, "mine").await.unwrap();
+    stage.recovering.fstat(fh).await.unwrap();
+    stage.recovering.flush(fh).await.unwrap();
+    stage.server().put_file("f", ["mine", &*others, "theirs"].concat());
+    stage.put(fh, 0, "mine").await.unwrap();
+    stage.recovering.close(fh);
     // It has what was appended here, behind what others had appended before.
     let stage = Stage::new();
     let fh = flushed(&stage, appending()).await;

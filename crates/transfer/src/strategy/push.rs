@@ -225,8 +225,17 @@ impl<'a> Pushing<'a> {
                 _ => return Ok(()),
             }
             let Ok(to) = remote.readlink(&target).await else { return Ok(()) };
-            let next = led_to(&connected.directory, &target, &to);
-            target = next.ok_or(CopyError::TargetLeadsOut { target })?;
+            target = match led_to(&connected.directory, &target, &to) {
+                Some(next) => next,
+                // The server follows it here.
+                None => match remote.opendir(&target).await {
+                    Ok(dir) => {
+                        remote.closedir(dir);
+                        return Err(CopyError::TargetLeadsOut { target });
+                    }
+                    Err(_) => return Ok(()),
+                },
+            };
         }
         Ok(())
     }
@@ -382,7 +391,8 @@ fn led_to(directory: &[u8], path: &RemotePath, to: &[u8]) -> Option<RemotePath> 
     for name in rest.split(|byte| *byte == b'/') {
         match name {
             b"" | b"." => {}
-            b".." => found = found.parent()?,
+            // Of what a link leads to.
+            b".." => return None,
             name => found = found.join(&Name::new(name).ok()?),
         }
     }

@@ -118,9 +118,9 @@ impl<'a> Completion<'a> {
                 update: false,
                 max_delete: None,
                 checksum: options.checksum || self.stage.in_doubt,
-                filter: match self.to.is_root() {
-                    true => options.filter.clone(),
-                    false => options.filter.for_renamed(&self.to, self.source.1),
+                filter: {
+                    let own = self.context.request.local[self.source.0].relative();
+                    options.filter.for_renamed(&self.to, &own)
                 },
                 ..options.clone()
             },

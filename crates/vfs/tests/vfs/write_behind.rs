@@ -462,5 +462,7 @@ async fn a_descriptor_whose_file_is_another_one_stays_stale() {
             assert_eq!(mount.write(0, b"new").await.is_err(), stays, "{errno:?}");
             assert_eq!(mount.vfs.flush(mount.handle).await.is_err(), stays, "{errno:?}");
         }
+        mount.vfs.release(mount.handle);
+        assert_eq!(mount.vfs.lost_write(), None, "{errno:?}: it was reported");
     }
 }

@@ -216,7 +216,8 @@ fn links_that_are_named_are_followed() {
                     let from = at(source).display().to_string();
                     let to = far(&world, &at(&name));
                     // A stream makes names only that are not there.
-                    ends(&world, "push", &[&from, &to, "--engine", "auto"], 0);
+                    let engine = if engine == "sftp" { "sftp" } else { "auto" };
+                    ends(&world, "push", &[&from, &to, "--engine", engine], 0);
                 }
                 assert_eq!(fs::read_link(at(&name)).unwrap(), to);
                 assert_eq!(fs::read(at("place/real/sub/f")).unwrap(), b"content");
@@ -232,6 +233,14 @@ fn links_that_are_named_are_followed() {
         assert!(ended.stderr.contains("leads to another directory"), "{}", ended.stderr);
         assert_eq!(fs::read_link(at("out")).unwrap(), gone.path());
         assert_eq!(fs::read_dir(gone.path()).unwrap().count(), 0);
+        // A file takes the place of a link to a file, or to nothing.
+        fs::write(gone.path().join("other"), "other").unwrap();
+        for name in ["other", "none"] {
+            symlink(gone.path().join(name), at(name)).unwrap();
+            ends(&world, "push", &[&from, &far(&world, &at(name)), "--engine", engine], 0);
+            assert!(fs::symlink_metadata(at(name)).unwrap().is_file(), "{engine} {name}");
+        }
+        assert_eq!(fs::read(gone.path().join("other")).unwrap(), b"other");
     }
 }
 

@@ -130,3 +130,23 @@ fn a_pattern_that_matches_the_name_of_a_stage_leaves_nothing_out() {
     assert_same(&place.join("source"), &source);
     assert_eq!(temporaries(&place), [""; 0]);
 }
+
+/// Also if the source is a file that gets another name, which a pattern matches.
+#[test]
+fn a_file_under_a_new_name_is_completed() {
+    let world = World::new();
+    fs::write(world.served("noise"), noise(6 << 20)).unwrap();
+    let (from, to) = (world.served("noise").display().to_string(), world.served("noise.bak"));
+    let link = slow_link(&world);
+    let far_to = far(&world, &to);
+    let words = [&*from, &*far_to, "--compress=never", "--exclude", "*.bak"];
+    let owned: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    let mut process = begun(&world, &link, "push", &owned, "tar");
+    // The stream ends, and its copy is completed over the other link.
+    link.cut();
+    process.wait(LIMIT);
+    eventually(LIMIT, "the end of its logins", || world.sshd().session_pids().is_empty());
+    assert!(!to.exists() || fs::read(&to).unwrap() == noise(6 << 20));
+    ends(&world, "push", &words, 0);
+    assert!(fs::read(&to).unwrap() == noise(6 << 20));
+}
