@@ -136,13 +136,14 @@ fn ssh() -> Check {
 
 /// A check of a mount whose daemon does not answer.
 fn dead(mount: &SeenMount) -> Option<Check> {
-    let found = match mount.daemon {
-        Daemon::Dead => "its process has ended",
-        Daemon::Hangs => "its process does not answer",
+    let (found, flag) = match mount.daemon {
+        Daemon::Dead => ("its process has ended", ""),
+        // It would be waited for.
+        Daemon::Hangs => ("its process does not answer", "-z "),
         _ => return None,
     };
     let check = Check::wrong("mount", format!("{}: {found}", mount.mountpoint));
-    Some(check.remedy(format!("sshoal umount {}", mount.mountpoint)))
+    Some(check.remedy(format!("sshoal umount {flag}{}", mount.mountpoint)))
 }
 
 fn cache() -> Check {
@@ -152,32 +153,41 @@ fn cache() -> Check {
         Err(problem) => return Check::note(what, problem.to_string()),
     };
     let shown = directory.display();
-    let found = match fs::metadata(&directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Check::fine(what, format!("{shown}: not used so far"));
-        }
-        found => found,
+    let wrong = |error: io::Error| {
+        Check::wrong(what, format!("{shown}: {error}"))
+            .remedy("name another directory with -o cache_dir=DIR")
     };
+    let found = fs::metadata(&directory);
+    let is_used = !matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
+    // Where it would be made, if it is not there.
+    let place = directory.ancestors().find(|place| place.exists()).unwrap_or(&directory);
+    let permitted = rustix::fs::access(place, rustix::fs::Access::WRITE_OK);
+    if let Err(error) = permitted.map_err(io::Error::from) {
+        return wrong(error);
+    }
     let mode = match found {
+        Err(_) if !is_used => 0,
+        Ok(found) if !found.is_dir() => return wrong(rustix::io::Errno::NOTDIR.into()),
         Ok(found) if found.uid() != geteuid().as_raw() => {
             return Check::wrong(what, format!("{shown} belongs to another user"))
                 .remedy("name another directory with -o cache_dir=DIR");
         }
         Ok(found) => found.mode() & 0o777,
-        Err(error) => return Check::wrong(what, format!("{shown}: {error}")),
+        Err(error) => return wrong(error),
     };
     if mode & 0o077 != 0 {
         return Check::wrong(what, format!("{shown} has mode {mode:04o}: others could read it"))
             .remedy(format!("chmod 0700 {shown}"));
     }
-    let space = rustix::fs::statvfs(&directory).map(|space| space.f_bavail * space.f_frsize);
+    let space = rustix::fs::statvfs(place).map(|space| space.f_bavail * space.f_frsize);
     match space {
         Ok(free) if free < LITTLE_SPACE => {
             Check::note(what, format!("{shown}: {} free", bytes(free)))
                 .remedy("sshoal cache gc removes what is not needed; sshoal cache status shows it")
         }
+        Ok(_) if !is_used => Check::fine(what, format!("{shown}: not used so far")),
         Ok(free) => Check::fine(what, format!("{shown}: {} free", bytes(free))),
-        Err(error) => Check::wrong(what, format!("{shown}: {error}")),
+        Err(error) => wrong(error.into()),
     }
 }
 

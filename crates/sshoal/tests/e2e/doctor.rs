@@ -170,3 +170,24 @@ fn direct_connections_are_checked_if_the_options_ask_for_them() {
         assert!(found.contains("the helper at the server allows none"), "{found}");
     }
 }
+
+/// A mount would do without the cache, or fail.
+#[test]
+fn a_place_where_there_can_be_no_disk_cache_is_wrong() {
+    let world = World::new();
+    let home = world.local("home");
+    let found = |home: &std::path::Path| {
+        let mut command = program();
+        command.args(["doctor", "--json"]).env("XDG_CACHE_HOME", home);
+        let document: Value = serde_json::from_str(&run(&mut command).stdout).unwrap();
+        check(&document, "disk cache").clone()
+    };
+    assert_eq!(found(&home)["verdict"], "fine", "not used so far");
+    fs::create_dir(&home).unwrap();
+    fs::write(home.join("sshoal"), "no directory").unwrap();
+    let no_directory = found(&home);
+    assert_eq!(no_directory["verdict"], "wrong");
+    assert!(no_directory["found"].as_str().unwrap().contains("Not a directory"), "{no_directory}");
+    // Nothing can be written there.
+    assert_ne!(found(std::path::Path::new("/proc/none"))["verdict"], "fine");
+}
