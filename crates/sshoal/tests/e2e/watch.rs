@@ -85,7 +85,7 @@ pub fn requests(mount: &Mount) -> Value {
 /// without those in which somebody made the kernel drop what it knows. `use_all` must not read: the
 /// kernel may drop pages at any time.
 #[track_caller]
-fn assert_needs_no_requests(mount: &Mount, use_all: impl Fn()) {
+pub fn assert_needs_no_requests(mount: &Mount, use_all: impl Fn()) {
     let mut seen = vec![(requests(mount), watched(mount))];
     let mut tries = 0;
     while tries < 3 && seen.len() < 10 {

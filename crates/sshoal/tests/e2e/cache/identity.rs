@@ -11,7 +11,7 @@ use crate::behaviours::pattern;
 use crate::helper::served_by_helper;
 use crate::mount::Mount;
 use crate::process::eventually;
-use crate::watch::{SOON, requests, wait_for_watches};
+use crate::watch::{SOON, assert_needs_no_requests, wait_for_watches};
 use crate::world::World;
 
 /// A content is kept if its ctime was first seen two seconds before.
@@ -129,10 +129,10 @@ fn a_watched_file_is_read_from_the_disk_without_a_request() {
     keep(&world, "", &files).unmount();
     let again = mount(&world, "consistency=watch");
     wait_for_watches(&again, 2);
-    let before = requests(&again);
-    read_all(&again, &files);
-    assert_eq!(requests(&again), before);
-    assert_eq!((disk(&again, "hits"), disk(&again, "misses")), (2, 0));
+    // The disk cache has the content, also where the kernel has dropped its pages.
+    assert_needs_no_requests(&again, || read_all(&again, &files));
+    assert!(disk(&again, "hits") >= 2, "it is stored");
+    assert_eq!(disk(&again, "misses"), 0);
     fs::write(world.served("d/one"), vec![7; 300_000]).unwrap();
     age(&world.served("d/one"));
     eventually(SOON, "the change is shown", || {
