@@ -129,8 +129,8 @@ impl Paths {
         let Some(dir) = opened.ok().filter(|dir| self.is_on_local_device(dir)) else {
             return false;
         };
-        // Looked up on that file system only; the name may be absent.
-        // Following a link sets its time of access.
+        // Looked up on that file system only; the name may be absent. Following a link sets its time
+        // of access.
         let nofollow = if follows { OFlags::empty() } else { OFlags::NOFOLLOW };
         let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC | nofollow, ResolveFlags::NO_XDEV);
         let found = match &self.root {

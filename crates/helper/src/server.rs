@@ -260,11 +260,12 @@ impl Server {
     fn reply(&self, request: &Request<'_>) -> Result<Reply> {
         let done = |result: Result<()>| result.map(|()| success());
         match request {
-            // Their answers are of other kinds.
+            // Their answers are of other kinds, or a session gives them.
             Request::Open { .. }
             | Request::Read { .. }
             | Request::ReadFile { .. }
             | Request::Lock { .. }
+            | Request::Fsync { .. }
             | Request::Watch(_) => Err(crate::status::BAD_HANDLE),
             Request::Close { handle } => done(self.close(handle)),
             Request::Write { handle, offset, data } => done(self.write(handle, *offset, data)),
@@ -288,7 +289,6 @@ impl Server {
             Request::Hardlink { existing, new } => done(self.hardlink(existing, new)),
             Request::Statvfs { path } => self.statvfs(path),
             Request::Fstatvfs { handle } => self.fstatvfs(handle),
-            Request::Fsync { handle } => Ok(Server::sync(self.handles.file(handle))),
             Request::CopyData { from, from_offset, len, to, to_offset } => {
                 done(self.copy(from, *from_offset, *len, to, *to_offset))
             }

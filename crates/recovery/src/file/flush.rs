@@ -136,10 +136,11 @@ impl Core {
         let file = &handle.file;
         // Of writes before the verifier was known. The server has not restarted since if the
         // handle is open until then; afterwards nothing would prove that.
-        let epoch = file.lock().epoch;
-        let is_needed =
-            self.write_verifier.may_be_available() && file.lock().lacks_write_verifier();
-        let write_verifier = match is_needed {
+        let (epoch, is_lacking) = {
+            let state = file.lock();
+            (state.epoch, state.lacks_write_verifier())
+        };
+        let write_verifier = match is_lacking && self.write_verifier.may_be_available() {
             true => self.inner.write_verifier().await.ok().flatten(),
             false => None,
         };

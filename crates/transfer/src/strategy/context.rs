@@ -218,12 +218,23 @@ impl Context {
         if self.may_list() { ReusableLogin::with_listing() } else { ReusableLogin::default() }
     }
 
+    /// The options of a copy in which the source of this number becomes `to`, relative to the target:
+    /// the filter matches its own name.
+    pub(super) fn options_for(&self, index: usize, to: &RemotePath) -> Options {
+        let request = &self.request;
+        let own = match request.direction {
+            Direction::Push => request.local[index].relative(),
+            Direction::Pull => request.remote[index].path(),
+        };
+        Options { filter: request.options.filter.for_renamed(to, &own), ..request.options.clone() }
+    }
+
     /// A stream of a tree, with counters of its own, or of a run, which has the counters and uses
     /// no login after it.
     pub(super) fn streaming(
         &self,
         shell: Arc<dyn Shell>,
-        options: Options,
+        (index, to): (usize, &RemotePath),
         reusable_login: Option<&ReusableLogin>,
     ) -> Streaming {
         let progress = Arc::<Progress>::default();
@@ -232,7 +243,7 @@ impl Context {
         }
         Streaming {
             shell,
-            options,
+            options: self.options_for(index, to),
             compress: self.request.compress,
             only_if_fast: self.request.engine == Engine::Auto,
             progress,

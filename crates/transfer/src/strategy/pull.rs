@@ -13,7 +13,6 @@ use super::context::{Connected, Context, Remains};
 use super::operand::{LocalOperand, RemoteOperand};
 use super::results::Results;
 use crate::job::{Job, Source, Tree, below};
-use crate::options::Options;
 use crate::tar::by_name::{ByName, StreamsByName};
 use crate::tar::listing::SftpLogin;
 use crate::tar::{Pull, make_directory};
@@ -92,19 +91,9 @@ impl<'a> Pulling<'a> {
         }
         let mut target = Tree::local(root, &self.target.directory).at(self.target.relative());
         target.ahead = ahead;
-        let job = Job { sources, target, options: self.options(&self.to[0]) };
+        let job = Job { sources, target, options: context.options_for(0, &self.to[0]) };
         context.run(job, StreamsByName::pull(streams), self.results).await?;
         Ok(())
-    }
-
-    /// The options of a copy in which the only source becomes `to`: the filter matches its own name.
-    fn options(&self, to: &RemotePath) -> Options {
-        let request = &self.context.request;
-        let filter = match &request.remote[..] {
-            [only] => request.options.filter.for_renamed(to, &only.path()),
-            _ => request.options.filter.clone(),
-        };
-        Options { filter, ..request.options.clone() }
     }
 
     /// The name that may be that of the only source, if this is a file.
@@ -199,7 +188,7 @@ impl<'a> Pulling<'a> {
         Some(ByName {
             streaming: self.context.streaming(
                 connected.shell.clone()?,
-                self.options(&self.to[index]),
+                (index, &self.to[index]),
                 None,
             ),
             directory: connected.directory.clone(),
@@ -235,8 +224,7 @@ impl<'a> Pulling<'a> {
     ) -> Result<(Remains, Option<SftpLogin>), Halt> {
         let Some(shell) = self.context.shell(index)? else { return Ok((Remains::Rest, None)) };
         let reusable_login = self.context.reusable_login();
-        let options = self.options(&pull.to);
-        let streaming = self.context.streaming(shell, options, Some(&reusable_login));
+        let streaming = self.context.streaming(shell, (index, &pull.to), Some(&reusable_login));
         if pull.unless_directory.is_none() && !pull.target.is_root() && !pull.to.is_root() {
             make_directory(&pull.root, &pull.target)?;
         }

@@ -11,7 +11,6 @@ use super::results::Results;
 use super::stage::Completion;
 use super::{CopyError, Halt};
 use crate::job::{Job, below};
-use crate::options::Options;
 use crate::plan::Ahead;
 use crate::tar::by_name::{ByName, StreamsByName};
 use crate::tar::listing::{Listing, SftpLogin};
@@ -62,7 +61,9 @@ impl<'a> Pushing<'a> {
         let context = self.context;
         // What remains of the only source, if the stream to the new name has decided that.
         let mut resolved = None;
-        if let Some(name) = self.new_name() {
+        let new_name = self.new_name();
+        let is_followed = new_name.is_some();
+        if let Some(name) = new_name {
             // Patterns match the names of the sources.
             if context.request.options.filter.excludes(&self.to[0], false) {
                 return Ok(());
@@ -92,7 +93,7 @@ impl<'a> Pushing<'a> {
             Some(connected) => connected,
             None => self.connect().await?,
         };
-        if !self.target.is_root() {
+        if !is_followed && !self.target.is_root() {
             self.follow_target(&connected).await?;
         }
         for (index, stage) in stages {
@@ -115,19 +116,9 @@ impl<'a> Pushing<'a> {
             // What streams have copied meanwhile has other names.
             Arc::new(listing.ahead(&target.path_of(&self.to[index])))
         });
-        let job = Job { sources, target, options: self.options(&self.to[0]) };
+        let job = Job { sources, target, options: context.options_for(0, &self.to[0]) };
         context.run(job, by_name, self.results).await?;
         Ok(())
-    }
-
-    /// The options of a copy in which the only source becomes `to`: the filter matches its own name.
-    fn options(&self, to: &RemotePath) -> Options {
-        let request = &self.context.request;
-        let filter = match &request.local[..] {
-            [only] => request.options.filter.for_renamed(to, &only.relative()),
-            _ => request.options.filter.clone(),
-        };
-        Options { filter, ..request.options.clone() }
     }
 
     /// The new name that the only source, a file, gets if there is no directory of that name.
@@ -156,8 +147,7 @@ impl<'a> Pushing<'a> {
         let push = Push { path, directory, may_make: false, name: stream_name, to };
         // The name may be that of a directory, and its contents need no listing.
         let reusable_login = ReusableLogin::default();
-        let options = self.options(&push.to);
-        let streaming = self.context.streaming(shell, options, Some(&reusable_login));
+        let streaming = self.context.streaming(shell, (0, &push.to), Some(&reusable_login));
         let remains = match self.push(&streaming, &push).await? {
             // It is decided when it is known what has the name.
             Some(Streamed::Declined(Declined::Occupied)) => None,
@@ -282,8 +272,7 @@ impl<'a> Pushing<'a> {
         let may_make = !self.target.is_root() && !to.is_root();
         let push = Push { path, directory, may_make, name, to };
         let reusable_login = self.context.reusable_login();
-        let options = self.options(&self.to[index]);
-        let streaming = self.context.streaming(shell, options, Some(&reusable_login));
+        let streaming = self.context.streaming(shell, (index, &push.to), Some(&reusable_login));
         let streamed = self.push(&streaming, &push).await?;
         let remains = self.note_stream(streamed)?;
         if let Some(login) = reusable_login.take().filter(|_| self.connected.is_none()) {
@@ -315,8 +304,7 @@ impl<'a> Pushing<'a> {
             tracing::debug!("no stream by names: {may:?}");
             return StreamsByName::default();
         };
-        let options = self.options(&self.to[0]);
-        let streaming = self.context.streaming(shell.clone(), options, None);
+        let streaming = self.context.streaming(shell.clone(), (0, &self.to[0]), None);
         let directory = connected.directory.clone();
         StreamsByName::push(sources, &ByName { streaming, directory, name: None })
     }

@@ -118,11 +118,7 @@ impl<'a> Completion<'a> {
                 update: false,
                 max_delete: None,
                 checksum: options.checksum || self.stage.in_doubt,
-                filter: {
-                    let own = self.context.request.local[self.source.0].relative();
-                    options.filter.for_renamed(&self.to, &own)
-                },
-                ..options.clone()
+                ..self.context.options_for(self.source.0, &self.to)
             },
         };
         let tree = job.target.clone();

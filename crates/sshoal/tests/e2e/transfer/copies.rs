@@ -244,7 +244,7 @@ fn links_that_are_named_are_followed() {
     }
 }
 
-/// The patterns match the names of the sources, whatever these are called at the target.
+/// The patterns match the names of the sources, not those that the copies get.
 #[test]
 fn a_pattern_that_matches_a_new_name_leaves_nothing_out() {
     let world = World::new();
