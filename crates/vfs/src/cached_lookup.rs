@@ -130,9 +130,9 @@ impl Vfs {
                     && *since <= seq;
                 same && !is_older && !may_be_other
             }
-            None => tree.name_unchanged_since(dir, name, seq),
+            None => true,
         };
-        if !trusted {
+        if !trusted || !tree.name_unchanged_since(dir, name, seq) {
             return None;
         }
         let inode = match known {

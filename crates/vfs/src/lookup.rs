@@ -140,7 +140,10 @@ impl Vfs {
                 }
                 Err(Errno::ENOENT) if unchanged => {
                     tree.reconcile_listing(parent, &name, None, stamp);
-                    self.drop_link(tree.unbind(parent, &name));
+                    if let Some(inode) = tree.unbind(parent, &name) {
+                        tree.note_absent(parent, &name);
+                        self.drop_link(Some(inode));
+                    }
                     let ttl = self.live.negative();
                     return Ok(LookupResult::Absent(
                         self.live.kernel_entry().map_or(ttl, |cap| cap.min(ttl)),

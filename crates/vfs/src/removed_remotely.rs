@@ -33,12 +33,13 @@ impl Shared {
         }
         let several = !tree.has_one_path(inode.ino);
         if let Some((parent, name)) = tree.first_name(inode.ino)
-            && several
             && tree.name_unchanged_since(parent, &name, stamp.seq)
         {
-            tree.reconcile_listing(parent, &name, None, stamp);
-            self.drop_link(tree.unbind(parent, &name));
-            return true;
+            tree.note_absent(parent, &name);
+            if several {
+                self.drop_link(tree.unbind(parent, &name));
+                return true;
+            }
         }
         drop(tree);
         self.invalidate_inode(inode);

@@ -293,6 +293,14 @@ impl Tree {
         }
     }
 
+    /// The server has no `name` in `dir`. Invalidates it in the cached listing, and in those that were
+    /// requested before.
+    pub(crate) fn note_absent(&mut self, dir: Ino, name: &Name) {
+        let seq = self.change_counter.advance();
+        self.changes.note(dir, name, seq);
+        self.dir_cache.invalidate_name(dir, name);
+    }
+
     /// Invalidates the names of `ino` in cached listings.
     pub(crate) fn invalidate_names(&mut self, ino: Ino) {
         for (dir, name) in self.names(ino) {

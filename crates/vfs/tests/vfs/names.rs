@@ -106,6 +106,23 @@ async fn c8_an_open_is_sent_back_to_its_name_once() {
     }
 }
 
+/// C8: a listing that was requested before the removal does not bring the name back.
+#[tokio::test]
+async fn c8_an_older_listing_does_not_show_a_name_that_an_open_found_gone() {
+    let Mount { remote, faulty, vfs } = mounted();
+    put(&remote, "f", "old");
+    let file = found(&vfs, "f").await;
+    let gate = faulty.hold_answer(Call::Readdir, 1);
+    let root = vfs.opendir(Ino::ROOT).await.unwrap();
+    let mut listing = Box::pin(list_on(&vfs, root));
+    until!(listing, gate);
+    remote.remove("f");
+    assert_eq!(vfs.open(file.ino, plain(Access::Write)).await, Err(Errno::ESTALE));
+    gate.release();
+    listing.await;
+    assert!(look(&vfs, Ino::ROOT, "f").await.is_none());
+}
+
 /// C8: calls that create nothing find the name absent, and so does the next lookup.
 #[tokio::test]
 async fn c8_what_another_machine_has_removed_is_absent_for_each_call() {
