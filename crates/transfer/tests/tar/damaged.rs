@@ -210,9 +210,12 @@ async fn a_pushed_file_that_shrinks_while_it_is_read_is_copied_again() {
         aged(&saved, old());
         let large = tree.join("large");
         let (large, saved) = (large.display(), saved.display());
+        // Truncated when it is being read: before that, the copy would be one of what it is then.
         let script = format!(
             "#!/bin/sh\n[ \"$1\" = --version ] && exec {tar} --version\n\
-             truncate -s 100000 {large}; {tar} \"$@\"; t=$?; cp -p {saved} {large}; exit $t\n"
+             dd bs=64k count=4 iflag=fullblock status=none >{saved}.begun\n\
+             truncate -s 100000 {large}; cat {saved}.begun - | {tar} \"$@\"; t=$?\n\
+             cp -p {saved} {large}; exit $t\n"
         );
         let fake = programs.path().join("tar");
         fs::write(&fake, script).unwrap();
