@@ -15,6 +15,7 @@ mod pieces;
 mod resume;
 mod small;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -32,7 +33,8 @@ use crate::run::{Copied, Core, attributes, differing};
 use crate::sink::Lock;
 use crate::step::Step;
 use crate::task::blocking;
-pub(crate) use links::{hard_link, symlink};
+use crate::xattr;
+pub(crate) use links::{hard_link, special, symlink};
 pub(crate) use pieces::parts;
 
 /// How often a file is read that changes meanwhile.
@@ -83,6 +85,8 @@ struct Copy<'a> {
     from: Origin,
     /// What is left of an earlier run may be continued.
     may_resume: bool,
+    /// Extended attributes that the target has refused.
+    xattrs_refused: AtomicUsize,
 }
 
 /// Where the content comes from.
@@ -113,13 +117,14 @@ pub(crate) async fn file(core: &Arc<Core>, step: &Step, left: &Unfinished) -> Ou
     for attempt in 0..ATTEMPTS {
         let copy = |attr, from| {
             let (to, name, may_resume) = (to.clone(), name.clone(), attempt == 0);
-            Copy { core, step, left, attr, to, name, from, may_resume }
+            let xattrs_refused = AtomicUsize::new(0);
+            Copy { core, step, left, attr, to, name, from, may_resume, xattrs_refused }
         };
-        if let Some((attr, from)) = read_here(core, step).await
-            && let Attempt::Done(copied) = copy(attr, from).small().await?
-        {
-            remove_stale(core, step).await;
-            return Ok(copied);
+        if let Some((attr, from)) = read_here(core, step).await {
+            let copy = copy(attr, from);
+            if let Attempt::Done(copied) = copy.small().await? {
+                return copy.end(copied).await;
+            }
         }
         let remote = &core.job.sources[step.source].tree.remote;
         let flags = OpenFlags::existing(Access::Read);
@@ -144,8 +149,7 @@ pub(crate) async fn file(core: &Arc<Core>, step: &Step, left: &Unfinished) -> Ou
                 continue;
             }
         };
-        remove_stale(core, step).await;
-        return Ok(copied);
+        return copy.end(copied).await;
     }
     Err(problem)
 }
@@ -192,6 +196,57 @@ impl<'a> Copy<'a> {
         }
     }
 
+    /// The file has its name.
+    async fn end(&self, copied: Copied) -> Outcome<Copied> {
+        remove_stale(self.core, self.step).await;
+        match self.xattrs_refused.load(Ordering::Relaxed) {
+            0 => Ok(copied),
+            refused => Err(Problem::refused_xattrs(&self.step.name, refused)),
+        }
+    }
+
+    /// The extended attributes that the file is to have.
+    async fn xattrs(&self) -> Outcome<xattr::List> {
+        let Step { source, from, attr, .. } = self.step;
+        match self.core.copies_xattrs(*source) {
+            false => Ok(xattr::List::new()),
+            true => {
+                let read = xattr::read(self.core, *source, from, attr).await;
+                read.map_err(self.failed(Doing::Read))
+            }
+        }
+    }
+
+    /// Gives the file at `path` its extended attributes, and before that its owner, since a change
+    /// of owner takes capabilities away. What is left of the change follows: its mode may forbid
+    /// to write.
+    async fn set_xattrs(
+        &self,
+        path: &RemotePath,
+        file: &OwnedFh,
+        change: &mut AttrChange,
+    ) -> Outcome<()> {
+        let list = self.xattrs().await?;
+        if list.is_empty() {
+            return Ok(());
+        }
+        let AttrChange { uid, gid, .. } = *change;
+        (change.uid, change.gid) = (None, None);
+        let owner = AttrChange { uid, gid, ..AttrChange::default() };
+        if !owner.is_empty() {
+            let (get, set) = (
+                async || self.target().fstat(file.fh()).await,
+                |change| self.target().fsetattr(file.fh(), change),
+            );
+            let set = self.core.set_attributes(&self.attr, owner, set, get).await;
+            set.map_err(self.failed(Doing::SetAttr))?;
+        }
+        let refused = xattr::write(&**self.target(), path, &list).await;
+        let refused = refused.map_err(self.failed(Doing::SetAttr))?;
+        self.xattrs_refused.store(refused, Ordering::Relaxed);
+        Ok(())
+    }
+
     fn target(&self) -> &'a Arc<dyn Remote> {
         &self.core.job.target.remote
     }
@@ -230,9 +285,11 @@ impl<'a> Copy<'a> {
     /// Sets the attributes of the open file, and returns its attributes after that. Sent after the
     /// writes of the file, and takes effect behind them. The file is closed in the same burst,
     /// unless more may have to be done with it.
-    async fn apply_metadata(&self, file: &OwnedFh, size: Option<u64>) -> Outcome<Attr> {
+    async fn apply_metadata(&self, made: &Temporary, size: Option<u64>) -> Outcome<Attr> {
+        let Temporary { path, file, .. } = made;
         let (core, fh, target) = (self.core, file.fh(), self.target());
-        let change = AttrChange { size, ..attributes(core, &self.attr) };
+        let mut change = AttrChange { size, ..attributes(core, &self.attr) };
+        self.set_xattrs(path, file, &mut change).await?;
         let is_last = change.uid.is_none()
             && core.set_ids_of(&self.attr).is_none()
             && !core.job.options.fsync;

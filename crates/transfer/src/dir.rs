@@ -5,13 +5,14 @@
 //! also while the child is being finished, since the parent's final mode may deny access to the
 //! child.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use base::{Attr, AttrChange, Errno, Remote, RemotePath, Result};
 use tokio::sync::{OnceCell, mpsc};
 
 use crate::step::Action;
+use crate::xattr;
 
 /// What must be done before anything in it can be changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +31,9 @@ pub(crate) enum Need {
 /// What it comes from, and what is to become of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Last {
+    /// The number of its source in the job, and its path there.
+    pub(crate) source: usize,
+    pub(crate) from: RemotePath,
     pub(crate) attr: Attr,
     pub(crate) there: Option<Attr>,
     pub(crate) action: Action,
@@ -53,6 +57,8 @@ pub(crate) struct Dir {
     target: Arc<dyn Remote>,
     ready: OnceCell<Result<()>>,
     changed: AtomicBool,
+    /// The extended attributes that a stream has brought for it; none where the stream has set them.
+    pub(crate) xattrs: OnceLock<xattr::List>,
     over: mpsc::UnboundedSender<DirDone>,
 }
 
@@ -63,6 +69,8 @@ pub(crate) struct DirDone {
     pub(crate) ready: Option<Result<()>>,
     /// It was created or its mode was widened, or an entry of it was changed.
     pub(crate) changed: bool,
+    /// See [`Dir::xattrs`].
+    pub(crate) xattrs: Option<xattr::List>,
 }
 
 impl Dir {
@@ -71,8 +79,8 @@ impl Dir {
         target: Arc<dyn Remote>,
         over: mpsc::UnboundedSender<DirDone>,
     ) -> Arc<Dir> {
-        let (ready, changed) = (OnceCell::new(), AtomicBool::new(false));
-        Arc::new(Dir { place, target, ready, changed, over })
+        let (ready, changed, xattrs) = (OnceCell::new(), AtomicBool::new(false), OnceLock::new());
+        Arc::new(Dir { place, target, ready, changed, xattrs, over })
     }
 
     /// Where directories below this one are sent after all steps in them.
@@ -146,6 +154,7 @@ impl Drop for Dir {
             place: std::mem::take(&mut self.place),
             ready: self.ready.get().copied(),
             changed: *self.changed.get_mut(),
+            xattrs: self.xattrs.take(),
         };
         // The receiver is gone when the run was dropped.
         let _ = self.over.send(over);

@@ -19,18 +19,24 @@ use crate::tar::by_name::StreamsByName;
 /// Names the option, and the remedy.
 pub fn check(job: &Job, by_name: &StreamsByName) -> Result<(), JobError> {
     let options = &job.options;
-    if (0..job.sources.len()).all(|source| by_name.has(source)) {
+    // A dry run copies nothing.
+    if options.dry_run || (0..job.sources.len()).all(|source| by_name.has(source)) {
         return Ok(());
     }
-    if options.xattrs.any() {
-        let words = "SFTP carries no extended attributes; leave -X out, or use a server \
-                     that runs commands";
-        return Err(JobError::Option(words));
-    }
-    if options.specials {
-        let words = "SFTP makes no devices; leave --devices out, or use a server that runs \
-                     commands";
-        return Err(JobError::Option(words));
+    let exceeds_sftp = |(index, source): (usize, &Source)| {
+        by_name.has(index) || source.tree.exceeds_sftp() && job.target.exceeds_sftp()
+    };
+    if !job.sources.iter().enumerate().all(exceeds_sftp) {
+        if options.xattrs.any() {
+            let words = "SFTP carries no extended attributes; leave -X out, or use a server \
+                         that runs commands or has the helper";
+            return Err(JobError::Option(words));
+        }
+        if options.specials {
+            let words = "SFTP makes no devices; leave --devices out, or use a server that runs \
+                         commands or has the helper";
+            return Err(JobError::Option(words));
+        }
     }
     let reports_links = |(index, source): (usize, &Source)| {
         let Tree { local, remote, .. } = &source.tree;

@@ -50,6 +50,11 @@ impl Tree {
         Tree { path, ..self }
     }
 
+    /// Whether its remote has requests for extended attributes and special files.
+    pub(crate) fn exceeds_sftp(&self) -> bool {
+        self.local.is_some() || self.remote.may_exceed_sftp()
+    }
+
     /// The path in the remote of `name`, which is relative to the tree.
     pub fn path_of(&self, name: &RemotePath) -> RemotePath {
         below(&self.path, name)

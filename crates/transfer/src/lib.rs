@@ -56,6 +56,7 @@ pub mod tar;
 mod task;
 pub mod temporary;
 pub mod unseen;
+mod xattr;
 
 pub use events::{Entry, Events, Progress, Silent};
 pub use filter::{Filter, FilterBuilder};

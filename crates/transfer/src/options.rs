@@ -66,6 +66,13 @@ impl Xattrs {
             Xattrs::All => true,
         }
     }
+
+    /// As [`Xattrs::takes`], of an attribute at a source. The kernel generates some by itself:
+    /// those of `system`, except access lists.
+    pub fn sends(self, name: &[u8]) -> bool {
+        let is_generated = name.starts_with(b"system.") && !name.starts_with(b"system.posix_acl_");
+        self.takes(name) && !is_generated
+    }
 }
 
 /// What is copied, and how. [`Options::default`] copies directories, files and symbolic
@@ -80,14 +87,15 @@ pub struct Options {
     /// Set-user-ID and set-group-ID bits are preserved for files that have at the target the owner
     /// and group of the source, or the ids that these are mapped to. Without it no file gets them.
     pub set_ids: bool,
-    /// Extended attributes (`-X`). Only by an engine that copies them; SFTP does not.
+    /// Extended attributes (`-X`). Only by a stream, or between remotes that have requests for them;
+    /// plain SFTP does not.
     pub xattrs: Xattrs,
     /// Each file is written to the target's disk before it gets its name, and the name before the
     /// run ends.
     pub fsync: bool,
     /// Blocks of zeros become holes (`-S`).
     pub sparse: bool,
-    /// Devices, sockets and pipes are copied. Only by an engine that can.
+    /// Devices and pipes are copied. Only by a stream, or to a remote that has a request for them.
     pub specials: bool,
     /// Files of equal size are compared by digest instead of time.
     pub checksum: bool,

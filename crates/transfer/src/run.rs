@@ -16,7 +16,7 @@ mod names;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use base::{AttrChange, Errno, FileKind};
+use base::{AttrChange, Errno, FileKind, RemotePath};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
@@ -26,14 +26,16 @@ pub(crate) use self::names::{Group, Names};
 use crate::collisions;
 use crate::copy;
 use crate::deletion;
-use crate::dir::{DirDone, Place};
+use crate::dir::{DirDone, Last, Place};
 use crate::events::{Events, Progress};
 use crate::job::{Job, JobError};
+use crate::options::Xattrs;
 use crate::outcome::{Doing, Outcome, Problem, Stop};
 use crate::plan;
 use crate::step::{Action, Step};
 use crate::task::{AbortOnDrop, returned};
 use crate::unseen;
+use crate::xattr;
 
 /// Bundles of steps that wait to be taken. Enough that the walk goes on while large files are
 /// copied, and one to two megabytes with the 64 steps that a bundle has at most.
@@ -249,18 +251,22 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
             }
             Ok(Copied::default())
         }
-        Action::SetAttr(_) if step.own.is_some() => Ok(Copied::default()),
+        Action::SetAttr(_) if step.own.is_some() => {
+            // What is set at its end may need a mode that lets its owner in.
+            if let Some(own) = &step.own
+                && core.job.options.xattrs.any()
+                && xattr::come_with(&step.action)
+            {
+                let _ = own.ready().await;
+            }
+            Ok(Copied::default())
+        }
         Action::SetAttr(change) => {
             set_attributes(core, step, *change).await.map(|()| Copied::default())
         }
-        Action::Copy(_) if core.job.options.xattrs.any() => {
+        Action::Copy(_) if core.streams_xattrs(step.source) => {
             copy::remove_stale(core, step).await;
-            Err(Problem::Other {
-                name: step.name.clone(),
-                words: "no stream has copied it, and SFTP carries no extended attributes; copy \
-                        again, or without -X"
-                    .to_owned(),
-            })
+            Err(no_stream_for_xattrs(&step.name))
         }
         Action::Copy(_) if step.attr.kind == FileKind::Regular => {
             ready(step).await?;
@@ -270,11 +276,21 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
             }
             copy::file(core, step, left).await
         }
+        Action::Copy(_) if core.makes_special(step) => {
+            ready(step).await?;
+            copy::special(core, step, left).await.map(|()| Copied::default())
+        }
         Action::Copy(_) => Err(Problem::Other {
             name: step.name.clone(),
             words: "no stream has copied it, and SFTP makes no devices, pipes or sockets"
                 .to_owned(),
         }),
+        // A link has no attributes of users.
+        Action::MakeLink(_)
+            if core.job.options.xattrs == Xattrs::All && core.streams_xattrs(step.source) =>
+        {
+            Err(no_stream_for_xattrs(&step.name))
+        }
         Action::MakeLink(_) => {
             ready(step).await?;
             copy::symlink(core, step, left).await.map(|()| Copied::default())
@@ -284,6 +300,12 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
             copy::hard_link(core, step, first, left).await
         }
     }
+}
+
+fn no_stream_for_xattrs(name: &RemotePath) -> Problem {
+    let words = "no stream has copied it, and SFTP carries no extended attributes; copy again, or \
+                 without -X";
+    Problem::Other { name: name.clone(), words: words.to_owned() }
 }
 
 /// Sets attributes by name; owners are left where they are refused, and times of links where those
@@ -303,6 +325,8 @@ async fn finish_dirs(core: Arc<Core>, mut overs: mpsc::UnboundedReceiver<DirDone
         while let Some(over) = tasks.try_join_next() {
             returned(over);
         }
+        let kept_bytes = over.xattrs.as_ref().map_or(0, xattr::bytes);
+        core.kept_xattr_bytes.fetch_sub(kept_bytes, Ordering::Relaxed);
         // What needs no call needs no task.
         let (over, change) = match change_of(&core, over) {
             (over, Some(change)) => (over, change),
@@ -356,8 +380,9 @@ async fn finish_dir(core: &Core, over: &DirDone, change: AttrChange) {
     let last = last.as_ref().filter(|_| !change.is_empty());
     let mut end = Ok(());
     if let Some(last) = last {
+        let xattrs = set_dir_xattrs(core, over, last).await;
         let set = core.set_by_name(path, &last.attr, change).await;
-        end = set.map_err(Problem::failed(name, Doing::SetAttr));
+        end = set.map_err(Problem::failed(name, Doing::SetAttr)).and(xattrs);
     }
     if end.is_ok() && core.job.options.fsync && over.changed && core.stop_reason().is_none() {
         end = sync_dir(core, &over.place).await.map_err(Problem::failed(name, Doing::Sync));
@@ -366,6 +391,30 @@ async fn finish_dir(core: &Core, over: &DirDone, change: AttrChange) {
         (Some(last), end) => core.dir_ended(name, last, end),
         (None, Err(problem)) => core.problem(&problem),
         (None, Ok(())) => {}
+    }
+}
+
+/// Sets the extended attributes that come with a directory's content. Before its mode, which may
+/// keep its owner out.
+async fn set_dir_xattrs(core: &Core, over: &DirDone, last: &Last) -> Result<(), Problem> {
+    let Place { name, path, .. } = &over.place;
+    if !core.job.options.xattrs.any() || !xattr::come_with(&last.action) {
+        return Ok(());
+    }
+    let read;
+    let list = match &over.xattrs {
+        Some(list) => list,
+        None if core.copies_xattrs(last.source) => {
+            let list = xattr::read(core, last.source, &last.from, &last.attr).await;
+            read = list.map_err(Problem::failed(name, Doing::Read))?;
+            &read
+        }
+        None => return Err(no_stream_for_xattrs(name)),
+    };
+    match xattr::write(&*core.job.target.remote, path, list).await {
+        Ok(0) => Ok(()),
+        Ok(refused) => Err(Problem::refused_xattrs(name, refused)),
+        Err(errno) => Err(Problem::failed(name, Doing::SetAttr)(errno)),
     }
 }
 

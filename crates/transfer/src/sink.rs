@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use base::{Attr, Errno, FileKind, Name, RemotePath, Result};
+use base::{Attr, Errno, FileKind, Name, RemotePath, Result, SetXattr};
 use bytes::Bytes;
 use local::{errno, open_beneath};
 use rustix::fs::{
@@ -115,7 +115,7 @@ impl Sink {
     }
 
     /// Opens the directory of this path, following no link.
-    fn dir(&self, path: &RemotePath) -> Result<Arc<OwnedFd>> {
+    pub(crate) fn dir(&self, path: &RemotePath) -> Result<Arc<OwnedFd>> {
         if path.is_root() {
             return Ok(self.root.clone());
         }
@@ -176,6 +176,16 @@ impl Sink {
         let file = open_beneath(&self.root, path.as_bytes(), OFlags::PATH).ok()?;
         let stat = fstat(&file).ok()?;
         Some((stat.st_dev as u64, stat.st_ino as u64, stat.st_nlink as u64))
+    }
+
+    /// Major and minor number of a device.
+    ///
+    /// # Errors
+    /// Those of the system; `ELOOP` if a component of the path is a link.
+    pub(crate) fn device(&self, path: &RemotePath) -> Result<(u32, u32)> {
+        let file = open_beneath(&self.root, path.as_bytes(), OFlags::PATH).map_err(errno)?;
+        let device = fstat(&file).map_err(errno)?.st_rdev;
+        Ok((rustix::fs::major(device), rustix::fs::minor(device)))
     }
 
     /// Begins the file `path`, a version of which with `attr` comes.
@@ -295,7 +305,7 @@ impl Sink {
     }
 
     /// Makes a symbolic link, which replaces an entry of this name that is no directory. Of
-    /// `finish`, only owner and time apply to links.
+    /// `finish`, only owner, extended attributes and time apply to links.
     ///
     /// # Errors
     /// The system's.
@@ -449,13 +459,20 @@ fn is_name_of(dir: &OwnedFd, name: &Name, file: &OwnedFd) -> Result<bool> {
     }
 }
 
-/// Gives owner and time to what cannot be opened.
+/// Gives owner, extended attributes and time to what cannot be opened.
 fn apply_metadata(dir: &OwnedFd, made: &Name, finish: &Finish) -> Result<Finished> {
     let mut finished = Finished::default();
     if let Some((uid, gid)) = finish.owner {
         let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
         let set = chownat(dir, made.as_bytes(), uid, gid, AtFlags::SYMLINK_NOFOLLOW);
         finished.owner_refused = is_refused(set)?;
+    }
+    if !finish.xattrs.is_empty() {
+        let pinned = pinned(dir, made)?;
+        let set = |(name, value): &(Vec<u8>, Vec<u8>)| {
+            local::set_xattr(&pinned, name, value, SetXattr::Either)
+        };
+        finished.xattrs_refused = finish.xattrs.iter().filter(|one| set(one).is_err()).count();
     }
     if let Some(mtime) = finish.mtime {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
@@ -468,13 +485,18 @@ fn apply_metadata(dir: &OwnedFd, made: &Name, finish: &Finish) -> Result<Finishe
 /// put in its place.
 fn set_perm(dir: &OwnedFd, made: &Name, perm: u32) -> Result<()> {
     use std::os::fd::AsRawFd;
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let held = openat(dir, made.as_bytes(), flags, Mode::empty()).map_err(errno)?;
+    let held = pinned(dir, made)?;
     let name = format!("/proc/self/fd/{}", held.as_raw_fd());
     match FileType::from_raw_mode(fstat(&held).map_err(errno)?.st_mode) {
         FileType::Symlink => Err(Errno::ELOOP),
         _ => chmod(name, Mode::from_raw_mode(perm & 0o1777)).map_err(errno),
     }
+}
+
+/// The entry itself, opened only to be named.
+fn pinned(dir: &OwnedFd, name: &Name) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(dir, name.as_bytes(), flags, Mode::empty()).map_err(errno)
 }
 
 /// Whether the system has refused the change (`EPERM`, `EINVAL`). Other errors are returned.

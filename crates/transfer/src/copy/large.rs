@@ -84,11 +84,8 @@ impl<'a> Copy<'a> {
     async fn complete(&self, made: Temporary, start: u64) -> Outcome<Attempt> {
         let size = self.core.job.options.sparse.then_some(self.attr.size);
         let (source, from) = self.source()?;
-        let (now, applied, is_own) = tokio::join!(
-            source.fstat(from),
-            self.apply_metadata(&made.file, size),
-            self.is_own(&made)
-        );
+        let (now, applied, is_own) =
+            tokio::join!(source.fstat(from), self.apply_metadata(&made, size), self.is_own(&made));
         if !is_own {
             return Ok(Attempt::Taken);
         }

@@ -1,4 +1,4 @@
-//! Symbolic links, and further names of a file.
+//! Symbolic links, devices and pipes, and further names of a file.
 
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use crate::outcome::{Doing, Problem};
 use crate::run::{Copied, Core, attributes};
 use crate::step::Step;
 use crate::temporary::{self, MachineRun};
+use crate::xattr;
 
 /// Makes a symbolic link, in the place of what has its name.
 pub(crate) async fn symlink(core: &Core, step: &Step, left: &Unfinished) -> Outcome<()> {
@@ -17,9 +18,22 @@ pub(crate) async fn symlink(core: &Core, step: &Step, left: &Unfinished) -> Outc
         Err(Errno::ENOENT) => return Err(Problem::Vanished { name: step.name.clone() }),
         read => read.map_err(failed(step, Doing::Read))?,
     };
-    replacing(core, step, left, &Made::Link { leads_to }).await?;
+    own(core, step, left, &Made::Link { leads_to }).await
+}
+
+/// Makes a device or a pipe, in the place of what has its name.
+pub(crate) async fn special(core: &Core, step: &Step, left: &Unfinished) -> Outcome<()> {
+    own(core, step, left, &Made::Special).await
+}
+
+/// Makes an entry of its own, with all of its attributes.
+async fn own(core: &Core, step: &Step, left: &Unfinished, made: &Made) -> Outcome<()> {
+    let refused = replacing(core, step, left, made).await?;
     remove_stale(core, step).await;
-    Ok(())
+    match refused {
+        0 => Ok(()),
+        refused => Err(Problem::refused_xattrs(&step.name, refused)),
+    }
 }
 
 /// Makes the step's name a further one of the file that `first` has become.
@@ -36,7 +50,7 @@ pub(crate) async fn hard_link(
     let existing = core.job.target.path_of(first);
     let linked = replacing(core, step, left, &Made::Name { existing }).await;
     match linked {
-        Ok(()) => {
+        Ok(_) => {
             remove_stale(core, step).await;
             Ok(Copied::default())
         }
@@ -52,12 +66,13 @@ pub(crate) async fn hard_link(
 /// What takes one call to make.
 enum Made {
     Link { leads_to: Vec<u8> },
+    Special,
     Name { existing: RemotePath },
 }
 
 /// Makes something under a temporary name, and gives it its own. Where another run takes it away
-/// meanwhile, it is made again.
-async fn replacing(core: &Core, step: &Step, left: &Unfinished, made: &Made) -> Outcome<()> {
+/// meanwhile, it is made again. Returns how many extended attributes were refused.
+async fn replacing(core: &Core, step: &Step, left: &Unfinished, made: &Made) -> Outcome<usize> {
     let to = core.job.target.path_of(&step.name);
     let (Some(parent), Some(name)) = (to.parent(), to.file_name()) else {
         return Err(failed(step, Doing::Make)(Errno::EEXIST));
@@ -66,43 +81,59 @@ async fn replacing(core: &Core, step: &Step, left: &Unfinished, made: &Made) -> 
         let path = parent.join(&temporary::name(&name, &step.attr, 0, MachineRun::UNKNOWN));
         left.set(Some(path.clone()));
         let end = put(core, step, made, &path, &to).await;
-        if !matches!(end, Ok(true)) || matches!(made, Made::Name { .. }) {
+        if !matches!(end, Ok(Some(_))) || matches!(made, Made::Name { .. }) {
             // A rename between two names of one file does nothing, and leaves both.
             left.remove(core).await;
         }
         left.set(None);
-        if end? {
-            return Ok(());
+        if let Some(refused) = end? {
+            return Ok(refused);
         }
     }
     Err(taken(step))
 }
 
-/// Makes it as `path`, and renames it; `false` where another run has taken it away.
+/// Makes it as `path`, and renames it; `None` where another run has taken it away. Returns how many
+/// extended attributes were refused.
 async fn put(
     core: &Core,
     step: &Step,
     made: &Made,
     path: &RemotePath,
     to: &RemotePath,
-) -> Outcome<bool> {
+) -> Outcome<Option<usize>> {
     let target = &core.job.target.remote;
     match made {
         Made::Link { leads_to } => target.symlink(leads_to, path).await,
+        Made::Special => {
+            let device = match (&step.attr.inode, &core.here[step.source]) {
+                (None, Some(here)) => here.device(&step.from).map_err(failed(step, Doing::Read))?,
+                (inode, _) => inode.map_or((0, 0), |inode| inode.rdev),
+            };
+            // With no rights before it has its owner.
+            target.mknod(path, step.attr.kind, 0, device).await
+        }
         Made::Name { existing } => target.link(existing, path).await,
     }
     .map_err(failed(step, Doing::Make))?;
-    if matches!(made, Made::Link { .. }) {
+    let mut refused = 0;
+    if !matches!(made, Made::Name { .. }) {
+        if core.copies_xattrs(step.source) {
+            let list = xattr::read(core, step.source, &step.from, &step.attr).await;
+            let list = list.map_err(failed(step, Doing::Read))?;
+            let set = xattr::write(&**target, path, &list).await;
+            refused = set.map_err(failed(step, Doing::SetAttr))?;
+        }
         match core.set_by_name(path, &step.attr, attributes(core, &step.attr)).await {
             // Not every system has times of links.
-            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {}
-            Err(Errno::ENOENT) => return Ok(false),
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) if matches!(made, Made::Link { .. }) => {}
+            Err(Errno::ENOENT) => return Ok(None),
             applied => applied.map_err(failed(step, Doing::SetAttr))?,
         }
     }
     remove_obstacle(core, step, to).await?;
     match target.rename(path, to, RenameMode::Replace).await {
-        Err(Errno::ENOENT) => Ok(false),
-        renamed => renamed.map(|()| true).map_err(failed(step, Doing::Rename)),
+        Err(Errno::ENOENT) => Ok(None),
+        renamed => renamed.map(|()| Some(refused)).map_err(failed(step, Doing::Rename)),
     }
 }

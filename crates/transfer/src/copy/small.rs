@@ -1,6 +1,7 @@
 //! Files that are copied in one piece.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use base::{Data, Errno};
@@ -74,7 +75,7 @@ impl<'a> Copy<'a> {
         let sparse = self.core.job.options.sparse;
         let write = pieces::write(&**self.target(), made.file.fh(), 0, &data, sparse);
         let size = sparse.then_some(bytes);
-        let (written, now) = tokio::join!(biased; write, self.apply_metadata(&made.file, size));
+        let (written, now) = tokio::join!(biased; write, self.apply_metadata(&made, size));
         written.map_err(self.failed(Doing::Write))?;
         if !self.place(made, &now?).await? {
             return Ok(Attempt::Taken);
@@ -95,6 +96,7 @@ impl<'a> Copy<'a> {
             owner: wanted.uid.zip(wanted.gid),
             mtime: Some(self.attr.mtime),
             fsync: self.core.job.options.fsync,
+            xattrs: self.xattrs().await?,
             ..Finish::default()
         };
         let (path, attr, bytes) = (self.to.clone(), self.attr, data.len() as u64);
@@ -106,6 +108,7 @@ impl<'a> Copy<'a> {
             Errno::ESTALE => super::taken(self.step),
             errno => self.failed(Doing::Write)(errno),
         })?;
+        self.xattrs_refused.store(finished.xattrs_refused, Ordering::Relaxed);
         if finished.owner_refused {
             self.core.refuse_owners();
         }

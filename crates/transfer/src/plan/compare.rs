@@ -410,7 +410,13 @@ pub(super) async fn enter_dir(
         path: core.job.target.path_of(&step.name),
         need: need(step.there.as_ref()),
         parent,
-        last: Some(Last { attr: step.attr, there: step.there, action: step.action.clone() }),
+        last: Some(Last {
+            source: step.source,
+            from: step.from.clone(),
+            attr: step.attr,
+            there: step.there,
+            action: step.action.clone(),
+        }),
     };
     let own = Dir::new(place, core.job.target.remote.clone(), step.dir.over());
     step.own = Some(own.clone());

@@ -38,7 +38,7 @@ pub(crate) fn decide(options: &Options, attr: &Attr, there: Option<&Attr>) -> Ve
         FileKind::Directory => Verdict::SameContent,
         FileKind::Symlink => Verdict::ByTarget,
         FileKind::Regular => regular(options, attr, there),
-        // The device number is not known; its time is that of its creation.
+        // The device number is not known on both sides; its time is that of its creation.
         _ if is_same_second(attr.mtime, there.mtime) => Verdict::SameContent,
         _ => Verdict::Is(make(attr, Why::Time)),
     }

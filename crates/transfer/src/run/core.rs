@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,10 @@ pub(crate) struct Core {
     /// Hard links were to be preserved, and a file was copied without knowing its other names.
     pub(crate) links_unknown: AtomicBool,
     pub(crate) deferred: Mutex<DeferredDeletions>,
+    /// Bytes of the extended attributes that are kept for directories ([`Dir::xattrs`]).
+    ///
+    /// [`Dir::xattrs`]: crate::dir::Dir::xattrs
+    pub(crate) kept_xattr_bytes: AtomicUsize,
     target_run: OnceCell<MachineRun>,
     /// The queries of sources whose directories are listed by their remotes.
     unseen: Mutex<BTreeMap<usize, Asked>>,
@@ -77,6 +81,7 @@ impl Core {
             owners_refused: AtomicBool::new(false),
             links_unknown: AtomicBool::new(false),
             deferred: Mutex::default(),
+            kept_xattr_bytes: AtomicUsize::new(0),
             target_run: OnceCell::new(),
             unseen: Mutex::default(),
             totals: Mutex::default(),
@@ -122,6 +127,29 @@ impl Core {
         let mut stop = self.stop.subscribe();
         // The sender is in `self`.
         let _ = stop.wait_for(Option::is_some).await;
+    }
+
+    /// Whether the run copies the extended attributes of this source's entries by itself.
+    pub(crate) fn copies_xattrs(&self, source: usize) -> bool {
+        self.job.options.xattrs.any()
+            && self.job.sources[source].tree.exceeds_sftp()
+            && self.job.target.exceeds_sftp()
+    }
+
+    /// Whether only a stream copies them.
+    pub(crate) fn streams_xattrs(&self, source: usize) -> bool {
+        self.job.options.xattrs.any() && !self.copies_xattrs(source)
+    }
+
+    /// Whether the run makes this device or pipe by itself.
+    pub(crate) fn makes_special(&self, step: &Step) -> bool {
+        let is_known = match step.attr.kind {
+            FileKind::BlockDevice | FileKind::CharDevice => {
+                step.attr.inode.is_some() || self.here[step.source].is_some()
+            }
+            kind => kind == FileKind::Fifo,
+        };
+        is_known && self.job.target.exceeds_sftp()
     }
 
     /// Whether anything has failed.

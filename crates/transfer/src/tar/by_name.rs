@@ -74,7 +74,8 @@ struct Pending(Mutex<HashMap<RemotePath, Step>>);
 impl Pending {
     /// The step that requested the file of this name, as it is called in a stream.
     fn take(&self, name: &[u8]) -> Option<Step> {
-        let path = RemotePath::parse(name.strip_prefix(b"./")?).ok()?;
+        let name = name.strip_prefix(b"./")?;
+        let path = RemotePath::parse(name.strip_suffix(b"/").unwrap_or(name)).ok()?;
         self.steps().remove(&path)
     }
 
@@ -203,10 +204,18 @@ impl StreamsByName {
     }
 }
 
-/// Creates the step's directory, and removes temporary files that earlier runs have left of the
+/// Creates the step's directory, or the one that the step is for, and removes temporary files that earlier runs have left of the
 /// step. At a server these are removed when the file has its name, since now each would cost a
 /// round trip.
 async fn prepare(core: &Core, step: &Step, remote_side: Side) -> Result<(), Problem> {
+    if let Some(own) = &step.own {
+        // Failures are reported at its end. The server's tar changes its mode.
+        let _ = match remote_side {
+            Side::Source => own.ready().await,
+            Side::Target => own.ready_for_change().await,
+        };
+        return Ok(());
+    }
     run::ready(step).await?;
     if remote_side == Side::Source {
         copy::remove_stale(core, step).await;

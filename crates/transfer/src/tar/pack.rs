@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use base::{Errno, FileKind, Name, RemotePath, Timestamp};
+use bytes::Bytes;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
 
 use crate::options::Options;
@@ -21,6 +22,7 @@ use crate::outcome::Doing;
 use crate::plan::may_collide;
 use crate::setid;
 use crate::step::{Action, Skip, Why};
+use crate::xattr;
 
 use super::counters::Counters;
 use super::member::{Kind, Member, letter};
@@ -106,21 +108,31 @@ impl<'a, W: Write> Packer<'a, W> {
         self.entry(directory, from, None, &place, 0)
     }
 
-    /// Packs the entry `name` of `directory`, which is no directory itself, as `path`; it becomes
-    /// `to`. False where it could not be read, or changed meanwhile: then it is not to be used.
+    /// Packs the entry `name` of `directory` as `path`; it becomes `to`. Of a directory only its
+    /// own attributes, with a mode that lets its owner in. False where the entry could not be read,
+    /// or changed meanwhile: then it is not to be used.
     ///
     /// # Errors
     /// As [`Packer::pack`].
     pub(super) fn one(
         &mut self,
         directory: &OwnedFd,
-        name: &Name,
+        name: &[u8],
         kind: FileKind,
         path: Vec<u8>,
         to: &RemotePath,
     ) -> io::Result<bool> {
         let place = Place { path, name: to.clone() };
-        let missed = missed(self.leaf(directory.as_fd(), name.as_bytes(), kind, &place))?;
+        let packed = match kind {
+            FileKind::Directory => {
+                self.open_directory(directory.as_fd(), name).map(|(own, stat)| {
+                    let member = self.member(&place, Kind::Directory, &stat, self.xattrs(&own));
+                    writer::append(&mut self.buffer, &Member { perm: 0o700, ..member });
+                })
+            }
+            kind => self.leaf(directory.as_fd(), name, kind, &place),
+        };
+        let missed = missed(packed)?;
         tracing::debug!(?missed, "{to}");
         Ok(missed.is_none())
     }
@@ -209,6 +221,18 @@ impl<'a, W: Write> Packer<'a, W> {
         }
     }
 
+    fn open_directory(
+        &self,
+        parent: BorrowedFd<'_>,
+        name: &[u8],
+    ) -> Result<(OwnedFd, Stat), Broken> {
+        let failed = failed(Doing::ListSource);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(&failed)?;
+        let stat = rustix::fs::fstat(&directory).map_err(&failed)?;
+        Ok((directory, stat))
+    }
+
     fn directory(
         &mut self,
         parent: BorrowedFd<'_>,
@@ -217,9 +241,7 @@ impl<'a, W: Write> Packer<'a, W> {
         depth: usize,
     ) -> Result<(), Broken> {
         let failed = failed(Doing::ListSource);
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let directory = rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(&failed)?;
-        let stat = rustix::fs::fstat(&directory).map_err(&failed)?;
+        let (directory, stat) = self.open_directory(parent, name)?;
         let device = *self.device.get_or_insert(stat.st_dev);
         if self.options.one_file_system && device != stat.st_dev {
             // The run that checks it again reports the problem.
@@ -267,7 +289,8 @@ impl<'a, W: Write> Packer<'a, W> {
         let failed = failed(Doing::Read);
         let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).map_err(&failed)?;
         let target = rustix::fs::readlinkat(parent, name, Vec::new()).map_err(&failed)?;
-        let member = self.member(place, Kind::Symlink, &stat, Vec::new());
+        let xattrs = self.xattrs_of_entry(parent, name, &stat)?;
+        let member = self.member(place, Kind::Symlink, &stat, xattrs);
         writer::append(&mut self.buffer, &Member { link: target.into_bytes(), ..member });
         self.counters.done(&place.name, FileKind::Symlink, 0, &Action::MakeLink(Why::New));
         Ok(())
@@ -290,7 +313,8 @@ impl<'a, W: Write> Packer<'a, W> {
         if FileKind::from_mode(stat.st_mode) != Some(kind) {
             return Err(Broken::Here(Doing::Read, Errno::ESTALE));
         }
-        let member = self.member(place, Kind::Other(letter), &stat, Vec::new());
+        let xattrs = self.xattrs_of_entry(parent, name, &stat)?;
+        let member = self.member(place, Kind::Other(letter), &stat, xattrs);
         writer::append(&mut self.buffer, &member);
         self.counters.done(&place.name, kind, 0, &Action::Copy(Why::New));
         Ok(())
@@ -400,13 +424,7 @@ impl<'a, W: Write> Packer<'a, W> {
         Ok(whole)
     }
 
-    fn member(
-        &self,
-        place: &Place,
-        kind: Kind,
-        stat: &Stat,
-        xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    ) -> Member {
+    fn member(&self, place: &Place, kind: Kind, stat: &Stat, xattrs: xattr::List) -> Member {
         let (uid, gid) = (stat.st_uid, stat.st_gid);
         let (uid, gid) = self.options.owners.of(uid, gid).unwrap_or((uid, gid));
         Member {
@@ -425,32 +443,37 @@ impl<'a, W: Write> Packer<'a, W> {
         }
     }
 
-    fn xattrs(&self, file: &OwnedFd) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let mut xattrs = Vec::new();
+    fn xattrs(&self, file: &OwnedFd) -> xattr::List {
         if !self.options.xattrs.any() {
-            return xattrs;
+            return xattr::List::new();
         }
-        let mut names = vec![0; XATTR_BYTES];
-        let Ok(len) = rustix::fs::flistxattr(file, &mut names[..]) else { return xattrs };
-        for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-            let mut value = vec![0; XATTR_BYTES];
-            // The kernel generates these attributes by itself, except access lists.
-            let is_generated =
-                name.starts_with(b"system.") && !name.starts_with(b"system.posix_acl_");
-            if self.options.xattrs.takes(name)
-                && !is_generated
-                && let Ok(len) = rustix::fs::fgetxattr(file, name, &mut value[..])
-            {
-                value.truncate(len);
-                xattrs.push((name.to_vec(), value));
-            }
+        let names = local::list_xattrs(file).unwrap_or_default();
+        let names = names.iter().filter(|name| self.options.xattrs.sends(name));
+        let value =
+            |name: &Bytes| Some((name.to_vec(), local::get_xattr(file, name).ok()?.to_vec()));
+        names.filter_map(value).collect()
+    }
+
+    /// The extended attributes of an entry that must not be opened.
+    fn xattrs_of_entry(
+        &self,
+        parent: BorrowedFd<'_>,
+        name: &[u8],
+        stat: &Stat,
+    ) -> Result<xattr::List, Broken> {
+        if !self.options.xattrs.any() {
+            return Ok(xattr::List::new());
         }
-        xattrs
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let pinned = rustix::fs::openat(parent, name, flags, Mode::empty());
+        let pinned = pinned.map_err(failed(Doing::Read))?;
+        let now = rustix::fs::fstat(&pinned).map_err(failed(Doing::Read))?;
+        match (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino) {
+            true => Ok(self.xattrs(&pinned)),
+            false => Err(Broken::Here(Doing::Read, Errno::ESTALE)),
+        }
     }
 }
-
-/// Linux's limit of all names of a file's attributes, and of one value.
-const XATTR_BYTES: usize = 64 << 10;
 
 /// The entries of a directory, without `.` and `..`, with their kinds where these are reported.
 fn entries(directory: &OwnedFd) -> rustix::io::Result<Vec<(Name, Option<FileKind>)>> {

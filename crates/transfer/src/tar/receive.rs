@@ -100,13 +100,15 @@ impl Receiver<'_> {
     pub(super) fn entry<R: BufRead>(
         &self,
         reader: &mut Reader<R>,
-        member: Member,
+        mut member: Member,
         path: &RemotePath,
     ) -> Result<Received, Broken> {
         let wanted = attr(&member, member.kind.file_kind());
-        let finish = self.finish_plain(&member);
+        if member.kind == Kind::File {
+            return self.file(reader, member, path, &wanted);
+        }
+        let finish = self.finish(&mut member);
         let made = match member.kind {
-            Kind::File => return self.file(reader, member, path, &wanted),
             Kind::Symlink => self.sink.make_link(path, &member.link, &wanted, &finish),
             Kind::Other(_) if self.options.specials => {
                 self.sink.make_special(path, &wanted, member.device, &finish)
@@ -119,7 +121,7 @@ impl Receiver<'_> {
     fn file<R: BufRead>(
         &self,
         reader: &mut Reader<R>,
-        member: Member,
+        mut member: Member,
         path: &RemotePath,
         wanted: &Attr,
     ) -> Result<Received, Broken> {
@@ -137,19 +139,15 @@ impl Receiver<'_> {
         let unconfirmed = wanted.size > 0 && (!filled? || is_torn);
         let size = has_holes.then_some(wanted.size);
         let mtime = if unconfirmed { unconfirmed_mtime(wanted.mtime) } else { wanted.mtime };
-        let finish = Finish { size, mtime: Some(mtime), ..self.finish(member) };
+        let finish = Finish { size, mtime: Some(mtime), ..self.finish(&mut member) };
         let finished = incoming.finish(&finish).map_err(here(Doing::Rename))?;
         Ok(Received { finished, unconfirmed })
     }
 
-    /// What the member is to have when it is whole.
-    pub(super) fn finish(&self, member: Member) -> Finish {
-        let finish = self.finish_plain(&member);
-        Finish { xattrs: member.xattrs, ..finish }
-    }
-
-    fn finish_plain(&self, member: &Member) -> Finish {
+    /// What the member is to have when it is whole. Its extended attributes are taken out.
+    pub(super) fn finish(&self, member: &mut Member) -> Finish {
         Finish {
+            xattrs: std::mem::take(&mut member.xattrs),
             perm: member.perm,
             set_ids: self.options.set_ids_of(member.uid, member.gid),
             owner: self.options.owners.of(member.uid, member.gid),

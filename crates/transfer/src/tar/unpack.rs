@@ -15,6 +15,7 @@ use crate::options::Options;
 use crate::outcome::Doing;
 use crate::sink::{Finish, Sink};
 use crate::step::{Action, Skip, Why};
+use crate::xattr;
 
 use super::counters::Counters;
 use super::member::{Kind, Member};
@@ -23,13 +24,6 @@ use super::receive::{Broken, Receiver, attr, here, torn_since};
 
 /// What is behind an archive's end: zeros up to a whole record, of 10 KiB with all known tars.
 const TRAILER_LIMIT_BYTES: u64 = 1 << 20;
-
-/// Extended attributes of all directories together in which more is to come.
-const KEPT_LIMIT_BYTES: usize = 16 << 20;
-
-fn xattr_bytes(finish: &Finish) -> usize {
-    finish.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum()
-}
 
 /// Reads everything after an archive's end, so that its writer gets no broken pipe.
 pub(super) fn pass_trailer<R: BufRead>(reader: Reader<R>) -> io::Result<()> {
@@ -213,7 +207,7 @@ impl<'a> Unpacker<'a> {
 
     fn directory(
         &mut self,
-        member: Member,
+        mut member: Member,
         name: &RemotePath,
         path: &RemotePath,
     ) -> Result<(), Broken> {
@@ -223,9 +217,9 @@ impl<'a> Unpacker<'a> {
             self.counters.missed(name, Doing::Make, Errno::EEXIST);
         }
         self.counters.done(name, FileKind::Directory, 0, &Action::MakeDir);
-        let mut finish = self.receiver().finish(member);
-        let bytes = xattr_bytes(&finish);
-        let is_kept = self.kept_bytes + bytes <= KEPT_LIMIT_BYTES;
+        let mut finish = self.receiver().finish(&mut member);
+        let bytes = xattr::bytes(&finish.xattrs);
+        let is_kept = self.kept_bytes + bytes <= xattr::KEPT_LIMIT_BYTES;
         if is_kept {
             self.kept_bytes += bytes;
         } else {
@@ -264,7 +258,7 @@ impl<'a> Unpacker<'a> {
                 Ok(finished) => self.counters.refused(path, finished),
                 Err(errno) => self.counters.missed(path, Doing::SetAttr, errno),
             }
-            self.kept_bytes -= xattr_bytes(finish);
+            self.kept_bytes -= xattr::bytes(&finish.xattrs);
             self.open.pop();
             self.has_left = true;
         }

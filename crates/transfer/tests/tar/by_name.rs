@@ -12,6 +12,7 @@ use transfer::tar::by_name::{ByName, ByNameTotals, StreamsByName};
 use transfer::{Job, Options, Outcome, Owners, Run, Silent, Source, Tree, Xattrs, engine};
 
 use super::archive::{CHAR, DIR, FILE, HARD, LINK, Member, archive};
+use super::plain::plain as plain_sftp;
 use super::shell::{LocalShell, streaming};
 use super::trees::{kept, make};
 
@@ -36,8 +37,22 @@ pub async fn copy(
     shell: Arc<LocalShell>,
     options: &Options,
 ) -> (Outcome, ByNameTotals) {
+    let source = Tree::remote(Arc::new(Local::open(from).unwrap()));
+    copy_of(source, from, to, shell, options).await
+}
+
+/// As [`copy`], where the server shows `from` as this tree.
+pub async fn copy_of(
+    source: Tree,
+    from: &Path,
+    to: &Path,
+    shell: Arc<LocalShell>,
+    options: &Options,
+) -> (Outcome, ByNameTotals) {
     let mut by_name = by_name(from, shell, options, false);
-    let run = Run::start(job(from, to, options), Arc::new(Silent)).await.unwrap();
+    let sources = vec![Source { tree: source, to: RemotePath::root() }];
+    let job = Job { sources, ..job(from, to, options) };
+    let run = Run::start(job, Arc::new(Silent)).await.unwrap();
     let outcome = engine::drive_with(run, &mut by_name).await;
     assert_eq!(outcome.counts.ended(), outcome.counts.entries, "{outcome:#?}");
     (outcome, by_name.totals())
@@ -440,7 +455,9 @@ async fn what_an_interrupted_copy_has_left_does_not_keep_a_file_from_the_stream(
         }
         let xattrs = if xattrs { Xattrs::Users } else { Xattrs::None };
         let options = Options { xattrs, hard_links, ..plain() };
-        let (outcome, totals) = copy(from.path(), to.path(), LocalShell::plain(), &options).await;
+        let source = Tree::remote(plain_sftp(from.path()).await);
+        let shell = LocalShell::plain();
+        let (outcome, totals) = copy_of(source, from.path(), to.path(), shell, &options).await;
         assert!(outcome.is_complete(), "{outcome:#?}");
         assert_no_temporaries(to.path());
         if hard_links {

@@ -13,9 +13,10 @@ use local::Local;
 use testkit::{Call, FaultyRemote};
 use transfer::strategy::{Copied, Direction};
 use transfer::tar::Streamed;
-use transfer::{Options, Xattrs};
+use transfer::{Options, Tree, Xattrs};
 
 use super::by_name;
+use super::plain::plain;
 use super::round_trip::push_of;
 use super::shell::{LocalShell, streaming};
 use super::strategy::{Server, request, run, run_well};
@@ -144,8 +145,9 @@ async fn files_by_name_whose_tar_has_failed_are_compared_by_their_content_where_
     let (from, sent) = trees();
     let (to, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let shell = sending(programs.path(), sent.path(), "; exit 2");
-    let (outcome, _) =
-        by_name::copy(from.path(), to.path(), shell, &with(false, Xattrs::Users)).await;
+    let source = Tree::remote(plain(from.path()).await);
+    let options = with(false, Xattrs::Users);
+    let (outcome, _) = by_name::copy_of(source, from.path(), to.path(), shell, &options).await;
     let mut problems: Vec<_> = outcome.problems.iter().map(|it| it.name().to_string()).collect();
     problems.sort();
     assert_eq!(problems, ["tree/bad", "tree/torn"], "{outcome:#?}");

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use base::{Attr, Errno, FileKind, RemotePath};
 
@@ -19,6 +20,7 @@ use crate::tar::member::{Kind, Member};
 use crate::tar::reader::Reader;
 use crate::tar::receive::{Broken, Received, Receiver, attr, torn_since};
 use crate::tar::unpack::pass_trailer;
+use crate::xattr;
 
 /// An entry that was copied by a stream, and that the run copies if it is not right.
 pub(super) struct CopiedEntry {
@@ -119,6 +121,12 @@ impl Placer {
         member: Member,
         step: Step,
     ) -> io::Result<()> {
+        if let (Some(own), Kind::Directory) = (&step.own, member.kind) {
+            if !self.keep_xattrs(own, member.xattrs) {
+                self.left.push(step);
+            }
+            return Ok(());
+        }
         let came = attr(&member, step.attr.kind);
         let came = match member.kind {
             // Its content came before, under another name.
@@ -134,6 +142,18 @@ impl Placer {
             }
         }
         Ok(())
+    }
+
+    /// Keeps the extended attributes of a directory until everything in it is done; false where
+    /// there is no room for them.
+    fn keep_xattrs(&self, own: &Dir, xattrs: xattr::List) -> bool {
+        let bytes = xattr::bytes(&xattrs);
+        let kept_bytes = self.core.kept_xattr_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if kept_bytes + bytes <= xattr::KEPT_LIMIT_BYTES && own.xattrs.set(xattrs).is_ok() {
+            return true;
+        }
+        self.core.kept_xattr_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        false
     }
 
     fn put<R: BufRead>(

@@ -17,6 +17,7 @@ use crate::tar::counters::Counters;
 use crate::tar::pack::Packer;
 use crate::task::at_most;
 use crate::temporary::{self, MachineRun, Partial};
+use crate::xattr;
 
 /// Renames that are in flight at once.
 const RENAMES: usize = 64;
@@ -62,8 +63,14 @@ impl FilePacker {
         while let Some(names) = requests.blocking_recv() {
             for name in names.split(|byte| *byte == 0) {
                 let Some(step) = self.pending.take(name) else { continue };
-                let (Some(temporary), Ok((directory, name))) =
-                    (temporary_path(core, &step), sink.place(&step.from))
+                let place = match step.own {
+                    Some(_) => sink.dir(&step.from).map(|own| (own, b".".to_vec())),
+                    None => {
+                        let place = sink.place(&step.from);
+                        place.map(|(directory, name)| (directory, name.as_bytes().to_vec()))
+                    }
+                };
+                let (Some(temporary), Ok((directory, name))) = (temporary_path(core, &step), place)
                 else {
                     self.left.push(step);
                     continue;
@@ -89,8 +96,12 @@ impl FilePacker {
     }
 }
 
+/// The name of an entry in the stream. A directory exists, and has its own.
 fn temporary_path(core: &Core, step: &Step) -> Option<RemotePath> {
     let to = core.job.target.path_of(&step.name);
+    if step.own.is_some() {
+        return Some(to);
+    }
     let span = temporary::SPAN_OF_STREAM;
     let name = temporary::name(&to.file_name()?, &step.attr, span, MachineRun::UNKNOWN);
     Some(to.parent()?.join(&name))
@@ -101,6 +112,10 @@ pub(super) async fn place(core: &Arc<Core>, sent: Vec<Sent>) -> Vec<Step> {
     let renames = sent.into_iter().map(|one| {
         let core = core.clone();
         async move {
+            if let Some(own) = &one.step.own {
+                let _ = own.xattrs.set(xattr::List::new());
+                return None;
+            }
             let to = core.job.target.path_of(&one.step.name);
             let remote = &core.job.target.remote;
             match remote.rename(&one.temporary, &to, RenameMode::Replace).await {

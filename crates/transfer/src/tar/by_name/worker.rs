@@ -10,6 +10,7 @@ use super::pull::Placer;
 use super::push::{self, FilePacker};
 use super::{ByName, Pending, StreamEnd};
 use crate::flow::Side;
+use crate::options::Xattrs;
 use crate::run::Core;
 use crate::shell::plain_path;
 use crate::step::{Action, Step};
@@ -17,6 +18,7 @@ use crate::tar::peer::Peer;
 use crate::tar::stream::End;
 use crate::tar::{Declined, LONG_ROUND_TRIP, Use, name_or_all, script};
 use crate::task::AbortOnDrop;
+use crate::xattr;
 
 /// A stream is worth its login from this number of files on. A login takes 100 ms and more, in
 /// which a server opens at least this many.
@@ -116,6 +118,7 @@ impl Worker {
         };
         // The archive shows hard links only if all names of a file are in it.
         let together = options.hard_links && is_pull;
+        let streams_xattrs = core.streams_xattrs(step.source);
         // What is in the way is for the run, and so is what can be gone on with, unless it cannot
         // come by the run at all.
         let is_begun = step.partials.iter().any(|partial| partial.reliable() > 0);
@@ -123,21 +126,28 @@ impl Worker {
         let sets_ids = !is_pull && core.set_ids_of(&step.attr).is_some();
         if !is_local
             || sets_ids
-            || step.there.is_some_and(|there| there.is_dir())
-            || (is_begun && !options.xattrs.any() && !together)
+            || (step.own.is_none() && step.there.is_some_and(|there| there.is_dir()))
+            || (is_begun && !streams_xattrs && !together)
         {
             return Need::None;
         }
         let usual = if forced { Need::This } else { Need::Many };
         match (&step.action, step.attr.kind) {
+            (action, FileKind::Directory) if streams_xattrs && xattr::come_with(action) => {
+                Need::This
+            }
+            (Action::MakeLink(_), _) if streams_xattrs && options.xattrs == Xattrs::All => {
+                Need::This
+            }
             (Action::MakeLink(_), _) => usual,
-            (Action::Copy(_), FileKind::Regular) if options.xattrs.any() || together => Need::This,
+            (Action::Copy(_), FileKind::Regular) if streams_xattrs || together => Need::This,
             (Action::Copy(_), FileKind::Regular)
                 if forced || step.attr.size <= self.small_bytes =>
             {
                 usual
             }
             (Action::Copy(_), FileKind::Regular) => Need::None,
+            (Action::Copy(_), _) if core.makes_special(step) && !streams_xattrs => usual,
             (Action::Copy(_), _) => Need::This,
             _ => Need::None,
         }

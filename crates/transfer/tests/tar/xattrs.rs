@@ -1,0 +1,221 @@
+//! Extended attributes of all kinds of entries, by streams and by runs.
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use base::{Remote, RemotePath};
+use local::Local;
+use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
+use transfer::tar::by_name::{ByName, StreamsByName};
+use transfer::{Job, Options, Outcome, Owners, Run, Silent, Source, Tree, Xattrs, engine};
+
+use super::plain::plain;
+use super::round_trip::{pull_of, push_of, whole};
+use super::shell::{LocalShell, streaming};
+
+/// An attribute that a link may have.
+const OF_ALL: &str = "trusted.note";
+
+fn set(path: &Path, name: &str, value: &str) {
+    lsetxattr(path, name, value.as_bytes(), XattrFlags::empty()).unwrap();
+}
+
+fn get(path: &Path, name: &str) -> Option<String> {
+    let mut value = vec![0; 1 << 10];
+    let len = lgetxattr(path, name, &mut value[..]).ok()?;
+    Some(String::from_utf8_lossy(&value[..len]).into_owned())
+}
+
+/// Whether this test may set attributes that links may have.
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn entries() -> Vec<&'static str> {
+    match is_root() {
+        true => vec!["", "d", "d/sub", "d/f", "d/large", "d/link", "d/pipe"],
+        false => vec!["", "d", "d/sub", "d/f", "d/large"],
+    }
+}
+
+/// A tree whose entries all have an attribute.
+fn make(top: &Path) {
+    fs::create_dir_all(top.join("d/sub")).unwrap();
+    fs::write(top.join("d/f"), "content").unwrap();
+    fs::write(top.join("d/large"), vec![7; 3 << 20]).unwrap();
+    symlink("f", top.join("d/link")).unwrap();
+    let pipe = top.join("d/pipe");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    for name in entries() {
+        set(&top.join(name), attribute(name), name);
+        if name == "d/f" {
+            use std::os::unix::fs::PermissionsExt;
+            fs::set_permissions(top.join(name), PermissionsExt::from_mode(0o444)).unwrap();
+        }
+    }
+    File::open(top).unwrap().set_modified(UNIX_EPOCH + Duration::from_secs(1_000)).unwrap();
+}
+
+fn attribute(name: &str) -> &'static str {
+    match name {
+        "d/link" | "d/pipe" => OF_ALL,
+        _ => "user.note",
+    }
+}
+
+#[track_caller]
+fn assert_same(to: &Path, outcome: &Outcome) {
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    for name in entries() {
+        let found = get(&to.join(name), attribute(name));
+        assert_eq!(found.as_deref(), Some(name), "{name}: {outcome:#?}");
+    }
+}
+
+fn options() -> Options {
+    let xattrs = if is_root() { Xattrs::All } else { Xattrs::Users };
+    Options { xattrs, specials: true, owners: Owners::Numbers, ..Options::default() }
+}
+
+fn local(dir: &Path) -> Tree {
+    Tree::local(Arc::new(Local::open(dir).unwrap()), dir)
+}
+
+async fn run(from: Tree, to: Tree, mut by_name: StreamsByName) -> Outcome {
+    let sources = vec![Source { tree: from, to: RemotePath::root() }];
+    let job = Job { sources, target: to, options: options() };
+    engine::check(&job, &by_name).unwrap();
+    let run = Run::start(job, Arc::new(Silent)).await.unwrap();
+    let outcome = engine::drive_with(run, &mut by_name).await;
+    assert_eq!(outcome.counts.ended(), outcome.counts.entries, "{outcome:#?}");
+    outcome
+}
+
+fn place(dir: &Path, shell: &Arc<LocalShell>) -> ByName {
+    use std::os::unix::ffi::OsStrExt;
+    let directory = dir.as_os_str().as_bytes().to_vec();
+    ByName { streaming: streaming(shell.clone(), options()), directory, name: None }
+}
+
+async fn pull(from: &Path, to: &Path, shell: &Arc<LocalShell>) -> Outcome {
+    let by_name = StreamsByName::pull(vec![Some(place(from, shell))]);
+    run(Tree::remote(plain(from).await), local(to), by_name).await
+}
+
+async fn push(from: &Path, to: &Path, shell: &Arc<LocalShell>) -> Outcome {
+    let by_name = StreamsByName::push(1, &place(to, shell));
+    run(local(from), Tree::remote(plain(to).await), by_name).await
+}
+
+#[tokio::test]
+async fn a_stream_keeps_them() {
+    let (dir, there, back) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    make(&dir.path().join("tree"));
+    let streaming = streaming(LocalShell::plain(), options());
+    let pushed = push_of(&dir.path().join("tree"), there.path(), "copy");
+    let pushed = whole(streaming.push(&pushed).await.unwrap());
+    assert_same(&there.path().join("copy"), &pushed.outcome());
+    let pulled = pull_of(there.path(), Some("copy"), back.path(), "copy");
+    let pulled = whole(streaming.pull(&pulled).await.unwrap());
+    assert_same(&back.path().join("copy"), &pulled.outcome());
+}
+
+/// The server has nothing but SFTP and tar.
+#[tokio::test]
+async fn a_run_with_streams_by_names_keeps_them() {
+    let (from, there, back) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    make(from.path());
+    let shell = LocalShell::plain();
+    assert_same(there.path(), &push(from.path(), there.path(), &shell).await);
+    assert_same(back.path(), &pull(there.path(), back.path(), &shell).await);
+    // A directory whose time differs is like a new one, and its mode is what it is to be.
+    for (from, to, is_push) in
+        [(from.path(), there.path(), true), (there.path(), back.path(), false)]
+    {
+        set(&from.join("d/sub"), "user.note", "changed");
+        let time = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        File::open(from.join("d/sub")).unwrap().set_modified(time).unwrap();
+        let outcome = match is_push {
+            true => push(from, to, &shell).await,
+            false => pull(from, to, &shell).await,
+        };
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        assert_eq!(get(&to.join("d/sub"), "user.note").as_deref(), Some("changed"));
+        let kept = |top: &Path| fs::metadata(top.join("d/sub")).unwrap();
+        assert_eq!(kept(to).permissions(), kept(from).permissions());
+        assert_eq!(kept(to).modified().unwrap(), time);
+    }
+}
+
+#[tokio::test]
+async fn directories_whose_attributes_no_stream_brings_are_a_problem() {
+    let programs = tempfile::tempdir().unwrap();
+    for is_push in [false, true] {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::create_dir(from.path().join("d")).unwrap();
+        let shell = LocalShell::with_tar(programs.path(), "cat >/dev/null; exit 2");
+        let outcome = match is_push {
+            true => push(from.path(), to.path(), &shell).await,
+            false => pull(from.path(), to.path(), &shell).await,
+        };
+        let problems: Vec<_> = outcome.problems.iter().map(|it| it.to_string()).collect();
+        let words = "d: no stream has copied it, and SFTP carries no extended attributes";
+        assert!(problems.iter().any(|it| it.starts_with(words)), "{problems:?}");
+        assert!(to.path().join("d").is_dir(), "{outcome:#?}");
+    }
+}
+
+/// As with the helper at the server: a remote that has requests for them.
+#[tokio::test]
+async fn a_run_between_remotes_that_have_requests_for_them_needs_no_stream() {
+    let (from, there, back) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    make(from.path());
+    let helper = |dir: &Path| -> Tree {
+        let remote: Arc<dyn Remote> = Arc::new(Local::open(dir).unwrap());
+        Tree::remote(remote)
+    };
+    let none = StreamsByName::default;
+    let pushed = run(local(from.path()), helper(there.path()), none()).await;
+    assert_same(there.path(), &pushed);
+    let pulled = run(helper(there.path()), local(back.path()), none()).await;
+    assert_same(back.path(), &pulled);
+    assert_eq!(pulled.counts.skipped, 0);
+    let mode = |top: &Path| fs::metadata(top.join("d/f")).unwrap().permissions();
+    assert_eq!(mode(back.path()), mode(from.path()));
+    let again = run(helper(there.path()), local(back.path()), none()).await;
+    assert_eq!(again.counts.unchanged, again.counts.entries, "{again:#?}");
+}
+
+#[tokio::test]
+async fn devices_are_made_where_there_is_a_request_for_them() {
+    use rustix::fs::{FileType, Mode, makedev, mknodat};
+    use std::os::unix::fs::MetadataExt;
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (kind, perm) = (FileType::CharacterDevice, Mode::RUSR);
+    let path = from.path().join("device");
+    if mknodat(rustix::fs::CWD, &path, kind, perm, makedev(1, 5)).is_err() {
+        // Not permitted here.
+        return;
+    }
+    let target = Tree::remote(Arc::new(Local::open(to.path()).unwrap()));
+    for copied in [1, 0] {
+        let outcome = run(local(from.path()), target.clone(), StreamsByName::default()).await;
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        assert_eq!(outcome.counts.files_copied, copied);
+        let made = fs::metadata(to.path().join("device")).unwrap();
+        assert_eq!((made.rdev(), made.mode() & 0o7777), (makedev(1, 5), 0o400));
+    }
+}
