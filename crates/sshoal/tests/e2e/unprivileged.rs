@@ -319,3 +319,36 @@ fn a_cache_on_disk_is_the_users_own() {
         offline.unmount();
     });
 }
+
+/// As rsync: the modes of these directories of the target keep even their owner out.
+#[test]
+fn a_pull_updates_directories_that_keep_their_owner_out() {
+    as_ordinary_user("a_pull_updates_directories_that_keep_their_owner_out", || {
+        let world = world();
+        let set = |path: &Path, perm| {
+            fs::set_permissions(path, Permissions::from_mode(perm)).unwrap();
+        };
+        let (source, target) = (world.served("source"), world.local("target"));
+        for perm in [0o333, 0, 0o600] {
+            for place in [&source, &target] {
+                fs::create_dir_all(place.join(format!("{perm:o}"))).unwrap();
+                fs::write(place.join(format!("{perm:o}/same")), "same").unwrap();
+            }
+            fs::write(source.join(format!("{perm:o}/new")), "new").unwrap();
+            fs::write(target.join(format!("{perm:o}/old")), "old").unwrap();
+            set(&target.join(format!("{perm:o}")), perm);
+        }
+        let mut pull = program();
+        pull.args(["pull", "--engine", "sftp", "--delete", "-F"]).arg(world.sshd().config_path());
+        pull.arg(format!("{}:{}/", world.sshd().alias(), source.display())).arg(&target);
+        succeed(&mut pull);
+        for perm in ["333", "0", "600"] {
+            let names = fs::read_dir(target.join(perm)).unwrap();
+            let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            assert_eq!(names, ["new", "same"], "{perm}");
+            let mode = |place: &Path| fs::metadata(place.join(perm)).unwrap().permissions();
+            assert_eq!(mode(&target), mode(&source), "{perm}");
+        }
+    });
+}

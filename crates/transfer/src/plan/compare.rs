@@ -46,7 +46,7 @@ async fn compared(core: &Arc<Core>, pair: &Pair) -> Result<Found, Problem> {
     }
     let at_target = async {
         match pair.there {
-            true => listing(&core.job.target, &core.job.target.path_of(dir_name)).await,
+            true => listing_of_target(core, &pair.own).await,
             false => Ok(Listed::default()),
         }
     };
@@ -162,6 +162,24 @@ async fn listing(tree: &Tree, path: &RemotePath) -> base::Result<Listed> {
 fn listed_ahead(tree: &Tree, path: &RemotePath) -> Option<Listed> {
     let entries = tree.ahead.as_ref()?.take(path)?;
     Some(Listed { entries, ..Listed::default() })
+}
+
+/// As [`listing`], of a directory of the target. If its mode keeps its owner out, it is changed
+/// first, as everything in it would be copied again otherwise; it gets its own mode at its end.
+async fn listing_of_target(core: &Core, own: &Dir) -> base::Result<Listed> {
+    let path = &own.place.path;
+    let listed = listing(&core.job.target, path).await;
+    let is_in_doubt = match &listed {
+        // OpenSSH's server leaves out what it cannot look at.
+        Ok(listed) => listed.entries.is_empty() || !listed.failed.is_empty(),
+        Err(errno) => *errno == Errno::EACCES,
+    };
+    let keeps_out = own.place.last.as_ref().and_then(|last| last.there);
+    let keeps_out = keeps_out.is_some_and(|there| there.perm & 0o500 != 0o500);
+    if is_in_doubt && keeps_out && !core.job.options.dry_run && own.ready().await.is_ok() {
+        return list_readable(&core.job.target.remote, path).await;
+    }
+    listed
 }
 
 /// As [`listing`], of a source: what looks empty is. What else it leaves out is asked for beside it

@@ -10,6 +10,7 @@ use base::{AttrChange, Remote, Timestamp};
 use host::{ConnectError, Connection, Connector, Host, Role};
 use local::Local;
 use recovery::Recovering;
+use testkit::sftp_servers::SFTP_SERVER;
 use testkit::{SftpServers, path};
 use tokio::sync::Notify;
 use transfer::{Entry, Events, Job, Options, Source, Tree};
@@ -36,7 +37,21 @@ struct Peer {
 impl Peer {
     async fn new() -> Peer {
         let dir = tempfile::tempdir().unwrap();
-        let servers = Arc::new(Servers(SftpServers::new(dir.path())));
+        let servers = SftpServers::new(dir.path());
+        Peer::of(dir, servers).await
+    }
+
+    /// Of a login without the rights of root, which owns the directory; for root.
+    async fn of_ordinary_user() -> Peer {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(5), Some(60)).unwrap();
+        let user = ["setpriv", "--reuid", "5", "--regid", "60", "--clear-groups", SFTP_SERVER];
+        let servers = SftpServers::by(dir.path(), &user);
+        Peer::of(dir, servers).await
+    }
+
+    async fn of(dir: tempfile::TempDir, servers: SftpServers) -> Peer {
+        let servers = Arc::new(Servers(servers));
         let config = host::Config { max_conns: 4, ..host::Config::default() };
         let host = Arc::new(Host::connect(servers.clone(), config).await.unwrap());
         Peer { remote: Recovering::new(host, recovery::Config::default()), servers, dir }
@@ -145,4 +160,52 @@ async fn a_tree_is_pushed_and_pulled_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_that_are_killed_cost_time_only() {
     there_and_back(true).await;
+}
+
+/// A user who is not root: the modes of these directories keep their owner out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn directories_that_keep_their_owner_out_are_updated() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: it takes root to be several users");
+        return;
+    }
+    let set_perm = |path: &Path, perm| {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(perm)).unwrap();
+    };
+    const PERMS: [u32; 4] = [0o333, 0, 0o600, 0o100];
+    let (from, local) = local_dir();
+    for perm in PERMS {
+        let dir = from.path().join(format!("{perm:o}/below"));
+        std::fs::create_dir_all(&dir).unwrap();
+        for name in ["same", "changed"] {
+            std::fs::write(dir.join(name), name).unwrap();
+        }
+        std::fs::write(dir.join("../same"), "same").unwrap();
+        // Root reads them all the same.
+        set_perm(&dir, perm);
+        set_perm(&from.path().join(format!("{perm:o}")), perm);
+    }
+    set_times(&local, from.path()).await;
+    let far = Peer::of_ordinary_user().await;
+    let job = job(Tree::local(local.clone(), from.path()), Tree::remote(far.remote.clone()));
+    let mut job = Job { options: Options { delete: true, ..job.options.clone() }, ..job };
+    assert!(run(job.clone()).await.is_complete());
+    for perm in PERMS {
+        let dir = from.path().join(format!("{perm:o}/below"));
+        std::fs::write(dir.join("changed"), "changed now").unwrap();
+        std::fs::write(far.dir.path().join(format!("{perm:o}/below/gone")), "gone").unwrap();
+    }
+    set_times(&local, from.path()).await;
+    for changed in [PERMS.len() as u64, 0] {
+        let outcome = run(job.clone()).await;
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        assert_eq!((outcome.counts.files_copied, outcome.counts.deleted), (changed, changed));
+        let seen = Local::open(far.dir.path()).unwrap();
+        assert_equal(&*local, &seen).await;
+    }
+    // What would be done cannot be learned without a change of modes.
+    job.options.dry_run = true;
+    let outcome = run(job).await;
+    assert!(!outcome.is_complete(), "{outcome:#?}");
+    assert_equal(&*local, &Local::open(far.dir.path()).unwrap()).await;
 }
