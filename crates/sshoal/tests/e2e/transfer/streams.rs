@@ -334,3 +334,51 @@ fn nothing_comes_of_a_pipe_that_is_left_out() {
         assert_eq!(super::temporaries(place.parent().unwrap()), [""; 0], "{engine}");
     }
 }
+
+/// All that a tree can have, where the server runs no tar: by the helper's requests.
+#[test]
+fn attributes_and_special_files_are_copied_over_the_helper() {
+    use rustix::fs::{CWD, FileType, Mode, XattrFlags, lgetxattr, lsetxattr, makedev, mknodat};
+    use std::os::unix::fs::FileTypeExt;
+    let world = served_by_helper("");
+    let source = world.served("source");
+    fs::create_dir_all(source.join("d")).unwrap();
+    fs::write(source.join("d/f"), "content").unwrap();
+    fs::write(source.join("d/large"), vec![1; 3 << 20]).unwrap();
+    symlink("f", source.join("d/link")).unwrap();
+    fs::hard_link(source.join("d/f"), source.join("d/name")).unwrap();
+    mknodat(CWD, source.join("d/pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let mut attributes = vec![("d", "user.note"), ("d/f", "user.note"), ("d/large", "user.note")];
+    let is_root = rustix::process::geteuid().is_root();
+    let device = source.join("d/device");
+    let (kind, number) = (FileType::CharacterDevice, makedev(1, 5));
+    let has_device = is_root && mknodat(CWD, &device, kind, Mode::RUSR, number).is_ok();
+    if is_root {
+        attributes.extend([("d/link", "trusted.note"), ("d/pipe", "trusted.note")]);
+    }
+    for (name, attribute) in &attributes {
+        lsetxattr(source.join(name), *attribute, name.as_bytes(), XattrFlags::empty()).unwrap();
+    }
+    let (pulled, pushed) = (world.local("pulled"), world.served("pushed"));
+    let (from, near) = (far(&world, &source), pulled.join("source"));
+    let words = ["--all-xattrs", "--devices", "-H", "--engine", "sftp", "--json"];
+    fs::create_dir(&pulled).unwrap();
+    fs::create_dir(&pushed).unwrap();
+    let place = pulled.to_str().unwrap();
+    ends(&world, "pull", &[&[&*from, place], &words[..]].concat(), 0);
+    let place = far(&world, &pushed);
+    ends(&world, "push", &[&[near.to_str().unwrap(), &*place], &words[..]].concat(), 0);
+    for copy in [near, pushed.join("source")] {
+        for (name, attribute) in &attributes {
+            let mut value = [0; 64];
+            let len = lgetxattr(copy.join(name), *attribute, &mut value[..]);
+            assert_eq!(len.map(|len| &value[..len]), Ok(name.as_bytes()), "{copy:?} {name}");
+        }
+        let stat = |name: &str| fs::symlink_metadata(copy.join(name)).unwrap();
+        assert!(stat("d/pipe").file_type().is_fifo());
+        assert_eq!(stat("d/f").ino(), stat("d/name").ino());
+        if has_device {
+            assert_eq!(stat("d/device").rdev(), number);
+        }
+    }
+}
