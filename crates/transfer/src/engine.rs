@@ -39,9 +39,9 @@ pub fn check(job: &Job, by_name: &StreamsByName) -> Result<(), JobError> {
         }
     }
     let reports_links = |(index, source): (usize, &Source)| {
-        let Tree { local, remote, .. } = &source.tree;
+        let Tree { local, remote, unseen, .. } = &source.tree;
         // The helper reports them, and reads whole files.
-        local.is_some() || by_name.has(index) || remote.reads_files()
+        local.is_some() || by_name.has(index) || remote.reads_files() || unseen.is_some()
     };
     if options.hard_links && !job.sources.iter().enumerate().all(reports_links) {
         let words = "SFTP does not tell which names are of one file; leave -H out, or use a \

@@ -21,7 +21,8 @@ pub struct Tree {
     pub local: Option<PathBuf>,
     /// Makes digests of its files without transferring them.
     pub digester: Option<Arc<dyn Digester>>,
-    /// Reports entries that its listings omit. Only for a source.
+    /// Reports what SFTP does not: entries that its listings omit, names of one file. Only for a
+    /// source.
     pub unseen: Option<Arc<dyn Unseen>>,
     /// Listings of it that were made already. Not for a target that has changed since.
     pub ahead: Option<Arc<Ahead>>,

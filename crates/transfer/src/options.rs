@@ -81,8 +81,8 @@ impl Xattrs {
 pub struct Options {
     /// Owners and groups.
     pub owners: Owners,
-    /// Hard links are preserved (`-H`). Only where the source is a local directory, or an engine
-    /// that reports them: SFTP does not.
+    /// Hard links are preserved (`-H`). Only where the source is a local directory, or something
+    /// reports them: the helper, a command at the server, a stream. SFTP does not.
     pub hard_links: bool,
     /// Set-user-ID and set-group-ID bits are preserved for files that have at the target the owner
     /// and group of the source, or the ids that these are mapped to. Without it no file gets them.

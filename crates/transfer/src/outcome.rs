@@ -283,8 +283,8 @@ pub struct Outcome {
     pub deletions_limited: bool,
     /// Owners could not be set.
     pub owners_refused: bool,
-    /// Hard links were to be preserved, and a file was copied over SFTP, which does not report
-    /// them.
+    /// Hard links were to be preserved, and files were copied without knowing which of their names
+    /// are of one file.
     pub links_unknown: bool,
     /// How long it took.
     pub elapsed: Duration,
@@ -326,6 +326,9 @@ impl Outcome {
 
     /// Whether everything was copied and deleted as requested.
     pub fn is_complete(&self) -> bool {
-        self.problems_total == 0 && self.stopped.is_none() && self.deletions_withheld == 0
+        self.problems_total == 0
+            && self.stopped.is_none()
+            && self.deletions_withheld == 0
+            && !self.links_unknown
     }
 }

@@ -270,8 +270,7 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
         }
         Action::Copy(_) if step.attr.kind == FileKind::Regular => {
             ready(step).await?;
-            let reports_links = core.here[step.source].is_some() || step.attr.inode.is_some();
-            if core.job.options.hard_links && !reports_links {
+            if core.job.options.hard_links && !core.knows_links(step) {
                 core.links_unknown.store(true, Ordering::Relaxed);
             }
             copy::file(core, step, left).await

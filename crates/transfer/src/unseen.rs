@@ -1,4 +1,5 @@
-//! Entries that a server cannot `lstat` and omits from its listings.
+//! What a server's `find` reports of a tree and SFTP does not: entries that the server cannot
+//! `lstat` and omits from its listings, and which names are of one file.
 //!
 //! OpenSSH's server lists the entries of a directory with what `lstat` returns, and omits those for
 //! which it fails: the mount point of a FUSE file system that has died or belongs to another user,
@@ -7,7 +8,11 @@
 //! directories are listed over SFTP, and each of its error messages is a problem of the run.
 //!
 //! The command may fail: then nothing is known, and `deletion` queries each name.
+//!
+//! Where hard links are preserved, another command finds the files with several names. Without it
+//! only a stream shows which names are of one file, and only if it carries all of them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +27,9 @@ use crate::task::AbortOnDrop;
 
 /// Limit of the answer, in bytes: some thousand messages.
 const ANSWER_BYTES: u64 = 256 << 10;
+
+/// Limit of the answer about files with several names, in bytes: some million names.
+const LINKS_BYTES: u64 = 128 << 20;
 
 /// Minimum wait for the command when the run has nothing else to do.
 const SHORT_WAIT: Duration = Duration::from_secs(10);
@@ -38,11 +46,20 @@ pub struct Complaint {
     pub words: String,
 }
 
-/// Reports the entries of a tree that the server cannot `lstat`.
+/// The files with several names, by their paths in the remote: device and inode.
+pub type Links = HashMap<RemotePath, (u64, u64)>;
+
+/// Reports of a tree what SFTP does not.
 #[async_trait]
 pub trait Unseen: Send + Sync + 'static {
-    /// The messages for entries below `top`; `None` if nothing is known.
+    /// The messages for entries below `top` that the server cannot `lstat`; `None` if nothing is
+    /// known.
     async fn below(&self, top: &RemotePath) -> Option<Vec<Complaint>>;
+
+    /// The files below `top` that have several names; `None` if nothing is known.
+    async fn links(&self, _top: &RemotePath) -> Option<Links> {
+        None
+    }
 }
 
 /// Runs `find` at the server.
@@ -72,6 +89,39 @@ impl ShellFind {
         let answer = answer.map_err(|error| error.to_string())?;
         parse(&answer, &top).ok_or_else(|| String::from_utf8_lossy(&answer).into_owned())
     }
+
+    async fn linked(&self, top: &RemotePath) -> Result<Links, String> {
+        let (root, top) = (plain_path(&self.root), plain_path(top.as_bytes()));
+        let stay = if self.one_file_system { "-xdev " } else { "" };
+        // What `find` cannot look at, SFTP cannot copy either.
+        let script = format!(
+            "cd -- \"$1\" && [ \"$(find . -prune -printf x 2>/dev/null)\" = x ] || exit 3; \
+             find \"$2\" {stay}-type f -links +1 -printf '%D %i %p\\0' 2>/dev/null </dev/null; \
+             echo end"
+        );
+        let command = command(&script, &[&root, &top]).ok_or("a name has a newline")?;
+        let answer = self.shell.output(&command, LINKS_BYTES).await;
+        let answer = answer.map_err(|error| error.to_string())?;
+        parse_links(&answer).ok_or_else(|| "there is no GNU find, or no end".to_owned())
+    }
+}
+
+/// Parses the records of `find` for files with several names, and the word at the end.
+fn parse_links(answer: &[u8]) -> Option<Links> {
+    let mut records: Vec<&[u8]> = answer.split(|byte| *byte == 0).collect();
+    if records.pop()? != b"end\n" {
+        return None;
+    }
+    let link = |record: &[u8]| {
+        let mut words = record.splitn(3, |byte| *byte == b' ');
+        let mut number = || std::str::from_utf8(words.next()?).ok()?.parse().ok();
+        let identity = (number()?, number()?);
+        let path = words.next()?.strip_prefix(b"./")?;
+        // Of the top, if that is the root of the remote.
+        let path = path.strip_prefix(b"/").unwrap_or(path);
+        Some((RemotePath::parse(path).ok()?, identity))
+    };
+    records.into_iter().map(link).collect()
 }
 
 #[async_trait]
@@ -81,6 +131,16 @@ impl Unseen for ShellFind {
             Ok(complaints) => Some(complaints),
             Err(why) => {
                 tracing::debug!("what the server cannot look at is not known: {why}");
+                None
+            }
+        }
+    }
+
+    async fn links(&self, top: &RemotePath) -> Option<Links> {
+        match tokio::time::timeout(LONG_WAIT, self.linked(top)).await {
+            Ok(Ok(links)) => Some(links),
+            failed => {
+                tracing::debug!("which names are of one file is not known: {failed:?}");
                 None
             }
         }
@@ -215,6 +275,18 @@ mod tests {
         );
         let whole = parse(b"find: './x': Permission denied\nend 1\n", b"./").unwrap();
         assert_eq!(whole[0].path, Some(path("x")));
+    }
+
+    #[test]
+    fn names_of_one_file_are_read_to_the_end() {
+        let answer = b"64 7 ./a\x0064 7 ./d/b c\x0064 8 ./d/new\nline\0end\n";
+        let wanted = [("a", (64, 7)), ("d/b c", (64, 7)), ("d/new\nline", (64, 8))];
+        let wanted = wanted.map(|(name, identity)| (path(name), identity));
+        assert_eq!(parse_links(answer), Some(HashMap::from(wanted)));
+        assert_eq!(parse_links(b"end\n"), Some(HashMap::new()));
+        for cut in [&b""[..], b"64 7 ./a", b"64 7 ./a\0", b"64 7 ./a\0end", b"nothing\0end\n"] {
+            assert_eq!(parse_links(cut), None, "{}", cut.escape_ascii());
+        }
     }
 
     #[test]

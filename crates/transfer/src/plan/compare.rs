@@ -283,7 +283,18 @@ async fn find_names(core: &Core, source: usize, steps: &mut [Step]) {
         let linked = step.attr.inode.filter(|inode| inode.links > 1);
         step.identity = linked.map(|inode| (inode.id.device, inode.id.number));
     }
-    let Some(sink) = core.here[source].clone() else { return };
+    let Some(sink) = core.here[source].clone() else {
+        let is_unknown =
+            |step: &Step| step.attr.kind == FileKind::Regular && step.attr.inode.is_none();
+        if steps.iter().any(is_unknown)
+            && let Some(links) = core.links(source).await
+        {
+            for step in steps.iter_mut().filter(|step| is_unknown(step)) {
+                step.identity = links.get(&step.from).copied();
+            }
+        }
+        return;
+    };
     let regular = steps.iter().enumerate().filter(|(_, it)| it.attr.kind == FileKind::Regular);
     let wanted: Vec<_> = regular.map(|(at, step)| (at, step.from.clone())).collect();
     let found = blocking(move || {

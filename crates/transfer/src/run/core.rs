@@ -21,7 +21,7 @@ use crate::sink::Sink;
 use crate::step::{Action, Step};
 use crate::task::AbortOnDrop;
 use crate::temporary::MachineRun;
-use crate::unseen::Asked;
+use crate::unseen::{Asked, Links};
 
 /// What all parts of a run share.
 pub(crate) struct Core {
@@ -36,6 +36,11 @@ pub(crate) struct Core {
     pub(crate) owners_refused: AtomicBool,
     /// Hard links were to be preserved, and a file was copied without knowing its other names.
     pub(crate) links_unknown: AtomicBool,
+    /// Hard links were to be preserved, and of the files whose other names are not known some are
+    /// copied, and others are not.
+    unlinked: [AtomicBool; 2],
+    /// Of each source, the files with several names, if SFTP does not report them.
+    links: Vec<OnceCell<Option<Links>>>,
     pub(crate) deferred: Mutex<DeferredDeletions>,
     /// Bytes of the extended attributes that are kept for directories ([`Dir::xattrs`]).
     ///
@@ -71,8 +76,10 @@ impl Core {
         let sink = job.target.local.as_ref().and_then(|root| Sink::open(root).ok());
         let open = |source: &Source| source.tree.local.as_ref().and_then(|it| Sink::open(it).ok());
         let here = job.sources.iter().map(|source| open(source).map(Arc::new)).collect();
+        let links = job.sources.iter().map(|_| OnceCell::new()).collect();
         Arc::new(Core {
             here,
+            links,
             flow: Flow::new(ends),
             sink: sink.map(Arc::new),
             job,
@@ -80,6 +87,7 @@ impl Core {
             progress: Arc::default(),
             owners_refused: AtomicBool::new(false),
             links_unknown: AtomicBool::new(false),
+            unlinked: Default::default(),
             deferred: Mutex::default(),
             kept_xattr_bytes: AtomicUsize::new(0),
             target_run: OnceCell::new(),
@@ -167,6 +175,25 @@ impl Core {
         self.begun.elapsed()
     }
 
+    /// The files of a source with several names, by a command there; `None` if that is not known.
+    pub(crate) async fn links(&self, source: usize) -> Option<&Links> {
+        let tree = &self.job.sources[source].tree;
+        let ask = async || match &tree.unseen {
+            Some(unseen) => unseen.links(&tree.path).await,
+            None => None,
+        };
+        self.links[source].get_or_init(ask).await.as_ref()
+    }
+
+    /// Whether it is known which other names in the copy are of the file of this step.
+    pub(crate) fn knows_links(&self, step: &Step) -> bool {
+        // A file that is the source itself has none.
+        step.attr.inode.is_some()
+            || self.here[step.source].is_some()
+            || step.from == self.job.sources[step.source].tree.path
+            || self.links[step.source].get().is_some_and(Option::is_some)
+    }
+
     /// Begins to ask a source, once, what its listings leave out. Within a runtime.
     pub(crate) fn ask_for_unseen(&self, source: usize) {
         let tree = &self.job.sources[source].tree;
@@ -191,6 +218,13 @@ impl Core {
         if matches!(step.action, Action::Copy(_)) {
             Progress::add(&self.progress.files_planned, 1);
             Progress::add(&self.progress.bytes_planned, step.bytes());
+        }
+        if self.job.options.hard_links
+            && step.attr.kind == FileKind::Regular
+            && !self.knows_links(step)
+        {
+            let is_copied = usize::from(matches!(step.action, Action::Copy(_)));
+            self.unlinked[is_copied].store(true, Ordering::Relaxed);
         }
         let mut totals = self.totals();
         totals.counts.entries += 1;
@@ -406,7 +440,8 @@ impl Core {
             deletions_withheld: totals.withheld,
             deletions_limited: totals.limited,
             owners_refused: self.owners_refused.load(Ordering::Relaxed),
-            links_unknown: self.links_unknown.load(Ordering::Relaxed),
+            links_unknown: self.links_unknown.load(Ordering::Relaxed)
+                || self.unlinked.iter().all(|is| is.load(Ordering::Relaxed)),
             elapsed: self.begun.elapsed(),
             waited_for_source: self.flow.waited_for(Side::Source),
             waited_for_target: self.flow.waited_for(Side::Target),

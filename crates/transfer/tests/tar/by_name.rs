@@ -9,6 +9,7 @@ use base::RemotePath;
 use local::Local;
 use transfer::tar::Declined;
 use transfer::tar::by_name::{ByName, ByNameTotals, StreamsByName};
+use transfer::unseen::ShellFind;
 use transfer::{Job, Options, Outcome, Owners, Run, Silent, Source, Tree, Xattrs, engine};
 
 use super::archive::{CHAR, DIR, FILE, HARD, LINK, Member, archive};
@@ -338,14 +339,53 @@ async fn hard_links_that_nothing_reports_are_noted() {
     fs::write(programs.path().join("tar"), "#!/bin/sh\necho 'tar (some other)'\n").unwrap();
     for (shell, is_unknown) in [(LocalShell::plain(), false), (without, true)] {
         let (outcome, _) = copy(from.path(), to.path(), shell, &options).await;
-        assert!(outcome.is_complete(), "{outcome:#?}");
-        assert_eq!(outcome.links_unknown, is_unknown);
+        assert_eq!(outcome.problems, []);
+        assert_eq!((outcome.links_unknown, outcome.is_complete()), (is_unknown, !is_unknown));
         assert_eq!(fs::read(to.path().join("two")).unwrap(), b"content");
         let ino = |name| fs::metadata(to.path().join(name)).unwrap().ino();
         assert_eq!(ino("one") != ino("two"), is_unknown);
         for name in ["one", "two"] {
             fs::remove_file(to.path().join(name)).unwrap();
         }
+    }
+}
+
+/// As after a stream that broke: one name is there.
+#[tokio::test]
+async fn a_name_of_a_file_that_is_there_is_linked_or_noted() {
+    for finds in [true, false] {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::create_dir(from.path().join("d")).unwrap();
+        fs::write(from.path().join("d/one"), "content").unwrap();
+        for name in ["two", "d/three"] {
+            fs::hard_link(from.path().join("d/one"), from.path().join(name)).unwrap();
+        }
+        let options = Options { hard_links: true, ..plain() };
+        let root = from.path().to_str().unwrap().as_bytes().to_vec();
+        let programs = tempfile::tempdir().unwrap();
+        let shell = match finds {
+            true => LocalShell::plain(),
+            false => {
+                let shell = LocalShell::with_tar(programs.path(), "exec $real \"$@\"");
+                // As busybox's.
+                let other =
+                    "#!/bin/sh\ncase $* in *-printf*) exit 1; esac; exec /usr/bin/find \"$@\"\n";
+                fs::copy(programs.path().join("tar"), programs.path().join("find")).unwrap();
+                fs::write(programs.path().join("find"), other).unwrap();
+                shell
+            }
+        };
+        let mut source = Tree::remote(plain_sftp(from.path()).await);
+        source.unseen = Some(Arc::new(ShellFind::new(shell.clone(), root, false)));
+        let copy = || copy_of(source.clone(), from.path(), to.path(), shell.clone(), &options);
+        let (outcome, _) = copy().await;
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        fs::remove_file(to.path().join("d/three")).unwrap();
+        let (outcome, _) = copy().await;
+        let ino = |name| fs::metadata(to.path().join(name)).unwrap().ino();
+        assert_eq!(ino("d/one"), ino("two"));
+        assert_eq!(ino("d/one") == ino("d/three"), finds);
+        assert_eq!((outcome.links_unknown, outcome.is_complete()), (!finds, finds), "{outcome:#?}");
     }
 }
 
@@ -500,7 +540,8 @@ async fn cve_2019_6111_2022_29154_nothing_that_was_not_asked_for_is_put_anywhere
             let shell = answering(apart.path(), members);
             let options = Options { hard_links, specials: true, ..plain() };
             let (outcome, _) = copy(from.path(), &to, shell, &options).await;
-            assert!(outcome.is_complete(), "{members:?}: {outcome:#?}");
+            // What came in another way is not known to have other names.
+            assert_eq!(outcome.problems, [], "{members:?}: {outcome:#?}");
             let names: Vec<_> = kept(&to).into_keys().collect();
             assert_eq!(names, [&b""[..], b"d", b"d/f", b"f"], "{members:?}");
             assert_eq!(fs::read(around.path().join("secret")).unwrap(), b"secret");

@@ -116,8 +116,9 @@ impl Worker {
             None => core.sink.is_some(),
             Some(source) => core.job.sources[source].tree.local.is_some(),
         };
-        // The archive shows hard links only if all names of a file are in it.
-        let together = options.hard_links && is_pull;
+        // Where nothing else reports hard links, the archive shows them if all names of a file are
+        // in it.
+        let together = options.hard_links && is_pull && !core.knows_links(step);
         let streams_xattrs = core.streams_xattrs(step.source);
         // What is in the way is for the run, and so is what can be gone on with, unless it cannot
         // come by the run at all.
