@@ -21,8 +21,12 @@ const OTHER_TIME: Duration = Duration::from_secs(60);
 /// Least time between requests for one digest.
 const MIN_PAUSE: Duration = Duration::from_millis(5);
 
-/// Requests for digests at the same time. A server computes each on a thread.
-pub(crate) const MAX_REQUESTS: usize = 8;
+/// Requests for digests at the same time, if all files are small. A server computes each on a thread.
+pub(crate) const MAX_REQUESTS: usize = 32;
+
+/// Larger files than this are not small, and take as much as so many small ones.
+const SMALL_BYTES: u64 = 1 << 20;
+const LARGE_REQUESTS: u32 = 4;
 
 impl Host {
     /// The digest of the regular file at `path`, if it has these attributes.
@@ -43,7 +47,8 @@ impl Host {
             DigestKind::Sha256 => (DigestAlgorithm::SHA256, 32),
             DigestKind::Blake3 => (DigestAlgorithm::BLAKE3, 32),
         };
-        let Ok(_permit) = self.digests.acquire().await else { return Ok(None) };
+        let share = if attr.size <= SMALL_BYTES { 1 } else { LARGE_REQUESTS };
+        let Ok(_permit) = self.digests.acquire_many(share).await else { return Ok(None) };
         let limit = OTHER_TIME + Duration::from_secs(attr.size / SLOWEST_READING);
         let deadline = Instant::now() + limit;
         let found = loop {

@@ -40,19 +40,33 @@ pub(crate) use pieces::parts;
 /// How often a file is read that changes meanwhile.
 const ATTEMPTS: usize = 2;
 
-/// The temporary file of a step in progress, for a run that is stopped.
-#[derive(Default)]
-pub(crate) struct Unfinished(Mutex<Option<RemotePath>>);
+/// The temporary file of a step in progress, for a run that is stopped, and the step's room.
+pub(crate) struct Unfinished {
+    path: Mutex<Option<RemotePath>>,
+    room: Mutex<Option<OwnedSemaphorePermit>>,
+}
 
 impl Unfinished {
+    /// Of a step that has this room.
+    pub(crate) fn new(room: OwnedSemaphorePermit) -> Unfinished {
+        Unfinished { path: Mutex::default(), room: Mutex::new(Some(room)) }
+    }
+
     /// Sets the file that exists now and cannot be continued.
     fn set(&self, path: Option<RemotePath>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = path;
+        *self.path.lock().unwrap_or_else(PoisonError::into_inner) = path;
+    }
+
+    /// Exchanges the room for other entries by one for entries that are compared, if there is one.
+    fn leave_to_others(&self, core: &Core) {
+        if let Ok(other) = core.comparing.clone().try_acquire_owned() {
+            *self.room.lock().unwrap_or_else(PoisonError::into_inner) = Some(other);
+        }
     }
 
     /// Removes it, if the target can be reached.
     pub(crate) async fn remove(&self, core: &Core) {
-        let path = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let path = self.path.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(path) = path
             && !core.job.target.remote.is_disconnected()
         {
@@ -322,7 +336,7 @@ impl<'a> Copy<'a> {
         if now.size != self.attr.size {
             return Err(differs("size"));
         }
-        if self.core.job.options.verify && !self.is_equal(&path).await? {
+        if self.core.job.options.verify && !self.is_equal(&path, now).await? {
             return Err(differs("digest"));
         }
         self.remove_obstacle().await?;
@@ -334,12 +348,15 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// Whether the digests of the source and of what is at `path` are equal.
-    async fn is_equal(&self, path: &RemotePath) -> Outcome<bool> {
+    /// Whether the digests of the source and of what is at `path`, with these attributes, are equal.
+    async fn is_equal(&self, path: &RemotePath, now: &Attr) -> Outcome<bool> {
         let source = &self.core.job.sources[self.step.source].tree;
+        let reading = &self.core.reading;
+        // One command makes the digests of many files.
+        self.left.leave_to_others(self.core);
         let (read, written) = tokio::join!(
-            digest::of_file(source, &self.step.from),
-            digest::of_file(&self.core.job.target, path),
+            digest::of_known(source, &self.step.from, &self.attr, reading),
+            digest::of_known(&self.core.job.target, path, now, reading),
         );
         let failed = self.failed(Doing::Verify);
         Ok(read.map_err(&failed)? == written.map_err(&failed)?)

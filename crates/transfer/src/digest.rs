@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::shell::quote;
-use base::{Access, DigestEffort, DigestKind, OpenFlags, OwnedFh, Remote, RemotePath, Result};
+use base::{
+    Access, Attr, DigestEffort, DigestKind, OpenFlags, OwnedFh, Remote, RemotePath, Result,
+};
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use self::lines::Line;
 use crate::job::Tree;
@@ -40,15 +42,32 @@ pub fn of_bytes(content: &[u8]) -> Digest {
     Sha256::digest(content).into()
 }
 
+/// Files that are read for their digests at once.
+pub(crate) const READ_AT_ONCE: usize = 64;
+
 /// The digest of a file of `tree`, by the cheapest method.
 ///
 /// # Errors
 /// When no command makes it, and the file cannot be read.
 pub async fn of_file(tree: &Tree, path: &RemotePath) -> Result<Digest> {
+    let attr = tree.remote.lstat(path).await?;
+    of_known(tree, path, &attr, &Semaphore::new(1)).await
+}
+
+/// The digest of a file of `tree`, which has these attributes, by the cheapest method. `reading` bounds
+/// the files that are read for it.
+///
+/// # Errors
+/// When no command makes it, and the file cannot be read.
+pub(crate) async fn of_known(
+    tree: &Tree,
+    path: &RemotePath,
+    attr: &Attr,
+    reading: &Semaphore,
+) -> Result<Digest> {
     if tree.local.is_none() && tree.remote.may_exceed_sftp() {
-        let attr = tree.remote.lstat(path).await?;
         let effort = DigestEffort::Compute;
-        let computed = tree.remote.digest(path, &attr, DigestKind::Sha256, effort).await;
+        let computed = tree.remote.digest(path, attr, DigestKind::Sha256, effort).await;
         if let Ok(Some(computed)) = computed
             && let Ok(digest) = Digest::try_from(&computed[..])
         {
@@ -60,6 +79,7 @@ pub async fn of_file(tree: &Tree, path: &RemotePath) -> Result<Digest> {
     {
         return Ok(digest);
     }
+    let _room = reading.acquire().await;
     by_reading(&tree.remote, path, u64::MAX).await
 }
 

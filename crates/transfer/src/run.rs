@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::{AttrChange, Errno, FileKind, RemotePath};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 pub(crate) use self::attributes::{attributes, differing};
@@ -169,10 +169,7 @@ impl Run {
             () = core.stopped() => return,
             room = core.flow.entry() => room,
         };
-        self.tasks.spawn(async move {
-            carry_out(&core, &step).await;
-            drop(room);
-        });
+        self.tasks.spawn(async move { carry_out(&core, &step, room).await });
     }
 
     /// Waits for all steps in progress, deletes, and returns the outcome. To be called when
@@ -220,8 +217,8 @@ pub(crate) async fn ready(step: &Step) -> Result<(), Problem> {
 }
 
 /// Carries out one step, and takes note of how it ended, unless the run is stopped meanwhile.
-async fn carry_out(core: &Arc<Core>, step: &Step) {
-    let left = copy::Unfinished::default();
+async fn carry_out(core: &Arc<Core>, step: &Step, room: OwnedSemaphorePermit) {
+    let left = copy::Unfinished::new(room);
     let end = tokio::select! {
         biased;
         () = core.stopped() => None,

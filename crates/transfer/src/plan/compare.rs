@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
 use base::{Attr, Errno, FileKind, Name, Remote, RemotePath};
+use tokio::task::JoinSet;
 
 use super::decide::{Verdict, decide};
 use super::folding::{Folding, may_collide};
@@ -16,11 +17,8 @@ use crate::job::Tree;
 use crate::outcome::{Doing, Problem};
 use crate::run::{Core, differing};
 use crate::step::{Action, Skip, Step, Why};
-use crate::task::{at_most, blocking};
+use crate::task::{blocking, returned};
 use crate::temporary::{self, Partial};
-
-/// Contents of one pair that are compared at once.
-const CONTENTS: usize = 64;
 
 /// Longest path of a directory that is entered, in bytes: four times what Linux takes at once. A
 /// server that lists a directory within itself has an end there.
@@ -315,18 +313,23 @@ pub(super) async fn settle(core: &Arc<Core>, steps: Vec<Step>) -> Vec<(Step, Ver
     let verdict = |step: &Step| decide(&core.job.options, &step.attr, step.there.as_ref());
     let verdicts: Vec<Verdict> = steps.iter().map(verdict).collect();
     let mut settled: Vec<_> = steps.into_iter().zip(verdicts).collect();
-    let mut looks = Vec::new();
+    let mut looks = JoinSet::new();
     for (at, (step, verdict)) in settled.iter().enumerate() {
-        let by_digest = *verdict == Verdict::ByDigest;
-        if by_digest || *verdict == Verdict::ByTarget {
-            let (core, source, from) = (core.clone(), step.source, step.from.clone());
-            let to = core.job.target.path_of(&step.name);
-            looks.push(
-                async move { (at, same_content(&core, source, &from, &to, by_digest).await) },
-            );
+        if let Verdict::ByDigest | Verdict::ByTarget = verdict
+            && let Some(there) = step.there
+        {
+            let room = core.comparing.clone().acquire_owned().await;
+            let (core, source, from) = (core.clone(), step.source, (step.from.clone(), step.attr));
+            let to = (core.job.target.path_of(&step.name), there);
+            looks.spawn(async move {
+                let same = same_content(&core, source, (&from.0, &from.1), (&to.0, &to.1)).await;
+                drop(room);
+                (at, same)
+            });
         }
     }
-    for (at, same) in at_most(CONTENTS, looks).await {
+    while let Some(look) = looks.join_next().await {
+        let Some((at, same)) = returned(look) else { continue };
         let verdict = &mut settled[at].1;
         *verdict = match (same, &*verdict) {
             (Ok(true), _) => Verdict::SameContent,
@@ -338,17 +341,20 @@ pub(super) async fn settle(core: &Arc<Core>, steps: Vec<Step>) -> Vec<(Step, Ver
     settled
 }
 
-/// Whether both files, or both links, have the same in them.
+/// Whether both files, or both links, have the same in them. Their attributes are those of their
+/// listings.
 pub(crate) async fn same_content(
     core: &Core,
     source: usize,
-    from: &RemotePath,
-    to: &RemotePath,
-    by_digest: bool,
+    (from, attr): (&RemotePath, &Attr),
+    (to, there): (&RemotePath, &Attr),
 ) -> base::Result<bool> {
     let (source, target) = (&core.job.sources[source].tree, &core.job.target);
-    if by_digest {
-        let digests = tokio::join!(digest::of_file(source, from), digest::of_file(target, to));
+    if attr.kind == FileKind::Regular {
+        let digests = tokio::join!(
+            digest::of_known(source, from, attr, &core.reading),
+            digest::of_known(target, to, there, &core.reading)
+        );
         return Ok(digests.0? == digests.1?);
     }
     let links = tokio::join!(source.remote.readlink(from), target.remote.readlink(to));

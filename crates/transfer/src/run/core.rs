@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::{Attr, AttrChange, Errno, FileKind, RemotePath, Result};
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::{OnceCell, Semaphore, watch};
 
 use super::Copied;
 use crate::deletion::DeferredDeletions;
+use crate::digest;
 use crate::dir::Last;
 use crate::events::{Entry, Events, Progress};
 use crate::flow::{Flow, Side};
@@ -22,6 +23,10 @@ use crate::step::{Action, Step};
 use crate::task::AbortOnDrop;
 use crate::temporary::MachineRun;
 use crate::unseen::{Asked, Links};
+
+/// Entries that wait for their contents to be compared, at most. One command makes the digests of
+/// all of them, and a login for it takes as long as some thousand small files.
+const COMPARING: usize = 4096;
 
 /// What all parts of a run share.
 pub(crate) struct Core {
@@ -46,6 +51,10 @@ pub(crate) struct Core {
     ///
     /// [`Dir::xattrs`]: crate::dir::Dir::xattrs
     pub(crate) kept_xattr_bytes: AtomicUsize,
+    /// Room for entries that wait for their contents to be compared.
+    pub(crate) comparing: Arc<Semaphore>,
+    /// Room for files that are read for their digests.
+    pub(crate) reading: Semaphore,
     target_run: OnceCell<MachineRun>,
     /// The queries of sources whose directories are listed by their remotes.
     unseen: Mutex<BTreeMap<usize, Asked>>,
@@ -90,6 +99,8 @@ impl Core {
             unlinked: Default::default(),
             deferred: Mutex::default(),
             kept_xattr_bytes: AtomicUsize::new(0),
+            comparing: Arc::new(Semaphore::new(COMPARING)),
+            reading: Semaphore::new(digest::READ_AT_ONCE),
             target_run: OnceCell::new(),
             unseen: Mutex::default(),
             totals: Mutex::default(),

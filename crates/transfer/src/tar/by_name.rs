@@ -239,9 +239,13 @@ async fn check(
         async move {
             let now = core.job.sources[source].tree.remote.lstat(&one.from).await;
             let mut is_right = now.is_ok_and(|now| one.is_still(&now));
-            if is_right && one.unconfirmed && !is_whole {
+            if is_right
+                && let Ok(now) = now
+                && one.unconfirmed
+                && !is_whole
+            {
                 let to = core.job.target.path_of(&one.name);
-                let same = plan::same_content(&core, source, &one.from, &to, true).await;
+                let same = plan::same_content(&core, source, (&one.from, &now), (&to, &now)).await;
                 is_right = same.unwrap_or(false);
             }
             (one, is_right)

@@ -2,6 +2,7 @@
 
 mod choice;
 mod deletion;
+mod digests;
 mod durable;
 mod faults;
 mod hostile;
