@@ -6,7 +6,7 @@ use base::{AttrChange, Timestamp};
 use rustix::fs::{
     AtFlags, Stat, Statx, StatxAttributes, StatxFlags, StatxTimestamp, fstatvfs, statat, statx,
 };
-use rustix::io::Result;
+use rustix::io::{Errno, Result};
 use sftp::StatVfs;
 use sftp::codec::{ExactAttrs, ExactTime, FileAttrs, Owner, Times};
 
@@ -26,9 +26,9 @@ pub(crate) fn of_open(file: impl AsFd, fields: u32) -> Result<FileAttrs> {
     Ok(of_statx(&found, fields, || local::may_have_xattrs(file.as_fd(), b"")))
 }
 
-/// The attributes of the entry `name` of a directory, with some fields of [`ExactAttrs`]. If the
-/// directory `is_local`, what is mounted on the entry is described as this machine knows it: another
-/// machine that has it may be unreachable.
+/// The attributes of the entry `name` of a directory, with these fields of [`ExactAttrs`] (with none
+/// on a kernel without `statx(2)`). If the directory `is_local`, what is mounted on the entry is
+/// described as this machine knows it: another machine that has it may be unreachable.
 pub(crate) fn of_entry(
     dir: BorrowedFd<'_>,
     name: &[u8],
@@ -36,7 +36,10 @@ pub(crate) fn of_entry(
     is_local: bool,
 ) -> Result<FileAttrs> {
     let sync = if is_local { AtFlags::STATX_DONT_SYNC } else { AtFlags::empty() };
-    let found = statx(dir, name, OF_THE_ENTRY | sync, WANTED)?;
+    let found = match statx(dir, name, OF_THE_ENTRY | sync, WANTED) {
+        Err(Errno::NOSYS) => return statat(dir, name, OF_THE_ENTRY).map(|stat| of_stat(&stat)),
+        found => found?,
+    };
     let is_mounted = is_local && found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
     Ok(of_statx(&found, fields, || is_mounted || local::may_have_xattrs(dir, name)))
 }

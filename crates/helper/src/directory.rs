@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 use bytes::Bytes;
-use rustix::fs::{AtFlags, Dir, FileType, Stat, statat};
+use rustix::fs::{Dir, FileType};
 use rustix::io::Errno;
 use sftp::NameEntry;
+use sftp::codec::{ExactAttrs, FileAttrs};
 
-use crate::attributes::{of_entry, of_stat};
+use crate::attributes::of_entry;
 use crate::status::{Failure, Result};
 
 /// Bytes of a reply after which no further entry is added.
@@ -16,6 +17,9 @@ const REPLY_BYTES: usize = 32 << 10;
 
 /// Bytes of an entry beside its names: attributes with all fields, and lengths.
 const ENTRY_BYTES: usize = 180;
+
+/// What a line of `ls -l` contains beside the attributes of the protocol.
+const LINE_FIELDS: u32 = ExactAttrs::MTIME | ExactAttrs::LINKS;
 
 /// The state of a listing.
 #[derive(Debug)]
@@ -25,12 +29,15 @@ pub(crate) struct Listing {
     end: Option<Failure>,
     owners: Owners,
     is_local: bool,
+    /// Its parent is outside of what the client sees.
+    is_root: bool,
 }
 
 impl Listing {
-    /// A listing of a directory, which may be on the local file system.
-    pub(crate) fn new(dir: OwnedFd, is_local: bool) -> Result<Listing> {
-        Ok(Listing { dir: Dir::new(dir)?, end: None, owners: Owners::default(), is_local })
+    /// A listing of a directory, which may be on the local file system, or the client's root.
+    pub(crate) fn new(dir: OwnedFd, is_local: bool, is_root: bool) -> Result<Listing> {
+        let dir = Dir::new(dir)?;
+        Ok(Listing { dir, end: None, owners: Owners::default(), is_local, is_root })
     }
 
     /// The next entries, `.` and `..` included, with these fields of `attrs@sshoal`. With any of
@@ -61,10 +68,14 @@ impl Listing {
     /// without any, so that the client does not take it to be absent.
     fn entry(&mut self, name: &[u8], fields: u32) -> Result<Option<NameEntry>> {
         let fd = self.dir.fd()?;
+        let shown = if self.is_root && name == b".." { b"." } else { name };
+        let entry = |fields| of_entry(fd, shown, fields, self.is_local);
         let attrs = match fields {
-            0 => statat(fd, name, AtFlags::SYMLINK_NOFOLLOW)
-                .map(|stat| (of_stat(&stat), self.owners.line(name, &stat))),
-            fields => of_entry(fd, name, fields, self.is_local).map(|attrs| (attrs, Vec::new())),
+            0 => entry(LINE_FIELDS).map(|attrs| {
+                let line = self.owners.line(name, &attrs);
+                (FileAttrs { exact: ExactAttrs::default(), ..attrs }, line)
+            }),
+            fields => entry(fields).map(|attrs| (attrs, Vec::new())),
         };
         let (attrs, longname) = match attrs {
             Ok(attrs) => attrs,
@@ -85,16 +96,18 @@ struct Owners {
 
 impl Owners {
     /// The entry as `ls -l` shows it. Times are in UTC.
-    #[allow(clippy::unnecessary_cast, reason = "on some machines these fields have other widths")]
-    fn line(&mut self, name: &[u8], stat: &Stat) -> Vec<u8> {
-        let user = self.users.entry(stat.st_uid).or_insert_with(|| user_name(stat.st_uid));
-        let group = self.groups.entry(stat.st_gid).or_insert_with(|| group_name(stat.st_gid));
+    fn line(&mut self, name: &[u8], attrs: &FileAttrs) -> Vec<u8> {
+        let FileAttrs { size, owner, permissions, times, exact } = *attrs;
+        let (uid, gid) = owner.map_or((0, 0), |owner| (owner.uid, owner.gid));
+        let user = self.users.entry(uid).or_insert_with(|| user_name(uid));
+        let group = self.groups.entry(gid).or_insert_with(|| group_name(gid));
+        let whole = times.map_or(0, |times| times.mtime.into());
         let line = format!(
             "{} {:>4} {user:<8} {group:<8} {:>8} {} ",
-            mode(stat.st_mode as u32),
-            stat.st_nlink,
-            stat.st_size,
-            date(stat.st_mtime as i64),
+            mode(permissions.unwrap_or(0)),
+            exact.links.unwrap_or(1),
+            size.unwrap_or(0),
+            date(exact.mtime.map_or(whole, |mtime| mtime.secs)),
         );
         [line.as_bytes(), name].concat()
     }
@@ -162,6 +175,8 @@ fn civil(days: i64) -> (i64, i64, i64) {
 
 #[cfg(test)]
 mod tests {
+    use sftp::codec::{ExactTime, Owner};
+
     use super::*;
 
     #[test]
@@ -171,6 +186,21 @@ mod tests {
         assert_eq!(mode(0o104_711), "-rws--x--x");
         assert_eq!(mode(0o041_776), "drwxrwxrwT");
         assert_eq!(mode(0o120_777), "lrwxrwxrwx");
+        let attrs = FileAttrs {
+            size: Some(1234),
+            // No user and no group.
+            owner: Some(Owner { uid: u32::MAX - 7, gid: u32::MAX - 8 }),
+            permissions: Some(0o100_644),
+            times: None,
+            exact: ExactAttrs {
+                links: Some(2),
+                mtime: Some(ExactTime { secs: -1, nanos: 0 }),
+                ..ExactAttrs::default()
+            },
+        };
+        let line = Owners::default().line(b"name", &attrs);
+        let shown = "-rw-r--r--    2 4294967288 4294967287     1234 1969-12-31 23:59 name";
+        assert_eq!(String::from_utf8(line).unwrap(), shown);
         for (secs, shown) in [
             (0, "1970-01-01 00:00"),
             (951_782_399, "2000-02-28 23:59"),

@@ -158,9 +158,10 @@ impl Server {
         self.handles.check_room()?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let fd = self.paths.open(path, flags, Mode::empty())?;
-        let inode = inode(&rustix::fs::fstat(&fd)?);
+        let stat = rustix::fs::fstat(&fd)?;
+        let (inode, is_root) = (inode(&stat), self.paths.is_root(&stat)?);
         let is_local = self.paths.is_on_local_device(&fd);
-        let listing = Mutex::new(Listing::new(fd, is_local)?);
+        let listing = Mutex::new(Listing::new(fd, is_local, is_root)?);
         let directory = Arc::new(Directory { listing, inode, is_local });
         Ok(Reply::Handle(self.handles.insert(Open::Directory(directory))?))
     }

@@ -9,8 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, fstatfs, openat, openat2, readlinkat,
-    statx,
+    AtFlags, CWD, Mode, OFlags, ResolveFlags, Stat, StatxFlags, fstat, fstatfs, openat, openat2,
+    readlinkat, statx,
 };
 use rustix::io::{Errno, Result};
 
@@ -67,6 +67,13 @@ impl Paths {
     /// Whether all paths are below a root.
     pub(crate) fn has_root(&self) -> bool {
         self.root.is_some()
+    }
+
+    /// Whether this is the directory that clients see as `/`.
+    pub(crate) fn is_root(&self, found: &Stat) -> Result<bool> {
+        let Some(root) = &self.root else { return Ok(false) };
+        let root = fstat(&root.fd)?;
+        Ok((root.st_dev, root.st_ino) == (found.st_dev, found.st_ino))
     }
 
     /// Opens the entry at `path`. With `NOFOLLOW`, a symbolic link in the last component is not

@@ -63,9 +63,23 @@ fn a_mounted_file_system_that_hangs_delays_only_its_own_requests() {
     assert_eq!(names, [&b"."[..], b"..", b"absolute", b"f", b"hung", b"link"]);
     let entry = listed.iter().find(|entry| entry.name == "hung").unwrap();
     assert_eq!(entry.attrs.permissions.map(|mode| mode & 0o170_000), Some(0o040_000));
+    assert_eq!(listed_by_others(dir.path()), listed.len());
     drop(hung);
     let mut answered = [client.receive().0, client.receive().0, client.receive().0];
     answered.sort_unstable();
     assert_eq!(answered, [1, 2, 3]);
     client.end().unwrap();
+}
+
+/// The number of entries that a client gets which does not know the additions to the protocol.
+fn listed_by_others(root: &Path) -> usize {
+    let mut client = Client::new(Options { root: Some(root.to_owned()), ..Options::default() });
+    let handle = client.handle(Request::Opendir { path: b"/" });
+    let Reply::Names(listed) = client.call(Request::Readdir { handle: &handle }) else {
+        panic!("no listing");
+    };
+    assert!(listed.iter().all(|entry| entry.attrs.permissions.is_some()));
+    assert!(listed.iter().all(|entry| entry.attrs.exact == ExactAttrs::default()));
+    client.end().unwrap();
+    listed.len()
 }

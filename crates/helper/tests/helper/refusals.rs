@@ -1,16 +1,17 @@
 //! What the server refuses, and what a hostile client can do to it.
 
+use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use bytes::BytesMut;
 use helper::{Error, Options};
 use proptest::prelude::*;
-use sftp::StatusCode;
 use sftp::codec::{
-    DigestAlgorithm, FallocateMode, FileAttrs, OpenFlags, Owner, RenameFlags, Reply, Request,
-    Whence, XattrFlags,
+    DigestAlgorithm, ExactAttrs, FallocateMode, FileAttrs, OpenFlags, Owner, RenameFlags, Reply,
+    Request, Whence, XattrFlags,
 };
+use sftp::{NameEntry, StatusCode};
 
 use super::peer::{Client, open_below, start};
 
@@ -132,6 +133,35 @@ fn an_owner_of_minus_one_stays() {
     let uid =
         std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(dir.path().join("f")).unwrap());
     assert_eq!(uid, rustix::process::geteuid().as_raw());
+    client.end().unwrap();
+}
+
+/// What the parent of the root is, is not for the client.
+#[test]
+fn the_parent_of_the_root_is_the_root() {
+    let outer = tempfile::tempdir().unwrap();
+    let root = outer.path().join("root");
+    std::fs::create_dir_all(root.join("dir")).unwrap();
+    std::fs::set_permissions(&root, Permissions::from_mode(0o711)).unwrap();
+    let mut client = Client::new(Options { root: Some(root), ..Options::default() });
+    for fields in [0, ExactAttrs::INODE] {
+        client.call(Request::Attrs { fields });
+        let mut list = |path: &[u8]| {
+            let handle = client.handle(Request::Opendir { path });
+            match client.call(Request::Readdir { handle: &handle }) {
+                Reply::Names(listed) => listed,
+                other => panic!("{other:?}"),
+            }
+        };
+        let (root, dir) = (list(b"/"), list(b"dir"));
+        let attrs = |listed: &[NameEntry], name: &str| {
+            let entry = listed.iter().find(|entry| entry.name == name).unwrap();
+            (entry.attrs.permissions, entry.attrs.exact.inode)
+        };
+        assert_eq!(attrs(&root, ".."), attrs(&root, "."));
+        assert_eq!(attrs(&dir, ".."), attrs(&root, "."));
+        assert_eq!(attrs(&dir, "."), attrs(&root, "dir"));
+    }
     client.end().unwrap();
 }
 
