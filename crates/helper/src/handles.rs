@@ -1,5 +1,6 @@
 //! Open files and directories.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,7 +32,8 @@ pub(crate) struct File {
 pub(crate) struct Directory {
     /// Locked by the request that reads it; there is one at a time.
     pub(crate) listing: Mutex<Listing>,
-    pub(crate) inode: Resource,
+    /// The id of the request that has opened it.
+    pub(crate) opened_by: u32,
     pub(crate) is_local: bool,
 }
 
@@ -49,6 +51,10 @@ impl Room {
     }
 }
 
+/// Directories that can be listed by the id of the request that has opened them. A client does so
+/// in the moment before it knows the handle.
+const MAX_OPENED: usize = 64;
+
 /// All handles of a connection.
 #[derive(Debug)]
 pub(crate) struct Handles {
@@ -61,6 +67,8 @@ struct Slots {
     slots: Vec<Slot>,
     free: Vec<u32>,
     open: usize,
+    /// The last directories that were opened: the id of the request, and the handle.
+    opened: VecDeque<(u32, u64)>,
 }
 
 /// A place of a handle. Its serial number changes with each handle, so that a handle that was closed
@@ -106,6 +114,28 @@ impl Handles {
         RemoteHandle::new(&bytes).map_err(|_| BAD_HANDLE)
     }
 
+    /// The directory that the request with this id opens can be listed by this id; not any more the
+    /// one that an earlier request with this id has opened.
+    pub(crate) fn insert_directory(
+        &self,
+        id: u32,
+        open: impl FnOnce() -> Result<Directory>,
+    ) -> Result<RemoteHandle> {
+        self.lock().opened.retain(|(opened_by, _)| *opened_by != id);
+        let handle = self.insert(Open::Directory(Arc::new(open()?)))?;
+        let opened = &mut self.lock().opened;
+        opened.truncate(MAX_OPENED - 1);
+        opened.push_front((id, number(handle.as_bytes())?));
+        Ok(handle)
+    }
+
+    /// A directory that may also be named by the id of the request that has opened it.
+    pub(crate) fn listed(&self, handle: &[u8]) -> Result<Arc<Directory>> {
+        let Some(id) = early(handle) else { return self.directory(handle) };
+        let opened = self.lock().opened.iter().find(|(opened_by, _)| *opened_by == id).copied();
+        self.directory(&opened.ok_or(BAD_HANDLE)?.1.to_be_bytes())
+    }
+
     pub(crate) fn get(&self, handle: &[u8]) -> Result<Open> {
         let (slot, serial) = parse(handle)?;
         let slots = self.lock();
@@ -143,6 +173,11 @@ impl Drop for Handles {
     fn drop(&mut self) {
         self.room.open.fetch_sub(self.lock().open, Ordering::Relaxed);
     }
+}
+
+/// The id of the request that opens a directory, in place of its handle.
+pub(crate) fn early(handle: &[u8]) -> Option<u32> {
+    handle.try_into().ok().map(u32::from_be_bytes)
 }
 
 /// The number that a handle is, which is never that of another one.

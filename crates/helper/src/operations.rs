@@ -154,20 +154,21 @@ impl Server {
         Ok(local::set_opened(&self.handles.file(handle)?.fd, &change(attrs))?)
     }
 
-    pub(crate) fn opendir(&self, path: &[u8]) -> Result<Reply> {
-        self.handles.check_room()?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let fd = self.paths.open(path, flags, Mode::empty())?;
-        let stat = rustix::fs::fstat(&fd)?;
-        let (inode, is_root) = (inode(&stat), self.paths.is_root(&stat)?);
-        let is_local = self.paths.is_on_local_device(&fd);
-        let listing = Mutex::new(Listing::new(fd, is_local, is_root)?);
-        let directory = Arc::new(Directory { listing, inode, is_local });
-        Ok(Reply::Handle(self.handles.insert(Open::Directory(directory))?))
+    pub(crate) fn opendir(&self, id: u32, path: &[u8]) -> Result<Reply> {
+        let handle = self.handles.insert_directory(id, || {
+            self.handles.check_room()?;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let fd = self.paths.open(path, flags, Mode::empty())?;
+            let is_root = self.paths.is_root(&fd)?;
+            let is_local = self.paths.is_on_local_device(&fd);
+            let listing = Mutex::new(Listing::new(fd, is_local, is_root)?);
+            Ok(Directory { listing, opened_by: id, is_local })
+        })?;
+        Ok(Reply::Handle(handle))
     }
 
     pub(crate) fn readdir(&self, handle: &[u8]) -> Result<Reply> {
-        let directory = self.handles.directory(handle)?;
+        let directory = self.handles.listed(handle)?;
         let mut listing = directory.listing.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(Reply::Names(listing.next(self.fields())?))
     }

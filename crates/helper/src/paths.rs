@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, ResolveFlags, Stat, StatxFlags, fstat, fstatfs, openat, openat2,
+    AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, fstat, fstatfs, openat, openat2,
     readlinkat, statx,
 };
 use rustix::io::{Errno, Result};
@@ -70,9 +70,9 @@ impl Paths {
     }
 
     /// Whether this is the directory that clients see as `/`.
-    pub(crate) fn is_root(&self, found: &Stat) -> Result<bool> {
+    pub(crate) fn is_root(&self, dir: &OwnedFd) -> Result<bool> {
         let Some(root) = &self.root else { return Ok(false) };
-        let root = fstat(&root.fd)?;
+        let (root, found) = (fstat(&root.fd)?, fstat(dir)?);
         Ok((root.st_dev, root.st_ino) == (found.st_dev, found.st_ino))
     }
 

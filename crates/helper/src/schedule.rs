@@ -9,6 +9,7 @@
 //! | names | requests with a path | those that create, remove or rename |
 //! | contents of all files | attributes by path | size and attributes by path |
 //! | one inode | reads and attributes by handle | writes, closes and changes by handle |
+//! | one listing | | requests by the handle of a directory, and the one that opens it |
 //!
 //! A request by handle also states that it reads or changes *some* content, so that it conflicts
 //! with those that concern all contents; two of these do not conflict with each other. (Databases
@@ -28,6 +29,8 @@ pub(crate) enum Resource {
     Contents,
     /// An inode, by device and number.
     Inode(u64, u64),
+    /// An open directory, by the id of the request that has opened it.
+    Listing(u32),
 }
 
 /// How it does so.

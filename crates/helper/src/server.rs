@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use sftp::codec::{ExactAttrs, LockRequest, OpenFlags, Reply, Request, WatchRequest, XattrFlags};
 
 use crate::digests::Digests;
-use crate::handles::{Handles, Open, Room};
+use crate::handles::{Handles, Open, Room, early};
 use crate::locks::Locks;
 use crate::options::Options;
 use crate::paths::Paths;
@@ -63,8 +63,8 @@ impl Server {
         self.fields.load(Ordering::Relaxed)
     }
 
-    /// What the request reads and changes.
-    pub(crate) fn claims(&self, request: &Request<'_>) -> Claims {
+    /// What the request with this id reads and changes.
+    pub(crate) fn claims(&self, id: u32, request: &Request<'_>) -> Claims {
         let names = |mode| vec![(Resource::Names, mode)];
         match request {
             Request::Open { flags, .. } => {
@@ -97,7 +97,9 @@ impl Server {
             Request::Readdir { handle } => {
                 let mut claims = names(Mode::Read);
                 claims.push((Resource::Contents, Mode::Read));
-                claims.extend(self.inode(handle).map(|inode| (inode, Mode::Change)));
+                // The request that opens it may still wait.
+                let listing = early(handle).map(Resource::Listing).or_else(|| self.claimed(handle));
+                claims.extend(listing.map(|listing| (listing, Mode::Change)));
                 claims
             }
             Request::Lstat { .. }
@@ -108,8 +110,10 @@ impl Server {
             | Request::Listxattr { .. } => {
                 vec![(Resource::Names, Mode::Read), (Resource::Contents, Mode::Read)]
             }
-            Request::Opendir { .. }
-            | Request::Readlink { .. }
+            Request::Opendir { .. } => {
+                vec![(Resource::Names, Mode::Read), (Resource::Listing(id), Mode::Change)]
+            }
+            Request::Readlink { .. }
             | Request::Realpath { .. }
             | Request::ExpandPath { .. }
             | Request::Watch(WatchRequest::Add { .. })
@@ -146,14 +150,14 @@ impl Server {
     }
 
     fn file_claims(&self, handle: &[u8], contents: Mode, of_inode: Mode) -> Claims {
-        let inode = self.inode(handle);
-        inode.map_or_else(Vec::new, |inode| vec![(Resource::Contents, contents), (inode, of_inode)])
+        let open = self.claimed(handle);
+        open.map_or_else(Vec::new, |open| vec![(Resource::Contents, contents), (open, of_inode)])
     }
 
-    fn inode(&self, handle: &[u8]) -> Option<Resource> {
+    fn claimed(&self, handle: &[u8]) -> Option<Resource> {
         Some(match self.handles.get(handle).ok()? {
             Open::File(file) => file.inode,
-            Open::Directory(directory) => directory.inode,
+            Open::Directory(directory) => Resource::Listing(directory.opened_by),
         })
     }
 
@@ -182,13 +186,15 @@ impl Server {
             | Request::Fsetstat { handle, .. }
             | Request::Fstatvfs { handle }
             | Request::Lseek { handle, .. }
-            | Request::Readdir { handle }
             | Request::Lock { handle, .. }
             | Request::Close { handle } => match self.handles.get(handle) {
                 Ok(Open::File(file)) => file.is_local,
                 Ok(Open::Directory(directory)) => directory.is_local,
                 Err(_) => true,
             },
+            Request::Readdir { handle } => {
+                self.handles.listed(handle).map_or(true, |directory| directory.is_local)
+            }
             Request::Open { path, .. }
             | Request::Stat { path }
             | Request::Setstat { path, .. }
@@ -250,6 +256,7 @@ impl Server {
                 Ok(None) => return Answer::WouldBlock,
                 Err(failure) => Err(failure),
             },
+            Request::Opendir { path } => self.opendir(id, path),
             Request::Lock { handle, lock } => return now_or_later(self.lock(id, handle, *lock)),
             Request::Watch(watch) => return now_or_later(self.watch(id, *watch)),
             _ => self.reply(request),
@@ -264,6 +271,7 @@ impl Server {
             Request::Open { .. }
             | Request::Read { .. }
             | Request::ReadFile { .. }
+            | Request::Opendir { .. }
             | Request::Lock { .. }
             | Request::Fsync { .. }
             | Request::Watch(_) => Err(crate::status::BAD_HANDLE),
@@ -275,7 +283,6 @@ impl Server {
             Request::Setstat { path, attrs } => done(self.setstat(path, attrs, true)),
             Request::Lsetstat { path, attrs } => done(self.setstat(path, attrs, false)),
             Request::Fsetstat { handle, attrs } => done(self.fsetstat(handle, attrs)),
-            Request::Opendir { path } => self.opendir(path),
             Request::Readdir { handle } => self.readdir(handle),
             Request::Remove { path } => done(self.remove(path)),
             Request::Mkdir { path, attrs } => done(self.mkdir(path, attrs)),

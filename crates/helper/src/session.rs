@@ -216,7 +216,7 @@ impl Session<'_> {
             self.output().reply(id, &reply);
             return Ok(());
         }
-        let claims = self.server.claims(&request);
+        let claims = self.server.claims(id, &request);
         if matches!(&request, Request::Lock { lock: LockRequest::Set { wait_ms: 1.., .. }, .. }) {
             let server = &self.server;
             self.provide_service(scope, "locks", &server.locks.thread, |answer| {

@@ -7,10 +7,11 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use base::{DirEntry, Errno, FileKind, Name, Result};
-use sftp::{Call, NameEntry, StatusCode};
+use sftp::{Call, Extension, NameEntry, RemoteHandle, StatusCode};
 use tokio::sync::Mutex;
 
 use crate::config::Config;
@@ -54,8 +55,13 @@ struct State {
 }
 
 impl Listing {
-    /// Sends the first requests at once.
-    pub(crate) fn new(open: OpenHandle, path: Vec<u8>, config: &Config) -> Listing {
+    /// Opens a directory. The first entries are requested at once: before it is open, if the server
+    /// knows its handle by the request that opens it.
+    pub(crate) async fn open(
+        session: &Arc<Session>,
+        path: Vec<u8>,
+        config: &Config,
+    ) -> sftp::Result<Listing> {
         let pipelined = !config.sync_readdir;
         let depth = |pipelined_depth| if pipelined { pipelined_depth } else { 1 };
         let mut state = State {
@@ -65,10 +71,18 @@ impl Listing {
             end: None,
             searchable: false,
         };
-        state.request_more(&open);
+        let mut opening = session.client.opendir(&path);
+        poll_fn(|context| opening.poll_send(context)).await;
+        if session.offers(Extension::EarlyHandle)
+            && let Some(handle) = opening.early_handle()
+        {
+            state.request_more(session, &handle);
+        }
+        let open = OpenHandle::new(session.clone(), opening.await?);
+        state.request_more(session, &open.handle);
         let last_depth = depth(LAST_DEPTH);
         let follows = config.follow_symlinks;
-        Listing { open, path, follows, last_depth, state: Mutex::new(state) }
+        Ok(Listing { open, path, follows, last_depth, state: Mutex::new(state) })
     }
 
     pub(crate) fn slot(&self) -> usize {
@@ -129,7 +143,7 @@ impl Listing {
             // More requests only if the reply is not there yet: this keeps small listings small.
             if answer.is_pending() && !requested_more {
                 requested_more = true;
-                state.request_more(&self.open);
+                state.request_more(self.session(), &self.open.handle);
             }
             answer
         })
@@ -165,9 +179,9 @@ impl Listing {
 
 impl State {
     /// Sends as many requests as the depth and the room allow.
-    fn request_more(&mut self, open: &OpenHandle) {
+    fn request_more(&mut self, session: &Session, handle: &RemoteHandle) {
         while self.in_flight.len() < self.depth {
-            match pipelined::send_now(open.session.client.readdir(&open.handle)) {
+            match pipelined::send_now(session.client.readdir(handle)) {
                 Some(call) => self.in_flight.push_back(call),
                 None => return,
             }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use base::{Attr, Errno, FileKind, RemotePath, Result, StatVfs};
 use sftp::{Extension, FileAttrs, StatusCode};
 
-use crate::handles::OpenHandle;
 use crate::host::Host;
 use crate::listing::Listing;
 use crate::open::missing_bits;
@@ -72,11 +71,10 @@ impl Host {
     pub(crate) async fn open_dir(&self, path: &RemotePath) -> Result<Listing> {
         let session = self.metadata().await?;
         let full = session.path(path)?;
-        let handle = match session.client.opendir(&full).await {
-            Ok(handle) => handle,
-            Err(error) => return Err(self.opendir_error(&session, &error, path).await),
-        };
-        Ok(Listing::new(OpenHandle::new(session, handle), full, self.config()))
+        match Listing::open(&session, full, self.config()).await {
+            Ok(listing) => Ok(listing),
+            Err(error) => Err(self.opendir_error(&session, &error, path).await),
+        }
     }
 
     /// The error of an OPENDIR that failed.

@@ -77,6 +77,79 @@ fn names_are_used_as_soon_as_they_are_made() {
     client.end().unwrap();
 }
 
+/// In a directory of this machine, and where the pool executes all requests.
+#[test]
+fn a_directory_is_listed_by_the_request_that_opens_it() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("kernel")).unwrap();
+    let in_pool = Options { root: Some("/proc/sys".into()), ..Options::default() };
+    for options in [rooted(&dir), in_pool] {
+        let mut client = Client::new(options);
+        for round in 0_u32..100 {
+            let id = 1000 + round;
+            let early = id.to_be_bytes();
+            client.send(&[
+                (id, Request::Opendir { path: b"/" }),
+                (1, Request::Readdir { handle: &early }),
+                (2, Request::Readdir { handle: &early }),
+            ]);
+            let (mut handle, mut listed) = (None, None);
+            for _ in 0..3 {
+                match client.receive() {
+                    (1, Reply::Names(names)) => listed = Some(names),
+                    (2, Reply::Status { code: StatusCode::EOF, .. }) => {}
+                    (1000.., Reply::Handle(opened)) => handle = Some(opened),
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert!(listed.unwrap().iter().any(|entry| entry.name == "kernel"));
+            let handle = handle.unwrap();
+            assert!(is_ok(&client.call(Request::Close { handle: handle.as_bytes() })));
+        }
+        client.end().unwrap();
+    }
+}
+
+/// It stands for the directory of the last request with this id, as long as that is open, and for
+/// nothing else.
+#[test]
+fn the_id_of_a_request_is_no_other_handle() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("f"), "").unwrap();
+    let mut client = Client::new(rooted(&dir));
+    let early = &7_u32.to_be_bytes()[..];
+    let is_invalid = |reply: Reply| matches!(reply, Reply::Status { errno: Some(9), .. });
+    assert!(is_invalid(client.call(Request::Readdir { handle: early })));
+    let (flags, attrs) = (OpenFlags::READ, FileAttrs::default());
+    client.handle(Request::Open { path: b"f", flags, attrs });
+    assert!(is_invalid(client.call(Request::Readdir { handle: early })));
+    let first = client.handle(Request::Opendir { path: b"/" });
+    for request in [
+        Request::Fstat { handle: early },
+        Request::Close { handle: early },
+        Request::Fstatvfs { handle: early },
+    ] {
+        assert!(is_invalid(client.call(request)));
+    }
+    client.send(&[(8, Request::Readdir { handle: early })]);
+    assert!(matches!(client.receive(), (8, Reply::Names(_))));
+    assert!(!is_ok(&client.call(Request::Opendir { path: b"absent" })));
+    client.send(&[(8, Request::Readdir { handle: early })]);
+    assert!(is_invalid(client.receive().1));
+    client.handle(Request::Opendir { path: b"/" });
+    for id in 100..164 {
+        client.send(&[(id, Request::Opendir { path: b"/" })]);
+        assert!(matches!(client.receive().1, Reply::Handle(_)));
+    }
+    client.send(&[(8, Request::Readdir { handle: early })]);
+    assert!(is_invalid(client.receive().1), "only the last ones are remembered");
+    let early = &163_u32.to_be_bytes()[..];
+    client.send(&[(8, Request::Readdir { handle: early })]);
+    assert!(matches!(client.receive(), (8, Reply::Names(_))));
+    assert!(is_ok(&client.call(Request::Close { handle: &first })));
+    client.end().unwrap();
+}
+
 /// What was sent before the end of the stream is executed.
 #[test]
 fn the_last_requests_are_executed() {

@@ -99,6 +99,17 @@ impl<T> Call<T> {
     }
 }
 
+impl Call<RemoteHandle> {
+    /// What stands for the handle that this OPENDIR will return, after it was sent: its id
+    /// (`early-handle@sshoal`). It is for READDIR only, and not to be closed.
+    pub fn early_handle(&self) -> Option<RemoteHandle> {
+        match self.state {
+            State::Sent(id) => RemoteHandle::new(&id.to_be_bytes()).ok(),
+            _ => None,
+        }
+    }
+}
+
 impl<T> Future for Call<T> {
     type Output = Result<T>;
 

@@ -88,6 +88,8 @@ extensions! {
     Digest = "digest@sshoal" "1",
     /// A whole small file in one reply.
     ReadFile = "read-file@sshoal" "1",
+    /// Handles that are named before they are known (`docs/protocol.md`). No request of its own.
+    EarlyHandle = "early-handle@sshoal" "1",
     /// Connections beside the one that ssh carries.
     Direct = "direct@sshoal" "1",
     /// What changes in directories.

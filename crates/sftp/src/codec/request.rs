@@ -541,6 +541,7 @@ impl<'a> Request<'a> {
             return Ok(Request::UnknownExtension { name, body: f.remainder() });
         };
         Ok(match extension {
+            Extension::EarlyHandle => Request::UnknownExtension { name, body: f.remainder() },
             Extension::PosixRename => Request::PosixRename { from: f.string()?, to: f.string()? },
             Extension::Statvfs => Request::Statvfs { path: f.string()? },
             Extension::Fstatvfs => Request::Fstatvfs { handle: f.string()? },
