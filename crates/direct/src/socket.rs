@@ -17,11 +17,17 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 /// Prepares a socket for requests: each is sent at once, and a lost connection is noticed.
 pub(crate) fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    sockopt::set_tcp_user_timeout(socket, UNACKNOWLEDGED.as_millis() as u32)?;
+    limit_silence(socket, None)?;
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
     sockopt::set_tcp_keepintvl(socket, KEEPALIVE)?;
     Ok(())
+}
+
+/// Sets for how long the other side may acknowledge or take nothing, at most the usual time.
+pub(crate) fn limit_silence(socket: &TcpStream, limit: Option<Duration>) -> io::Result<()> {
+    let limit = limit.unwrap_or(UNACKNOWLEDGED).min(UNACKNOWLEDGED);
+    Ok(sockopt::set_tcp_user_timeout(socket, limit.as_millis() as u32)?)
 }
 
 /// A socket of which no read or write ends after the deadline, however slowly the peer sends.

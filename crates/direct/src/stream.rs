@@ -17,6 +17,8 @@ use rustls::Connection;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::runtime::Handle;
 
+use crate::socket::limit_silence;
+
 /// Bytes that are received at once, if there are as many.
 const RECEIVED_BYTES: usize = 128 << 10;
 
@@ -150,7 +152,10 @@ pub struct Reader {
 }
 
 /// The half that writes. Blocks.
-pub struct Writer(Arc<Shared>);
+pub struct Writer {
+    shared: Arc<Shared>,
+    silence_limit: Option<Duration>,
+}
 
 /// The halves of a connection whose handshake is done. `poll_limit` is how long a reader polls before
 /// it sleeps, see [`Polling`].
@@ -162,7 +167,7 @@ pub(crate) fn blocking(
     let shared = Shared::new(socket, tls);
     let received = Received::new();
     let reader = Reader { shared: shared.clone(), received, polling: Polling::new(poll_limit) };
-    (reader, Writer(shared))
+    (reader, Writer { shared, silence_limit: None })
 }
 
 impl Reader {
@@ -245,15 +250,30 @@ impl Read for Reader {
     }
 }
 
+impl Writer {
+    /// The connection is lost when the other side acknowledges or takes nothing for this time, if that
+    /// is less than usual.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn limit_silence(&mut self, limit: Option<Duration>) -> io::Result<()> {
+        if self.silence_limit != limit {
+            limit_silence(&self.shared.socket, limit)?;
+            self.silence_limit = limit;
+        }
+        Ok(())
+    }
+}
+
 impl Write for Writer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(bytes)])
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut tls = self.0.tls();
+        let mut tls = self.shared.tls();
         let written = tls.writer().write_vectored(slices)?;
-        send(&mut tls, &self.0.socket)?;
+        send(&mut tls, &self.shared.socket)?;
         Ok(written)
     }
 

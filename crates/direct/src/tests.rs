@@ -90,6 +90,18 @@ fn echo(limits: Limits) -> (Identity, Digest, Listener) {
     (client, server.digest(), listener)
 }
 
+/// The other side neither reads nor ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_is_not_taken_ends_after_the_limit() {
+    let pair = Pair::new(Limits::default());
+    let _client = pair.connect().await;
+    let mut served = pair.accepted.recv().unwrap();
+    served.writer.limit_silence(Some(Duration::from_secs(1))).unwrap();
+    let sent = tokio::task::spawn_blocking(move || served.writer.write_all(&vec![7; 64 << 20]));
+    let sent = tokio::time::timeout(Duration::from_secs(30), sent).await.unwrap().unwrap();
+    assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::TimedOut);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_of_any_length_come_back_on_several_connections() {
     let (client, peer, listener) = echo(Limits::default());

@@ -1,7 +1,7 @@
 //! Connections beside the one that ssh carries: authenticated by keys that were exchanged over it, and
 //! served as it is, each by itself. They end with it.
 
-use std::io;
+use std::io::{self, IoSlice, Write};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use sftp::codec::{DirectAddress, DirectRequest, Reply};
 
 use crate::handles::Room;
 use crate::options::Options;
-use crate::session::{Input, serve_connection};
+use crate::session::{Input, Replies, serve_connection};
 use crate::status::{Failure, Result};
 
 /// Longest time for which a connection may be polled.
@@ -56,6 +56,17 @@ pub(crate) fn listen(
     let (key, at) = (identity.digest().0, listener.address());
     let reply = DirectAddress { key, address: at.ip(), port: at.port() };
     Ok((listener, Reply::Extended(reply.encode())))
+}
+
+impl Replies for direct::Writer {
+    fn write_within(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        limit: Option<Duration>,
+    ) -> io::Result<usize> {
+        self.limit_silence(limit)?;
+        self.write_vectored(slices)
+    }
 }
 
 impl Input for direct::Reader {

@@ -9,7 +9,8 @@
 //! with what they have replaced.
 //!
 //! A client may have gone without an end of the stream. One with a lease sends a request within that
-//! time; otherwise the session ends, if it has locks, and they with it (`session.rs`).
+//! time, and takes replies; otherwise the session ends, if it has locks, and they with it
+//! (`session.rs`).
 //!
 //! Locking: the state's lock is never held during a system call. A waiter's lock is held while it
 //! is tried, and taken before that of the state.

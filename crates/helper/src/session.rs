@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use direct::Listener;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use sftp::codec::{
     self, DirectRequest, Extension, Extensions, HEADER_BYTES, LockRequest, MAX_PACKET_BYTES,
     Malformed, Reply, Request, Version, WatchRequest, packet_length,
@@ -43,6 +45,9 @@ const OTHER_DESCRIPTORS: u64 = 320;
 
 /// Content from this length on is sent without copying it behind other replies.
 const LONG_CONTENT: usize = 16 << 10;
+
+/// Bytes that a pipe takes at once if it is ready for any (pipe(7)).
+const PIPE_BUF: usize = 4096;
 
 /// Replies of this length are sent even if more requests were read.
 const LONG_OUTPUT: usize = 64 << 10;
@@ -97,7 +102,7 @@ pub fn serve(mut input: File, output: File, options: &Options) -> Result<(), Err
 /// Serves one connection of a client.
 pub(crate) fn serve_connection(
     input: &mut dyn Input,
-    output: Box<dyn Write + Send>,
+    output: Box<dyn Replies>,
     options: &Options,
     room: &Arc<Room>,
 ) -> Result<(), Error> {
@@ -108,7 +113,12 @@ pub(crate) fn serve_connection(
         listener: Mutex::default(),
         state: Mutex::default(),
         changed: Condvar::new(),
-        output: Mutex::new(Output { stream: output, replies: BytesMut::new(), error: None }),
+        output: Mutex::new(Output {
+            stream: output,
+            replies: BytesMut::new(),
+            silence_limit: None,
+            error: None,
+        }),
     };
     thread::scope(|scope| {
         let read = session.read_requests(scope, input);
@@ -135,6 +145,16 @@ pub(crate) trait Input: Read {
     /// Waits until there is something to read, or the end; `false` if there was neither for this
     /// time.
     fn is_readable_within(&mut self, limit: Duration) -> io::Result<bool>;
+}
+
+/// A stream of replies.
+pub(crate) trait Replies: Send {
+    /// Writes some bytes. If none can be written within the limit, that is an error.
+    fn write_within(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        limit: Option<Duration>,
+    ) -> io::Result<usize>;
 }
 
 struct Session<'a> {
@@ -164,7 +184,9 @@ impl Session<'_> {
     }
 
     fn output(&self) -> MutexGuard<'_, Output> {
-        self.output.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        output.silence_limit = self.server.locks.silence_limit();
+        output
     }
 
     fn read_requests<'scope>(
@@ -408,8 +430,10 @@ impl Session<'_> {
 
 /// Replies that were not sent yet, and the stream to the client.
 struct Output {
-    stream: Box<dyn Write + Send>,
+    stream: Box<dyn Replies>,
     replies: BytesMut,
+    /// How long the client may take no reply: it has locks.
+    silence_limit: Option<Duration>,
     /// The client cannot be reached any more.
     error: Option<io::ErrorKind>,
 }
@@ -450,7 +474,7 @@ impl Output {
 
     fn write(&mut self, mut slices: &mut [IoSlice<'_>]) {
         while !slices.is_empty() && self.error.is_none() {
-            match self.stream.write_vectored(slices) {
+            match self.stream.write_within(slices, self.silence_limit) {
                 Ok(0) => self.error = Some(io::ErrorKind::WriteZero),
                 Ok(written) => IoSlice::advance_slices(&mut slices, written),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -468,15 +492,46 @@ struct Packets<'a> {
 
 impl Input for File {
     fn is_readable_within(&mut self, limit: Duration) -> io::Result<bool> {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let deadline = Instant::now() + limit;
+        is_ready_within(self, PollFlags::IN, limit)
+    }
+}
+
+impl Replies for File {
+    fn write_within(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        limit: Option<Duration>,
+    ) -> io::Result<usize> {
+        let Some(limit) = limit else { return self.write_vectored(slices) };
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let left = Timespec::try_from(left).map_err(io::Error::other)?;
-            match poll(&mut [PollFd::new(self, PollFlags::IN)], Some(&left)) {
-                Err(Errno::INTR) => {}
-                ready => return Ok(ready? > 0),
+            let sent = sendmsg(&*self, slices, &mut SendAncillaryBuffer::default(), flags);
+            match sent {
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN | Errno::NOTSOCK) => {}
+                sent => return Ok(sent?),
             }
+            if !is_ready_within(self, PollFlags::OUT, limit)? {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            if sent == Err(Errno::NOTSOCK) {
+                let slice = slices.iter().find(|slice| !slice.is_empty());
+                let bytes = slice.map_or(&[][..], |slice| &slice[..slice.len().min(PIPE_BUF)]);
+                return self.write(bytes);
+            }
+        }
+    }
+}
+
+/// Waits for one of these events; `false` if there was none for this time.
+fn is_ready_within(file: &File, events: PollFlags, limit: Duration) -> io::Result<bool> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(file, events)], Some(&left)) {
+            Err(Errno::INTR) => {}
+            ready => return Ok(ready? > 0),
         }
     }
 }

@@ -44,7 +44,13 @@ struct Locker {
 
 impl Locker {
     fn of(dir: &Path) -> Locker {
-        let mut client = Client::new(Options { root: Some(dir.to_owned()), ..Options::default() });
+        Locker::new(dir, false)
+    }
+
+    /// Replies go through a pipe, or through a socket.
+    fn new(dir: &Path, is_pipe: bool) -> Locker {
+        let options = Options { root: Some(dir.to_owned()), ..Options::default() };
+        let mut client = if is_pipe { Client::by_pipe(options) } else { Client::new(options) };
         let attrs = FileAttrs::with_permissions(0o644);
         let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::CREATE;
         let handle = client.handle(Request::Open { path: b"f", flags, attrs }).to_vec();
@@ -162,6 +168,27 @@ fn programs_of_the_server_are_excluded() {
 }
 
 /// A client that has lost its power sends no end of the stream.
+#[test]
+fn a_client_with_a_lease_that_takes_no_replies_loses_its_locks() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("long"), vec![7; 200_000]).unwrap();
+    for is_pipe in [false, true] {
+        let (mut one, mut two) = (Locker::new(dir.path(), is_pipe), Locker::of(dir.path()));
+        assert_eq!(errno(&one.call(LockRequest::Lease { seconds: 1 })), 0);
+        assert_eq!(one.set(ONE, LockRange::WHOLE, WRITE), 0);
+        let flags = OpenFlags::READ;
+        let attrs = FileAttrs::default();
+        let long = one.client.handle(Request::Open { path: b"long", flags, attrs });
+        // More than streams have room for. The last request arrives long before the server blocks.
+        let read = |id| (id, Request::Read { handle: &long, offset: 0, len: 200_000 });
+        one.client.send(&(0..50).map(read).collect::<Vec<_>>());
+        assert_eq!(errno(&two.call(set(TWO, LockRange::WHOLE, WRITE, 10_000))), 0);
+        let ended = one.client.end();
+        assert!(matches!(ended, Err(Error::Stream(_))), "{ended:?}");
+        two.client.end().unwrap();
+    }
+}
+
 #[test]
 fn a_silent_client_with_a_lease_loses_its_locks() {
     let dir = tempfile::tempdir().unwrap();

@@ -52,24 +52,42 @@ pub(crate) fn open_below(dir: &Path) -> usize {
 /// A client that sends single packets.
 pub(crate) struct Client {
     pub(crate) stream: UnixStream,
+    replies: File,
     pub(crate) server: JoinHandle<Result<(), Error>>,
 }
 
 impl Client {
     pub(crate) fn new(options: Options) -> Client {
         let is_direct = options.direct.is_some();
-        let (mut stream, server) = start(options);
+        let (stream, server) = start(options);
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let replies = File::from(OwnedFd::from(stream.try_clone().unwrap()));
+        Client { stream, replies, server }.begin(is_direct)
+    }
+
+    /// A client that gets its replies by a pipe.
+    pub(crate) fn by_pipe(options: Options) -> Client {
+        let (stream, theirs) = UnixStream::pair().unwrap();
+        let (replies, output) = std::io::pipe().unwrap();
+        let server = thread::spawn(move || {
+            let output = File::from(OwnedFd::from(output));
+            helper::serve(File::from(OwnedFd::from(theirs)), output, &options)
+        });
+        let replies = File::from(OwnedFd::from(replies));
+        Client { stream, replies, server }.begin(false)
+    }
+
+    fn begin(mut self, is_direct: bool) -> Client {
         let mut init = BytesMut::new();
         encode_init(3, &mut init);
-        stream.write_all(&init).unwrap();
-        let version = Version::decode(&packet(&mut stream)).unwrap();
+        self.stream.write_all(&init).unwrap();
+        let version = Version::decode(&self.packet()).unwrap();
         let mut all: Extensions = Extension::ALL.iter().copied().collect();
         if !is_direct {
             all.remove(Extension::Direct);
         }
         assert_eq!(version.extensions, all);
-        Client { stream, server }
+        self
     }
 
     pub(crate) fn send(&mut self, requests: &[(u32, Request<'_>)]) {
@@ -81,7 +99,15 @@ impl Client {
     }
 
     pub(crate) fn receive(&mut self) -> (u32, Reply) {
-        Reply::decode(&packet(&mut self.stream)).unwrap()
+        Reply::decode(&self.packet()).unwrap()
+    }
+
+    fn packet(&mut self) -> Bytes {
+        let mut len = [0; 4];
+        self.replies.read_exact(&mut len).unwrap();
+        let mut packet = vec![0; u32::from_be_bytes(len) as usize];
+        self.replies.read_exact(&mut packet).unwrap();
+        packet.into()
     }
 
     pub(crate) fn call(&mut self, request: Request<'_>) -> Reply {
@@ -101,15 +127,7 @@ impl Client {
     /// The server's result after the end of the stream and all replies.
     pub(crate) fn end(mut self) -> Result<(), Error> {
         let _ = self.stream.shutdown(Shutdown::Write);
-        let _ = std::io::copy(&mut self.stream, &mut std::io::sink());
+        let _ = std::io::copy(&mut self.replies, &mut std::io::sink());
         self.server.join().unwrap()
     }
-}
-
-fn packet(stream: &mut UnixStream) -> Bytes {
-    let mut len = [0; 4];
-    stream.read_exact(&mut len).unwrap();
-    let mut packet = vec![0; u32::from_be_bytes(len) as usize];
-    stream.read_exact(&mut packet).unwrap();
-    packet.into()
 }
