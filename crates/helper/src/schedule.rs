@@ -16,9 +16,13 @@
 //! call these intention locks.)
 //!
 //! Each resource has a queue, and claims are granted from its front only. All claims of a request
-//! are queued at once, so no two requests wait for each other, and none waits forever.
+//! are queued at once, so no two requests wait for each other.
+//!
+//! A request may never end: that of a file system whose server is gone. If it only reads, later
+//! changes wait for it for a limited time; then it may see what they have done.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 /// What a request reads or changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,6 +77,9 @@ pub(crate) struct Schedule<T> {
 #[derive(Debug)]
 struct Entry<T> {
     claims: Claims,
+    /// Later requests may see less than this one.
+    only_reads: bool,
+    since: Instant,
     /// Claims that were not granted yet.
     waiting_for: usize,
     /// The request; `None` while it is executed.
@@ -101,6 +108,10 @@ impl Queue {
         self.claims.range(before..self.granted).map(|(ticket, _)| *ticket).collect()
     }
 
+    fn is_granted(&self, ticket: Ticket) -> bool {
+        self.claims.iter().take(self.granted).any(|(granted, _)| *granted == ticket)
+    }
+
     fn remove(&mut self, ticket: Ticket) {
         if let Some(at) = self.claims.iter().position(|(other, _)| *other == ticket) {
             self.claims.remove(at);
@@ -121,8 +132,19 @@ impl<T> Schedule<T> {
         self.requests.len()
     }
 
-    /// Adds a request. Returns its ticket, and the request if it can be executed now.
-    pub(crate) fn add(&mut self, claims: Claims, request: T) -> (Ticket, Option<T>) {
+    /// Whether a request waits for another one.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.requests.values().any(|entry| entry.request.is_some())
+    }
+
+    /// Adds a request, which may only read names and contents. Returns its ticket, and the request if
+    /// it can be executed now.
+    pub(crate) fn add(
+        &mut self,
+        claims: Claims,
+        only_reads: bool,
+        request: T,
+    ) -> (Ticket, Option<T>) {
         let ticket = self.next;
         self.next += 1;
         let mut waiting_for = claims.len();
@@ -133,15 +155,42 @@ impl<T> Schedule<T> {
         }
         let (now, later) =
             if waiting_for == 0 { (Some(request), None) } else { (None, Some(request)) };
-        self.requests.insert(ticket, Entry { claims, waiting_for, request: later });
+        let since = Instant::now();
+        let entry = Entry { claims, only_reads, since, waiting_for, request: later };
+        self.requests.insert(ticket, entry);
         (ticket, now)
     }
 
     /// A request was executed. Returns those that can be executed now.
     pub(crate) fn finish(&mut self, ticket: Ticket) -> Vec<(Ticket, T)> {
         let Some(entry) = self.requests.remove(&ticket) else { return Vec::new() };
+        self.remove_claims(ticket, entry.claims)
+    }
+
+    /// Changes wait no longer for requests that only read and were added this time ago. Returns the
+    /// requests that can be executed now.
+    pub(crate) fn overtake(&mut self, patience: Duration) -> Vec<(Ticket, T)> {
+        let mut overtaken = Vec::new();
+        for (ticket, entry) in &mut self.requests {
+            if !entry.only_reads || entry.since.elapsed() < patience {
+                continue;
+            }
+            let queues = &self.queues;
+            let is_shared = |(resource, _): &mut (Resource, Mode)| {
+                matches!(resource, Resource::Names | Resource::Contents)
+                    && queues.get(resource).is_some_and(|queue| queue.is_granted(*ticket))
+            };
+            let claims: Claims = entry.claims.extract_if(.., is_shared).collect();
+            overtaken.push((*ticket, claims));
+        }
+        let removed = overtaken.into_iter();
+        removed.flat_map(|(ticket, claims)| self.remove_claims(ticket, claims)).collect()
+    }
+
+    /// Returns the requests that can be executed now.
+    fn remove_claims(&mut self, ticket: Ticket, claims: Claims) -> Vec<(Ticket, T)> {
         let mut ready = Vec::new();
-        for (resource, _) in entry.claims {
+        for (resource, _) in claims {
             let Some(queue) = self.queues.get_mut(&resource) else { continue };
             queue.remove(ticket);
             for granted in queue.grant() {
@@ -181,14 +230,14 @@ mod tests {
     #[test]
     fn reads_share_and_writes_wait() {
         let mut schedule = Schedule::default();
-        let (first, now) = schedule.add(read(), "first");
+        let (first, now) = schedule.add(read(), false, "first");
         assert!(now.is_some());
-        let (second, now) = schedule.add(read(), "second");
+        let (second, now) = schedule.add(read(), false, "second");
         assert!(now.is_some());
-        let (written, now) = schedule.add(write(), "write");
+        let (written, now) = schedule.add(write(), false, "write");
         assert!(now.is_none());
         // Behind the write, or it would return what the write has not changed yet.
-        let (third, now) = schedule.add(read(), "third");
+        let (third, now) = schedule.add(read(), false, "third");
         assert!(now.is_none());
         assert!(schedule.finish(first).is_empty());
         assert_eq!(schedule.finish(second), [(written, "write")]);
@@ -200,15 +249,38 @@ mod tests {
     #[test]
     fn attributes_by_path_wait_for_writes_to_any_file() {
         let mut schedule = Schedule::default();
-        let (written, _) = schedule.add(write(), "write");
+        let (written, _) = schedule.add(write(), false, "write");
         let other =
             vec![(Resource::Contents, Mode::ChangeSome), (Resource::Inode(1, 3), Mode::Change)];
-        let (other, now) = schedule.add(other, "other file");
+        let (other, now) = schedule.add(other, false, "other file");
         assert!(now.is_some());
-        let (looked, now) = schedule.add(stat(), "stat");
+        let (looked, now) = schedule.add(stat(), false, "stat");
         assert!(now.is_none());
         assert!(schedule.finish(other).is_empty());
         assert_eq!(schedule.finish(written), [(looked, "stat")]);
+    }
+
+    #[test]
+    fn changes_do_not_wait_forever_for_a_request_that_reads() {
+        let mut schedule = Schedule::default();
+        let listing = vec![(Resource::Names, Mode::Read), (Resource::Listing(1), Mode::Change)];
+        let rename = vec![(Resource::Names, Mode::Change)];
+        let (hung, now) = schedule.add(listing.clone(), true, "hung");
+        assert!(now.is_some() && !schedule.is_held_up());
+        let (renamed, _) = schedule.add(rename.clone(), false, "rename");
+        let (_, now) = schedule.add(listing, true, "of the hung one");
+        assert!(now.is_none() && schedule.is_held_up());
+        assert!(schedule.overtake(Duration::from_secs(60)).is_empty());
+        assert_eq!(schedule.overtake(Duration::ZERO), [(renamed, "rename")]);
+        // What only reads does not overtake a change, whose claims stay.
+        assert!(schedule.overtake(Duration::ZERO).is_empty());
+        let (second, now) = schedule.add(rename, false, "second rename");
+        assert!(now.is_none());
+        assert!(schedule.finish(renamed).is_empty());
+        assert_eq!(schedule.overtake(Duration::ZERO), [(second, "second rename")]);
+        assert!(schedule.finish(second).is_empty());
+        assert_eq!(schedule.finish(hung).len(), 1);
+        assert!(!schedule.is_held_up());
     }
 
     proptest! {
@@ -242,7 +314,7 @@ mod tests {
                 }
             };
             for (number, claims) in all.iter().enumerate() {
-                let (ticket, now) = schedule.add(claims.clone(), number);
+                let (ticket, now) = schedule.add(claims.clone(), false, number);
                 if now.is_some() {
                     started(number, &finished);
                     running.push((ticket, number));

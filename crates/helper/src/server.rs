@@ -342,6 +342,25 @@ fn now_or_later(result: Result<Option<Reply>>) -> Answer {
     }
 }
 
+/// Whether the request only returns what is there. That of an OPEN decides what is changed later.
+pub(crate) fn only_reads(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Lstat { .. }
+            | Request::Stat { .. }
+            | Request::Readlink { .. }
+            | Request::Realpath { .. }
+            | Request::ExpandPath { .. }
+            | Request::Statvfs { .. }
+            | Request::Opendir { .. }
+            | Request::Readdir { .. }
+            | Request::ReadFile { .. }
+            | Request::Getxattr { .. }
+            | Request::Listxattr { .. }
+            | Request::Dirxattrs { .. }
+    )
+}
+
 /// Whether the request could change a file.
 fn changes(request: &Request<'_>) -> bool {
     match request {

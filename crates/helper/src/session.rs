@@ -27,7 +27,7 @@ use sftp::{Product, StatusCode};
 use crate::handles::Room;
 use crate::options::Options;
 use crate::schedule::{Schedule, Ticket};
-use crate::server::{Answer, MAX_IO_BYTES, Server};
+use crate::server::{self, Answer, MAX_IO_BYTES, Server};
 use crate::service_thread::ServiceThread;
 use crate::status::{Failure, Result as Outcome};
 use crate::watches::Watches;
@@ -42,6 +42,10 @@ const MAX_THREADS: usize = 32;
 /// Descriptors that are kept for other purposes than handles of the client: four for each direct
 /// connection, and some.
 const OTHER_DESCRIPTORS: u64 = 320;
+
+/// Time for which changes wait for a request that only reads: local disks answer within it, and an
+/// unreachable file system may never do.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Content from this length on is sent without copying it behind other replies.
 const LONG_CONTENT: usize = 16 << 10;
@@ -195,7 +199,7 @@ impl Session<'_> {
         input: &mut dyn Input,
     ) -> Result<(), Error> {
         let mut packets = Packets { input, buffer: BytesMut::new() };
-        let Some(first) = packets.next(|| Ok(None))? else { return Ok(()) };
+        let Some(first) = packets.next(|_| Ok(None))? else { return Ok(()) };
         codec::decode_init(&first)?;
         let mut extensions: Extensions = Extension::ALL.iter().copied().collect();
         if !attributes::has_statx() {
@@ -215,9 +219,14 @@ impl Session<'_> {
         let version = Version { version: codec::VERSION, extensions, product: Some(product) };
         version.encode(&mut self.output().replies);
         let mut buffer = vec![0; MAX_IO_BYTES as usize];
-        let before_wait = || {
-            self.output().flush()?;
-            Ok(self.server.locks.silence_limit())
+        let before_wait = |silent: Duration| {
+            self.output().flush().map_err(Error::Stream)?;
+            let limit = self.server.locks.silence_limit();
+            if let Some(limit) = limit.filter(|limit| silent >= *limit) {
+                return Err(Error::Silent(limit));
+            }
+            let left = limit.map(|limit| limit - silent);
+            Ok(left.into_iter().chain(self.overtake(scope)?).min())
         };
         while let Some(packet) = packets.next(before_wait)? {
             self.accept(scope, packet, &mut buffer)?;
@@ -258,10 +267,13 @@ impl Session<'_> {
                 self.output().flush().map_err(Error::Stream)?;
                 state = self.state();
                 if state.schedule.len() >= MAX_REQUESTS {
-                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    let waited = self.changed.wait_timeout(state, PATIENCE);
+                    drop(waited.unwrap_or_else(PoisonError::into_inner));
+                    self.overtake(scope)?;
+                    state = self.state();
                 }
             }
-            state.schedule.add(claims, packet.clone())
+            state.schedule.add(claims, server::only_reads(&request), packet.clone())
         };
         if ready.is_none() {
             return self.provide_thread(scope, 1);
@@ -274,6 +286,27 @@ impl Session<'_> {
             self.changed.notify_all();
         }
         Ok(())
+    }
+
+    /// Executes changes that have waited for a request that may never end. Returns when this has to
+    /// be repeated, if it has.
+    fn overtake<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+    ) -> Result<Option<Duration>, Error> {
+        let mut state = self.state();
+        if !state.schedule.is_held_up() {
+            return Ok(None);
+        }
+        let ready = state.schedule.overtake(PATIENCE);
+        let count = ready.len();
+        state.queue.extend(ready);
+        drop(state);
+        for _ in 0..count {
+            self.provide_thread(scope, 0)?;
+            self.changed.notify_all();
+        }
+        Ok(Some(PATIENCE))
     }
 
     /// Accepts further connections from now on.
@@ -541,10 +574,11 @@ const READ_BYTES: usize = 64 << 10;
 
 impl Packets<'_> {
     /// The next packet, without its length field; `None` at the end of the stream. `before_wait` is
-    /// called before the stream is read, and returns how long it may be silent.
+    /// called before the stream is read with the time for which it was silent, and returns when it is
+    /// to be called again if the stream stays silent.
     fn next(
         &mut self,
-        mut before_wait: impl FnMut() -> io::Result<Option<Duration>>,
+        mut before_wait: impl FnMut(Duration) -> Result<Option<Duration>, Error>,
     ) -> Result<Option<Bytes>, Error> {
         loop {
             if let Some(len) = packet_length(&self.buffer, MAX_PACKET_BYTES)?
@@ -553,11 +587,10 @@ impl Packets<'_> {
                 let mut packet = self.buffer.split_to(HEADER_BYTES + len);
                 return Ok(Some(packet.split_off(HEADER_BYTES).freeze()));
             }
-            if let Some(limit) = before_wait().map_err(Error::Stream)?
+            let since = Instant::now();
+            while let Some(limit) = before_wait(since.elapsed())?
                 && !self.input.is_readable_within(limit).map_err(Error::Stream)?
-            {
-                return Err(Error::Silent(limit));
-            }
+            {}
             let filled = self.buffer.len();
             self.buffer.resize(filled + READ_BYTES, 0);
             let read = loop {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use helper::Options;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use sftp::codec::{ExactAttrs, Reply, Request};
+use sftp::codec::{ExactAttrs, FileAttrs, OpenFlags, Reply, Request};
 
 use super::peer::Client;
 
@@ -64,10 +64,18 @@ fn a_mounted_file_system_that_hangs_delays_only_its_own_requests() {
     let entry = listed.iter().find(|entry| entry.name == "hung").unwrap();
     assert_eq!(entry.attrs.permissions.map(|mode| mode & 0o170_000), Some(0o040_000));
     assert_eq!(listed_by_others(dir.path()), listed.len());
+    let early = 4_u32.to_be_bytes();
+    client.send(&[(4, Request::Opendir { path: b"hung" })]);
+    client.send(&[(5, Request::Readdir { handle: &early })]);
+    let attrs = FileAttrs::default();
+    let flags = OpenFlags::WRITE | OpenFlags::CREATE;
+    let handle = client.handle(Request::Open { path: b"new", flags, attrs });
+    client.call(Request::Write { handle: &handle, offset: 0, data: b"data" });
+    assert_eq!(fs::read(dir.path().join("new")).unwrap(), b"data");
     drop(hung);
-    let mut answered = [client.receive().0, client.receive().0, client.receive().0];
+    let mut answered = [(); 5].map(|()| client.receive().0);
     answered.sort_unstable();
-    assert_eq!(answered, [1, 2, 3]);
+    assert_eq!(answered, [1, 2, 3, 4, 5]);
     client.end().unwrap();
 }
 
