@@ -74,7 +74,7 @@ enum Command {
     Branch(branch::Arguments),
     /// Show and change options of a mount.
     Set(settings::Arguments),
-    /// Print units of systemd that mount a source.
+    /// Print units of systemd that mount a source, or a mount of the configuration file.
     Unit(unit::Arguments),
     /// Print a map of autofs(5) that mounts hosts by their names.
     Autofs(autofs::Arguments),

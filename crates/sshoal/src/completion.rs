@@ -22,14 +22,15 @@ pub fn print(words: Vec<OsString>) -> anyhow::Result<ExitCode> {
     }
     let home = std::env::var_os("HOME").unwrap_or_default();
     let config = std::fs::read_to_string(Path::new(&home).join(".ssh/config")).unwrap_or_default();
-    let is_mount = text.first().is_some_and(|word| word == "mount");
-    let answer =
-        complete(&described(), &text, |argument, begun| value(argument, begun, &config, is_mount));
+    let takes_name = text.first().is_some_and(|word| word == "mount" || word == "unit");
+    let answer = complete(&described(), &text, |argument, begun| {
+        value(argument, begun, &config, takes_name)
+    });
     cli::print(&answer.to_string())
 }
 
 /// The candidates for a value of `argument` that begins with `begun`.
-fn value(argument: &Arg, begun: &str, ssh_config: &str, is_mount: bool) -> Option<Answer> {
+fn value(argument: &Arg, begun: &str, ssh_config: &str, takes_name: bool) -> Option<Answer> {
     let name = argument.get_value_names().unwrap_or_default().join(" ");
     let answer = match (argument.get_id().as_str(), &*name) {
         ("options", _) | (_, "OPTION[,...]") => help::completed_options(begun),
@@ -45,7 +46,7 @@ fn value(argument: &Arg, begun: &str, ssh_config: &str, is_mount: bool) -> Optio
         ("operands", _) => Answer { paths: Some(Paths::Files), ..sources(begun, ssh_config) },
         ("source", _) => {
             let mut answer = sources(begun, ssh_config);
-            if is_mount && answer.prefix.is_empty() {
+            if takes_name && answer.prefix.is_empty() {
                 answer.words.extend(saved().into_iter().map(|name| (name, "a saved mount".into())));
             }
             answer

@@ -1,4 +1,9 @@
-//! `sshoal unit`: prints units of systemd that mount a source, for the system or for a user.
+//! `sshoal unit`: prints units of systemd that mount a source or a mount of the configuration file, for
+//! the system or for a user.
+//!
+//! A unit contains the name of a configured mount, not its definition: a change of the file needs no
+//! new unit. The system's systemd has no home directory, so its units can name only what the system's
+//! file defines.
 //!
 //! The system gets a `.mount` and an `.automount` unit, which mount(8) and its helper serve. The manager
 //! of a user may not mount, so a user gets a service that runs the program.
@@ -13,19 +18,21 @@ use std::process::ExitCode;
 
 use cli::{OrProblem, Problem, printable};
 
-use crate::mount::server_arguments::{flag_words, request};
+use crate::config_file::{Configuration, Places};
+use crate::mount::command_line::{SavedMount, is_name};
+use crate::mount::server_arguments::{checked, flag_words};
 use crate::program::Program;
 use control::inside::about;
 
 /// The words of the command line.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// What to mount, as for `sshoal mount`.
-    #[arg(value_name = "SOURCE")]
+    /// A source, or the name of a mount of the configuration file.
+    #[arg(value_name = "SOURCE | NAME")]
     source: OsString,
-    /// Where to mount it.
+    /// Where to mount it (default: as the configuration file says).
     #[arg(value_hint = clap::ValueHint::DirPath)]
-    mountpoint: PathBuf,
+    mountpoint: Option<PathBuf>,
     /// Mount options.
     #[arg(short = 'o', value_name = "OPTION[,...]")]
     options: Vec<OsString>,
@@ -46,7 +53,7 @@ struct Unit {
 
 /// Prints or writes the units.
 pub fn run(program: Program, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let units = units(program, arguments)?;
+    let units = units(program, arguments, &Places::of_environment())?;
     let Some(directory) = &arguments.write else {
         let text: Vec<String> =
             units.iter().map(|unit| format!("# {}\n{}", unit.name, unit.text)).collect();
@@ -87,10 +94,17 @@ fn write(directory: &Path, unit: &Unit) -> Result<(), Problem> {
     written.or_problem(about(&path))
 }
 
-fn units(program: Program, arguments: &Arguments) -> Result<Vec<Unit>, Problem> {
-    let place = normal(&arguments.mountpoint)?;
+fn units(program: Program, arguments: &Arguments, places: &Places) -> Result<Vec<Unit>, Problem> {
+    let mut words = flag_words(&[("-o", &arguments.options)]);
+    words.extend(["--".into(), arguments.source.clone()]);
+    words.extend(arguments.mountpoint.clone().map(OsString::from));
+    let find = |name: &OsStr| match arguments.user {
+        true => Configuration::load(places)?.find(name),
+        false => find_in_system(places, name),
+    };
     // Reports wrong options and sources as the mount would.
-    request(program, flag_words(&[("-o", &arguments.options)]), &arguments.source, &place)?;
+    let (request, _) = checked(program, words, Some(&find))?;
+    let place = normal(&request.mountpoint)?;
     let source = text("source", &arguments.source)?;
     let options = arguments.options.iter().map(|option| text("options", option));
     let options = options.collect::<Result<Vec<String>, Problem>>()?.join(",");
@@ -107,6 +121,26 @@ fn units(program: Program, arguments: &Arguments) -> Result<Vec<Unit>, Problem> 
         Unit { name: format!("{name}.mount"), text: mount_unit(&source, &place, &options, &name) },
         Unit { name: format!("{name}.automount"), text: automount_unit(&source, &place, &name) },
     ])
+}
+
+/// The mount with a name, as the system's systemd finds it.
+fn find_in_system(places: &Places, name: &OsStr) -> Result<SavedMount, Problem> {
+    let system = Places { user: None, home: None, ..places.clone() };
+    Configuration::load(&system)?.find(name).map_err(|problem| {
+        let is_of_user = Configuration::load(places).is_ok_and(|all| all.find(name).is_ok());
+        match is_of_user {
+            true => Problem::new(
+                format!("mount '{}'", printable(name)),
+                "defined for this user only",
+            )
+            .hint(format!(
+                "--user makes a service for the systemd of this user; units for the system need \
+                     the mount in {}, with no path that begins with ~",
+                printable(&system.system)
+            )),
+            false => problem,
+        }
+    })
 }
 
 /// The mount point as systemd wants it: absolute, without `.`, `..` and repeated slashes.
@@ -229,6 +263,8 @@ fn service(source: &str, place: &str, options: &str) -> Result<String, Problem> 
         "" => String::new(),
         options => format!(" -o {}", word(options)),
     };
+    // Only after the command a word can be a name.
+    let command = if is_name(OsStr::new(source)) { " mount" } else { "" };
     let name = escaped_path(Path::new(place));
     Ok(format!(
         "# In ~/.config/systemd/user. The directory {place} must exist.\n\
@@ -242,7 +278,7 @@ fn service(source: &str, place: &str, options: &str) -> Result<String, Problem> 
          \n\
          [Service]\n\
          Type=notify\n\
-         ExecStart={} -f{options} -- {} {}\n\
+         ExecStart={}{command} -f{options} -- {} {}\n\
          # Only the mount's process gets SIGTERM: it needs its ssh processes to write what is left.\n\
          KillMode=mixed\n\
          TimeoutStartSec=90\n\
@@ -268,10 +304,55 @@ mod tests {
     fn arguments(source: &str, place: &str, options: &[&str], user: bool) -> Arguments {
         Arguments {
             source: source.into(),
-            mountpoint: place.into(),
+            mountpoint: (!place.is_empty()).then(|| place.into()),
             options: options.iter().map(OsString::from).collect(),
             user,
             write: None,
+        }
+    }
+
+    /// The units without a configuration file.
+    fn units(program: Program, arguments: &Arguments) -> Result<Vec<Unit>, Problem> {
+        let places = Places { system: "/nonexistent".into(), user: None, home: None };
+        super::units(program, arguments, &places)
+    }
+
+    #[test]
+    fn a_configured_mount_is_named_in_its_units() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let system = "[mount.work]\nmountpoint = '/mnt/w x'\nsources = ['a:', 'b:']\noptions = ['ro']\n\
+            [mount.bare]\nsources = 'a:'\n[mount.wrong]\nsources = 'a'\n";
+        let user = "[mount.mine]\nmountpoint = '~/m'\nsources = 'a:'\n";
+        let places = Places {
+            system: file("system", system),
+            user: Some(file("user", user)),
+            home: Some("/home/ann".into()),
+        };
+        let units = |name: &str, place: &str, user| {
+            let units = super::units(SSHOAL, &arguments(name, place, &["rw"], user), &places);
+            units.map_err(|problem| problem.to_string())
+        };
+        let two = units("work", "", false).unwrap();
+        assert_eq!(two[0].name, "mnt-w\\x20x.mount");
+        let text = "\nWhat=work\nWhere=/mnt/w x\nType=fuse.sshoal\nOptions=_netdev,rw\n";
+        assert!(two[0].text.contains(text), "{}", two[0].text);
+        assert_eq!(units("bare", "/x", false).unwrap()[1].name, "x.automount");
+        let service = units("mine", "", true).unwrap();
+        let line = "\" mount -f -o \"rw\" -- \"mine\" \"/home/ann/m\"\n";
+        assert!(service[0].text.contains(line), "{}", service[0].text);
+        for (name, user, why) in [
+            ("bare", false, "mount 'bare': has no mount point"),
+            ("wrong", false, "contains no host"),
+            ("wrok", true, "mount 'wrok': not in the configuration\n  did you mean 'work'?"),
+            ("mine", false, "mount 'mine': defined for this user only\n  --user makes a service"),
+        ] {
+            let said = units(name, "", user).unwrap_err();
+            assert!(said.contains(why), "{said}");
         }
     }
 
@@ -292,13 +373,13 @@ mod tests {
     #[test]
     fn values_are_literal_in_units() {
         let arguments = arguments("h:/a b%i", "/m/$x", &["ro", "uid=5"], false);
-        let units = units(SSHOAL, &arguments).unwrap();
-        let names: Vec<&str> = units.iter().map(|unit| &*unit.name).collect();
+        let two = units(SSHOAL, &arguments).unwrap();
+        let names: Vec<&str> = two.iter().map(|unit| &*unit.name).collect();
         assert_eq!(names, ["m-\\x24x.mount", "m-\\x24x.automount"]);
-        assert!(units[0].text.contains("\nWhat=h:/a b%%i\nWhere=/m/$x\n"), "{}", units[0].text);
-        assert!(units[0].text.contains("\nOptions=_netdev,ro,uid=5\n"));
+        assert!(two[0].text.contains("\nWhat=h:/a b%%i\nWhere=/m/$x\n"), "{}", two[0].text);
+        assert!(two[0].text.contains("\nOptions=_netdev,ro,uid=5\n"));
         let arguments = Arguments { user: true, ..arguments };
-        let [unit] = &super::units(SSHOAL, &arguments).unwrap()[..] else { panic!("one") };
+        let [unit] = &units(SSHOAL, &arguments).unwrap()[..] else { panic!("one") };
         let line = "\" -f -o \"ro,uid=5\" -- \"h:/a b%%i\" \"/m/$$x\"\n";
         assert!(
             unit.name == "sshoal-m-\\x24x.service" && unit.text.contains(line),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use cli::Problem;
 
-use super::command_line::{self, Wish};
+use super::command_line::{self, Saved, Wish};
 use super::request::MountRequest;
 use crate::process::current_directory;
 use crate::program::Program;
@@ -54,7 +54,17 @@ pub fn request(
     place: &Path,
 ) -> Result<(Box<MountRequest>, Vec<String>), Problem> {
     words.extend(["--".into(), source.into(), place.into()]);
-    match command_line::parse(program, words, current_directory()?, None)? {
+    checked(program, words, None)
+}
+
+/// The request of a mount that is never made, with all words of its command line; see
+/// [`command_line::parse`].
+pub fn checked(
+    program: Program,
+    words: Vec<OsString>,
+    saved: Option<Saved<'_>>,
+) -> Result<(Box<MountRequest>, Vec<String>), Problem> {
+    match command_line::parse(program, words, current_directory()?, saved)? {
         Wish::Mount(request, notes) => Ok((request, notes)),
         Wish::Help | Wish::Version => Err(Problem::new("options", "not for this command")),
     }

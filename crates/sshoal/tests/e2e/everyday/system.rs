@@ -63,23 +63,36 @@ fn units_are_written_once_and_systemd_accepts_them() {
 /// What a service of a user starts: the words of its `ExecStart`, and the notification.
 #[test]
 fn the_service_of_a_user_mounts() {
-    let world = World::new();
-    let place = world.mountpoint();
-    let config = format!("ssh_config={}", world.sshd().config_path().display());
-    let printed = unit(&[&world.source(), place.to_str().unwrap(), "--user", "-o", &config]).stdout;
-    let line = printed.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
-    // No word here has a character that the shell reads in another way.
-    let mut command = Command::new("sh");
-    command.arg("-c").arg(format!("exec {line}"));
-    command.env_remove("XDG_RUNTIME_DIR").env_remove("SSH_AUTH_SOCK");
-    let socket = world.local("notify");
-    let listener = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
-    command.env("NOTIFY_SOCKET", &socket);
-    let mount = crate::mount::Mount::start(command, place);
-    let mut message = [0; 64];
-    let count = listener.recv(&mut message).unwrap();
-    assert!(message[..count].starts_with(b"READY=1\nMAINPID="));
-    mount.unmount();
+    for is_named in [false, true] {
+        let world = World::new();
+        let place = world.mountpoint();
+        let (config_home, ssh_config) = (world.local("config"), world.sshd().config_path());
+        let text = format!("[mount.work]\nmountpoint = {place:?}\nsources = {:?}", world.source());
+        fs::create_dir_all(config_home.join("sshoal")).unwrap();
+        fs::write(config_home.join("sshoal/config.toml"), text).unwrap();
+        let source = world.source();
+        let operands = match is_named {
+            true => vec!["work"],
+            false => vec![&*source, place.to_str().unwrap()],
+        };
+        let mut print = program();
+        print.arg("unit").args(operands).arg("--user").env("XDG_CONFIG_HOME", &config_home);
+        print.arg("-o").arg(format!("ssh_config={}", ssh_config.display()));
+        let printed = run(&mut print).stdout;
+        let line = printed.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+        // No word here has a character that the shell reads in another way.
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("exec {line}")).env("XDG_CONFIG_HOME", &config_home);
+        command.env_remove("XDG_RUNTIME_DIR").env_remove("SSH_AUTH_SOCK");
+        let socket = world.local("notify");
+        let listener = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
+        command.env("NOTIFY_SOCKET", &socket);
+        let mount = crate::mount::Mount::start(command, place);
+        let mut message = [0; 64];
+        let count = listener.recv(&mut message).unwrap();
+        assert!(message[..count].starts_with(b"READY=1\nMAINPID="));
+        mount.unmount();
+    }
 }
 
 /// In a mount namespace whose /sbin, /usr/local/bin and /run are this test's own.
