@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cli::{OrProblem, Problem, printable};
+use cli::{Problem, printable};
 use mountinfo::Mount;
 use rustix::process::geteuid;
 
@@ -64,16 +64,44 @@ impl From<io::Error> for Silence {
 
 /// The mount of sshoal that is visible at `mountpoint`.
 pub fn mount_at(mountpoint: &Path) -> Result<Mount, Problem> {
-    let what = about(mountpoint);
-    let found = mountinfo::find(mountpoint).or_problem(&what)?;
-    let mount = found.ok_or_else(|| {
-        Problem::new(&what, "nothing is mounted here").hint("`sshoal status` lists the mounts")
-    })?;
+    let mount = any_mount_at(mountpoint)?;
     if record::is_ours(&mount) {
         Ok(mount)
     } else {
         let kind = printable(&mount.kind);
-        Err(Problem::new(what, format!("not a mount of sshoal, but of type {kind}")))
+        Err(Problem::new(about(mountpoint), format!("not a mount of sshoal, but of type {kind}")))
+    }
+}
+
+/// The mount of any file system that is visible at `mountpoint`.
+pub fn any_mount_at(mountpoint: &Path) -> Result<Mount, Problem> {
+    let found = mountinfo::find(mountpoint).map_err(|error| unresolved(mountpoint, &error))?;
+    found.ok_or_else(|| {
+        let problem = Problem::new(about(mountpoint), "nothing is mounted here");
+        match mountinfo::around(mountpoint).filter(record::is_ours) {
+            Some(around) => {
+                problem.hint(format!("it is inside the mount {}", about(&around.mountpoint)))
+            }
+            None => problem.hint("`sshoal status` lists the mounts"),
+        }
+    })
+}
+
+/// Why a path cannot be resolved. Of a dead mount, and of another user's, the system's error does not
+/// name the cause.
+pub fn unresolved(path: &Path, error: &io::Error) -> Problem {
+    let around = || mountinfo::around(path).filter(record::is_ours);
+    let silence = match rustix::io::Errno::from_io_error(error) {
+        Some(rustix::io::Errno::NOTCONN) => around().map(|mount| (mount, Silence::NoRecord)),
+        Some(rustix::io::Errno::ACCESS) => around().and_then(|mount| match find(&mount) {
+            Err(foreign @ Silence::Foreign(_)) => Some((mount, foreign)),
+            _ => None,
+        }),
+        _ => None,
+    };
+    match silence {
+        Some((mount, silence)) => problem(&mount.mountpoint, silence),
+        None => Problem::new(about(path), error.to_string()),
     }
 }
 

@@ -118,6 +118,12 @@ pub fn find(mountpoint: &Path) -> io::Result<Option<Mount>> {
     }
 }
 
+/// The innermost mount that contains `path`, of which only the part before a dead mount has to exist.
+pub fn around(path: &Path) -> Option<Mount> {
+    let path = std::path::absolute(path).ok()?;
+    path.ancestors().find_map(|place| find(place).ok().flatten())
+}
+
 /// The absolute path of `path`, with symbolic links resolved in all but the last component.
 fn without_links_in_parent(path: &Path) -> io::Result<PathBuf> {
     match (path.parent(), path.file_name()) {

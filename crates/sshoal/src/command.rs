@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use cli::{EXIT_OK, Problem};
+use cli::{EXIT_FAILURE, EXIT_OK, Problem};
 
 use crate::mount::{help, settings, suggestion};
 use crate::program::Program;
@@ -161,11 +161,17 @@ pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCod
         Some("mount") => mount::run(program, words.drain(1..).collect(), true),
         Some(name) if is_command(name) => {
             let argv0 = OsString::from(program.name);
-            let is_copy = matches!(name, "pull" | "push");
+            let misused = match name {
+                "pull" | "push" => transfer::EXIT_USAGE,
+                "run" => run::EXIT_NOT_RUN,
+                _ => EXIT_FAILURE,
+            };
             match Commands::try_parse_from(std::iter::once(argv0).chain(words)) {
                 Ok(commands) => run_command(program, commands.command),
-                Err(error) if is_copy => transfer::misused(program, cli::explain(error)),
-                Err(error) => cli::explain(error),
+                Err(error) => cli::explain(error).or_else(|error| {
+                    eprintln!("{}: {error:#}", program.name);
+                    Ok(ExitCode::from(misused))
+                }),
             }
         }
         word => {

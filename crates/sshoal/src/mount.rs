@@ -144,9 +144,7 @@ fn mount_point(path: &Path) -> String {
 
 /// The innermost FUSE mount that contains `path`, and the command that unmounts it.
 fn fuse_mount_around(path: &Path) -> Option<(PathBuf, &'static str)> {
-    let path = std::path::absolute(path).ok()?;
-    // Of a path in a dead mount, only the part before the mount can be resolved.
-    let mount = path.ancestors().find_map(|place| mountinfo::find(place).ok().flatten())?;
+    let mount = mountinfo::around(path)?;
     let command = occupied::unmount_command(&mount, false);
     mountinfo::is_fuse(&mount.kind).then_some((mount.mountpoint, command))
 }

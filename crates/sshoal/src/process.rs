@@ -10,7 +10,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The current directory.
 pub fn current_directory() -> Result<PathBuf, Problem> {
-    std::env::current_dir().or_problem("current directory")
+    std::env::current_dir().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Problem::new("current directory", "it was removed or unmounted")
+            .hint("change to another directory"),
+        _ => Problem::new("current directory", error.to_string()),
+    })
 }
 
 /// A runtime with this many threads, beside those of blocking calls. Call this before another thread is

@@ -20,16 +20,24 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use base::shell::quote;
-use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, printable};
-use control::Wish;
+use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 use control::place::{Host, Place};
+use control::{Wish, client};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
 use control::inside::{self, Inside};
 
+use crate::process::current_directory;
+
 /// The command was not run: of this program's own errors, as of env(1) and timeout(1).
-const EXIT_NOT_RUN: u8 = 125;
+pub const EXIT_NOT_RUN: u8 = 125;
+
+/// The command was found and could not be executed, as of a shell.
+const EXIT_NOT_EXECUTABLE: u8 = 126;
+
+/// The command was not found, as of a shell.
+const EXIT_NOT_FOUND: u8 = 127;
 
 /// ssh's exit status for its own errors.
 const EXIT_SSH: i32 = 255;
@@ -70,12 +78,6 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 
 fn attempt(arguments: &Arguments) -> Result<ExitCode, Problem> {
     let inside = directory(arguments.directory.as_deref())?;
-    let me = geteuid().as_raw();
-    if let Some(owner) = inside.mount.owner.filter(|owner| *owner != me) {
-        // The daemon names the program that is run here.
-        let why = format!("mounted by user {owner}; only that user may run commands through it");
-        return Err(Problem::new(inside::about(&inside.mount.mountpoint), why));
-    }
     let place = inside.place()?;
     flush(&inside)?;
     let ended = match &place.host {
@@ -91,17 +93,20 @@ fn attempt(arguments: &Arguments) -> Result<ExitCode, Problem> {
 
 /// The directory in which the command is to run.
 fn directory(named: Option<&Path>) -> Result<Inside, Problem> {
-    let typed = named.unwrap_or(Path::new("."));
-    let found = match named {
+    let path = match named {
         // Without symbolic links, as the kernel knows it.
-        None => std::env::current_dir(),
-        Some(path) => path.canonicalize(),
+        None => current_directory()?,
+        Some(path) => path.canonicalize().map_err(|error| client::unresolved(path, &error))?,
     };
-    let path = found.or_problem(inside::about(typed))?;
-    let shown = if named.is_none() { &path } else { typed };
+    let shown = named.unwrap_or(&path);
     let inside = inside::find(&path, shown)?;
-    let metadata = std::fs::metadata(&path);
-    match metadata.or_problem(inside::about(shown))? {
+    let me = geteuid().as_raw();
+    if let Some(owner) = inside.mount.owner.filter(|owner| *owner != me) {
+        // The daemon names the program that is run here.
+        let why = format!("mounted by user {owner}; only that user may run commands through it");
+        return Err(Problem::new(inside::about(&inside.mount.mountpoint), why));
+    }
+    match std::fs::metadata(&path).map_err(|error| client::unresolved(shown, &error))? {
         metadata if metadata.is_dir() => Ok(inside),
         _ => Err(Problem::new(inside::about(shown), "not a directory")),
     }
@@ -142,8 +147,18 @@ fn at_home(place: &Place, words: &[OsString]) -> Result<ExitCode, Problem> {
     }
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).current_dir(directory).env("PWD", directory);
-    let Ended { status, .. } = supervise(command, &printable(&words[0]))?;
-    Ok(exit_code(status))
+    supervise(command).map(|ended| exit_code(ended.status)).or_else(|error| {
+        let code = match error.kind() {
+            io::ErrorKind::NotFound => EXIT_NOT_FOUND,
+            _ => EXIT_NOT_EXECUTABLE,
+        };
+        eprintln!("sshoal: run: {}", cannot_run(&words[0], &error));
+        Ok(ExitCode::from(code))
+    })
+}
+
+fn cannot_run(program: &OsStr, error: &io::Error) -> Problem {
+    Problem::new(printable(program), format!("cannot be run: {error}"))
 }
 
 /// Runs the command at a host.
@@ -173,7 +188,7 @@ fn at_host(place: &Place, host: &Host, arguments: &Arguments) -> Result<ExitCode
     if !has_terminal {
         command.stderr(Stdio::piped());
     }
-    let ended = supervise(command, &printable(program))?;
+    let ended = supervise(command).map_err(|error| cannot_run(program, &error))?;
     judge(&ended, &about(), has_terminal);
     let was_run = has_terminal || ended.is_marked || ended.status.code() == Some(EXIT_SSH);
     Ok(if was_run { exit_code(ended.status) } else { ExitCode::from(EXIT_NOT_RUN) })
@@ -218,38 +233,34 @@ struct Ended {
 
 /// Runs a command to its end. Signals of the terminal reach it as they reach this process; others are
 /// passed on.
-fn supervise(command: Command, what: &str) -> Result<Ended, Problem> {
-    let failed = |error: io::Error| Problem::new(what, format!("cannot be run: {error}"));
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
-    let (status, is_interrupted, heard) = runtime
-        .block_on(async {
-            let mut interrupt = signal(SignalKind::interrupt())?;
-            let mut quit = signal(SignalKind::quit())?;
-            let mut terminate = signal(SignalKind::terminate())?;
-            let mut hangup = signal(SignalKind::hangup())?;
-            let mut child = tokio::process::Command::from(command).spawn()?;
-            let heard = match child.stderr.take() {
-                Some(stderr) => Some(hear(stderr.into_owned_fd()?.into())),
-                None => None,
+fn supervise(command: Command) -> io::Result<Ended> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let (status, is_interrupted, heard) = runtime.block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut quit = signal(SignalKind::quit())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        let mut child = tokio::process::Command::from(command).spawn()?;
+        let heard = match child.stderr.take() {
+            Some(stderr) => Some(hear(stderr.into_owned_fd()?.into())),
+            None => None,
+        };
+        let mut is_interrupted = false;
+        loop {
+            let passed_on = tokio::select! {
+                status = child.wait() => return io::Result::Ok((status?, is_interrupted, heard)),
+                _ = interrupt.recv() => None,
+                _ = quit.recv() => None,
+                _ = terminate.recv() => Some(Signal::TERM),
+                _ = hangup.recv() => Some(Signal::HUP),
             };
-            let mut is_interrupted = false;
-            loop {
-                let passed_on = tokio::select! {
-                    status = child.wait() => return io::Result::Ok((status?, is_interrupted, heard)),
-                    _ = interrupt.recv() => None,
-                    _ = quit.recv() => None,
-                    _ = terminate.recv() => Some(Signal::TERM),
-                    _ = hangup.recv() => Some(Signal::HUP),
-                };
-                is_interrupted = true;
-                let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
-                if let Some((signal, pid)) = passed_on.zip(pid) {
-                    let _ = kill_process(pid, signal);
-                }
+            is_interrupted = true;
+            let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+            if let Some((signal, pid)) = passed_on.zip(pid) {
+                let _ = kill_process(pid, signal);
             }
-        })
-        .map_err(failed)?;
+        }
+    })?;
     let (is_marked, words) = match heard.map(|heard| heard.recv_timeout(STDERR_LIMIT)) {
         Some(Ok(filter)) => (filter.is_marked, filter.words),
         // A process that ssh left behind has it open: what came so far is shown already.

@@ -62,14 +62,6 @@ const END_WAIT: Duration = Duration::from_millis(200);
 /// Threads beside those that read or write files: one for each direction of a connection.
 const WORKERS: usize = 2;
 
-/// The exit code of these commands for a command line that clap has refused.
-pub fn misused(program: Program, explained: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
-    Ok(explained.unwrap_or_else(|error| {
-        eprintln!("{}: {error:#}", program.name);
-        ExitCode::from(EXIT_USAGE)
-    }))
-}
-
 /// Copies as the command line says.
 pub fn run(direction: Direction, arguments: &Arguments) -> ExitCode {
     let wrong = |problem: String| {

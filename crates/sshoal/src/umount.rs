@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use cli::{OrProblem, Problem, printable};
+use cli::{Problem, printable};
 use control::client;
 use control::record::{self, End, Found};
 use mountinfo::Mount;
@@ -23,10 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// is closed, and this does not wait for it.
 pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
     let what = format!("'{}'", printable(mountpoint));
-    let mount = mountinfo::find(mountpoint).or_problem(&what)?.ok_or_else(|| {
-        Problem::new(&what, "nothing is mounted here")
-            .hint("`findmnt -t fuse.sshoal,fuse.sshfs` lists the mounts")
-    })?;
+    let mount = client::any_mount_at(mountpoint)?;
     // Before unmounting: afterwards the record of the mount cannot be found.
     let record = record::find(&mount);
     if record.is_none() && mount.kind != "fuse.sshoal" {

@@ -4,7 +4,8 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, printable};
+use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use control::client;
 use control::place::Place;
 use serde::Serialize;
 
@@ -77,7 +78,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 }
 
 fn place(path: &Path) -> Result<Place, Problem> {
-    let resolved = inside::resolve(path).or_problem(inside::about(path))?;
+    let resolved = inside::resolve(path).map_err(|error| client::unresolved(path, &error))?;
     inside::find(&resolved, path)?.place()
 }
 

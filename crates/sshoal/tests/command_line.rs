@@ -53,6 +53,39 @@ fn help_into_a_closed_pipe_is_no_error() {
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
 }
 
+/// By a shell, with `$0` as the program.
+fn by_shell(script: &str) -> Output {
+    let program = env!("CARGO_BIN_EXE_sshoal");
+    Command::new("bash").args(["-c", script, program]).output().unwrap()
+}
+
+#[test]
+fn run_has_the_exit_codes_of_env() {
+    for words in [&["run"][..], &["run", "-x", "true"], &["run", "-C"], &["run", "-C", "/", "true"]]
+    {
+        let output = run("sshoal", words);
+        assert_eq!(output.status.code(), Some(125), "{words:?}");
+        assert_eq!(text(&output.stdout), "", "{words:?}");
+        assert!(text(&output.stderr).starts_with("sshoal: "), "{words:?}");
+    }
+    success("sshoal", &["run", "--help"]);
+}
+
+#[test]
+fn a_current_directory_that_was_removed_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    for words in ["run true", "unit h: x"] {
+        let script = format!(
+            "mkdir {0}/x; cd {0}/x; rmdir {0}/x; exec \"$0\" {words}",
+            dir.path().display()
+        );
+        let output = by_shell(&script);
+        let expected =
+            "current directory: it was removed or unmounted\n  change to another directory\n";
+        assert!(text(&output.stderr).ends_with(expected), "{words}: {output:?}");
+    }
+}
+
 #[test]
 fn mistakes_are_one_line_and_a_hint() {
     for (name, words, said) in [

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use cli::{OrProblem, Problem};
+use cli::Problem;
 use control::client;
 use control::job::{self, CacheJob, Tally};
 use control::{Reply, Wish};
@@ -26,7 +26,7 @@ struct Places {
 fn find(paths: &[PathBuf], all: &mut Tally) -> Result<Vec<Places>, Problem> {
     let mut found: Vec<Places> = Vec::new();
     for (number, typed) in paths.iter().enumerate() {
-        let resolved = typed.canonicalize().or_problem(inside::about(typed));
+        let resolved = typed.canonicalize().map_err(|error| client::unresolved(typed, &error));
         let Inside { mount, path } = match resolved.and_then(|path| inside::find(&path, typed)) {
             Ok(inside) => inside,
             Err(problem) if found.is_empty() && number + 1 == paths.len() => return Err(problem),

@@ -1,8 +1,10 @@
 //! `sshoal run`.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -186,12 +188,86 @@ fn only_the_owner_of_a_mount_runs_commands_through_it() {
     let mount = ready(world.mount(&["-o", "allow_other"]));
     let program = world.local("sshoal");
     sandbox::copy_program(program_path().as_ref(), &program).unwrap();
-    let mut command = std::process::Command::new("setpriv");
-    command.args(["--reuid", "5", "--regid", "60", "--clear-groups", "--"]).arg(&program);
-    command.args(["run", "true"]).env_remove("XDG_RUNTIME_DIR").current_dir(mount.place());
-    let ended = run(&mut command);
+    let by_other = |dir: &Path, words: &[&OsStr]| {
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--reuid", "5", "--regid", "60", "--clear-groups", "--"]).arg(&program);
+        command.args(words).env_remove("XDG_RUNTIME_DIR").current_dir(dir);
+        run(&mut command)
+    };
+    let words = ["run", "true"].map(OsStr::new);
+    let ended = by_other(mount.place(), &words);
     assert_eq!(ended.status.code(), Some(125), "{ended:?}");
-    assert!(ended.stderr.contains("sshoal: run: "), "{ended:?}");
+    assert!(ended.stderr.contains("only that user may run commands through it"), "{ended:?}");
+    mount.unmount();
+
+    // Without allow_other, the kernel lets nobody else in.
+    fs::create_dir(world.served("dir")).unwrap();
+    let mount = ready(world.mount(&[]));
+    let dir = mount.at("dir");
+    let words = [OsStr::new("run"), "-C".as_ref(), dir.as_ref(), "true".as_ref()];
+    for words in [&words[..], &["where".as_ref(), dir.join("x").as_ref()]] {
+        let ended = by_other(Path::new("/"), words);
+        let said = format!("'{}': mounted by user 0; only that user", mount.place().display());
+        assert!(ended.stderr.contains(&said), "{ended:?}");
+    }
+    mount.unmount();
+}
+
+#[test]
+fn a_dead_mount_is_named_with_what_removes_it() {
+    let world = World::new();
+    fs::create_dir_all(world.served("dir/sub")).unwrap();
+    let mut mount = ready(world.mount(&[]).with_errors());
+    let dir = mount.at("dir/sub");
+    // A shell whose current directory is there.
+    let script =
+        "kill -KILL \"$1\"; while kill -0 \"$1\"; do sleep 0.1; done; exec \"$0\" run true";
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", script]).arg(program_path()).arg(mount.daemon().pid().to_string());
+    shell.current_dir(&dir).env_remove("XDG_RUNTIME_DIR").stderr(Stdio::piped());
+    let shell = shell.spawn().unwrap();
+    assert_eq!(mount.wait_ended(), None);
+    let inside = shell.wait_with_output().unwrap();
+    let said = format!(
+        "'{}': no daemon serves this mount; `sshoal umount` removes it\n",
+        mount.place().display()
+    );
+    let dir = dir.to_str().unwrap();
+    let place = mount.place().to_str().unwrap();
+    assert_eq!(inside.status.code(), Some(125), "{inside:?}");
+    assert!(String::from_utf8_lossy(&inside.stderr).ends_with(&said), "{inside:?}");
+    for (words, code) in [
+        (&["run", "-C", dir, "true"][..], 125),
+        (&["run", "-C", place, "true"], 125),
+        (&["where", dir], 1),
+        (&["warm", dir], 1),
+        (&["status", dir], 1),
+        (&["set", dir, "soft=1"], 1),
+        (&["umount", dir], 1),
+    ] {
+        let ended = run(program().args(words));
+        assert_eq!(ended.status.code(), Some(code), "{ended:?}");
+        assert!(ended.stderr.ends_with(&said), "{words:?}: {ended:?}");
+    }
+    assert!(crate::mount::umount(&[], mount.place()).status.success());
+}
+
+/// A path in the mount is no mount point, and the message names that one.
+#[test]
+fn a_path_inside_a_mount_is_told_with_its_mount_point() {
+    let world = World::new();
+    fs::create_dir(world.served("dir")).unwrap();
+    let mount = ready(world.mount(&[]));
+    let dir = mount.at("dir");
+    for command in ["umount", "status", "set"] {
+        let ended = run(program().arg(command).arg(&dir));
+        let said = format!(
+            "'{}': nothing is mounted here\n  it is inside the mount '{}'\n",
+            dir.display(),
+            mount.place().display()
+        );
+        assert!(ended.stderr.ends_with(&said), "{ended:?}");
+    }
     mount.unmount();
 }
 

@@ -123,6 +123,11 @@ fn in_a_union_the_branch_decides() {
     assert_eq!(ended.stdout, format!("{}\n", here.display()), "{ended:?}");
     assert_eq!(ended.status.code(), Some(3), "{ended:?}");
     assert!(union.at("L/here/made").exists());
+    for (word, code) in [("no-such-command", 127), ("./made", 126)] {
+        let ended = run_in(&union.at("L/here"), &[word]);
+        assert_eq!(ended.status.code(), Some(code), "{ended:?}");
+        assert!(ended.stderr.contains("cannot be run: "), "{ended:?}");
+    }
     // A directory of no branch.
     let ended = run_in(&union.at("P"), &["pwd"]);
     assert_eq!(ended.status.code(), Some(125), "{ended:?}");
