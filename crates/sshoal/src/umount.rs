@@ -79,7 +79,7 @@ fn wait(record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
         // The receiver is gone if the wait was given up.
         let _ = told.send(waiting.wait_released());
     });
-    let mut has_told = false;
+    let mut told_stopped = None;
     let end = loop {
         match end.recv_timeout(PATIENCE) {
             Ok(end) => break end,
@@ -99,13 +99,9 @@ fn wait(record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
             );
             return Ok(());
         }
-        if !std::mem::replace(&mut has_told, true) {
-            let patience = PATIENCE_WITH_SERVER.as_secs();
-            eprintln!(
-                "sshoal: {what}: unmounted; waiting for the daemon (process {pid}) to write the \
-                 remaining data. It gives up when the server does not reply for {patience} s, or \
-                 when it is killed"
-            );
+        let is_stopped = daemon.is_some_and(is_stopped);
+        if told_stopped.replace(is_stopped) != Some(is_stopped) {
+            eprintln!("sshoal: {what}: unmounted; {}", waiting_for(&pid, is_stopped));
         }
     };
     match end {
@@ -117,6 +113,28 @@ fn wait(record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
         }
         Err(error) => Err(Problem::new(what, format!("unmounted, but cannot wait: {error}"))),
     }
+}
+
+fn waiting_for(pid: &str, is_stopped: bool) -> String {
+    if is_stopped {
+        return format!(
+            "the daemon (process {pid}) is stopped, and cannot write the remaining data: `kill -CONT \
+             {pid}` lets it go on, `kill -KILL {pid}` ends it and loses that data"
+        );
+    }
+    let patience = PATIENCE_WITH_SERVER.as_secs();
+    format!(
+        "waiting for the daemon (process {pid}) to write the remaining data. It gives up when the \
+         server does not reply for {patience} s, or when it is killed"
+    )
+}
+
+/// Whether a process is stopped by a signal or a debugger.
+fn is_stopped(pid: u32) -> bool {
+    // The state comes after the program's name, which may contain anything.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
+    matches!(state, Some('T' | 't'))
 }
 
 fn data_lost(what: &str, reason: &str) -> Problem {

@@ -8,7 +8,7 @@ use rustix::process::{Signal, geteuid};
 
 use super::{Hosts, as_somebody_else, branch, names, started, status};
 use crate::mount::umount;
-use crate::process::{eventually, run};
+use crate::process::{Process, eventually, run};
 use crate::world::{program, program_path};
 
 /// How long a state may take to show.
@@ -139,6 +139,27 @@ fn status_shows_a_daemon_that_hangs_or_is_dead() {
     let ended = run(program().arg("status").arg(mount.place()));
     assert_eq!(ended.status.code(), Some(1));
     assert!(ended.stderr.contains("nothing is mounted here"), "{ended:?}");
+}
+
+/// It has data that is not written, so the waiting goes on; but it says for what, and what helps.
+#[test]
+fn umount_names_a_daemon_that_is_stopped() {
+    let hosts = Hosts::new(&["alpha"]);
+    let mut mount = hosts.mount(&[hosts.fleet.source("alpha")], &[]);
+    fs::write(mount.at("file"), "content").unwrap();
+    let pid = mount.daemon().pid();
+    mount.daemon().stop();
+    let said = hosts.local("said");
+    let mut command = program();
+    command.arg("umount").arg(mount.place()).stderr(fs::File::create(&said).unwrap());
+    let mut umounting = Process::spawn(&mut command);
+    let remedy = format!("`kill -CONT {pid}` lets it go on, `kill -KILL {pid}` ends it");
+    eventually(SHOWN, "it is told", || fs::read_to_string(&said).unwrap().contains(&remedy));
+    assert_eq!(umounting.try_wait(Duration::from_millis(1)), None);
+    mount.daemon().signal(Signal::CONT);
+    assert!(umounting.wait(SHOWN).success());
+    assert_eq!(mount.wait_ended(), Some(0));
+    assert_eq!(fs::read(hosts.served("alpha", "file")).unwrap(), b"content");
 }
 
 #[test]
