@@ -111,9 +111,20 @@ pub fn printable(text: impl AsRef<OsStr>) -> String {
 /// # Errors
 /// Those of write(2).
 pub fn print(text: &str) -> anyhow::Result<ExitCode> {
-    match io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(ExitCode::from(EXIT_OK)),
+    print_bytes(text.as_bytes())?;
+    Ok(ExitCode::from(EXIT_OK))
+}
+
+/// Prints requested output to the last byte: at the end of the process, an error would be lost.
+/// Returns whether there may be a reader for more.
+///
+/// # Errors
+/// Those of write(2).
+pub fn print_bytes(bytes: &[u8]) -> Result<bool, Problem> {
+    let mut stdout = io::stdout();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.or_problem("standard output").map(|()| true),
     }
 }
 

@@ -120,7 +120,8 @@ struct Document {
 /// Checks, and prints each result as it is known. The exit code is 1 if anything is wrong.
 pub fn run(program: Program, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let target = target(program, arguments)?;
-    let mut checks = Checks { shown: !arguments.json, all: Vec::new(), names: Vec::new() };
+    let mut checks =
+        Checks { shown: !arguments.json, all: Vec::new(), names: Vec::new(), printed: Ok(()) };
     machine::check(&mut checks);
     match &target {
         None => {}
@@ -139,6 +140,7 @@ pub fn run(program: Program, arguments: &Arguments) -> anyhow::Result<ExitCode> 
             cli::print(&format!("\nThe report is in {}.\n", printable(file)))?;
         }
     }
+    checks.printed?;
     if arguments.json {
         cli::print(&cli::json(&Document { schema: SCHEMA, checks: checks.all })?)?;
     }
@@ -167,13 +169,14 @@ pub struct Checks {
     all: Vec<Check>,
     /// Names of hosts and users that the checks have found out.
     names: Vec<String>,
+    /// The first error of printing. The checks go on: there may be a report to write.
+    printed: Result<(), Problem>,
 }
 
 impl Checks {
     pub fn add(&mut self, check: Check) {
-        if self.shown {
-            // A closed pipe ends the command at its last output.
-            let _ = cli::print(&text(&check));
+        if self.shown && self.printed.is_ok() {
+            self.printed = cli::print_bytes(text(&check).as_bytes()).map(drop);
         }
         self.all.push(check);
     }

@@ -6,6 +6,9 @@
 #![no_main]
 #![allow(dead_code, unreachable_pub, reason = "a target uses little of the program")]
 
+#[macro_use]
+mod messages;
+
 mod adapter;
 mod allocator;
 mod attributes;

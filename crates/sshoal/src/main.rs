@@ -7,6 +7,9 @@
 #![deny(unsafe_code)]
 #![allow(unreachable_pub, reason = "in a binary, `pub` says what a module offers to the others")]
 
+#[macro_use]
+mod messages;
+
 mod adapter;
 #[allow(unsafe_code, reason = "the C library's allocator has no safe interface")]
 mod allocator;

@@ -10,7 +10,7 @@ pub mod prometheus;
 mod text;
 mod view;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
@@ -212,10 +212,8 @@ fn repeat(
                 }
             }
         }
-        if let Err(error) = io::stdout().write_all(out.as_bytes()) {
-            // The reader has seen enough (`| head`).
-            let is_over = error.kind() == io::ErrorKind::BrokenPipe;
-            return if is_over { Ok(ExitCode::from(EXIT_OK)) } else { Err(error.into()) };
+        if !cli::print_bytes(out.as_bytes())? {
+            return Ok(ExitCode::from(EXIT_OK));
         }
         ended.into_iter().rev().for_each(|index| drop(watched.remove(index)));
         if watched.is_empty() {

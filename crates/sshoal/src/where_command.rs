@@ -1,6 +1,6 @@
 //! `sshoal where`: the place of a path of a mount at its host, as scp(1) and rsync(1) take it.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -71,10 +71,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         out.extend(line(place, is_terminal));
         out.push(if arguments.nul { 0 } else { b'\n' });
     }
-    match io::stdout().write_all(&out) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(ExitCode::from(code)),
-    }
+    cli::print_bytes(&out)?;
+    Ok(ExitCode::from(code))
 }
 
 fn place(path: &Path) -> Result<Place, Problem> {

@@ -60,6 +60,41 @@ fn by_shell(script: &str) -> Output {
 }
 
 #[test]
+fn output_that_cannot_be_written_is_an_error() {
+    for words in [
+        "help",
+        "help unit",
+        "--version",
+        "umount --help",
+        "status --json",
+        "stats --help",
+        "doctor",
+        "doctor --json",
+        "config check",
+        "unit h: /mnt/x",
+        "autofs",
+        "complete -- sta",
+        "help options",
+    ] {
+        let output = by_shell(&format!("exec \"$0\" {words} >/dev/full"));
+        assert_eq!(output.status.code(), Some(1), "{words}");
+        let expected = "sshoal: standard output: No space left on device (os error 28)\n";
+        assert_eq!(text(&output.stderr), expected, "{words}");
+    }
+}
+
+#[test]
+fn messages_that_cannot_be_written_change_no_exit_code() {
+    for to in [">/dev/full", "| true"] {
+        let script = format!("\"$0\" umount /no/such/place 2>&1 {to}; exit ${{PIPESTATUS[0]}}");
+        // The reader may still be there.
+        for _ in 0..3 {
+            assert_eq!(by_shell(&script).status.code(), Some(1), "{to}");
+        }
+    }
+}
+
+#[test]
 fn run_has_the_exit_codes_of_env() {
     for words in [&["run"][..], &["run", "-x", "true"], &["run", "-C"], &["run", "-C", "/", "true"]]
     {

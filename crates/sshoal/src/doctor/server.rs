@@ -8,6 +8,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
+use base::FileKind;
 use host::{Direct, DirectUse, Host};
 use sftp::{Client, Extension, FileAttrs, OpenFlags};
 use ssh::{Cause, Dialer};
@@ -248,9 +249,20 @@ async fn readable(client: &Client, directory: &[u8]) -> Check {
     };
     match opened.await {
         Ok(real) => Check::fine(what, real.escape_ascii().to_string()),
+        // Some servers say of a file that it does not exist.
+        Err(_) if is_file(client, path).await => {
+            Check::wrong(what, format!("{shown}: not a directory on the server"))
+                .remedy("a source is a directory: name the one that contains the file")
+        }
         Err(error) => Check::wrong(what, format!("{shown}: {error}"))
             .remedy("a relative directory is below the home directory of the login"),
     }
+}
+
+/// Whether something other than a directory has this name.
+async fn is_file(client: &Client, path: &[u8]) -> bool {
+    let mode = client.stat(path).await.ok().and_then(|attrs| attrs.permissions);
+    mode.and_then(FileKind::from_mode).is_some_and(|kind| kind != FileKind::Directory)
 }
 
 /// Reads from the server's `/dev/zero` for a while.

@@ -53,6 +53,14 @@ fn what_does_not_work_is_named_with_its_remedy() {
     assert_eq!(directory["verdict"], "wrong", "{document}");
     assert!(directory["found"].as_str().unwrap().contains("missing"), "{document}");
 
+    fs::write(world.served("file"), "").unwrap();
+    let ended = doctor(&world, &[&world.source_of(&world.served("file")), "--json"]);
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let directory = check(&document, "directory");
+    assert_eq!(directory["verdict"], "wrong", "{document}");
+    let found = directory["found"].as_str().unwrap();
+    assert!(found.ends_with("/file: not a directory on the server"), "{document}");
+
     let refused = [&world.source(), "--json", "-o", "PubkeyAuthentication=no"];
     let ended = doctor(&world, &refused);
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
