@@ -14,7 +14,8 @@ use crate::helper::{install, place, record};
 use crate::transfer::shell::SshShell;
 
 /// What the user can do when a login needs an answer that is not kept.
-pub const TYPE_AGAIN: &str = "to log in again, unmount with `sshoal umount` and mount again";
+pub const TYPE_AGAIN: &str = "let a key log in (ssh-copy-id), or unmount with \
+    `sshoal umount` and mount again";
 
 /// An error of ssh, with its hint.
 pub fn problem(what: impl Into<String>, error: &ssh::Error) -> Problem {
