@@ -77,9 +77,16 @@ pub struct Record {
 type FileId = (u64, u64);
 
 impl Record {
-    /// Records that this process serves `mount` (see [`mountinfo::find`]).
+    /// Records that this process serves `mount` (see [`mountinfo::find`]), in the first directory that
+    /// can be used. The error is that of the preferred one.
     pub fn create(mount: &Mount) -> Result<Record, Error> {
-        Record::create_in(&own_dir(), mount)
+        Record::create_in_one_of(&own_dirs(), mount)
+    }
+
+    fn create_in_one_of(dirs: &[PathBuf], mount: &Mount) -> Result<Record, Error> {
+        let mut created = dirs.iter().map(|dir| Record::create_in(dir, mount));
+        let preferred = created.next().expect("there is a last resort");
+        preferred.or_else(|error| created.find_map(Result::ok).ok_or(error))
     }
 
     fn create_in(dir: &Path, mount: &Mount) -> Result<Record, Error> {
@@ -245,7 +252,7 @@ pub fn find(mount: &Mount) -> Option<Found> {
     if owner != me && me != 0 {
         return None;
     }
-    let own = (owner == me).then(own_dir);
+    let own = if owner == me { own_dirs() } else { Vec::new() };
     let mut dirs = own.into_iter().chain(usual_dirs(owner));
     dirs.find_map(|dir| find_in(&dir, mount.device, owner))
 }
@@ -275,7 +282,7 @@ pub fn is_ours(mount: &Mount) -> bool {
 pub fn served() -> Vec<Mount> {
     let me = geteuid().as_raw();
     let mut mounts: Vec<Mount> = Vec::new();
-    for dir in std::iter::once(own_dir()).chain(usual_dirs(me)) {
+    for dir in own_dirs().into_iter().chain(usual_dirs(me)) {
         let Ok(entries) = std::fs::read_dir(&dir) else { continue };
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         for device in names.take(MAX_LEFTOVERS).filter_map(|name| Device::parse(&name)) {
@@ -351,15 +358,16 @@ fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().rev().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
 }
 
-/// The directory of this user's records. Root's are always below `/run`, so that a mount made at boot
+/// The directories of this user's records, the preferred one first. Root's are always below `/run`, so that a mount made at boot
 /// is found from a login of root, which sets `XDG_RUNTIME_DIR`.
-fn own_dir() -> PathBuf {
+fn own_dirs() -> Vec<PathBuf> {
     let me = geteuid().as_raw();
     let from_login = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|_| me != 0);
     let [usual, last_resort] = usual_dirs(me);
     let in_login = from_login.filter(|dir| dir.is_absolute()).map(|dir| dir.join(NAME));
     let is_usable = |dir: &PathBuf| dir.parent().is_some_and(|around| is_owned_by(around, me));
-    in_login.into_iter().chain([usual]).find(is_usable).unwrap_or(last_resort)
+    let usable = in_login.into_iter().chain([usual]).filter(is_usable);
+    usable.chain([last_resort]).collect()
 }
 
 /// The default directories of a user's records: the preferred one and the fallback.
@@ -629,13 +637,25 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_that_cannot_be_used_is_passed_over() {
+        let (_outer, dir) = fresh_dir();
+        let unusable = || PathBuf::from("/proc/sshoal");
+        let record = Record::create_in_one_of(&[unusable(), dir.clone()], &mount()).unwrap();
+        assert!(find_in(&dir, DEVICE, me()).is_some());
+        record.ended();
+        let error = Record::create_in_one_of(&[unusable(), "/dev/null/x".into()], &mount());
+        assert!(error.unwrap_err().to_string().starts_with("/proc/sshoal: "));
+    }
+
+    #[test]
     fn records_are_below_a_directory_of_the_user() {
-        let dir = own_dir();
+        let dirs = own_dirs();
         let [usual, last_resort] = usual_dirs(me());
         if me() == 0 {
-            assert!([&usual, &last_resort].contains(&&dir));
+            assert!(dirs.iter().all(|dir| [&usual, &last_resort].contains(&dir)));
         }
-        assert!(dir.is_absolute());
+        assert_eq!(dirs.last(), Some(&last_resort));
+        assert!(dirs.iter().all(|dir| dir.is_absolute()));
         assert_eq!(usual_dirs(0)[0], Path::new("/run/sshoal"));
         assert_eq!(usual_dirs(7)[0], Path::new("/run/user/7/sshoal"));
         assert_eq!(usual_dirs(7)[1], Path::new("/tmp/sshoal-7"));

@@ -30,7 +30,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-pub use occupied::probe;
+pub use occupied::{is_dead, probe};
 
 use cli::{EXIT_OK, Problem, printable};
 

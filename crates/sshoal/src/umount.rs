@@ -15,6 +15,7 @@ use control::record::{self, End, Found};
 use mountinfo::Mount;
 
 use crate::adapter::ending::PATIENCE as PATIENCE_WITH_SERVER;
+use crate::mount;
 
 /// After waiting this long, the command prints what it is waiting for.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -29,6 +30,7 @@ pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
     if record.is_none() && mount.kind != "fuse.sshoal" {
         return Err(not_ours(&what, &mount));
     }
+    let is_dead = record.is_none() && mount::is_dead(&mount);
     fuse::unmount(&mount.mountpoint, lazy).map_err(|error| {
         let problem = Problem::new(&what, refusal(&error));
         if matches!(error, fuse::Error::Busy(_)) {
@@ -46,8 +48,15 @@ pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
         None => {
             // The mount is gone, as requested, but data may have been lost.
             eprintln!(
-                "sshoal: {what}: note: the daemon of this mount had died; data that was not closed \
-                 or fsynced may be missing on the server"
+                "sshoal: {what}: note: {}",
+                match is_dead {
+                    true =>
+                        "the daemon of this mount had died; data that was not closed or fsynced may \
+                         be missing on the server",
+                    false =>
+                        "unmounted without waiting, since the daemon of this mount is not known here \
+                         (another XDG_RUNTIME_DIR, or it has no record); it may still be writing",
+                }
             );
             Ok(())
         }

@@ -93,6 +93,11 @@ pub fn unmount_command(mount: &Mount, lazy: bool) -> &'static str {
     }
 }
 
+/// Whether the daemon of a mount has ended.
+pub fn is_dead(mount: &Mount) -> bool {
+    matches!(answer(&mount.mountpoint), Ok(Answer::Dead))
+}
+
 /// Requests the attributes of the root of a file system, in a separate process.
 fn answer(place: &Path) -> io::Result<Answer> {
     let mut command = Command::new("/proc/self/exe");

@@ -202,6 +202,21 @@ fn only_the_user_and_root_may_look() {
     let told = status(&place);
     assert_eq!((&told["daemon"], &told["owner"]), (&"answers".into(), &5.into()), "{told}");
     let mut command = as_somebody_else(&copy);
-    assert!(run(command.arg("umount").arg(&place)).status.success());
+    let ended = run(command.arg("umount").arg(&place));
+    assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+    assert_eq!(mount.wait_ended(), Some(0));
+
+    // A daemon whose record is elsewhere has not died.
+    let runtime = hosts.local("runtime");
+    fs::create_dir(&runtime).unwrap();
+    std::os::unix::fs::chown(&runtime, Some(5), Some(60)).unwrap();
+    let mut command = as_somebody_else(&copy);
+    command.arg("-f").arg(format!("-ossh_command={}", ssh.display()));
+    command.env("HOME", hosts.local("")).env("XDG_RUNTIME_DIR", &runtime);
+    command.arg(format!("host:{}", served.display())).arg(&place);
+    let mut mount = crate::mount::Mount::start(command, place.clone());
+    let ended = run(as_somebody_else(&copy).arg("umount").arg(&place));
+    assert!(ended.status.success(), "{ended:?}");
+    assert!(ended.stderr.contains("the daemon of this mount is not known here"), "{ended:?}");
     assert_eq!(mount.wait_ended(), Some(0));
 }
