@@ -138,7 +138,10 @@ pub fn explain(error: clap::Error) -> anyhow::Result<ExitCode> {
     if error.kind() == ErrorKind::DisplayHelp {
         return print(&text);
     }
-    let why = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    let why = match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => missing_command(&text),
+        _ => text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned(),
+    };
     let usage = text.lines().find_map(|line| line.strip_prefix("Usage: "));
     let missing = text.lines().nth(1).map(str::trim).filter(|_| why.ends_with(':'));
     let why = format!("{why}{}{}", if missing.is_some() { " " } else { "" }, missing.unwrap_or(""));
@@ -147,6 +150,17 @@ pub fn explain(error: clap::Error) -> anyhow::Result<ExitCode> {
         Some(usage) => problem.hint(format!("usage: {usage}")).into(),
         None => problem.into(),
     })
+}
+
+/// The error of a command that was given without one of its own commands, from its help.
+fn missing_command(help: &str) -> String {
+    let rest = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    // A longer description has further lines, which are indented more.
+    let entries = rest.take_while(|line| !line.is_empty());
+    let entries = entries.filter_map(|line| line.strip_prefix("  "));
+    let names =
+        entries.filter(|line| !line.starts_with(' ')).filter_map(|line| line.split(' ').next());
+    format!("a command is missing: {}", names.collect::<Vec<_>>().join(", "))
 }
 
 /// The output of `--json`: one value with indented lines. Control characters are escaped, so that the

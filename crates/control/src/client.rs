@@ -77,12 +77,15 @@ pub fn mount_at(mountpoint: &Path) -> Result<Mount, Problem> {
 pub fn any_mount_at(mountpoint: &Path) -> Result<Mount, Problem> {
     let found = mountinfo::find(mountpoint).map_err(|error| unresolved(mountpoint, &error))?;
     found.ok_or_else(|| {
-        let problem = Problem::new(about(mountpoint), "nothing is mounted here");
+        let nothing = Problem::new(about(mountpoint), "nothing is mounted here");
         match mountinfo::around(mountpoint).filter(record::is_ours) {
-            Some(around) => {
-                problem.hint(format!("it is inside the mount {}", about(&around.mountpoint)))
-            }
-            None => problem.hint("`sshoal status` lists the mounts"),
+            None => nothing.hint("`sshoal status` lists the mounts"),
+            Some(around) => match find(&around) {
+                Ok(_) => {
+                    nothing.hint(format!("it is inside the mount {}", about(&around.mountpoint)))
+                }
+                Err(silence) => problem(&around.mountpoint, silence),
+            },
         }
     })
 }

@@ -95,6 +95,9 @@ pub fn elsewhere(mount: &Mount) -> Option<u32> {
     })
 }
 
+/// Maximum number of symbolic links that lead to a mount point, as of the kernel for a path.
+const MAX_LINKS: u32 = 40;
+
 /// The visible mount at `mountpoint`: the last of those stacked on it.
 ///
 /// `mountpoint` need not be absolute; only its parent directories are accessed.
@@ -104,18 +107,17 @@ pub fn elsewhere(mount: &Mount) -> Option<u32> {
 pub fn find(mountpoint: &Path) -> io::Result<Option<Mount>> {
     let mounts = all()?;
     let at = |place: &Path| mounts.iter().rfind(|mount| mount.mountpoint == place).cloned();
-    let place = without_links_in_parent(mountpoint)?;
-    if let Some(mount) = at(&place) {
-        return Ok(Some(mount));
-    }
-    // The last component may be a symbolic link to the mount point.
-    match fs::read_link(&place) {
-        Ok(target) => {
-            let parent = place.parent().unwrap_or(Path::new("/"));
-            Ok(at(&without_links_in_parent(&parent.join(target))?))
+    let mut place = without_links_in_parent(mountpoint)?;
+    // The last component may be a symbolic link to the mount point, or to another link.
+    for _ in 0..=MAX_LINKS {
+        if let Some(mount) = at(&place) {
+            return Ok(Some(mount));
         }
-        Err(_) => Ok(None),
+        let Ok(target) = fs::read_link(&place) else { break };
+        let parent = place.parent().unwrap_or(Path::new("/"));
+        place = without_links_in_parent(&parent.join(target))?;
     }
+    Ok(None)
 }
 
 /// The innermost mount that contains `path`, of which only the part before a dead mount has to exist.

@@ -164,6 +164,9 @@ impl Place {
         let dir = self.dir.clone().map_or_else(default_dir, Ok)?;
         if !dir.is_dir() {
             let what = format!("cache '{}'", printable(&dir));
+            if dir.exists() {
+                return Err(Problem::new(what, "not a directory"));
+            }
             return Err(Problem::new(what, "does not exist")
                 .hint("mounting with cache=disk creates it; --dir DIR names another one"));
         }

@@ -15,14 +15,17 @@ use crate::{
     mount, profile, run, stats, status, umount, unit, warm, where_command,
 };
 
-const RUN_NOTES: &str = "The exit status is the command's; 255 if ssh failed, 125 if the command was \
-    not run for another reason. Files that were written before are sent first, and the mount shows \
-    what the command has changed.";
+const RUN_NOTES: &str = "Exit status: that of the command; 126 if it cannot be executed, 127 if it was \
+    not found, 255 if ssh failed, 125 if the command was not run for another reason.\n\n\
+    Notes: files that were written before are sent first, and the mount shows what the command has \
+    changed.";
 
 /// The one table of commands: the help, the page of options and the suggestions are made from it.
 /// clap parses all command lines but that of `mount`, which is sshfs's (see `mount::command_line`).
+/// As there, the last of several values of an option is valid.
 #[derive(Debug, Parser)]
 #[command(name = "sshoal", disable_help_subcommand = true, disable_version_flag = true)]
+#[command(args_override_self = true)]
 struct Commands {
     #[command(subcommand)]
     command: Command,

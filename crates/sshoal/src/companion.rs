@@ -20,7 +20,7 @@ pub fn has(command: &str) -> bool {
 /// Replaces this process by `sshoal-bench COMMAND WORDS`, which runs this program as the file
 /// system. Returns only if that failed.
 pub fn run(command: &str, words: Vec<OsString>) -> Problem {
-    let what = format!("sshoal {command}");
+    let what = command.to_owned();
     let own = match std::env::current_exe() {
         Ok(own) => own,
         Err(error) => return Problem::new(what, format!("this program's file: {error}")),

@@ -85,7 +85,8 @@ pub struct Check {
 
 impl Check {
     fn new(what: &str, verdict: Verdict, found: impl AsRef<str>) -> Check {
-        let lines: Vec<String> = found.as_ref().lines().map(printable).collect();
+        let lines: Vec<String> =
+            found.as_ref().lines().map(|line| printable(line.trim_start())).collect();
         Check { what: what.to_owned(), verdict, found: lines.join("\n"), remedy: None }
     }
 

@@ -34,10 +34,13 @@ pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
     fuse::unmount(&mount.mountpoint, lazy).map_err(|error| {
         let problem = Problem::new(&what, refusal(&error));
         if matches!(error, fuse::Error::Busy(_)) {
-            let place = printable(mountpoint);
-            problem.hint(format!(
-                "`fuser -vm {place}` lists the processes that use it; -z detaches it anyway"
-            ))
+            problem.hint(match mount_inside(&mount) {
+                Some(inside) => format!("{inside} is mounted inside it; -z detaches both"),
+                None => format!(
+                    "`fuser -vm {}` lists the processes that use it; -z detaches it anyway",
+                    printable(mountpoint)
+                ),
+            })
         } else {
             problem
         }
@@ -61,6 +64,15 @@ pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
             Ok(())
         }
     }
+}
+
+/// A mount inside of this one, in messages.
+fn mount_inside(mount: &Mount) -> Option<String> {
+    let all = mountinfo::all().ok()?;
+    let place = &mount.mountpoint;
+    let inside =
+        all.iter().rfind(|it| it.mountpoint != *place && it.mountpoint.starts_with(place))?;
+    Some(format!("'{}'", printable(&inside.mountpoint)))
 }
 
 fn not_ours(what: &str, mount: &Mount) -> Problem {

@@ -138,6 +138,13 @@ fn mistakes_are_one_line_and_a_hint() {
         ),
         (
             "sshoal",
+            &["branch"],
+            "sshoal: command line: a command is missing: list, add, rm, set\n  usage: sshoal branch \
+             <COMMAND>\n",
+        ),
+        ("sshoal", &["", "/"], "sshoal: source: missing\n  `sshoal --help` shows the usage\n"),
+        (
+            "sshoal",
             &["help", "me"],
             "sshoal: help 'me': no such command or option\n  `sshoal help` lists the commands, \
              `sshoal help options` all options\n",
@@ -156,6 +163,13 @@ fn mistakes_are_one_line_and_a_hint() {
     ] {
         assert_eq!(failure(name, words), said, "{words:?}");
     }
+}
+
+#[test]
+fn of_an_option_given_twice_the_last_value_is_valid() {
+    let said = success("sshoal", &["autofs", "--timeout=1", "--timeout=2", "--master"]);
+    assert!(said.contains("--timeout=2"), "{said}");
+    success("sshoal", &["status", "--json", "--json"]);
 }
 
 #[test]

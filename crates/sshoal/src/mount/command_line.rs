@@ -399,17 +399,17 @@ impl Parser {
     /// The error if no operand contains a colon.
     fn no_source(&self, operands: &[OsString]) -> Problem {
         match operands {
-            [] => Problem::new("source", "missing").hint(self.see_help()),
-            [only] => {
+            [only] if !only.is_empty() => {
                 let why = format!("missing (only '{}' was given)", printable(only));
                 Problem::new("source", why).hint("a source is [user@]host:[dir]")
             }
-            [first, ..] => {
+            [first, ..] if !first.is_empty() => {
                 let first = printable(first);
                 Problem::new(format!("source '{first}'"), "contains no ':'").hint(format!(
                     "a source is [user@]host:[dir]; the home directory on {first} is '{first}:'"
                 ))
             }
+            _ => Problem::new("source", "missing").hint(self.see_help()),
         }
     }
 

@@ -252,6 +252,29 @@ fn a_dead_mount_is_named_with_what_removes_it() {
     assert!(crate::mount::umount(&[], mount.place()).status.success());
 }
 
+/// Through links to links, as when it was mounted; and what makes it busy is named.
+#[test]
+fn a_mount_is_found_by_a_chain_of_links_and_a_mount_inside_by_its_name() {
+    let world = World::new();
+    fs::create_dir(world.served("dir")).unwrap();
+    let mount = ready(world.mount(&[]));
+    let (link, second) = (world.local("link"), world.local("second"));
+    std::os::unix::fs::symlink(mount.place(), &link).unwrap();
+    std::os::unix::fs::symlink("link", &second).unwrap();
+    let place = mount.at("dir");
+    let mut command = world.command();
+    command.arg("-f").arg(world.source()).arg(&place);
+    let inner = ready(crate::mount::Mount::start(command, place));
+    let ended = run(program().arg("umount").arg(&second));
+    let said = format!("'{}' is mounted inside it; -z detaches both\n", inner.place().display());
+    assert!(ended.stderr.ends_with(&said), "{ended:?}");
+    inner.unmount();
+    let ended = run(program().arg("where").arg(second.join("dir")));
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(crate::status::status(&second)["daemon"], "answers");
+    mount.unmount();
+}
+
 /// A path in the mount is no mount point, and the message names that one.
 #[test]
 fn a_path_inside_a_mount_is_told_with_its_mount_point() {
