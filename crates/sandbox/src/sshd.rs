@@ -39,7 +39,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::{namespace, private_dir, random_word};
-use keeper::{Keeper, Started};
+use keeper::Keeper;
 
 /// How often a port is tried that was free a moment ago.
 const PORT_ATTEMPTS: u32 = 5;
@@ -190,14 +190,14 @@ impl Sshd {
         command.args([files::SSHD, "-D", "-e", "-f"]).arg(&config).current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null());
         match Keeper::start(command, dir.path().join("sshd.log"))? {
-            Started::Listening(keeper) => {
+            Ok(keeper) => {
                 self.keeper = Some(keeper);
                 Ok(())
             }
-            Started::Ended(words) if words.contains("Address already in use") => {
+            Err(words) if words.contains("Address already in use") => {
                 Err(io::ErrorKind::AddrInUse.into())
             }
-            Started::Ended(words) => Err(io::Error::other(format!("sshd ended: {words}"))),
+            Err(words) => Err(io::Error::other(format!("sshd ended: {words}"))),
         }
     }
 

@@ -27,22 +27,11 @@ pub(super) struct Keeper {
     thread: JoinHandle<()>,
 }
 
-/// How a start went.
-pub(super) enum Started {
-    /// It takes connections.
-    Listening(Keeper),
-    /// It ended, and said this.
-    Ended(String),
-}
-
-/// The message of the thread when the start has succeeded or failed.
-enum News {
-    Listening { pid: u32, handle: OwnedFd },
-    Ended(String),
-}
+/// How a start went: the server that takes connections, or its words when it has ended.
+pub(super) type Started<T> = io::Result<Result<T, String>>;
 
 impl Keeper {
-    pub(super) fn start(mut command: Command, log: PathBuf) -> io::Result<Started> {
+    pub(super) fn start(mut command: Command, log: PathBuf) -> Started<Keeper> {
         let log = File::options().create(true).append(true).open(log)?;
         command.stderr(Stdio::piped());
         // One message, so that the thread never waits for a reader.
@@ -51,10 +40,8 @@ impl Keeper {
             .name("sshd-keeper".to_owned())
             .spawn(move || keep(command, log, &tell))?;
         let ended = |_| io::Error::other("the thread of sshd ended");
-        Ok(match news.recv().map_err(ended)?? {
-            News::Listening { pid, handle } => Started::Listening(Keeper { pid, handle, thread }),
-            News::Ended(words) => Started::Ended(words),
-        })
+        let started = news.recv().map_err(ended)??;
+        Ok(started.map(|(pid, handle)| Keeper { pid, handle, thread }))
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -72,7 +59,7 @@ impl Keeper {
 }
 
 /// The thread.
-fn keep(mut command: Command, mut log: File, tell: &SyncSender<io::Result<News>>) {
+fn keep(mut command: Command, mut log: File, tell: &SyncSender<Started<(u32, OwnedFd)>>) {
     let spawned = command.spawn().and_then(|mut child| {
         let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
         let stderr = child.stderr.take().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -92,7 +79,7 @@ fn keep(mut command: Command, mut log: File, tell: &SyncSender<io::Result<News>>
         if text.starts_with("Server listening on")
             && let Some(handle) = handle.take()
         {
-            let _ = tell.send(Ok(News::Listening { pid: child.id(), handle }));
+            let _ = tell.send(Ok(Ok((child.id(), handle))));
         } else if handle.is_some() && words.len() < WORDS_MAX_BYTES {
             words.push_str(&text);
         }
@@ -100,6 +87,6 @@ fn keep(mut command: Command, mut log: File, tell: &SyncSender<io::Result<News>>
     }
     let _ = child.wait();
     if handle.is_some() {
-        let _ = tell.send(Ok(News::Ended(words)));
+        let _ = tell.send(Ok(Err(words)));
     }
 }
