@@ -15,7 +15,7 @@
 //! | [`proxy`] | a proxy that breaks an SFTP connection at a given moment of a given request |
 //!
 //! Used by tests only. Private servers and simulated links are in the crate `sandbox`.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod call;
 pub mod clock;

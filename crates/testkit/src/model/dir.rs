@@ -2,9 +2,8 @@
 //!
 //! On a local file system it verifies the reference; below a mount point it tests the mount.
 
-use std::ffi::CString;
 use std::fs;
-use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -118,29 +117,6 @@ fn kind(kind: fs::FileType) -> FileKind {
     }
 }
 
-/// `truncate(2)`, which `rustix` and `std` lack. An open and `ftruncate` would be another operation
-/// for a file system under test.
-#[allow(unsafe_code)]
-fn truncate(path: &Path, size: u64) -> Result<()> {
-    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
-    let size = i64::try_from(size).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: `path` is a string that ends with NUL and lives over the call.
-    match unsafe { libc::truncate(path.as_ptr(), size) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error().into()),
-    }
-}
-
-/// `close(2)` with its result, which dropping the descriptor would discard.
-#[allow(unsafe_code)]
-fn close(file: OwnedFd) -> Result<()> {
-    // SAFETY: the descriptor is ours alone, since `into_raw_fd` gave it up; it is not used again.
-    match unsafe { libc::close(file.into_raw_fd()) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error().into()),
-    }
-}
-
 impl Subject for DirSubject {
     fn features(&self) -> Features {
         self.features
@@ -172,7 +148,8 @@ impl Subject for DirSubject {
 
     fn close(&mut self, fd: usize) -> Result<()> {
         let file = self.open.get_mut(fd).and_then(Option::take).ok_or(Errno::EBADF)?;
-        close(file)
+        // With its result, which dropping the descriptor would discard.
+        nix::unistd::close(file).map_err(|error| Errno::from_raw(error as i32))
     }
 
     fn pread(&mut self, fd: usize, offset: u64, len: usize) -> Result<Vec<u8>> {
@@ -230,7 +207,9 @@ impl Subject for DirSubject {
     }
 
     fn truncate(&mut self, path: &str, size: u64) -> Result<()> {
-        truncate(&self.at(path), size)
+        let size = i64::try_from(size).map_err(|_| Errno::EINVAL)?;
+        // Not in `rustix`. An open and `ftruncate` would be another operation.
+        nix::unistd::truncate(&self.at(path), size).map_err(|error| Errno::from_raw(error as i32))
     }
 
     fn mkdir(&mut self, path: &str, perm: u32) -> Result<()> {
