@@ -26,9 +26,9 @@ pub mod attributes;
 pub mod cancelling;
 pub mod copying;
 pub mod directories;
+pub mod extensions;
 mod fixture;
 pub mod handles;
-pub mod holes;
 pub mod links;
 pub mod locking;
 pub mod names;
@@ -36,9 +36,7 @@ pub mod opening;
 pub mod ordering;
 pub mod reading;
 pub mod renaming;
-pub mod special;
 pub mod writing;
-pub mod xattrs;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -163,12 +161,10 @@ rules! { $
         both_parents_must_exist
         a_directory_moves_with_all_that_is_in_it
         names_are_exchanged;
-    special:
-        special_files_are_created;
-    holes:
+    extensions:
+        special_files_are_created
         space_is_reserved
-        holes_are_made_and_found;
-    xattrs:
+        holes_are_made_and_found
         an_attribute_is_set_and_removed
         an_attribute_of_a_link_is_not_that_of_its_target;
     attributes:

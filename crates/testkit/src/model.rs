@@ -31,6 +31,7 @@ pub use dir::DirSubject;
 pub use generate::{Lists, Runs, ops, ops_by_one_name, run, run_by_chance, story};
 pub use killed::{Aftermath, Loss, check_until_killed};
 pub use op::Op;
+pub(crate) use op::pattern;
 pub use reference::Reference;
 pub use wrapper::Wrapper;
 

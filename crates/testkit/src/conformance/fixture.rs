@@ -13,6 +13,7 @@ use base::{
 };
 use bytes::Bytes;
 
+pub(super) use crate::model::pattern;
 use crate::path;
 
 /// The features of a kind of remote. Without a feature it must fail with `EOPNOTSUPP`.
@@ -263,12 +264,6 @@ pub(super) fn size_change(size: u64) -> AttrChange {
 
 pub(super) fn mtime_change(secs: i64) -> AttrChange {
     AttrChange { mtime: Some(Timestamp::from_secs(secs)), ..AttrChange::default() }
-}
-
-/// `len` bytes, none of them zero, that depend on their position and on `seed`.
-pub(super) fn pattern(seed: u8, len: usize) -> Vec<u8> {
-    let byte = |at: usize| (at.wrapping_mul(31) ^ (at >> 8) ^ usize::from(seed)) as u8 | 1;
-    (0..len).map(byte).collect()
 }
 
 /// A call that may be polled before it is awaited.

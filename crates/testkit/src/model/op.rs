@@ -138,7 +138,7 @@ impl Op {
 
 /// `len` bytes that depend on position and `fill`, never zero, so that a hole, a block in the wrong
 /// place and an older write can be distinguished.
-pub(super) fn pattern(fill: u8, len: usize) -> Vec<u8> {
+pub(crate) fn pattern(fill: u8, len: usize) -> Vec<u8> {
     let byte = |at: usize| (at.wrapping_mul(31) ^ (at >> 8) ^ usize::from(fill)) as u8 | 1;
     (0..len).map(byte).collect()
 }
