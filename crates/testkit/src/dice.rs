@@ -50,9 +50,12 @@ impl Dice {
     }
 }
 
-/// The last step of splitmix64.
-fn mixed(number: u64) -> u64 {
-    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+/// The difference of the states of SplitMix64.
+pub(crate) const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The number of SplitMix64 behind this state.
+pub(crate) fn mixed(number: u64) -> u64 {
+    let number = number.wrapping_add(STEP);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ (number >> 31)

@@ -1,15 +1,12 @@
 //! A [`Remote`] around a [`Remote`] whose calls fail, wait or get lost as a test instructs.
 //!
-//! Four instruments:
+//! Three instruments:
 //!
 //! - [`fail`](FaultyRemote::fail) and similar: the Nth call from now fails, before it reaches the
 //!   remote or after it took effect there (the reply was lost).
 //! - [`hold`](FaultyRemote::hold): the Nth call from now stops at a [`Gate`], before it reaches the
 //!   remote or with its reply received. The test waits until it is there, does what shall race with
 //!   it, and releases it.
-//! - [`hold_each`](FaultyRemote::hold_each): every call from now on stops, before it reaches the
-//!   remote and with its reply received, until a [`Stepper`] releases it. `interleave` builds on
-//!   it.
 //! - [`cut`](FaultyRemote::cut): the link is down. All calls in flight and all further ones fail
 //!   with `EHOSTDOWN` until [`restore`](FaultyRemote::restore). Meanwhile it [is
 //!   away](Remote::is_disconnected). [`stall`](FaultyRemote::stall) models a remote that waits for its
@@ -43,7 +40,7 @@ pub use fault::Fault;
 pub use gate::Gate;
 pub use plan::Which;
 use plan::{Moment, Plan};
-pub use stepper::Stepper;
+pub(crate) use stepper::Stepper;
 
 /// A remote with faults. See the [module](self).
 #[derive(Debug)]
@@ -133,13 +130,9 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
     }
 
     /// Stops every call from now on that costs a round trip, before it reaches the remote and again
-    /// with its reply received. Only one stepper is active: a second one opens the first.
-    pub fn hold_each(&self) -> Stepper {
-        self.hold_each_with(Arc::default())
-    }
-
-    /// Like [`FaultyRemote::hold_each`]; `arrivals` is notified when a call stops.
-    pub(crate) fn hold_each_with(&self, arrivals: Arc<Notify>) -> Stepper {
+    /// with its reply received; `arrivals` is notified then. Only one stepper is active: a second one
+    /// opens the first.
+    pub(crate) fn hold_each(&self, arrivals: Arc<Notify>) -> Stepper {
         let stepper = Stepper::new(arrivals);
         let before = self.state.lock().stepper.replace(stepper.clone());
         if let Some(before) = before {

@@ -46,6 +46,7 @@ use tokio::task::JoinHandle;
 
 use crate::FaultyRemote;
 use crate::call::Call;
+use crate::dice::{STEP, mixed};
 use crate::faulty::Stepper;
 
 /// Number of released calls shown in a failure message.
@@ -168,7 +169,7 @@ impl<T: Send + 'static> Interleave<T> {
         work: impl Future<Output = T> + Send + 'static,
     ) -> &mut Self {
         let links = links.into_iter().map(|link: Arc<FaultyRemote<R>>| {
-            let stepper = link.hold_each_with(self.arrivals.clone());
+            let stepper = link.hold_each(self.arrivals.clone());
             let end_session: Box<dyn Fn() + Send + Sync> = Box::new(move || link.end_session());
             (end_session, stepper)
         });
@@ -342,10 +343,8 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % bound.max(1) as u64) as usize
+        let number = mixed(self.0);
+        self.0 = self.0.wrapping_add(STEP);
+        (number % bound.max(1) as u64) as usize
     }
 }

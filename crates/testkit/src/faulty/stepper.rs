@@ -12,7 +12,7 @@ use crate::call::Call;
 
 /// The test's side of all calls of a remote. Its clones share one state.
 #[derive(Clone, Debug)]
-pub struct Stepper(Arc<Inner>);
+pub(crate) struct Stepper(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -47,13 +47,13 @@ impl Stepper {
     }
 
     /// Number of calls at a stop.
-    pub fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.0.line.lock().calls.iter().filter(|(_, gate)| gate.is_waiting()).count()
     }
 
     /// Releases one of the stopped calls: the one with this index, in the order in which the calls
     /// were made. `None` if there are fewer.
-    pub fn release(&self, number: usize) -> Option<Call> {
+    pub(crate) fn release(&self, number: usize) -> Option<Call> {
         let line = self.0.line.lock();
         let mut waiting = line.calls.iter().filter(|(_, gate)| gate.is_waiting());
         let (call, gate) = waiting.nth(number)?;
@@ -61,13 +61,8 @@ impl Stepper {
         Some(*call)
     }
 
-    /// Waits until a call has stopped since the last call of this method.
-    pub async fn arrival(&self) {
-        self.0.arrivals.notified().await;
-    }
-
     /// Releases all calls, stopped and future ones.
-    pub fn open(&self) {
+    pub(crate) fn open(&self) {
         let mut line = self.0.line.lock();
         line.is_open = true;
         // Dropping a gate releases its call.
