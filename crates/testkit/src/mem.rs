@@ -221,9 +221,14 @@ impl MemRemote {
 }
 
 impl State {
+    /// The inode of `path`, which is not followed if it is a link.
+    fn ino(&self, path: &RemotePath) -> Result<Ino> {
+        self.tree.lookup(path, Follow::No)
+    }
+
     /// The inode of `path`, unless its `lstat` is set to fail.
     fn seen(&self, path: &RemotePath) -> Result<Ino> {
-        let ino = self.tree.lookup(path, Follow::No)?;
+        let ino = self.ino(path)?;
         self.unseen.get(&ino).map_or(Ok(ino), |errno| Err(*errno))
     }
 

@@ -132,14 +132,23 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         }
     }
 
-    /// Like [`FaultyRemote::pass`], for replies that need no undo.
-    async fn pass_plain<T: Send>(
+    /// Like [`FaultyRemote::pass`], for an operation without handles whose reply needs no undo.
+    async fn plain<T: Send>(
         &self,
         call: Call,
-        handles: &[Handle],
         operation: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
-        self.pass(call, handles, operation, drop).await
+        self.pass(call, &[], operation, drop).await
+    }
+
+    /// Like [`FaultyRemote::plain`], for an operation on an open file.
+    async fn on<T: Send>(
+        &self,
+        call: Call,
+        fh: Fh,
+        operation: impl Future<Output = Result<T>> + Send,
+    ) -> Result<T> {
+        self.pass(call, &[Handle::File(fh)], operation, drop).await
     }
 
     fn forget(&self, handle: Handle) {
@@ -210,11 +219,11 @@ async fn follow<T>(
 #[async_trait]
 impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
     async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
-        self.pass_plain(Call::Lstat, &[], self.inner.lstat(path)).await
+        self.plain(Call::Lstat, self.inner.lstat(path)).await
     }
 
     async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
-        self.pass_plain(Call::Readlink, &[], self.inner.readlink(path)).await
+        self.plain(Call::Readlink, self.inner.readlink(path)).await
     }
 
     async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
@@ -226,7 +235,7 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
 
     async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
         let handles = [Handle::Directory(dh)];
-        self.pass_plain(Call::Readdir, &handles, self.inner.readdir(dh)).await
+        self.pass(Call::Readdir, &handles, self.inner.readdir(dh), drop).await
     }
 
     fn closedir(&self, dh: Dh) {
@@ -242,25 +251,23 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
     }
 
     async fn fstat(&self, fh: Fh) -> Result<Attr> {
-        self.pass_plain(Call::Fstat, &[Handle::File(fh)], self.inner.fstat(fh)).await
+        self.on(Call::Fstat, fh, self.inner.fstat(fh)).await
     }
 
     async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
-        let operation = self.inner.read(fh, offset, len);
-        self.pass_plain(Call::Read, &[Handle::File(fh)], operation).await
+        self.on(Call::Read, fh, self.inner.read(fh, offset, len)).await
     }
 
     async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
-        let operation = self.inner.write(fh, offset, data);
-        self.pass_plain(Call::Write, &[Handle::File(fh)], operation).await
+        self.on(Call::Write, fh, self.inner.write(fh, offset, data)).await
     }
 
     async fn fsync(&self, fh: Fh) -> Result<()> {
-        self.pass_plain(Call::Fsync, &[Handle::File(fh)], self.inner.fsync(fh)).await
+        self.on(Call::Fsync, fh, self.inner.fsync(fh)).await
     }
 
     async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
-        self.pass_plain(Call::Fsyncdir, &[], self.inner.fsyncdir(path)).await
+        self.plain(Call::Fsyncdir, self.inner.fsyncdir(path)).await
     }
 
     fn close(&self, fh: Fh) {
@@ -279,48 +286,47 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
             self.forget(handle);
             call.await
         };
-        self.pass_plain(Call::Finish, &[handle], operation).await
+        self.on(Call::Finish, fh, operation).await
     }
 
     async fn flush(&self, fh: Fh) -> Result<()> {
-        self.pass_plain(Call::Flush, &[Handle::File(fh)], self.inner.flush(fh)).await
+        self.on(Call::Flush, fh, self.inner.flush(fh)).await
     }
 
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
-        self.pass_plain(Call::Setattr, &[], self.inner.setattr(path, change)).await
+        self.plain(Call::Setattr, self.inner.setattr(path, change)).await
     }
 
     async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
-        let operation = self.inner.fsetattr(fh, change);
-        self.pass_plain(Call::Fsetattr, &[Handle::File(fh)], operation).await
+        self.on(Call::Fsetattr, fh, self.inner.fsetattr(fh, change)).await
     }
 
     async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
-        self.pass_plain(Call::Mkdir, &[], self.inner.mkdir(path, perm)).await
+        self.plain(Call::Mkdir, self.inner.mkdir(path, perm)).await
     }
 
     async fn rmdir(&self, path: &RemotePath) -> Result<()> {
-        self.pass_plain(Call::Rmdir, &[], self.inner.rmdir(path)).await
+        self.plain(Call::Rmdir, self.inner.rmdir(path)).await
     }
 
     async fn unlink(&self, path: &RemotePath) -> Result<()> {
-        self.pass_plain(Call::Unlink, &[], self.inner.unlink(path)).await
+        self.plain(Call::Unlink, self.inner.unlink(path)).await
     }
 
     async fn symlink(&self, target: &[u8], path: &RemotePath) -> Result<()> {
-        self.pass_plain(Call::Symlink, &[], self.inner.symlink(target, path)).await
+        self.plain(Call::Symlink, self.inner.symlink(target, path)).await
     }
 
     async fn link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
-        self.pass_plain(Call::Link, &[], self.inner.link(existing, new)).await
+        self.plain(Call::Link, self.inner.link(existing, new)).await
     }
 
     async fn rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()> {
-        self.pass_plain(Call::Rename, &[], self.inner.rename(from, to, mode)).await
+        self.plain(Call::Rename, self.inner.rename(from, to, mode)).await
     }
 
     async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
-        self.pass_plain(Call::Statvfs, &[], self.inner.statvfs(path)).await
+        self.plain(Call::Statvfs, self.inner.statvfs(path)).await
     }
 
     async fn copy(
@@ -333,7 +339,7 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
     ) -> Result<u64> {
         let handles = [Handle::File(from), Handle::File(to)];
         let operation = self.inner.copy(from, from_offset, to, to_offset, len);
-        self.pass_plain(Call::Copy, &handles, operation).await
+        self.pass(Call::Copy, &handles, operation, drop).await
     }
 
     async fn mknod(
@@ -343,17 +349,15 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
         perm: u32,
         device: (u32, u32),
     ) -> Result<()> {
-        self.pass_plain(Call::Mknod, &[], self.inner.mknod(path, kind, perm, device)).await
+        self.plain(Call::Mknod, self.inner.mknod(path, kind, perm, device)).await
     }
 
     async fn fallocate(&self, fh: Fh, how: Allocation, offset: u64, len: u64) -> Result<()> {
-        let operation = self.inner.fallocate(fh, how, offset, len);
-        self.pass_plain(Call::Fallocate, &[Handle::File(fh)], operation).await
+        self.on(Call::Fallocate, fh, self.inner.fallocate(fh, how, offset, len)).await
     }
 
     async fn seek(&self, fh: Fh, offset: u64, what: Seek) -> Result<u64> {
-        let operation = self.inner.seek(fh, offset, what);
-        self.pass_plain(Call::Seek, &[Handle::File(fh)], operation).await
+        self.on(Call::Seek, fh, self.inner.seek(fh, offset, what)).await
     }
 
     fn may_exceed_sftp(&self) -> bool {
@@ -361,15 +365,15 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
     }
 
     async fn getxattr(&self, path: &RemotePath, name: &[u8]) -> Result<Bytes> {
-        self.pass_plain(Call::Getxattr, &[], self.inner.getxattr(path, name)).await
+        self.plain(Call::Getxattr, self.inner.getxattr(path, name)).await
     }
 
     async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
-        self.pass_plain(Call::Listxattr, &[], self.inner.listxattr(path)).await
+        self.plain(Call::Listxattr, self.inner.listxattr(path)).await
     }
 
     async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
-        self.pass_plain(Call::EntriesWithXattrs, &[], self.inner.entries_with_xattrs(dir)).await
+        self.plain(Call::EntriesWithXattrs, self.inner.entries_with_xattrs(dir)).await
     }
 
     async fn setxattr(
@@ -379,16 +383,15 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
         value: Bytes,
         mode: SetXattr,
     ) -> Result<()> {
-        let operation = self.inner.setxattr(path, name, value, mode);
-        self.pass_plain(Call::Setxattr, &[], operation).await
+        self.plain(Call::Setxattr, self.inner.setxattr(path, name, value, mode)).await
     }
 
     async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
-        self.pass_plain(Call::Removexattr, &[], self.inner.removexattr(path, name)).await
+        self.plain(Call::Removexattr, self.inner.removexattr(path, name)).await
     }
 
     async fn read_file(&self, path: &RemotePath, max_bytes: u32) -> Result<Option<(Attr, Data)>> {
-        self.pass_plain(Call::ReadFile, &[], self.inner.read_file(path, max_bytes)).await
+        self.plain(Call::ReadFile, self.inner.read_file(path, max_bytes)).await
     }
 
     fn reads_files(&self) -> bool {
@@ -429,13 +432,11 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
     ) -> Result<()> {
         // If the reply is lost, the lock stays until its handle is closed, as it would be lost with a
         // session.
-        let operation = self.inner.lock(fh, owner, range, kind, wait);
-        self.pass_plain(Call::Lock, &[Handle::File(fh)], operation).await
+        self.on(Call::Lock, fh, self.inner.lock(fh, owner, range, kind, wait)).await
     }
 
     async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
-        let operation = self.inner.unlock(fh, owner, range);
-        self.pass_plain(Call::Unlock, &[Handle::File(fh)], operation).await
+        self.on(Call::Unlock, fh, self.inner.unlock(fh, owner, range)).await
     }
 
     async fn test_lock(
@@ -445,8 +446,7 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
         range: LockRange,
         kind: LockKind,
     ) -> Result<Option<(LockRange, LockKind)>> {
-        let operation = self.inner.test_lock(fh, owner, range, kind);
-        self.pass_plain(Call::TestLock, &[Handle::File(fh)], operation).await
+        self.on(Call::TestLock, fh, self.inner.test_lock(fh, owner, range, kind)).await
     }
 
     async fn lost_lock(&self, fh: Fh) {

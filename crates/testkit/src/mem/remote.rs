@@ -17,19 +17,11 @@ use crate::tree::Follow;
 #[async_trait]
 impl Remote for MemRemote {
     async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
-        self.call(Call::Lstat, |state, _| {
-            let ino = state.seen(path)?;
-            Ok(state.tree.attr(ino))
-        })
-        .await
+        self.call(Call::Lstat, |state, _| Ok(state.tree.attr(state.seen(path)?))).await
     }
 
     async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
-        self.call(Call::Readlink, |state, _| {
-            let ino = state.tree.lookup(path, Follow::No)?;
-            state.tree.target(ino)
-        })
-        .await
+        self.call(Call::Readlink, |state, _| state.tree.target(state.ino(path)?)).await
     }
 
     async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
@@ -99,8 +91,7 @@ impl Remote for MemRemote {
 
     async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
         self.call(Call::Fsyncdir, |state, _| {
-            let ino = state.tree.lookup(path, Follow::No)?;
-            if state.tree.attr(ino).is_dir() { Ok(()) } else { Err(Errno::ENOTDIR) }
+            state.tree.attr(state.ino(path)?).is_dir().then_some(()).ok_or(Errno::ENOTDIR)
         })
         .await
     }
@@ -126,11 +117,7 @@ impl Remote for MemRemote {
     }
 
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
-        self.call(Call::Setattr, |state, _| {
-            let ino = state.tree.lookup(path, Follow::No)?;
-            state.tree.set_attr(ino, &change)
-        })
-        .await
+        self.call(Call::Setattr, |state, _| state.tree.set_attr(state.ino(path)?, &change)).await
     }
 
     async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
@@ -169,11 +156,7 @@ impl Remote for MemRemote {
     }
 
     async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
-        self.call(Call::Statvfs, |state, _| {
-            state.tree.lookup(path, Follow::No)?;
-            Ok(state.tree.statvfs())
-        })
-        .await
+        self.call(Call::Statvfs, |state, _| state.ino(path).map(|_| state.tree.statvfs())).await
     }
 
     fn has_locks(&self) -> bool {
@@ -238,22 +221,16 @@ impl Remote for MemRemote {
     }
 
     async fn getxattr(&self, path: &RemotePath, name: &[u8]) -> Result<Bytes> {
-        self.call(Call::Getxattr, |state, _| {
-            state.tree.xattr(state.tree.lookup(path, Follow::No)?, name)
-        })
-        .await
+        self.call(Call::Getxattr, |state, _| state.tree.xattr(state.ino(path)?, name)).await
     }
 
     async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
-        self.call(Call::Listxattr, |state, _| {
-            Ok(state.tree.xattrs(state.tree.lookup(path, Follow::No)?))
-        })
-        .await
+        self.call(Call::Listxattr, |state, _| Ok(state.tree.xattrs(state.ino(path)?))).await
     }
 
     async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
         self.call(Call::EntriesWithXattrs, |state, _| {
-            let mut entries = state.tree.list(state.tree.lookup(dir, Follow::No)?)?;
+            let mut entries = state.tree.list(state.ino(dir)?)?;
             entries.retain(|(_, ino)| !state.tree.xattrs(*ino).is_empty());
             Ok(entries.into_iter().map(|(name, _)| name).collect())
         })
@@ -268,23 +245,19 @@ impl Remote for MemRemote {
         mode: SetXattr,
     ) -> Result<()> {
         self.call(Call::Setxattr, |state, _| {
-            let ino = state.tree.lookup(path, Follow::No)?;
-            state.tree.set_xattr(ino, name, value, mode)
+            state.tree.set_xattr(state.ino(path)?, name, value, mode)
         })
         .await
     }
 
     async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
-        self.call(Call::Removexattr, |state, _| {
-            let ino = state.tree.lookup(path, Follow::No)?;
-            state.tree.remove_xattr(ino, name)
-        })
-        .await
+        self.call(Call::Removexattr, |state, _| state.tree.remove_xattr(state.ino(path)?, name))
+            .await
     }
 
     async fn read_file(&self, path: &RemotePath, max_bytes: u32) -> Result<Option<(Attr, Data)>> {
         self.call(Call::ReadFile, |state, _| {
-            let ino = state.tree.lookup(path, Follow::No)?;
+            let ino = state.ino(path)?;
             let attr = state.tree.attr(ino);
             if attr.kind != FileKind::Regular {
                 return Err(Errno::EINVAL);
