@@ -5,7 +5,7 @@
 use bytes::{Bytes, BytesMut};
 use libfuzzer_sys::fuzz_target;
 use sftp::codec::{
-    decode_init, DirectAddress, FileContent, FileDigest, HEADER_BYTES, Limits, LockFound, MAX_PACKET_BYTES, packet_length, Reply, Request, SeekOffset, StatVfs, UsersGroups, Version, WatchEvents, XattrNames, XattrValue,
+    decode_init, DirectAddress, FileContent, FileDigest, HEADER_BYTES, Limits, LockFound, MAX_PACKET_BYTES, pack, packet_length, Reply, Request, SeekOffset, StatVfs, unpack, UsersGroups, Version, WatchEvents, XattrNames, XattrValue,
 };
 
 fn unframed(packet: &[u8]) -> Bytes {
@@ -41,9 +41,17 @@ fuzz_target!(|data: &[u8]| {
         version.encode(&mut out);
         assert_eq!(Version::decode(&unframed(&out)), Ok(version));
     }
+    if let Ok(Some(unpacked)) = unpack(&packet, MAX_PACKET_BYTES) {
+        assert!(unpacked.len() <= MAX_PACKET_BYTES);
+        let _ = Request::decode(&unpacked);
+        let _ = Reply::decode(&unpacked);
+    }
     if let Ok((id, request)) = Request::decode(&packet) {
         let mut out = BytesMut::new();
         request.encode(id, &mut out);
+        if let Some(packed) = pack(&out, &[]) {
+            assert_eq!(unpack(&unframed(&packed), out.len()), Ok(Some(unframed(&out))));
+        }
         assert_eq!(Request::decode(&unframed(&out)), Ok((id, request)));
     }
     if let Ok((id, reply)) = Reply::decode(&packet) {

@@ -1,6 +1,6 @@
 //! The requests: what each claims, whether it may wait for a disk or a network, and its execution.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use base::LockKind;
@@ -31,6 +31,10 @@ pub(crate) struct Server {
     pub(crate) watches: Option<Watches>,
     /// The fields of `attrs@sshoal` that the client wants.
     fields: AtomicU32,
+    /// Requests may be compressed (`deflate@sshoal`).
+    pub(crate) unpacks: AtomicBool,
+    /// Replies may be compressed.
+    pub(crate) packs: AtomicBool,
 }
 
 /// The answer to a request.
@@ -55,6 +59,8 @@ impl Server {
             digests: Mutex::default(),
             watches: Watches::new().ok(),
             fields: AtomicU32::new(0),
+            unpacks: AtomicBool::new(false),
+            packs: AtomicBool::new(false),
         })
     }
 
@@ -142,6 +148,7 @@ impl Server {
             Request::Digest { .. }
             | Request::Limits
             | Request::Direct(_)
+            | Request::Deflate { .. }
             | Request::Watch(_)
             | Request::HomeDirectory { .. }
             | Request::UsersGroupsById { .. }
@@ -165,10 +172,17 @@ impl Server {
     /// execute it. A READ of a local file may still wait for a disk: see [`Answer::WouldBlock`].
     pub(crate) fn is_quick(&self, request: &Request<'_>) -> bool {
         match request {
+            // Their replies are compressed.
+            Request::Read { .. } | Request::ReadFile { .. } | Request::Readdir { .. }
+                if self.packs.load(Ordering::Relaxed) =>
+            {
+                false
+            }
             Request::Watch(WatchRequest::Add { path }) => self.paths.is_local(path, true),
             Request::Limits
             | Request::Attrs { .. }
             | Request::Direct(_)
+            | Request::Deflate { .. }
             | Request::Watch(_)
             | Request::UnknownExtension { .. } => true,
             // They may ask a directory service, take long, or wait for the disk.
@@ -304,6 +318,11 @@ impl Server {
                 self.fields.store(fields & ExactAttrs::ALL, Ordering::Relaxed);
                 Ok(success())
             }
+            Request::Deflate { replies } => {
+                self.unpacks.store(true, Ordering::Relaxed);
+                self.packs.store(*replies, Ordering::Relaxed);
+                Ok(success())
+            }
             Request::Getxattr { path, name, flags } => self.getxattr(path, name, *flags),
             Request::Setxattr { path, name, value, flags } => {
                 done(self.setxattr(path, name, value, *flags))
@@ -412,6 +431,7 @@ fn changes(request: &Request<'_>) -> bool {
         | Request::Lseek { .. }
         | Request::Digest { .. }
         | Request::Direct(_)
+        | Request::Deflate { .. }
         | Request::Watch(_)
         | Request::ExpandPath { .. }
         | Request::HomeDirectory { .. }

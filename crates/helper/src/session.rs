@@ -2,13 +2,14 @@
 //!
 //! The thread that reads requests executes those that need no other machine, since waking another
 //! thread costs more than most of them. The pool gets the others: reads of pages that are not in
-//! memory, syncs, copies, and all requests to file systems that may be on another machine. Its
-//! threads are started when they are needed.
+//! memory, syncs, copies, reads whose replies are compressed, and all requests to file systems that
+//! may be on another machine. Its threads are started when they are needed.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use sftp::codec::{
     self, DirectRequest, Extension, Extensions, HEADER_BYTES, LockRequest, MAX_PACKET_BYTES,
-    Malformed, Reply, Request, Version, WatchRequest, packet_length,
+    Malformed, Reply, Request, Version, WatchRequest, pack, packet_length, unpack,
 };
 use sftp::{Product, StatusCode};
 
@@ -241,6 +242,7 @@ impl Session<'_> {
         packet: Bytes,
         buffer: &mut [u8],
     ) -> Result<(), Error> {
+        let packet = self.unpacked(packet)?;
         let (id, request) = Request::decode(&packet)?;
         if let Request::Direct(request) = request {
             let reply = self.listen(request).unwrap_or_else(|failure| failure.reply());
@@ -307,6 +309,14 @@ impl Session<'_> {
             self.changed.notify_all();
         }
         Ok(Some(PATIENCE))
+    }
+
+    /// The packet, or what it contains if it is compressed.
+    fn unpacked(&self, packet: Bytes) -> Result<Bytes, Malformed> {
+        if !self.server.unpacks.load(Ordering::Relaxed) {
+            return Ok(packet);
+        }
+        Ok(unpack(&packet, MAX_PACKET_BYTES)?.unwrap_or(packet))
     }
 
     /// Accepts further connections from now on.
@@ -429,10 +439,37 @@ impl Session<'_> {
         match answer {
             Answer::WouldBlock => return false,
             Answer::Waiting => {}
-            Answer::Reply(reply) => self.output().reply(id, &reply),
-            Answer::Data(len) => self.output().data(id, &buffer[..len]),
+            Answer::Reply(reply) => match self.packed_reply(id, &reply) {
+                Some(packed) => self.output().packet(&packed),
+                None => self.output().reply(id, &reply),
+            },
+            Answer::Data(len) => match self.packed_data(id, &buffer[..len]) {
+                Some(packed) => self.output().packet(&packed),
+                None => self.output().data(id, &buffer[..len]),
+            },
         }
         true
+    }
+
+    /// The reply, compressed; `None` if it is not to be, or does not shrink.
+    fn packed_reply(&self, id: u32, reply: &Reply) -> Option<BytesMut> {
+        let may_be_long = matches!(reply, Reply::Names(_) | Reply::Extended(_));
+        if !may_be_long || !self.server.packs.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut packet = BytesMut::new();
+        reply.encode(id, &mut packet);
+        pack(&packet, &[])
+    }
+
+    /// A DATA reply, as [`Session::packed_reply`].
+    fn packed_data(&self, id: u32, data: &[u8]) -> Option<BytesMut> {
+        if !self.server.packs.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut head = BytesMut::new();
+        Reply::encode_data_head(id, data.len(), &mut head);
+        pack(&head, data)
     }
 
     /// A request was answered: gives those that waited for it to the pool.
@@ -474,6 +511,12 @@ struct Output {
 impl Output {
     fn reply(&mut self, id: u32, reply: &Reply) {
         reply.encode(id, &mut self.replies);
+        self.flush_if_long();
+    }
+
+    /// A packet.
+    fn packet(&mut self, packet: &[u8]) {
+        self.replies.extend_from_slice(packet);
         self.flush_if_long();
     }
 

@@ -39,7 +39,7 @@ use tokio::sync::Notify;
 
 use crate::codec::{
     ExactAttrs, Extension, Extensions, Kind, Limits, LockRequest, MAX_PACKET_BYTES, Product,
-    RemoteHandle, Request, Version, encode_init,
+    RemoteHandle, Request, Version, encode_init, pack,
 };
 use crate::error::{Error, Result};
 pub use call::Call;
@@ -73,6 +73,8 @@ pub struct Options {
     pub exact_attrs: u32,
     /// Uses the extensions of sshoal's own server, if the server offers them.
     pub uses_own_extensions: bool,
+    /// Compresses packets in both directions, if the server can.
+    pub compresses: bool,
 }
 
 impl Default for Options {
@@ -83,6 +85,7 @@ impl Default for Options {
             max_queued_bytes: 4 * 1024 * 1024,
             exact_attrs: ExactAttrs::ALL,
             uses_own_extensions: true,
+            compresses: false,
         }
     }
 }
@@ -141,6 +144,8 @@ struct Shared {
     /// Notified when the connection has ended.
     ended: Notify,
     options: Options,
+    /// Packets may be compressed.
+    compresses: bool,
     counters: Arc<Counters>,
 }
 
@@ -153,6 +158,8 @@ struct Packet {
     handles: [Option<RemoteHandle>; 2],
     /// The request is CLOSE.
     closes: bool,
+    /// Bytes that compression has saved.
+    saved: usize,
 }
 
 /// Room for a request with a path of usual length, in bytes.
@@ -177,7 +184,7 @@ impl Packet {
     }
 
     fn encoded(kind: Kind, head: BytesMut, body: Bytes) -> Packet {
-        Packet { kind, head, body, handles: [None, None], closes: false }
+        Packet { kind, head, body, handles: [None, None], closes: false, saved: 0 }
     }
 
     /// The CLOSE request of a handle.
@@ -200,6 +207,14 @@ impl Packet {
 
     fn len(&self) -> usize {
         self.head.len() + self.body.len()
+    }
+
+    /// Compresses the packet if it shrinks. Its id can still be set.
+    fn compress(&mut self) {
+        if let Some(packed) = pack(&self.head, &self.body) {
+            self.saved = self.len() - packed.len();
+            (self.head, self.body) = (packed, Bytes::new());
+        }
     }
 
     fn set_id(&mut self, id: u32) {
@@ -241,7 +256,7 @@ impl Shared {
         let sent = match id {
             Some(id) => {
                 packet.set_id(id);
-                self.counters.sent(packet.kind, packet.len());
+                self.counters.sent(packet);
                 output.push(packet, self).map(|()| id)
             }
             None => Err(Error::Disconnected("all request ids are in use".into())),
@@ -269,7 +284,7 @@ impl Shared {
         let sent = match id {
             Some(id) => {
                 packet.set_id(id);
-                self.counters.sent(packet.kind, packet.len());
+                self.counters.sent(&packet);
                 output.push(&mut packet, self)
             }
             // 65,536 requests without a reply: the server has stopped responding.
@@ -379,11 +394,13 @@ impl Client {
         if !options.uses_own_extensions {
             version.extensions.remove(Extension::Attrs);
         }
+        let compresses = options.compresses && version.extensions.has(Extension::Deflate);
         let shared = Arc::new(Shared {
             pending: Mutex::new(Pending::new()),
             output: Output::new(Box::new(writer)),
             ended: Notify::new(),
             options,
+            compresses,
             counters,
         });
         tokio::spawn(reader::run(shared.clone(), reader, receive_buffer));
@@ -393,6 +410,10 @@ impl Client {
         if version.extensions.has(Extension::Attrs) {
             // Requests are executed in order, so all later replies have the fields.
             let request = Request::Attrs { fields: options.exact_attrs };
+            client.shared.send_unattended(Packet::new(&request), Expect::Status);
+        }
+        if compresses {
+            let request = Request::Deflate { replies: true };
             client.shared.send_unattended(Packet::new(&request), Expect::Status);
         }
         if version.extensions.has(Extension::Limits) {
@@ -411,6 +432,11 @@ impl Client {
     /// What the server announced.
     pub fn server(&self) -> &Server {
         &self.server
+    }
+
+    /// Whether packets are compressed that shrink.
+    pub fn compresses(&self) -> bool {
+        self.shared.compresses
     }
 
     /// The program of the server, if it names itself. Its text is the server's, not escaped.

@@ -3,8 +3,8 @@
 //! Both directions are implemented, so that a server can be built on this too. The module has no
 //! I/O and no state, so it can be fuzzed.
 //!
-//! Bounds: a decoder allocates in proportion to its input, never to a number in it. A packet with
-//! bytes after its last field is an error.
+//! Bounds: a decoder allocates in proportion to its input, never to a number in it; a compressed packet
+//! expands to at most the longest one. A packet with bytes after its last field is an error.
 //!
 //! Sources: draft-ietf-secsh-filexfer-02, and OpenSSH's `PROTOCOL` for the extensions and for the
 //! order of SYMLINK's arguments, which is the reverse of the draft's.
@@ -13,6 +13,7 @@ mod attrs;
 mod direct;
 mod extension;
 mod lock;
+mod packed;
 mod reply;
 mod request;
 mod status;
@@ -26,6 +27,7 @@ pub use extension::{
     Product, SeekOffset, StatVfs, UsersGroups, Version, XattrNames, XattrValue,
 };
 pub use lock::{LockFound, LockRequest};
+pub use packed::{MIN_PACKED_BYTES, pack, unpack};
 pub use reply::{NameEntry, RemoteHandle, Reply};
 pub use request::{
     FallocateMode, KINDS, Kind, OpenFlags, RenameFlags, Request, Whence, XattrFlags, decode_init,

@@ -8,10 +8,10 @@ use sftp::Product;
 use sftp::codec::{
     DigestAlgorithm, DirectAddress, DirectRequest, ExactAttrs, ExactTime, Extension, FallocateMode,
     FileAttrs, FileContent, FileDigest, HEADER_BYTES, Kind, Limits, LockFound, LockRequest,
-    MAX_PACKET_BYTES, MAX_XATTR_BYTES, Malformed, NameEntry, OpenFlags, Owner, RemoteHandle,
-    RenameFlags, Reply, Request, SeekOffset, StatVfs, StatusCode, Times, UsersGroups, Version,
-    WatchEvent, WatchEvents, WatchId, WatchRequest, Whence, XattrFlags, XattrNames, XattrValue,
-    decode_init, encode_init, packet_length,
+    MAX_PACKET_BYTES, MAX_XATTR_BYTES, MIN_PACKED_BYTES, Malformed, NameEntry, OpenFlags, Owner,
+    RemoteHandle, RenameFlags, Reply, Request, SeekOffset, StatVfs, StatusCode, Times, UsersGroups,
+    Version, WatchEvent, WatchEvents, WatchId, WatchRequest, Whence, XattrFlags, XattrNames,
+    XattrValue, decode_init, encode_init, pack, packet_length, unpack,
 };
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -136,6 +136,7 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
             1 => WatchRequest::Remove { id: WatchId(*d) },
             _ => WatchRequest::Next,
         }),
+        Request::Deflate { replies: d % 2 == 0 },
         Request::UnknownExtension { name: b"nobody@example.org", body: two },
     ]
 }
@@ -271,6 +272,7 @@ proptest! {
         let _ = DirectAddress::decode(&packet);
         let _ = WatchId::decode(&packet);
         let _ = WatchEvents::decode(&packet);
+        let _ = unpack(&Bytes::from([&[210], &packet[..]].concat()), 1000);
         let _ = packet_length(&packet, MAX_PACKET_BYTES);
     }
 
@@ -391,6 +393,96 @@ fn extended_attributes_are_no_longer_than_linux_allows() {
     let list = |names: usize| XattrNames(vec![Bytes::from_static(&[b'x'; 255]); names]);
     assert_eq!(XattrNames::decode(&list(256).encode()), Ok(list(256)));
     assert!(XattrNames::decode(&list(257).encode()).is_err());
+}
+
+proptest! {
+    #[test]
+    fn a_compressed_packet_is_unpacked_to_itself(
+        piece in vec(any::<u8>(), 1..400),
+        len in 0_usize..4000,
+        id in any::<u32>(),
+    ) {
+        let data: Vec<u8> = piece.iter().copied().cycle().take(len).collect();
+        let write = Request::Write { handle: b"h", offset: 7, data: &data };
+        let mut whole = BytesMut::new();
+        write.encode(0, &mut whole);
+        let mut head = BytesMut::new();
+        write.encode_head(0, data.len(), &mut head);
+        let packed = pack(&head, &data);
+        prop_assert_eq!(&packed, &pack(&whole, &[]), "in one part or two");
+        prop_assert!(packed.is_some() || len < MIN_PACKED_BYTES || len < 2 * piece.len());
+        if let Some(mut packed) = packed {
+            prop_assert!(packed.len() <= whole.len() - whole.len() / 8);
+            // The id is where it is in all packets, so that it can be set later.
+            packed[5..9].copy_from_slice(&id.to_be_bytes());
+            let packet = unframed(&packed);
+            let unpacked = unpack(&packet, MAX_PACKET_BYTES).unwrap().unwrap();
+            prop_assert_eq!(Request::decode(&unpacked), Ok((id, write)));
+            // Each prefix is damaged, and so is what is longer.
+            for len in 1..packet.len() {
+                prop_assert!(unpack(&packet[..len], MAX_PACKET_BYTES).is_err());
+            }
+            prop_assert!(unpack(&[&packet[..], b"x"].concat(), MAX_PACKET_BYTES).is_err());
+        }
+    }
+}
+
+fn packed(len: usize, content: &[u8]) -> Vec<u8> {
+    [&[210, 0, 0, 0, 9][..], &(len as u32).to_be_bytes(), content].concat()
+}
+
+#[test]
+fn what_does_not_shrink_stays() {
+    // Digests are random enough.
+    let random: Vec<u8> = (0..8000_u32)
+        .flat_map(|number| {
+            number.wrapping_mul(2_654_435_761).rotate_left(number % 31).to_be_bytes()
+        })
+        .collect();
+    let write = Request::Write { handle: b"h", offset: 0, data: &random };
+    let mut out = BytesMut::new();
+    write.encode(1, &mut out);
+    assert_eq!(pack(&out, &[]), None);
+    assert_eq!(unpack(&unframed(&out), MAX_PACKET_BYTES), Ok(None));
+}
+
+/// The content was compressed by zlib.
+#[test]
+fn a_packet_of_another_library_is_unpacked() {
+    let content =
+        b"\x4b\x67\x60\x60\xe0\x04\x62\x9e\xe4\xfc\xdc\x82\xa2\xd4\xe2\xe2\xcc\xa4\x9c\x54\x00";
+    let unpacked = unpack(&packed(21, content), 21).unwrap().unwrap();
+    assert_eq!(Reply::decode(&unpacked), Ok((9, Reply::Data("compressible".into()))));
+    let error = |len, max| unpack(&packed(len, content), max).unwrap_err();
+    let damaged = Malformed::BadValue("damaged compressed content");
+    assert_eq!((error(20, 99), error(22, 99)), (damaged, damaged), "another length");
+    assert_eq!(error(21, 20), Malformed::TooLong { len: 21, max: 20 });
+    assert_eq!(error(4, 99), Malformed::Truncated);
+    assert_eq!(
+        error(usize::MAX, MAX_PACKET_BYTES),
+        Malformed::TooLong { len: u32::MAX as usize, max: MAX_PACKET_BYTES }
+    );
+}
+
+/// A compressed packet does not contain another one, and expands to no more than a packet may have.
+#[test]
+fn a_few_bytes_do_not_become_many() {
+    let zeros = Request::Write { handle: b"h", offset: 0, data: &[0; MAX_PACKET_BYTES - 99] };
+    let mut out = BytesMut::new();
+    zeros.encode(1, &mut out);
+    let once = pack(&out, &[]).unwrap();
+    assert!(once.len() < 500, "{}", once.len());
+    let mut twice = [&[0; HEADER_BYTES][..], &unframed(&once), &[0; 999]].concat();
+    twice[..HEADER_BYTES].copy_from_slice(&(once.len() as u32 + 995).to_be_bytes());
+    let inner = unpack(&unframed(&pack(&twice, &[]).unwrap()), MAX_PACKET_BYTES).unwrap().unwrap();
+    assert_eq!(Request::decode(&inner), Err(Malformed::UnknownType(210)));
+    assert_eq!(Reply::decode(&inner), Err(Malformed::UnknownType(210)));
+    let error = unpack(&unframed(&once), 1000).unwrap_err();
+    assert!(matches!(error, Malformed::TooLong { max: 1000, .. }), "{error}");
+    // The length says less than there is.
+    let mut lies = unframed(&once).to_vec();
+    lies[5..9].copy_from_slice(&1000_u32.to_be_bytes());
+    assert!(unpack(&lies, MAX_PACKET_BYTES).is_err());
 }
 
 #[test]

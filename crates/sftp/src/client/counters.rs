@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use base::metrics::{Counter, Histogram, note_request};
 
+use super::Packet;
 use crate::codec::{KINDS, Kind};
 
 /// What was sent and received since the counters were created. Updated without locks.
@@ -14,6 +15,10 @@ pub struct Counters {
     pub sent_bytes: Counter,
     /// Bytes of SFTP packets received.
     pub received_bytes: Counter,
+    /// Bytes by which compressed packets that were sent are shorter than uncompressed.
+    pub sent_saved_bytes: Counter,
+    /// Bytes by which compressed packets that were received are shorter than uncompressed.
+    pub received_saved_bytes: Counter,
     /// Times from a request to its reply, of requests that neither carry nor return file content
     /// and are not slow by nature.
     pub small_latency: Histogram,
@@ -25,6 +30,8 @@ impl Default for Counters {
             requests: [const { Counter::new() }; KINDS],
             sent_bytes: Counter::new(),
             received_bytes: Counter::new(),
+            sent_saved_bytes: Counter::new(),
+            received_saved_bytes: Counter::new(),
             small_latency: Histogram::default(),
         }
     }
@@ -37,10 +44,11 @@ impl Counters {
         all.map(|(count, kind)| (kind.name(), count.get())).filter(|(_, count)| *count > 0)
     }
 
-    pub(super) fn sent(&self, kind: Kind, bytes: usize) {
+    pub(super) fn sent(&self, packet: &Packet) {
         note_request();
-        self.requests[kind.index()].add(1);
-        self.sent_bytes.add(bytes as u64);
+        self.requests[packet.kind.index()].add(1);
+        self.sent_bytes.add(packet.len() as u64);
+        self.sent_saved_bytes.add(packet.saved as u64);
     }
 
     pub(super) fn answered(&self, kind: Kind, took: Duration) {

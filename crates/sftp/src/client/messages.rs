@@ -105,7 +105,7 @@ impl Client {
 
     fn call_packet<T>(
         &self,
-        packet: Packet,
+        mut packet: Packet,
         expect: Expect,
         finish: fn(Reply) -> Result<T>,
     ) -> Call<T> {
@@ -113,6 +113,9 @@ impl Client {
         if packet.len() > self.server.max_packet {
             let error = Error::TooMuch("it is longer than the server's longest packet");
             return Call::known(&self.shared, Err(error));
+        }
+        if self.compresses() {
+            packet.compress();
         }
         Call::new(&self.shared, packet, expect, finish)
     }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::task::batch;
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::pending::{Answered, Completed, Expect};
 use super::receive_buffer::ReceiveBuffer;
 use super::{Packet, Shared, accept_version};
-use crate::codec::{HEADER_BYTES, Reply, Version};
+use crate::codec::{HEADER_BYTES, Reply, Version, unpack};
 use crate::error::{Error, Result};
 
 /// Maximum bytes shown of text received instead of SFTP.
@@ -112,10 +113,12 @@ fn receive(shared: &Arc<Shared>, buffer: &mut ReceiveBuffer) -> Result<()> {
     shared.pending.lock().note_received();
     let mut made_room = false;
     while let Some(packet) = buffer.next()? {
+        let received = HEADER_BYTES + packet.len();
+        let packet = if shared.compresses { unpacked(shared, packet)? } else { packet };
         let (id, reply) = Reply::decode(&packet)?;
         let Answered { kind, took, then } = shared.pending.lock().complete(id, reply)?;
         shared.counters.answered(kind, took);
-        shared.counters.received_bytes.add((HEADER_BYTES + packet.len()) as u64);
+        shared.counters.received_bytes.add(received as u64);
         made_room = true;
         match then {
             Completed::Wake(waker) => waker.wake(),
@@ -126,6 +129,16 @@ fn receive(shared: &Arc<Shared>, buffer: &mut ReceiveBuffer) -> Result<()> {
         shared.wake_next();
     }
     Ok(())
+}
+
+/// The packet, or what it contains if it is compressed.
+fn unpacked(shared: &Shared, packet: Bytes) -> Result<Bytes> {
+    let Some(unpacked) = unpack(&packet, shared.options.max_packet_bytes)? else {
+        return Ok(packet);
+    };
+    let saved = unpacked.len().saturating_sub(packet.len());
+    shared.counters.received_saved_bytes.add(saved as u64);
+    Ok(unpacked)
 }
 
 /// Handles a reply to a dropped call: closes its handle if it has one.

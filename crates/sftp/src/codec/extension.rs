@@ -94,6 +94,8 @@ extensions! {
     Direct = "direct@sshoal" "1",
     /// What changes in directories.
     Watch = "watch@sshoal" "1",
+    /// Compressed packets.
+    Deflate = "deflate@sshoal" "1",
 }
 
 /// A set of [`Extension`]s.

@@ -271,6 +271,9 @@ pub enum Request<'a> {
     Direct(DirectRequest),
     /// `watch@sshoal`
     Watch(WatchRequest<'a>),
+    /// `deflate@sshoal`: from now on requests, and `replies` if that is set, may be
+    /// [compressed](super::pack).
+    Deflate { replies: bool },
     /// An unsupported extension.
     UnknownExtension { name: &'a [u8], body: &'a [u8] },
 }
@@ -326,6 +329,7 @@ impl<'a> Request<'a> {
             Request::ReadFile { .. } => Extension::ReadFile,
             Request::Direct(_) => Extension::Direct,
             Request::Watch(_) => Extension::Watch,
+            Request::Deflate { .. } => Extension::Deflate,
             other => match other.message_type() {
                 EXTENDED => return Kind(KINDS as u8 - 1),
                 message_type => return Kind(message_type),
@@ -492,6 +496,10 @@ impl<'a> Request<'a> {
                 extended(out, Extension::Watch, &[]);
                 watch.encode(out);
             }
+            Request::Deflate { replies } => {
+                extended(out, Extension::Deflate, &[]);
+                out.put_u8((*replies).into());
+            }
             Request::UnknownExtension { name, body } => {
                 put_string(out, name);
                 out.put_slice(body);
@@ -614,6 +622,7 @@ impl<'a> Request<'a> {
                 Request::Digest { path: f.string()?, algorithm: DigestAlgorithm(f.u32()?) }
             }
             Extension::Watch => Request::Watch(WatchRequest::decode(f)?),
+            Extension::Deflate => Request::Deflate { replies: f.u8()? != 0 },
             Extension::UsersGroupsById => {
                 Request::UsersGroupsById { uids: decode_ids(f)?, gids: decode_ids(f)? }
             }

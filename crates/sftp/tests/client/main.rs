@@ -3,6 +3,7 @@
 
 mod cancel;
 mod coalescing;
+mod compressed;
 mod hostile;
 mod order;
 mod peer;
