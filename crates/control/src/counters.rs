@@ -79,6 +79,10 @@ pub struct HostCounters {
     pub sent_bytes: u64,
     /// Bytes of SFTP packets received.
     pub received_bytes: u64,
+    /// Bytes that compression by the helper and here has saved.
+    pub sent_saved_bytes: u64,
+    /// Bytes that compression by the helper and here has saved.
+    pub received_saved_bytes: u64,
     /// The times of requests that neither carry nor return file content.
     pub small_latency: Latency,
 }

@@ -157,6 +157,8 @@ pub struct SessionStatus {
     pub why: Option<String>,
     /// Whether it goes over a direct connection, not through ssh.
     pub is_direct: bool,
+    /// Whether packets are compressed that shrink, by the helper and here; not by ssh.
+    pub is_compressed: bool,
     /// What serves it: `sftp`, the SFTP server of sshd, or `helper`, sshoal's own; `null` unless it is
     /// up.
     pub server: Option<String>,

@@ -52,6 +52,8 @@ pub struct Config {
     pub check_root: bool,
     /// The use of the helper.
     pub helper: Helper,
+    /// Compresses packets, if the helper serves and the connection does not compress them.
+    pub compresses: bool,
     /// The use of direct connections.
     pub direct: Direct,
     /// The ports on which the helper may listen, the first one that is free; zero is any.
@@ -110,6 +112,7 @@ impl Default for Config {
             delay_connect: false,
             check_root: true,
             helper: Helper::No,
+            compresses: false,
             direct: Direct::No,
             direct_ports: (0, 0),
             direct_address: None,

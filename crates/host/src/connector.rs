@@ -70,6 +70,8 @@ pub struct Connection {
     pub(crate) reader: Box<dyn AsyncRead + Send + Unpin>,
     pub(crate) writer: Box<dyn AsyncWrite + Send + Unpin>,
     pub(crate) diagnosis: Diagnosis,
+    /// The transport compresses what goes through it.
+    pub is_compressed: bool,
 }
 
 impl Connection {
@@ -86,7 +88,8 @@ impl Connection {
         writer: impl AsyncWrite + Send + Unpin + 'static,
         diagnosis: Diagnosis,
     ) -> Connection {
-        Connection { reader: Box::new(reader), writer: Box::new(writer), diagnosis }
+        let (reader, writer) = (Box::new(reader), Box::new(writer));
+        Connection { reader, writer, diagnosis, is_compressed: false }
     }
 }
 

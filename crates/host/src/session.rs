@@ -69,12 +69,14 @@ impl Session {
         uses_own_extensions: bool,
         carrier: Option<Arc<Session>>,
     ) -> Result<Arc<Session>, Error> {
-        let Connection { reader, writer, diagnosis } = connection;
         let exact_attrs = match config.inode_attrs {
             true => ExactAttrs::ALL,
             false => ExactAttrs::ATIME | ExactAttrs::MTIME,
         };
-        let options = Options { exact_attrs, uses_own_extensions, ..Options::default() };
+        let compresses = config.compresses && !connection.is_compressed;
+        let options =
+            Options { exact_attrs, uses_own_extensions, compresses, ..Options::default() };
+        let Connection { reader, writer, diagnosis, .. } = connection;
         let counters = counters.clone();
         let client = match Client::connect_counted(reader, writer, options, counters).await {
             Ok(client) => client,

@@ -155,7 +155,10 @@ impl SshConnector {
             }
             Some(explanation)
         };
-        Ok((Connection::from_halves(reader, writer, Box::new(explain)), diagnosis))
+        let mut connection = Connection::from_halves(reader, writer, Box::new(explain));
+        let compression = self.dialer.setting("compression").await;
+        connection.is_compressed = compression.as_deref() == Some("yes");
+        Ok((connection, diagnosis))
     }
 
     /// Another connector to the same host, which never asks the user, but knows the password that was

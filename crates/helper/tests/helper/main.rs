@@ -1,5 +1,6 @@
 //! The server through this project's own client, and byte by byte.
 
+mod compression;
 mod conformance;
 mod digests;
 mod direct;

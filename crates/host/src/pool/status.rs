@@ -48,6 +48,8 @@ pub enum SessionState {
         silent: Duration,
         /// It goes over a direct connection, not through ssh.
         is_direct: bool,
+        /// Packets are compressed that shrink.
+        compresses: bool,
         /// The program at the other end.
         served_by: Server,
     },
@@ -136,6 +138,7 @@ impl Slot {
                 in_flight: activity.in_flight,
                 silent: activity.silent,
                 is_direct: session.is_direct(),
+                compresses: session.client.compresses(),
                 served_by: session.server(),
             }
         } else {

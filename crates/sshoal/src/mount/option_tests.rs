@@ -330,6 +330,8 @@ const OPTIONS: &[(&str, Change)] = &[
     ("direct=yes", |r| r.host.direct = host::Direct::Yes),
     ("direct=require", |r| r.host.direct = host::Direct::Require),
     ("direct=yes,direct=no", |_| ()),
+    ("compress=yes", |r| r.host.compresses = true),
+    ("compress=yes,compress=no", |_| ()),
     ("direct_ports=7000-7009", |r| r.host.direct_ports = (7000, 7009)),
     ("direct_ports=7000", |r| r.host.direct_ports = (7000, 7000)),
     ("direct_address=gate", |r| r.host.direct_address = Some(("gate".to_owned(), None))),

@@ -210,6 +210,8 @@ fn host_counters(old: &HostCounters, new: &HostCounters) -> HostCounters {
             .collect(),
         sent_bytes: new.sent_bytes.saturating_sub(old.sent_bytes),
         received_bytes: new.received_bytes.saturating_sub(old.received_bytes),
+        sent_saved_bytes: new.sent_saved_bytes.saturating_sub(old.sent_saved_bytes),
+        received_saved_bytes: new.received_saved_bytes.saturating_sub(old.received_saved_bytes),
         small_latency: new.small_latency.since(&old.small_latency),
     }
 }
@@ -240,6 +242,8 @@ pub mod tests {
                 requests: [("lstat".to_owned(), 2 * times), ("read".to_owned(), times)].into(),
                 sent_bytes: 1000 * times,
                 received_bytes: 1_000_000 * times,
+                sent_saved_bytes: 10 * times,
+                received_saved_bytes: 100 * times,
                 small_latency: latency(40),
             }),
             ..HostStatus::default()

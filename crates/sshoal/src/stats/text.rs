@@ -135,6 +135,8 @@ pub fn json(mountpoint: &str, interval: &Interval) -> anyhow::Result<String> {
             "requests": host.counters.requests,
             "sent_bytes": host.counters.sent_bytes,
             "received_bytes": host.counters.received_bytes,
+            "sent_saved_bytes": host.counters.sent_saved_bytes,
+            "received_saved_bytes": host.counters.received_saved_bytes,
             "small_requests": times(&host.counters.small_latency),
         })
     };

@@ -142,6 +142,8 @@ fn host_counters(host: &host::Host) -> HostCounters {
         requests: told.requests().map(|(name, count)| (name.to_owned(), count)).collect(),
         sent_bytes: told.sent_bytes.get(),
         received_bytes: told.received_bytes.get(),
+        sent_saved_bytes: told.sent_saved_bytes.get(),
+        received_saved_bytes: told.received_saved_bytes.get(),
         small_latency: Latency {
             counts: told.small_latency.counts(),
             nanos: told.small_latency.nanos(),
@@ -294,7 +296,7 @@ fn session(told: &host::SessionStatus) -> SessionStatus {
     };
     match &told.state {
         Told::Connecting => SessionStatus { slot, ..SessionStatus::default() },
-        Told::Up { age, in_flight, silent, is_direct, served_by } => SessionStatus {
+        Told::Up { age, in_flight, silent, is_direct, compresses, served_by } => SessionStatus {
             slot,
             state: SessionState::Up,
             up_ms: Some(millis(*age)),
@@ -302,6 +304,7 @@ fn session(told: &host::SessionStatus) -> SessionStatus {
             silent_ms: millis(*silent),
             why: None,
             is_direct: *is_direct,
+            is_compressed: *compresses,
             server: Some(if served_by.is_helper { "helper" } else { "sftp" }.to_owned()),
             server_version: served_by.version.as_deref().map(printable),
             extensions: served_by.extensions.iter().map(|&name| name.to_owned()).collect(),

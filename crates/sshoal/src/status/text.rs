@@ -205,6 +205,9 @@ fn host(out: &mut String, host: &HostStatus) {
     facts.extend(server(host));
     facts.extend(host.direct.as_ref().map(|at| format!("direct to {}", printable(at))));
     facts.extend(host.not_direct.as_ref().map(|why| format!("not direct: {}", printable(why))));
+    if host.sessions.iter().any(|session| session.is_compressed) {
+        facts.push("compressed".to_owned());
+    }
     facts.extend(host.round_trip_us.map(|us| format!("round trip {}", latency(us))));
     facts.extend(host.latency_us.map(|us| format!("latency {}", latency(us))));
     if host.in_flight() > 0 {

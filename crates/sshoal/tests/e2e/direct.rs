@@ -10,6 +10,7 @@ use sandbox::link::{Link, LinkOptions};
 use serde_json::Value;
 
 use crate::behaviours::pattern;
+use crate::helper::compression::text;
 use crate::helper::served_by_helper;
 use crate::mount::Mount;
 use crate::process::{eventually, run, succeed};
@@ -183,6 +184,25 @@ fn copies_go_past_ssh() {
     let ended = run(refused.arg(&source).arg(site.world.local("nothing")));
     assert_ne!(ended.status.code(), Some(0));
     assert!(ended.stderr.contains("no direct connection: 127.0.0.1:1: "), "{}", ended.stderr);
+}
+
+/// Compression by ssh is only of what goes through ssh.
+#[test]
+fn direct_connections_are_compressed() {
+    let site = Site::new(LinkOptions::default());
+    let content = text(3_000_000);
+    fs::write(site.world.served("file"), &content).unwrap();
+    let options = format!("{},direct=require,compress=yes", site.options);
+    let mount = site.world.mount(&["-C", "-o", &options]);
+    assert_eq!(fs::read(mount.at("file")).unwrap(), content);
+    fs::write(mount.at("new"), &content).unwrap();
+    assert_eq!(fs::read(site.world.served("new")).unwrap(), content);
+    for carried in [site.link.bytes_from_target(), site.link.bytes_to_target()] {
+        assert!(carried < content.len() as u64 / 3, "{carried} bytes");
+    }
+    let first = host(&mount)["sessions"][0].clone();
+    assert_eq!((&first["is_direct"], &first["is_compressed"]), (&true.into(), &true.into()));
+    mount.unmount();
 }
 
 /// Over a link of 20 ms, a large file is carried by several connections.

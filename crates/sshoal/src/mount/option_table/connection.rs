@@ -93,6 +93,14 @@ pub(super) const OPTIONS: &[MountOption] = &[
         Ok(())
     })
     .help("connect here for direct=yes, not to the address that the helper reports"),
+    choice(
+        "compress",
+        &[
+            ("no", |draft| draft.request.host.compresses = false),
+            ("yes", |draft| draft.request.host.compresses = true),
+        ],
+    )
+    .help("compress what goes to and from the helper; for links slower than 10 MB/s (default no)"),
     text("ssh_command", "COMMAND", Draft::set_ssh_command)
         .help("run this command instead of ssh; spaces separate arguments, '\\ ' is a space"),
     custom("ssh_protocol", "2", |_, version| match version {
