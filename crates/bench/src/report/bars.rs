@@ -12,7 +12,7 @@ use crate::plan::is_ours;
 use crate::results::{SubjectInfo, Summary};
 use crate::units::Scale;
 
-use super::document::Judged;
+use super::document::{Cell, Drawing, WRONG_DATA};
 use super::view::{Figure, Figures, shortened, title};
 
 /// Width of a chart in its own units: about the pixels of a phone.
@@ -43,9 +43,7 @@ const BELOW: f64 = 18.0;
 const PEERS: usize = 6;
 
 /// One measure of several subjects.
-pub(super) struct Chart {
-    pub(super) title: String,
-    pub(super) unit: String,
+struct Chart {
     bars: Vec<Bar>,
     /// The value at the right end of the axis.
     greatest: f64,
@@ -54,87 +52,81 @@ pub(super) struct Chart {
 struct Bar {
     name: String,
     class: String,
-    /// Median and quartiles, in the unit shown; `None` for a failure.
+    /// Quartiles and median, in the unit shown; `None` for a failure.
     value: Option<[f64; 3]>,
-    /// The value, or the failure.
-    word: String,
-    ratio: Option<Judged>,
-    is_wrong: bool,
+    cell: Cell,
+}
+
+/// A chart for each wanted row of a table.
+pub(super) fn of_rows(figures: &Figures<'_>, wanted: impl Fn(&Measure) -> bool) -> Vec<Drawing> {
+    let chart = |(measure, cells): &(&Measure, Vec<Figure<'_>>)| {
+        let mut peers = 0;
+        let bars = figures.subjects.iter().zip(cells).filter_map(|(subject, figure)| {
+            let class = class(subject, &mut peers);
+            let value = match figure {
+                Figure::Absent => return None,
+                Figure::Failed { .. } => None,
+                Figure::Value { summary: Summary { low, median, high, .. }, .. } => {
+                    Some([low, median, high].map(|value| value / figures.scale.one))
+                }
+            };
+            let name = subject.name.clone();
+            Some(Bar { name, class, value, cell: Cell::of(figure, figures) })
+        });
+        // The local disk is often so much faster that all other bars would vanish: its bar is
+        // cut at the end of the others' axis.
+        let greatest = |local: bool| {
+            let kinds = figures.subjects.iter().zip(cells);
+            let highs = kinds.filter(|(subject, _)| (subject.kind == "local") == local);
+            let highs = highs.filter_map(|(_, figure)| match figure {
+                Figure::Value { summary, .. } => Some(summary.high / figures.scale.one),
+                _ => None,
+            });
+            highs.fold(0.0, f64::max)
+        };
+        let others = greatest(false);
+        let greatest = if others > 0.0 { others } else { greatest(true) };
+        let unit = format!("{}, {}", figures.scale.unit, figures.direction());
+        Chart::new(bars.collect(), greatest).drawn(title(measure), unit)
+    };
+    figures.rows.iter().filter(|(measure, _)| wanted(measure)).map(chart).collect()
+}
+
+/// A chart of values without spread or ratio, of which less is better.
+pub(super) fn of_values(title: String, scale: Scale, values: &[(&SubjectInfo, f64)]) -> Drawing {
+    let mut peers = 0;
+    let bars = values.iter().map(|&(subject, value)| Bar {
+        name: subject.name.clone(),
+        class: class(subject, &mut peers),
+        value: Some([value / scale.one; 3]),
+        cell: scale.show(value).into(),
+    });
+    let greatest = values.iter().map(|(_, value)| value / scale.one).fold(0.0, f64::max);
+    let unit = format!("{}, less is better", scale.unit);
+    Chart::new(bars.collect(), greatest).drawn(title, unit)
 }
 
 impl Chart {
-    /// A chart for each wanted row of a table.
-    pub(super) fn of_rows(figures: &Figures<'_>, wanted: impl Fn(&Measure) -> bool) -> Vec<Chart> {
-        let chart = |(measure, cells): &(&Measure, Vec<Figure<'_>>)| {
-            let mut peers = 0;
-            let bars = figures.subjects.iter().zip(cells).filter_map(|(subject, figure)| {
-                let class = class(subject, &mut peers);
-                Bar::of(subject, class, figure, figures.scale)
-            });
-            // The local disk is often so much faster that all other bars would vanish: its bar is
-            // cut at the end of the others' axis.
-            let greatest = |local: bool| {
-                let kinds = figures.subjects.iter().zip(cells);
-                let highs = kinds.filter(|(subject, _)| (subject.kind == "local") == local);
-                let highs = highs.filter_map(|(_, figure)| match figure {
-                    Figure::Value { summary, .. } => Some(summary.high / figures.scale.one),
-                    _ => None,
-                });
-                highs.fold(0.0, f64::max)
-            };
-            let others = greatest(false);
-            let greatest = if others > 0.0 { others } else { greatest(true) };
-            Chart {
-                title: title(measure),
-                unit: format!("{}, {}", figures.scale.unit, figures.direction()),
-                bars: bars.collect(),
-                greatest: if greatest > 0.0 { greatest } else { 1.0 },
+    fn new(bars: Vec<Bar>, greatest: f64) -> Chart {
+        Chart { bars, greatest: if greatest > 0.0 { greatest } else { 1.0 } }
+    }
+
+    fn drawn(&self, title: String, unit: String) -> Drawing {
+        let height = ABOVE + self.bars.len() as f64 * ROW + BELOW;
+        let bars: Vec<String> =
+            self.bars.iter().map(|bar| format!("{} {}", bar.name, bar.word())).collect();
+        let marks = html! {
+            @for tick in ticks(self.greatest) {
+                @let x = n(self.at(tick));
+                line.grid x1=(x) x2=(x) y1=(n(ABOVE)) y2=(n(height - BELOW)) {}
+                text.tick x=(x) y=(n(height - 6.0)) text-anchor="middle" { (tick_text(tick)) }
+            }
+            @for (row, bar) in self.bars.iter().enumerate() {
+                (self.bar(bar, ABOVE + row as f64 * ROW))
             }
         };
-        figures.rows.iter().filter(|(measure, _)| wanted(measure)).map(chart).collect()
-    }
-
-    /// A chart of values without spread or ratio, of which less is better.
-    pub(super) fn of_values(title: String, scale: Scale, values: &[(&SubjectInfo, f64)]) -> Chart {
-        let mut peers = 0;
-        let bars = values.iter().map(|&(subject, value)| Bar {
-            name: subject.name.clone(),
-            class: class(subject, &mut peers),
-            value: Some([value / scale.one; 3]),
-            word: scale.show(value),
-            ratio: None,
-            is_wrong: false,
-        });
-        let greatest = values.iter().map(|(_, value)| value / scale.one).fold(0.0, f64::max);
-        Chart {
-            title,
-            unit: format!("{}, less is better", scale.unit),
-            bars: bars.collect(),
-            greatest: if greatest > 0.0 { greatest } else { 1.0 },
-        }
-    }
-
-    /// The chart; `number` makes the names of its title unique.
-    pub(super) fn svg(&self, number: u32) -> Markup {
-        let height = ABOVE + self.bars.len() as f64 * ROW + BELOW;
-        let (title_id, describe_id) = (format!("t{number}"), format!("d{number}"));
-        let bars: Vec<String> =
-            self.bars.iter().map(|bar| format!("{} {}", bar.name, bar.word)).collect();
-        html! {
-            svg viewBox=(format!("0 0 {WIDTH} {}", n(height))) role="img"
-                aria-labelledby=(format!("{title_id} {describe_id}")) {
-                title id=(title_id) { (self.title) }
-                desc id=(describe_id) { (self.unit) ": " (bars.join("; ")) }
-                @for tick in ticks(self.greatest) {
-                    @let x = n(self.at(tick));
-                    line.grid x1=(x) x2=(x) y1=(n(ABOVE)) y2=(n(height - BELOW)) {}
-                    text.tick x=(x) y=(n(height - 6.0)) text-anchor="middle" { (tick_text(tick)) }
-                }
-                @for (row, bar) in self.bars.iter().enumerate() {
-                    (self.bar(bar, ABOVE + row as f64 * ROW))
-                }
-            }
-        }
+        let described = format!("{unit}: {}", bars.join("; "));
+        Drawing { name: title.clone(), title, caption: unit, described, height, marks }
     }
 
     /// The position of a value; a value beyond the axis is at its end.
@@ -144,10 +136,10 @@ impl Chart {
 
     fn bar(&self, bar: &Bar, top: f64) -> Markup {
         let base = n(top + ROW / 2.0 + 4.0);
-        let ratio = bar.ratio.as_ref().map_or("", |ratio| ratio.text.as_str());
+        let ratio = bar.cell.ratio.as_ref().map_or("", |ratio| ratio.text.as_str());
         html! {
             g class=(bar.class) {
-                title { (bar.name) ": " (bar.word) " " (ratio) }
+                title { (bar.name) ": " (bar.word()) " " (ratio) }
                 text.name x=(n(LEFT - 6.0)) y=(base) text-anchor="end" { (shortened(&bar.name, NAME)) }
                 @if let Some([low, median, high]) = bar.value {
                     rect.bar x=(n(LEFT)) y=(n(top + (ROW - THICK) / 2.0))
@@ -157,14 +149,14 @@ impl Chart {
                     } @else if high > low {
                         (whisker(self.at(low), self.at(high), top + ROW / 2.0))
                     }
-                    text.value x=(n(VALUES)) y=(base) text-anchor="end" { (bar.word) }
-                    @if bar.is_wrong {
+                    text.value x=(n(VALUES)) y=(base) text-anchor="end" { (bar.word()) }
+                    @if bar.cell.bad.as_deref() == Some(WRONG_DATA) {
                         text.value.bad x=(WIDTH) y=(base) text-anchor="end" { "wrong!" }
                     } @else {
                         text.value x=(WIDTH) y=(base) text-anchor="end" { (ratio) }
                     }
                 } @else {
-                    text.value.bad x=(n(LEFT + 4.0)) y=(base) { (bar.word) }
+                    text.value.bad x=(n(LEFT + 4.0)) y=(base) { (bar.word()) }
                 }
             }
         }
@@ -172,19 +164,10 @@ impl Chart {
 }
 
 impl Bar {
-    fn of(subject: &SubjectInfo, class: String, figure: &Figure<'_>, scale: Scale) -> Option<Bar> {
-        let failed = |wrong: bool| if wrong { "wrong data" } else { "failed" };
-        let (value, word, ratio, is_wrong) = match figure {
-            Figure::Absent => return None,
-            Figure::Failed { wrong_data } => (None, failed(*wrong_data).to_owned(), None, true),
-            Figure::Value { summary, wrong_data, .. } => {
-                let Summary { low, median, high, .. } = **summary;
-                let value = [low, median, high].map(|value| value / scale.one);
-                let ratio = summary.ratio.as_ref().map(Judged::of);
-                (Some(value), scale.show(median), ratio, *wrong_data)
-            }
-        };
-        Some(Bar { name: subject.name.clone(), class, value, word, ratio, is_wrong })
+    /// The value, or the failure.
+    fn word(&self) -> &str {
+        let failure = self.cell.bad.as_deref().filter(|_| self.value.is_none());
+        failure.unwrap_or(&self.cell.value)
     }
 }
 
@@ -262,8 +245,7 @@ mod tests {
 
     #[test]
     fn values_are_where_they_belong() {
-        let chart =
-            Chart { title: String::new(), unit: String::new(), bars: Vec::new(), greatest: 10.0 };
+        let chart = Chart::new(Vec::new(), 10.0);
         let middle = (LEFT + RIGHT) / 2.0;
         assert_eq!((chart.at(0.0), chart.at(5.0), chart.at(99.0)), (LEFT, middle, RIGHT));
     }

@@ -1,13 +1,13 @@
 //! CPU over time, by process: a table, and for the page a line chart of each subject, in which the
 //! steps of one round follow each other.
 
-use maud::{Markup, html};
+use maud::html;
 
 use crate::results::{CpuTrace, SubjectInfo};
 use crate::units;
 
 use super::bars::{WIDTH, n, tick_text, ticks};
-use super::document::{self, Block, Section, Table, row};
+use super::document::{self, Block, Drawing, Section, Table, row};
 use super::view::{View, label};
 
 /// Points of a line: about two units of the chart's width for each.
@@ -27,10 +27,10 @@ const LEGEND: f64 = 15.0;
 const COLOURS: usize = 6;
 
 /// The CPU of one subject over time.
-pub(super) struct Lines {
-    pub(super) title: String,
+struct Lines {
+    title: String,
     /// The steps, numbered as in the chart.
-    pub(super) steps: String,
+    steps: String,
     /// Ends of the steps, in seconds.
     ends_s: Vec<f64>,
     processes: Vec<Process>,
@@ -71,8 +71,9 @@ pub(super) fn section(view: &View<'_>) -> Option<Section> {
     }
     let caption = "CPU over time, percent of one CPU, all steps of the first round";
     let table = Table::new(caption, &["mean", "greatest"], rows);
-    let blocks = vec![Block::Lines(lines), Block::Table(table)];
-    let has_any = matches!(&blocks[0], Block::Lines(lines) if !lines.is_empty());
+    let charts: Vec<Drawing> = lines.iter().map(Lines::drawn).collect();
+    let has_any = !charts.is_empty();
+    let blocks = vec![Block::Charts(charts), Block::Table(table)];
     has_any.then(|| document::section("cpu", "CPU over time", blocks))
 }
 
@@ -149,54 +150,51 @@ impl Lines {
         }
     }
 
-    /// The chart; `number` makes the names of its title unique.
-    pub(super) fn svg(&self, number: u32) -> Markup {
+    fn drawn(&self) -> Drawing {
         let height = BOTTOM + BELOW + self.processes.len() as f64 * LEGEND + 4.0;
         let greatest = self.processes.iter().map(Process::greatest).fold(1.0, f64::max);
         let end_s = self.ends_s.last().copied().unwrap_or(1.0).max(1e-3);
         let x = |at_s: f64| n(LEFT + (RIGHT - LEFT) * (at_s / end_s).clamp(0.0, 1.0));
         let y = |percent: f64| n(BOTTOM - (BOTTOM - TOP) * (percent / greatest).clamp(0.0, 1.0));
-        let (title_id, describe_id) = (format!("t{number}"), format!("d{number}"));
         let described = self.processes.iter().map(|process| {
             let (mean, peak) = process.summary();
             let shown = [mean, peak].map(units::significant);
             format!("{} {} % on average, {} % at most", process.name, shown[0], shown[1])
         });
+        let described = described.collect::<Vec<_>>().join("; ");
         let begins = std::iter::once(0.0).chain(self.ends_s.iter().copied());
-        html! {
-            svg viewBox=(format!("0 0 {WIDTH} {}", n(height))) role="img"
-                aria-labelledby=(format!("{title_id} {describe_id}")) {
-                title id=(title_id) { "CPU of " (self.title) " over time" }
-                desc id=(describe_id) { (described.collect::<Vec<_>>().join("; ")) }
-                @for tick in ticks(greatest) {
-                    line.grid x1=(n(LEFT)) x2=(n(RIGHT)) y1=(y(tick)) y2=(y(tick)) {}
-                    text.tick x=(n(LEFT - 4.0)) y=(y(tick)) dy="3" text-anchor="end" { (tick_text(tick)) " %" }
-                }
-                @for tick in ticks(end_s) {
-                    text.tick x=(x(tick)) y=(n(BOTTOM + 13.0)) text-anchor="middle" {
-                        (tick_text(tick)) " s"
-                    }
-                }
-                @for (step, (begin, end)) in begins.zip(&self.ends_s).enumerate() {
-                    line.step x1=(x(*end)) x2=(x(*end)) y1=(n(TOP - 10.0)) y2=(n(BOTTOM)) {}
-                    text.tick x=(x((begin + end) / 2.0)) y=(n(TOP - 4.0)) text-anchor="middle" {
-                        (step + 1)
-                    }
-                }
-                @for (nth, process) in self.processes.iter().enumerate() {
-                    @let class = line_class(nth);
-                    @let points: Vec<String> = process
-                        .points
-                        .iter()
-                        .map(|(at_s, percent)| format!("{},{}", x(*at_s), y(*percent)))
-                        .collect();
-                    @let at = BOTTOM + BELOW + nth as f64 * LEGEND + 8.0;
-                    polyline class=(class) points=(points.join(" ")) {}
-                    line class=(class) x1=(n(LEFT)) x2=(n(LEFT + 26.0)) y1=(n(at)) y2=(n(at)) {}
-                    text x=(n(LEFT + 32.0)) y=(n(at + 4.0)) { (process.name) }
+        let marks = html! {
+            @for tick in ticks(greatest) {
+                line.grid x1=(n(LEFT)) x2=(n(RIGHT)) y1=(y(tick)) y2=(y(tick)) {}
+                text.tick x=(n(LEFT - 4.0)) y=(y(tick)) dy="3" text-anchor="end" { (tick_text(tick)) " %" }
+            }
+            @for tick in ticks(end_s) {
+                text.tick x=(x(tick)) y=(n(BOTTOM + 13.0)) text-anchor="middle" {
+                    (tick_text(tick)) " s"
                 }
             }
-        }
+            @for (step, (begin, end)) in begins.zip(&self.ends_s).enumerate() {
+                line.step x1=(x(*end)) x2=(x(*end)) y1=(n(TOP - 10.0)) y2=(n(BOTTOM)) {}
+                text.tick x=(x((begin + end) / 2.0)) y=(n(TOP - 4.0)) text-anchor="middle" {
+                    (step + 1)
+                }
+            }
+            @for (nth, process) in self.processes.iter().enumerate() {
+                @let class = line_class(nth);
+                @let points: Vec<String> = process
+                    .points
+                    .iter()
+                    .map(|(at_s, percent)| format!("{},{}", x(*at_s), y(*percent)))
+                    .collect();
+                @let at = BOTTOM + BELOW + nth as f64 * LEGEND + 8.0;
+                polyline class=(class) points=(points.join(" ")) {}
+                line class=(class) x1=(n(LEFT)) x2=(n(LEFT + 26.0)) y1=(n(at)) y2=(n(at)) {}
+                text x=(n(LEFT + 32.0)) y=(n(at + 4.0)) { (process.name) }
+            }
+        };
+        let name = format!("CPU of {} over time", self.title);
+        let (title, caption) = (self.title.clone(), self.steps.clone());
+        Drawing { name, title, caption, described, height, marks }
     }
 }
 

@@ -2,18 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use maud::Markup;
+
 use crate::measure::{Measure, Unit};
 use crate::quoting::shown_command;
 use crate::results::{Latency, LeftOut, Measured, Outcome, Ratio, SubjectInfo, Summary, Usage};
 use crate::stats::FailureLine;
 use crate::units;
 
-use super::bars::Chart;
-use super::cpu_trace::{self, Lines};
-use super::method;
-use super::published;
-use super::ranking;
 use super::view::{Figure, Figures, View, family_of, label, title};
+use super::{bars, cpu_trace, method, published, ranking};
 
 /// Characters of a failure that are shown: a program may report an error for each of many files.
 const FAILURE_CHARACTERS: usize = 240;
@@ -48,10 +46,20 @@ pub(super) enum Block {
     },
     Table(Table),
     /// For the page only: the figures are also in a table.
-    Charts(Vec<Chart>),
-    /// As charts.
-    Lines(Vec<Lines>),
+    Charts(Vec<Drawing>),
     Command(String),
+}
+
+/// A chart.
+pub(super) struct Drawing {
+    pub(super) title: String,
+    /// Behind the title.
+    pub(super) caption: String,
+    /// For a reader who does not see it: its name, and what it shows.
+    pub(super) name: String,
+    pub(super) described: String,
+    pub(super) height: f64,
+    pub(super) marks: Markup,
 }
 
 pub(crate) struct Table {
@@ -84,6 +92,9 @@ pub(super) struct Cell {
     pub(super) notes: Vec<String>,
 }
 
+/// The failure of a sample with such data.
+pub(super) const WRONG_DATA: &str = "wrong data";
+
 /// A ratio as it is shown.
 #[derive(Clone, Debug)]
 pub(super) struct Judged {
@@ -113,7 +124,7 @@ impl Cell {
         match figure {
             Figure::Absent => "–".to_owned().into(),
             Figure::Failed { wrong_data } => {
-                let word = if *wrong_data { "wrong data" } else { "failed" };
+                let word = if *wrong_data { WRONG_DATA } else { "failed" };
                 Cell { bad: Some(word.to_owned()), ..Cell::default() }
             }
             Figure::Value { summary, is_best, wrong_data } => Cell {
@@ -123,7 +134,7 @@ impl Cell {
                     .then(|| format!("{}–{}", shown(summary.low), shown(summary.high))),
                 ratio: summary.ratio.as_ref().map(Judged::of),
                 bad: match (*wrong_data, summary.failed) {
-                    (true, _) => Some("wrong data".to_owned()),
+                    (true, _) => Some(WRONG_DATA.to_owned()),
                     (false, 0) => None,
                     (false, failed) => Some(format!("{failed} failed")),
                 },
@@ -236,7 +247,7 @@ fn family(view: &View<'_>, name: &str, tables: &[Figures<'_>]) -> Section {
     let mut blocks = Vec::new();
     for figures in tables {
         let is_new = |measure: &Measure| !published::has_chart(view, measure);
-        blocks.push(Block::Charts(Chart::of_rows(figures, is_new)));
+        blocks.push(Block::Charts(bars::of_rows(figures, is_new)));
         blocks.push(Block::Table(measure_rows(name, figures, |_, _| Vec::new())));
     }
     // Names from a file may hold anything.

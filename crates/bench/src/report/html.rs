@@ -2,7 +2,8 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::document::{Block, Cell, Document, Table};
+use super::bars::{WIDTH, n};
+use super::document::{Block, Cell, Document, Drawing, Table};
 
 /// The one style sheet.
 const STYLE: &str = include_str!("style.css");
@@ -61,12 +62,7 @@ fn block(block: &Block, number: &mut u32) -> Markup {
         Block::Charts(charts) if charts.is_empty() => html! {},
         Block::Charts(charts) => html! {
             div.charts {
-                @for it in charts { (chart(&it.title, &it.unit, it.svg(next(number)))) }
-            }
-        },
-        Block::Lines(charts) => html! {
-            div.charts {
-                @for it in charts { (chart(&it.title, &it.steps, it.svg(next(number)))) }
+                @for drawing in charts { (chart(drawing, number)) }
             }
         },
         Block::Command(command) => html! {
@@ -76,18 +72,20 @@ fn block(block: &Block, number: &mut u32) -> Markup {
     }
 }
 
-fn chart(title: &str, unit: &str, svg: Markup) -> Markup {
+fn chart(drawing: &Drawing, number: &mut u32) -> Markup {
+    *number += 1;
+    let (title_id, describe_id) = (format!("t{number}"), format!("d{number}"));
     html! {
         figure {
-            figcaption { b { (title) } " " span.unit { (unit) } }
-            (svg)
+            figcaption { b { (drawing.title) } " " span.unit { (drawing.caption) } }
+            svg viewBox=(format!("0 0 {WIDTH} {}", n(drawing.height))) role="img"
+                aria-labelledby=(format!("{title_id} {describe_id}")) {
+                title id=(title_id) { (drawing.name) }
+                desc id=(describe_id) { (drawing.described) }
+                (drawing.marks)
+            }
         }
     }
-}
-
-fn next(number: &mut u32) -> u32 {
-    *number += 1;
-    *number
 }
 
 /// A table that scrolls by itself when it is wider than the screen.

@@ -26,7 +26,7 @@ pub(super) fn markdown(document: &Document) -> String {
                 Block::Command(command) => {
                     let _ = writeln!(out, "To repeat it:\n\n    {}\n", printable(command));
                 }
-                Block::Charts(_) | Block::Lines(_) => {}
+                Block::Charts(_) => {}
             }
         }
     }

@@ -5,8 +5,10 @@ use crate::published::{Published, Shape, Tabled, Times};
 use crate::results::{Measured, SubjectInfo, Usage};
 use crate::units;
 
-use super::bars::Chart;
-use super::document::{self, Block, Cell, Row, Section, Table, measure_rows, row, table_of};
+use super::bars;
+use super::document::{
+    self, Block, Cell, Drawing, Row, Section, Table, measure_rows, row, table_of,
+};
 use super::view::{Figures, View, label, title};
 
 /// No figure is known.
@@ -49,7 +51,7 @@ pub(super) fn section(view: &View<'_>) -> Option<Section> {
                 continue;
             }
         }
-        let charts = tables.iter().flat_map(|figures| Chart::of_rows(figures, |_| true));
+        let charts = tables.iter().flat_map(|figures| bars::of_rows(figures, |_| true));
         blocks.push(Block::Charts(charts.collect()));
         if tabled.shape == Shape::WithDetails {
             blocks.extend(details(view, tabled));
@@ -168,14 +170,14 @@ fn busy(usage: Usage, seconds: f64) -> f64 {
 }
 
 /// A chart of the mean latencies for each measure whose operations were timed.
-fn latencies(view: &View<'_>, tables: &[Figures<'_>]) -> Vec<Chart> {
+fn latencies(view: &View<'_>, tables: &[Figures<'_>]) -> Vec<Drawing> {
     let chart = |measure: &Measure, subjects: &[&SubjectInfo]| {
         let value = |subject: &SubjectInfo| mean_latency_us(view, measure, &subject.name);
         let values = subjects.iter().filter_map(|&subject| Some((subject, value(subject)?)));
         let values: Vec<_> = values.collect();
         let name = format!("{}: mean latency", title(measure));
         let scale = units::scale(Unit::Microseconds);
-        (!values.is_empty()).then(|| Chart::of_values(name, scale, &values))
+        (!values.is_empty()).then(|| bars::of_values(name, scale, &values))
     };
     let rows = tables.iter().flat_map(|it| it.rows.iter().map(move |row| (row.0, &it.subjects)));
     rows.filter_map(|(measure, subjects)| chart(measure, subjects)).collect()

@@ -31,7 +31,7 @@ pub(super) fn text(document: &Document) -> String {
                 let _ = writeln!(out, "\n{}", printable(heading).to_lowercase());
                 lines.iter().for_each(|line| paragraph(&mut out, "  - ", line));
             }
-            Block::Charts(_) | Block::Lines(_) | Block::Command(_) => {}
+            Block::Charts(_) | Block::Command(_) => {}
         }
     }
     out
