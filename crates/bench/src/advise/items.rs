@@ -30,8 +30,7 @@ struct Item {
     /// Its name in ssh or sshoal: `Ciphers`, `max_conns`.
     setting: &'static str,
     verdict: &'static str,
-    /// The figures behind the verdict.
-    found: String,
+    /// The figures behind the verdict, and what follows from them.
     why: String,
     /// Command lines; empty where nothing needs to be done.
     to_type: Vec<String>,
@@ -118,7 +117,6 @@ pub(super) fn text(found: &Findings) -> String {
     table(&mut text, &figures_table(found));
     for item in [ciphers(found), sessions(found), compression(found)] {
         let _ = writeln!(text, "\n{}: {}", item.setting, item.verdict);
-        paragraph(&mut text, "  ", &item.found);
         paragraph(&mut text, "  ", &item.why);
         // Command lines are not wrapped, so that they can be copied.
         for line in item.to_type {
@@ -163,13 +161,6 @@ fn link_rate(bytes_per_s: f64) -> String {
     format!("{} ({})", rate(bytes_per_s), bit_rate(bytes_per_s))
 }
 
-/// `412 MB/s, 1.70 s of CPU for a GB`.
-fn figures(figures: &Figures) -> String {
-    let cpu = figures.cpu_s_per_gb();
-    let cpu = cpu.map(|cpu| format!(", {} s of CPU for a GB", significant(cpu)));
-    format!("{}{}", rate(figures.bytes_per_s), cpu.unwrap_or_default())
-}
-
 /// Whether one cipher is worth an option in place of another.
 fn is_better(one: &Figures, than: &Figures) -> bool {
     let cheaper =
@@ -177,57 +168,37 @@ fn is_better(one: &Figures, than: &Figures) -> bool {
     one.clearly_faster(than) || (cheaper && !than.clearly_faster(one))
 }
 
+fn item(setting: &'static str, verdict: &'static str, why: String, to_type: Vec<String>) -> Item {
+    Item { setting, verdict, why, to_type }
+}
+
 /// The best cipher against the defaults of ssh and sshoal.
 fn ciphers(found: &Findings) -> Item {
-    let item = |verdict, found, why: &str, to_type: Vec<String>| Item {
-        setting: "Ciphers",
-        verdict,
-        found,
-        why: why.to_owned(),
-        to_type,
-    };
     let Some(best) = found.best_cipher() else {
-        return item(UNKNOWN, "no cipher was measured".to_owned(), "", Vec::new());
+        return item("Ciphers", UNKNOWN, "No cipher was measured.".to_owned(), Vec::new());
     };
-    let of_ssh = found.cipher(&found.ssh_cipher);
-    let of_sshoal = found.cipher(&found.sshoal_cipher);
-    let mut text = format!("{}: {}", best.name, figures(best));
-    if let Some(of_ssh) = of_ssh.filter(|of_ssh| of_ssh.name != best.name) {
-        text += &format!("; {}, the default of ssh: {}", of_ssh.name, figures(of_ssh));
-    }
-    let gains = |now: Option<&Figures>| now.is_none_or(|now| is_better(best, now));
+    let gains = |now: &str| found.cipher(now).is_none_or(|now| is_better(best, now));
     let option = format!("-o Ciphers={}", best.name);
     let for_ssh = format!("ssh {option} HOST        (also scp, sftp, sshfs; rsync -e 'ssh …')");
     let for_sshoal = format!("sshoal {option} HOST:DIR MOUNTPOINT");
-    let only_ssh = "It is the default of sshoal; ssh, scp, sftp, sshfs and rsync need the option.";
-    let all = "It needs the option.";
-    match (gains(of_ssh), gains(of_sshoal)) {
-        (false, false) => item(NOT_HERE, text, "The default is as good as any.", Vec::new()),
-        (true, false) => item(MATTERS, text, only_ssh, vec![for_ssh]),
-        (false, true) => item(MATTERS, text, all, vec![for_sshoal]),
-        (true, true) => item(MATTERS, text, all, vec![for_sshoal, for_ssh]),
-    }
+    let only_ssh = "it is the default of sshoal; ssh, scp, sftp, sshfs and rsync need the option.";
+    let all = "it needs the option.";
+    let (verdict, why, to_type) = match (gains(&found.ssh_cipher), gains(&found.sshoal_cipher)) {
+        (false, false) => (NOT_HERE, "the default is as good as any.", Vec::new()),
+        (true, false) => (MATTERS, only_ssh, vec![for_ssh]),
+        (false, true) => (MATTERS, all, vec![for_sshoal]),
+        (true, true) => (MATTERS, all, vec![for_sshoal, for_ssh]),
+    };
+    item("Ciphers", verdict, format!("{}: {why}", best.name), to_type)
 }
 
 /// The limit of one session by its window against the link, and the rate of several sessions.
 fn sessions(found: &Findings) -> Item {
     let ceiling = found.ceiling_bytes_per_s();
-    let tried = found.sessions.iter().map(|tried| match &tried.failure {
-        None => format!("{}: {}", tried.connections, rate(tried.bytes_per_s)),
-        Some(_) => format!("{}: failed", tried.connections),
-    });
-    let text = format!(
-        "one session carries 2 MiB in a round trip of {}: {} at most. Measured connections: {}",
-        duration_us(found.rtt_us),
-        rate(ceiling),
-        tried.collect::<Vec<_>>().join(", ")
-    );
-    let item = |verdict, why: &str, to_type| Item {
-        setting: "max_conns",
-        verdict,
-        found: text.clone(),
-        why: why.to_owned(),
-        to_type,
+    let item = |verdict, why: &str, to_type| {
+        let (rtt, most) = (duration_us(found.rtt_us), rate(ceiling));
+        let limit = format!("One session carries 2 MiB in a round trip of {rtt}: {most} at most.");
+        item("max_conns", verdict, format!("{limit} {why}"), to_type)
     };
     let Some((one, enough)) = found.enough() else {
         return item(UNKNOWN, "Several sessions could not be measured.", Vec::new());
@@ -251,25 +222,16 @@ fn sessions(found: &Findings) -> Item {
 
 /// Compression against the link.
 fn compression(found: &Findings) -> Item {
-    let item = |verdict, found, why, line: Option<&str>| Item {
-        setting: "Compression",
-        verdict,
-        found,
-        why,
-        to_type: line.into_iter().map(str::to_owned).collect(),
+    let item = |verdict, why, line: &[&str]| {
+        item("Compression", verdict, why, line.iter().map(|&line| line.to_owned()).collect())
     };
     let Some(text) = &found.compressed else {
-        let why = "The server does not offer it.".to_owned();
-        return item(NOT_HERE, "no zlib in the server's offer".to_owned(), why, None);
+        return item(NOT_HERE, "The server does not offer zlib.".to_owned(), &[]);
     };
-    let failed = Figures { failure: Some("no session".to_owned()), ..Figures::default() };
-    let plain = found.sessions.first().unwrap_or(&failed);
-    if let Some(failure) = text.failure.as_ref().or(plain.failure.as_ref()) {
-        let failure = failure.lines().next().unwrap_or_default();
-        return item(UNKNOWN, format!("not measured: {failure}"), String::new(), None);
-    }
-    let (without, with) = (rate(plain.bytes_per_s), rate(text.bytes_per_s));
-    let measured = format!("without {without}; with it, text {with}");
+    let plain = found.sessions.first().filter(|plain| plain.failure.is_none());
+    let Some(plain) = plain.filter(|_| text.failure.is_none()) else {
+        return item(UNKNOWN, "It could not be measured.".to_owned(), &[]);
+    };
     // The rate at which one thread compresses: by the CPU of the server, where it is known, and at
     // least the rate that was measured.
     let by_cpu = text.server_cpu_s_per_gb.filter(|cpu| *cpu > 0.0).map_or(0.0, |cpu| 1e9 / cpu);
@@ -277,14 +239,17 @@ fn compression(found: &Findings) -> Item {
     let below = format!("It is zlib in one thread: worth it for text on links below {limit}");
     if text.clearly_faster(plain) {
         let why = format!("{below}, and never for data that are compressed already.");
-        let line = "sshoal -C HOST:DIR MOUNTPOINT        (text and sources only)";
-        return item(MATTERS, measured, why, Some(line));
+        return item(
+            MATTERS,
+            why,
+            &["sshoal -C HOST:DIR MOUNTPOINT        (text and sources only)"],
+        );
     }
     if found.has_compression && plain.clearly_faster(text) {
         let why = format!("Your configuration has it on. {below}.");
-        return item(MATTERS, measured, why, Some("sshoal -o Compression=no HOST:DIR MOUNTPOINT"));
+        return item(MATTERS, why, &["sshoal -o Compression=no HOST:DIR MOUNTPOINT"]);
     }
-    item(NOT_HERE, measured, format!("{below}. Leave it off."), None)
+    item(NOT_HERE, format!("{below}. Leave it off."), &[])
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ fn several_sessions_matter_where_one_window_is_too_small() {
     assert_eq!(item.verdict, MATTERS);
     assert!(item.to_type[0].contains("max_conns=8"), "{item:?}");
     assert!(item.why.contains("holds several of them"), "{item:?}");
-    assert!(item.found.contains("21.0 MB/s at most"), "{item:?}");
+    assert!(item.why.contains("21.0 MB/s at most"), "{item:?}");
     let mut unsteady = several([60.0, 110.0, 112.0, 111.0]);
     for tried in &mut unsteady {
         tried.slowest_bytes_per_s = 1e6;
