@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn this_machine_is_known() {
         let dir = tempfile::tempdir().unwrap();
-        let server = Server::private(&LinkSpec::loopback(), dir.path()).unwrap();
+        let server = Server::private(&LinkSpec::loopback(), Vec::new(), dir.path()).unwrap();
         let environment = gather(dir.path(), &server, &Executor::new());
         assert!(environment.kernel.starts_with("Linux "), "{environment:?}");
         assert!(environment.cpus > 0 && environment.memory_bytes > 1 << 20, "{environment:?}");

@@ -84,21 +84,13 @@ impl DirectLink {
 }
 
 impl Server {
-    /// A private server on this machine, with a link in front of it unless that is `loopback`.
-    /// Its directory is in `scratch`, which has to be an absolute path. The link is measured on
-    /// the way: a second or two.
+    /// A private server on this machine, with a link in front of it unless that is `loopback`, and
+    /// these lines of `sshd_config`. Its directory is in `scratch`, which has to be an absolute
+    /// path. The link is measured on the way: a second or two.
     ///
     /// # Errors
-    /// When sshd cannot be started; its words are in the failure.
-    pub fn private(link: &LinkSpec, scratch: &Path) -> Result<Server> {
-        Server::private_with(link, Vec::new(), scratch)
-    }
-
-    /// As [`Server::private`], with lines of `sshd_config`.
-    ///
-    /// # Errors
-    /// As [`Server::private`], also when sshd refuses a line.
-    pub fn private_with(link: &LinkSpec, settings: Vec<String>, scratch: &Path) -> Result<Server> {
+    /// When sshd cannot be started, or refuses a line; its words are in the failure.
+    pub fn private(link: &LinkSpec, settings: Vec<String>, scratch: &Path) -> Result<Server> {
         let root = scratch.join("server");
         fs::create_dir(&root)
             .map_err(|error| Failure::failed(format!("cannot make {}: {error}", shown(&root))))?;

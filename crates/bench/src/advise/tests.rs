@@ -8,7 +8,7 @@ use crate::link::LinkSpec;
 #[test]
 fn advice_on_a_private_server() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::private(&LinkSpec::loopback(), dir.path()).unwrap();
+    let server = Server::private(&LinkSpec::loopback(), Vec::new(), dir.path()).unwrap();
     let executor = Executor::new();
     let mut told = Vec::new();
     let mut tell = |line: &str| told.push(line.to_owned());
@@ -71,7 +71,7 @@ fn sshoal_prefers_aes_unless_the_user_has_chosen() {
 #[test]
 fn an_interrupt_ends_it() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::private(&LinkSpec::loopback(), dir.path()).unwrap();
+    let server = Server::private(&LinkSpec::loopback(), Vec::new(), dir.path()).unwrap();
     let executor = Executor::new();
     let interrupt = executor.clone();
     let mut tell = |line: &str| {

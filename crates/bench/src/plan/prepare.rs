@@ -111,7 +111,7 @@ pub fn start_server(
             // sshd may not offer a requested cipher by default.
             let settings = request.ciphers.as_ref().map(|_| server::all_ciphers(executor));
             let server = settings.transpose().and_then(|settings| {
-                Server::private_with(&link, settings.into_iter().collect(), scratch)
+                Server::private(&link, settings.into_iter().collect(), scratch)
             });
             ("private server".to_owned(), server.map(|server| server.with_executor(executor)))
         }

@@ -21,7 +21,7 @@ fn a_private_server_serves_its_directory_and_counts_its_cpu() {
         it
     }
     let dir = tempfile::tempdir().unwrap();
-    let server = shared(Server::private(&LinkSpec::loopback(), dir.path()).unwrap());
+    let server = shared(Server::private(&LinkSpec::loopback(), Vec::new(), dir.path()).unwrap());
     let file = dir.path().join("words");
     fs::write(&file, "words").unwrap();
     server.storage().put(&file, Path::new("a/b")).unwrap();
@@ -48,7 +48,7 @@ fn a_private_server_serves_its_directory_and_counts_its_cpu() {
 fn ciphers_and_links_are_those_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let link: LinkSpec = "rtt=30ms".parse().unwrap();
-    let server = Server::private(&link, dir.path()).unwrap();
+    let server = Server::private(&link, Vec::new(), dir.path()).unwrap();
     let mut command = server.ssh(Some("aes256-ctr"));
     command.arg("true").env("LC_ALL", "C");
     // `-v` may stand behind the options as well as before them, but not behind the host.
@@ -81,7 +81,7 @@ fn all_ciphers_of_this_machine_are_offered_when_they_are_wanted() {
     }
     let login = |settings| {
         let dir = tempfile::tempdir().unwrap();
-        let server = Server::private_with(&LinkSpec::loopback(), settings, dir.path()).unwrap();
+        let server = Server::private(&LinkSpec::loopback(), settings, dir.path()).unwrap();
         let mut command = server.ssh(Some(CBC));
         command.arg("true");
         let usual = Handshake::of(server.ssh(None), &executor).unwrap().cipher;
@@ -108,7 +108,7 @@ fn other_tcp_settings_are_those_of_both_ends() {
     const READ: &str = "cat /proc/sys/net/ipv4/tcp_rmem";
     let dir = tempfile::tempdir().unwrap();
     let (link, executor) = ("rtt=30ms".parse::<LinkSpec>().unwrap(), Executor::new());
-    let server = Server::private(&link, dir.path()).unwrap();
+    let server = Server::private(&link, Vec::new(), dir.path()).unwrap();
     let Ok(tuned) = server.tuned("sshfs:opt2") else {
         // In a container root may not make network namespaces.
         return;
@@ -141,7 +141,7 @@ fn other_tcp_settings_are_those_of_both_ends() {
 #[test]
 fn a_host_keeps_its_tcp_settings() {
     let dir = tempfile::tempdir().unwrap();
-    let real = Server::private(&LinkSpec::loopback(), dir.path()).unwrap();
+    let real = Server::private(&LinkSpec::loopback(), Vec::new(), dir.path()).unwrap();
     let config = dir.path().join("ssh_config");
     let executor = Executor::new();
     let host = Server::host(ALIAS, dir.path().to_str(), Some(&config), None, &executor).unwrap();
@@ -155,7 +155,7 @@ fn a_host_keeps_its_tcp_settings() {
 fn the_second_way_leads_to_the_same_machine_over_another_link() {
     let dir = tempfile::tempdir().unwrap();
     let link: LinkSpec = "rtt=2ms".parse().unwrap();
-    let server = Server::private(&link, dir.path()).unwrap();
+    let server = Server::private(&link, Vec::new(), dir.path()).unwrap();
     let second = server.second_destination().unwrap();
     let ways = [server.destination(), second].map(|way| {
         let mut command = Command::new("ssh");
@@ -188,7 +188,7 @@ fn the_second_way_leads_to_the_same_machine_over_another_link() {
 fn a_host_gets_a_directory_that_is_gone_afterwards() {
     // A private server stands for a host of the user's.
     let dir = tempfile::tempdir().unwrap();
-    let real = Server::private(&LinkSpec::loopback(), dir.path()).unwrap();
+    let real = Server::private(&LinkSpec::loopback(), Vec::new(), dir.path()).unwrap();
     let (config, parent) = (dir.path().join("ssh_config"), dir.path().join("o'th er"));
     fs::create_dir(&parent).unwrap();
     let executor = Executor::new();
@@ -233,7 +233,7 @@ fn a_host_that_cannot_be_reached_is_told_in_sshs_words() {
 fn errands_to_a_private_server_end_with_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let executor = Executor::new();
-    let server = Server::private(&LinkSpec::loopback(), dir.path()).unwrap();
+    let server = Server::private(&LinkSpec::loopback(), Vec::new(), dir.path()).unwrap();
     let server = server.with_executor(&executor);
     server.storage().make_dir(Path::new("a")).unwrap();
     executor.interrupt();
@@ -244,7 +244,7 @@ fn errands_to_a_private_server_end_with_the_run() {
 #[test]
 fn a_port_goes_before_the_configuration() {
     let dir = tempfile::tempdir().unwrap();
-    let real = Server::private(&LinkSpec::loopback(), dir.path()).unwrap();
+    let real = Server::private(&LinkSpec::loopback(), Vec::new(), dir.path()).unwrap();
     let config = dir.path().join("config");
     let own = fs::read_to_string(dir.path().join("ssh_config")).unwrap();
     fs::write(&config, format!("Host {ALIAS}\nPort 1\n{own}")).unwrap();

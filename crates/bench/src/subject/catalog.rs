@@ -15,7 +15,6 @@ use crate::server::Server;
 use crate::subject::Subject;
 
 use super::copiers::{self, Copying};
-use super::identity::Identity;
 use super::local::Local;
 use super::mounted::{Mounted, Sources};
 use super::nfs::Nfs;
@@ -398,12 +397,7 @@ impl Spec {
                 let command = command.first().and_then(|it| it.strip_prefix(SSH_COMMAND));
                 let ssh_command = command.map(PathBuf::from);
                 let ssh_option = options.first().map(|&option| option.clone());
-                let script = match kind {
-                    Kind::Copy(copying) => copying.script.to_owned(),
-                    Kind::Rclone(_) | Kind::RawSftp => String::new(),
-                };
-                let (setting, identity) = (setting.clone(), Identity::default());
-                Box::new(Peer { name, kind, script, ssh_command, ssh_option, setting, identity })
+                Box::new(Peer { ssh_command, ssh_option, ..Peer::new(name, kind, setting) })
             }
         })
     }
@@ -431,15 +425,8 @@ fn served_by(option: String, setting: &Setting) -> Vec<String> {
 
 /// A program that copies by a script that the user has given: see the module `copiers`.
 pub fn given(name: &str, script: &str, setting: &Setting) -> Box<dyn Subject> {
-    Box::new(Peer {
-        name: name.to_owned(),
-        kind: Kind::Copy(copiers::GIVEN),
-        script: script.to_owned(),
-        ssh_command: None,
-        ssh_option: None,
-        setting: setting.clone(),
-        identity: Identity::default(),
-    })
+    let peer = Peer::new(name.to_owned(), Kind::Copy(copiers::GIVEN), setting);
+    Box::new(Peer { script: script.to_owned(), ..peer })
 }
 
 /// One line of `--list`.

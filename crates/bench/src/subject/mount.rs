@@ -259,23 +259,13 @@ fn counted(told: &Value) -> Option<Requests> {
 
 /// The command that unmounts; with `lazy`, also a mount in use.
 fn unmount(point: &Path, lazy: bool) -> Command {
-    let (mut command, lazily) = match FUSERMOUNT.find() {
-        Some(program) => {
-            let mut command = Command::new(program);
-            command.arg("-u");
-            (command, "-z")
-        }
+    let (program, words, lazily) = match FUSERMOUNT.find() {
+        Some(program) => (program, &["-u"][..], "-z"),
         // Only root comes here with success. Neither helpers nor the path itself are looked at.
-        None => {
-            let mut command = Command::new("umount");
-            command.args(["-i", "-c"]);
-            (command, "-l")
-        }
+        None => ("umount".into(), &["-i", "-c"][..], "-l"),
     };
-    if lazy {
-        command.arg(lazily);
-    }
-    command.arg("--").arg(point);
+    let mut command = Command::new(program);
+    command.args(words).args(lazy.then_some(lazily)).arg("--").arg(point);
     command
 }
 

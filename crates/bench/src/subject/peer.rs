@@ -68,6 +68,18 @@ pub(super) struct Peer {
     pub(super) identity: Identity,
 }
 
+impl Peer {
+    /// With the script of its kind.
+    pub(super) fn new(name: String, kind: Kind, setting: &Setting) -> Peer {
+        let script = match kind {
+            Kind::Copy(copying) => copying.script.to_owned(),
+            Kind::Rclone(_) | Kind::RawSftp => String::new(),
+        };
+        let (setting, identity) = (setting.clone(), Identity::default());
+        Peer { name, kind, script, ssh_command: None, ssh_option: None, setting, identity }
+    }
+}
+
 impl Subject for Peer {
     fn info(&self) -> SubjectInfo {
         let (kind, command) = match self.kind {

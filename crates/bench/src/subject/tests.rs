@@ -43,7 +43,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("server")).unwrap();
         let link: LinkSpec = link.parse().unwrap();
-        let server = Server::private(&link, &dir.path().join("server")).unwrap();
+        let server = Server::private(&link, Vec::new(), &dir.path().join("server")).unwrap();
         assert!(server.is_private());
         World { server: Arc::new(server), executor: Executor::new(), dir }
     }
