@@ -6,6 +6,7 @@
 pub mod content;
 pub mod tree;
 
+use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -17,9 +18,6 @@ use sha2::{Digest, Sha256};
 use crate::failure::{Failure, Result};
 use crate::quoting::shown;
 use content::Content;
-
-/// Bytes hashed at a time: in the processor's cache, and few enough calls.
-const DIGEST_STEP_BYTES: usize = 256 << 10;
 
 /// Makes the file `name` in `corpus`, of the content that belongs to `seed`, if it is not there in
 /// that length; gives its path. Directories on the way are made.
@@ -67,7 +65,7 @@ pub fn digest(path: &Path) -> io::Result<String> {
 pub fn digest_file(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hasher = Sha256::new();
-    let mut buffer = vec![0; DIGEST_STEP_BYTES];
+    let mut buffer = vec![0; content::PIECE_BYTES];
     loop {
         match file.read(&mut buffer)? {
             0 => return Ok(hex(&hasher.finalize())),
@@ -85,14 +83,11 @@ pub fn digest_content(seed: u64, bytes: u64) -> String {
 /// SHA-256 of a file of which `fill` makes the blocks from a number on.
 pub fn digest_blocks(bytes: u64, fill: impl Fn(u64, &mut [u8])) -> String {
     let mut hasher = Sha256::new();
-    let mut buffer = vec![0; DIGEST_STEP_BYTES];
-    let mut offset = 0;
-    while offset < bytes {
-        let len = buffer.len().min(usize::try_from(bytes - offset).unwrap_or(usize::MAX));
-        fill(offset / content::BLOCK_BYTES as u64, &mut buffer[..len]);
-        hasher.update(&buffer[..len]);
-        offset += len as u64;
-    }
+    let Ok(()) = content::pieces(bytes, |block, buffer| {
+        fill(block, buffer);
+        hasher.update(buffer);
+        Ok::<_, Infallible>(())
+    });
     hex(&hasher.finalize())
 }
 
@@ -121,7 +116,7 @@ mod tests {
     #[test]
     fn a_file_has_the_digest_of_its_content_and_is_made_once() {
         let dir = tempfile::tempdir().unwrap();
-        for bytes in [0, 1, 4096, (DIGEST_STEP_BYTES as u64) * 2 + 5] {
+        for bytes in [0, 1, 4096, (content::PIECE_BYTES as u64) * 2 + 5] {
             let path = file(dir.path(), &format!("deep/{bytes}"), bytes, 3).unwrap();
             let made = fs::metadata(&path).unwrap();
             assert_eq!(made.len(), bytes);

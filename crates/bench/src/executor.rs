@@ -52,13 +52,12 @@ pub struct Program {
     command: Command,
     stdin: Option<Stdio>,
     stdout: Option<Stdio>,
-    stderr: Option<Stdio>,
 }
 
 impl From<Command> for Program {
     /// Streams that were set in the command have no effect.
     fn from(command: Command) -> Program {
-        Program { command, stdin: None, stdout: None, stderr: None }
+        Program { command, stdin: None, stdout: None }
     }
 }
 
@@ -71,11 +70,6 @@ impl Program {
     /// Sets its standard output.
     pub fn stdout(self, stdout: impl Into<Stdio>) -> Program {
         Program { stdout: Some(stdout.into()), ..self }
-    }
-
-    /// Sets its standard error.
-    pub fn stderr(self, stderr: impl Into<Stdio>) -> Program {
-        Program { stderr: Some(stderr.into()), ..self }
     }
 
     /// Its name for messages, without its directory.
@@ -266,13 +260,10 @@ impl Executor {
 
 /// Starts a program, and keeps the output that it does not set.
 fn start(program: Program, [stdout, stderr]: [&File; 2]) -> std::io::Result<Child> {
-    let Program { mut command, stdin, stdout: own_stdout, stderr: own_stderr } = program;
-    let stream = |own: Option<Stdio>, kept: &File| match own {
-        Some(own) => Ok(own),
-        None => kept.try_clone().map(Stdio::from),
-    };
+    let Program { mut command, stdin, stdout: own } = program;
     command.stdin(stdin.unwrap_or_else(Stdio::null));
-    command.stdout(stream(own_stdout, stdout)?).stderr(stream(own_stderr, stderr)?);
+    command.stdout(own.map_or_else(|| stdout.try_clone().map(Stdio::from), Ok)?);
+    command.stderr(stderr.try_clone()?);
     Child::start(command)
 }
 

@@ -61,9 +61,7 @@ pub(crate) fn no_pattern(word: &OsStr) -> OsString {
 
 /// Parts with nothing between them.
 pub(crate) fn joined(parts: &[&OsStr]) -> OsString {
-    let mut whole = OsString::new();
-    parts.iter().for_each(|part| whole.push(part));
-    whole
+    parts.join(OsStr::new(""))
 }
 
 fn enclosed(word: &OsStr, quote: u8, mut put: impl FnMut(u8, &mut Vec<u8>)) -> OsString {

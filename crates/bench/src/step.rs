@@ -106,11 +106,9 @@ impl StepContext<'_> {
         let ran = self.executor.succeed(program, limit)?;
         let Used { client: daemon, server, wire, requests } = self.used_since(&before);
         let cpu_trace = tracer.map(Tracer::end);
-        let (client, application) = match self.session.access() {
-            Access::Directory(_) => (daemon, Some(ran.usage)),
-            Access::Copier(_) | Access::Stream(_) | Access::Sftp(_) | Access::Nfs { .. } => {
-                (account::plus(ran.usage, daemon), None)
-            }
+        let (client, application) = match self.directory() {
+            Ok(_) => (daemon, Some(ran.usage)),
+            Err(_) => (account::plus(ran.usage, daemon), None),
         };
         let seconds = ran.seconds;
         let measured = Measured {
@@ -174,12 +172,7 @@ impl StepContext<'_> {
     fn tracer(&self) -> Result<Tracer> {
         let client = self.session.client_pids();
         let server = [self.server.pids(), self.session.server_pids()].concat();
-        let program = match self.access() {
-            Access::Directory(_) => "application",
-            Access::Copier(_) | Access::Stream(_) | Access::Sftp(_) | Access::Nfs { .. } => {
-                "client"
-            }
-        };
+        let program = if self.directory().is_ok() { "application" } else { "client" };
         Ok(Tracer::start(client, server, program)?)
     }
 

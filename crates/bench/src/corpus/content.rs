@@ -14,6 +14,9 @@ use std::io;
 /// Bytes of a block, the unit in which content is made and compared.
 pub const BLOCK_BYTES: usize = 4096;
 
+/// Bytes made or hashed at a time: in the processor's cache, and few enough calls.
+pub(super) const PIECE_BYTES: usize = 64 * BLOCK_BYTES;
+
 const WORD_BYTES: usize = 8;
 const BLOCK_WORDS: usize = BLOCK_BYTES / WORD_BYTES;
 
@@ -195,16 +198,26 @@ impl Content {
     /// # Errors
     /// Those of `to`.
     pub fn write_to(&self, to: &mut impl io::Write, bytes: u64) -> io::Result<()> {
-        let mut buffer = vec![0; 64 * BLOCK_BYTES];
-        let mut offset = 0;
-        while offset < bytes {
-            let len = buffer.len().min(usize::try_from(bytes - offset).unwrap_or(usize::MAX));
-            self.fill(offset / BLOCK_BYTES as u64, &mut buffer[..len]);
-            to.write_all(&buffer[..len])?;
-            offset += len as u64;
-        }
-        Ok(())
+        pieces(bytes, |block, buffer| {
+            self.fill(block, buffer);
+            to.write_all(buffer)
+        })
     }
+}
+
+/// Calls `each` with the number of the first block and the buffer of each piece of a file.
+pub(super) fn pieces<E>(
+    bytes: u64,
+    mut each: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut buffer = vec![0; PIECE_BYTES];
+    let mut offset = 0;
+    while offset < bytes {
+        let len = buffer.len().min(usize::try_from(bytes - offset).unwrap_or(usize::MAX));
+        each(offset / BLOCK_BYTES as u64, &mut buffer[..len])?;
+        offset += len as u64;
+    }
+    Ok(())
 }
 
 /// Blocks in a row that are of one kind, 64 KiB: whole files of a mix.

@@ -27,7 +27,7 @@ use super::last_changed;
 use crate::size::TreeShape;
 
 pub(crate) use listing::at;
-pub use listing::{Kind, Listing, Tally, bytes_below, files, line, survey};
+pub use listing::{Listing, Tally, bytes_below, files, survey};
 
 /// Makes `dir` with a tree of `files` files.
 ///

@@ -11,10 +11,10 @@ fn sh(script: &str) -> Command {
     command
 }
 
-/// A program with a pipe as standard error, whose end is seen when all its processes are dead.
+/// A program with a pipe as standard output, whose end is seen when all its processes are dead.
 fn lifeline(command: Command) -> (Program, std::io::PipeReader) {
     let (reader, writer) = std::io::pipe().unwrap();
-    (Program::from(command).stderr(writer), reader)
+    (Program::from(command).stdout(writer), reader)
 }
 
 fn assert_all_dead(mut lifeline: std::io::PipeReader) {
@@ -105,12 +105,10 @@ fn a_deadline_kills_the_whole_group() {
 #[test]
 fn an_interrupt_wakes_who_waits_and_refuses_who_comes() {
     let executor = Executor::new();
-    let (command, lifeline) = lifeline(sh("echo up; sleep 1000"));
-    let (mut reader, writer) = std::io::pipe().unwrap();
-    let command = command.stdout(writer);
+    let (command, mut lifeline) = lifeline(sh("echo up; sleep 1000"));
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| executor.run(command, LONG));
-        reader.read_exact(&mut [0; 3]).unwrap();
+        lifeline.read_exact(&mut [0; 3]).unwrap();
         assert!(!executor.is_interrupted());
         executor.interrupt();
         assert_eq!(waiting.join().unwrap().unwrap_err(), Failure::Interrupted);

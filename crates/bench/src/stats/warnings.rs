@@ -140,7 +140,8 @@ fn of_machine(environment: &Environment) -> Vec<String> {
 
 fn of_link(link: &LinkReport) -> Vec<String> {
     let mut warnings = Vec::new();
-    let mut check = |what: &str, asked: Option<f64>, measured: Option<f64>, show: &Shown| {
+    type Shown = fn(f64) -> String;
+    let mut check = |what: &str, asked: Option<f64>, measured: Option<f64>, show: Shown| {
         let (Some(asked), Some(measured)) = (asked, measured) else { return };
         if (measured / asked - 1.0).abs() > LINK_TOLERANCE {
             warnings.push(format!(
@@ -152,26 +153,22 @@ fn of_link(link: &LinkReport) -> Vec<String> {
             ));
         }
     };
-    check("round trip", link.asked_rtt_us, link.measured_rtt_us, &units::duration_us);
-    check("rate", link.asked_bytes_per_s, link.measured_bytes_per_s, &units::bit_rate);
+    check("round trip", link.asked_rtt_us, link.measured_rtt_us, units::duration_us);
+    check("rate", link.asked_bytes_per_s, link.measured_bytes_per_s, units::bit_rate);
     warnings
-}
-
-type Shown = dyn Fn(f64) -> String;
-
-/// Name of a figure in warnings.
-fn figure(measure: &str, subject: &str) -> String {
-    format!("{measure} of {subject}")
 }
 
 fn of_spread(results: &Results, index: &Index<'_>) -> Option<String> {
     let mut figures = 0;
     let mut wide: Vec<(f64, String)> = Vec::new();
-    for (measure, subject, values) in cells(results, index) {
-        let Some(spread) = Spread::of(&values).filter(|_| values.len() > 1) else { continue };
-        figures += 1;
-        if spread.relative() > WIDE_SPREAD {
-            wide.push((spread.relative(), figure(measure, subject)));
+    for measure in &results.measures {
+        for subject in &results.subjects {
+            let values = index.values(&measure.id, &subject.name);
+            let Some(spread) = Spread::of(&values).filter(|_| values.len() > 1) else { continue };
+            figures += 1;
+            if spread.relative() > WIDE_SPREAD {
+                wide.push((spread.relative(), format!("{} of {}", measure.id, subject.name)));
+            }
         }
     }
     wide.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -187,19 +184,6 @@ fn of_spread(results: &Results, index: &Index<'_>) -> Option<String> {
             worst.len(),
             examples(&worst)
         )
-    })
-}
-
-/// Every measure of every subject that has values, with them.
-fn cells<'a>(
-    results: &'a Results,
-    index: &'a Index<'_>,
-) -> impl Iterator<Item = (&'a str, &'a str, Vec<f64>)> {
-    results.measures.iter().flat_map(move |measure| {
-        results.subjects.iter().filter_map(move |subject| {
-            let values = index.values(&measure.id, &subject.name);
-            (!values.is_empty()).then_some((measure.id.as_str(), subject.name.as_str(), values))
-        })
     })
 }
 

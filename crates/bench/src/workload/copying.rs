@@ -38,12 +38,6 @@ impl Expected {
         load(&Expected::file(corpus, tree))
     }
 
-    /// Checks the digest of a copy.
-    fn check(&self, digest: &str) -> Result<()> {
-        let wrong = || Failure::wrong("the copy of the tree differs from the original");
-        (digest == self.0.digest).then_some(()).ok_or_else(wrong)
-    }
-
     /// Completes a verified sample in seconds.
     pub(super) fn fill(&self, measured: Measured) -> Measured {
         Measured {
@@ -110,7 +104,7 @@ fn copy(
 }
 
 /// Copies `sources`, which are trees, archives or files, one after the other to one new target, and
-/// checks the digest of the last copy, which is the measured one. New targets in the storage begin
+/// compares the digest of the last copy, which is the measured one. New targets in the storage begin
 /// with `prefix`.
 pub(super) fn copy_all(
     context: &mut StepContext<'_>,
@@ -118,8 +112,9 @@ pub(super) fn copy_all(
     sources: &[&str],
     prefix: &str,
     on_mount: OnMount,
-    check: impl Fn(&str) -> Result<()>,
+    expected: &str,
 ) -> Result<Measured> {
+    let check = |digest: &str| same(digest, expected, "the copy differs from the original");
     let mut measured = Measured::default();
     if direction == Direction::Out {
         let to = context.scratch.join("out");
@@ -150,8 +145,8 @@ pub(super) fn copy_trees(
     on_mount: OnMount,
 ) -> Result<Measured> {
     let expected = Expected::load(context.corpus, expected)?;
-    let check = |digest: &str| expected.check(digest);
-    let measured = copy_all(context, direction, sources, prefix, on_mount, check)?;
+    let digest = &expected.0.digest;
+    let measured = copy_all(context, direction, sources, prefix, on_mount, digest)?;
     Ok(expected.fill(measured))
 }
 
@@ -178,6 +173,11 @@ pub(super) fn removed<T>(context: &StepContext<'_>, path: &Path, written: Result
     let value = written?;
     removed?;
     Ok(value)
+}
+
+/// Compares digests; `why` is what it means when they differ.
+pub(super) fn same(digest: &str, expected: &str, why: &str) -> Result<()> {
+    if digest == expected { Ok(()) } else { Err(Failure::wrong(why)) }
 }
 
 pub(super) fn cannot_copy() -> Failure {

@@ -18,14 +18,14 @@ use std::sync::Arc;
 use crate::corpus;
 use crate::corpus::content::{self, Content};
 use crate::executor::Executor;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::measure::{Cache, Unit};
 use crate::results::{Measured, SubjectInfo};
 use crate::size::{IozoneSize, Size};
 use crate::step::StepContext;
 use crate::worker::{Check, Job, Target, Transfer, Until, Walk};
 
-use super::copying::{fresh, removed};
+use super::copying::{fresh, removed, same};
 use super::generator::{Relay, aside, shown, timed, valued};
 use super::{DIRECTORY, Step, TRANSFER_FILES, Workload, measure};
 
@@ -276,10 +276,8 @@ fn write_file(
 }
 
 fn compare(context: &StepContext<'_>, path: &Path, digest: &str) -> Result<()> {
-    if context.subject.storage().digest(path)? == digest {
-        return Ok(());
-    }
-    Err(Failure::wrong("the file in the storage is not what was written"))
+    let found = context.subject.storage().digest(path)?;
+    same(&found, digest, "the file in the storage is not what was written")
 }
 
 /// Read and re-read.

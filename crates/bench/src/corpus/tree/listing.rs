@@ -14,25 +14,13 @@ use sha2::{Digest, Sha256};
 use crate::corpus::{digest_file, hex};
 use crate::quoting::shown;
 
-/// What a line is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// The digest is that of its contents.
-    File,
-    /// It has no digest.
-    Directory,
-}
-
-/// A line of a listing: `f DIGEST PATH` or `d - PATH`, and a line feed.
+/// A line of a listing: `f DIGEST PATH` or `d - PATH`, and a line feed. `head` is what is before
+/// the path.
 ///
 /// A backslash in the path is doubled and a line feed is written as `\n`, so that no name can
 /// pass for two lines.
-pub fn line(kind: Kind, digest: &str, path: &[u8]) -> Vec<u8> {
-    let mut line = match kind {
-        Kind::File => format!("f {digest} "),
-        Kind::Directory => "d - ".to_owned(),
-    }
-    .into_bytes();
+pub(super) fn line(head: &str, path: &[u8]) -> Vec<u8> {
+    let mut line = head.as_bytes().to_vec();
     for &byte in path {
         match byte {
             b'\\' => line.extend(br"\\"),
@@ -54,12 +42,12 @@ pub struct Listing {
 impl Listing {
     /// Adds a file, whose contents have that SHA-256 in hexadecimal.
     pub fn file(&mut self, path: &[u8], digest: &str) {
-        self.lines.insert(path.to_vec(), line(Kind::File, digest, path));
+        self.lines.insert(path.to_vec(), line(&format!("f {digest} "), path));
     }
 
     /// Adds a directory.
     pub fn directory(&mut self, path: &[u8]) {
-        self.lines.insert(path.to_vec(), line(Kind::Directory, "", path));
+        self.lines.insert(path.to_vec(), line("d - ", path));
     }
 
     /// SHA-256 in hexadecimal of all lines.

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
+use super::listing::line;
 use super::*;
 
 fn digest(dir: &Path) -> io::Result<String> {
@@ -208,8 +209,8 @@ fn a_listing_is_sorted_by_path_and_says_kind_and_digest() {
 
 #[test]
 fn a_name_cannot_pass_for_two_lines() {
-    assert_eq!(line(Kind::Directory, "", b"a\nd - b"), b"d - a\\nd - b\n");
-    assert_eq!(line(Kind::File, "00", b"a\\n"), b"f 00 a\\\\n\n");
+    assert_eq!(line("d - ", b"a\nd - b"), b"d - a\\nd - b\n");
+    assert_eq!(line("f 00 ", b"a\\n"), b"f 00 a\\\\n\n");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::*;
+use crate::failure::Failure;
 use crate::size::Extent;
 use crate::workload::tests::world::{STORAGE, Use, World, step, tiny};
 

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::corpus;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::results::Measured;
 use crate::size::Size;
 use crate::step::StepContext;
 use crate::worker::{self, Done, Entry, Job, NameJob, Operation, Order};
 
-use crate::workload::copying::{fresh, removed};
+use crate::workload::copying::{fresh, removed, same};
 use crate::workload::generator::{Relay, timed};
 
 /// In front of the numbers of files.
@@ -179,8 +179,6 @@ fn compare(context: &StepContext<'_>, made: &Made) -> Result<()> {
     make(&expected, made.entry, made.prefix, made.names)?;
     let digest = corpus::digest(&expected)?;
     fs::remove_dir_all(&expected)?;
-    if context.subject.storage().digest(&made.path)? == digest {
-        return Ok(());
-    }
-    Err(Failure::wrong("the directory in the storage is not what was made"))
+    let found = context.subject.storage().digest(&made.path)?;
+    same(&found, &digest, "the directory in the storage is not what was made")
 }
