@@ -165,19 +165,31 @@ fn listed_ahead(tree: &Tree, path: &RemotePath) -> Option<Listed> {
 /// As [`listing`], of a directory of the target. If its mode keeps its owner out, it is changed
 /// first, as everything in it would be copied again otherwise; it gets its own mode at its end.
 async fn listing_of_target(core: &Core, own: &Dir) -> base::Result<Listed> {
-    let path = &own.place.path;
+    let (remote, path) = (&core.job.target.remote, &own.place.path);
     let listed = listing(&core.job.target, path).await;
-    let is_in_doubt = match &listed {
-        // OpenSSH's server leaves out what it cannot look at.
-        Ok(listed) => listed.entries.is_empty() || !listed.failed.is_empty(),
-        Err(errno) => *errno == Errno::EACCES,
-    };
-    let keeps_out = own.place.last.as_ref().and_then(|last| last.there);
-    let keeps_out = keeps_out.is_some_and(|there| there.perm & 0o500 != 0o500);
-    if is_in_doubt && keeps_out && !core.job.options.dry_run && own.ready().await.is_ok() {
-        return list_readable(&core.job.target.remote, path).await;
+    let there = own.place.last.as_ref().and_then(|last| last.there);
+    if core.job.options.dry_run || there.is_none_or(|there| there.perm & 0o500 == 0o500) {
+        return listed;
     }
-    listed
+    let is_refused = match &listed {
+        Err(errno) => *errno == Errno::EACCES,
+        Ok(listed) if is_empty(listed) => is_closed(remote, path).await,
+        Ok(listed) => listed.failed.iter().any(|(_, errno)| *errno == Errno::EACCES),
+    };
+    match is_refused && own.ready().await.is_ok() {
+        true => list_readable(remote, path).await,
+        false => listed,
+    }
+}
+
+fn is_empty(listed: &Listed) -> bool {
+    listed.entries.is_empty() && listed.failed.is_empty()
+}
+
+/// Whether nothing in a directory can be looked at, so that OpenSSH's server lists nothing.
+async fn is_closed(remote: &Arc<dyn Remote>, path: &RemotePath) -> bool {
+    let any = Name::new(b"any").expect("it is one");
+    remote.lstat(&path.join(&any)).await == Err(Errno::EACCES)
 }
 
 /// As [`listing`], of a source: what looks empty is. What else it leaves out is asked for beside it
@@ -193,13 +205,10 @@ async fn listing_of_source(core: &Core, source: usize, path: &RemotePath) -> bas
     }
     core.ask_for_unseen(source);
     let listed = list_readable(&tree.remote, path).await?;
-    if listed.entries.is_empty() && listed.failed.is_empty() && tree.local.is_none() {
-        let any = Name::new(b"any").expect("it is one");
-        if let Err(Errno::EACCES) = tree.remote.lstat(&path.join(&any)).await {
-            return Err(Errno::EACCES);
-        }
+    match tree.local.is_none() && is_empty(&listed) && is_closed(&tree.remote, path).await {
+        true => Err(Errno::EACCES),
+        false => Ok(listed),
     }
-    Ok(listed)
 }
 
 /// The target's entries by name, and what may be left of an earlier run: nothing that the source
@@ -383,7 +392,7 @@ pub(super) async fn enter(
     }
     let in_the_way = step.there.filter(|there| step.changes() && there.is_dir());
     let in_the_way = match in_the_way {
-        Some(there) if !is_empty(core, &step).await => there,
+        Some(there) if !is_empty_there(core, &step).await => there,
         _ => return found.steps.push(step),
     };
     // An excluded directory is kept with all that is in it.
@@ -408,7 +417,7 @@ pub(super) async fn enter(
 }
 
 /// Whether what is at the target in the step's place has nothing in it.
-async fn is_empty(core: &Core, step: &Step) -> bool {
+async fn is_empty_there(core: &Core, step: &Step) -> bool {
     let path = core.job.target.path_of(&step.name);
     list(&core.job.target.remote, &path).await.is_ok_and(|entries| entries.is_empty())
 }
