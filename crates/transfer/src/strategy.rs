@@ -146,6 +146,10 @@ pub trait Connector: Send + Sync + 'static {
         may_ask: bool,
     ) -> Result<Option<Arc<dyn Shell>>, ConnectError>;
 
+    /// Makes the operand itself the directory that the next connections lead to: it is a link to a
+    /// directory, or a directory.
+    fn enter(&self, remote_index: usize);
+
     /// Starts the logins of these further sessions of the only remote operand, for the connections
     /// made later. They must not ask the user for anything, and their failures are not reported:
     /// the connection tries again when it needs them. Sessions are numbered from 0, each starts
@@ -227,15 +231,6 @@ pub enum CopyError {
         /// The reason, perhaps with a hint.
         why: String,
     },
-    /// The target of a push is a link out of its directory.
-    #[error(
-        "'{target}': is a symbolic link that leads to another directory; write a / behind it to \
-         push into what it leads to"
-    )]
-    TargetLeadsOut {
-        /// The link.
-        target: base::RemotePath,
-    },
     /// The options, or the sources, do not go together.
     #[error("copy: {0}")]
     Job(JobError),
@@ -288,18 +283,25 @@ pub async fn copy(
 ) -> Result<Copied, CopyError> {
     request.check()?;
     let direction = request.direction;
-    let context = Context::new(request, connector, display, stop);
+    let mut context = Context::new(request, connector, display, stop);
     let mut results = Results::default();
-    let ended = match direction {
-        Direction::Pull => pull::Pulling::new(&context, &mut results).run().await,
-        Direction::Push => push::Pushing::new(&context, &mut results).run().await,
-    };
-    match ended {
-        Ok(()) => {}
-        Err(Halt::Interrupted) => results.interrupted(),
-        Err(Halt::Failed(error)) => return Err(error),
+    loop {
+        let ended = match direction {
+            Direction::Pull => pull::Pulling::new(&context, &mut results).run().await,
+            Direction::Push => push::Pushing::new(&context, &mut results).run().await,
+        };
+        match ended {
+            Ok(()) => {}
+            Err(Halt::Interrupted) => results.interrupted(),
+            Err(Halt::TargetLeadsOut) => {
+                context.enter_target();
+                results.compared_again();
+                continue;
+            }
+            Err(Halt::Failed(error)) => return Err(error),
+        }
+        return Ok(results.copied());
     }
-    Ok(results.copied())
 }
 
 /// Why a copy ends before its last step.
@@ -307,6 +309,9 @@ pub async fn copy(
 enum Halt {
     /// The user asked for the end.
     Interrupted,
+    /// The target of a push is a link out of its directory: the copy begins again with the
+    /// directory that it leads to.
+    TargetLeadsOut,
     /// It cannot go on.
     Failed(CopyError),
 }

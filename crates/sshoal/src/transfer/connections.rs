@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use base::Mutex;
 use cli::Problem;
 use host::{Direct, Helper};
 use transfer::strategy::{ConnectError, Connection, Connector, Logins};
@@ -19,7 +20,7 @@ use crate::stack::{self, Stack};
 pub struct Connections {
     /// The connection's options, as those of a mount that is never made.
     request: MountRequest,
-    operands: Vec<ParsedOperand>,
+    operands: Mutex<Vec<ParsedOperand>>,
     /// Sessions of the only operand that were started before they are needed.
     begun: Begun,
 }
@@ -30,7 +31,7 @@ impl Connections {
         if let Helper::At(path) = &request.host.helper {
             begun.set_helper(path);
         }
-        Connections { request, operands, begun }
+        Connections { request, operands: Mutex::new(operands), begun }
     }
 
     /// What the options mean for the strategy.
@@ -48,7 +49,7 @@ impl Connections {
     }
 
     fn ssh_configs(&self, remote_index: usize) -> Result<Vec<ssh::Config>, Problem> {
-        stack::ssh_configs(&self.request, &self.operands[remote_index].spec)
+        stack::ssh_configs(&self.request, &self.operands.lock()[remote_index].spec)
     }
 }
 
@@ -60,14 +61,17 @@ impl Connector for Connections {
         login: Option<Running>,
     ) -> Result<Connection, ConnectError> {
         // Sessions do not say which host they are of.
-        let begun = match self.operands.len() {
+        let (operand, count) = {
+            let operands = self.operands.lock();
+            (operands[remote_index].clone(), operands.len())
+        };
+        let begun = match count {
             1 => self.begun.clone(),
             _ => Begun::default(),
         };
         if let Some(login) = login {
             begun.set_first(shell::session(login));
         }
-        let operand = &self.operands[remote_index];
         let mut request = self.request.clone();
         request.sources = vec![operand.in_directory()];
         request.source = operand.spec.name.clone();
@@ -83,6 +87,11 @@ impl Connector for Connections {
         may_ask: bool,
     ) -> Result<Option<Arc<dyn Shell>>, ConnectError> {
         Ok(shell::of(self.ssh_configs(remote_index).map_err(failed)?, may_ask))
+    }
+
+    fn enter(&self, remote_index: usize) {
+        let operand = &mut self.operands.lock()[remote_index].operand;
+        *operand = operand.entered();
     }
 
     fn start_sessions(&self, sessions: Range<usize>) {

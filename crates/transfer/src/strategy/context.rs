@@ -69,6 +69,13 @@ impl Context {
         Context { request, connector, display, stop, sessions_started: AtomicUsize::new(0) }
     }
 
+    /// Begins again with the directory that the target of a push leads to.
+    pub(super) fn enter_target(&mut self) {
+        self.connector.enter(0);
+        let operand = &mut self.request.remote[0].operand;
+        *operand = operand.entered();
+    }
+
     /// The value, unless the user asks for the end before it is there.
     pub(super) async fn unless_stopped<T>(
         &self,

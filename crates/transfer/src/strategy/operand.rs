@@ -32,6 +32,18 @@ impl Operand {
         }
     }
 
+    /// What is in the operand.
+    pub fn entered(&self) -> Operand {
+        let mut directory = self.directory.clone();
+        if let Some(name) = &self.name {
+            if !directory.is_empty() && !directory.ends_with(b"/") {
+                directory.push(b'/');
+            }
+            directory.extend_from_slice(name.as_bytes());
+        }
+        Operand { directory, name: None }
+    }
+
     /// Splits the path of a target, for which slashes at the end make no difference.
     pub fn of_target(path: &[u8]) -> Operand {
         Operand::of(without_slashes(path))
@@ -149,6 +161,9 @@ mod tests {
             ("a//b", "a", Some("b")),
         ] {
             assert_eq!(Operand::of(path.as_bytes()), operand(directory, name), "{path}");
+        }
+        for (path, entered) in [("a", "a"), ("a/b", "a/b"), ("/a", "/a"), ("", "")] {
+            assert_eq!(Operand::of(path.as_bytes()).entered(), operand(entered, None), "{path}");
         }
         for (path, directory, name) in
             [("a/b/", "a", Some("b")), ("a", "", Some("a")), ("", "", None), ("//", "/", None)]

@@ -201,7 +201,7 @@ impl<'a> Pushing<'a> {
     }
 
     /// The user has named the target, so a link to a directory is that directory.
-    async fn follow_target(&mut self, connected: &Connected) -> Result<(), CopyError> {
+    async fn follow_target(&mut self, connected: &Connected) -> Result<(), Halt> {
         let remote = &connected.connection.remote;
         let mut target = self.target.clone();
         for _ in 0..MAX_LINKS {
@@ -221,7 +221,7 @@ impl<'a> Pushing<'a> {
                 None => match remote.opendir(&target).await {
                     Ok(dir) => {
                         remote.closedir(dir);
-                        return Err(CopyError::TargetLeadsOut { target });
+                        return Err(Halt::TargetLeadsOut);
                     }
                     Err(_) => return Ok(()),
                 },

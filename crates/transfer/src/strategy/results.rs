@@ -44,6 +44,11 @@ impl Results {
         }
     }
 
+    /// A run compares all that streams have copied.
+    pub(super) fn compared_again(&mut self) {
+        self.streams.iter_mut().for_each(|(_, is_whole)| *is_whole = false);
+    }
+
     /// The user asked for the end before a run started.
     pub(super) fn interrupted(&mut self) {
         self.runs = Some(Outcome { stopped: Some(Stop::Asked), ..Outcome::default() });
