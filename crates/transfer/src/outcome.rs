@@ -178,6 +178,31 @@ impl Problem {
         }
     }
 
+    /// The problem of an entry that is called otherwise: `from`, or what it is in, is `to`.
+    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) -> Problem {
+        let mut renamed = self.clone();
+        match &mut renamed {
+            Problem::Failed { name, .. }
+            | Problem::Changed { name }
+            | Problem::Vanished { name }
+            | Problem::Unlisted { name }
+            | Problem::NameCollision { name }
+            | Problem::NoDirectory { name }
+            | Problem::DirectoryInTheWay { name }
+            | Problem::Differs { name, .. }
+            | Problem::Other { name, .. } => *name = name.moved(from, to).unwrap_or(name.clone()),
+        }
+        if let Problem::Other { words, .. } = &mut renamed {
+            *words = words.replace(&from.to_string(), &to.to_string());
+        }
+        renamed
+    }
+
+    /// Whether another problem is its reason.
+    pub(crate) fn is_consequence(&self) -> bool {
+        matches!(self, Problem::NoDirectory { .. })
+    }
+
     /// The system's error, where it was one.
     pub fn errno(&self) -> Option<Errno> {
         match self {
@@ -217,6 +242,9 @@ pub struct Counts {
     pub bytes_copied: u64,
     /// Bytes of copied files that an earlier run had transferred.
     pub bytes_resumed: u64,
+    /// Bytes of regular files whose content was right.
+    #[serde(skip)]
+    pub bytes_unchanged: u64,
 }
 
 impl Counts {
@@ -311,6 +339,7 @@ impl Outcome {
         sum.bytes += more.bytes;
         sum.bytes_copied += more.bytes_copied;
         sum.bytes_resumed += more.bytes_resumed;
+        sum.bytes_unchanged += more.bytes_unchanged;
         self.problems.extend(other.problems);
         self.problems_total += other.problems_total;
         self.stopped = self.stopped.or(other.stopped);

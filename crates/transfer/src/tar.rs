@@ -526,7 +526,8 @@ impl StreamOutcome {
             *count += set;
             counts.attrs_set -= set;
         }
-        counts.bytes_copied += mine.bytes_copied;
+        // Not what a full disk at the other side has not taken.
+        counts.bytes_copied += mine.bytes_copied.min(counts.bytes_unchanged);
         Outcome { counts, ..run.and(self.outcome()) }
     }
 

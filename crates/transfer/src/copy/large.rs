@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::time::Instant;
 
-use base::{Errno, Fh};
+use base::{Errno, Fh, RemotePath};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 
@@ -15,9 +15,10 @@ use super::resume::Begun;
 use super::{Attempt, Copy, Outcome, Temporary, pieces};
 use crate::events::Progress;
 use crate::flow::Side;
-use crate::outcome::Doing;
-use crate::run::Copied;
+use crate::outcome::{Doing, Problem};
+use crate::run::{Copied, is_lost};
 use crate::task::ended;
+use crate::temporary::Partial;
 
 /// The span in bits of the number of bytes: a quarter of the file, which is what an interruption
 /// costs at most, and 1 to 64 MiB, as wide as the window of a remote gets (`flow`).
@@ -64,7 +65,7 @@ impl<'a> Copy<'a> {
         let worthless = match &end {
             Ok(Attempt::Done(_) | Attempt::Taken) => false,
             Ok(Attempt::Changed) => true,
-            Err(problem) => self.is_worthless(problem),
+            Err(problem) => self.is_worthless(problem, &path).await,
         };
         if worthless {
             self.left.set(Some(path));
@@ -74,10 +75,19 @@ impl<'a> Copy<'a> {
         end
     }
 
-    /// Whether what there is must not be continued, or is not to be kept.
-    fn is_worthless(&self, problem: &crate::Problem) -> bool {
-        let wrong = matches!(problem, crate::Problem::Differs { .. });
-        wrong || self.core.job.options.no_partial
+    /// Whether what there is must not be continued, is not to be kept, or is so little that the next
+    /// run would begin anew.
+    async fn is_worthless(&self, problem: &Problem, path: &RemotePath) -> bool {
+        if matches!(problem, Problem::Differs { .. }) || self.core.job.options.no_partial {
+            return true;
+        }
+        if problem.errno().is_some_and(is_lost) {
+            return false;
+        }
+        let (Some(name), Ok(attr)) = (path.file_name(), self.target().lstat(path).await) else {
+            return false;
+        };
+        Partial::parse(&name, &attr).is_none_or(|(_, partial)| partial.reliable() == 0)
     }
 
     /// Everything was written: checks the source again, and gives the file its name.

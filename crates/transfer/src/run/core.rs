@@ -255,6 +255,10 @@ impl Core {
         totals.problems_total += 1;
         if totals.problems.len() < PROBLEMS_KEPT {
             totals.problems.push(problem.clone());
+        } else if !problem.is_consequence()
+            && let Some(at) = totals.problems.iter().rposition(Problem::is_consequence)
+        {
+            totals.problems[at] = problem.clone();
         }
     }
 
@@ -274,6 +278,10 @@ impl Core {
         }
         if self.job.options.dry_run {
             Progress::add(&self.progress.bytes_done, step.bytes());
+        }
+        let is_unchanged = matches!(step.action, Action::Nothing | Action::SetAttr(_));
+        if step.attr.kind == FileKind::Regular && is_unchanged && end.is_ok() {
+            self.totals().counts.bytes_unchanged += step.attr.size;
         }
         self.entry_ended(&step.name, step.attr.kind, &step.action, end);
     }
@@ -443,9 +451,12 @@ impl Core {
     /// How it went so far.
     pub(crate) fn outcome(&self) -> Outcome {
         let mut totals = self.totals();
+        let mut problems = std::mem::take(&mut totals.problems);
+        // The reasons first: a program may show some only.
+        problems.sort_by_key(Problem::is_consequence);
         Outcome {
             counts: totals.counts,
-            problems: std::mem::take(&mut totals.problems),
+            problems,
             problems_total: totals.problems_total,
             stopped: self.stop_reason(),
             deletions_withheld: totals.withheld,

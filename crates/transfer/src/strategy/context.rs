@@ -14,7 +14,7 @@ use super::results::Results;
 use super::{Connection, Connector, CopyError, CopyRequest, Direction, Display, Engine, Halt};
 use crate::digest::ShellDigester;
 use crate::engine;
-use crate::events::Progress;
+use crate::events::{Entry, Events, Progress};
 use crate::job::{Job, JobError, Source, Tree};
 use crate::options::Options;
 use crate::outcome::Outcome;
@@ -384,11 +384,13 @@ impl Context {
     }
 
     /// Executes a job over the remotes, with streams for the files that `by_name` takes. Returns
-    /// the outcome of this run alone.
+    /// the outcome of this run alone. `shown`: a name at the target, and the one that the user
+    /// knows it by.
     pub(super) async fn run(
         &self,
         job: Job,
         mut by_name: StreamsByName,
+        shown: Option<(RemotePath, RemotePath)>,
         results: &mut Results,
     ) -> Result<Outcome, CopyError> {
         let is_local = job.target.local.is_some()
@@ -399,7 +401,14 @@ impl Context {
         {
             called.or_else(|declined| self.require_stream(&words(&declined)))?;
         }
-        let run = Run::start(job, self.display.clone()).await;
+        let events: Arc<dyn Events> = match &shown {
+            Some((from, to)) => {
+                let (from, to) = (from.clone(), to.clone());
+                Arc::new(Renamed { display: self.display.clone(), from, to })
+            }
+            None => self.display.clone(),
+        };
+        let run = Run::start(job, events).await;
         let run = run.map_err(|error| self.wrong_job(error))?;
         self.display.watch(run.progress());
         let (stopper, mut stop) = (run.stopper(), self.stop.clone());
@@ -425,7 +434,11 @@ impl Context {
         if copied > totals.entries || totals.entries == 0 {
             results.note_engine(if is_local { "local" } else { "sftp" });
         }
-        results.note_run(outcome.clone());
+        let mut noted = outcome.clone();
+        if let Some((from, to)) = &shown {
+            noted.problems.iter_mut().for_each(|problem| *problem = problem.renamed(from, to));
+        }
+        results.note_run(noted);
         Ok(outcome)
     }
 
@@ -442,6 +455,22 @@ impl Context {
         }
     }
 }
+/// Shows entries by the names that the user knows.
+struct Renamed {
+    display: Arc<dyn Display>,
+    from: RemotePath,
+    to: RemotePath,
+}
+
+impl Events for Renamed {
+    fn entry(&self, entry: Entry<'_>) {
+        let name = entry.name.moved(&self.from, &self.to);
+        let problem = entry.problem.map(|problem| problem.renamed(&self.from, &self.to));
+        let (name, problem) = (name.as_ref().unwrap_or(entry.name), problem.as_ref());
+        self.display.entry(Entry { name, problem, ..entry });
+    }
+}
+
 
 impl Connected {
     /// The tree at `path`, with digests made at the server.

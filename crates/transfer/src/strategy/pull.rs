@@ -92,7 +92,7 @@ impl<'a> Pulling<'a> {
         let mut target = Tree::local(root, &self.target.directory).at(self.target.relative());
         target.ahead = ahead;
         let job = Job { sources, target, options: context.options_for(0, &self.to[0]) };
-        context.run(job, StreamsByName::pull(streams), self.results).await?;
+        context.run(job, StreamsByName::pull(streams), None, self.results).await?;
         Ok(())
     }
 

@@ -117,7 +117,7 @@ impl<'a> Pushing<'a> {
             Arc::new(listing.ahead(&target.path_of(&self.to[index])))
         });
         let job = Job { sources, target, options: context.options_for(0, &self.to[0]) };
-        context.run(job, by_name, self.results).await?;
+        context.run(job, by_name, None, self.results).await?;
         Ok(())
     }
 

@@ -122,7 +122,8 @@ impl<'a> Completion<'a> {
             },
         };
         let tree = job.target.clone();
-        let outcome = self.context.run(job, by_name, results).await?;
+        let shown = (!self.to.is_root()).then(|| (self.to.clone(), self.source.1.clone()));
+        let outcome = self.context.run(job, by_name, shown, results).await?;
         if outcome.stopped.is_some() {
             return Ok(false);
         }

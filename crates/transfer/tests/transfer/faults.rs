@@ -286,3 +286,36 @@ async fn verifying_finds_what_the_target_has_made_of_it() {
         assert_eq!(snapshot(&*inner).await.len(), 1, "{len}");
     }
 }
+
+/// A program may show the first problems only.
+#[tokio::test]
+async fn the_reason_comes_before_what_follows_from_it() {
+    let source = mem(|remote| {
+        for number in 0..1500 {
+            remote.put_file(&format!("d/{number}"), "content");
+        }
+    });
+    let target = Arc::new(FaultyRemote::new(mem(|_| {})));
+    target.fail_always(Call::Mkdir, Errno::ENOSPC);
+    let outcome = copy(&source, &target).await;
+    let (name, doing, errno) = (path("d"), Doing::MakeDir, Errno::ENOSPC);
+    assert_eq!(outcome.problems[0], Problem::Failed { name, doing, errno });
+    assert_eq!((outcome.problems.len(), outcome.problems_total), (1000, 1501));
+}
+
+/// What the next run would not continue takes room on a disk that is full.
+#[tokio::test]
+async fn a_full_disk_keeps_only_what_the_next_run_continues() {
+    let source = mem(|remote| remote.put_file("f", content(24 << 20, 1)));
+    for (nth, kept) in [(1, 0), (150, 1)] {
+        let target = mem(|remote| remote.set_write_verifier("a run of this machine"));
+        let faulty = Arc::new(FaultyRemote::new(target.clone()));
+        faulty.fail(Call::Write, nth, Errno::ENOSPC);
+        let outcome = copy(&source, &faulty).await;
+        assert_eq!(outcome.problems_total, 1);
+        assert_eq!(temporaries(&snapshot(&*target).await).len(), kept, "write {nth}");
+        let outcome = copy_well(&source, &target).await;
+        assert_eq!(outcome.counts.bytes_resumed > 0, kept == 1, "{outcome:#?}");
+        assert_eq!(temporaries(&snapshot(&*target).await).len(), 0);
+    }
+}

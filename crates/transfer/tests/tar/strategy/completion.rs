@@ -163,3 +163,26 @@ async fn a_stage_keeps_its_name_if_a_file_in_it_fails() {
     assert!(!remote.exists("tree"));
     assert!(copied.notes[0].starts_with("not all in it is to be there that '"), "{copied:#?}");
 }
+
+/// As on a full disk.
+#[tokio::test]
+async fn what_has_not_arrived_is_not_counted_and_is_named_as_the_user_names_it() {
+    let source = tree();
+    let (target, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let tar = "$real \"$@\"; rm -f .tree.sshoal-new-*/sub/two; exit 2";
+    let shell = LocalShell::with_tar(programs.path(), tar);
+    let remote = Arc::new(Local::open(target.path()).unwrap());
+    let faulty = Arc::new(FaultyRemote::new(remote));
+    faulty.fail_always(Call::Write, Errno::ENOSPC);
+    let request = request(
+        Direction::Push,
+        &source.path().join("tree"),
+        (target.path(), None),
+        Options::default(),
+    );
+    let copied = run(request, &Server::new(faulty, Some(shell))).await.unwrap();
+    let counts = copied.outcome.counts;
+    assert_eq!((counts.files_copied, counts.bytes_copied, counts.failed), (1, 7, 1), "{copied:#?}");
+    let problems: Vec<_> = copied.outcome.problems.iter().map(|it| it.to_string()).collect();
+    assert!(problems[0].starts_with("tree/sub/two: cannot write: No space left"), "{problems:?}");
+}
