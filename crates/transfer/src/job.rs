@@ -56,6 +56,12 @@ impl Tree {
         self.local.is_some() || self.remote.may_exceed_sftp()
     }
 
+    /// Whether its listings omit no entry, also none that cannot be looked at: those of the helper,
+    /// which also reads whole files.
+    pub(crate) fn lists_all(&self) -> bool {
+        self.remote.reads_files()
+    }
+
     /// The path in the remote of `name`, which is relative to the tree.
     pub fn path_of(&self, name: &RemotePath) -> RemotePath {
         below(&self.path, name)

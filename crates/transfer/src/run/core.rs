@@ -208,7 +208,7 @@ impl Core {
     /// Begins to ask a source, once, what its listings leave out. Within a runtime.
     pub(crate) fn ask_for_unseen(&self, source: usize) {
         let tree = &self.job.sources[source].tree;
-        let Some(unseen) = &tree.unseen else { return };
+        let Some(unseen) = tree.unseen.as_ref().filter(|_| !tree.lists_all()) else { return };
         let mut asked = self.unseen.lock().unwrap_or_else(PoisonError::into_inner);
         asked.entry(source).or_insert_with(|| {
             let (unseen, top) = (unseen.clone(), tree.path.clone());

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::{Errno, RemotePath};
-use testkit::{MemRemote, path};
+use testkit::tree::Limits;
+use testkit::{Call, FaultyRemote, MemRemote, path};
 use transfer::unseen::{Complaint, Unseen};
 use transfer::{Doing, Filter, Options, Outcome, Problem};
 
@@ -128,5 +129,30 @@ async fn an_entry_of_the_target_without_attributes_is_one_problem_if_it_is_neede
         assert_eq!(outcome.deletions_withheld, u64::from(delete));
         let excluded = copy_with(&source, &target, with_delete(delete, Some("mnt"))).await;
         assert!(excluded.is_complete(), "{excluded:#?}");
+    }
+}
+
+/// As the helper, whose listings omit nothing.
+#[tokio::test]
+async fn a_source_that_lists_all_entries_is_not_asked_again() {
+    for lists_all in [true, false] {
+        let limits = Limits { shows_inodes: lists_all, ..Limits::default() };
+        let options = testkit::mem::Options { limits, ..Default::default() };
+        let source = MemRemote::with(options);
+        source.put_file("f", "content");
+        let source = Arc::new(FaultyRemote::new(Arc::new(source)));
+        let target = mem(|remote| {
+            for number in 0..100 {
+                remote.put_file(&format!("old{number}"), "");
+            }
+        });
+        let mut job =
+            job(source.clone(), target.clone(), Options { delete: true, ..Options::default() });
+        job.sources[0].tree.unseen = Some(Arc::new(Complains(vec![])));
+        let outcome = run(job).await;
+        assert!(outcome.is_complete() && outcome.counts.deleted == 100, "{outcome:#?}");
+        let asked = source.calls(Call::Lstat);
+        assert_eq!(asked < 100, lists_all, "{asked}");
+        assert_eq!(names(&*target).await, ["\"f\""]);
     }
 }
