@@ -97,6 +97,11 @@ impl ExpectedAttrs {
         matches!(self.mtime, Mtime::Exactly(seen) | Mtime::AtLeast(seen) if seen == time)
     }
 
+    /// The identity of a regular file, if it is known.
+    pub(crate) fn regular_id(&self) -> Option<FileId> {
+        self.id.filter(|_| self.kind == FileKind::Regular)
+    }
+
     /// Whether `attr` is of the same file, which may have changed; `None` if that is not known.
     pub(crate) fn is_same_file(&self, attr: &Attr) -> Option<bool> {
         Some(self.id? == attr.id()?)

@@ -5,7 +5,8 @@
 //!
 //! 1. The file is opened by its path once for each handle, without creating or truncating it. If
 //!    its mode refuses that, permission bits are added for the moment (`permission`). Its
-//!    attributes must be the expected ones (`expected_attrs`), or the file must have grown.
+//!    attributes must be the expected ones (`expected_attrs`), or the file must have grown. If it is
+//!    not there, it may have been renamed (`renamed`).
 //! 2. Appends without a reply are looked for in the file (`appends`).
 //! 3. If the write verifier has changed, the unstable writes are compared with the file (`verify`).
 //!    Each other open of a file that has unstable writes makes this comparison, too.
@@ -14,6 +15,7 @@
 
 mod appends;
 mod permission;
+mod renamed;
 mod verify;
 
 use std::collections::HashMap;
@@ -204,8 +206,8 @@ pub(crate) async fn reopen_one(core: &Arc<Core>, handle: &Arc<Handle>) -> Result
         return Ok(());
     }
     let _ = guard.take();
+    core.files.found(file, &observed.path, observed.path_version);
     let mut state = file.lock();
-    state.set_found(&observed);
     if let Some(attr) = &observed.attr {
         match state.is_unchanged_since(next, 0) {
             true => state.observed(attr),
@@ -303,27 +305,41 @@ async fn find_file<'a>(
                 state.path.iter().chain(&state.pending_path).cloned().collect();
             (paths, state.path_version, wanted.handles(&state), state.answered_changes)
         };
+        let found = |path: &RemotePath, attr| Observation {
+            path: path.clone(),
+            path_version,
+            attr,
+            answered_changes,
+        };
         let mut why = "removed through this mount".to_owned();
-        for path in paths {
-            match open_by_path(core, file, &path, &handles, wanted.may_grow()).await {
-                Found::Same { attr, opened } => {
-                    return Ok((
-                        Observation { path, path_version, attr, answered_changes },
-                        opened,
-                    ));
-                }
+        for path in &paths {
+            match open_by_path(core, file, path, &handles, wanted.may_grow()).await {
+                Found::Same { attr, opened } => return Ok((found(path, attr), opened)),
                 Found::Different(reason) => why = reason,
                 Found::Failed(errno) => return Err(ReopenResult::Failed(errno)),
             }
         }
         // A change that another connection has answered in the meantime may have been executed
         // after the search.
-        let state = file.lock();
-        if (state.path_version, state.answered_changes) == (path_version, answered_changes)
-            || searches == MAX_SEARCHES
-        {
-            return Err(ReopenResult::Dead(why));
+        let is_current = {
+            let state = file.lock();
+            (state.path_version, state.answered_changes) == (path_version, answered_changes)
+        };
+        if !is_current && searches < MAX_SEARCHES {
+            continue;
         }
+        if let Some(path) = paths.first() {
+            let renamed = renamed::search(core, file, path).await;
+            let failed = |errno| ReopenResult::Failed(stale_as_loss(errno));
+            if let Some(path) = renamed.map_err(failed)? {
+                match open_by_path(core, file, &path, &handles, wanted.may_grow()).await {
+                    Found::Same { attr, opened } => return Ok((found(&path, attr), opened)),
+                    Found::Different(_) => {}
+                    Found::Failed(errno) => return Err(ReopenResult::Failed(errno)),
+                }
+            }
+        }
+        return Err(ReopenResult::Dead(why));
     }
     unreachable!("the last search returns")
 }
@@ -469,6 +485,7 @@ async fn resume(
             return ReopenResult::Failed(stale_as_loss(errno));
         }
     }
+    core.files.found(file, &observed.path, observed.path_version);
     // Handles are dropped without the lock of the state, because the last reference closes one.
     let (mut old, mut handles) = (Vec::new(), Vec::new());
     {
@@ -487,7 +504,6 @@ async fn resume(
             }
             (inner.epoch, inner.closed) = (epoch, false);
         }
-        state.set_found(&observed);
         // Unless a change that had begun before was answered since.
         if let Some(attr) =
             observed.attr.filter(|_| state.answered_changes == observed.answered_changes)
@@ -501,19 +517,6 @@ async fn resume(
         return ReopenResult::Failed(stale_as_loss(errno));
     }
     replay_log(core, file).await
-}
-
-impl FileState {
-    /// The file is open at this path.
-    fn set_found(&mut self, Observation { path, path_version, .. }: &Observation) {
-        // Unless it was renamed since.
-        if self.path_version == *path_version {
-            if self.pending_path.as_ref() == Some(path) {
-                self.pending_path = None;
-            }
-            self.path = Some(path.clone());
-        }
-    }
 }
 
 async fn replay_log(core: &Arc<Core>, file: &Arc<OpenFile>) -> ReopenResult {

@@ -63,6 +63,8 @@ pub struct Limits {
     pub folds: Option<Folding>,
     /// Attributes have a [`base::InodeAttr`].
     pub shows_inodes: bool,
+    /// Their identities have a time of creation.
+    pub shows_btimes: bool,
 }
 
 impl Default for Limits {
@@ -75,6 +77,7 @@ impl Default for Limits {
             gid: 1000,
             folds: None,
             shows_inodes: false,
+            shows_btimes: false,
         }
     }
 }
@@ -202,7 +205,12 @@ impl Tree {
             atime: node.atime,
             mtime: node.mtime,
             inode: self.limits.shows_inodes.then(|| InodeAttr {
-                id: FileId { device: 1, number: ino.0, btime: None },
+                id: FileId {
+                    device: 1,
+                    number: ino.0,
+                    // Numbers are not used again, so all may be created at once.
+                    btime: self.limits.shows_btimes.then_some(Timestamp::from_secs(1)),
+                },
                 links: node.links,
                 blocks: size.div_ceil(PAGE) * (PAGE / 512),
                 ctime: node.ctime,

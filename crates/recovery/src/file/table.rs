@@ -250,6 +250,30 @@ impl OpenFiles {
         }
     }
 
+    /// The file is open at this path, which it had at this version of its path.
+    pub(crate) fn found(&self, file: &Arc<OpenFile>, path: &RemotePath, path_version: u64) {
+        let mut table = self.table.lock();
+        let mut state = file.lock();
+        // Unless it was renamed since.
+        if state.path_version != path_version {
+            return;
+        }
+        let was_pending = state.pending_path.take_if(|pending| pending == path).is_some();
+        let old_path = state.path.replace(path.clone());
+        // The reply to a rename moves it in the table.
+        let Some(old_path) = old_path.filter(|old_path| old_path != path && !was_pending) else {
+            return;
+        };
+        // Another client has renamed it.
+        let this = Arc::downgrade(file);
+        if table.by_path.get(&old_path).is_some_and(|known| known.ptr_eq(&this))
+            && table.by_path.get(path).is_none_or(|known| known.strong_count() == 0)
+        {
+            table.by_path.remove(&old_path);
+            table.insert(path, file);
+        }
+    }
+
     /// A rename of `from`, and of all paths below it, is about to be sent.
     pub(crate) fn begin_rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) {
         let moved: Vec<_> = {

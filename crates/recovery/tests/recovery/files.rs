@@ -819,7 +819,11 @@ async fn a_handle_closed_while_it_is_reopened_does_not_leak() {
 
 /// A file system whose attributes tell files apart.
 fn telling_files_apart() -> Stage {
-    let limits = testkit::tree::Limits { shows_inodes: true, ..Default::default() };
+    telling_files_apart_by(true)
+}
+
+fn telling_files_apart_by(shows_btimes: bool) -> Stage {
+    let limits = testkit::tree::Limits { shows_inodes: true, shows_btimes, ..Default::default() };
     Stage::over(MemRemote::with(Options { limits, ..Options::default() }))
 }
 
@@ -851,4 +855,66 @@ async fn a_file_with_the_attributes_and_another_identity_is_stale() {
     stage.faulty.restore_without_handles(Errno::ESTALE);
     assert_eq!(stage.put(fh, 0, "x").await, Err(Errno::ESTALE));
     assert_eq!(stage.content("f"), "g");
+}
+
+/// L4: as a log that is rotated at the server.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_another_client_has_renamed_in_its_directory_stays_open() {
+    let stage = telling_files_apart();
+    stage.server().put_file("d/log", "old");
+    let append = OpenFlags { append: true, ..OpenFlags::existing(Access::ReadWrite) };
+    let fh = stage.open("d/log", append).await;
+    stage.put(fh, 0, " one").await.unwrap();
+    stage.faulty.cut();
+    stage.server().move_to("d/log", "d/log.1");
+    stage.server().put_file("d/log", "new");
+    stage.faulty.restore_without_handles(Errno::ESTALE);
+    stage.put(fh, 0, " two").await.unwrap();
+    let other = stage.open("d/log", append).await;
+    stage.put(other, 0, " three").await.unwrap();
+    // From now on it is known by its new name, also to renames by this mount.
+    stage.recovering.rename(&path("d/log.1"), &path("log.2"), RenameMode::Replace).await.unwrap();
+    stage.blink();
+    stage.put(fh, 0, " four").await.unwrap();
+    assert_eq!(stage.read(other).await.unwrap(), b"new three");
+    assert_eq!(stage.content("log.2"), "old one two four");
+    assert_eq!(stage.content("d/log"), "new three");
+    for fh in [fh, other] {
+        stage.recovering.close(fh);
+    }
+    stage.nothing_leaked().await;
+}
+
+/// L4: a file is searched only where the search cannot be wrong, and in its directory.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_cannot_be_found_again_is_stale() {
+    for (shows_btimes, to) in [(false, "d/other"), (true, "other")] {
+        let stage = telling_files_apart_by(shows_btimes);
+        stage.server().put_file("d/f", "content");
+        let fh = stage.open("d/f", OpenFlags::existing(Access::ReadWrite)).await;
+        stage.faulty.cut();
+        stage.server().move_to("d/f", to);
+        stage.faulty.restore_without_handles(Errno::ESTALE);
+        assert_eq!(stage.put(fh, 0, "x").await, Err(Errno::ESTALE), "{to}");
+        assert_eq!(stage.content(to), "content");
+        stage.recovering.close(fh);
+        stage.nothing_leaked().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_during_the_search_for_a_renamed_file_is_another_attempt() {
+    for call in [Call::Opendir, Call::Readdir] {
+        let stage = telling_files_apart();
+        stage.server().put_file("d/f", "content");
+        let fh = stage.open("d/f", OpenFlags::existing(Access::ReadWrite)).await;
+        stage.faulty.cut();
+        stage.server().move_to("d/f", "d/g");
+        stage.faulty.restore_without_handles(Errno::ESTALE);
+        stage.faulty.fail(call, 1, Errno::EHOSTDOWN);
+        stage.put(fh, 0, "CON").await.unwrap();
+        assert_eq!(stage.content("d/g"), "CONtent");
+        stage.recovering.close(fh);
+        stage.nothing_leaked().await;
+    }
 }

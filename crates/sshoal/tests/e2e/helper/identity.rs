@@ -2,6 +2,7 @@
 //! name at the server.
 
 use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::thread::sleep;
 use std::time::{Duration, SystemTime};
@@ -116,4 +117,23 @@ fn an_open_file_has_attributes_when_its_name_is_gone() {
             mount.unmount();
         }
     }
+}
+
+/// L4: a log that is rotated at the server while the connection is lost.
+#[test]
+fn a_log_that_was_rotated_during_an_outage_stays_open() {
+    let world = served_by_helper("");
+    let mount = world.mount(&[]);
+    let mut log = OpenOptions::new().append(true).create(true).open(mount.at("log")).unwrap();
+    log.write_all(b"one\n").unwrap();
+    log.sync_all().unwrap();
+    world.sshd().kill_sessions();
+    fs::rename(world.served("log"), world.served("log.1")).unwrap();
+    fs::write(world.served("log"), "new\n").unwrap();
+    log.write_all(b"two\n").unwrap();
+    log.sync_all().unwrap();
+    assert_eq!(fs::read_to_string(world.served("log.1")).unwrap(), "one\ntwo\n");
+    drop(log);
+    assert_eq!(fs::read_to_string(world.served("log")).unwrap(), "new\n");
+    mount.unmount();
 }
