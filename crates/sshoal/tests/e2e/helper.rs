@@ -167,6 +167,7 @@ fn inodes_are_the_servers() {
     for name in ["dir", "dir/file", "link", "small", "sparse"] {
         assert_eq!(shown(name), served(name), "{name}");
     }
+    assert_eq!(shown("").0, 1);
     // The numbers in a listing, too.
     for entry in fs::read_dir(mount.at("")).unwrap() {
         let entry = entry.unwrap();
