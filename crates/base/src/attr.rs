@@ -141,7 +141,8 @@ pub struct Attr {
     pub atime: Timestamp,
     /// Time of the last change of the content.
     pub mtime: Timestamp,
-    /// What plain SFTP has no fields for. All entries of a remote have it, or none has it.
+    /// What plain SFTP has no fields for. All entries of a remote have it, or none has it; but a union
+    /// of several may have both.
     pub inode: Option<InodeAttr>,
 }
 

@@ -414,7 +414,7 @@ impl fuse::Filesystem for Adapter {
         Ok(attr_reply(&self.vfs.getattr(Ino(ino)).await?))
     }
 
-    /// The kernel requests the time of birth with these; if it is not known, never again.
+    /// The kernel requests the time of birth with these; if no file has one, never again.
     async fn statx(
         &self,
         _: &Context,
@@ -424,10 +424,13 @@ impl fuse::Filesystem for Adapter {
         _: u32,
     ) -> Result<fuse::StatxReply> {
         let stat = self.vfs.getattr(Ino(ino)).await?;
-        let id = stat.attr.id().ok_or(Errno::ENOSYS)?;
+        let id = stat.attr.id();
+        if id.is_none() && !self.vfs.is_union() {
+            return Err(Errno::ENOSYS);
+        }
         let (attributes, attributes_mask) = (0, 0);
-        let (attr, ttl) = (attr(&stat), stat.ttl);
-        Ok(fuse::StatxReply { attr, btime: id.btime, attributes, attributes_mask, ttl })
+        let (attr, btime, ttl) = (attr(&stat), id.and_then(|id| id.btime), stat.ttl);
+        Ok(fuse::StatxReply { attr, btime, attributes, attributes_mask, ttl })
     }
 
     async fn setattr(

@@ -398,7 +398,7 @@ impl Blueprint {
         let Origin::Hosts { gateways, directory } = &spec.origin else {
             return Ok(Wanted { targets: Vec::new(), is_optional: true });
         };
-        let inode_attrs = self.request.shows_one_host();
+        let inode_attrs = self.request.shows_inodes(spec);
         let mut targets = Vec::new();
         for destination in gateways {
             let ssh = ssh_config(&self.request, spec, destination, self.password.clone())?;

@@ -225,6 +225,11 @@ impl Tree {
         self.limits.shows_inodes
     }
 
+    /// Attributes have a [`base::InodeAttr`] from now on, or not any more.
+    pub fn show_inodes(&mut self, shows: bool) {
+        self.limits.shows_inodes = shows;
+    }
+
     /// Number of names of an existing inode; one for a directory.
     pub fn link_count(&self, ino: Ino) -> u32 {
         self.node(ino).links

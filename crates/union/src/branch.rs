@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use base::{Errno, Mutex, Name, Remote, RemotePath, Result};
+use base::{Attr, Errno, Mutex, Name, Remote, RemotePath, Result};
 
 use crate::components::Components;
 
@@ -87,6 +87,13 @@ pub(crate) use words;
 words! { Mode: "rw" => Rw, "ro" => Ro, "nc" => NoCreate }
 words! { Presence: "required" => Required, "optional" => Optional }
 
+/// FNV-1a, since it must not change between builds.
+pub(crate) fn stable_hash<'b>(bytes: impl IntoIterator<Item = &'b u8>) -> u64 {
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
 /// A branch in the tree.
 pub(crate) struct TreeBranch {
     pub(crate) name: String,
@@ -96,6 +103,8 @@ pub(crate) struct TreeBranch {
     pub(crate) place: RemotePath,
     /// The number of names in `place`.
     pub(crate) depth: usize,
+    /// Made from the name, so that it is the same in each mount of these sources.
+    device_mask: u64,
     mode: Mutex<Mode>,
     optional: AtomicBool,
     left_out: AtomicBool,
@@ -105,6 +114,7 @@ impl TreeBranch {
     pub(crate) fn new(branch: Branch) -> TreeBranch {
         let Branch { name, host, place, remote, mode, presence } = branch;
         TreeBranch {
+            device_mask: stable_hash(name.as_bytes()),
             name,
             host,
             remote,
@@ -120,6 +130,15 @@ impl TreeBranch {
     pub(crate) fn subpath(&self, path: &RemotePath) -> RemotePath {
         let components = Components::new(path);
         components.subpath(self.depth, components.depth())
+    }
+
+    /// Attributes of the branch as those of the tree, and back: the device numbers of two branches
+    /// are different, since files of equal numbers on two servers are different files.
+    pub(crate) fn translated(&self, mut attr: Attr) -> Attr {
+        if let Some(inode) = &mut attr.inode {
+            inode.id.device ^= self.device_mask;
+        }
+        attr
     }
 
     pub(crate) fn mode(&self) -> Mode {

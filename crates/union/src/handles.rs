@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use base::{Attr, Dh, Fh, OpenFlags, Opened, OwnedFh, RemotePath, Result};
+use base::{Attr, Dh, DirEntry, Fh, OpenFlags, Opened, OwnedFh, RemotePath, Result};
 
 use crate::branch::TreeBranch;
 
@@ -25,7 +25,12 @@ impl BranchFile {
     ) -> Result<(BranchFile, Attr)> {
         let Opened { fh, attr } = branch.remote.open(at, flags).await?;
         let lent = OwnedFh::new(branch.remote.clone(), fh);
-        Ok((BranchFile { branch: branch.clone(), lent, writes: flags.access.writes() }, attr))
+        let file = BranchFile { branch: branch.clone(), lent, writes: flags.access.writes() };
+        Ok((file, branch.translated(attr)))
+    }
+
+    pub(crate) async fn attr(&self) -> Result<Attr> {
+        Ok(self.branch.translated(self.branch.remote.fstat(self.fh()).await?))
     }
 
     pub(crate) fn fh(&self) -> Fh {
@@ -42,12 +47,26 @@ impl BranchFile {
 pub(crate) struct BranchDir {
     pub(crate) branch: Arc<TreeBranch>,
     pub(crate) dh: Dh,
+    /// Directories in it may be merged with those of other branches.
+    pub(crate) merges: bool,
 }
 
 impl BranchDir {
     pub(crate) async fn open(branch: &Arc<TreeBranch>, at: &RemotePath) -> Result<BranchDir> {
         let dh = branch.remote.opendir(at).await?;
-        Ok(BranchDir { branch: branch.clone(), dh })
+        Ok(BranchDir { branch: branch.clone(), dh, merges: false })
+    }
+
+    /// The next entries, with attributes as those of the tree.
+    pub(crate) async fn next(&self) -> Result<Option<Vec<DirEntry>>> {
+        let mut batch = self.branch.remote.readdir(self.dh).await?;
+        for attr in batch.iter_mut().flatten().filter_map(|entry| entry.attr.as_mut()) {
+            *attr = self.branch.translated(*attr);
+            if self.merges && attr.is_dir() {
+                attr.inode = None;
+            }
+        }
+        Ok(batch)
     }
 }
 

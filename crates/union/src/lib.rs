@@ -15,6 +15,8 @@
 //! - A place is a directory whatever branches further up have there, and covers their entries. The
 //!   parent directories of a place exist without a branch; they cannot be changed unless a branch
 //!   has them, and never be removed or renamed: `EBUSY` (`tree.rs`).
+//! - A file has the identity that its branch reports, with the branch mixed in (`branch.rs`). A
+//!   directory that may be merged has none: it stays the same while branches come and go.
 //!
 //! # What is changed
 //!

@@ -89,7 +89,10 @@ pub(crate) async fn opendir(tree: &Arc<Tree>, path: &RemotePath) -> Result<Listi
         reports.extend(query.report(index, &answer, Option::is_some));
         match resolver.add(answer) {
             None => {}
-            Some(Ok(Some(dir))) => sources.push(BranchListing::new(query.branch(index).0, dir)),
+            Some(Ok(Some(mut dir))) => {
+                dir.merges = tree.merges_in(path);
+                sources.push(BranchListing::new(query.branch(index).0, dir));
+            }
             // Hidden by a directory.
             Some(Ok(None)) if !sources.is_empty() => {}
             Some(Ok(None)) => return Err(Errno::ENOTDIR),
@@ -121,7 +124,7 @@ impl Listing {
     pub(crate) async fn next(&self) -> Result<Option<Vec<DirEntry>>> {
         match self {
             Listing::Single(dir, cache_update) => {
-                let batch = dir.branch.call(dir.branch.remote.readdir(dir.dh)).await?;
+                let batch = dir.branch.call(dir.next()).await?;
                 if let Some((slot, cache_update)) = cache_update {
                     let is_dir = |entry: &&DirEntry| entry.attr.is_some_and(|attr| attr.is_dir());
                     let directories = batch.iter().flatten().filter(is_dir);
@@ -180,7 +183,7 @@ impl BranchListing {
         while !self.ended && self.read_ahead.len() < READ_AHEAD_BATCHES {
             let next = self.in_flight.get_or_insert_with(|| {
                 let dir = self.dir.clone();
-                Box::pin(async move { dir.branch.attempt(dir.branch.remote.readdir(dir.dh)).await })
+                Box::pin(async move { dir.branch.attempt(dir.next()).await })
             });
             let Poll::Ready(batch) = next.as_mut().poll(context) else { return Ok(()) };
             self.in_flight = None;

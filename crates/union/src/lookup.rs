@@ -24,7 +24,8 @@ const MERGE_LIMIT: Duration = Duration::from_secs(1);
 /// The attributes of the entry shown at `path`.
 pub(crate) async fn lstat(tree: &Tree, path: &RemotePath) -> Result<Attr> {
     if let Some((branch, at)) = tree.sole_branch(path) {
-        return branch.call(branch.remote.lstat(&at)).await;
+        let attr = branch.call(branch.remote.lstat(&at)).await?;
+        return Ok(branch.translated(attr));
     }
     let query = Query::new(tree, path, Trust::Cached);
     let mut calls = query.send(&lstat_leaf);
@@ -41,6 +42,8 @@ pub(crate) async fn lstat(tree: &Tree, path: &RemotePath) -> Result<Attr> {
             if let Ok(attr) = &mut result
                 && attr.is_dir()
             {
+                // It stays the same directory when branches come and go.
+                attr.inode = None;
                 merge_mtimes(&query, &mut calls, index + 1, attr, &mut reports).await;
             }
             query.record(&reports);
@@ -149,9 +152,11 @@ pub(crate) async fn digest(
         return Ok(None);
     }
     if let Some((branch, at)) = tree.sole_branch(path) {
+        let attr = branch.translated(attr);
         return branch.call(branch.remote.digest(&at, &attr, kind, effort)).await;
     }
     first_answer(tree, path, move |branch, at| async move {
+        let attr = branch.translated(attr);
         if branch.remote.lstat(&at).await? != attr {
             return Ok(None);
         }

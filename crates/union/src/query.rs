@@ -34,14 +34,14 @@ impl<T, F: Fn(&Arc<TreeBranch>, RemotePath, bool) -> Call<'static, Result<T>> + 
 {
 }
 
-/// Requests the attributes.
+/// Requests the attributes, as those of the tree.
 pub(crate) fn lstat_leaf(
     branch: &Arc<TreeBranch>,
     at: RemotePath,
     _: bool,
 ) -> Call<'static, Result<Attr>> {
-    let remote = branch.remote.clone();
-    Box::pin(async move { remote.lstat(&at).await })
+    let branch = branch.clone();
+    Box::pin(async move { Ok(branch.translated(branch.remote.lstat(&at).await?)) })
 }
 
 /// How much of the directory cache may replace requests.

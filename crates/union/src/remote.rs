@@ -43,8 +43,7 @@ impl Remote for Union {
     }
 
     async fn fstat(&self, fh: Fh) -> Result<Attr> {
-        let file = self.files.get(fh.0)?;
-        file.branch.remote.fstat(file.fh()).await
+        self.files.get(fh.0)?.attr().await
     }
 
     async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
@@ -224,7 +223,8 @@ impl Remote for Union {
     async fn read_file(&self, path: &RemotePath, max_bytes: u32) -> Result<Option<(Attr, Data)>> {
         let tree = self.tree();
         let (branch, at) = tree.sole_branch(path).ok_or(Errno::EOPNOTSUPP)?;
-        branch.call(branch.remote.read_file(&at, max_bytes)).await
+        let read = branch.call(branch.remote.read_file(&at, max_bytes)).await?;
+        Ok(read.map(|(attr, data)| (branch.translated(attr), data)))
     }
 
     fn backing(&self, fh: Fh) -> Option<Arc<OwnedFd>> {

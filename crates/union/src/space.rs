@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use base::{Errno, RemotePath, Result, StatVfs};
 
-use crate::branch::TreeBranch;
+use crate::branch::{TreeBranch, stable_hash};
 use crate::fan_out::FanOut;
 use crate::tree::Tree;
 use crate::view::View;
@@ -67,11 +67,7 @@ impl BranchSpace<'_> {
 fn fsid(tree: &Tree) -> u64 {
     let names =
         tree.given().iter().flat_map(|branch| [branch.place.as_bytes(), branch.name.as_bytes()]);
-    let bytes = names.flat_map(|part| part.iter().chain(&[0]));
-    // FNV-1a, since it must not change between builds.
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    stable_hash(names.flat_map(|part| part.iter().chain(&[0])))
 }
 
 fn sum(spaces: &[BranchSpace<'_>]) -> Option<StatVfs> {

@@ -105,6 +105,15 @@ impl Tree {
         Some((branch, branch.subpath(path)))
     }
 
+    /// Whether directories in `dir` may be merged of several branches.
+    pub(crate) fn merges_in(&self, dir: &RemotePath) -> bool {
+        let mut covering = self.covering(dir);
+        match (covering.next(), covering.next()) {
+            (Some((_, only)), None) => self.fixed_depth(dir) > only.depth,
+            _ => true,
+        }
+    }
+
     /// The number of leading names that are fixed directories.
     pub(crate) fn fixed_depth(&self, path: &RemotePath) -> usize {
         let common = |branch: &Arc<TreeBranch>| {

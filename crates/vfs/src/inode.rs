@@ -429,7 +429,13 @@ impl State {
 
     /// Whether `attr` is of this file; `None` if the remote does not tell files apart.
     pub(crate) fn is_same_file(&self, attr: &Attr) -> Option<bool> {
-        self.last_attr()?.is_same_file(attr)
+        let known = self.last_attr()?;
+        // Of two sources of a union, one of which does not tell files apart. A directory of a union
+        // may begin or cease to be merged.
+        if known.inode.is_some() != attr.inode.is_some() && !attr.is_dir() {
+            return Some(false);
+        }
+        known.is_same_file(attr)
     }
 
     /// An open handle, one that is open at the server if there is one, if the remote identifies

@@ -175,6 +175,11 @@ impl Vfs {
         self.shared.set_invalidate(invalidate);
     }
 
+    /// Whether the remote shows files of several servers.
+    pub fn is_union(&self) -> bool {
+        self.config.is_union
+    }
+
     /// The number of inodes in memory, including the root.
     pub fn inodes(&self) -> usize {
         self.tree().len()

@@ -2,7 +2,8 @@
 //!
 //! A remote that tells files apart ([`base::FileId`]) has numbers of its own, which are shown where
 //! they are of the file system of the first such file; the others are hashed together with their
-//! device.
+//! device. Those of a union are all hashed: which of its sources is used first may differ after a
+//! remount.
 //!
 //! Plain SFTP has no inode numbers, but `find`, `tar`, `git` and `rsync` compare them: within one mount,
 //! and git also across mounts. So the number of a name is a hash of its parent's number and the
@@ -93,6 +94,8 @@ pub(crate) struct Numbers {
     next_order: u64,
     /// Count of the numbers that were tried and are not hashes.
     unnamed: u64,
+    /// The remote's numbers are all hashed.
+    hashes_all: bool,
     /// The file system whose numbers are shown as they are.
     device: Option<u64>,
 }
@@ -119,6 +122,11 @@ impl Numbers {
         number
     }
 
+    /// From now on the remote's numbers are all hashed. Called before there are any.
+    pub(crate) fn hash_all(&mut self) {
+        self.hashes_all = true;
+    }
+
     /// The number for an inode with this identity at the remote. Must be given back with
     /// [`Numbers::release`].
     pub(crate) fn take_remote(&mut self, id: FileId) -> u64 {
@@ -136,7 +144,8 @@ impl Numbers {
     /// The number that an inode with this identity at the remote has, or would get.
     pub(crate) fn of_remote(&self, id: FileId) -> u64 {
         // Readers of directories skip the number zero.
-        match self.device.is_none_or(|device| device == id.device) && id.number > 0 {
+        let is_shown = self.device.is_none_or(|device| device == id.device) && !self.hashes_all;
+        match is_shown && id.number > 0 {
             true => id.number,
             false => mix(id.number ^ mix(id.device)).max(ROOT_NUMBER + 1),
         }
@@ -258,6 +267,10 @@ mod tests {
         (0..2).for_each(|_| numbers.release(77));
         numbers.release(other);
         assert!(numbers.used.len() == 0 && numbers.overrides.is_empty());
+        let mut hashed = Numbers::default();
+        hashed.hash_all();
+        assert_eq!(hashed.take_remote(id(9, 77)), other, "also as the first one");
+        assert_ne!(hashed.of_remote(id(8, 77)), 77);
     }
 
     fn name(text: &str) -> Name {

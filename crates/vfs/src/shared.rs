@@ -84,6 +84,9 @@ impl Shared {
         if config.consistency == Consistency::Watch {
             tree.keep_covers();
         }
+        if config.is_union {
+            tree.hash_remote_numbers();
+        }
         Shared {
             remote,
             config,

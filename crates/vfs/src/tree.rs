@@ -112,6 +112,12 @@ impl Tree {
         }
     }
 
+    /// The remote's inode numbers are of several servers. Called before any inode exists but the
+    /// root.
+    pub(crate) fn hash_remote_numbers(&mut self) {
+        self.numbers.hash_all();
+    }
+
     /// Changes the bound of the memory for nodes and listings.
     pub(crate) fn set_budget(&mut self, bytes: usize) {
         self.budget.set_bytes(bytes);

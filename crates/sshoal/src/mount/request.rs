@@ -59,12 +59,15 @@ impl MountRequest {
         self.sources.len() > 1 || self.sources.iter().any(SourceSpec::wants_union)
     }
 
-    /// Whether each path of the mount is one of one host, so that the inodes of its server identify
-    /// files: gateways and branches have device numbers of their own, and several links may show one
-    /// file.
+    /// Whether each path of `source` is one of one host, so that the inodes of its server identify
+    /// files: gateways have device numbers of their own, and several links may show one file.
+    pub fn shows_inodes(&self, source: &SourceSpec) -> bool {
+        source.gateways().len() == 1 && !self.host.follow_symlinks
+    }
+
+    /// Whether the mount is of one source that [shows inodes](Self::shows_inodes).
     pub fn shows_one_host(&self) -> bool {
-        let has_one_host = self.sources.iter().all(|source| source.gateways().len() == 1);
-        has_one_host && !self.is_union() && !self.host.follow_symlinks
+        !self.is_union() && self.sources.iter().all(|source| self.shows_inodes(source))
     }
 }
 

@@ -288,6 +288,7 @@ async fn vfs_config(request: &MountRequest, stack: &Stack) -> Result<vfs::Config
     Ok(vfs::Config {
         login: stack.login().await,
         remote_root,
+        is_union: stack.union.is_some(),
         idmap: stack.idmap().await?,
         backing_from_bytes: open_modes::may_use_passthrough(request)
             .then_some(PASSTHROUGH_FROM_BYTES),

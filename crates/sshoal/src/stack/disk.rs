@@ -107,7 +107,7 @@ pub(super) async fn cached(
     }
     let id = source_id(gateways, directory, request.host.follow_symlinks);
     let config = CachedConfig {
-        inode_attrs: request.shows_one_host(),
+        inode_attrs: request.shows_inodes(&source.spec),
         mode: match request.vfs.consistency {
             Consistency::Immutable => cache::Mode::Immutable,
             // `vfs` applies the time-outs; applying them twice would be too long.

@@ -21,6 +21,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
+use sandbox::fleet::Plan;
 use sandbox::sshd::{Options, SftpServer};
 
 use crate::process::{eventually, run};
@@ -30,6 +31,13 @@ use crate::world::{World, program_path};
 pub fn served_by_helper(options: &str) -> World {
     let command = format!("{} helper {options}", program_path().display());
     World::with(Options { sftp_server: SftpServer::Command(command), ..Options::default() })
+}
+
+/// The same, as one of several servers.
+pub fn plan_with_helper(name: &str) -> Plan {
+    let command = format!("{} helper", program_path().display());
+    let sftp_server = SftpServer::Command(command);
+    Plan::new(name).with(Options { sftp_server, ..Options::default() })
 }
 
 /// OpenSSH's client with these commands, over the helper started in the served directory.

@@ -5,6 +5,7 @@
 //! together as the user has said.
 
 mod configuration;
+mod helper;
 mod logins;
 mod missing;
 mod pool;

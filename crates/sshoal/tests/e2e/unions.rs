@@ -13,6 +13,7 @@ use sandbox::leftover;
 use tempfile::TempDir;
 use testkit::model::{DirSubject, Runs, run};
 
+use crate::helper::plan_with_helper;
 use crate::mount::Mount;
 use crate::process::eventually;
 use crate::world::{is_big_run, program};
@@ -35,7 +36,11 @@ struct Hosts {
 
 impl Hosts {
     fn new() -> Hosts {
-        let fleet = Fleet::start(HOSTS.map(Plan::new)).unwrap();
+        Hosts::of(Plan::new)
+    }
+
+    fn of(plan: impl Fn(&str) -> Plan) -> Hosts {
+        let fleet = Fleet::start(HOSTS.map(plan)).unwrap();
         let dir = tempfile::Builder::new().prefix("e2e-").tempdir().unwrap();
         Hosts { fleet, dir }
     }
@@ -81,7 +86,11 @@ fn runs() -> Runs {
 /// With these words behind the sources, and whatever policy puts all of one directory together.
 #[track_caller]
 fn agrees(words: [&str; 3], options: &[&str]) {
-    let hosts = Hosts::new();
+    agree(&Hosts::new(), words, options);
+}
+
+#[track_caller]
+fn agree(hosts: &Hosts, words: [&str; 3], options: &[&str]) {
     let mount = hosts.mount(words.map(|words| ("", words)), options);
     run(runs(), || DirSubject::below(mount.place(), false));
     mount.unmount();
@@ -95,6 +104,16 @@ fn with_all_branches_writable() {
 #[test]
 fn with_a_first_branch_that_takes_nothing_new() {
     agrees(["=nc", "=ro", "=rw"], &["-o", "create=ff"]);
+}
+
+/// The files have identities, and other sources could have files without.
+#[test]
+fn with_the_helper_on_one_host() {
+    let mixed = |name: &str| match name {
+        "beta" => plan_with_helper(name),
+        _ => Plan::new(name),
+    };
+    agree(&Hosts::of(mixed), ["=nc", "=rw", ""], &["-o", "create=ff"]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod attributes;
 mod creating;
+mod identities;
 mod kit;
 mod listing;
 mod open_files;

@@ -105,3 +105,40 @@ async fn a_file_replaced_by_another_machine_is_another_inode() {
     }
     assert_eq!(vfs.getattr(before.ino).await.unwrap().nlink, 0);
 }
+
+/// A union of a source that tells files apart and one that does not.
+#[tokio::test]
+async fn a_name_that_moves_to_a_source_without_identities_is_another_inode() {
+    let (remote, vfs) = mounted();
+    for name in ["a", "b"] {
+        remote.put_file(name, "content");
+        remote.set_mtime(name, 1_000_000_000);
+    }
+    remote.link(&path("a"), &path("link")).await.unwrap();
+    remote.put_dir("dir");
+    let (a, dir) = (found(&vfs, "a").await, found(&vfs, "dir").await);
+    remote.edit(|tree| tree.show_inodes(false));
+    vfs.invalidate_all();
+    let moved = found(&vfs, "a").await;
+    assert!(moved.ino != a.ino && moved.stat.number != a.stat.number);
+    // A directory is that of all sources.
+    assert_eq!(found(&vfs, "dir").await.ino, dir.ino);
+    remote.edit(|tree| tree.show_inodes(true));
+    vfs.invalidate_all();
+    let back = found(&vfs, "a").await;
+    assert!(back.ino != moved.ino && back.stat.number == a.stat.number);
+    assert_eq!(found(&vfs, "link").await.ino, back.ino);
+    assert_eq!(found(&vfs, "dir").await.ino, dir.ino);
+}
+
+#[tokio::test]
+async fn numbers_of_a_union_do_not_depend_on_what_is_used_first() {
+    let limits = Limits { shows_inodes: true, ..Limits::default() };
+    let remote = Arc::new(MemRemote::with(Options { limits, ..Options::default() }));
+    let vfs = Vfs::new(remote.clone(), Config { is_union: true, ..Config::default() });
+    remote.put_file("a", "content");
+    remote.link(&path("a"), &path("b")).await.unwrap();
+    let (a, b) = (found(&vfs, "a").await, found(&vfs, "b").await);
+    assert_eq!((a.ino, a.stat.number, a.stat.nlink), (b.ino, b.stat.number, 2));
+    assert_ne!(a.stat.number, number_at(&remote, "a"));
+}
