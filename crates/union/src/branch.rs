@@ -6,12 +6,13 @@
 use std::fmt;
 use std::future::Future;
 use std::str::FromStr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
-use base::{Attr, Errno, Mutex, Name, Remote, RemotePath, Result};
+use base::{Attr, Errno, Mutex, Name, Remote, RemotePath, Result, Watches};
 
 use crate::components::Components;
+use crate::watches::UnionWatches;
 
 /// What may be changed in a branch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -96,6 +97,8 @@ pub(crate) fn stable_hash<'b>(bytes: impl IntoIterator<Item = &'b u8>) -> u64 {
 
 /// A branch in the tree.
 pub(crate) struct TreeBranch {
+    /// Of no other branch of this process.
+    pub(crate) number: u64,
     pub(crate) name: String,
     pub(crate) host: String,
     pub(crate) remote: Arc<dyn Remote>,
@@ -105,6 +108,10 @@ pub(crate) struct TreeBranch {
     pub(crate) depth: usize,
     /// Made from the name, so that it is the same in each mount of these sources.
     device_mask: u64,
+    /// Its watches, once it has offered them: it does so only while it is connected.
+    pub(crate) watches: OnceLock<Arc<dyn Watches>>,
+    /// To be told when it is left out: answers without it are of fewer branches than are watched.
+    pub(crate) watched_by: OnceLock<Weak<UnionWatches>>,
     mode: Mutex<Mode>,
     optional: AtomicBool,
     left_out: AtomicBool,
@@ -112,8 +119,10 @@ pub(crate) struct TreeBranch {
 
 impl TreeBranch {
     pub(crate) fn new(branch: Branch) -> TreeBranch {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let Branch { name, host, place, remote, mode, presence } = branch;
         TreeBranch {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             device_mask: stable_hash(name.as_bytes()),
             name,
             host,
@@ -123,6 +132,8 @@ impl TreeBranch {
             mode: Mutex::new(mode),
             optional: AtomicBool::new(presence == Presence::Optional),
             left_out: AtomicBool::new(false),
+            watches: OnceLock::new(),
+            watched_by: OnceLock::new(),
         }
     }
 
@@ -205,6 +216,9 @@ impl TreeBranch {
     fn leave_out<T>(&self) -> Option<Result<T>> {
         if !self.left_out.swap(true, Ordering::Relaxed) {
             tracing::warn!("{} cannot be reached: left out of the tree", self.name);
+            if let Some(watches) = self.watched_by.get().and_then(Weak::upgrade) {
+                watches.lose_branch(self.number);
+            }
         }
         None
     }

@@ -23,10 +23,18 @@ impl BranchFile {
         at: &RemotePath,
         flags: OpenFlags,
     ) -> Result<(BranchFile, Attr)> {
-        let Opened { fh, attr } = branch.remote.open(at, flags).await?;
+        let opened = branch.remote.open(at, flags).await?;
+        Ok(BranchFile::new(branch, opened, flags.access.writes()))
+    }
+
+    /// What a branch has opened, with the attributes as those of the tree.
+    pub(crate) fn new(
+        branch: &Arc<TreeBranch>,
+        Opened { fh, attr }: Opened,
+        writes: bool,
+    ) -> (BranchFile, Attr) {
         let lent = OwnedFh::new(branch.remote.clone(), fh);
-        let file = BranchFile { branch: branch.clone(), lent, writes: flags.access.writes() };
-        Ok((file, branch.translated(attr)))
+        (BranchFile { branch: branch.clone(), lent, writes }, branch.translated(attr))
     }
 
     pub(crate) async fn attr(&self) -> Result<Attr> {

@@ -40,6 +40,7 @@
 //! costs what that branch costs.
 //!
 //! This crate waits for nothing but the branches, retries nothing, and caches no file attributes.
+//! Tasks of its own only take the reports of watches (`watches.rs`).
 #![forbid(unsafe_code)]
 
 mod branch;
@@ -61,6 +62,7 @@ mod space;
 mod tree;
 mod union;
 mod view;
+mod watches;
 mod xattr;
 
 pub use branch::{Branch, Mode, Presence};

@@ -130,6 +130,23 @@ pub(crate) async fn open(
     .await
 }
 
+/// Opens the file shown at `path`, which has these attributes, if its content is stored on this
+/// machine. A file on another branch does not have them, since they identify the file.
+pub(crate) async fn open_stored(
+    tree: &Tree,
+    path: &RemotePath,
+    attr: Attr,
+) -> Option<(BranchFile, Attr)> {
+    attr.inode?;
+    for (_, branch) in tree.covering(path) {
+        let native = branch.translated(attr);
+        if let Some(opened) = branch.remote.open_stored(&branch.subpath(path), &native).await {
+            return Some(BranchFile::new(branch, opened, false));
+        }
+    }
+    None
+}
+
 /// The error of opening an entry for writing on a read-only branch.
 pub(crate) fn read_only_error(kind: FileKind) -> Errno {
     match kind {

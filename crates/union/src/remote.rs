@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
     FileKind, Location, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote,
-    RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
+    RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Watches, Window,
 };
 use bytes::Bytes;
 
@@ -40,6 +40,11 @@ impl Remote for Union {
     async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
         let (file, attr) = create::open(&self.tree(), path, flags, self.policies.create).await?;
         Ok(Opened { fh: Fh(self.files.add(file)), attr })
+    }
+
+    async fn open_stored(&self, path: &RemotePath, attr: &Attr) -> Option<Opened> {
+        let (file, attr) = lookup::open_stored(&self.tree(), path, *attr).await?;
+        Some(Opened { fh: Fh(self.files.add(file)), attr })
     }
 
     async fn fstat(&self, fh: Fh) -> Result<Attr> {
@@ -238,6 +243,11 @@ impl Remote for Union {
 
     async fn disconnected(&self) {
         self.required_away().await;
+    }
+
+    fn watches(&self) -> Option<Arc<dyn Watches>> {
+        let is_any = self.tree().given().iter().any(|branch| branch.remote.watches().is_some());
+        is_any.then(|| self.watches.clone() as _)
     }
 
     fn has_locks(&self) -> bool {

@@ -8,7 +8,7 @@
 //! branch has there, and cannot be removed or renamed. One that no branch has is synthetic: with
 //! mode 0755, the owner of this process, and the time when the set of branches was last changed.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use base::{Attr, FileKind, Name, RemotePath, Timestamp};
 
@@ -28,6 +28,31 @@ pub(crate) struct Tree {
     branches: Vec<Arc<TreeBranch>>,
     pub(crate) dir_cache: DirCache,
     created_at: Timestamp,
+}
+
+/// The present set of branches.
+#[derive(Clone)]
+pub(crate) struct SharedTree(Arc<RwLock<Arc<Tree>>>);
+
+impl SharedTree {
+    pub(crate) fn new(tree: Tree) -> SharedTree {
+        SharedTree(Arc::new(RwLock::new(Arc::new(tree))))
+    }
+
+    pub(crate) fn get(&self) -> Arc<Tree> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the set by one made from it.
+    pub(crate) fn replace<T>(
+        &self,
+        change: impl FnOnce(&Tree) -> Result<(Tree, T), Error>,
+    ) -> Result<T, Error> {
+        let mut tree = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let (new, result) = change(&tree)?;
+        *tree = Arc::new(new);
+        Ok(result)
+    }
 }
 
 impl Tree {

@@ -1,6 +1,6 @@
 //! [`Union`]: the set of branches, changes of it, and its status.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use base::{Location, RemotePath, Table, Window};
 use tokio::sync::watch;
@@ -10,7 +10,8 @@ use crate::error::Error;
 use crate::handles::BranchFile;
 use crate::listing::Listing;
 use crate::policy::Policies;
-use crate::tree::Tree;
+use crate::tree::{SharedTree, Tree};
+use crate::watches::UnionWatches;
 
 /// Bound on the bytes in flight that are suggested for all branches together: more than two fast,
 /// long links take, and little enough to keep in memory.
@@ -18,7 +19,8 @@ const MAX_WINDOW_BYTES: u64 = 128 << 20;
 
 /// Several remotes as one tree. See the [crate] for the rules.
 pub struct Union {
-    tree: RwLock<Arc<Tree>>,
+    tree: SharedTree,
+    pub(crate) watches: Arc<UnionWatches>,
     /// Incremented by changes of the set of branches, for futures that wait for one.
     changed: watch::Sender<u64>,
     pub(crate) policies: Policies,
@@ -73,8 +75,10 @@ impl Union {
     /// when two have the same name.
     pub fn new(branches: Vec<Branch>, policies: Policies) -> Result<Union, Error> {
         let given = branches.into_iter().map(|branch| Arc::new(TreeBranch::new(branch)));
+        let tree = SharedTree::new(Tree::new(given.collect())?);
         Ok(Union {
-            tree: RwLock::new(Arc::new(Tree::new(given.collect())?)),
+            watches: UnionWatches::new(tree.clone()),
+            tree,
             changed: watch::Sender::new(0),
             policies,
             files: Table::default(),
@@ -84,7 +88,7 @@ impl Union {
 
     /// The present set of branches. An operation that began with it ends with it.
     pub(crate) fn tree(&self) -> Arc<Tree> {
-        self.tree.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.tree.get()
     }
 
     /// Replaces the set of branches by one made from it.
@@ -92,10 +96,8 @@ impl Union {
         &self,
         change: impl FnOnce(&Tree) -> Result<(Tree, T), Error>,
     ) -> Result<T, Error> {
-        let mut tree = self.tree.write().unwrap_or_else(PoisonError::into_inner);
-        let (new, result) = change(&tree)?;
-        *tree = Arc::new(new);
-        drop(tree);
+        let result = self.tree.replace(change)?;
+        self.watches.lose_all(&self.tree());
         self.changed.send_modify(|changes| *changes += 1);
         Ok(result)
     }

@@ -687,6 +687,23 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_is_watched_only_below_watched_ones() {
+        let mut tree = Tree::new(Arc::default(), InodeBudget::default());
+        tree.keep_covers();
+        let above = record_lookup(&mut tree, Ino::ROOT, "above", FileKind::Directory).ino;
+        let below = record_lookup(&mut tree, above, "below", FileKind::Directory).ino;
+        let (seq, number) = (tree.change_counter.now(), 1);
+        // Those of a union have several connections.
+        for (connection, dir) in [Ino::ROOT, above, below].into_iter().enumerate() {
+            let watch = base::WatchId { connection: connection as u64, number };
+            let path = tree.path(dir).unwrap();
+            assert!(tree.begin_watch(dir, &path, seq, watch));
+        }
+        tree.lose_watches(1, false);
+        assert_eq!([Ino::ROOT, above, below].map(|dir| tree.needs_watch(dir)), [false, true, true]);
+    }
+
+    #[test]
     fn a_node_lives_while_it_has_lookups_or_children() {
         let mut tree = Tree::new(Arc::default(), InodeBudget::default());
         let dir = record_lookup(&mut tree, Ino::ROOT, "dir", FileKind::Directory);

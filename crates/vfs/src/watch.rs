@@ -262,6 +262,8 @@ impl Shared {
 
     /// The listing of `dir` has answered a call.
     pub(crate) fn note_listing_use(self: &Arc<Shared>, dir: Ino) {
+        // It may have been listed ahead, when nothing needed a watch.
+        self.note_directory_use(dir);
         if self.config.consistency == Consistency::Watch && self.tree().wants_covered_listing(dir) {
             self.prefetch.refresh_listing(self, dir);
         }

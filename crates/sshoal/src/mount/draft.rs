@@ -307,9 +307,9 @@ impl Draft {
             (false, false) => fuse::Visibility::Owner,
         };
         let is_watching = request.vfs.consistency == vfs::Consistency::Watch;
-        if is_watching && !request.shows_one_host() {
-            let why = "consistency=watch is consistency=close-to-open with several sources or \
-                gateways, local directories and follow_symlinks";
+        if is_watching && !request.sources.iter().any(|source| request.shows_inodes(source)) {
+            let why = "consistency=watch is consistency=close-to-open with several gateways, local \
+                directories and follow_symlinks";
             self.notes.push(why.to_owned());
             request.vfs.consistency = vfs::Consistency::CloseToOpen;
         }

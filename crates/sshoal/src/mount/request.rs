@@ -64,11 +64,6 @@ impl MountRequest {
     pub fn shows_inodes(&self, source: &SourceSpec) -> bool {
         source.gateways().len() == 1 && !self.host.follow_symlinks
     }
-
-    /// Whether the mount is of one source that [shows inodes](Self::shows_inodes).
-    pub fn shows_one_host(&self) -> bool {
-        !self.is_union() && self.sources.iter().all(|source| self.shows_inodes(source))
-    }
 }
 
 /// How to connect to the SFTP server.

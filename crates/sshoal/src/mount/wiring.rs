@@ -237,10 +237,10 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
 }
 
 /// Whether changes of others are repeated in the kernel, which lets no program change anything in a
-/// read-only mount.
+/// read-only mount. In a union, a change on one source may be hidden by another one.
 fn repeats_changes(request: &MountRequest) -> bool {
     let is_watching = request.vfs.consistency == vfs::Consistency::Watch;
-    request.inotify && is_watching && !request.mount.read_only
+    request.inotify && is_watching && !request.mount.read_only && !request.is_union()
 }
 
 fn cannot_mount(error: impl std::fmt::Display) -> Problem {

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
     FileKind, Location, LockKind, LockOwner, LockRange, Name, OpenFlags, OpenGuard, Opened, Remote,
-    RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
+    RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Watches, Window,
 };
 use bytes::Bytes;
 use host::Host;
@@ -152,6 +152,14 @@ impl Remote for View {
         let handle = OpenGuard::new(self.inner.as_ref(), opened.fh);
         let attr = self.attr_here(opened.attr).await?;
         Ok(Opened { fh: handle.take(), attr })
+    }
+
+    async fn open_stored(&self, path: &RemotePath, attr: &Attr) -> Option<Opened> {
+        let Some(owners) = &self.owners else { return self.inner.open_stored(path, attr).await };
+        let map = owners.map().await.ok()?;
+        let (uid, gid) = (map.uid_to_remote(attr.uid).ok()?, map.gid_to_remote(attr.gid).ok()?);
+        let opened = self.inner.open_stored(path, &Attr { uid, gid, ..*attr }).await?;
+        Some(Opened { attr: *attr, ..opened })
     }
 
     async fn fstat(&self, fh: Fh) -> Result<Attr> {
@@ -329,6 +337,10 @@ impl Remote for View {
 
     async fn disconnected(&self) {
         self.inner.disconnected().await;
+    }
+
+    fn watches(&self) -> Option<Arc<dyn Watches>> {
+        self.inner.watches()
     }
 
     async fn write_verifier(&self) -> Result<Option<Bytes>> {

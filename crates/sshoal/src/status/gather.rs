@@ -91,6 +91,9 @@ fn watched(stack: &Stack, vfs: &Vfs) -> Option<WatchedStatus> {
     let is_offered = told.is_offered || stack.remote.watches().is_some();
     let problem = match told.refused {
         _ if !is_offered => Some("the server does not report changes".to_owned()),
+        Some(Errno::EOPNOTSUPP) if stack.union.is_some() => {
+            Some("a source does not report all changes".to_owned())
+        }
         Some(Errno::EOPNOTSUPP) => {
             Some("a file system of the server does not report all changes".to_owned())
         }

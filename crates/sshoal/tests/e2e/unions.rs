@@ -117,6 +117,12 @@ fn with_the_helper_on_one_host() {
 }
 
 #[test]
+fn with_the_helper_and_watches() {
+    let hosts = Hosts::of(plan_with_helper);
+    agree(&hosts, ["=nc", "=rw", ""], &["-o", "create=ff,consistency=watch"]);
+}
+
+#[test]
 fn read_only_first_with_all_copies_removed() {
     agrees(["=ro", "", ""], &["-o", "create=epff,action=all,dir_cache=no"]);
 }

@@ -71,14 +71,20 @@ pub fn wait_for_watches(mount: &Mount, directories: u64) {
     look_at_all(mount);
 }
 
-/// The requests that the mount has sent by kind, but those for the root itself: its attributes are
-/// known since the connection began, and are requested once more when they expire.
+/// The requests that the mount has sent by kind to all hosts, but those for a root itself: its
+/// attributes are known since the connection began, and are requested once more when they expire.
 pub fn requests(mount: &Mount) -> Value {
     let stats = succeed(program().args(["stats", "--total", "--json"]).arg(mount.place()));
-    let mut stats: Value = serde_json::from_str(&stats).unwrap();
-    let mut kinds = stats["hosts"][0]["requests"].take();
-    kinds.as_object_mut().unwrap().remove("stat");
-    kinds
+    let stats: Value = serde_json::from_str(&stats).unwrap();
+    let mut all = serde_json::Map::new();
+    for host in stats["hosts"].as_array().unwrap() {
+        for (kind, count) in host["requests"].as_object().unwrap() {
+            let before = all.get(kind).and_then(Value::as_u64).unwrap_or_default();
+            all.insert(kind.clone(), (before + count.as_u64().unwrap()).into());
+        }
+    }
+    all.remove("stat");
+    Value::Object(all)
 }
 
 /// On a busy machine a report may come so late that it costs a request, so there are three tries,

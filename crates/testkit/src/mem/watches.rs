@@ -195,6 +195,9 @@ impl Watches for MemWatches {
         let mut state = self.state.lock();
         let State { tree, watches, .. } = &mut *state;
         let ino = tree.lookup(dir, Follow::No)?;
+        if tree.attr(ino).kind != FileKind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
         let connection = watches.connection;
         if let Some(known) = watches.watched.iter().find(|watched| watched.ino == ino) {
             return Ok(WatchId { connection, number: known.number });

@@ -1,11 +1,12 @@
 //! A directory of another remote as a remote that can report itself unreachable.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Data, Dh, DirEntry, Fh, FileKind, Name, OpenFlags, Opened,
-    Remote, RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs,
+    Remote, RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Watches,
 };
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -194,6 +195,10 @@ impl<R: Remote> Remote for Through<R> {
 
     async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
         self.remote.removexattr(&self.at(path), name).await
+    }
+
+    fn watches(&self) -> Option<Arc<dyn Watches>> {
+        self.remote.watches().filter(|_| self.names.is_empty())
     }
 
     fn is_disconnected(&self) -> bool {

@@ -14,3 +14,4 @@ mod runtime;
 mod searching;
 #[path = "../kit/through.rs"]
 mod through;
+mod watching;

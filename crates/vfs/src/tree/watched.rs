@@ -230,6 +230,11 @@ impl Tree {
                 self.watched.by_dir.insert(dir, watch);
             }
         }
+        // A directory is watched only below watched ones.
+        let is_watched = |dir: &Ino| self.watched.by_dir.contains_key(dir);
+        let is_cut_off = |dir: &Ino| !self.way_to(*dir).iter().all(is_watched);
+        let cut_off: Vec<Ino> = self.watched.by_dir.keys().copied().filter(is_cut_off).collect();
+        cut_off.into_iter().for_each(|dir| self.end_watch_of(dir));
         self.names_in_root()
     }
 

@@ -1,4 +1,4 @@
-//! Unions of hosts with `sshoal helper`: inodes (H1, H2).
+//! Unions of hosts with `sshoal helper`: inodes (H1, H2) and watches (W1 to W3).
 
 use std::fs::{self, File};
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
@@ -12,7 +12,7 @@ use super::{Hosts, content, names, put};
 use crate::helper::plan_with_helper;
 use crate::mount::Mount;
 use crate::process::{eventually, run, succeed};
-use crate::watch::{SOON, make_old};
+use crate::watch::{SOON, assert_needs_no_requests, make_old, watched};
 
 fn two_helpers() -> Hosts {
     Hosts::of(["alpha", "beta"].map(plan_with_helper))
@@ -155,5 +155,173 @@ fn a_merged_directory_stays_the_same_when_a_source_goes() {
         names(&by_descriptor) == ["alpha", "beta"]
     });
     drop(opened);
+    mount.unmount();
+}
+
+/// Without extended attributes, of which merged directories have none that are cached.
+fn look_at_all(mount: &Mount) {
+    succeed(Command::new("find").arg(mount.place()).args(["-printf", "%s %p\\n"]));
+}
+
+fn wait_for_watches(mount: &Mount, directories: u64) {
+    eventually(SOON, "its directories are watched", || {
+        look_at_all(mount);
+        watched(mount)["directories"] == directories
+    });
+    // Listed again since: the answers are from a time at which they were watched.
+    std::thread::sleep(Duration::from_millis(300));
+    look_at_all(mount);
+}
+
+/// Both hosts have `dir`, and each a directory of its own in it.
+fn watching() -> (Hosts, Mount) {
+    let hosts = two_helpers();
+    for host in ["alpha", "beta"] {
+        for name in [format!("dir/{host}"), format!("dir/of-{host}/file")] {
+            put(&hosts.served(host, &name), &format!("content of {name}"));
+            make_old(&hosts.served(host, &name));
+        }
+        for name in [&format!("dir/of-{host}"), "dir", ""] {
+            make_old(&hosts.served(host, name));
+        }
+    }
+    let mount = hosts.mount(&sources(&hosts), &["-o", "consistency=watch"]).with_errors();
+    wait_for_watches(&mount, 4);
+    (hosts, mount)
+}
+
+#[test]
+fn w1_changes_at_any_source_are_seen() {
+    let (hosts, mount) = watching();
+    for host in ["alpha", "beta"] {
+        let (there, here) = (hosts.served(host, format!("dir/{host}")), format!("dir/{host}"));
+        fs::write(&there, "other, longer content, with the old time").unwrap();
+        make_old(&there);
+        eventually(SOON, "the content is seen", || {
+            reads(mount.at(&here), "other, longer content, with the old time")
+        });
+        assert!(!mount.at("dir/new").exists());
+        fs::write(hosts.served(host, "dir/new"), host).unwrap();
+        eventually(SOON, "the file is there", || mount.at("dir/new").exists());
+        assert_eq!(content(mount.at("dir/new")), host);
+        fs::remove_file(hosts.served(host, "dir/new")).unwrap();
+        eventually(SOON, "it is removed", || !mount.at("dir/new").exists());
+    }
+    // A name that another source hides, and does not hide any more.
+    fs::write(hosts.served("alpha", "dir/beta"), "hides").unwrap();
+    make_old(&hosts.served("alpha", "dir/beta"));
+    eventually(SOON, "the hiding file is seen", || reads(mount.at("dir/beta"), "hides"));
+    fs::remove_file(hosts.served("alpha", "dir/beta")).unwrap();
+    eventually(SOON, "the hidden file is seen", || {
+        reads(mount.at("dir/beta"), "other, longer content, with the old time")
+    });
+    mount.unmount();
+}
+
+/// A source that did not have the directory is not watched there until then.
+#[test]
+fn w1_a_source_that_gets_a_directory_is_watched_in_it() {
+    let (hosts, mount) = watching();
+    assert_eq!(names(mount.at("dir/of-alpha")), ["file"]);
+    put(&hosts.served("beta", "dir/of-alpha/deep/first"), "first");
+    eventually(SOON, "the first file is seen", || {
+        names(mount.at("dir/of-alpha")) == ["deep", "file"]
+    });
+    wait_for_watches(&mount, 5);
+    assert!(!mount.at("dir/of-alpha/second").exists());
+    fs::write(hosts.served("beta", "dir/of-alpha/second"), "second").unwrap();
+    eventually(SOON, "the second file is seen", || {
+        mount.at("dir/of-alpha/second").exists()
+            && names(mount.at("dir/of-alpha")) == ["deep", "file", "second"]
+    });
+    // And one that loses it.
+    fs::remove_dir_all(hosts.served("beta", "dir/of-alpha")).unwrap();
+    eventually(SOON, "they are removed", || names(mount.at("dir/of-alpha")) == ["file"]);
+    fs::write(hosts.served("alpha", "dir/of-alpha/third"), "third").unwrap();
+    eventually(SOON, "the third file is seen", || mount.at("dir/of-alpha/third").exists());
+    mount.unmount();
+}
+
+#[test]
+fn w1_what_does_not_change_is_not_requested_of_any_source() {
+    let (_hosts, mount) = watching();
+    let use_all = || {
+        look_at_all(&mount);
+        for host in ["alpha", "beta"] {
+            File::open(mount.at(format!("dir/{host}"))).unwrap();
+            assert!(!mount.at(format!("dir/of-{host}/absent")).exists());
+        }
+    };
+    for host in ["alpha", "beta"] {
+        content(mount.at(format!("dir/{host}")));
+    }
+    use_all();
+    assert_needs_no_requests(&mount, use_all);
+    mount.unmount();
+}
+
+#[test]
+fn w2_a_lost_source_makes_everything_be_asked_for_again() {
+    let (hosts, mount) = watching();
+    let beta = hosts.fleet.sshd("beta");
+    // Stopped, so that the changes are made before the loss is noticed.
+    beta.stop();
+    fs::write(hosts.served("beta", "dir/beta"), "changed meanwhile").unwrap();
+    make_old(&hosts.served("beta", "dir/beta"));
+    fs::write(hosts.served("beta", "dir/new"), "new").unwrap();
+    beta.kill_sftp_servers();
+    eventually(SOON, "the loss is noticed", || watched(&mount)["losses"] == 1);
+    assert_eq!(content(mount.at("dir/beta")), "changed meanwhile");
+    assert!(mount.at("dir/new").exists());
+    wait_for_watches(&mount, 4);
+    for host in ["alpha", "beta"] {
+        fs::write(hosts.served(host, format!("dir/of-{host}/file")), "changed later").unwrap();
+        eventually(SOON, "the change is seen", || {
+            reads(mount.at(format!("dir/of-{host}/file")), "changed later")
+        });
+    }
+    mount.unmount();
+}
+
+#[test]
+fn w3_own_changes_are_seen_at_once_and_need_few_requests() {
+    let (_hosts, mount) = watching();
+    for host in ["alpha", "beta"] {
+        for number in 0..20 {
+            fs::write(mount.at(format!("dir/of-{host}/own{number}")), "own").unwrap();
+        }
+        fs::remove_file(mount.at(format!("dir/of-{host}/own0"))).unwrap();
+        assert!(!mount.at(format!("dir/of-{host}/own0")).exists());
+    }
+    std::thread::sleep(Duration::from_secs(3));
+    look_at_all(&mount);
+    std::thread::sleep(Duration::from_secs(2));
+    look_at_all(&mount);
+    assert_needs_no_requests(&mount, || look_at_all(&mount));
+    mount.unmount();
+}
+
+/// A source that reports nothing may get any name at any time.
+#[test]
+fn beside_a_source_without_the_helper_only_places_are_watched() {
+    let hosts = Hosts::of([plan_with_helper("alpha"), Plan::new("beta")]);
+    put(&hosts.served("alpha", "dir/a"), "a");
+    put(&hosts.served("beta", "dir/b"), "b");
+    let merged = hosts.mount(&sources(&hosts), &["-o", "consistency=watch"]);
+    eventually(SOON, "the status says so", || {
+        look_at_all(&merged);
+        let problem = watched(&merged)["problem"].clone();
+        problem.as_str().is_some_and(|it| it.contains("a source does not report"))
+    });
+    assert_eq!(watched(&merged)["directories"], 0);
+    fs::write(hosts.served("beta", "dir/new"), "new").unwrap();
+    eventually(4 * SOON, "the new file is seen", || names(merged.at("dir")) == ["a", "b", "new"]);
+    merged.unmount();
+    let placed = [format!("A={}", hosts.source("alpha")), format!("B={}", hosts.source("beta"))];
+    let mount = hosts.mount(&placed, &["-o", "consistency=watch"]);
+    // The root, and all of alpha's.
+    wait_for_watches(&mount, 3);
+    fs::write(hosts.served("alpha", "dir/new"), "new").unwrap();
+    eventually(SOON, "the new file is seen", || names(mount.at("A/dir")) == ["a", "new"]);
     mount.unmount();
 }
