@@ -66,8 +66,13 @@ pub(crate) async fn of_known(
     reading: &Semaphore,
 ) -> Result<Digest> {
     if tree.local.is_none() && tree.remote.may_exceed_sftp() {
+        let attr = match attr.inode {
+            Some(_) => *attr,
+            // Those of a listing by another program have times of whole seconds.
+            None => tree.remote.lstat(path).await?,
+        };
         let effort = DigestEffort::Compute;
-        let computed = tree.remote.digest(path, attr, DigestKind::Sha256, effort).await;
+        let computed = tree.remote.digest(path, &attr, DigestKind::Sha256, effort).await;
         if let Ok(Some(computed)) = computed
             && let Ok(digest) = Digest::try_from(&computed[..])
         {

@@ -13,7 +13,8 @@
 //! | [`tar`] | whole new trees and many small files, in one stream through the server's `tar` |
 //! | [`sink`] | files written into a local directory by system calls that cannot leave it |
 //! | [`shell`], [`digest`] | commands at the server, and digests made by them |
-//! | [`unseen`] | entries that a server cannot `lstat` and omits from its listings |
+//! | [`unseen`] | what a `find` at a server reports and SFTP does not |
+//! | `xattr` | extended attributes that a run copies by itself |
 //!
 //! Invariants:
 //! 1. A final name leads to the complete old file or to the complete new one. An incomplete file
