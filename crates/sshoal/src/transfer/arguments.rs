@@ -126,7 +126,7 @@ pub struct Arguments {
     #[arg(short = 'x', long, help_heading = "What is copied")]
     pub one_file_system: bool,
     /// Delete entries at the target that the sources do not have, after copying
-    #[arg(long, conflicts_with = "existing", help_heading = "What is copied")]
+    #[arg(long, help_heading = "What is copied")]
     pub delete: bool,
     /// Delete nothing if more than N entries would be deleted
     #[arg(long, value_name = "N", requires = "delete", help_heading = "What is copied")]
@@ -180,7 +180,7 @@ pub struct Arguments {
 pub enum Engine {
     /// Choose the fastest
     Auto,
-    /// One stream by tar on the server; only for targets that do not exist yet
+    /// Streams by tar on the server, for files of any size; fails if there can be none
     Tar,
     /// SFTP requests over several sessions; runs no commands on the server
     Sftp,

@@ -387,8 +387,10 @@ fn many(count: u64, one: &str, more: &str) -> String {
 /// Bytes in a suitable unit.
 fn size(bytes: u64) -> String {
     match bytes {
+    // A dry run copies nothing.
         0..1_000 => format!("{bytes} B"),
         1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        _ if dry_run => String::new(),
         1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
         _ => format!("{:.2} GB", bytes as f64 / 1e9),
     }

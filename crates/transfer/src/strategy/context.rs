@@ -393,8 +393,7 @@ impl Context {
         shown: Option<(RemotePath, RemotePath)>,
         results: &mut Results,
     ) -> Result<Outcome, CopyError> {
-        let is_local = job.target.local.is_some()
-            && job.sources.iter().all(|source| source.tree.local.is_some());
+        let is_local = self.request.remote.iter().all(|operand| operand.gateways.is_empty());
         engine::check(&job, &by_name).map_err(|error| self.wrong_job(error))?;
         if self.request.engine == Engine::Tar
             && let Ok(called) = self.unless_stopped(by_name.call()).await
@@ -431,7 +430,7 @@ impl Context {
         }
         let counts = outcome.counts;
         let copied = counts.files_copied + counts.links_made + counts.names_made;
-        if copied > totals.entries || totals.entries == 0 {
+        if !self.request.options.dry_run && (copied > totals.entries || totals.entries == 0) {
             results.note_engine(if is_local { "local" } else { "sftp" });
         }
         let mut noted = outcome.clone();
@@ -455,6 +454,7 @@ impl Context {
         }
     }
 }
+
 /// Shows entries by the names that the user knows.
 struct Renamed {
     display: Arc<dyn Display>,
@@ -470,7 +470,6 @@ impl Events for Renamed {
         self.display.entry(Entry { name, problem, ..entry });
     }
 }
-
 
 impl Connected {
     /// The tree at `path`, with digests made at the server.

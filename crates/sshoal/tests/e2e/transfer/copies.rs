@@ -99,8 +99,9 @@ fn changed_files_are_copied_and_removed_ones_deleted_with_delete() {
     assert!(!target.join("new").exists() && target.join("dir5/sub/file5").exists());
     let done = ends(&world, "pull", &[&from, to, "--delete", "-v"], 0).stdout;
     let lines = |text: &str| {
-        let mut lines: Vec<String> =
-            text.lines().filter(|line| !line.contains(" by sftp")).map(str::to_owned).collect();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        // The summary.
+        lines.pop();
         lines.sort();
         lines
     };
@@ -226,8 +227,8 @@ fn links_that_are_named_are_followed() {
             fs::remove_dir_all(at("place/real")).unwrap();
             fs::remove_file(at("place/f")).unwrap();
         }
-        let gone = tempfile::tempdir().unwrap();
         // Also out of the directory that the target is in; the second run compares.
+        let gone = tempfile::tempdir().unwrap();
         symlink(gone.path(), at("out")).unwrap();
         let from = at("real/sub/f").display().to_string();
         let tree = at("real").display().to_string();
@@ -283,4 +284,20 @@ fn an_excluded_directory_stays_where_the_source_has_a_file() {
     let ended = ends(&world, "push", &[&from, &to, "--delete", "--exclude", "build/"], 1);
     assert!(ended.stderr.contains("unless it is excluded"), "{}", ended.stderr);
     assert_eq!(fs::read(world.served("to/build/precious")).unwrap(), b"kept");
+}
+
+/// As rsync: nothing new is made, and what the source does not have goes.
+#[test]
+fn existing_and_delete_go_together() {
+    let world = World::new();
+    for file in ["from/both", "from/new/f", "to/both", "to/old/f"] {
+        fs::create_dir_all(world.served(file).parent().unwrap()).unwrap();
+        fs::write(world.served(file), file).unwrap();
+    }
+    let from = format!("{}/", world.served("from").display());
+    let to = format!("{}/", far(&world, &world.served("to")));
+    ends(&world, "push", &[&from, &to, "--delete", "--existing"], 0);
+    let names: Vec<_> = kept(&world.served("to")).into_keys().collect();
+    assert_eq!(names, [&b""[..], b"both"]);
+    assert_eq!(fs::read(world.served("to/both")).unwrap(), b"from/both");
 }
