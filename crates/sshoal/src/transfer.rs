@@ -10,7 +10,7 @@
 //! | [`show`] | what is shown: entries, progress, summary |
 //!
 //! Exit codes: 0 everything was copied, [`EXIT_PARTIAL`], [`EXIT_USAGE`], [`EXIT_BROKEN`],
-//! [`EXIT_INTERRUPTED`].
+//! [`EXIT_INTERRUPTED`], [`EXIT_CLOSED`].
 
 pub mod arguments;
 mod connections;
@@ -19,6 +19,7 @@ pub mod shell;
 mod show;
 
 use std::ffi::OsStr;
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ use connections::Connections;
 use operand::{ParsedOperand, is_remote};
 use show::Show;
 
-/// Some entries failed; the others are there.
+/// Some entries failed; the others are there. Or standard output could not be written.
 const EXIT_PARTIAL: u8 = 1;
 
 /// The command line is wrong.
@@ -55,6 +56,9 @@ const EXIT_BROKEN: u8 = 3;
 
 /// What a shell reports of a program that Ctrl-C has ended.
 const EXIT_INTERRUPTED: u8 = 130;
+
+/// What a shell reports of a program that SIGPIPE has ended.
+const EXIT_CLOSED: u8 = 141;
 
 /// How long the command waits at its end for threads, and then for the programs that it has ended.
 const END_WAIT: Duration = Duration::from_millis(200);
@@ -213,12 +217,20 @@ fn connection(arguments: &Arguments) -> Result<MountRequest, Problem> {
 async fn copy(request: CopyRequest, connections: Connections, show: Arc<Show>) -> u8 {
     let (stopping, stop) = watch::channel(false);
     let direction = request.direction;
+    let closed = tokio::spawn({
+        let (stopping, show) = (stopping.clone(), show.clone());
+        async move {
+            show.closed().await;
+            stopping.send_replace(true);
+        }
+    });
     let interrupts = tokio::spawn(interrupts(stopping, show.clone()));
     let drawing = show.clone().draw();
     let copied = strategy::copy(request, Arc::new(connections), show.clone(), stop).await;
     interrupts.abort();
+    closed.abort();
     drop(drawing);
-    match copied {
+    let code = match copied {
         Ok(copied) => {
             show.summary(direction, &copied);
             let outcome = copied.outcome;
@@ -233,6 +245,12 @@ async fn copy(request: CopyRequest, connections: Connections, show: Arc<Show>) -
             show.broken(&error);
             EXIT_BROKEN
         }
+    };
+    match (show.unprinted(), code) {
+        (None, code) => code,
+        (Some(io::ErrorKind::BrokenPipe), EXIT_OK | EXIT_INTERRUPTED) => EXIT_CLOSED,
+        (Some(_), EXIT_OK) => EXIT_PARTIAL,
+        (Some(_), code) => code,
     }
 }
 

@@ -24,7 +24,8 @@ Examples:
   sshoal pull -n -v host:project .               list what would be copied
 
 Exit status: 0 success, 1 some entries failed, 2 wrong command line, 3 the copy could not start or
-the connection was lost permanently, 130 interrupted. See docs/transfer.md.";
+the connection was lost permanently, 130 interrupted, 141 standard output was closed. See
+docs/transfer.md.";
 
 /// The end of the help of `push`.
 pub const PUSH_EXAMPLES: &str = "\
@@ -35,7 +36,8 @@ Examples:
   sshoal push -n -v project host:                list what would be copied
 
 Exit status: 0 success, 1 some entries failed, 2 wrong command line, 3 the copy could not start or
-the connection was lost permanently, 130 interrupted. See docs/transfer.md.";
+the connection was lost permanently, 130 interrupted, 141 standard output was closed. See
+docs/transfer.md.";
 
 /// Options of both commands, as clap parses them.
 #[derive(Debug, Args)]

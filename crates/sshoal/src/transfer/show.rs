@@ -3,14 +3,16 @@
 //! Results go to standard output, everything else to standard error. Names are escaped. In JSON a
 //! name is a string; if it is not UTF-8, a further member has its bytes.
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use base::Mutex;
+use cli::Problem;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use transfer::strategy::{Copied, CopyError, Direction, Display};
 use transfer::{Action, Entry, Events, Outcome, Progress, Skip, Stop, Why};
 
@@ -33,6 +35,8 @@ pub struct Show {
     began: Instant,
     watched: Mutex<Vec<Arc<Progress>>>,
     bar: ProgressBar,
+    /// Why nothing more is printed to standard output.
+    unprinted: watch::Sender<Option<io::ErrorKind>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +73,7 @@ impl Show {
             _ if arguments.dry_run => Mode::Verbose,
             _ => Mode::Usual,
         };
-        let has_terminal = std::io::stderr().is_terminal();
+        let has_terminal = io::stderr().is_terminal();
         let is_wanted = mode == Mode::Usual && has_terminal && !arguments.debug;
         Show {
             mode,
@@ -80,7 +84,20 @@ impl Show {
             began: Instant::now(),
             watched: Mutex::default(),
             bar: ProgressBar::hidden(),
+            unprinted: watch::Sender::new(None),
         }
+    }
+
+    /// Returns when the reader of standard output has closed it (`| head`).
+    pub async fn closed(&self) {
+        let mut unprinted = self.unprinted.subscribe();
+        // The sender is in `self`.
+        let _ = unprinted.wait_for(|why| *why == Some(io::ErrorKind::BrokenPipe)).await;
+    }
+
+    /// Why standard output is not complete, if it is not.
+    pub fn unprinted(&self) -> Option<io::ErrorKind> {
+        *self.unprinted.borrow()
     }
 
     /// Draws the bar until the result is dropped. Must be called within a runtime.
@@ -181,6 +198,8 @@ impl Show {
             Some(Stop::Lost(errno)) => {
                 eprintln!("sshoal: the connection is lost: {errno}; run it again to go on");
             }
+            // As other programs, that SIGPIPE ends.
+            Some(Stop::Asked) if self.unprinted() == Some(io::ErrorKind::BrokenPipe) => {}
             Some(Stop::Asked) => eprintln!("sshoal: interrupted; run it again to go on"),
             None => {}
         }
@@ -191,11 +210,22 @@ impl Show {
         self.print(&base::printable::printable_json(&format!("{value}\n")));
     }
 
-    /// A reader that closes the pipe (`| head`) is no error.
+    /// Prints to standard output, until that fails once.
     fn print(&self, text: &str) {
-        self.bar.suspend(|| {
-            let _ = std::io::stdout().write_all(text.as_bytes());
+        if self.unprinted().is_some() {
+            return;
+        }
+        let printed = self.bar.suspend(|| {
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
         });
+        if let Err(error) = printed
+            && self.unprinted.send_replace(Some(error.kind())).is_none()
+            && error.kind() != io::ErrorKind::BrokenPipe
+        {
+            let problem = Problem::new("standard output", format!("cannot be written: {error}"));
+            eprintln!("sshoal: {problem}");
+        }
     }
 }
 
@@ -357,8 +387,10 @@ fn summary(outcome: &Outcome, engines: &[&str], dry_run: bool, seconds: f64) -> 
             parts.push(many(count, one, more));
         }
     }
+    // A dry run copies nothing.
     let rate = match counts.bytes_copied {
         0 => String::new(),
+        _ if dry_run => String::new(),
         bytes => format!(", {}/s", size((bytes as f64 / seconds.max(1e-3)) as u64)),
     };
     let by = match engines {
@@ -387,10 +419,8 @@ fn many(count: u64, one: &str, more: &str) -> String {
 /// Bytes in a suitable unit.
 fn size(bytes: u64) -> String {
     match bytes {
-    // A dry run copies nothing.
         0..1_000 => format!("{bytes} B"),
         1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        _ if dry_run => String::new(),
         1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
         _ => format!("{:.2} GB", bytes as f64 / 1e9),
     }

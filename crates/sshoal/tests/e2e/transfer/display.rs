@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::process::Stdio;
 
 use sandbox::sshd::Options;
 
@@ -120,4 +121,53 @@ fn cve_2019_6110_words_of_the_server_are_shown_escaped() {
     let ended = ends(&world, "pull", &[&words[..], &["--engine", "sftp"]].concat(), 3);
     assert!(ended.stderr.contains("Enter: "), "{ended:?}");
     assert_harmless(&ended);
+}
+
+/// As rsync and cat: what cannot be printed is an error, and a closed pipe ends the copy quietly.
+#[test]
+fn output_that_cannot_be_written_is_no_success() {
+    let world = World::new();
+    let source = world.served("source");
+    super::make_tree(&source);
+    let from = format!("{}/", far(&world, &source));
+    for (number, words) in [&["-v"][..], &["--json"], &["-n"], &[]].into_iter().enumerate() {
+        let near = world.local(format!("near{number}"));
+        let all = [&[&*from, near.to_str().unwrap()], words].concat();
+        let mut pull = command(&world, "pull", &all);
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let ended = pull.stdout(full).stderr(Stdio::piped()).spawn().unwrap();
+        let ended = ended.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{words:?}");
+        let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+        let message = "standard output: cannot be written: No space left on device";
+        assert_eq!(told.matches(message).count(), 1, "{told}");
+        assert_eq!(near.join("large").exists(), words != ["-n"]);
+
+        let mut pull = command(&world, "pull", &all);
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let ended = pull.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        let ended = ended.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(141), "{words:?}");
+        assert_eq!(String::from_utf8_lossy(&ended.stderr), "", "{words:?}");
+    }
+}
+
+#[test]
+fn a_dry_run_names_no_engine_and_no_rate() {
+    let world = World::new();
+    let source = world.served("source");
+    super::make_tree(&source);
+    let (from, near) = (far(&world, &source), world.local("near"));
+    let near = near.to_str().unwrap();
+    let ended = ends(&world, "pull", &[&from, near, "-n"], 0);
+    let last = ended.stdout.lines().last().unwrap();
+    assert!(last.contains("would be copied") && last.ends_with(" s"), "{last}");
+    assert!(!last.contains("/s"), "{last}");
+    let told = super::summary(&ends(&world, "pull", &[&from, near, "-n", "--json"], 0));
+    assert_eq!(told["engines"], serde_json::json!([]));
+    // Both sides are this machine.
+    let from = format!("local:{}", source.display());
+    let told = super::summary(&ends(&world, "pull", &[&from, near, "--json"], 0));
+    assert_eq!(told["engines"], serde_json::json!(["local"]));
 }
