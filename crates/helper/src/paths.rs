@@ -4,9 +4,12 @@
 //! With a root, the kernel resolves each path as if the process had that root (`RESOLVE_IN_ROOT`):
 //! `..` and absolute symbolic links stay inside, also while directories are being moved.
 
+use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, fstat, fstatfs, openat, openat2,
@@ -19,12 +22,21 @@ use rustix::io::{Errno, Result};
 const LOCAL_KINDS: [u32; 6] =
     [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010, 0x794c_7630];
 
+/// The same by their names in the table of mounts.
+const LOCAL_NAMES: [&[u8]; 8] =
+    [b"ext2", b"ext3", b"ext4", b"xfs", b"btrfs", b"tmpfs", b"f2fs", b"overlay"];
+
+/// Time for which the table of mounts is used: a device number may become that of another file system.
+const TABLE_VALID: Duration = Duration::from_secs(1);
+
 /// Resolves the client's paths.
 #[derive(Debug)]
 pub(crate) struct Paths {
     root: Option<Root>,
     /// The device of the root or of the working directory, if its file system is a local one.
     local_device: Option<Device>,
+    /// The devices of the other local file systems, as the table of mounts was at this time.
+    mounted: Mutex<Option<(Instant, HashSet<Device>)>>,
 }
 
 #[derive(Debug)]
@@ -61,7 +73,7 @@ impl Paths {
             .map(|found| found.f_type as u32);
         let is_local = kind.is_ok_and(|kind| LOCAL_KINDS.contains(&kind));
         let local_device = is_local.then(|| device(start, ".").ok()).flatten();
-        Ok(Paths { root, local_device })
+        Ok(Paths { root, local_device, mounted: Mutex::default() })
     }
 
     /// Whether all paths are below a root.
@@ -124,12 +136,9 @@ impl Paths {
     }
 
     /// Whether a request for `path` needs no other machine: its directory is known to the kernel,
-    /// and on the local file system of the root or of the working directory, and the last name does
-    /// not lead to another file system: also not by a symbolic link, if the request `follows` one.
+    /// and on a local file system, and the last name does not lead to another one: also not by a
+    /// symbolic link, if the request `follows` one. With a root, only the file system of the root.
     pub(crate) fn is_local(&self, path: &[u8], follows: bool) -> bool {
-        if self.local_device.is_none() {
-            return false;
-        }
         let (parent, name) = if path.ends_with(b".") { (path, &b"."[..]) } else { split(path) };
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let opened = self.open_with(parent, flags, Mode::empty(), ResolveFlags::CACHED);
@@ -148,9 +157,20 @@ impl Paths {
         found.err() != Some(Errno::XDEV)
     }
 
-    /// Whether an open file is on the local file system of the root or of the working directory.
+    /// Whether an open file is on a local file system. Asks no other machine, as `fstatfs` would.
     pub(crate) fn is_on_local_device(&self, file: &OwnedFd) -> bool {
-        self.local_device.is_some() && device(file.as_fd(), "").ok() == self.local_device
+        let Ok(device) = device(file.as_fd(), "") else { return false };
+        if Some(device) == self.local_device {
+            return true;
+        }
+        let mut mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
+        let valid = mounted.as_ref().filter(|(since, _)| since.elapsed() < TABLE_VALID);
+        if let Some((_, devices)) = valid {
+            return devices.contains(&device);
+        }
+        let devices = local_devices(&std::fs::read("/proc/self/mountinfo").unwrap_or_default());
+        let (_, devices) = mounted.insert((Instant::now(), devices));
+        devices.contains(&device)
     }
 
     /// The absolute path of the entry to which `path` leads. The last name may be absent.
@@ -213,6 +233,19 @@ pub(crate) fn is_of_this_machine(entry: &OwnedFd) -> Result<bool> {
     Ok(LOCAL_KINDS.contains(&(fstatfs(entry)?.f_type as u32)))
 }
 
+/// The devices of local file systems in the table of mounts (proc_pid_mountinfo(5)). Not those of
+/// btrfs, whose files have other ones.
+fn local_devices(table: &[u8]) -> HashSet<Device> {
+    let line = |line: &[u8]| {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let (major, minor) = str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;
+        let kind = fields.skip_while(|field| field != b"-").nth(1)?;
+        let device = (major.parse().ok()?, minor.parse().ok()?);
+        LOCAL_NAMES.contains(&kind).then_some(device)
+    };
+    table.split(|byte| *byte == b'\n').filter_map(line).collect()
+}
+
 /// The device of the file system, without a request to another machine.
 fn device(dir: BorrowedFd<'_>, path: &str) -> Result<Device> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -256,6 +289,31 @@ mod tests {
         for (path, parent, name) in cases {
             assert_eq!(split(path), (parent, name), "{path:?}");
         }
+    }
+
+    #[test]
+    fn local_file_systems_are_known_by_the_table_of_mounts() {
+        let table = b"22 1 254:0 / / rw,relatime shared:1 master:2 - ext4 /dev/vda rw\n\
+            30 22 0:26 /a /run\\040- rw - tmpfs tmpfs rw,mode=755\n\
+            31 22 0:40 / /mnt rw,nosuid - fuse.sshfs host: rw\n\
+            32 22 0:41 / /net rw - nfs4 server:/ rw\n\
+            damaged\n";
+        assert_eq!(local_devices(table), HashSet::from([(254, 0), (0, 26)]));
+    }
+
+    /// Other local file systems than that of the working directory are as quick.
+    #[test]
+    fn files_of_other_local_file_systems_need_no_other_machine() {
+        let paths = Paths::new(None).unwrap();
+        let start = device(CWD, ".").unwrap();
+        let shared =
+            paths.pin(b"/dev/shm", true).ok().filter(|dir| is_of_this_machine(dir).unwrap());
+        let Some(shared) = shared.filter(|dir| device(dir.as_fd(), "").unwrap() != start) else {
+            eprintln!("skipped: no other local file system");
+            return;
+        };
+        assert!(paths.is_on_local_device(&shared) && paths.is_local(b"/dev/shm/absent", true));
+        assert!(!paths.is_local(b"/proc/self/status", true));
     }
 
     #[test]
