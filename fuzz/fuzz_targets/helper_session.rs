@@ -19,14 +19,29 @@ use helper::Options;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use sftp::codec::{
-    DigestAlgorithm, FallocateMode, FileAttrs, OpenFlags, RenameFlags, Reply, Request, Times,
-    Version, Whence, XattrFlags, encode_init,
+    DigestAlgorithm, FallocateMode, FileAttrs, MAX_PACKET_BYTES, OpenFlags, RenameFlags, Reply,
+    Request, Times, Version, Whence, XattrFlags, encode_init, pack, unpack,
 };
 
 const PATHS: [&str; 18] = [
-    "/", "", ".", "..", "file", "/dir", "dir/file", "dir/../file", "../outside/file", "out",
-    "out/file", "absolute", "absolute/outside/file", "/dir/up/outside/file", "new", "dir/new",
-    "dir/new/below", "out/new",
+    "/",
+    "",
+    ".",
+    "..",
+    "file",
+    "/dir",
+    "dir/file",
+    "dir/../file",
+    "../outside/file",
+    "out",
+    "out/file",
+    "absolute",
+    "absolute/outside/file",
+    "/dir/up/outside/file",
+    "new",
+    "dir/new",
+    "dir/new/below",
+    "out/new",
 ];
 
 /// The largest file: a digest or a copy of it must end.
@@ -108,10 +123,12 @@ fn request(input: &mut Unstructured<'_>, out: &mut BytesMut) -> Result<()> {
         false => (input.arbitrary()?, input.arbitrary()?),
     };
     let name = *input.choose(&[&b"user.a"[..], b"system.posix_acl_access", b"trusted.a", b""])?;
-    let data = &b"data that is written"[..];
+    let data = [b'x'; 600];
+    let data = &data[..input.int_in_range(0..=600)?];
     let flags: u32 = input.int_in_range(0..=0x3f)?;
     let xattr = XattrFlags(flags);
-    let request = match input.int_in_range(0..=37)? {
+    let id = input.int_in_range(0..=3)?;
+    let request = match input.int_in_range(0..=39)? {
         0..=3 => Request::Open { path, flags: OpenFlags(flags), attrs: attrs(input)? },
         4 => Request::Close { handle },
         5 => Request::Read { handle, offset, len },
@@ -152,6 +169,8 @@ fn request(input: &mut Unstructured<'_>, out: &mut BytesMut) -> Result<()> {
         34 => Request::Fallocate { handle, mode: FallocateMode(flags), offset, len: len.into() },
         35 => Request::Lseek { handle, offset, whence: Whence(flags % 6) },
         36 => Request::Digest { path, algorithm: DigestAlgorithm::BLAKE3 },
+        37 => Request::Readdir { handle: &[0, 0, 0, id as u8] },
+        38 => Request::Deflate { replies: input.arbitrary()? },
         _ => {
             // Other extensions, and packets that are none.
             let len = input.int_in_range(0..=40)?;
@@ -161,7 +180,11 @@ fn request(input: &mut Unstructured<'_>, out: &mut BytesMut) -> Result<()> {
             return Ok(());
         }
     };
-    request.encode(input.arbitrary()?, out);
+    let mut packet = BytesMut::new();
+    request.encode(id, &mut packet);
+    // Refused unless the client has asked for it.
+    let packed = pack(&packet, &[]).filter(|_| flags & 1 == 1);
+    out.put_slice(&packed.unwrap_or(packet));
     Ok(())
 }
 
@@ -206,7 +229,11 @@ fuzz_target!(|data: &[u8]| {
     });
     let mut replies = replies.iter();
     Version::decode(replies.next().expect("the first reply")).expect("the version");
-    assert!(replies.all(|reply| Reply::decode(reply).is_ok()), "a reply that is not SFTP");
+    let is_reply = |packet: &Bytes| {
+        let unpacked = unpack(packet, MAX_PACKET_BYTES).expect("compressed content");
+        Reply::decode(unpacked.as_ref().unwrap_or(packet)).is_ok()
+    };
+    assert!(replies.all(is_reply), "a reply that is not SFTP");
     assert_eq!(state(&place.join("outside")), outside, "a change outside the root");
     if let Some(before) = before {
         assert_eq!(state(&root), before, "a change in spite of `read_only`");
