@@ -91,6 +91,11 @@ impl Host {
         self.pool.connection_error()
     }
 
+    /// Lets the next caller connect, although attempts have failed: the user has changed something.
+    pub fn retry_now(&self) {
+        self.pool.retry_now();
+    }
+
     /// Changes [`Config::max_conns`]. Sessions beyond it are closed with the next traffic.
     pub fn set_max_conns(&self, number: usize) {
         self.pool.set_max_sessions(number);

@@ -438,6 +438,18 @@ impl Pool {
         why
     }
 
+    /// Ends the pauses after failed attempts, and forgets refused logins: the next caller connects.
+    pub(crate) fn retry_now(&self) {
+        for refusals in &self.refusals {
+            *refusals.lock() = Refusals::default();
+        }
+        for slot in &self.slots {
+            if let State::Down { retry_at, .. } = &mut *slot.state.lock() {
+                *retry_at = Instant::now();
+            }
+        }
+    }
+
     fn log_connected(&self) {
         let name = &self.config.name;
         match self.lost_at.lock().take() {

@@ -251,6 +251,21 @@ async fn a_refused_login_is_retried_each_minute_and_at_most_twice() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_the_user_has_changed_ends_the_pause() {
+    let ends = Arc::new(Ends { cause: Cause::Refused, attempts: Mutex::default() });
+    let config = Config { delay_connect: true, ..Config::default() };
+    let host = Host::connect(ends.clone(), config).await.unwrap();
+    let attempts = || ends.attempts.lock().unwrap().len();
+    for expected in 1..=5 {
+        for _ in 0..2 {
+            assert_eq!(host.lstat(&path("")).await, Err(base::Errno::EHOSTDOWN));
+            assert_eq!(attempts(), expected);
+        }
+        host.retry_now();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_turns_away_is_retried_within_a_limit() {
     let (pauses, _) = Ends::pauses(Cause::TurnedAway, Duration::from_secs(10)).await;
     assert!(pauses.len() > 5 && pauses[0] < Duration::from_secs(1), "{pauses:?}");
