@@ -188,6 +188,35 @@ pub fn order(mountpoint: &Path, wish: Wish) -> Result<(), Problem> {
     ask_mount(mountpoint, wish, &mut |_| {}, done)
 }
 
+/// Sends a request that a secret follows, which `send` writes when the daemon is ready for it.
+pub fn confide(
+    mountpoint: &Path,
+    found: &Found,
+    wish: Wish,
+    send: impl FnOnce(&UnixStream) -> io::Result<()>,
+) -> Result<(), Problem> {
+    let confided = || {
+        let stream = found.connect()?;
+        begin(&stream, wish)?;
+        let limited = Limited { stream: &stream, deadline: Some(Instant::now() + DEADLINE) };
+        let mut reader = BufReader::new(limited.take(MAX_REPLY_BYTES));
+        let first = reply(&mut reader)?;
+        if first != Reply::Working {
+            return Ok(first);
+        }
+        send(&stream)?;
+        reader.get_mut().get_mut().deadline = None;
+        reply(&mut reader)
+    };
+    match confided().map_err(|why| problem(mountpoint, why))? {
+        Reply::Done => Ok(()),
+        Reply::Refused(refused) => {
+            Err(problem(mountpoint, older(found, Silence::Refused(refused), "logins")))
+        }
+        _ => Err(problem(mountpoint, Silence::Garbled)),
+    }
+}
+
 /// The problem of a mount whose daemon did not answer.
 pub fn problem(mountpoint: &Path, why: Silence) -> Problem {
     match why {
@@ -213,11 +242,7 @@ fn converse(
     progress: &mut dyn FnMut(&Tally),
     keeps_deadline: bool,
 ) -> Result<Reply, Silence> {
-    let mut line = serde_json::to_vec(&Request { protocol: PROTOCOL, wish })
-        .map_err(|error| Silence::Io(error.into()))?;
-    line.push(b'\n');
-    stream.set_write_timeout(Some(DEADLINE))?;
-    (&stream).write_all(&line)?;
+    begin(&stream, wish)?;
     let limited = Limited { stream: &stream, deadline: Some(deadline) };
     let mut reader = BufReader::new(limited.take(MAX_REPLY_BYTES));
     loop {
@@ -229,6 +254,15 @@ fn converse(
         }
         reader.get_mut().set_limit(MAX_REPLY_BYTES);
     }
+}
+
+/// Sends a request.
+fn begin(mut stream: &UnixStream, wish: Wish) -> Result<(), Silence> {
+    let mut line = serde_json::to_vec(&Request { protocol: PROTOCOL, wish })
+        .map_err(|error| Silence::Io(error.into()))?;
+    line.push(b'\n');
+    stream.set_write_timeout(Some(DEADLINE))?;
+    Ok(stream.write_all(&line)?)
 }
 
 fn reply(reader: &mut impl BufRead) -> Result<Reply, Silence> {

@@ -109,6 +109,12 @@ pub enum Wish {
         /// Accept options that cannot be changed if they have the present value.
         is_remount: bool,
     },
+    /// Keep a password for a host. It is not part of the request: the client sends it as a line of its
+    /// own after [`Reply::Working`].
+    Login {
+        /// The host, as the status shows it.
+        host: String,
+    },
 }
 
 impl Wish {
@@ -229,6 +235,10 @@ mod tests {
         both_ways(
             r#"{"protocol":1,"wish":"set","options":["a=1"],"is_remount":false}"#,
             &request(Wish::Set { options: vec!["a=1".into()], is_remount: false }),
+        );
+        both_ways(
+            r#"{"protocol":1,"wish":"login","host":"me@h"}"#,
+            &request(Wish::Login { host: "me@h".into() }),
         );
     }
 

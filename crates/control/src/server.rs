@@ -11,7 +11,8 @@ use async_trait::async_trait;
 use cli::Problem;
 use rustix::process::geteuid;
 use serde::Deserialize;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader, Take};
+use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
@@ -36,6 +37,13 @@ pub trait Asked: Send + Sync + 'static {
     /// progress of a job is sent to `told`. May be dropped at any time: a change was then made
     /// completely or not at all.
     async fn answer(&self, wish: Wish, told: watch::Sender<Tally>) -> Result<Reply, Problem>;
+
+    /// Logs in at a host with the password that is the next line of `secret`, and keeps it.
+    async fn log_in(
+        &self,
+        host: String,
+        secret: &mut (dyn AsyncRead + Send + Unpin),
+    ) -> Result<(), Problem>;
 }
 
 /// Answers requests until it is dropped.
@@ -98,6 +106,7 @@ async fn converse(stream: UnixStream, mount: Arc<dyn Asked>) {
     };
     let reply = match wish {
         Err(problem) => Some(Reply::Refused(problem)),
+        Ok(Wish::Login { host }) => log_in(&mut reader, &mut writer, &*mount, host).await,
         Ok(wish) => work(&mut reader, &mut writer, &*mount, wish).await,
     };
     if let Some(reply) = reply
@@ -133,6 +142,20 @@ async fn work(
             }
         }
     }
+}
+
+/// The reply to [`Wish::Login`].
+async fn log_in(
+    reader: &mut BufReader<Take<OwnedReadHalf>>,
+    writer: &mut (impl AsyncWriteExt + Unpin),
+    mount: &dyn Asked,
+    host: String,
+) -> Option<Reply> {
+    say(writer, &Reply::Working).await.ok()?;
+    // Past the buffer, in which the secret would stay. It is empty: the client has waited.
+    let secret = reader.get_mut().get_mut();
+    let done = mount.log_in(host, secret).await;
+    Some(done.map_or_else(Reply::Refused, |()| Reply::Done))
 }
 
 /// Whether a process of this user is answered.

@@ -2,11 +2,12 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, isatty, tcgetattr, tcsetattr};
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::Destination;
 use crate::secret::Secret;
@@ -119,14 +120,18 @@ impl Password {
     }
 
     /// Reads one line, from a terminal without echo; `None` at the end of the input. Bytes after the
-    /// line are not read.
+    /// line are not read. On a terminal, standard error first shows the prompt, once nothing that is
+    /// typed is echoed or discarded any more.
     ///
     /// # Errors
     /// Those of the descriptor; `Interrupted` for Ctrl-C, and `InvalidData` for a line that is too
     /// long.
-    pub fn read(input: impl AsFd) -> io::Result<Option<Password>> {
+    pub fn read(input: impl AsFd, prompt: &str) -> io::Result<Option<Password>> {
         let input = input.as_fd();
         let quiet = Quiet::of(input)?;
+        if quiet.is_some() {
+            let _ = io::stderr().write_all(prompt.as_bytes());
+        }
         let mut secret = Secret::with_room(PASSWORD_MAX_BYTES)?;
         loop {
             let mut byte = [0];
@@ -157,6 +162,32 @@ impl Password {
             }
         }
         Ok((!secret.as_bytes().is_empty()).then(|| Password(Arc::new(secret))))
+    }
+
+    /// Receives one line from another process that has read the password.
+    ///
+    /// # Errors
+    /// Those of the stream; `UnexpectedEof` if it ends within the line, and `InvalidData` for a line
+    /// that is empty or too long.
+    pub async fn receive(from: &mut (dyn AsyncRead + Send + Unpin)) -> io::Result<Password> {
+        let mut secret = Secret::with_room(PASSWORD_MAX_BYTES)?;
+        loop {
+            // One byte at a time, so that no other memory holds more of it.
+            match from.read_u8().await? {
+                b'\n' if !secret.as_bytes().is_empty() => return Ok(Password(Arc::new(secret))),
+                byte if byte != b'\n' && secret.push(byte) => {}
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+    }
+
+    /// Sends it as [`Password::receive`] expects it.
+    ///
+    /// # Errors
+    /// Those of the stream.
+    pub fn send(&self, to: &mut dyn io::Write) -> io::Result<()> {
+        to.write_all(self.as_bytes())?;
+        to.write_all(b"\n")
     }
 
     pub(crate) fn of(secret: Secret) -> Password {
@@ -208,6 +239,21 @@ impl fmt::Debug for Password {
 mod tests {
     use super::*;
 
+    #[tokio::test]
+    async fn a_password_is_sent_and_received_as_a_line() {
+        let mut sent = Vec::new();
+        Password::new("hunter2").send(&mut sent).unwrap();
+        sent.extend(b"rest");
+        let mut from = &sent[..];
+        let received = Password::receive(&mut from).await.unwrap();
+        assert_eq!((received.as_bytes(), from), (&b"hunter2"[..], &b"rest"[..]));
+        let too_long = [b'x'; PASSWORD_MAX_BYTES + 2];
+        for wrong in [&b""[..], b"\n", b"cut", &too_long] {
+            let mut from = wrong;
+            assert!(Password::receive(&mut from).await.is_err());
+        }
+    }
+
     #[test]
     fn a_password_is_not_shown_with_its_configuration() {
         let (destination, _) = Destination::parse(b"host:").unwrap();
@@ -221,9 +267,9 @@ mod tests {
         let (from, to) = rustix::pipe::pipe().unwrap();
         rustix::io::write(&to, b"hunter2\nnext").unwrap();
         drop(to);
-        assert_eq!(Password::read(&from).unwrap().unwrap().as_bytes(), b"hunter2");
-        assert_eq!(Password::read(&from).unwrap().unwrap().as_bytes(), b"next");
-        assert!(Password::read(&from).unwrap().is_none());
+        assert_eq!(Password::read(&from, "").unwrap().unwrap().as_bytes(), b"hunter2");
+        assert_eq!(Password::read(&from, "").unwrap().unwrap().as_bytes(), b"next");
+        assert!(Password::read(&from, "").unwrap().is_none());
     }
 
     #[test]
@@ -239,7 +285,7 @@ mod tests {
         assert!(shows(&modes()));
         let typed = |bytes: &[u8]| {
             std::thread::scope(|scope| {
-                let reads = scope.spawn(|| Password::read(&theirs));
+                let reads = scope.spawn(|| Password::read(&theirs, ""));
                 // What is typed before would be thrown away.
                 while shows(&modes()) {
                     std::thread::yield_now();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 
 use crate::command::{self, our_options, users_options};
-use crate::config::{Config, Transport, TypedPassword};
+use crate::config::{Config, Password, Transport, TypedPassword};
 use crate::diagnosis::Diagnosis;
 use crate::effective::{self, Effective};
 use crate::error::{Error, Result};
@@ -91,6 +91,22 @@ impl Dialer {
         }
     }
 
+    /// A dialer to the same destination that answers with this password, and keeps none.
+    pub fn with_password(&self, password: Password) -> Dialer {
+        Dialer {
+            config: Config { password: Some(password), ..self.config.clone() },
+            command: self.command.clone(),
+            hook: self.hook.clone(),
+            effective: self.effective.clone(),
+            keeper: Arc::default(),
+        }
+    }
+
+    /// Keeps a password with which [`Dialer::with_password`] has logged in, for all further connections.
+    pub fn keep(&self, password: Password) {
+        self.keeper.keep(Known { password, question: None });
+    }
+
     /// The configuration, with absolute file names.
     pub fn config(&self) -> &Config {
         &self.config
@@ -133,7 +149,8 @@ impl Dialer {
             Transport::Ssh => {
                 let given = self.config.password.clone();
                 let given = given.map(|password| Known { password, question: None });
-                let known = given.or_else(|| self.keeper.kept());
+                // A password that was kept was accepted last.
+                let known = self.keeper.kept().or(given);
                 let asks = match asking {
                     Asking::User => true,
                     Asking::Askpass => command::has_askpass(),

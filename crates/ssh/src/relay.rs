@@ -41,7 +41,7 @@ pub enum PasswordState {
     Unneeded,
     /// The password is kept.
     Kept,
-    /// The user has to type something again, which is possible only at a new mount.
+    /// The user has to type something again.
     Needed,
 }
 
@@ -103,6 +103,10 @@ impl Keeper {
         } else if typed.is_some() {
             keeping.kept = typed;
         }
+    }
+
+    pub(crate) fn keep(&self, known: Known) {
+        self.0.lock().kept = Some(known);
     }
 
     /// A login was refused: forgets the password. Returns whether there was one.
@@ -333,6 +337,9 @@ mod tests {
         assert!(keeper.refused());
         assert_eq!(keeper.state(), PasswordState::Needed);
         assert!(keeper.kept().is_none() && !keeper.refused());
+        keeper.keep(kept);
+        assert_eq!(keeper.state(), PasswordState::Kept);
+        assert!(keeper.refused() && keeper.state() == PasswordState::Needed);
     }
 
     #[test]

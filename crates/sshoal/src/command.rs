@@ -11,8 +11,8 @@ use crate::mount::{help, settings, suggestion};
 use crate::program::Program;
 use crate::transfer::{self, Direction};
 use crate::{
-    autofs, branch, cache_command, companion, completion, config_file, doctor, helper, manual,
-    mount, profile, run, stats, status, umount, unit, warm, where_command,
+    autofs, branch, cache_command, companion, completion, config_file, doctor, helper, login,
+    manual, mount, profile, run, stats, status, umount, unit, warm, where_command,
 };
 
 const RUN_NOTES: &str = "Exit status: that of the command; 126 if it cannot be executed, 127 if it was \
@@ -77,7 +77,9 @@ enum Command {
     Branch(branch::Arguments),
     /// Show and change options of a mount.
     Set(settings::Arguments),
-    /// Print units of systemd that mount a source, or a mount of the configuration file.
+    /// Give a password to a mount whose host needs it again.
+    Login(login::Arguments),
+    /// Print units of systemd for a source, or for a configured mount.
     Unit(unit::Arguments),
     /// Print a map of autofs(5) that mounts hosts by their names.
     Autofs(autofs::Arguments),
@@ -219,6 +221,10 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
         Command::Warm(arguments) => warm::run(arguments),
         Command::Helper(arguments) => helper::run(program, &arguments),
         Command::Set(arguments) => settings::run(&arguments),
+        Command::Login(arguments) => {
+            login::run(&arguments)?;
+            Ok(ExitCode::from(EXIT_OK))
+        }
         Command::Unit(arguments) => unit::run(program, &arguments),
         Command::Autofs(arguments) => autofs::run(program, &arguments),
         Command::Config { command: ConfigCommand::Check } => config_file::check(program.name),

@@ -9,13 +9,17 @@ use base::Mutex;
 use host::{ConnectError, Connection, Connector, Explanation, Role};
 
 use cli::{Problem, printable};
+use sftp::Client;
 
 use crate::helper::{install, place, record};
 use crate::transfer::shell::SshShell;
 
 /// What the user can do when a login needs an answer that is not kept.
-pub const TYPE_AGAIN: &str = "let a key log in (ssh-copy-id), or unmount with \
-    `sshoal umount` and mount again";
+pub const TYPE_AGAIN: &str =
+    "a key logs in without it (ssh-copy-id), `sshoal login` takes a password that may be kept";
+
+/// How long a login with a password that was given to the running mount may take.
+const LOGIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// An error of ssh, with its hint.
 pub fn problem(what: impl Into<String>, error: &ssh::Error) -> Problem {
@@ -186,6 +190,34 @@ impl SshConnector {
             permanent: true,
         })?;
         Ok(Arc::new(self.dialer.for_server(command)))
+    }
+
+    /// Logs in with a password, once.
+    pub async fn try_password(&self, password: &ssh::Password) -> Result<(), Problem> {
+        let (name, config) = (self.name(), self.dialer.config());
+        if config.transport != ssh::Transport::Ssh
+            || config.typed_password == ssh::TypedPassword::Noted
+        {
+            return Err(Problem::new(
+                name,
+                "no password is kept for it: keep_password=no, or it is not reached by ssh",
+            ));
+        }
+        let dialer = self.dialer.with_password(password.clone());
+        let attempt = async {
+            let connected = dialer.connect_unasked().await;
+            let connection = connected.map_err(|error| problem(&name, &error))?;
+            let (reader, writer) = connection.stream.into_split();
+            match Client::connect_halves(reader, writer, sftp::Options::default()).await {
+                Ok(_) => Ok(()),
+                Err(sftp::Error::Disconnected(_)) => {
+                    Err(problem(&name, &connection.diagnosis.explain().await))
+                }
+                Err(error) => Err(Problem::new(&name, error.to_string())),
+            }
+        };
+        let late = |_| Err(Problem::new(&name, "the login has not succeeded in a minute"));
+        tokio::time::timeout(LOGIN_LIMIT, attempt).await.unwrap_or_else(late)
     }
 
     /// Sets whether the ssh of a later first session may prompt for passwords and host keys on the

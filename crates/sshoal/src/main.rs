@@ -27,6 +27,7 @@ mod doctor;
 mod helper;
 mod inotify;
 mod log;
+mod login;
 mod manual;
 mod mount;
 mod open_modes;

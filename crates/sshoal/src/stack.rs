@@ -21,7 +21,6 @@ pub mod disk;
 mod place;
 mod view;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,6 +140,29 @@ impl Stack {
     /// The sources in the order of their branches.
     pub fn sources(&self) -> Vec<Arc<Source>> {
         self.sources.lock().clone()
+    }
+
+    /// Logs in with a password at the host that the status shows by this name. If that succeeds, its
+    /// further connections use the password.
+    pub async fn log_in(&self, name: &str, password: ssh::Password) -> Result<(), Problem> {
+        let sources = self.sources();
+        let hosts = sources.iter().flat_map(|source| &source.hosts);
+        let named: Vec<&Server> = hosts.filter(|host| printable(&host.name) == name).collect();
+        let needs_it = |host: &&&Server| host.password_state() == ssh::PasswordState::Needed;
+        let first = named.iter().find(needs_it).or(named.first()).ok_or_else(|| {
+            Problem::new(format!("host '{}'", printable(name)), "not of this mount")
+                .hint("`sshoal status` shows the hosts")
+        })?;
+        first.connector.try_password(&password).await?;
+        // By other options of ssh, the name may be that of another server.
+        let is_same = |host: &&&Server| {
+            host.connector.dialer.config().args == first.connector.dialer.config().args
+        };
+        for server in named.iter().filter(is_same) {
+            server.connector.dialer.keep(password.clone());
+            server.host.retry_now();
+        }
+        Ok(())
     }
 
     /// The longest time that a server has been silent while calls wait for it: since its last byte, or
@@ -536,12 +558,8 @@ fn ssh_config(
 /// Reads the password from standard input; on a terminal with a prompt and without echo.
 fn password() -> Result<ssh::Password, Problem> {
     let problem = |why: String| Problem::new("password", why);
-    let stdin = std::io::stdin();
-    if rustix::termios::isatty(&stdin) {
-        eprint!("Password: ");
-        let _ = std::io::stderr().flush();
-    }
-    let read = ssh::Password::read(&stdin).map_err(|error| problem(error.to_string()))?;
+    let read = ssh::Password::read(std::io::stdin(), "Password: ");
+    let read = read.map_err(|error| problem(error.to_string()))?;
     read.ok_or_else(|| {
         problem("standard input is empty".into())
             .hint("password_stdin reads the password from the first line of standard input")

@@ -47,6 +47,38 @@ impl Asked for Mount {
         self.begun.notify_one();
         std::future::pending().await
     }
+
+    async fn log_in(
+        &self,
+        host: String,
+        secret: &mut (dyn AsyncRead + Send + Unpin),
+    ) -> Result<(), Problem> {
+        let mut line = [0; 3];
+        secret.read_exact(&mut line).await.unwrap();
+        match &line {
+            b"pw\n" if host == "h" => Ok(()),
+            _ => Err(Problem::new(host, "refused")),
+        }
+    }
+}
+
+/// The secret is sent only when the daemon is ready for it.
+#[tokio::test]
+async fn a_secret_follows_the_request() {
+    for (secret, expected) in [("pw\n", "\"done\"\n"), ("no\n", "{\"refused\":")] {
+        let mount = Arc::<Mount>::default();
+        let (ours, _serving) = connected(&mount);
+        let (reader, mut writer) = ours.into_split();
+        let mut reader = BufReader::new(reader);
+        let mut line = String::new();
+        writer.write_all(b"{\"protocol\":1,\"wish\":\"login\",\"host\":\"h\"}\n").await.unwrap();
+        reader.read_line(&mut line).await.unwrap();
+        assert_eq!(line, "\"working\"\n");
+        line.clear();
+        writer.write_all(secret.as_bytes()).await.unwrap();
+        reader.read_line(&mut line).await.unwrap();
+        assert!(line.starts_with(expected), "{line}");
+    }
 }
 
 /// A connection to a mount.

@@ -5,17 +5,19 @@
 //! kernel too ([`Adapter::refresh`]), before the reply is sent: the caller sees the change.
 
 use std::ffi::OsStr;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use base::Mutex;
-use cli::{Problem, printable};
+use cli::{OrProblem, Problem, printable};
 use control::job::Tally;
 use control::profile::{MAX_SECONDS, Profile};
 use control::server::Asked;
 use control::status::MountStatus;
 use control::{Change, Reply, Wish, Word};
+use tokio::io::AsyncRead;
 use tokio::sync::watch;
 use union::{Mode, Presence, Union};
 use vfs::Vfs;
@@ -28,6 +30,9 @@ use crate::mount::settings;
 use crate::sources;
 use crate::stack::Stack;
 use crate::status::gather;
+
+/// How long a command may take to send a password that it has read.
+const SECRET_LIMIT: Duration = Duration::from_secs(5);
 
 /// A mount that the control socket reports and changes.
 pub struct Controlled {
@@ -79,8 +84,22 @@ impl Asked for Controlled {
                     self.adapter.refresh().await;
                 }
             }
+            // A password follows it: the server calls `log_in`.
+            Wish::Login { .. } => return Err(Problem::new("login", "no password was sent")),
         }
         Ok(Reply::Done)
+    }
+
+    async fn log_in(
+        &self,
+        host: String,
+        secret: &mut (dyn AsyncRead + Send + Unpin),
+    ) -> Result<(), Problem> {
+        let received = tokio::time::timeout(SECRET_LIMIT, ssh::Password::receive(secret)).await;
+        let password = received
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+            .or_problem("password")?;
+        self.stack.log_in(&host, password).await
     }
 }
 

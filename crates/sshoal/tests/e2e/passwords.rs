@@ -12,7 +12,7 @@ use sandbox::sshd::Options;
 
 use crate::installed::daemon_of;
 use crate::mount::umount;
-use crate::process::{eventually, run};
+use crate::process::{Ended, eventually, run};
 use crate::world::{World, program, program_path};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -103,6 +103,14 @@ fn status(place: &Path) -> String {
     run(program().arg("status").arg(place)).stdout
 }
 
+/// `sshoal login` with a password from a pipe.
+fn login(place: &Path, password: &str) -> Ended {
+    let script = "printf '%s\\n' \"$2\" | \"$0\" login \"$1\"";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).arg(program_path()).arg(place).arg(password);
+    run(shell.env_remove("XDG_RUNTIME_DIR"))
+}
+
 fn logins(world: &World) -> usize {
     world.sshd().log().matches("Accepted password").count()
 }
@@ -155,6 +163,25 @@ fn a_password_that_was_changed_is_tried_once_and_forgotten() {
         status(&place).contains("needs the password again: ")
     });
     assert_eq!(world.sshd().log().matches("Failed password").count(), 1);
+
+    // Given to the running mount: a wrong one is not kept.
+    let wrong = login(&place, "wrong");
+    assert_eq!(wrong.status.code(), Some(1), "{wrong:?}");
+    assert!(wrong.stderr.contains("Permission denied"), "{wrong:?}");
+    assert!(status(&place).contains("needs the password again: "), "{}", status(&place));
+    let password = world.sshd().password().to_owned();
+    let mut command = Command::new(program_path());
+    command.arg("login").arg(&place);
+    let mut typist = Typist::start(&command);
+    typist.sees("Password for ");
+    typist.types(&format!("{password}\n"));
+    let (code, shown) = typist.ended();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(!shown.contains(&password), "{shown}");
+    assert!(status(&place).contains("password kept"), "{}", status(&place));
+    eventually(LIMIT, "the password logs in", || fs::read_dir(&place).is_ok());
+    let unneeded = login(&place, &password);
+    assert!(unneeded.stderr.contains("no host of this mount needs a password"), "{unneeded:?}");
     assert!(umount(&[], &place).status.success());
 }
 
@@ -169,6 +196,8 @@ fn without_keeping_the_mount_says_what_it_cannot_do() {
     world.sshd().kill_sessions();
     assert!(fs::read_dir(&place).is_err());
     assert_eq!(logins(&world), 1);
+    let refused = login(&place, &password);
+    assert!(refused.stderr.contains("no password is kept for it: keep_password=no"), "{refused:?}");
     assert!(umount(&[], &place).status.success());
 }
 
