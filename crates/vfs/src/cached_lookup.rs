@@ -126,7 +126,7 @@ impl Vfs {
                     differs && state.open.iter().any(|open| open.remote.opened().is_some());
                 // A listing that began before the name was bound may contain another file.
                 let same = known.kind == attr.kind
-                    && state.is_same_file(attr) != Some(false)
+                    && known.is_same_file(&state, attr) != Some(false)
                     && *since <= seq;
                 same && !is_older && !may_be_other
             }

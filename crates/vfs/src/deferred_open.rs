@@ -240,11 +240,13 @@ impl Shared {
             let mut state = inode.state();
             let is_reported = state.is_reported_since(stamp.seq);
             state.note_deferred_open(seq);
+            let is_expected = Validator::of(attr).agrees_with(&expected)
+                && inode.is_same_file(&state, attr) != Some(false);
             // Local writes since do not make it another file.
-            if Validator::of(attr) == expected || state.changed_since(since) {
+            if is_expected || state.changed_since(since) {
                 return Ok(());
             }
-            (is_reported, state.is_same_file(attr) == Some(true))
+            (is_reported, inode.is_same_file(&state, attr) == Some(true))
         };
         // The answer may be from before a reported change.
         if !is_reported {

@@ -67,6 +67,8 @@ pub(crate) struct Inode {
     /// `st_ino`.
     pub(crate) number: u64,
     pub(crate) kind: FileKind,
+    /// The remote shows files of several servers, of which some may tell files apart.
+    is_of_union: bool,
     pub(crate) writes: Writes,
     state: Mutex<State>,
 }
@@ -265,12 +267,13 @@ pub(crate) struct State {
 }
 
 impl Inode {
-    pub(crate) fn new(ino: Ino, number: u64, kind: FileKind) -> Inode {
+    pub(crate) fn new(ino: Ino, number: u64, kind: FileKind, is_of_union: bool) -> Inode {
         let now = Instant::now().into();
         Inode {
             ino,
             number,
             kind,
+            is_of_union,
             writes: Writes::default(),
             state: Mutex::new(State {
                 attr: None,
@@ -304,7 +307,20 @@ impl Inode {
     /// Whether `attr` may be of this file. Certain if the remote tells files apart; otherwise only
     /// the kind is compared.
     pub(crate) fn may_be(&self, attr: &Attr) -> bool {
-        self.kind == attr.kind && self.state().is_same_file(attr) != Some(false)
+        self.kind == attr.kind && self.is_same_file(&self.state(), attr) != Some(false)
+    }
+
+    /// Whether `attr` is of this file, whose state this is; `None` if the remote does not tell files
+    /// apart.
+    pub(crate) fn is_same_file(&self, state: &State, attr: &Attr) -> Option<bool> {
+        let known = state.last_attr()?;
+        // Of two sources, one of which does not tell files apart. A directory may begin or cease to be
+        // merged.
+        let differs = known.inode.is_some() != attr.inode.is_some();
+        if self.is_of_union && differs && !attr.is_dir() {
+            return Some(false);
+        }
+        known.is_same_file(attr)
     }
 }
 
@@ -425,17 +441,6 @@ impl State {
         // The kernel would cut off the pages of a mapping.
         let may_be_older = |attr: &Attr| self.invalidated && attr.size < self.kernel_size;
         self.last_attr().filter(|attr| is_at_rest && !may_be_older(attr))
-    }
-
-    /// Whether `attr` is of this file; `None` if the remote does not tell files apart.
-    pub(crate) fn is_same_file(&self, attr: &Attr) -> Option<bool> {
-        let known = self.last_attr()?;
-        // Of two sources of a union, one of which does not tell files apart. A directory of a union
-        // may begin or cease to be merged.
-        if known.inode.is_some() != attr.inode.is_some() && !attr.is_dir() {
-            return Some(false);
-        }
-        known.is_same_file(attr)
     }
 
     /// An open handle, one that is open at the server if there is one, if the remote identifies

@@ -201,7 +201,7 @@ impl Vfs {
         if inode.kind != attr.kind {
             return false;
         }
-        if let Some(is_same) = inode.state().is_same_file(attr) {
+        if let Some(is_same) = inode.is_same_file(&inode.state(), attr) {
             return is_same;
         }
         let suspect = {
@@ -246,7 +246,8 @@ impl Vfs {
     }
 
     /// For an inode with several names made through this mount: whether all still lead to the same
-    /// file. They are not compared if the remote tells files apart: each is when it is looked up. If not, its names are dropped, and the next lookup finds their files.
+    /// file. If not, its names are dropped, and the next lookup finds their files. They are not
+    /// compared if the remote tells files apart: each is when it is looked up.
     pub(crate) async fn names_agree(&self, inode: &Arc<Inode>, seq: u64) -> Result<bool> {
         if inode.state().has_identity() {
             return Ok(true);

@@ -85,7 +85,9 @@ impl Shared {
             tree.keep_covers();
         }
         if config.is_union {
-            tree.hash_remote_numbers();
+            // In a tree that does not change, nothing moves from one source to another, and what is
+            // kept of it may be from before a server had identities.
+            tree.show_union(config.consistency != Consistency::Immutable);
         }
         Shared {
             remote,
@@ -285,7 +287,7 @@ impl Shared {
         let open = state.open.iter().any(|open| open.remote.opened().is_some());
         let later = known.is_some() && state.received_at() > stamp.at;
         let is_usable = inode.kind == attr.kind
-            && state.is_same_file(attr) != Some(false)
+            && inode.is_same_file(&state, attr) != Some(false)
             && (known == Some(Validator::of(attr)) || !(open || later));
         if is_usable {
             self.record_in(&mut state, inode.kind, attr, stamp, Instant::now());

@@ -112,10 +112,11 @@ impl Tree {
         }
     }
 
-    /// The remote's inode numbers are of several servers. Called before any inode exists but the
-    /// root.
-    pub(crate) fn hash_remote_numbers(&mut self) {
+    /// The remote shows files of several servers. If one `is_another` file when it begins or ceases to
+    /// have an identity, it may come from another server. Called before any inode exists but the root.
+    pub(crate) fn show_union(&mut self, is_another: bool) {
         self.numbers.hash_all();
+        self.nodes.is_union = is_another;
     }
 
     /// Changes the bound of the memory for nodes and listings.

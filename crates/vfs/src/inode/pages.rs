@@ -33,6 +33,13 @@ impl Validator {
     pub(crate) fn of(attr: &Attr) -> Validator {
         Validator { size: attr.size, mtime: attr.mtime.secs, id: attr.id() }
     }
+
+    /// Whether both may be of one content. One of them may be from before the server told files
+    /// apart.
+    pub(crate) fn agrees_with(&self, other: &Validator) -> bool {
+        let is_other = self.id.zip(other.id).is_some_and(|(one, other)| one != other);
+        (self.size, self.mtime) == (other.size, other.mtime) && !is_other
+    }
 }
 
 /// The content that the kernel's page cache holds.

@@ -20,7 +20,7 @@ fn attr(size: u64, mtime: i64) -> Attr {
 }
 
 fn inode() -> Inode {
-    Inode::new(Ino(2), 2, FileKind::Regular)
+    Inode::new(Ino(2), 2, FileKind::Regular, false)
 }
 
 fn secs(secs: u64) -> Duration {

@@ -144,15 +144,23 @@ pub(super) struct Nodes {
     vacant: Vec<Ino>,
     by_name: HashTable<NameEntry>,
     keys: RandomState,
+    /// The inodes are of several servers.
+    pub(super) is_union: bool,
 }
 
 impl Nodes {
     /// A table with only the root.
     pub(super) fn new(number: u64) -> Nodes {
-        let root = Node::new(Inode::new(Ino::ROOT, number, FileKind::Directory));
+        let root = Node::new(Inode::new(Ino::ROOT, number, FileKind::Directory, false));
         let mut slots: Vec<Option<Node>> = (0..Ino::ROOT.0).map(|_| None).collect();
         slots.push(Some(root));
-        Nodes { slots, vacant: Vec::new(), by_name: HashTable::new(), keys: RandomState::default() }
+        Nodes {
+            slots,
+            vacant: Vec::new(),
+            by_name: HashTable::new(),
+            keys: RandomState::default(),
+            is_union: false,
+        }
     }
 
     /// The number of nodes.
@@ -193,7 +201,7 @@ impl Nodes {
             self.slots.push(None);
             ino
         });
-        let node = Node::new(Inode::new(ino, number, kind));
+        let node = Node::new(Inode::new(ino, number, kind, self.is_union));
         let inode = node.inode.clone();
         self.slots[slot(ino)] = Some(node);
         inode

@@ -7,12 +7,18 @@ use bytes::Bytes;
 use testkit::mem::Options;
 use testkit::tree::Limits;
 use testkit::{MemRemote, path};
-use vfs::{Config, Entry, EntrySink, Ino, ListedEntry, LookupResult, OpenRequest, Vfs};
+use vfs::{
+    Config, Consistency, Entry, EntrySink, Ino, ListedEntry, LookupResult, OpenRequest, Vfs,
+};
 
 fn mounted() -> (Arc<MemRemote>, Vfs) {
+    mounted_with(Config::default())
+}
+
+fn mounted_with(config: Config) -> (Arc<MemRemote>, Vfs) {
     let limits = Limits { shows_inodes: true, ..Limits::default() };
     let remote = Arc::new(MemRemote::with(Options { limits, ..Options::default() }));
-    let vfs = Vfs::new(remote.clone(), Config::default());
+    let vfs = Vfs::new(remote.clone(), config);
     (remote, vfs)
 }
 
@@ -109,7 +115,7 @@ async fn a_file_replaced_by_another_machine_is_another_inode() {
 /// A union of a source that tells files apart and one that does not.
 #[tokio::test]
 async fn a_name_that_moves_to_a_source_without_identities_is_another_inode() {
-    let (remote, vfs) = mounted();
+    let (remote, vfs) = mounted_with(Config { is_union: true, ..Config::default() });
     for name in ["a", "b"] {
         remote.put_file(name, "content");
         remote.set_mtime(name, 1_000_000_000);
@@ -131,11 +137,24 @@ async fn a_name_that_moves_to_a_source_without_identities_is_another_inode() {
     assert_eq!(found(&vfs, "dir").await.ino, dir.ino);
 }
 
+/// What a disk cache has kept of an immutable tree may be from before the server had the helper.
+#[tokio::test]
+async fn a_file_that_begins_to_have_an_identity_is_the_same_file() {
+    let immutable = Config { consistency: Consistency::Immutable, ..Config::default() };
+    for config in [Config::default(), Config { is_union: true, ..immutable }] {
+        let (remote, vfs) = mounted_with(config);
+        remote.put_file("f", "content");
+        remote.edit(|tree| tree.show_inodes(false));
+        let before = found(&vfs, "f").await;
+        remote.edit(|tree| tree.show_inodes(true));
+        let opened = vfs.open(before.ino, OpenRequest::plain(Access::Read)).await.unwrap();
+        assert_eq!(vfs.read(opened.handle, 0, 10).await.unwrap().to_vec(), b"content");
+    }
+}
+
 #[tokio::test]
 async fn numbers_of_a_union_do_not_depend_on_what_is_used_first() {
-    let limits = Limits { shows_inodes: true, ..Limits::default() };
-    let remote = Arc::new(MemRemote::with(Options { limits, ..Options::default() }));
-    let vfs = Vfs::new(remote.clone(), Config { is_union: true, ..Config::default() });
+    let (remote, vfs) = mounted_with(Config { is_union: true, ..Config::default() });
     remote.put_file("a", "content");
     remote.link(&path("a"), &path("b")).await.unwrap();
     let (a, b) = (found(&vfs, "a").await, found(&vfs, "b").await);
