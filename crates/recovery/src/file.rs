@@ -80,6 +80,9 @@ pub(crate) struct FileState {
     pub(crate) path: Option<RemotePath>,
     /// A second possible path, while a rename is in flight or its outcome is unknown.
     pub(crate) pending_path: Option<RemotePath>,
+    /// The path that belongs to another file because another client has renamed or removed this one:
+    /// it may still be in that directory.
+    pub(crate) former_path: Option<RemotePath>,
     /// Incremented by each change of either path.
     pub(crate) path_version: u64,
     pub(crate) expected: ExpectedAttrs,
@@ -137,6 +140,7 @@ impl OpenFile {
             last_error: None,
             path: Some(path),
             pending_path: None,
+            former_path: None,
             path_version: 0,
             expected: ExpectedAttrs::created(FileKind::Regular),
             has_attrs: false,
@@ -190,7 +194,14 @@ impl OpenFile {
         (state.path, state.pending_path) = (None, None);
     }
 
-    /// Whether this mount has removed or replaced every name of the file that it knows.
+    /// Another file, which this mount has not put there, has the path.
+    pub(crate) fn mark_replaced(&self) {
+        let former = self.lock().path.clone();
+        self.mark_removed();
+        self.lock().former_path = former;
+    }
+
+    /// Whether every name of the file that this mount knows was removed or belongs to another file.
     pub(crate) fn has_no_path(&self) -> bool {
         self.lock().has_no_path()
     }
@@ -294,7 +305,7 @@ impl FileState {
     /// The file was renamed.
     pub(crate) fn set_path(&mut self, path: RemotePath) {
         self.path_version += 1;
-        (self.path, self.pending_path) = (Some(path), None);
+        (self.path, self.pending_path, self.former_path) = (Some(path), None, None);
     }
 
     /// The server has executed a change.

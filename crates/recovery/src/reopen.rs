@@ -299,11 +299,12 @@ async fn find_file<'a>(
         if let Wanted::Lost = wanted {
             wait_for_name(core, file).await;
         }
-        let (paths, path_version, handles, answered_changes) = {
+        let (paths, former_path, path_version, handles, answered_changes) = {
             let state = file.lock();
             let paths: Vec<RemotePath> =
                 state.path.iter().chain(&state.pending_path).cloned().collect();
-            (paths, state.path_version, wanted.handles(&state), state.answered_changes)
+            let former_path = state.former_path.clone();
+            (paths, former_path, state.path_version, wanted.handles(&state), state.answered_changes)
         };
         let found = |path: &RemotePath, attr| Observation {
             path: path.clone(),
@@ -328,7 +329,7 @@ async fn find_file<'a>(
         if !is_current && searches < MAX_SEARCHES {
             continue;
         }
-        if let Some(path) = paths.first() {
+        if let Some(path) = paths.first().or(former_path.as_ref()) {
             let renamed = renamed::search(core, file, path).await;
             let failed = |errno| ReopenResult::Failed(stale_as_loss(errno));
             if let Some(path) = renamed.map_err(failed)? {
@@ -377,6 +378,16 @@ async fn open_by_path<'a>(
             }
             // It may be this file, but the access is no longer permitted.
             Err(errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS | Errno::ETXTBSY)) => {
+                let expected = file.expected();
+                if expected.regular_id().is_some() {
+                    match inner.lstat(path).await {
+                        Ok(attr) if expected.is_same_file(&attr) == Some(false) => {
+                            return Found::Different("replaced on the server".to_owned());
+                        }
+                        Err(errno) if is_loss(errno) => return Found::Failed(errno),
+                        _ => {}
+                    }
+                }
                 all.push((handle.clone(), Err(file.refuse(core, handle, errno))));
             }
             Err(errno) => return Found::Failed(stale_as_loss(errno)),

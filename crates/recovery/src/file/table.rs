@@ -226,8 +226,7 @@ impl OpenFiles {
         table.insert(path, &new);
         drop(table);
         if let Some(replaced) = replaced.filter(|replaced| !Arc::ptr_eq(replaced, &new)) {
-            // Another file has taken the path.
-            replaced.mark_removed();
+            replaced.mark_replaced();
         }
         new
     }

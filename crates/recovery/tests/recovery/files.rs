@@ -885,6 +885,35 @@ async fn a_file_that_another_client_has_renamed_in_its_directory_stays_open() {
     stage.nothing_leaked().await;
 }
 
+/// L4: also if this mount has opened the new file of that name before, or may not open it.
+#[tokio::test(start_paused = true)]
+async fn a_renamed_file_is_found_whatever_has_its_name() {
+    let append = OpenFlags { append: true, ..OpenFlags::existing(Access::ReadWrite) };
+    for is_opened in [true, false] {
+        let stage = telling_files_apart();
+        stage.server().put_file("d/log", "old");
+        let fh = stage.open("d/log", append).await;
+        stage.put(fh, 0, " one").await.unwrap();
+        stage.server().move_to("d/log", "d/log.1");
+        stage.server().put_file("d/log", "new");
+        let other = match is_opened {
+            true => Some(stage.open("d/log", append).await),
+            false => None,
+        };
+        stage.blink();
+        if !is_opened {
+            stage.faulty.fail(Call::Open, 1, Errno::EACCES);
+        }
+        stage.put(fh, 0, " two").await.unwrap();
+        assert_eq!(stage.content("d/log.1"), "old one two", "opened: {is_opened}");
+        assert_eq!(stage.content("d/log"), "new");
+        for fh in other.into_iter().chain([fh]) {
+            stage.recovering.close(fh);
+        }
+        stage.nothing_leaked().await;
+    }
+}
+
 /// L4: a file is searched only where the search cannot be wrong, and in its directory.
 #[tokio::test(start_paused = true)]
 async fn a_file_that_cannot_be_found_again_is_stale() {
