@@ -25,7 +25,7 @@ FUZZ_SECONDS ?= 60
 # Shown in the manual. SOURCE_DATE_EPOCH is what packagers set for builds that can be repeated.
 MANUAL_DATE ?= $(shell date -u $(if $(SOURCE_DATE_EPOCH),-d @$(SOURCE_DATE_EPOCH),-r CHANGELOG.md) +%F)
 MANUAL_PROGRAMS ?= $(PROGRAMS)
-MANUAL_PAGES = sshoal $(addprefix sshoal-,mount umount status stats profile doctor run where pull push \
+MANUAL_PAGES = sshoal $(addprefix sshoal-,mount umount status stats profile doctor run login where pull push \
 	cache warm helper branch set unit autofs config demo bench help)
 MAN = $(DESTDIR)$(DATADIR)/man
 DOC = $(DESTDIR)$(DATADIR)/doc/sshoal
