@@ -39,18 +39,22 @@ impl Vfs {
         let mut data = self.read_ahead(&file, fh, offset..end).await?;
         // The kernel fills the rest of its pages with zeros. It then uses the size that the end of
         // the data shows; but if it has got a greater size meanwhile, it shows the zeros as content.
-        for _ in 0..MAX_COMPARISONS {
+        for attempt in 1..=MAX_COMPARISONS {
             let got = data.len() as u64;
             if got >= u64::from(len) || !file.inode.state().kernel_size_exceeds(offset + got) {
                 break;
             }
             let rest = self.remote.read(fh, offset + got, len - got as u32).await?;
             if rest.is_empty() {
-                if file.inode.state().has_new_kernel_size(kernel_sizes, seq) {
+                if !file.inode.state().has_new_kernel_size(kernel_sizes, seq) {
+                    break;
+                }
+                if attempt == MAX_COMPARISONS {
                     self.drop_pages(&file.inode);
                     return Err(Errno::ESTALE);
                 }
-                break;
+                // Another process of this machine may be writing there.
+                file.inode.writes.clear_to_read(file.number, offset..end).await;
             }
             data.append(rest);
         }
