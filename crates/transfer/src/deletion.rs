@@ -6,9 +6,9 @@
 //! that contain some of them.
 //!
 //! A listing does not prove that a name is absent: OpenSSH's server omits entries that it cannot
-//! `lstat`, such as the mount point of a dead file system. So each source is queried again for each
+//! `lstat`, such as the mount point of a dead file system, and a name may be replaced meanwhile. So each source is queried again for each
 //! name, and only `ENOENT` and `ENOTDIR` allow the deletion. Any other answer is a problem, and
-//! with a problem nothing is deleted. The listings of the helper omit nothing, so it is not queried.
+//! with a problem nothing is deleted.
 
 use std::sync::{Arc, PoisonError};
 
@@ -107,14 +107,10 @@ pub(crate) async fn carry_out(core: &Arc<Core>) -> Vec<Step> {
     steps
 }
 
-/// Asks the sources whose listings may omit entries for what they did not list, and notes a problem for each name that is not
+/// Asks the sources for what they did not list, and notes a problem for each name that is not
 /// certainly absent.
 async fn ask_sources(core: &Arc<Core>, deletions: &[Deletion]) {
-    let is_listed = |absent: &Absent| core.job.sources[absent.source].tree.lists_all();
-    let absent = |deletion: &Deletion| {
-        let absent = deletion.absent.clone().filter(|absent| !is_listed(absent))?;
-        Some((absent, deletion.name.clone()))
-    };
+    let absent = |deletion: &Deletion| Some((deletion.absent.clone()?, deletion.name.clone()));
     let asked: Vec<_> = deletions.iter().filter_map(absent).collect();
     let works = asked.into_iter().map(|(absent, name)| {
         let core = core.clone();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use base::{AttrChange, Errno, Remote, Timestamp};
+use testkit::tree::Limits;
 use testkit::{Call, FaultyRemote, MemRemote, path};
 use transfer::{Doing, Filter, Job, Options, Problem, Source, Tree};
 
@@ -143,21 +144,27 @@ async fn what_the_server_cannot_look_at_is_not_deleted() {
 
 #[tokio::test]
 async fn what_came_to_the_source_meanwhile_is_not_deleted() {
-    let source = mem(|remote| remote.put_file("f", "content"));
-    let target = mem(|remote| remote.put_file("g", "precious"));
-    let faulty = Arc::new(FaultyRemote::new(source.clone()));
-    let gate = faulty.hold(Call::Open, 1);
-    let copying = {
-        let (faulty, target) = (faulty.clone(), target.clone());
-        tokio::spawn(async move { copy_with(&faulty, &target, delete()).await })
-    };
-    gate.arrived().await;
-    source.put_file("g", "new");
-    gate.release();
-    let outcome = copying.await.unwrap();
-    let unlisted = Problem::Unlisted { name: path("g") };
-    assert_eq!((outcome.problems, outcome.deletions_withheld), (vec![unlisted], 1));
-    assert_eq!(read(&*target, &path("g")).await, b"precious");
+    // Also where listings omit nothing: the helper's.
+    for shows_inodes in [true, false] {
+        let limits = Limits { shows_inodes, ..Limits::default() };
+        let options = testkit::mem::Options { limits, ..Default::default() };
+        let source = Arc::new(MemRemote::with(options));
+        source.put_file("f", "content");
+        let target = mem(|remote| remote.put_file("g", "precious"));
+        let faulty = Arc::new(FaultyRemote::new(source.clone()));
+        let gate = faulty.hold_answer(Call::Readdir, 1);
+        let copying = {
+            let (faulty, target) = (faulty.clone(), target.clone());
+            tokio::spawn(async move { copy_with(&faulty, &target, delete()).await })
+        };
+        gate.arrived().await;
+        source.put_file("g", "new");
+        gate.release();
+        let outcome = copying.await.unwrap();
+        let unlisted = Problem::Unlisted { name: path("g") };
+        assert_eq!((outcome.problems, outcome.deletions_withheld), (vec![unlisted], 1));
+        assert_eq!(read(&*target, &path("g")).await, b"precious");
+    }
 }
 
 #[tokio::test]
