@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::step::{Action, Step};
-use base::RemotePath;
+use base::{RemotePath, Timestamp};
 
 /// The names of one file.
 #[derive(Debug)]
 pub(crate) struct Names {
     /// Relative to the target.
     pub(crate) first: RemotePath,
+    /// Size and time of the file when the first name was listed.
+    content: (u64, Timestamp),
     /// The first name becomes another file than it was.
     new: bool,
     done: AtomicBool,
@@ -51,14 +53,20 @@ impl Group {
             return;
         };
         let copied = matches!(step.action, Action::Copy(_));
+        let content = (step.attr.size, step.attr.mtime);
         match self.0.entry((step.source, device, inode)) {
             Entry::Vacant(vacant) => {
                 let (first, done) = (step.name.clone(), AtomicBool::new(false));
-                let names = Arc::new(Names { first, new: copied, done });
+                let names = Arc::new(Names { first, content, new: copied, done });
                 step.names = Some(vacant.insert(names).clone());
             }
             Entry::Occupied(names) => {
                 let names = names.get();
+                // Where names and attributes were listed at different times, this name may be of
+                // another file by now.
+                if step.attr.inode.is_none() && names.content != content {
+                    return;
+                }
                 let same = matches!(step.action, Action::Nothing | Action::SetAttr(_));
                 if copied || (same && names.new) {
                     step.action = Action::HardLink { first: names.first.clone() };

@@ -147,3 +147,36 @@ async fn a_source_that_lists_all_entries_is_not_searched() {
         assert_eq!(outcome.problems_total, u64::from(!lists_all), "{outcome:#?}");
     }
 }
+
+/// Reports that these are names of one file.
+struct Links(Vec<&'static str>);
+
+#[async_trait]
+impl Unseen for Links {
+    async fn below(&self, _: &RemotePath) -> Option<Vec<Complaint>> {
+        Some(Vec::new())
+    }
+
+    async fn links(&self, _: &RemotePath) -> Option<transfer::unseen::Links> {
+        Some(self.0.iter().map(|at| (path(at), (1, 2))).collect())
+    }
+}
+
+/// The names of a file are found before all of them are listed.
+#[tokio::test]
+async fn a_name_that_was_replaced_since_is_no_other_name_of_the_file() {
+    let source = mem(|remote| {
+        for name in ["a", "b", "d/replaced"] {
+            remote.put_file(name, "content");
+            remote.set_mtime(name, 1_000_000_000);
+        }
+        remote.set_mtime("d/replaced", 1_000_000_001);
+    });
+    let target = mem(|_| {});
+    let options = Options { hard_links: true, ..Options::default() };
+    let mut job = job(source, target.clone(), options);
+    job.sources[0].tree.unseen = Some(Arc::new(Links(vec!["a", "b", "d/replaced"])));
+    let outcome = run(job).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert_eq!((outcome.counts.files_copied, outcome.counts.names_made), (2, 1));
+}
