@@ -215,7 +215,15 @@ impl<'a> Copy<'a> {
         remove_stale(self.core, self.step).await;
         match self.xattrs_refused.load(Ordering::Relaxed) {
             0 => Ok(copied),
-            refused => Err(Problem::refused_xattrs(&self.step.name, refused)),
+            refused => {
+                // It is there: its other names can be made.
+                if let Some(names) = &self.step.names
+                    && names.first == self.step.name
+                {
+                    names.done();
+                }
+                Err(Problem::refused_xattrs(&self.step.name, refused))
+            }
         }
     }
 
@@ -231,8 +239,8 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// Gives the file at `path` its extended attributes, and before that its owner, since a change
-    /// of owner takes capabilities away. What is left of the change follows: its mode may forbid
+    /// Gives the file at `path` its extended attributes, and before that its owner and size, since
+    /// these changes take capabilities away. What is left of the change follows: its mode may forbid
     /// to write.
     async fn set_xattrs(
         &self,
@@ -244,15 +252,15 @@ impl<'a> Copy<'a> {
         if list.is_empty() {
             return Ok(());
         }
-        let AttrChange { uid, gid, .. } = *change;
-        (change.uid, change.gid) = (None, None);
-        let owner = AttrChange { uid, gid, ..AttrChange::default() };
-        if !owner.is_empty() {
+        let AttrChange { uid, gid, size, .. } = *change;
+        (change.uid, change.gid, change.size) = (None, None, None);
+        let first = AttrChange { uid, gid, size, ..AttrChange::default() };
+        if !first.is_empty() {
             let (get, set) = (
                 async || self.target().fstat(file.fh()).await,
                 |change| self.target().fsetattr(file.fh(), change),
             );
-            let set = self.core.set_attributes(&self.attr, owner, set, get).await;
+            let set = self.core.set_attributes(&self.attr, first, set, get).await;
             set.map_err(self.failed(Doing::SetAttr))?;
         }
         let refused = xattr::write(&**self.target(), path, &list).await;

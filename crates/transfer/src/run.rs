@@ -377,8 +377,17 @@ async fn finish_dir(core: &Core, over: &DirDone, change: AttrChange) {
     let mut end = Ok(());
     if let Some(last) = last {
         let xattrs = set_dir_xattrs(core, over, last).await;
+        let change = match xattrs {
+            Ok(_) => change,
+            // The next run will find that its time differs.
+            Err(_) => AttrChange { atime: None, mtime: None, ..change },
+        };
         let set = core.set_by_name(path, &last.attr, change).await;
-        end = set.map_err(Problem::failed(name, Doing::SetAttr)).and(xattrs);
+        end = set.map_err(Problem::failed(name, Doing::SetAttr)).and(match xattrs {
+            Ok(0) => Ok(()),
+            Ok(refused) => Err(Problem::refused_xattrs(name, refused)),
+            Err(problem) => Err(problem),
+        });
     }
     if end.is_ok() && core.job.options.fsync && over.changed && core.stop_reason().is_none() {
         end = sync_dir(core, &over.place).await.map_err(Problem::failed(name, Doing::Sync));
@@ -391,11 +400,11 @@ async fn finish_dir(core: &Core, over: &DirDone, change: AttrChange) {
 }
 
 /// Sets the extended attributes that come with a directory's content. Before its mode, which may
-/// keep its owner out.
-async fn set_dir_xattrs(core: &Core, over: &DirDone, last: &Last) -> Result<(), Problem> {
+/// keep its owner out. Returns how many the target has refused.
+async fn set_dir_xattrs(core: &Core, over: &DirDone, last: &Last) -> Result<usize, Problem> {
     let Place { name, path, .. } = &over.place;
     if !core.job.options.xattrs.any() || !xattr::come_with(&last.action) {
-        return Ok(());
+        return Ok(0);
     }
     let read;
     let list = match &over.xattrs {
@@ -407,11 +416,8 @@ async fn set_dir_xattrs(core: &Core, over: &DirDone, last: &Last) -> Result<(), 
         }
         None => return Err(no_stream_for_xattrs(name)),
     };
-    match xattr::write(&*core.job.target.remote, path, list).await {
-        Ok(0) => Ok(()),
-        Ok(refused) => Err(Problem::refused_xattrs(name, refused)),
-        Err(errno) => Err(Problem::failed(name, Doing::SetAttr)(errno)),
-    }
+    let written = xattr::write(&*core.job.target.remote, path, list).await;
+    written.map_err(Problem::failed(name, Doing::SetAttr))
 }
 
 /// Returns when the names in a directory are on the target's disk, and its own where nothing above

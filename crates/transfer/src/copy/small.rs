@@ -75,7 +75,11 @@ impl<'a> Copy<'a> {
         let sparse = self.core.job.options.sparse;
         let write = pieces::write(&**self.target(), made.file.fh(), 0, &data, sparse);
         let size = sparse.then_some(bytes);
-        let (written, now) = tokio::join!(biased; write, self.apply_metadata(&made, size));
+        let (written, now) = match self.core.copies_xattrs(self.step.source) {
+            // A write after that would take capabilities away.
+            true => (write.await, self.apply_metadata(&made, size).await),
+            false => tokio::join!(biased; write, self.apply_metadata(&made, size)),
+        };
         written.map_err(self.failed(Doing::Write))?;
         if !self.place(made, &now?).await? {
             return Ok(Attempt::Taken);

@@ -165,15 +165,57 @@ async fn directories_whose_attributes_no_stream_brings_are_a_problem() {
     for is_push in [false, true] {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::create_dir(from.path().join("d")).unwrap();
+        let time = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        File::open(from.path().join("d")).unwrap().set_modified(time).unwrap();
         let shell = LocalShell::with_tar(programs.path(), "cat >/dev/null; exit 2");
-        let outcome = match is_push {
-            true => push(from.path(), to.path(), &shell).await,
-            false => pull(from.path(), to.path(), &shell).await,
-        };
-        let problems: Vec<_> = outcome.problems.iter().map(|it| it.to_string()).collect();
-        let words = "d: no stream has copied it, and SFTP carries no extended attributes";
-        assert!(problems.iter().any(|it| it.starts_with(words)), "{problems:?}");
-        assert!(to.path().join("d").is_dir(), "{outcome:#?}");
+        // A second run must not take the directory for one that is as it is to be.
+        for _ in 0..2 {
+            let outcome = match is_push {
+                true => push(from.path(), to.path(), &shell).await,
+                false => pull(from.path(), to.path(), &shell).await,
+            };
+            let problems: Vec<_> = outcome.problems.iter().map(|it| it.to_string()).collect();
+            let words = "d: no stream has copied it, and SFTP carries no extended attributes";
+            assert!(problems.iter().any(|it| it.starts_with(words)), "{problems:?}");
+            assert!(to.path().join("d").is_dir(), "{outcome:#?}");
+        }
+    }
+}
+
+/// A change of size or owner takes capabilities away.
+#[tokio::test]
+async fn capabilities_of_sparse_files_are_kept() {
+    if !is_root() {
+        eprintln!("skipped: only root may set capabilities");
+        return;
+    }
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // cap_net_bind_service=ep
+    let capability = "\u{1}\0\0\u{2}\0\u{4}\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    for (name, len) in [("small", 10_000), ("large", 3 << 20)] {
+        let mut content = vec![0; len];
+        content.extend(b"end");
+        fs::write(from.path().join(name), content).unwrap();
+        set(&from.path().join(name), "security.capability", capability);
+    }
+    let remote = |dir: &Path| Tree::remote(Arc::new(Local::open(dir).unwrap()));
+    for owners in [Owners::Numbers, Owners::Leave] {
+        for into_remote in [true, false] {
+            let to = to.path().join(format!("{owners:?}-{into_remote}"));
+            fs::create_dir(&to).unwrap();
+            let target = if into_remote { remote(&to) } else { local(&to) };
+            let owners = owners.clone();
+            let options = Options { sparse: true, verify: true, owners, ..options() };
+            let sources = vec![Source { tree: remote(from.path()), to: RemotePath::root() }];
+            let job = Job { sources, target, options };
+            let run = Run::start(job, Arc::new(Silent)).await.unwrap();
+            let outcome = engine::drive_with(run, &mut StreamsByName::default()).await;
+            assert!(outcome.is_complete(), "{outcome:#?}");
+            for name in ["small", "large"] {
+                let found = get(&to.join(name), "security.capability");
+                assert_eq!(found.as_deref(), Some(capability), "{}/{name}", to.display());
+            }
+        }
     }
 }
 
