@@ -9,6 +9,7 @@ use sftp::RemoteHandle;
 
 use crate::directory::Listing;
 use crate::schedule::Resource;
+use crate::session::MAX_REQUESTS;
 use crate::status::{BAD_HANDLE, Failure, Result};
 
 /// What a handle leads to.
@@ -51,10 +52,6 @@ impl Room {
     }
 }
 
-/// Directories that can be listed by the id of the request that has opened them. A client does so
-/// in the moment before it knows the handle.
-const MAX_OPENED: usize = 64;
-
 /// All handles of a connection.
 #[derive(Debug)]
 pub(crate) struct Handles {
@@ -67,7 +64,8 @@ struct Slots {
     slots: Vec<Slot>,
     free: Vec<u32>,
     open: usize,
-    /// The last directories that were opened: the id of the request, and the handle.
+    /// The last directories that were opened: the id of the request, and the handle. As many as there
+    /// are requests in flight, each of which may name one.
     opened: VecDeque<(u32, u64)>,
 }
 
@@ -124,7 +122,7 @@ impl Handles {
         self.lock().opened.retain(|(opened_by, _)| *opened_by != id);
         let handle = self.insert(Open::Directory(Arc::new(open()?)))?;
         let opened = &mut self.lock().opened;
-        opened.truncate(MAX_OPENED - 1);
+        opened.truncate(MAX_REQUESTS - 1);
         opened.push_front((id, number(handle.as_bytes())?));
         Ok(handle)
     }

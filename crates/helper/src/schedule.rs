@@ -132,9 +132,11 @@ impl<T> Schedule<T> {
         self.requests.len()
     }
 
-    /// Whether a request waits for another one.
+    /// Whether a request may wait for one that only reads.
     pub(crate) fn is_held_up(&self) -> bool {
-        self.requests.values().any(|entry| entry.request.is_some())
+        let all = || self.requests.values();
+        all().any(|entry| entry.request.is_some())
+            && all().any(|entry| entry.request.is_none() && entry.only_reads)
     }
 
     /// Adds a request, which may only read names and contents. Returns its ticket, and the request if

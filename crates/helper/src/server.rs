@@ -89,8 +89,14 @@ impl Server {
             Request::Write { handle, .. }
             | Request::Fsetstat { handle, .. }
             | Request::Lock { handle, .. }
-            | Request::Fallocate { handle, .. }
-            | Request::Close { handle } => self.file_claims(handle, Mode::ChangeSome, Mode::Change),
+            | Request::Fallocate { handle, .. } => {
+                self.file_claims(handle, Mode::ChangeSome, Mode::Change)
+            }
+            // It may wait for a request that hangs, and nothing else must wait for it.
+            Request::Close { handle } => {
+                let open = self.claimed(handle);
+                open.map_or_else(Vec::new, |open| vec![(open, Mode::Change)])
+            }
             Request::CopyData { from, to, .. } => {
                 let mut claims = self.file_claims(to, Mode::ChangeSome, Mode::Change);
                 for (resource, mode) in self.file_claims(from, Mode::ReadSome, Mode::Read) {
@@ -365,7 +371,11 @@ fn now_or_later(result: Result<Option<Reply>>) -> Answer {
 pub(crate) fn only_reads(request: &Request<'_>) -> bool {
     matches!(
         request,
-        Request::Lstat { .. }
+        Request::Read { .. }
+            | Request::Fstat { .. }
+            | Request::Lseek { .. }
+            | Request::Fstatvfs { .. }
+            | Request::Lstat { .. }
             | Request::Stat { .. }
             | Request::Readlink { .. }
             | Request::Realpath { .. }

@@ -35,7 +35,7 @@ use crate::watches::Watches;
 use crate::{attributes, direct as direct_connections};
 
 /// Requests that were not answered yet, at most. Each has a packet of at most 256 KiB.
-const MAX_REQUESTS: usize = 128;
+pub(crate) const MAX_REQUESTS: usize = 128;
 
 /// Threads of the pool, at most: more than disks serve in parallel.
 const MAX_THREADS: usize = 32;
@@ -47,6 +47,11 @@ const OTHER_DESCRIPTORS: u64 = 320;
 /// Time for which changes wait for a request that only reads: local disks answer within it, and an
 /// unreachable file system may never do.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Time after the end of the client's stream in which its last requests begin: fast ones are executed.
+/// One that has waited longer for a request that hangs would be executed when the client, over a new
+/// connection, has found it not done and has done it again: it looks after one second.
+const LAST_START: Duration = Duration::from_millis(500);
 
 /// Content from this length on is sent without copying it behind other replies.
 const LONG_CONTENT: usize = 16 << 10;
@@ -94,7 +99,8 @@ impl From<Malformed> for Error {
     }
 }
 
-/// Serves a client until `input` ends; all requests read by then are executed.
+/// Serves a client until `input` ends. All requests read by then are executed, except those that still
+/// wait for another one half a second later.
 ///
 /// # Errors
 /// When the root cannot be opened, the client sends something that is not SFTP, a stream fails, or
@@ -180,7 +186,8 @@ struct State {
     queue: VecDeque<(Ticket, Bytes)>,
     threads: usize,
     idle: usize,
-    is_ending: bool,
+    /// The end of the client's stream.
+    ended_at: Option<Instant>,
 }
 
 impl Session<'_> {
@@ -414,10 +421,17 @@ impl Session<'_> {
     fn next_request(&self) -> Option<(Ticket, Bytes)> {
         let mut state = self.state();
         loop {
-            if let Some(next) = state.queue.pop_front() {
-                return Some(next);
+            let is_late = state.ended_at.is_some_and(|at| at.elapsed() > LAST_START);
+            if let Some((ticket, packet)) = state.queue.pop_front() {
+                if !is_late {
+                    return Some((ticket, packet));
+                }
+                drop(state);
+                self.finish(ticket);
+                state = self.state();
+                continue;
             }
-            if state.is_ending && state.schedule.len() == 0 {
+            if state.ended_at.is_some() && state.schedule.len() == 0 {
                 return None;
             }
             state.idle += 1;
@@ -478,7 +492,7 @@ impl Session<'_> {
         // The thread that reads requests may wait for room.
         let was_full = state.schedule.len() >= MAX_REQUESTS;
         let ready = state.schedule.finish(ticket);
-        let is_last = state.is_ending && state.schedule.len() == 0;
+        let is_last = state.ended_at.is_some() && state.schedule.len() == 0;
         let wakes = !ready.is_empty() || was_full || is_last;
         state.queue.extend(ready);
         drop(state);
@@ -487,11 +501,11 @@ impl Session<'_> {
         }
     }
 
-    /// No more requests come: the threads of the pool end when all were executed, and the further
-    /// connections end.
+    /// No more requests come: the threads of the pool end when all were executed or are too late, and
+    /// the further connections end.
     fn end(&self) {
         drop(self.listener.lock().unwrap_or_else(PoisonError::into_inner).take());
-        self.state().is_ending = true;
+        self.state().ended_at = Some(Instant::now());
         self.changed.notify_all();
         self.server.locks.end();
         self.server.watches.iter().for_each(Watches::end);

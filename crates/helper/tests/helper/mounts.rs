@@ -1,9 +1,12 @@
 //! File systems that are mounted below the root and do not answer.
 
 use std::fs::{self, File};
+use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use helper::Options;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -77,6 +80,27 @@ fn a_mounted_file_system_that_hangs_delays_only_its_own_requests() {
     answered.sort_unstable();
     assert_eq!(answered, [1, 2, 3, 4, 5]);
     client.end().unwrap();
+}
+
+/// The client may have done it again over a new connection.
+#[test]
+fn what_waits_for_a_request_that_hangs_is_not_executed_after_the_session() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can mount");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("hung")).unwrap();
+    fs::write(dir.path().join("f"), "content").unwrap();
+    let hung = Hung::new(&dir.path().join("hung"));
+    let options = Options { root: Some(dir.path().to_owned()), ..Options::default() };
+    let mut client = Client::new(options);
+    client.send(&[(1, Request::Lstat { path: b"hung" }), (2, Request::Remove { path: b"f" })]);
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    thread::sleep(Duration::from_secs(2));
+    drop(hung);
+    client.end().unwrap();
+    assert!(dir.path().join("f").exists());
 }
 
 /// The number of entries that a client gets which does not know the additions to the protocol.
