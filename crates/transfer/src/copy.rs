@@ -360,8 +360,11 @@ impl<'a> Copy<'a> {
     async fn is_equal(&self, path: &RemotePath, now: &Attr) -> Outcome<bool> {
         let source = &self.core.job.sources[self.step.source].tree;
         let reading = &self.core.reading;
-        // One command makes the digests of many files.
-        self.left.leave_to_others(self.core);
+        // One command makes the digests of many files. Handles that the source has open are limited by
+        // the room.
+        if let Origin::Read { .. } = self.from {
+            self.left.leave_to_others(self.core);
+        }
         let (read, written) = tokio::join!(
             digest::of_known(source, &self.step.from, &self.attr, reading),
             digest::of_known(&self.core.job.target, path, now, reading),

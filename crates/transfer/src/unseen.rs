@@ -67,13 +67,19 @@ pub struct ShellFind {
     shell: Arc<dyn Shell>,
     root: Vec<u8>,
     one_file_system: bool,
+    finds_links: bool,
 }
 
 impl ShellFind {
     /// For a remote whose root is the directory `root` of the server's shell: absolute, or relative
     /// to the directory where its commands start.
     pub fn new(shell: Arc<dyn Shell>, root: Vec<u8>, one_file_system: bool) -> ShellFind {
-        ShellFind { shell, root, one_file_system }
+        ShellFind { shell, root, one_file_system, finds_links: true }
+    }
+
+    /// One that does not find which names are of one file: it may not see all that SFTP shows.
+    pub fn without_links(self) -> ShellFind {
+        ShellFind { finds_links: false, ..self }
     }
 
     async fn complaints(&self, top: &RemotePath) -> Result<Vec<Complaint>, String> {
@@ -137,6 +143,9 @@ impl Unseen for ShellFind {
     }
 
     async fn links(&self, top: &RemotePath) -> Option<Links> {
+        if !self.finds_links {
+            return None;
+        }
         match tokio::time::timeout(LONG_WAIT, self.linked(top)).await {
             Ok(Ok(links)) => Some(links),
             failed => {

@@ -216,8 +216,11 @@ impl Context {
         }
         let shell = self.connector.shell(remote_index, false)?;
         let (root, stay) = (connected.directory.clone(), self.request.options.one_file_system);
-        let unseen = |shell| Arc::new(ShellFind::new(shell, root, stay)) as Arc<dyn Unseen>;
-        Ok(shell.map(unseen))
+        let find = shell.map(|shell| ShellFind::new(shell, root, stay));
+        // A server of the user's own may see more than a command of the login.
+        let own_server = self.request.logins.own_server;
+        let find = find.map(|find| if own_server { find.without_links() } else { find });
+        Ok(find.map(|find| Arc::new(find) as Arc<dyn Unseen>))
     }
 
     /// What keeps the login of a tree's stream that does not start, for the run.

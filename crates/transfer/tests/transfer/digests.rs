@@ -52,7 +52,8 @@ async fn copied(files: usize, at_once: usize, target: &Arc<MemRemote>, options: 
 async fn the_digests_of_many_files_are_requested_together() {
     let target = mem(|_| {});
     let verify = Options { verify: true, ..Options::default() };
-    assert_eq!(copied(1024, 512, &target, verify).await, 1024);
+    // As many as there may be handles at the source.
+    assert_eq!(copied(1024, 64, &target, verify).await, 1024);
     let checksum = Options { checksum: true, ..Options::default() };
     assert_eq!(copied(1024, 1024, &target, checksum).await, 0);
 }
