@@ -20,14 +20,14 @@ mod pull;
 mod push;
 mod worker;
 
-use base::{Name, RemotePath};
+use base::{AttrChange, Name, RemotePath};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Declined, Link, Streaming};
 use crate::copy;
 use crate::flow::Side;
-use crate::outcome::Problem;
+use crate::outcome::{Doing, Problem};
 use crate::plan;
 use crate::run::{self, Core};
 use crate::step::Step;
@@ -159,9 +159,13 @@ impl StreamsByName {
             () = core.stopped() => return Vec::new(),
             prepared = prepare(core, &step, remote_side) => prepared,
         };
-        if let Err(problem) = prepared {
-            core.ended(&step, Err(problem));
-            return Vec::new();
+        match prepared {
+            Ok(true) => {}
+            Ok(false) => return vec![step],
+            Err(problem) => {
+                core.ended(&step, Err(problem));
+                return Vec::new();
+            }
         }
         let worker = self.workers[source].as_mut().expect("it was there");
         match worker.add(core, step).await {
@@ -204,23 +208,36 @@ impl StreamsByName {
     }
 }
 
-/// Creates the step's directory, or the one that the step is for, and removes temporary files that earlier runs have left of the
-/// step. At a server these are removed when the file has its name, since now each would cost a
-/// round trip.
-async fn prepare(core: &Core, step: &Step, remote_side: Side) -> Result<(), Problem> {
+/// Creates the step's directory, or the one that the step is for, and removes temporary files that
+/// earlier runs have left of the step. At a server these are removed when the file has its name,
+/// since now each would cost a round trip. `false` where the step is one for the run.
+async fn prepare(core: &Core, step: &Step, remote_side: Side) -> Result<bool, Problem> {
     if let Some(own) = &step.own {
-        // Failures are reported at its end. The server's tar changes its mode.
-        let _ = match remote_side {
-            Side::Source => own.ready().await,
-            Side::Target => own.ready_for_change().await,
-        };
-        return Ok(());
+        let failed = Problem::failed(&step.name, Doing::MakeDir);
+        own.ready().await.map_err(&failed)?;
+        if remote_side == Side::Target {
+            // The server's tar changes its mode. A refusal would be the end of the whole stream.
+            if let Some(perm) = open_mode(step) {
+                let change = AttrChange { perm: Some(perm), ..AttrChange::default() };
+                let path = core.job.target.path_of(&step.name);
+                if core.job.target.remote.setattr(&path, change).await.is_err() {
+                    return Ok(false);
+                }
+            }
+            own.ready_for_change().await.map_err(&failed)?;
+        }
+        return Ok(true);
     }
     run::ready(step).await?;
     if remote_side == Side::Source {
         copy::remove_stale(core, step).await;
     }
-    Ok(())
+    Ok(true)
+}
+
+/// The mode of a directory that is there, with which its owner can change entries in it.
+fn open_mode(step: &Step) -> Option<u32> {
+    step.there.filter(|there| there.is_dir()).map(|there| there.perm | 0o700)
 }
 
 /// Returns the steps of the files that differ from their sources, and removes these files from the

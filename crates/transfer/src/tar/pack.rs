@@ -80,6 +80,13 @@ fn missed(packed: Result<(), Broken>) -> io::Result<Option<(Doing, Errno)>> {
     }
 }
 
+/// A kind of entry for [`Packer::one`].
+pub(super) enum One {
+    /// With the mode that it gets.
+    Directory(u32),
+    Leaf(FileKind),
+}
+
 impl<'a, W: Write> Packer<'a, W> {
     pub(super) fn new(
         output: W,
@@ -109,7 +116,7 @@ impl<'a, W: Write> Packer<'a, W> {
     }
 
     /// Packs the entry `name` of `directory` as `path`; it becomes `to`. Of a directory only its
-    /// own attributes, with a mode that lets its owner in. False where the entry could not be read,
+    /// own attributes, with the mode that is given. False where the entry could not be read,
     /// or changed meanwhile: then it is not to be used.
     ///
     /// # Errors
@@ -118,19 +125,19 @@ impl<'a, W: Write> Packer<'a, W> {
         &mut self,
         directory: &OwnedFd,
         name: &[u8],
-        kind: FileKind,
+        kind: One,
         path: Vec<u8>,
         to: &RemotePath,
     ) -> io::Result<bool> {
         let place = Place { path, name: to.clone() };
         let packed = match kind {
-            FileKind::Directory => {
+            One::Directory(perm) => {
                 self.open_directory(directory.as_fd(), name).map(|(own, stat)| {
                     let member = self.member(&place, Kind::Directory, &stat, self.xattrs(&own));
-                    writer::append(&mut self.buffer, &Member { perm: 0o700, ..member });
+                    writer::append(&mut self.buffer, &Member { perm, ..member });
                 })
             }
-            kind => self.leaf(directory.as_fd(), name, kind, &place),
+            One::Leaf(kind) => self.leaf(directory.as_fd(), name, kind, &place),
         };
         let missed = missed(packed)?;
         tracing::debug!(?missed, "{to}");

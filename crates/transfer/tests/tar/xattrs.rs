@@ -182,6 +182,55 @@ async fn directories_whose_attributes_no_stream_brings_are_a_problem() {
     }
 }
 
+/// A directory that the login may not change does not fail the stream.
+#[tokio::test]
+async fn a_directory_that_cannot_be_changed_costs_no_other_entry() {
+    use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for top in [from.path(), to.path()] {
+        fs::create_dir(top.join("d")).unwrap();
+    }
+    let time = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    File::open(from.path().join("d")).unwrap().set_modified(time).unwrap();
+    fs::write(from.path().join("f"), "content").unwrap();
+    let fixed = File::open(to.path().join("d")).unwrap();
+    let flags = ioctl_getflags(&fixed).unwrap_or(IFlags::empty());
+    if ioctl_setflags(&fixed, flags | IFlags::IMMUTABLE).is_err() {
+        // Not permitted here.
+        return;
+    }
+    let outcome = push(from.path(), to.path(), &LocalShell::plain()).await;
+    ioctl_setflags(&fixed, flags).unwrap();
+    let problems: Vec<_> = outcome.problems.iter().map(|it| it.to_string()).collect();
+    assert!(problems.len() == 1 && problems[0].starts_with("d: "), "{problems:?}");
+    assert_eq!(fs::read(to.path().join("f")).unwrap(), b"content");
+}
+
+/// It is not closed for the time of the stream to those whom it is open to.
+#[tokio::test]
+async fn a_directory_that_is_there_keeps_its_mode_during_a_stream() {
+    use std::os::unix::fs::PermissionsExt;
+    let programs = tempfile::tempdir().unwrap();
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for top in [from.path(), to.path()] {
+        fs::create_dir(top.join("d")).unwrap();
+        fs::set_permissions(top.join("d"), PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let time = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    File::open(from.path().join("d")).unwrap().set_modified(time).unwrap();
+    let (d, seen) = (to.path().join("d"), programs.path().join("seen"));
+    let script = format!(
+        "PATH=/usr/bin:/bin; tar \"$@\"; code=$?; stat -c %a {} >>{}; exit $code",
+        d.display(),
+        seen.display()
+    );
+    let shell = LocalShell::with_tar(programs.path(), &script);
+    let outcome = push(from.path(), to.path(), &shell).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    let seen = fs::read_to_string(seen).unwrap();
+    assert!(!seen.is_empty() && seen.lines().all(|mode| mode == "755"), "{seen}");
+}
+
 /// A change of size or owner takes capabilities away.
 #[tokio::test]
 async fn capabilities_of_sparse_files_are_kept() {

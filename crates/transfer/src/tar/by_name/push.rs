@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base::{FileKind, RemotePath, RenameMode};
 use tokio::sync::mpsc;
 
-use super::Pending;
+use super::{Pending, open_mode};
 use crate::copy;
 use crate::events::Silent;
 use crate::options::Options;
@@ -14,7 +14,7 @@ use crate::run::{Copied, Core};
 use crate::sink::Sink;
 use crate::step::Step;
 use crate::tar::counters::Counters;
-use crate::tar::pack::Packer;
+use crate::tar::pack::{One, Packer};
 use crate::task::at_most;
 use crate::temporary::{self, MachineRun, Partial};
 use crate::xattr;
@@ -76,8 +76,12 @@ impl FilePacker {
                     continue;
                 };
                 let bytes = if step.attr.kind == FileKind::Regular { step.attr.size } else { 0 };
+                let kind = match step.attr.kind {
+                    FileKind::Directory => One::Directory(open_mode(&step).unwrap_or(0o700)),
+                    kind => One::Leaf(kind),
+                };
                 let path = [b"./", temporary.as_bytes()].concat();
-                match packer.one(&directory, &name, step.attr.kind, path, &step.name) {
+                match packer.one(&directory, &name, kind, path, &step.name) {
                     Ok(true) => {
                         core.progress.bytes(bytes);
                         self.sent.push(Sent { step, temporary, bytes });
