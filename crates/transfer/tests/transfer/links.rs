@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::Errno;
 use testkit::{Call, FaultyRemote, MemRemote, path};
-use transfer::{Job, Options, Source, Tree};
+use transfer::{Job, Options, Source, Tree, Xattrs};
 
 use crate::kit::{local_dir, run};
 
@@ -61,6 +61,25 @@ async fn a_name_too_many_becomes_a_file_of_its_own() {
         (target.content("one"), target.content("two")),
         (b"content".into(), b"content".into())
     );
+}
+
+/// Its content is there, so that only the refusal is a problem.
+#[tokio::test]
+async fn a_file_whose_attributes_are_refused_gets_its_further_names() {
+    let (from, source) = local_dir();
+    let one = from.path().join("one");
+    std::fs::write(&one, "content").unwrap();
+    rustix::fs::setxattr(&one, "user.note", b"x", rustix::fs::XattrFlags::empty()).unwrap();
+    std::fs::hard_link(&one, from.path().join("two")).unwrap();
+    let target = Arc::new(MemRemote::new());
+    let faulty = Arc::new(FaultyRemote::new(target.clone()));
+    faulty.fail_always(Call::Setxattr, Errno::EOPNOTSUPP);
+    let options = Options { hard_links: true, xattrs: Xattrs::Users, ..Options::default() };
+    let sources = vec![Source { tree: Tree::local(source, from.path()), to: path("") }];
+    let outcome = run(Job { sources, target: Tree::remote(faulty), options }).await;
+    assert_eq!(outcome.problems.len(), 1, "{outcome:#?}");
+    assert_eq!(outcome.counts.names_made, 1, "{outcome:#?}");
+    assert_eq!(target.content("two"), b"content");
 }
 
 /// A name that is newer at the target keeps its content, and no other name is linked to it.
