@@ -117,7 +117,7 @@ impl<'a, W: Write> Packer<'a, W> {
 
     /// Packs the entry `name` of `directory` as `path`; it becomes `to`. Of a directory only its
     /// own attributes, with the mode that is given. False where the entry could not be read,
-    /// or changed meanwhile: then it is not to be used.
+    /// or changed meanwhile, or is a directory with a default access list: then it is not to be used.
     ///
     /// # Errors
     /// As [`Packer::pack`].
@@ -132,9 +132,15 @@ impl<'a, W: Write> Packer<'a, W> {
         let place = Place { path, name: to.clone() };
         let packed = match kind {
             One::Directory(perm) => {
-                self.open_directory(directory.as_fd(), name).map(|(own, stat)| {
-                    let member = self.member(&place, Kind::Directory, &stat, self.xattrs(&own));
+                self.open_directory(directory.as_fd(), name).and_then(|(own, stat)| {
+                    let xattrs = self.xattrs(&own);
+                    // It would give entries that come later rights that their sources do not give.
+                    if xattrs.iter().any(|(name, _)| name == b"system.posix_acl_default") {
+                        return Err(Broken::Here(Doing::SetAttr, Errno::EOPNOTSUPP));
+                    }
+                    let member = self.member(&place, Kind::Directory, &stat, xattrs);
                     writer::append(&mut self.buffer, &Member { perm, ..member });
+                    Ok(())
                 })
             }
             One::Leaf(kind) => self.leaf(directory.as_fd(), name, kind, &place),

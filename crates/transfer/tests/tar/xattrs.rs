@@ -310,3 +310,27 @@ async fn devices_are_made_where_there_is_a_request_for_them() {
         assert_eq!((made.rdev(), made.mode() & 0o7777), (makedev(1, 5), 0o400));
     }
 }
+
+/// A default access list would change the entries that come after its directory.
+#[tokio::test]
+async fn a_pushed_file_gets_no_rights_by_a_default_access_list() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::create_dir(from.path().join("d")).unwrap();
+    fs::write(from.path().join("d/f"), "content").unwrap();
+    let entry = |tag: u16, perm: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let none = u32::MAX;
+    let list = [entry(1, 7, none), entry(2, 6, 12345), entry(4, 5, none), entry(16, 7, none)];
+    let list = [&2_u32.to_le_bytes()[..], &list.concat(), &entry(32, 0, none)].concat();
+    let name = "system.posix_acl_default";
+    if !is_root() || lsetxattr(from.path().join("d"), name, &list, XattrFlags::empty()).is_err() {
+        eprintln!("skipped: no access lists, or not root");
+        return;
+    }
+    let outcome = push(from.path(), to.path(), &LocalShell::plain()).await;
+    let problems: Vec<_> = outcome.problems.iter().map(|it| it.to_string()).collect();
+    assert!(problems.len() == 1 && problems[0].starts_with("d: "), "{problems:?}");
+    assert_eq!(get(&to.path().join("d/f"), "system.posix_acl_access"), None);
+    assert_eq!(fs::read(to.path().join("d/f")).unwrap(), b"content");
+}
