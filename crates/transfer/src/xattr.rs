@@ -4,8 +4,9 @@
 //! their attributes when everything in them is done: a default access list would change entries
 //! that are created later.
 
-use base::{Attr, Errno, Remote, RemotePath, Result, SetXattr};
+use base::{Attr, Errno, FileKind, Remote, RemotePath, Result, SetXattr};
 
+use crate::options::Xattrs;
 use crate::run::{Core, is_lost};
 use crate::step::Action;
 
@@ -40,13 +41,19 @@ pub(crate) async fn read(
     path: &RemotePath,
     attr: &Attr,
 ) -> Result<List> {
-    if attr.inode.is_some_and(|inode| inode.xattrs == Some(false)) {
+    let may_have = match attr.kind {
+        FileKind::Regular | FileKind::Directory => true,
+        _ => core.job.options.xattrs == Xattrs::All,
+    };
+    if !may_have || attr.inode.is_some_and(|inode| inode.xattrs == Some(false)) {
         return Ok(List::new());
     }
     let remote = &core.job.sources[source].tree.remote;
     let names = match remote.listxattr(path).await {
-        // The file system has none.
-        Err(Errno::EOPNOTSUPP) => return Ok(List::new()),
+        // The file system has none. One of several servers may be unable to say so.
+        Err(Errno::EOPNOTSUPP) if attr.inode.is_some() || core.here[source].is_some() => {
+            return Ok(List::new());
+        }
         names => names?,
     };
     let mut list = List::new();

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use base::{Remote, RemotePath};
+use base::{Errno, Remote, RemotePath};
 use local::Local;
 use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
+use testkit::{Call, FaultyRemote};
 use transfer::tar::by_name::{ByName, StreamsByName};
 use transfer::{Job, Options, Outcome, Owners, Run, Silent, Source, Tree, Xattrs, engine};
 
@@ -333,4 +334,20 @@ async fn a_pushed_file_gets_no_rights_by_a_default_access_list() {
     assert!(problems.len() == 1 && problems[0].starts_with("d: "), "{problems:?}");
     assert_eq!(get(&to.path().join("d/f"), "system.posix_acl_access"), None);
     assert_eq!(fs::read(to.path().join("d/f")).unwrap(), b"content");
+}
+
+/// As a pool of gateways, of which one has no helper.
+#[tokio::test]
+async fn a_server_that_cannot_report_attributes_is_a_problem() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for name in ["a", "b"] {
+        fs::write(from.path().join(name), "content").unwrap();
+        set(&from.path().join(name), "user.note", name);
+    }
+    let source = FaultyRemote::new(Arc::new(Local::open(from.path()).unwrap()));
+    source.fail(Call::Listxattr, 1, Errno::EOPNOTSUPP);
+    let outcome = run(Tree::remote(Arc::new(source)), local(to.path()), StreamsByName::default());
+    let outcome = outcome.await;
+    assert!(outcome.problems.len() == 1 && !outcome.is_complete(), "{outcome:#?}");
+    assert_eq!(outcome.counts.files_copied, 1);
 }
