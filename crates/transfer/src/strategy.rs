@@ -231,6 +231,12 @@ pub enum CopyError {
         /// The reason, perhaps with a hint.
         why: String,
     },
+    /// The target of a push is a link out of its directory, and there is no further login.
+    #[error(
+        "the target is a symbolic link that leads to another directory, which takes another login, \
+         and a password is given once; name what it leads to"
+    )]
+    TargetLeadsOut,
     /// The options, or the sources, do not go together.
     #[error("copy: {0}")]
     Job(JobError),
@@ -294,6 +300,9 @@ pub async fn copy(
             Ok(()) => {}
             Err(Halt::Interrupted) => results.interrupted(),
             Err(Halt::TargetLeadsOut) => {
+                if context.request.logins.password_once {
+                    return Err(CopyError::TargetLeadsOut);
+                }
                 context.enter_target();
                 results.compared_again();
                 continue;
