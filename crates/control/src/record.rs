@@ -358,8 +358,8 @@ fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().rev().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
 }
 
-/// The directories of this user's records, the preferred one first. Root's are always below `/run`, so that a mount made at boot
-/// is found from a login of root, which sets `XDG_RUNTIME_DIR`.
+/// The directories of this user's records, the preferred one first. Root's are always below `/run`, so
+/// that a mount made at boot is found from a login of root, which sets `XDG_RUNTIME_DIR`.
 fn own_dirs() -> Vec<PathBuf> {
     let me = geteuid().as_raw();
     let from_login = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|_| me != 0);

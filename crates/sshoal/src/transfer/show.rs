@@ -182,8 +182,8 @@ impl Show {
         }
         if outcome.links_unknown {
             eprintln!(
-                "sshoal: note: files came over SFTP, which does not report hard links: names of one \
-                 file may be files of their own now"
+                "sshoal: note: it is not known which names are of one file at the source: they may be \
+                 files of their own now"
             );
         }
         if outcome.deletions_withheld > 0 {

@@ -65,7 +65,9 @@ impl CopiedEntry {
             _ => Action::Copy(Why::Time),
         };
         let (paths, there) = ((self.from, self.name), Some(self.attr));
-        Step { action, ..Step::new(source, paths, self.attr, there, self.dir) }
+        // An archive has no identities.
+        let attr = Attr { inode: self.asked.inode, ..self.attr };
+        Step { action, ..Step::new(source, paths, attr, there, self.dir) }
     }
 }
 
