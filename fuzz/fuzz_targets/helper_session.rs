@@ -1,5 +1,5 @@
-//! Any requests to a server that is confined to a directory: no panic, no reply that is not SFTP, no
-//! change outside the directory, and with `read_only` no change at all.
+//! Any requests to a server that is confined to a directory: no panic, no reply that is not SFTP,
+//! no change outside the directory, and with `read_only` no change at all.
 #![no_main]
 
 use std::collections::BTreeMap;

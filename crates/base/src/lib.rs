@@ -1,8 +1,8 @@
 //! The types that all crates of sshoal share: [`Remote`], handle guards, paths, attributes, errno,
 //! a mutex, the in-place [`task`]s that run operations, and their [`metrics`].
 //!
-//! This crate does no I/O (but [`polling`] reads the load of the machine), and knows neither FUSE nor
-//! SFTP nor ssh.
+//! This crate does no I/O (but [`polling`] reads the load of the machine), and knows neither FUSE
+//! nor SFTP nor ssh.
 #![forbid(unsafe_code)]
 
 pub mod attr;

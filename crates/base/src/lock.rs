@@ -1,8 +1,8 @@
 //! Advisory locks of files: `flock(2)` and the byte ranges of `fcntl(2)`.
 //!
-//! Locks belong to an owner, which the caller of a [`Remote`](crate::Remote) names by a number. Locks
-//! of one owner never conflict. A new lock replaces what the owner had in its range, as POSIX says:
-//! it may convert, split or join ranges ([`LockedRanges`]).
+//! Locks belong to an owner, which the caller of a [`Remote`](crate::Remote) names by a number.
+//! Locks of one owner never conflict. A new lock replaces what the owner had in its range, as POSIX
+//! says: it may convert, split or join ranges ([`LockedRanges`]).
 
 use std::fmt;
 

@@ -1,13 +1,14 @@
 //! Adaptive polling: reading again for some microseconds before a reader sleeps.
 //!
-//! A program that waits for each answer sends its next request some microseconds after the reply, and
-//! a server on a near machine replies as soon. To wake a sleeping thread on another processor costs
-//! more than that, and several times as much in a virtual machine.
+//! A program that waits for each answer sends its next request some microseconds after the reply,
+//! and a server on a near machine replies as soon. To wake a sleeping thread on another processor
+//! costs more than that, and several times as much in a virtual machine.
 //!
 //! Polling costs the time of a processor. So a reader polls only after several short waits in
-//! succession; a single long one ends that. It polls only if the other threads that are ready leave a
-//! processor, which is checked from time to time, and between two attempts it yields the processor to
-//! them. If that takes long, or several polls in succession were in vain, polling pauses.
+//! succession; a single long one ends that. It polls only if the other threads that are ready leave
+//! a processor, which is checked from time to time, and between two attempts it yields the
+//! processor to them. If that takes long, or several polls in succession were in vain, polling
+//! pauses.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -198,8 +198,8 @@ pub enum RenameMode {
 }
 
 impl RenameMode {
-    /// The new path of an entry that was within one of two renamed paths; `None` if it was replaced,
-    /// or within neither.
+    /// The new path of an entry that was within one of two renamed paths; `None` if it was
+    /// replaced, or within neither.
     pub fn moved(
         self,
         path: &RemotePath,

@@ -82,8 +82,8 @@ pub fn forget_peak(pids: &[u32]) {
     }
 }
 
-/// A daemon that leads its process group, first, the members of the group, and the descendants of all.
-/// sshfs starts ssh as a process of its group of which it is not the parent.
+/// A daemon that leads its process group, first, the members of the group, and the descendants of
+/// all. sshfs starts ssh as a process of its group of which it is not the parent.
 pub(crate) fn family(daemon: u32) -> Vec<u32> {
     let daemon = daemon.cast_signed();
     let members = with_descendants(|stat| stat.pid == daemon || stat.pgrp == daemon);

@@ -43,8 +43,8 @@ const TEXT: &str = "advise-text";
 const QUERY_LIMIT: Duration = Duration::from_secs(30);
 
 /// Measures against a server; the advice, for a terminal. It takes about a minute, on a long link
-/// some minutes; less if it is `quick`, when only great differences show. `progress` receives a line
-/// for each part.
+/// some minutes; less if it is `quick`, when only great differences show. `progress` receives a
+/// line for each part.
 ///
 /// # Errors
 /// In ssh's words when it does not work; also when the run was interrupted.

@@ -41,8 +41,8 @@ pub fn file(corpus: &Path, name: &str, bytes: u64, seed: u64) -> Result<PathBuf>
     Ok(path)
 }
 
-/// The time of change of the data of all workloads: long ago, as that of most files that are read. A
-/// cache cannot trust the attributes of a file that was changed a moment ago.
+/// The time of change of the data of all workloads: long ago, as that of most files that are read.
+/// A cache cannot trust the attributes of a file that was changed a moment ago.
 pub fn last_changed() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_700_000_000)
 }

@@ -40,8 +40,8 @@ const STDOUT_BYTES: u64 = 64 << 20;
 /// Kept of standard error: its end.
 const STDERR_BYTES: u64 = 1 << 20;
 
-/// First look at a program's memory and output; the interval then doubles up to [`LOOK_MOST`]. A look costs
-/// 20 us for each process, and a peak is still seen after it has passed.
+/// First look at a program's memory and output; the interval then doubles up to [`LOOK_MOST`]. A
+/// look costs 20 us for each process, and a peak is still seen after it has passed.
 const LOOK_FIRST: Duration = Duration::from_millis(20);
 const LOOK_MOST: Duration = Duration::from_secs(1);
 

@@ -1,4 +1,5 @@
-//! Queries of the mount table of this process. Nothing here accesses a mounted directory, which may hang.
+//! Queries of the mount table of this process. Nothing here accesses a mounted directory, which may
+//! hang.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
 //! Published comparisons: how to repeat each in one run, in which tables it was published, and the
 //! published figures.
 //!
-//! A comparison is data. [`Published::fill`] completes a request by it; a report of such a run shows
-//! its tables (see [`crate::report`]). Figures of other machines are compared by their ratios to the
-//! baseline alone.
+//! A comparison is data. [`Published::fill`] completes a request by it; a report of such a run
+//! shows its tables (see [`crate::report`]). Figures of other machines are compared by their ratios
+//! to the baseline alone.
 
 use crate::measure::Measure;
 use crate::plan::Request;
@@ -52,8 +52,8 @@ pub struct Published {
 /// Changes the quantities of a scale to those of a comparison.
 type Quantities = fn(&mut Size);
 
-/// 16 GB in sequence, 8 GB at random places, buffered as published and with `O_DIRECT`; OPT4 and what
-/// it is compared with also on data that compress.
+/// 16 GB in sequence, 8 GB at random places, buffered as published and with `O_DIRECT`; OPT4 and
+/// what it is compared with also on data that compress.
 const IOZONE: Quantities = |size| {
     size.iozone = IozoneSize {
         random_bytes: 8 << 30,
@@ -334,7 +334,8 @@ impl Published {
         (self.quantities)(size);
     }
 
-    /// Completes a request: what it already says has precedence. Amounts are multiplied by `factor`.
+    /// Completes a request: what it already says has precedence. Amounts are multiplied by
+    /// `factor`.
     pub fn fill(&'static self, request: Request, factor: f64) -> Request {
         let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
         let own_ciphers = Some(owned(self.ciphers)).filter(|ciphers| !ciphers.is_empty());

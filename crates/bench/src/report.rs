@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! 1. All forms show one document, made from the samples by [`crate::stats`].
-//! 2. The page is one file: nothing is fetched, no script runs, and a policy says so to the browser.
+//! 2. The page is one file: nothing is fetched, no script runs, and a policy says so to the
+//!    browser.
 //! 3. Names and words from outside are escaped for the form in which they are shown.
 
 mod bars;

@@ -111,7 +111,8 @@ pub struct Settings {
     /// The factor by which its amounts of data were multiplied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
-    /// How much of what the works did: `iozone.random_bytes` (see [`crate::size::Size::quantities`]).
+    /// How much of what the works did: `iozone.random_bytes` (see
+    /// [`crate::size::Size::quantities`]).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub quantities: BTreeMap<String, f64>,
 }

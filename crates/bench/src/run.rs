@@ -67,8 +67,8 @@ struct Ready<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Makes the data of all workloads, and lays them out in each storage. What cannot be is left out;
-    /// only an interrupt is an error.
+    /// Makes the data of all workloads, and lays them out in each storage. What cannot be is left
+    /// out; only an interrupt is an error.
     fn prepare(
         plan: &'a Plan,
         executor: &'a Executor,

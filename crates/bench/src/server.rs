@@ -1,8 +1,8 @@
 //! The server: a private sshd on this machine, or a real host.
 //!
 //! A private server is OpenSSH's sshd with its defaults (`MaxStartups` too: of more than ten logins
-//! at a time some may be refused, as at any server), in front of it the link. Its directory is in the
-//! run's scratch directory, so that workloads lay out their data without ssh.
+//! at a time some may be refused, as at any server), in front of it the link. Its directory is in
+//! the run's scratch directory, so that workloads lay out their data without ssh.
 //!
 //! Invariants:
 //! 1. No ssh of a run asks for a password, and none shares a connection with another
@@ -336,8 +336,8 @@ impl Drop for Server {
     }
 }
 
-/// The line of `sshd_config` with which a server offers all ciphers that the OpenSSH of this machine
-/// has, CBC included. By default it offers none of CBC.
+/// The line of `sshd_config` with which a server offers all ciphers that the OpenSSH of this
+/// machine has, CBC included. By default it offers none of CBC.
 ///
 /// # Errors
 /// Those of `ssh -Q cipher`.
@@ -376,8 +376,8 @@ fn ssh_words(options: &[OsString], destination: &str) -> Vec<OsString> {
     words
 }
 
-/// A configuration that differs from the server's own in the ports, of which ssh takes the first that
-/// it sees, and has another name for the second of them.
+/// A configuration that differs from the server's own in the ports, of which ssh takes the first
+/// that it sees, and has another name for the second of them.
 fn write_config(path: &Path, of_server: &Path, ports: [u16; 2]) -> Result<()> {
     let names = format!("Host {ALIAS} {SECOND}\n");
     let own = fs::read_to_string(of_server)?.replacen(&format!("Host {ALIAS}\n"), &names, 1);

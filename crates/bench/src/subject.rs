@@ -95,9 +95,9 @@ pub trait Session {
     }
 
     /// Forgets all that the client has cached (mounts anew, or drops caches), on the disk too; the
-    /// server's page cache stays. `Ok(false)` where that cannot be done: the sample is then not called cold.
-    /// After a failure the session can only be abandoned. Programs that are started for each step
-    /// have nothing to forget.
+    /// server's page cache stays. `Ok(false)` where that cannot be done: the sample is then not
+    /// called cold. After a failure the session can only be abandoned. Programs that are started
+    /// for each step have nothing to forget.
     fn forget(&mut self, executor: &Executor) -> Result<bool> {
         let _ = executor;
         Ok(true)

@@ -72,7 +72,8 @@ pub trait Workload: Send + Sync {
     /// Makes its data locally, once a run, in `corpus/NAME`.
     fn make(&self, size: &Size, corpus: &Path, executor: &Executor) -> Result<()>;
 
-    /// Its files and trees, by their paths in the corpus and in a storage; below the directory NAME.
+    /// Its files and trees, by their paths in the corpus and in a storage; below the directory
+    /// NAME.
     fn data(&self, size: &Size) -> Vec<PathBuf>;
 
     /// Puts its data into a storage, once a run for each.

@@ -354,8 +354,8 @@ impl Shared {
         self.remove_object_if(digest, |stat| stat.st_ino == ino)
     }
 
-    /// Removes a content and its metadata, if its file meets the `condition`. Returns the bytes that
-    /// it took on the disk.
+    /// Removes a content and its metadata, if its file meets the `condition`. Returns the bytes
+    /// that it took on the disk.
     pub(crate) fn remove_object_if(
         &self,
         digest: &Digest,

@@ -204,8 +204,8 @@ impl Store {
         }
     }
 
-    /// Changes the bounds of this store, and remembers them. A smaller size takes effect when the store
-    /// is next written to.
+    /// Changes the bounds of this store, and remembers them. A smaller size takes effect when the
+    /// store is next written to.
     pub fn set_bounds(&self, size_bytes: Option<u64>, free_bytes: Option<u64>) {
         let bounds = Bounds { size: size_bytes, free: free_bytes };
         if bounds != self.current_bounds() {

@@ -1,7 +1,8 @@
 //! Completion of a command line, from clap's definition of the command.
 //!
-//! A shell's script runs the program with the words before the cursor, and reads one candidate a line.
-//! So all shells complete the same, and what depends on the machine (hosts, mounts) is completed, too.
+//! A shell's script runs the program with the words before the cursor, and reads one candidate a
+//! line. So all shells complete the same, and what depends on the machine (hosts, mounts) is
+//! completed, too.
 
 use std::fmt;
 
@@ -9,9 +10,9 @@ use clap::{Arg, Command, ValueHint};
 
 /// What may stand at the cursor.
 ///
-/// Its text has a line for each candidate: the whole word, a tabulator and the description. The last
-/// line may be `:files` or `:directories`, a blank and the beginning of the word that is no part of
-/// the path: there the shell completes a path.
+/// Its text has a line for each candidate: the whole word, a tabulator and the description. The
+/// last line may be `:files` or `:directories`, a blank and the beginning of the word that is no
+/// part of the path: there the shell completes a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// Words, each with its description.
@@ -81,8 +82,8 @@ impl fmt::Display for Answer {
     }
 }
 
-/// Completes the last of `words`, which are those after the name of `command`. `of_value` returns the
-/// candidates for a value that `command` does not define, given its beginning.
+/// Completes the last of `words`, which are those after the name of `command`. `of_value` returns
+/// the candidates for a value that `command` does not define, given its beginning.
 pub fn complete(
     command: &Command,
     words: &[String],

@@ -1,5 +1,5 @@
-//! Messages, exit codes and output of the command-line programs `sshoal` and `sshoal-bench`, and what
-//! is generated from their definitions: [manual pages](manual) and [completions](completion).
+//! Messages, exit codes and output of the command-line programs `sshoal` and `sshoal-bench`, and
+//! what is generated from their definitions: [manual pages](manual) and [completions](completion).
 //!
 //! A message has the form `sshoal: what: why`, with a hint on a line of its own.
 #![forbid(unsafe_code)]
@@ -52,8 +52,8 @@ impl Problem {
         Problem { what: printable(&self.what), why, hint, ..*self }
     }
 
-    /// Marks the problem as an answer of the host about the source: another login would fail the same
-    /// way.
+    /// Marks the problem as an answer of the host about the source: another login would fail the
+    /// same way.
     pub fn of_source(mut self) -> Problem {
         self.speaks_of_source = true;
         self
@@ -163,8 +163,8 @@ fn missing_command(help: &str) -> String {
     format!("a command is missing: {}", names.collect::<Vec<_>>().join(", "))
 }
 
-/// The output of `--json`: one value with indented lines. Control characters are escaped, so that the
-/// text is harmless on a terminal and equal for a parser.
+/// The output of `--json`: one value with indented lines. Control characters are escaped, so that
+/// the text is harmless on a terminal and equal for a parser.
 ///
 /// # Errors
 /// Of values that cannot be JSON.

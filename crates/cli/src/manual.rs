@@ -1,7 +1,7 @@
 //! Manual pages in man(7), made from clap's definition of a command.
 //!
-//! What clap does not know (the mount options, the prose of the main page) is added as [`Section`]s,
-//! so that all pages have one style.
+//! What clap does not know (the mount options, the prose of the main page) is added as
+//! [`Section`]s, so that all pages have one style.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -55,7 +55,8 @@ impl Section {
 }
 
 impl Page {
-    /// The page of `command`, which must have been built. Its commands are described on the page, too.
+    /// The page of `command`, which must have been built. Its commands are described on the page,
+    /// too.
     pub fn of(command: &clap::Command) -> Page {
         let name = command.get_bin_name().unwrap_or(command.get_name()).replace(' ', "-");
         let mut page = Page {

@@ -90,8 +90,8 @@ pub fn any_mount_at(mountpoint: &Path) -> Result<Mount, Problem> {
     })
 }
 
-/// Why a path cannot be resolved. Of a dead mount, and of another user's, the system's error does not
-/// name the cause.
+/// Why a path cannot be resolved. Of a dead mount, and of another user's, the system's error does
+/// not name the cause.
 pub fn unresolved(path: &Path, error: &io::Error) -> Problem {
     let around = || mountinfo::around(path).filter(record::is_ours);
     let silence = match rustix::io::Errno::from_io_error(error) {
@@ -167,8 +167,8 @@ pub fn status(found: &Found) -> Result<Box<MountStatus>, Silence> {
     }
 }
 
-/// Sends a request to the daemon of the mount at `mountpoint`. `expected` extracts the value from the
-/// reply. `progress` is called with the progress of a job.
+/// Sends a request to the daemon of the mount at `mountpoint`. `expected` extracts the value from
+/// the reply. `progress` is called with the progress of a job.
 pub fn ask_mount<T>(
     mountpoint: &Path,
     wish: Wish,

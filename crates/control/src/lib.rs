@@ -1,9 +1,10 @@
 //! Between the commands of the program and the daemon of a mount: [records of mounts](record), by
 //! which a command finds the daemon, and the protocol over the socket beside a record.
 //!
-//! A connection carries one request and its reply, each a line of JSON. A request that takes time is
-//! first answered with [`Reply::Working`], at once, so that a working daemon can be distinguished from
-//! one that hangs; replies with the progress may follow. Closing the connection cancels the request.
+//! A connection carries one request and its reply, each a line of JSON. A request that takes time
+//! is first answered with [`Reply::Working`], at once, so that a working daemon can be
+//! distinguished from one that hangs; replies with the progress may follow. Closing the connection
+//! cancels the request.
 //!
 //! | module | contents |
 //! |---|---|
@@ -21,8 +22,9 @@
 //! Invariants:
 //! 1. Only the owner of the mount and root are answered: other users cannot access the directory of
 //!    the socket, and the kernel is asked for the peer's user id as well.
-//! 2. The length of lines, the number of connections and the time that a peer may take are bounded on
-//!    both sides. The connection to a silent or too verbose peer is closed; no other waits for it.
+//! 2. The length of lines, the number of connections and the time that a peer may take are bounded
+//!    on both sides. The connection to a silent or too verbose peer is closed; no other waits for
+//!    it.
 //! 3. Nothing here accesses the mounted file system, so a mount that hangs blocks no command.
 //!
 //! Both sides are the same program, perhaps of different versions: a request carries the version of
@@ -109,8 +111,8 @@ pub enum Wish {
         /// Accept options that cannot be changed if they have the present value.
         is_remount: bool,
     },
-    /// Keep a password for a host. It is not part of the request: the client sends it as a line of its
-    /// own after [`Reply::Working`].
+    /// Keep a password for a host. It is not part of the request: the client sends it as a line of
+    /// its own after [`Reply::Working`].
     Login {
         /// The host, as the status shows it.
         host: String,

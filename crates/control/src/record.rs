@@ -1,21 +1,22 @@
 //! Records of mounts, by which other commands find the daemon: `sshoal umount` waits for its end
-//! (unmounting ends only the kernel's side, and the daemon may still be writing), and `sshoal status`
-//! queries it.
+//! (unmounting ends only the kernel's side, and the daemon may still be writing), and `sshoal
+//! status` queries it.
 //!
 //! A record is a small text file `DIRECTORY/MAJOR:MINOR` named after the mount's device number. Its
-//! daemon holds an exclusive flock(2) on it from just after mounting to its end; the kernel releases
-//! the lock with the process, so the lock, not the text, shows whether the daemon runs. The socket
-//! `MAJOR:MINOR.sock` beside it accepts requests to the daemon; the head of this crate has the protocol.
+//! daemon holds an exclusive flock(2) on it from just after mounting to its end; the kernel
+//! releases the lock with the process, so the lock, not the text, shows whether the daemon runs.
+//! The socket `MAJOR:MINOR.sock` beside it accepts requests to the daemon; the head of this crate
+//! has the protocol.
 //!
 //! Invariants:
-//! 1. Only the owner has access to the directory (mode 0700), and other users cannot replace it (it is
-//!    in the user's own runtime directory, `/run`, or `/tmp` with its sticky bit), so they cannot plant
-//!    a record or a link there.
-//! 2. A record gets its name only once it is locked and complete. The kernel reuses a device number as
-//!    soon as a mount is gone, possibly before its daemon has ended: then the new mount's record takes
-//!    the name, and the old record continues to exist without it.
-//! 3. Names in the directory change only while the directory's lock is held. A process that waits for
-//!    a record has it open, and can read its last line even when it has lost its name.
+//! 1. Only the owner has access to the directory (mode 0700), and other users cannot replace it (it
+//!    is in the user's own runtime directory, `/run`, or `/tmp` with its sticky bit), so they
+//!    cannot plant a record or a link there.
+//! 2. A record gets its name only once it is locked and complete. The kernel reuses a device number
+//!    as soon as a mount is gone, possibly before its daemon has ended: then the new mount's record
+//!    takes the name, and the old record continues to exist without it.
+//! 3. Names in the directory change only while the directory's lock is held. A process that waits
+//!    for a record has it open, and can read its last line even when it has lost its name.
 //! 4. The rules for the name of a record also hold for that of its socket, which is removed first.
 //! 5. Without an `end=` line at the end of the record, the daemon was killed.
 
@@ -77,8 +78,8 @@ pub struct Record {
 type FileId = (u64, u64);
 
 impl Record {
-    /// Records that this process serves `mount` (see [`mountinfo::find`]), in the first directory that
-    /// can be used. The error is that of the preferred one.
+    /// Records that this process serves `mount` (see [`mountinfo::find`]), in the first directory
+    /// that can be used. The error is that of the preferred one.
     pub fn create(mount: &Mount) -> Result<Record, Error> {
         Record::create_in_one_of(&own_dirs(), mount)
     }
@@ -139,8 +140,8 @@ impl Record {
         self.end("end=ok\n");
     }
 
-    /// Ends the record: acknowledged data could not be written to the server, for this reason, which
-    /// `sshoal umount` prints.
+    /// Ends the record: acknowledged data could not be written to the server, for this reason,
+    /// which `sshoal umount` prints.
     pub fn failed(self, reason: &str) {
         self.end(&format!("end=failed\nreason={}\n", printable(reason)));
     }
@@ -277,8 +278,8 @@ pub fn is_ours(mount: &Mount) -> bool {
     mount.kind == "fuse.sshoal" || find(mount).is_some()
 }
 
-/// The mounts that processes of this user serve, from their records: also those that are no longer in
-/// the mount table of this namespace.
+/// The mounts that processes of this user serve, from their records: also those that are no longer
+/// in the mount table of this namespace.
 pub fn served() -> Vec<Mount> {
     let me = geteuid().as_raw();
     let mut mounts: Vec<Mount> = Vec::new();
@@ -315,8 +316,8 @@ impl Found {
         field(&self.text().ok()?, "pid")?.parse().ok()
     }
 
-    /// Connects to the socket of the daemon. `NotFound` if it has none, `ConnectionRefused` if it has
-    /// ended, `WouldBlock` if so many connections are waiting that it must hang. Does not wait.
+    /// Connects to the socket of the daemon. `NotFound` if it has none, `ConnectionRefused` if it
+    /// has ended, `WouldBlock` if so many connections are waiting that it must hang. Does not wait.
     pub fn connect(&self) -> io::Result<UnixStream> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -358,8 +359,8 @@ fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().rev().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
 }
 
-/// The directories of this user's records, the preferred one first. Root's are always below `/run`, so
-/// that a mount made at boot is found from a login of root, which sets `XDG_RUNTIME_DIR`.
+/// The directories of this user's records, the preferred one first. Root's are always below `/run`,
+/// so that a mount made at boot is found from a login of root, which sets `XDG_RUNTIME_DIR`.
 fn own_dirs() -> Vec<PathBuf> {
     let me = geteuid().as_raw();
     let from_login = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|_| me != 0);

@@ -116,7 +116,8 @@ async fn converse(stream: UnixStream, mount: Arc<dyn Asked>) {
     }
 }
 
-/// The reply of the mount; sends its progress to the peer. `None` if the peer has closed the connection.
+/// The reply of the mount; sends its progress to the peer. `None` if the peer has closed the
+/// connection.
 async fn work(
     reader: &mut (impl AsyncBufReadExt + Unpin),
     writer: &mut (impl AsyncWriteExt + Unpin),

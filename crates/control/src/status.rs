@@ -18,7 +18,8 @@ pub struct MountStatus {
     pub pid: u32,
     /// Time since the mount was created, in milliseconds.
     pub up_ms: u64,
-    /// The union's policies; `null` for a mount of a single source, to which no branch can be added.
+    /// The union's policies; `null` for a mount of a single source, to which no branch can be
+    /// added.
     pub union: Option<UnionStatus>,
     /// The sources, in search order.
     pub sources: Vec<SourceStatus>,
@@ -71,8 +72,8 @@ pub struct SourceStatus {
     pub unacknowledged_bytes: u64,
     /// Files with writes that may not be on the server's disk yet.
     pub unsynced_files: u64,
-    /// How the gateways of a pool share requests (`balance`, `hash` or `failover`); `null` without a
-    /// pool.
+    /// How the gateways of a pool share requests (`balance`, `hash` or `failover`); `null` without
+    /// a pool.
     pub pool: Option<String>,
     /// The host, or the gateways; empty for a local directory.
     pub hosts: Vec<HostStatus>,
@@ -113,8 +114,8 @@ pub struct HostStatus {
     pub latency_us: Option<u64>,
     /// Maximum number of sessions.
     pub max_sessions: u64,
-    /// Of a login with a password typed while mounting: `kept` for further logins, or `needed` again;
-    /// else `None`.
+    /// Of a login with a password typed while mounting: `kept` for further logins, or `needed`
+    /// again; else `None`.
     pub password: Option<String>,
     /// The address of direct connections, if they are used.
     pub direct: Option<String>,
@@ -159,8 +160,8 @@ pub struct SessionStatus {
     pub is_direct: bool,
     /// Whether packets are compressed that shrink, by the helper and here; not by ssh.
     pub is_compressed: bool,
-    /// What serves it: `sftp`, the SFTP server of sshd, or `helper`, sshoal's own; `null` unless it is
-    /// up.
+    /// What serves it: `sftp`, the SFTP server of sshd, or `helper`, sshoal's own; `null` unless it
+    /// is up.
     pub server: Option<String>,
     /// Version of that program, if it reports one, escaped.
     pub server_version: Option<String>,

@@ -18,8 +18,8 @@ pub(crate) const ACCEPTED: u8 = 1;
 /// The name of the server in the handshake, which is not used.
 const NAME: &str = "sshoal";
 
-/// Connects to the listener at `address` that has the key `peer`, within `limit`. The reader polls for
-/// `poll_limit` before it sleeps. Must be called within a runtime, which serves the connection.
+/// Connects to the listener at `address` that has the key `peer`, within `limit`. The reader polls
+/// for `poll_limit` before it sleeps. Must be called within a runtime, which serves the connection.
 ///
 /// # Errors
 /// When nothing answers there in time, or the other side is not the expected one.

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt;
 use rustls::Connection;
 
-/// Time without an acknowledgement, or in which the other side takes nothing, after which a connection
-/// is lost: longer than ssh's own, so that ssh is not left behind a link that comes back.
+/// Time without an acknowledgement, or in which the other side takes nothing, after which a
+/// connection is lost: longer than ssh's own, so that ssh is not left behind a link that comes
+/// back.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(90);
 
 /// Time without data until the other side is probed, and from one probe to the next.

@@ -157,8 +157,8 @@ pub struct Writer {
     silence_limit: Option<Duration>,
 }
 
-/// The halves of a connection whose handshake is done. `poll_limit` is how long a reader polls before
-/// it sleeps, see [`Polling`].
+/// The halves of a connection whose handshake is done. `poll_limit` is how long a reader polls
+/// before it sleeps, see [`Polling`].
 pub(crate) fn blocking(
     socket: TcpStream,
     tls: Connection,
@@ -251,8 +251,8 @@ impl Read for Reader {
 }
 
 impl Writer {
-    /// The connection is lost when the other side acknowledges or takes nothing for this time, if that
-    /// is less than usual.
+    /// The connection is lost when the other side acknowledges or takes nothing for this time, if
+    /// that is less than usual.
     ///
     /// # Errors
     /// The system's.
@@ -282,8 +282,8 @@ impl Write for Writer {
     }
 }
 
-/// A socket that a runtime watches only while a task sleeps: watched all the time, it would wake the
-/// runtime for bytes that a task takes without it.
+/// A socket that a runtime watches only while a task sleeps: watched all the time, it would wake
+/// the runtime for bytes that a task takes without it.
 struct Watched {
     /// A duplicate of the socket, which can be watched by itself.
     socket: Option<TcpStream>,
@@ -350,8 +350,8 @@ pub struct AsyncWriter {
     watched: Watched,
 }
 
-/// The halves of a connection whose handshake is done. Must be called within a runtime, which serves
-/// them from then on.
+/// The halves of a connection whose handshake is done. Must be called within a runtime, which
+/// serves them from then on.
 pub(crate) fn asynchronous(
     socket: TcpStream,
     tls: Connection,

@@ -150,7 +150,8 @@ pub fn encode_device((major, minor): (u32, u32)) -> u32 {
     (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & !0xff) << 12)
 }
 
-/// Major and minor number of a device number in the kernel's form: the inverse of [`encode_device`].
+/// Major and minor number of a device number in the kernel's form: the inverse of
+/// [`encode_device`].
 pub fn decode_device(device: u32) -> (u32, u32) {
     ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xf_ff00))
 }

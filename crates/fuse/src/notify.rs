@@ -3,8 +3,8 @@
 //! A notification may block in the kernel on a lock that one of this session's requests holds (a
 //! page that is being read, a directory in which a name is looked up). So notifications are queued
 //! to a thread of their own. Only [`Notifier::settled`] waits for that thread, and no operation may
-//! await it for which the kernel holds such a lock. The thread ends with the last [`Notifier`], or with the first notification after the
-//! session.
+//! await it for which the kernel holds such a lock. The thread ends with the last [`Notifier`], or
+//! with the first notification after the session.
 
 use std::io::IoSlice;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -79,8 +79,8 @@ impl Notifier {
         )
     }
 
-    /// Drops a cached name, also a negative one. A file or directory in use is shown as deleted then,
-    /// and mounts below it are detached.
+    /// Drops a cached name, also a negative one. A file or directory in use is shown as deleted
+    /// then, and mounts below it are detached.
     pub fn inval_entry(&self, parent: u64, name: &[u8]) -> bool {
         self.entry(parent, name, 0)
     }

@@ -26,9 +26,9 @@ pub(crate) fn of_open(file: impl AsFd, fields: u32) -> Result<FileAttrs> {
     Ok(of_statx(&found, fields, || local::may_have_xattrs(file.as_fd(), b"")))
 }
 
-/// The attributes of the entry `name` of a directory, with these fields of [`ExactAttrs`] (with none
-/// on a kernel without `statx(2)`). If the directory `is_local`, what is mounted on the entry is
-/// described as this machine knows it: another machine that has it may be unreachable.
+/// The attributes of the entry `name` of a directory, with these fields of [`ExactAttrs`] (with
+/// none on a kernel without `statx(2)`). If the directory `is_local`, what is mounted on the entry
+/// is described as this machine knows it: another machine that has it may be unreachable.
 pub(crate) fn of_entry(
     dir: BorrowedFd<'_>,
     name: &[u8],

@@ -1,8 +1,8 @@
 //! Digests of files, so that a client need not read them.
 //!
-//! A digest is that of the content which a file has while its time of change (ctime) stays. The time
-//! of change has the granularity of the kernel's clock, so a file that was just changed is read
-//! only when a further change would show.
+//! A digest is that of the content which a file has while its time of change (ctime) stays. The
+//! time of change has the granularity of the kernel's clock, so a file that was just changed is
+//! read only when a further change would show.
 //!
 //! A request computes for a limited time. What it has computed until then is kept for the next
 //! request, so that no request is silent for long, and a client that has gone causes no more work.

@@ -1,5 +1,5 @@
-//! Connections beside the one that ssh carries: authenticated by keys that were exchanged over it, and
-//! served as it is, each by itself. They end with it.
+//! Connections beside the one that ssh carries: authenticated by keys that were exchanged over it,
+//! and served as it is, each by itself. They end with it.
 
 use std::io::{self, IoSlice, Write};
 use std::net::IpAddr;

@@ -64,13 +64,13 @@ struct Slots {
     slots: Vec<Slot>,
     free: Vec<u32>,
     open: usize,
-    /// The last directories that were opened: the id of the request, and the handle. As many as there
-    /// are requests in flight, each of which may name one.
+    /// The last directories that were opened: the id of the request, and the handle. As many as
+    /// there are requests in flight, each of which may name one.
     opened: VecDeque<(u32, u64)>,
 }
 
-/// A place of a handle. Its serial number changes with each handle, so that a handle that was closed
-/// never leads to a later file.
+/// A place of a handle. Its serial number changes with each handle, so that a handle that was
+/// closed never leads to a later file.
 #[derive(Debug)]
 struct Slot {
     serial: u32,
@@ -86,7 +86,8 @@ impl Handles {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is room for another handle. Asked before a file is opened, which may create it.
+    /// Whether there is room for another handle. Asked before a file is opened, which may create
+    /// it.
     pub(crate) fn check_room(&self) -> Result<()> {
         match self.room.open.load(Ordering::Relaxed) < self.room.max {
             true => Ok(()),

@@ -18,8 +18,8 @@
 //!    excludes readers.
 //! 6. A request that waits for a lock claims nothing and takes no thread of the pool (`locks.rs`).
 //!    All locks end with the session.
-//! 7. Nothing listens before the client asks for it, and nothing does after the first connection has
-//!    ended. The other connections have the same options (`direct.rs`).
+//! 7. Nothing listens before the client asks for it, and nothing does after the first connection
+//!    has ended. The other connections have the same options (`direct.rs`).
 #![forbid(unsafe_code)]
 
 mod attributes;

@@ -8,8 +8,8 @@
 //! A client may cancel a request whose answer it has not read. So the last grants are remembered
 //! with what they have replaced.
 //!
-//! A client may have gone without an end of the stream. One with a lease sends a request within that
-//! time, and takes replies; otherwise the session ends, if it has locks, and they with it
+//! A client may have gone without an end of the stream. One with a lease sends a request within
+//! that time, and takes replies; otherwise the session ends, if it has locks, and they with it
 //! (`session.rs`).
 //!
 //! Locking: the state's lock is never held during a system call. A waiter's lock is held while it

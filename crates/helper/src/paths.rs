@@ -22,11 +22,12 @@ use rustix::io::{Errno, Result};
 const LOCAL_KINDS: [u32; 6] =
     [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010, 0x794c_7630];
 
-/// The same by their names in the table of mounts; without btrfs, whose files have device numbers that
-/// are not in the table.
+/// The same by their names in the table of mounts; without btrfs, whose files have device numbers
+/// that are not in the table.
 const LOCAL_NAMES: [&[u8]; 7] = [b"ext2", b"ext3", b"ext4", b"xfs", b"tmpfs", b"f2fs", b"overlay"];
 
-/// Time for which the table of mounts is used: a device number may become that of another file system.
+/// Time for which the table of mounts is used: a device number may become that of another file
+/// system.
 const TABLE_VALID: Duration = Duration::from_secs(1);
 
 /// Resolves the client's paths.
@@ -145,8 +146,8 @@ impl Paths {
         let Some(dir) = opened.ok().filter(|dir| self.is_on_local_device(dir)) else {
             return false;
         };
-        // Looked up on that file system only; the name may be absent. Following a link sets its time
-        // of access.
+        // Looked up on that file system only; the name may be absent. Following a link sets its
+        // time of access.
         let nofollow = if follows { OFlags::empty() } else { OFlags::NOFOLLOW };
         let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC | nofollow, ResolveFlags::NO_XDEV);
         let found = match &self.root {

@@ -139,8 +139,8 @@ impl<T> Schedule<T> {
             && all().any(|entry| entry.request.is_none() && entry.only_reads)
     }
 
-    /// Adds a request, which may only read names and contents. Returns its ticket, and the request if
-    /// it can be executed now.
+    /// Adds a request, which may only read names and contents. Returns its ticket, and the request
+    /// if it can be executed now.
     pub(crate) fn add(
         &mut self,
         claims: Claims,

@@ -48,9 +48,9 @@ const OTHER_DESCRIPTORS: u64 = 320;
 /// unreachable file system may never do.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Time after the end of the client's stream in which its last requests begin: fast ones are executed.
-/// One that has waited longer for a request that hangs would be executed when the client, over a new
-/// connection, has found it not done and has done it again: it looks after one second.
+/// Time after the end of the client's stream in which its last requests begin: fast ones are
+/// executed. One that has waited longer for a request that hangs would be executed when the client,
+/// over a new connection, has found it not done and has done it again: it looks after one second.
 const LAST_START: Duration = Duration::from_millis(500);
 
 /// Content from this length on is sent without copying it behind other replies.
@@ -99,8 +99,8 @@ impl From<Malformed> for Error {
     }
 }
 
-/// Serves a client until `input` ends. All requests read by then are executed, except those that still
-/// wait for another one half a second later.
+/// Serves a client until `input` ends. All requests read by then are executed, except those that
+/// still wait for another one half a second later.
 ///
 /// # Errors
 /// When the root cannot be opened, the client sends something that is not SFTP, a stream fails, or
@@ -339,8 +339,8 @@ impl Session<'_> {
         Ok(reply)
     }
 
-    /// Starts a thread that answers requests later, when the first of them arrives. `serve` gets what
-    /// sends an answer, and returns at the end of the session.
+    /// Starts a thread that answers requests later, when the first of them arrives. `serve` gets
+    /// what sends an answer, and returns at the end of the session.
     fn provide_service<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -440,8 +440,8 @@ impl Session<'_> {
         }
     }
 
-    /// Executes a request and adds its reply to the output. With `nowait`, returns false if it would
-    /// wait for the disk; then nothing has happened.
+    /// Executes a request and adds its reply to the output. With `nowait`, returns false if it
+    /// would wait for the disk; then nothing has happened.
     fn execute(&self, id: u32, request: &Request<'_>, nowait: bool, buffer: &mut [u8]) -> bool {
         let executed =
             catch_unwind(AssertUnwindSafe(|| self.server.execute(id, request, nowait, buffer)));
@@ -501,8 +501,8 @@ impl Session<'_> {
         }
     }
 
-    /// No more requests come: the threads of the pool end when all were executed or are too late, and
-    /// the further connections end.
+    /// No more requests come: the threads of the pool end when all were executed or are too late,
+    /// and the further connections end.
     fn end(&self) {
         drop(self.listener.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.state().ended_at = Some(Instant::now());
@@ -631,8 +631,8 @@ const READ_BYTES: usize = 64 << 10;
 
 impl Packets<'_> {
     /// The next packet, without its length field; `None` at the end of the stream. `before_wait` is
-    /// called before the stream is read with the time for which it was silent, and returns when it is
-    /// to be called again if the stream stays silent.
+    /// called before the stream is read with the time for which it was silent, and returns when it
+    /// is to be called again if the stream stays silent.
     fn next(
         &mut self,
         mut before_wait: impl FnMut(Duration) -> Result<Option<Duration>, Error>,

@@ -58,8 +58,8 @@ pub struct Config {
     pub direct: Direct,
     /// The ports on which the helper may listen, the first one that is free; zero is any.
     pub direct_ports: (u16, u16),
-    /// The name or the address for direct connections, and the port, in place of those that the helper
-    /// reports.
+    /// The name or the address for direct connections, and the port, in place of those that the
+    /// helper reports.
     pub direct_address: Option<(String, Option<u16>)>,
     /// How long a reader of a direct connection polls before it sleeps, here and at the server.
     pub poll_limit: Duration,

@@ -21,7 +21,8 @@ const OTHER_TIME: Duration = Duration::from_secs(60);
 /// Least time between requests for one digest.
 const MIN_PAUSE: Duration = Duration::from_millis(5);
 
-/// Requests for digests at the same time, if all files are small. A server computes each on a thread.
+/// Requests for digests at the same time, if all files are small. A server computes each on a
+/// thread.
 pub(crate) const MAX_REQUESTS: usize = 32;
 
 /// Larger files than this are not small, and take as much as so many small ones.

@@ -5,10 +5,12 @@
 //! like those over ssh: the first one, and further ones for content.
 //!
 //! Invariants:
-//! 1. A direct session has a *carrier*, the ssh session over which it was arranged, and ends with it.
-//! 2. The first session is direct if that could be arranged right after its ssh session began. If it
-//!    is lost while its carrier is alive, another one replaces it; if none can be made, the carrier
-//!    itself does, for the rest of its life. Requests in flight fail as with any lost session.
+//! 1. A direct session has a *carrier*, the ssh session over which it was arranged, and ends with
+//!    it.
+//! 2. The first session is direct if that could be arranged right after its ssh session began. If
+//!    it is lost while its carrier is alive, another one replaces it; if none can be made, the
+//!    carrier itself does, for the rest of its life. Requests in flight fail as with any lost
+//!    session.
 //! 3. With [`Direct::Require`] no session but carriers goes through ssh.
 
 use std::net::{IpAddr, SocketAddr};
@@ -120,8 +122,8 @@ impl Pool {
         }
     }
 
-    /// A further session, or the first one anew, while an ssh session for direct ones is alive. `None`
-    /// if it has to be made by ssh.
+    /// A further session, or the first one anew, while an ssh session for direct ones is alive.
+    /// `None` if it has to be made by ssh.
     ///
     /// # Errors
     /// When there can be none, and one is required.

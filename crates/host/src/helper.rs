@@ -1,5 +1,5 @@
-//! Which program serves the sessions of a host: the SFTP server of its sshd, or the helper, sshoal's
-//! own server, which is started by a command.
+//! Which program serves the sessions of a host: the SFTP server of its sshd, or the helper,
+//! sshoal's own server, which is started by a command.
 //!
 //! The first session decides, before an operation uses it:
 //!

@@ -80,8 +80,8 @@ impl Host {
         self.real_root.get().map(Vec::as_slice)
     }
 
-    /// Notes that a connection has failed, which another one had tried: nothing waits for a host that
-    /// is known to be unreachable.
+    /// Notes that a connection has failed, which another one had tried: nothing waits for a host
+    /// that is known to be unreachable.
     pub fn set_unreachable(&self, why: String) {
         self.pool.set_unreachable(why);
     }

@@ -16,8 +16,8 @@
 //!    next operation reconnects and waits for the connection.
 //! 3. A handle of a lost session returns `EHOSTDOWN` while there is no connection, and `ESTALE`
 //!    once there is one again: the caller then has to open the file again.
-//! 4. One program serves all sessions of a host, for its whole life: the SFTP server of its sshd, or
-//!    sshoal's own (`helper`).
+//! 4. One program serves all sessions of a host, for its whole life: the SFTP server of its sshd,
+//!    or sshoal's own (`helper`).
 //! 5. Sessions may go past ssh, over direct connections to the helper (`direct`).
 //! 6. Sessions beyond the first only improve throughput; every operation works without them
 //!    (`scaling`).

@@ -4,9 +4,9 @@
 //! on the metadata session. That session is never closed while the host is in use, and when it is
 //! lost, the handle is lost with it.
 //!
-//! While any lock is held, a task sends a request from time to time, as it has promised to the server
-//! ([`LEASE`]): if this machine loses its power or its link, the server ends the session, and others
-//! get the locks. Without locks nothing is sent.
+//! While any lock is held, a task sends a request from time to time, as it has promised to the
+//! server ([`LEASE`]): if this machine loses its power or its link, the server ends the session,
+//! and others get the locks. Without locks nothing is sent.
 //!
 //! The server waits for a lock for a moment only; then the request is repeated. So a silent server
 //! is noticed as usual.

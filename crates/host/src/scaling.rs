@@ -215,8 +215,8 @@ impl Scaling {
         (MIN_SESSIONS..MAX_SLOTS).any(|slot| pool.live(slot).is_some())
     }
 
-    /// Closes sessions beyond [`MIN_SESSIONS`] that were idle for the configured time, and those beyond
-    /// the maximum.
+    /// Closes sessions beyond [`MIN_SESSIONS`] that were idle for the configured time, and those
+    /// beyond the maximum.
     fn close_idle(&self, pool: &Arc<Pool>) {
         if self.opening.is_some() {
             return;

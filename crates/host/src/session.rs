@@ -210,8 +210,8 @@ async fn expand(client: &Client, base: &[u8]) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// The watchdog: ends a session that does not respond or whose carrier has ended, and logs the end of
-/// any session. It has a timer only while requests are in flight.
+/// The watchdog: ends a session that does not respond or whose carrier has ended, and logs the end
+/// of any session. It has a timer only while requests are in flight.
 async fn watch(session: Weak<Session>, name: String, stall_limit: Duration) {
     let Some(closed) = session.upgrade().map(|session| session.client.closed()) else { return };
     tokio::pin!(closed);

@@ -1,5 +1,5 @@
-//! `listxattrat(2)` of Linux 6.13, for which neither the C library nor rustix has a function. It needs a
-//! quarter of the time of `llistxattr(2)` of a path through `/proc`.
+//! `listxattrat(2)` of Linux 6.13, for which neither the C library nor rustix has a function. It
+//! needs a quarter of the time of `llistxattr(2)` of a path through `/proc`.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -16,14 +16,14 @@ const NUMBER: Option<libc::c_long> =
 /// The kernel does not have it, or a sandbox forbids it.
 static IS_MISSING: AtomicBool = AtomicBool::new(false);
 
-/// The length of the list of attributes of an entry of this directory, which is not followed. `None`
-/// if the call is not available.
+/// The length of the list of attributes of an entry of this directory, which is not followed.
+/// `None` if the call is not available.
 pub(crate) fn query(dir: BorrowedFd<'_>, name: &[u8]) -> Option<Result<usize>> {
     let number = NUMBER.filter(|_| !IS_MISSING.load(Ordering::Relaxed))?;
     let Ok(name) = CString::new(name) else { return Some(Err(Errno::INVAL)) };
     let no_list = ptr::null_mut::<libc::c_char>();
-    // SAFETY: the descriptor is open and the name ends with a zero; with a length of zero the kernel
-    // writes nothing.
+    // SAFETY: the descriptor is open and the name ends with a zero; with a length of zero the
+    // kernel writes nothing.
     let answer = unsafe {
         let (dir, name) = (dir.as_raw_fd(), name.as_ptr());
         libc::syscall(number, dir, name, libc::AT_SYMLINK_NOFOLLOW, no_list, 0_usize)

@@ -2,8 +2,8 @@
 //!
 //! The kernel knows locks of processes and of open file descriptions. So each owner of locks in a
 //! file gets a description of its own, which is opened again from a descriptor of the file. Its
-//! `fcntl(2)` locks are those of the description (`F_OFD_SETLK`): they exclude the classical locks of
-//! other programs, and all end when the description is closed.
+//! `fcntl(2)` locks are those of the description (`F_OFD_SETLK`): they exclude the classical locks
+//! of other programs, and all end when the description is closed.
 //!
 //! Nothing here waits: a caller that waits for a lock repeats the request. Each call may take as
 //! long as the file system needs for a request.
@@ -300,9 +300,9 @@ fn id(file: &impl AsFd) -> Result<FileId> {
     }
 }
 
-/// Another description of the same file. For locks of ranges it is for reading and writing if that is
-/// permitted, since the owner may request a write lock through another descriptor later. Any access
-/// suits `flock(2)`, and a program that is open for writing cannot be executed (`ETXTBSY`).
+/// Another description of the same file. For locks of ranges it is for reading and writing if that
+/// is permitted, since the owner may request a write lock through another descriptor later. Any
+/// access suits `flock(2)`, and a program that is open for writing cannot be executed (`ETXTBSY`).
 fn open_again(file: impl AsFd, family: LockFamily) -> Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     let access = fcntl_getfl(&file).map_err(errno)? & OFlags::ACCMODE;

@@ -1,8 +1,8 @@
 //! Extended attributes, of an inode that was opened with `O_PATH`.
 //!
 //! The system calls take no such descriptor before Linux 6.13, so they go through `/proc/self/fd`,
-//! which leads to the inode itself, also to a symbolic link. Only the question that is asked for each
-//! entry of a listing uses the newer call ([`listxattrat`]).
+//! which leads to the inode itself, also to a symbolic link. Only the question that is asked for
+//! each entry of a listing uses the newer call ([`listxattrat`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

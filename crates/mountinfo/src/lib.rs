@@ -1,7 +1,7 @@
 //! The kernel's mount table, `/proc/self/mountinfo`.
 //!
-//! Reading it accesses no mounted file system, so it also works when a mount is dead or hangs. For the
-//! same reason a mount point is found by its name and never by `stat`.
+//! Reading it accesses no mounted file system, so it also works when a mount is dead or hangs. For
+//! the same reason a mount point is found by its name and never by `stat`.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -120,7 +120,8 @@ pub fn find(mountpoint: &Path) -> io::Result<Option<Mount>> {
     Ok(None)
 }
 
-/// The innermost mount that contains `path`, of which only the part before a dead mount has to exist.
+/// The innermost mount that contains `path`, of which only the part before a dead mount has to
+/// exist.
 pub fn around(path: &Path) -> Option<Mount> {
     let path = std::path::absolute(path).ok()?;
     path.ancestors().find_map(|place| find(place).ok().flatten())

@@ -50,8 +50,8 @@ pub(crate) enum Change {
     SetAttrByPath(AttrChange),
     /// Bytes that the server copies from another file. Repeated by its caller, not by the replay.
     Copy(Range<u64>),
-    /// An access list, by path, which may change the permission bits. Repeated by its caller, not by
-    /// the replay.
+    /// An access list, by path, which may change the permission bits. Repeated by its caller, not
+    /// by the replay.
     SetAcl,
     /// Space that is reserved or freed: these bytes become zeros, and the file is at least as long
     /// as this. Repeated by its caller, not by the replay.

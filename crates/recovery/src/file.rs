@@ -80,8 +80,8 @@ pub(crate) struct FileState {
     pub(crate) path: Option<RemotePath>,
     /// A second possible path, while a rename is in flight or its outcome is unknown.
     pub(crate) pending_path: Option<RemotePath>,
-    /// The path that belongs to another file because another client has renamed or removed this one:
-    /// it may still be in that directory.
+    /// The path that belongs to another file because another client has renamed or removed this
+    /// one: it may still be in that directory.
     pub(crate) former_path: Option<RemotePath>,
     /// Incremented by each change of either path.
     pub(crate) path_version: u64,

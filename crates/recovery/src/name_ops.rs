@@ -42,8 +42,8 @@
 //! answers the check at once. So if the repeated request fails as a request does that was already
 //! executed (`EEXIST`, `ENOENT`), the names are checked once more.
 //!
-//! An exchange that is executed twice has no effect, and succeeds. So the names are checked a second
-//! after the loss at the earliest.
+//! An exchange that is executed twice has no effect, and succeeds. So the names are checked a
+//! second after the loss at the earliest.
 //!
 //! A name that cannot be checked (its path contains a loop of links) cannot be changed either. The
 //! request is sent again for the server's own error.

@@ -5,8 +5,8 @@
 //!
 //! 1. The file is opened by its path once for each handle, without creating or truncating it. If
 //!    its mode refuses that, permission bits are added for the moment (`permission`). Its
-//!    attributes must be the expected ones (`expected_attrs`), or the file must have grown. If it is
-//!    not there, it may have been renamed (`renamed`).
+//!    attributes must be the expected ones (`expected_attrs`), or the file must have grown. If it
+//!    is not there, it may have been renamed (`renamed`).
 //! 2. Appends without a reply are looked for in the file (`appends`).
 //! 3. If the write verifier has changed, the unstable writes are compared with the file (`verify`).
 //!    Each other open of a file that has unstable writes makes this comparison, too.
@@ -435,8 +435,8 @@ async fn open_to_compare<'a>(core: &'a Core, path: &RemotePath) -> Result<Option
     }
 }
 
-/// Whether the file has these bytes; `true` if it cannot be read, or if too much was appended since to
-/// search all of it.
+/// Whether the file has these bytes; `true` if it cannot be read, or if too much was appended since
+/// to search all of it.
 async fn has_append(
     core: &Core,
     path: &RemotePath,

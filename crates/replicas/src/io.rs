@@ -184,8 +184,8 @@ impl Replicas {
         false
     }
 
-    /// Runs a call about locks through the primary, and no other gateway: each has locks of its own,
-    /// unless their file system shares them.
+    /// Runs a call about locks through the primary, and no other gateway: each has locks of its
+    /// own, unless their file system shares them.
     pub(crate) async fn through_locked<T>(
         &self,
         file: &File,

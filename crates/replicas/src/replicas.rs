@@ -69,9 +69,9 @@ impl Replicas {
         }
     }
 
-    /// The name of the gateway to which a command that reads and changes files below `path` should go
-    /// now: the one of the last change there, or else the one that a request would use. `None` if all
-    /// are left out.
+    /// The name of the gateway to which a command that reads and changes files below `path` should
+    /// go now: the one of the last change there, or else the one that a request would use. `None`
+    /// if all are left out.
     pub fn gateway_of(&self, path: &RemotePath) -> Option<&str> {
         let members = &self.gateways.members;
         let changed = self.recent.last_below(path).or(match self.query_target(path) {

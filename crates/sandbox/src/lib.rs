@@ -1,5 +1,5 @@
-//! Private SSH servers on the loopback interface, and the links in front of them: what `sshoal demo`,
-//! `sshoal bench` and the tests run against.
+//! Private SSH servers on the loopback interface, and the links in front of them: what `sshoal
+//! demo`, `sshoal bench` and the tests run against.
 //!
 //! | module | contents |
 //! |---|---|

@@ -9,8 +9,8 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Makes the settings, each a path below `/proc/sys` and a value, and lives until its standard input
-/// ends, which it does when the process that has started it dies.
+/// Makes the settings, each a path below `/proc/sys` and a value, and lives until its standard
+/// input ends, which it does when the process that has started it dies.
 const SCRIPT: &str = r#"
 ip link set lo up || exit
 while [ $# -gt 0 ]; do
@@ -33,8 +33,8 @@ impl Network {
     /// Makes a namespace and its settings: names as `net/ipv4/tcp_rmem`, and values.
     ///
     /// # Errors
-    /// When this is not root or may not make namespaces, `unshare` or `ip` is missing, or the kernel
-    /// does not take a setting.
+    /// When this is not root or may not make namespaces, `unshare` or `ip` is missing, or the
+    /// kernel does not take a setting.
     pub fn start(settings: &[(&str, &str)]) -> io::Result<Network> {
         let mut command = Command::new("unshare");
         command.args(["--net", "--", "sh", "-c", SCRIPT, "sh"]);
@@ -68,7 +68,8 @@ impl Network {
         vec!["nsenter".into(), namespace, "--".into()]
     }
 
-    /// Calls `f` on a thread that is in the namespace, as are the threads and sockets that it makes.
+    /// Calls `f` on a thread that is in the namespace, as are the threads and sockets that it
+    /// makes.
     ///
     /// # Errors
     /// When the namespace cannot be entered.

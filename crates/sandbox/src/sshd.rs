@@ -44,8 +44,9 @@ use keeper::Keeper;
 /// How often a port is tried that was free a moment ago.
 const PORT_ATTEMPTS: u32 = 5;
 
-/// Prepares the namespace of a server for the user `$1`: hides the helpers of sshoal that are installed
-/// on this machine, so that a client finds none, and mounts the home `$2` if there is one.
+/// Prepares the namespace of a server for the user `$1`: hides the helpers of sshoal that are
+/// installed on this machine, so that a client finds none, and mounts the home `$2` if there is
+/// one.
 const OWN_HOME: &str = r#"
 home=$(getent passwd "$1" | cut -d: -f6)
 for program in /usr/bin/sshoal /usr/local/bin/sshoal "$home"/.local/bin/sshoal \
@@ -71,8 +72,8 @@ pub enum SftpServer {
 }
 
 impl SftpServer {
-    /// OpenSSH's program where a distribution has it (Debian, Fedora, Arch, openSUSE, Alpine), or else
-    /// the one inside of sshd.
+    /// OpenSSH's program where a distribution has it (Debian, Fedora, Arch, openSUSE, Alpine), or
+    /// else the one inside of sshd.
     fn installed() -> SftpServer {
         let places = ["lib/openssh", "libexec/openssh", "lib/ssh", "libexec/ssh", "libexec"];
         let mut programs =
@@ -91,8 +92,9 @@ pub struct Options {
     pub settings: Vec<String>,
     /// The name by which the client's configuration knows the server.
     pub alias: String,
-    /// Allows the user to log in with a password made for this server ([`Sshd::password`]), and with
-    /// no key, for SFTP alone. Only as root: the server's namespace gets an `/etc/shadow` of its own.
+    /// Allows the user to log in with a password made for this server ([`Sshd::password`]), and
+    /// with no key, for SFTP alone. Only as root: the server's namespace gets an `/etc/shadow` of
+    /// its own.
     pub takes_password: bool,
     /// A directory that logins have as their home. Only as root: it is mounted in the server's
     /// namespace.

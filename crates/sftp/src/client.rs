@@ -12,8 +12,8 @@
 //! 2. An id is not reused before its reply was received, even if the call was dropped.
 //! 3. A handle that arrives for a call that was dropped is closed at once.
 //! 4. When the connection ends, every call in flight and every later one fails with the reason.
-//! 5. No request through a handle is sent behind its CLOSE. A server reuses the bytes of a handle, so
-//!    such a request could reach another file.
+//! 5. No request through a handle is sent behind its CLOSE. A server reuses the bytes of a handle,
+//!    so such a request could reach another file.
 //! 6. Locks: `output` before `pending`; neither is held across an await, and wakers are called
 //!    with neither held.
 //!

@@ -3,8 +3,8 @@
 //! Both directions are implemented, so that a server can be built on this too. The module has no
 //! I/O and no state, so it can be fuzzed.
 //!
-//! Bounds: a decoder allocates in proportion to its input, never to a number in it; a compressed packet
-//! expands to at most the longest one. A packet with bytes after its last field is an error.
+//! Bounds: a decoder allocates in proportion to its input, never to a number in it; a compressed
+//! packet expands to at most the longest one. A packet with bytes after its last field is an error.
 //!
 //! Sources: draft-ietf-secsh-filexfer-02, and OpenSSH's `PROTOCOL` for the extensions and for the
 //! order of SYMLINK's arguments, which is the reverse of the draft's.

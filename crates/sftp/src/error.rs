@@ -7,8 +7,8 @@ use crate::codec::{Malformed, StatusCode};
 /// The result of every request.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a request failed. [`Error::Disconnected`], [`Error::Protocol`] and [`Error::Stalled`] are ends
-/// of the connection; every request in flight fails with the same error.
+/// Why a request failed. [`Error::Disconnected`], [`Error::Protocol`] and [`Error::Stalled`] are
+/// ends of the connection; every request in flight fails with the same error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The server replied with an error status.

@@ -529,8 +529,8 @@ fn a_language_tag_may_name_an_errno() {
 }
 
 /// Messages as the first version of each extension has them: an older program at the other side
-/// sends these bytes and expects them. New ones are added with `SSHOAL_RECORD=1`; an extension whose
-/// messages change gets another version.
+/// sends these bytes and expects them. New ones are added with `SSHOAL_RECORD=1`; an extension
+/// whose messages change gets another version.
 const RECORDED: &str = include_str!("recorded.txt");
 
 fn recorded(name: &str, bytes: &[u8]) -> String {

@@ -4,12 +4,12 @@
 //! - One end of a socket pair is its stdin and stdout. Compared with two pipes, reading is
 //!   17 % and writing 20 % faster, with a third less CPU time of this process (measured).
 //! - It stays in this process's session and foreground process group, so that it can prompt on the
-//!   terminal for a passphrase or a host key. With a password that is known or may be kept, it has a
-//!   session and a pseudo-terminal of its own.
+//!   terminal for a passphrase or a host key. With a password that is known or may be kept, it has
+//!   a session and a pseudo-terminal of its own.
 //! - SIGINT, SIGQUIT and SIGHUP are ignored, and ssh keeps them ignored: Ctrl-C on a mount in the
 //!   foreground is for this process, and the connection must last until all data was sent.
-//! - It starts in `/`, without `OLDPWD` and `PWD`: an ssh that accesses a directory of the mount that
-//!   it serves would wait for itself forever.
+//! - It starts in `/`, without `OLDPWD` and `PWD`: an ssh that accesses a directory of the mount
+//!   that it serves would wait for itself forever.
 //!
 //! One task, the attendant, owns the child. Only this task reads the child's stderr, answers its
 //! prompts, kills it and reaps it, so that no process id is used after it was reaped.
@@ -48,9 +48,9 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// Time between SIGTERM, upon which ssh ends its helpers, and SIGKILL.
 const TERMINATION: Duration = Duration::from_secs(1);
 
-/// How long a message that may be the reason for ssh's end is held back from the hook. ssh ends right
-/// after such a message, and the error of the failed connection contains the line already. A banner
-/// is shown at once: a password prompt may follow.
+/// How long a message that may be the reason for ssh's end is held back from the hook. ssh ends
+/// right after such a message, and the error of the failed connection contains the line already. A
+/// banner is shown at once: a password prompt may follow.
 const KEPT_BACK: Duration = Duration::from_millis(200);
 
 /// Starts `words` (the program, then its arguments).
@@ -249,7 +249,8 @@ impl Attendant {
         Stage::Killed
     }
 
-    /// Ends the child and all processes it has started on its terminal, which has a session of its own.
+    /// Ends the child and all processes it has started on its terminal, which has a session of its
+    /// own.
     fn end_all(&mut self) -> Stage {
         let pid = self.child.id().and_then(|pid| Pid::from_raw(pid as i32));
         // An error means that all have already ended.
@@ -280,8 +281,8 @@ impl Attendant {
         }
     }
 
-    /// Reads what the child left in the pipe when it ended. A helper of it (a `ControlPersist` master)
-    /// may hold the other end open, so this does not wait for the end of the pipe.
+    /// Reads what the child left in the pipe when it ended. A helper of it (a `ControlPersist`
+    /// master) may hold the other end open, so this does not wait for the end of the pipe.
     fn note_rest(&mut self, stderr: ChildStderr) {
         let Ok(stderr) = stderr.into_owned_fd() else { return };
         let mut buffer = [0; 4096];

@@ -46,9 +46,9 @@ const CONNECT_BY_PROXY_SECONDS: u64 = 60;
 /// measurements agree).
 const FAST_CIPHER: &str = "aes128-gcm@openssh.com";
 
-/// Settings for interactive use that would corrupt a byte stream: keyword as `ssh -G` prints it, the
-/// required value, and the argument for it. ssh prints only keywords that it knows, so that an old
-/// ssh is never given a new keyword.
+/// Settings for interactive use that would corrupt a byte stream: keyword as `ssh -G` prints it,
+/// the required value, and the argument for it. ssh prints only keywords that it knows, so that an
+/// old ssh is never given a new keyword.
 const SPOILERS: [(&str, &str, &str); 6] = [
     ("remotecommand", "none", "-oRemoteCommand=none"),
     ("requesttty", "auto", "-oRequestTTY=no"),
@@ -67,8 +67,8 @@ pub(crate) const ASK_ONCE: &str = "-oNumberOfPasswordPrompts=1";
 /// Keywords whose value is the name of a file.
 const FILE_KEYWORDS: [&str; 2] = ["identityfile", "certificatefile"];
 
-/// Splits a command at its spaces, as sshfs does: `\ ` is a space inside a word, any other backslash
-/// is literal.
+/// Splits a command at its spaces, as sshfs does: `\ ` is a space inside a word, any other
+/// backslash is literal.
 ///
 /// # Errors
 /// [`Error::EmptyCommand`] when there are no words.

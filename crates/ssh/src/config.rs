@@ -56,21 +56,21 @@ pub struct Config {
     /// The program and its first arguments, separated by spaces; `\ ` is a space in a word.
     pub ssh_command: OsString,
     /// Further arguments of ssh, in order, each as a word of its own: `-F`, `file`, `-i`, `key`,
-    /// `-J`, `host`, `-oKEYWORD=value`. Relative file names are relative to the current directory at
-    /// the time when the [`Dialer`](crate::Dialer) is created.
+    /// `-J`, `host`, `-oKEYWORD=value`. Relative file names are relative to the current directory
+    /// at the time when the [`Dialer`](crate::Dialer) is created.
     pub args: Vec<OsString>,
     /// ssh's `-C`.
     pub compression: bool,
-    /// The SFTP server: `None` for the subsystem `sftp`, a word for the subsystem of that name, text
-    /// that contains a `/` for a command, such as
+    /// The SFTP server: `None` for the subsystem `sftp`, a word for the subsystem of that name,
+    /// text that contains a `/` for a command, such as
     /// `sudo /usr/lib/openssh/sftp-server`.
     pub sftp_server: Option<String>,
     /// The password, sent at ssh's password prompt on each connection.
     pub password: Option<Password>,
     /// What happens to a password that the user types on the terminal.
     pub typed_password: TypedPassword,
-    /// Prefers `aes128-gcm@openssh.com` if the processor has AES instructions and the user has set no
-    /// ciphers: 1.7 times the throughput of OpenSSH's default cipher.
+    /// Prefers `aes128-gcm@openssh.com` if the processor has AES instructions and the user has set
+    /// no ciphers: 1.7 times the throughput of OpenSSH's default cipher.
     pub prefer_fast_cipher: bool,
 }
 
@@ -119,9 +119,9 @@ impl Password {
         Password(Arc::new(secret))
     }
 
-    /// Reads one line, from a terminal without echo; `None` at the end of the input. Bytes after the
-    /// line are not read. On a terminal, standard error first shows the prompt, once nothing that is
-    /// typed is echoed or discarded any more.
+    /// Reads one line, from a terminal without echo; `None` at the end of the input. Bytes after
+    /// the line are not read. On a terminal, standard error first shows the prompt, once nothing
+    /// that is typed is echoed or discarded any more.
     ///
     /// # Errors
     /// Those of the descriptor; `Interrupted` for Ctrl-C, and `InvalidData` for a line that is too
@@ -167,8 +167,8 @@ impl Password {
     /// Receives one line from another process that has read the password.
     ///
     /// # Errors
-    /// Those of the stream; `UnexpectedEof` if it ends within the line, and `InvalidData` for a line
-    /// that is empty or too long.
+    /// Those of the stream; `UnexpectedEof` if it ends within the line, and `InvalidData` for a
+    /// line that is empty or too long.
     pub async fn receive(from: &mut (dyn AsyncRead + Send + Unpin)) -> io::Result<Password> {
         let mut secret = Secret::with_room(PASSWORD_MAX_BYTES)?;
         loop {

@@ -1,8 +1,8 @@
 //! `[user@]host:[directory]`, as a user types it.
 //!
 //! A [`Destination`] is safe as an argument of ssh, and where ssh inserts it into commands of its
-//! configuration (`ProxyCommand` with `%h`, `Match exec` with `%r`): it contains nothing that an option
-//! parser or a shell could interpret.
+//! configuration (`ProxyCommand` with `%h`, `Match exec` with `%r`): it contains nothing that an
+//! option parser or a shell could interpret.
 
 use std::fmt;
 

@@ -1,8 +1,9 @@
 //! ssh's messages, and the cause of its end that they report.
 //!
-//! ssh reports the reason for its end only as text on stderr. The text is kept unchanged for the user;
-//! a [`Cause`] is parsed from it, for the hint and for the decision whether to retry. A server can
-//! write to the same stderr, so a cause may be forged: nothing relevant to security may depend on it.
+//! ssh reports the reason for its end only as text on stderr. The text is kept unchanged for the
+//! user; a [`Cause`] is parsed from it, for the hint and for the decision whether to retry. A
+//! server can write to the same stderr, so a cause may be forged: nothing relevant to security may
+//! depend on it.
 
 use std::fmt;
 use std::process::ExitStatus;
@@ -64,8 +65,8 @@ pub enum Cause {
     Other,
 }
 
-/// Phrases of ssh, the usual shells and sudo, in lower case. If several occur, the first in this table
-/// is used: specific before general, reason before result.
+/// Phrases of ssh, the usual shells and sudo, in lower case. If several occur, the first in this
+/// table is used: specific before general, reason before result.
 const PHRASES: [(&str, Cause); 38] = [
     ("has changed and you have requested strict checking", Cause::HostKeyChanged),
     ("remote host identification has changed", Cause::HostKeyChanged),
@@ -108,8 +109,8 @@ const PHRASES: [(&str, Cause); 38] = [
     ("connection closed by", Cause::ClosedEarly),
 ];
 
-/// Phrases of shells about a command that cannot be run. A server may use them in other messages, so
-/// they are valid only with the matching exit statuses.
+/// Phrases of shells about a command that cannot be run. A server may use them in other messages,
+/// so they are valid only with the matching exit statuses.
 const SHELL_NOT_FOUND: [&str; 3] = ["not found", "no such file", "permission denied"];
 
 impl Cause {
@@ -187,8 +188,8 @@ impl Cause {
         })
     }
 
-    /// Whether a retry may succeed without a change of the configuration: the network may return, or
-    /// the server may start.
+    /// Whether a retry may succeed without a change of the configuration: the network may return,
+    /// or the server may start.
     pub fn is_transient(self) -> bool {
         match self {
             // After a suspend, name servers are unreachable for a while.
@@ -286,8 +287,8 @@ impl Diagnosis {
         Diagnosis { child: Some(record) }
     }
 
-    /// ssh's last messages so far, escaped for a terminal. Empty if there are none, and for a connection
-    /// without ssh.
+    /// ssh's last messages so far, escaped for a terminal. Empty if there are none, and for a
+    /// connection without ssh.
     pub fn words(&self) -> String {
         self.child.as_ref().map(|record| record.words()).unwrap_or_default()
     }
@@ -297,8 +298,8 @@ impl Diagnosis {
         self.child.as_ref().and_then(|record| *record.status.borrow())
     }
 
-    /// Why the connection ended, as far as it is known now, as one line for a message; `None` if nothing
-    /// is known. Complete once the stream has reported its end.
+    /// Why the connection ended, as far as it is known now, as one line for a message; `None` if
+    /// nothing is known. Complete once the stream has reported its end.
     pub fn summary(&self) -> Option<String> {
         let failure = self.failure()?;
         (failure.status.is_some() || !failure.words.is_empty()).then(|| failure.to_string())

@@ -18,10 +18,10 @@ use crate::relay::{Keeper, PasswordState, Relay};
 use crate::stream::Stream;
 use crate::{child, socket};
 
-/// Called with ssh's stderr as it is written: banners, warnings, errors. A server can write there, so
-/// the text is escaped for a terminal, except the ends of lines. The reason for ssh's end is left
-/// out: it is in the [`Diagnosis`]. ssh's prompts go to `/dev/tty`, not here. Must not block for long,
-/// since the child is not served meanwhile.
+/// Called with ssh's stderr as it is written: banners, warnings, errors. A server can write there,
+/// so the text is escaped for a terminal, except the ends of lines. The reason for ssh's end is
+/// left out: it is in the [`Diagnosis`]. ssh's prompts go to `/dev/tty`, not here. Must not block
+/// for long, since the child is not served meanwhile.
 pub type StderrHook = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// A stream, and the diagnosis of its end.
@@ -102,7 +102,8 @@ impl Dialer {
         }
     }
 
-    /// Keeps a password with which [`Dialer::with_password`] has logged in, for all further connections.
+    /// Keeps a password with which [`Dialer::with_password`] has logged in, for all further
+    /// connections.
     pub fn keep(&self, password: Password) {
         self.keeper.keep(Known { password, question: None });
     }
@@ -112,8 +113,8 @@ impl Dialer {
         &self.config
     }
 
-    /// Opens a connection. ssh may prompt on the terminal. Must be called within a tokio runtime, which
-    /// serves the connection from then on.
+    /// Opens a connection. ssh may prompt on the terminal. Must be called within a tokio runtime,
+    /// which serves the connection from then on.
     ///
     /// With ssh this returns when the child is started, before the login: only a reply to an SFTP
     /// message shows that the login succeeded. Send one; if the stream ends instead, call
@@ -126,8 +127,8 @@ impl Dialer {
     }
 
     /// Reconnects as [`Dialer::connect`] does, but without prompts on the terminal, which may be
-    /// unattended or gone. Without a terminal ssh would send an empty password at each prompt, which
-    /// is a failed login each time.
+    /// unattended or gone. Without a terminal ssh would send an empty password at each prompt,
+    /// which is a failed login each time.
     ///
     /// # Errors
     /// As [`Dialer::connect`].
@@ -135,8 +136,9 @@ impl Dialer {
         self.dial(Asking::Askpass).await
     }
 
-    /// Opens an additional connection as [`Dialer::connect`] does, but ssh fails instead of prompting,
-    /// unless the configuration has a password, and its messages are only in the [`Diagnosis`].
+    /// Opens an additional connection as [`Dialer::connect`] does, but ssh fails instead of
+    /// prompting, unless the configuration has a password, and its messages are only in the
+    /// [`Diagnosis`].
     ///
     /// # Errors
     /// As [`Dialer::connect`].
@@ -195,13 +197,14 @@ impl Dialer {
         Relay::open(&self.keeper, keeps, askers)
     }
 
-    /// Call it when a login has succeeded: the password that was typed for it may now be used again.
+    /// Call it when a login has succeeded: the password that was typed for it may now be used
+    /// again.
     pub fn login_succeeded(&self) {
         self.keeper.succeeded();
     }
 
-    /// Call it when a login was refused: a password that was typed is forgotten. Returns whether one
-    /// was kept.
+    /// Call it when a login was refused: a password that was typed is forgotten. Returns whether
+    /// one was kept.
     pub fn login_refused(&self) -> bool {
         self.keeper.refused()
     }
@@ -234,8 +237,8 @@ impl Dialer {
         Effective::query(program, prefix, &users_options(&self.config), &destination).await
     }
 
-    /// Which prompts for a password are the destination's. Queried for each connection: a `Match exec`
-    /// or a changed configuration may use a jump host that the first connection did not use.
+    /// Which prompts for a password are the destination's. Queried for each connection: a `Match
+    /// exec` or a changed configuration may use a jump host that the first connection did not use.
     async fn askers(&self) -> Askers {
         if !effective::is_ssh(self.program().0) {
             return Askers::default();
@@ -263,8 +266,8 @@ impl Dialer {
         words
     }
 
-    /// The program and its options, as for a connection, for a command that a user runs: without the
-    /// destination, and without a password. `None` if ssh is not used.
+    /// The program and its options, as for a connection, for a command that a user runs: without
+    /// the destination, and without a password. `None` if ssh is not used.
     pub async fn command(&self) -> Option<Vec<OsString>> {
         match self.config.transport {
             Transport::Ssh => Some(self.options().await),

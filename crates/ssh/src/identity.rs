@@ -1,9 +1,9 @@
 //! The identity of a login at a server, so that a cache never serves data of one login to another.
 //!
 //! It consists of the destination of the connection (user, host and port after ssh's configuration,
-//! and the jump hosts), and of the host's key in the user's `known_hosts`. If a host has several keys,
-//! one is used, in a fixed order of types: ssh adds the others later (`UpdateHostKeys`). The key alone
-//! is not enough, since cloned machines share it.
+//! and the jump hosts), and of the host's key in the user's `known_hosts`. If a host has several
+//! keys, one is used, in a fixed order of types: ssh adds the others later (`UpdateHostKeys`). The
+//! key alone is not enough, since cloned machines share it.
 //!
 //! No connection is made. Only ssh's own programs read ssh's files.
 
@@ -147,8 +147,8 @@ async fn look_up(name: &str, file: &OsString) -> Option<String> {
     tokio::time::timeout(LOOKUP_TIMEOUT, asked).await.ok()?
 }
 
-/// The keys in the output of `ssh-keygen -F`: type and key. Certificate authorities and revoked keys
-/// are left out.
+/// The keys in the output of `ssh-keygen -F`: type and key. Certificate authorities and revoked
+/// keys are left out.
 fn keys_in(answer: &str) -> Vec<(String, String)> {
     let of_host = |line: &&str| !line.starts_with(['#', '@']);
     let key = |line: &str| {

@@ -2,10 +2,11 @@
 //!
 //! [`Dialer::connect`] starts the system's `ssh` with a socket pair as its stdin and stdout (or
 //! opens a direct socket, or uses this process's own stdin and stdout) and returns a [`Stream`]
-//! and a [`Diagnosis`], which records ssh's messages, so that the end of the stream can be explained.
+//! and a [`Diagnosis`], which records ssh's messages, so that the end of the stream can be
+//! explained.
 //!
-//! The user's ssh connects, so all its settings apply: configuration, agent, jump hosts, known hosts,
-//! security keys. The options added to its command line are in [`command`].
+//! The user's ssh connects, so all its settings apply: configuration, agent, jump hosts, known
+//! hosts, security keys. The options added to its command line are in [`command`].
 //!
 //! Absent on purpose: SFTP, retries (a connection is tried once; the caller decides by
 //! [`Cause::is_transient`]), and parsing of ssh's configuration files (`ssh -G` does that).

@@ -1,11 +1,11 @@
 //! The pseudo-terminal on which ssh prompts for a password and this process answers.
 //!
-//! ssh never reads a password from stdin; it opens `/dev/tty`. So the child gets a session of its own
-//! with a pseudo-terminal, and this process writes the answer to the other end.
+//! ssh never reads a password from stdin; it opens `/dev/tty`. So the child gets a session of its
+//! own with a pseudo-terminal, and this process writes the answer to the other end.
 //!
-//! The ssh of a jump host prompts on the same terminal, and a server chooses part of the text of its
-//! prompts. So with a jump host or proxy command, or if ssh does not print its settings, only a prompt
-//! that begins with the destination's own user and host is answered.
+//! The ssh of a jump host prompts on the same terminal, and a server chooses part of the text of
+//! its prompts. So with a jump host or proxy command, or if ssh does not print its settings, only a
+//! prompt that begins with the destination's own user and host is answered.
 //!
 //! Invariants: the password is written only at a password prompt of the destination, and at most
 //! [`ANSWERS_MAX`] times; the terminal does not echo.
@@ -35,8 +35,8 @@ const QUESTION_MAX_BYTES: usize = 512;
 /// Which prompts are the destination's.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Askers {
-    /// How prompts of the destination begin; `None` if no other host can prompt, or if nothing is known
-    /// about the program.
+    /// How prompts of the destination begin; `None` if no other host can prompt, or if nothing is
+    /// known about the program.
     beginnings: Option<Vec<String>>,
 }
 

@@ -1,13 +1,15 @@
 //! ssh's prompts on the user's terminal, passed on by this process, and the password typed there.
 //!
-//! ssh gets a pseudo-terminal, as with a known password. What it writes there is shown on the user's
-//! terminal, and what the user types is passed to ssh; the line discipline of the pseudo-terminal edits and
-//! echoes it. So this process sees the answer to each prompt. The answer to the destination's own prompt
-//! for a password is kept once the login has succeeded, if no other secret was needed for it.
+//! ssh gets a pseudo-terminal, as with a known password. What it writes there is shown on the
+//! user's terminal, and what the user types is passed to ssh; the line discipline of the
+//! pseudo-terminal edits and echoes it. So this process sees the answer to each prompt. The answer
+//! to the destination's own prompt for a password is kept once the login has succeeded, if no other
+//! secret was needed for it.
 //!
 //! Invariants:
-//! 1. The user's terminal has its usual modes unless a prompt is waiting or the login is in progress:
-//!    they are restored by [`Keeper::succeeded`], by [`Relay::release`] and when the relay is dropped.
+//! 1. The user's terminal has its usual modes unless a prompt is waiting or the login is in
+//!    progress: they are restored by [`Keeper::succeeded`], by [`Relay::release`] and when the
+//!    relay is dropped.
 //! 2. What is typed without echo is only in locked memory ([`Secret`]) and in a buffer that is
 //!    overwritten at once.
 //! 3. A password that was refused is forgotten.
@@ -77,7 +79,8 @@ impl Keeper {
         self.0.lock().kept.clone()
     }
 
-    /// The user has answered a prompt; with `secret`, if it is the destination's password and to be kept.
+    /// The user has answered a prompt; with `secret`, if it is the destination's password and to be
+    /// kept.
     fn answered(&self, question: String, secret: Option<Secret>) {
         let mut keeping = self.0.lock();
         match secret {
@@ -120,8 +123,8 @@ impl Keeper {
     }
 }
 
-/// The user's terminal without echo, until this is dropped. It delivers each byte at once; Ctrl-C is a
-/// signal, as before, and Ctrl-Z has no effect, since nothing could restore the modes.
+/// The user's terminal without echo, until this is dropped. It delivers each byte at once; Ctrl-C
+/// is a signal, as before, and Ctrl-Z has no effect, since nothing could restore the modes.
 struct Prompting {
     terminal: File,
     before: Termios,
@@ -191,8 +194,9 @@ impl Relay {
         self.keeper.0.lock().terminal = None;
     }
 
-    /// Passes on what ssh writes to `ours` and what the user types, until the login is over; then it
-    /// never returns. `childs` is ssh's side of the pseudo-terminal. Dropping the future loses nothing.
+    /// Passes on what ssh writes to `ours` and what the user types, until the login is over; then
+    /// it never returns. `childs` is ssh's side of the pseudo-terminal. Dropping the future loses
+    /// nothing.
     pub(crate) async fn serve(
         &mut self,
         ours: &AsyncFd<File>,

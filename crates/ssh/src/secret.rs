@@ -1,5 +1,5 @@
-//! Bytes that are neither swapped out nor included in core dumps, as far as the system allows it, and
-//! that are overwritten when dropped.
+//! Bytes that are neither swapped out nor included in core dumps, as far as the system allows it,
+//! and that are overwritten when dropped.
 //!
 //! They have pages of their own, so that mlock(2) and madvise(2) apply to nothing else.
 
@@ -52,7 +52,8 @@ impl Secret {
     pub(crate) fn pop(&mut self) -> Option<u8> {
         let last = *self.as_bytes().last()?;
         self.len -= 1;
-        // SAFETY: `len` is less than `capacity` now. Volatile, or the write could be optimised away.
+        // SAFETY: `len` is less than `capacity` now. Volatile, or the write could be optimised
+        // away.
         unsafe { self.pages.add(self.len).write_volatile(0) };
         Some(last)
     }

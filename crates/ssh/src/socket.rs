@@ -81,8 +81,8 @@ async fn connect_vsock(cid: u32, port: u32) -> io::Result<Stream> {
 /// Whether stdin and stdout were taken. They belong to the process, so this is global, too.
 static PASSIVE_USED: AtomicBool = AtomicBool::new(false);
 
-/// Takes stdin and stdout and replaces them by `/dev/null`, so that nothing can print into the stream,
-/// and the other side sees when the stream is dropped.
+/// Takes stdin and stdout and replaces them by `/dev/null`, so that nothing can print into the
+/// stream, and the other side sees when the stream is dropped.
 pub(crate) fn passive() -> Result<Stream> {
     if PASSIVE_USED.swap(true, Ordering::SeqCst) {
         return Err(Error::PassiveUsed);

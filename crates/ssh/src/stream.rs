@@ -1,8 +1,8 @@
 //! The byte stream to and from an SFTP server, over any transport.
 //!
-//! Invariant: with a child process, the end of the stream (an end of file, or an error of a read or a
-//! write) is reported only when the child has ended and its last messages are in the [`Diagnosis`], or
-//! did not arrive in time. So the reason is known when the end is reported.
+//! Invariant: with a child process, the end of the stream (an end of file, or an error of a read or
+//! a write) is reported only when the child has ended and its last messages are in the
+//! [`Diagnosis`], or did not arrive in time. So the reason is known when the end is reported.
 
 use std::fs::File;
 use std::future::Future;
@@ -23,8 +23,8 @@ use crate::diagnosis::Diagnosis;
 
 /// A byte stream to an SFTP server.
 ///
-/// Dropping it (or both of its halves) ends the connection: the child, if any, gets an end of file and
-/// a moment to send its remaining data, then it is killed; it is reaped in any case.
+/// Dropping it (or both of its halves) ends the connection: the child, if any, gets an end of file
+/// and a moment to send its remaining data, then it is killed; it is reaped in any case.
 #[derive(Debug)]
 pub struct Stream {
     reader: Reader,
@@ -35,8 +35,8 @@ pub struct Stream {
 #[derive(Debug)]
 pub struct Reader {
     input: Input,
-    /// Whether a read that did not fill the buffer has left nothing to read: true for stream sockets,
-    /// not for descriptors that deliver a line or a packet at a time.
+    /// Whether a read that did not fill the buffer has left nothing to read: true for stream
+    /// sockets, not for descriptors that deliver a line or a packet at a time.
     short_is_all: bool,
     end: End,
     _hangup: Arc<Hangup>,
@@ -171,9 +171,9 @@ impl Input {
 }
 
 impl Reader {
-    /// A duplicate of the descriptor, nonblocking, for a thread that polls it itself. The runtime stops
-    /// polling, which would wake this process for each packet, until this half is read again. Read
-    /// this half again when the descriptor is at its end or fails: the end is reported here.
+    /// A duplicate of the descriptor, nonblocking, for a thread that polls it itself. The runtime
+    /// stops polling, which would wake this process for each packet, until this half is read again.
+    /// Read this half again when the descriptor is at its end or fails: the end is reported here.
     ///
     /// # Errors
     /// The system's, if no descriptor is left.
@@ -233,8 +233,8 @@ impl AsyncRead for Reader {
     }
 }
 
-/// A descriptor that is polled only while it accepts no data. Polled all the time, it would wake this
-/// process whenever the other side has read: once per request, for nothing.
+/// A descriptor that is polled only while it accepts no data. Polled all the time, it would wake
+/// this process whenever the other side has read: once per request, for nothing.
 #[derive(Debug)]
 struct Output {
     file: File,

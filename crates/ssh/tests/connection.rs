@@ -98,8 +98,9 @@ async fn a_jump_host_that_asks_for_a_password_gets_none() {
     }
 }
 
-/// Class of attack: the password of one host is given to another. The settings do not always show the
-/// jump host: `ssh -G` may fail, and a `Match exec` may choose another route at each connection.
+/// Class of attack: the password of one host is given to another. The settings do not always show
+/// the jump host: `ssh -G` may fail, and a `Match exec` may choose another route at each
+/// connection.
 #[tokio::test]
 async fn a_jump_host_that_the_settings_hide_gets_no_password() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! Translates the kernel's requests into operations of the [`Vfs`], and its results into replies.
 //!
-//! Only this module knows both crates, `fuse` and `vfs`. It translates and decides nothing: how files
-//! are opened is decided in [`open_modes`](crate::open_modes).
+//! Only this module knows both crates, `fuse` and `vfs`. It translates and decides nothing: how
+//! files are opened is decided in [`open_modes`](crate::open_modes).
 
 pub mod ending;
 
@@ -24,8 +24,9 @@ use crate::open_modes::passthrough::{Passthrough, Verdict};
 use crate::profile::recorder::Recorder;
 use ending::Ending;
 
-/// `st_blksize`: how much `cat`, `cp` and stdio read at a time. The size of a request of the kernel's
-/// usual readahead, so that programs that bypass the page cache do not request single pages.
+/// `st_blksize`: how much `cat`, `cp` and stdio read at a time. The size of a request of the
+/// kernel's usual readahead, so that programs that bypass the page cache do not request single
+/// pages.
 const BLOCK_SIZE: u32 = 128 << 10;
 
 /// Returns for how long a server has been silent while calls wait for it.
@@ -52,10 +53,10 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// A file system whose files have these [extended attributes](crate::attributes), beside those of
-    /// the server. Their cost: before the first write to a file the kernel requests another attribute,
-    /// which is answered without a request to the server. With attributes of either kind, set
-    /// [`fuse::Config::handle_killpriv`].
+    /// A file system whose files have these [extended attributes](crate::attributes), beside those
+    /// of the server. Their cost: before the first write to a file the kernel requests another
+    /// attribute, which is answered without a request to the server. With attributes of either
+    /// kind, set [`fuse::Config::handle_killpriv`].
     ///
     /// With `has_locks`, locks are those of the remote; set [`fuse::Config::posix_locks`] and
     /// [`fuse::Config::flock_locks`], too.
@@ -63,7 +64,8 @@ impl Adapter {
     /// With `no_open`, the kernel opens and closes files without requests. Set this only if nothing
     /// ever changes, neither at the remote nor through the mount, and passthrough is not used.
     ///
-    /// With a `repeater`, the changes of others are repeated, and it has the answers to its requests.
+    /// With a `repeater`, the changes of others are repeated, and it has the answers to its
+    /// requests.
     pub fn new(
         vfs: Arc<Vfs>,
         attributes: Attributes,
@@ -108,8 +110,8 @@ impl Adapter {
         &self.recorder
     }
 
-    /// Invalidates everything that is cached, and returns when the kernel has done so, too: a call that
-    /// begins afterwards sees the servers. No operation of the file system may await this.
+    /// Invalidates everything that is cached, and returns when the kernel has done so, too: a call
+    /// that begins afterwards sees the servers. No operation of the file system may await this.
     pub async fn refresh(&self) {
         self.vfs.invalidate_all();
         if let Some(notifier) = self.notifier.get() {
@@ -258,8 +260,8 @@ fn no_locks(errno: Errno) -> Errno {
     if errno == Errno::EOPNOTSUPP { Errno::ENOLCK } else { errno }
 }
 
-/// Whether the caller of close(2) can still receive errors. If the caller cannot be examined, errors
-/// are reported.
+/// Whether the caller of close(2) can still receive errors. If the caller cannot be examined,
+/// errors are reported.
 fn closer(caller: Caller) -> vfs::Caller {
     match caller {
         Caller::Running | Caller::Unknown => vfs::Caller::Alive,

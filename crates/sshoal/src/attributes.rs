@@ -9,18 +9,18 @@
 //! | `user.md5`, `user.sha1`, `user.sha256` | the digest of the content, as text |
 //! | `user.checksum.md5`, `….sha1`, `….sha256`, `….blake3` | the digest as bytes |
 //!
-//! Further names of digests can be configured (`digest_attribute`). If a digest is not certain to be
-//! that of the current content, the result is `ENODATA`.
+//! Further names of digests can be configured (`digest_attribute`). If a digest is not certain to
+//! be that of the current content, the result is `ENODATA`.
 //!
-//! The attributes can be read by name but are not listed, as those of CephFS: programs that copy a file
-//! with its attributes (`cp -a`, `rsync -X`, `tar --xattrs`) would copy values that are wrong for the
-//! copy. They cannot be set. All other names are those of the server, if it has attributes; these here
-//! hide attributes of the server with the same name.
+//! The attributes can be read by name but are not listed, as those of CephFS: programs that copy a
+//! file with its attributes (`cp -a`, `rsync -X`, `tar --xattrs`) would copy values that are wrong
+//! for the copy. They cannot be set. All other names are those of the server, if it has attributes;
+//! these here hide attributes of the server with the same name.
 //!
 //! SFTP has no attributes. Over it, listing and setting them, and all requests of a mount without
 //! attributes of its own, are answered with ENOSYS, so that the kernel sends them only once and
-//! returns `EOPNOTSUPP`. All other names are `EOPNOTSUPP`, never `ENODATA`, without a request to the
-//! server: `ls -l` then does not query the next file.
+//! returns `EOPNOTSUPP`. All other names are `EOPNOTSUPP`, never `ENODATA`, without a request to
+//! the server: `ls -l` then does not query the next file.
 
 use base::{DigestEffort, DigestKind, Errno, Location, Result};
 
@@ -62,8 +62,8 @@ impl Attributes {
         Attributes { places, digests: digests.unwrap_or_default(), effort }
     }
 
-    /// Whether there are any. If not, and if the server has none either, the kernel is told to send no
-    /// further requests.
+    /// Whether there are any. If not, and if the server has none either, the kernel is told to send
+    /// no further requests.
     pub fn are_there(&self) -> bool {
         self.places || !self.digests.is_empty()
     }
@@ -96,8 +96,8 @@ pub fn digest_value(digest: Option<bytes::Bytes>, is_hex: bool) -> Result<Vec<u8
 }
 
 impl Place {
-    /// The value for a located file. Directories above the places of branches, and unlinked files, have
-    /// none.
+    /// The value for a located file. Directories above the places of branches, and unlinked files,
+    /// have none.
     pub fn value(self, located: Result<Vec<Location>>) -> Result<Vec<u8>> {
         let locations = match located {
             Err(Errno::ESTALE | Errno::ENOENT) => Vec::new(),

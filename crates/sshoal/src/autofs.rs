@@ -1,8 +1,9 @@
-//! `sshoal autofs`: prints a map of autofs(5), by which a host is mounted when its name is accessed.
+//! `sshoal autofs`: prints a map of autofs(5), by which a host is mounted when its name is
+//! accessed.
 //!
 //! The map is a script, which automount(8) runs with the name as its argument. A name that could be
-//! anything but that of a host has no entry. What is in the map is made here, once; the script does not
-//! run this program.
+//! anything but that of a host has no entry. What is in the map is made here, once; the script does
+//! not run this program.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -78,7 +79,8 @@ fn map(program: Program, arguments: &Arguments, master: &str) -> Result<String, 
         options.push(option.clone());
     }
     let options: String = options.iter().map(|option| format!(",{option}")).collect();
-    // automount removes one level of backslashes when it expands the entry, and one when it reads it.
+    // automount removes one level of backslashes when it expands the entry, and one when it reads
+    // it.
     let options = options.replace('\\', "\\\\\\\\");
     let (directory, shown) = if arguments.home { ("", "its home directory") } else { ("/", "/") };
     let (at, file) = (arguments.at.display(), arguments.map.display());
@@ -97,8 +99,8 @@ fn map(program: Program, arguments: &Arguments, master: &str) -> Result<String, 
     ))
 }
 
-/// The options of a mount with the ssh of a user. `runuser` starts it, so that all files and keys are
-/// those of the user.
+/// The options of a mount with the ssh of a user. `runuser` starts it, so that all files and keys
+/// are those of the user.
 fn of_user(name: &str) -> Result<String, Problem> {
     let what = || format!("user '{}'", printable(name));
     let is_valid = name.chars().all(|char| char.is_ascii_alphanumeric() || "_.-".contains(char));

@@ -16,8 +16,8 @@
 //! 1. The child has left the terminal before the parent learns of success, so nothing that ends
 //!    with the parent's session can reach it.
 //! 2. The pipe's end is closed on exec in the child: ssh never holds it open.
-//! 3. If the child ends without a message in the pipe, the parent exits with the child's exit code: the
-//!    child has printed the reason itself.
+//! 3. If the child ends without a message in the pipe, the parent exits with the child's exit code:
+//!    the child has printed the reason itself.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -39,8 +39,8 @@ use crate::systemd;
 /// keeps a grandchild that inherits the variable from taking it for its own.
 const VARIABLE: &str = "SSHOAL_READY_PIPE";
 
-/// Maximum length of a message in bytes: less than the default capacity of a pipe on Linux (64 KiB),
-/// so that writing it never blocks.
+/// Maximum length of a message in bytes: less than the default capacity of a pipe on Linux (64
+/// KiB), so that writing it never blocks.
 const MAX_TEXT_BYTES: usize = 60 * 1024;
 
 /// Which of the two processes this is.
@@ -51,7 +51,8 @@ pub enum Side {
     Mount(Ready),
 }
 
-/// Determines which of the two processes this is, and starts the other one unless in the foreground.
+/// Determines which of the two processes this is, and starts the other one unless in the
+/// foreground.
 ///
 /// `log` is where standard error goes once the mount is in the background. Must be called before
 /// any thread is started.
@@ -182,7 +183,8 @@ fn open_log(path: &Path) -> Result<File, Problem> {
 /// Reports to the parent whether the mount was created: call exactly one of its methods.
 ///
 /// If it is dropped without a call, the parent waits for the end of this process and exits with its
-/// exit code; so errors may also be printed to standard error before [`succeeded`](Self::succeeded).
+/// exit code; so errors may also be printed to standard error before
+/// [`succeeded`](Self::succeeded).
 pub struct Ready {
     /// `None` in the foreground.
     to_parent: Option<File>,
@@ -197,11 +199,11 @@ impl Ready {
     }
 
     /// The mount exists and serves requests. Notifies systemd, and, for a mount in the background,
-    /// detaches from the terminal: a session of its own, `/` as directory, standard input and output on
-    /// `/dev/null`, standard error on the log file or `/dev/null`.
+    /// detaches from the terminal: a session of its own, `/` as directory, standard input and
+    /// output on `/dev/null`, standard error on the log file or `/dev/null`.
     ///
-    /// Fails if it cannot detach, or if the waiting parent has ended, since the user cancels a mount
-    /// that takes too long by killing the parent; then the mount should be removed.
+    /// Fails if it cannot detach, or if the waiting parent has ended, since the user cancels a
+    /// mount that takes too long by killing the parent; then the mount should be removed.
     pub fn succeeded(self) -> io::Result<()> {
         let Some(mut to_parent) = self.to_parent else {
             std::env::set_current_dir("/")?;
@@ -219,8 +221,8 @@ impl Ready {
         to_parent.write_all(&[EXIT_OK])
     }
 
-    /// Mounting failed for the reason in `text` (`what: why`); the process that the user started prints
-    /// it and exits with `code`, which is not [`EXIT_OK`]. End this process afterwards.
+    /// Mounting failed for the reason in `text` (`what: why`); the process that the user started
+    /// prints it and exits with `code`, which is not [`EXIT_OK`]. End this process afterwards.
     pub fn failed(self, code: u8, text: &str) {
         let code = if code == EXIT_OK { EXIT_FAILURE } else { code };
         let cut = (0..=text.len().min(MAX_TEXT_BYTES)).rfind(|at| text.is_char_boundary(*at));

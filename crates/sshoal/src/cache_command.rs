@@ -159,7 +159,8 @@ fn print<T: Serialize>(
 }
 
 impl Place {
-    /// The configuration of the store, which must exist, with the limits of the mount that used it last.
+    /// The configuration of the store, which must exist, with the limits of the mount that used it
+    /// last.
     fn config(&self) -> Result<StoreConfig, Problem> {
         let dir = self.dir.clone().map_or_else(default_dir, Ok)?;
         if !dir.is_dir() {

@@ -149,8 +149,8 @@ pub fn descriptions() -> Vec<(String, String)> {
     shown.map(|it| (it.get_name().to_owned(), cli::manual::about(it))).collect()
 }
 
-/// The whole command line for the manual and the completion. Beside the table of commands, it has the
-/// flags and operands of a mount, which clap does not parse.
+/// The whole command line for the manual and the completion. Beside the table of commands, it has
+/// the flags and operands of a mount, which clap does not parse.
 pub fn described() -> clap::Command {
     let with_arguments =
         |command: clap::Command| command.disable_help_flag(true).args(help::arguments());
@@ -193,7 +193,8 @@ pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCod
     }
 }
 
-/// The command that a misspelled first word most likely stands for, unless the word can be a source.
+/// The command that a misspelled first word most likely stands for, unless the word can be a
+/// source.
 fn command_meant(word: &str) -> Option<String> {
     let table = commands();
     let names = cli::manual::subcommands(&table).map(clap::Command::get_name);

@@ -1,5 +1,6 @@
-//! Candidates for shells: `sshoal complete -- WORD...`, which the scripts in `packaging/completions`
-//! run. What is specific to this program: mount options, hosts, names and places of mounts.
+//! Candidates for shells: `sshoal complete -- WORD...`, which the scripts in
+//! `packaging/completions` run. What is specific to this program: mount options, hosts, names and
+//! places of mounts.
 
 use std::ffi::OsString;
 use std::path::Path;

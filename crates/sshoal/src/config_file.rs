@@ -1,15 +1,15 @@
 //! The configuration file: named mounts, with their sources and options.
 //!
-//! There are two: `/etc/sshoal/config.toml` for all users and `~/.config/sshoal/config.toml`. If both
-//! define a mount, the user's definition replaces the other as a whole. The defaults of both apply to
-//! every mount; the user's take precedence. A mount of a file becomes a [`SavedMount`], to which the
-//! options of the command line are added.
+//! There are two: `/etc/sshoal/config.toml` for all users and `~/.config/sshoal/config.toml`. If
+//! both define a mount, the user's definition replaces the other as a whole. The defaults of both
+//! apply to every mount; the user's take precedence. A mount of a file becomes a [`SavedMount`], to
+//! which the options of the command line are added.
 //!
-//! A file can run commands as the user (`ProxyCommand`, `ssh_command`). So it must be owned by the user
-//! or root and not be writable by others, as ssh requires of its own files.
+//! A file can run commands as the user (`ProxyCommand`, `ssh_command`). So it must be owned by the
+//! user or root and not be writable by others, as ssh requires of its own files.
 //!
-//! All errors are collected, each with its position in the file. An error in one mount does not prevent
-//! the others from being mounted.
+//! All errors are collected, each with its position in the file. An error in one mount does not
+//! prevent the others from being mounted.
 
 mod access;
 mod document;
@@ -71,8 +71,8 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Reads the existing files. A file that cannot be read or must not be trusted is an error; errors in
-    /// its contents are collected.
+    /// Reads the existing files. A file that cannot be read or must not be trusted is an error;
+    /// errors in its contents are collected.
     pub fn load(places: &Places) -> Result<Configuration, Problem> {
         let mut documents = Vec::new();
         for path in places.all() {
@@ -229,8 +229,8 @@ fn none(places: &Places) -> String {
     format!("No configuration file; searched {}\n", paths.join(" and "))
 }
 
-/// Body of a fuzz target: any text as a configuration file. Each error is reported at one of its lines,
-/// and each mount is found, or refused with a reason.
+/// Body of a fuzz target: any text as a configuration file. Each error is reported at one of its
+/// lines, and each mount is found, or refused with a reason.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz(data: &[u8]) {
     let text = String::from_utf8_lossy(data);

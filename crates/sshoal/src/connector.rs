@@ -81,7 +81,8 @@ impl Begun {
         waiting.further.iter().filter(|it| it.helper == waiting.helper).count()
     }
 
-    /// Removes connections whose ssh has ended: a login may have been refused, or lost while unused.
+    /// Removes connections whose ssh has ended: a login may have been refused, or lost while
+    /// unused.
     fn living(&self) -> MutexGuard<'_, Waiting> {
         let mut waiting = self.0.lock();
         waiting.further.retain(|further| further.diagnosis.status().is_none());
@@ -100,8 +101,8 @@ pub struct SshConnector {
 }
 
 impl SshConnector {
-    /// ssh's messages go to standard error as they arrive: to the terminal while mounting, to the log
-    /// afterwards.
+    /// ssh's messages go to standard error as they arrive: to the terminal while mounting, to the
+    /// log afterwards.
     pub fn new(config: ssh::Config) -> Result<SshConnector, Problem> {
         let hook = Arc::new(crate::log::pass_on);
         let dialer = ssh::Dialer::new(config, hook).map_err(|error| problem("ssh", &error))?;
@@ -165,8 +166,8 @@ impl SshConnector {
         Ok((connection, diagnosis))
     }
 
-    /// Another connector to the same host, which never asks the user, but knows the password that was
-    /// typed for this one.
+    /// Another connector to the same host, which never asks the user, but knows the password that
+    /// was typed for this one.
     pub fn again(&self) -> SshConnector {
         let (may_ask, begun) = (AtomicBool::new(false), Begun::default());
         SshConnector { dialer: self.dialer.clone(), may_ask, begun, last: Arc::default() }
@@ -177,8 +178,8 @@ impl SshConnector {
         Arc::new(SshShell::new(self.dialer.for_server(String::new()), false))
     }
 
-    /// Whether a second login may start the helper: nothing is begun that would be given up, and the
-    /// login needs no answer that only the user can give.
+    /// Whether a second login may start the helper: nothing is begun that would be given up, and
+    /// the login needs no answer that only the user can give.
     fn may_try_helper(&self) -> bool {
         !self.begun.0.lock().is_plain && self.dialer.password_state() != ssh::PasswordState::Needed
     }

@@ -1,5 +1,5 @@
-//! `sshoal doctor`: checks this machine, and a server or a mount, in the order in which a mount needs
-//! them. Each check is fine, or says what is wrong and what fixes it.
+//! `sshoal doctor`: checks this machine, and a server or a mount, in the order in which a mount
+//! needs them. Each check is fine, or says what is wrong and what fixes it.
 //!
 //! | module | contents |
 //! |---|---|

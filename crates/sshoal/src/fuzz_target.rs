@@ -1,8 +1,8 @@
 //! Any bytes as a configuration file, and as the answer of a `digest_command`.
 //!
 //! The program has no library, so this is the root of another program with the same modules: all of
-//! them, since they depend on each other. It is the target `program` of `fuzz/Cargo.toml`, not part of
-//! this package.
+//! them, since they depend on each other. It is the target `program` of `fuzz/Cargo.toml`, not part
+//! of this package.
 #![no_main]
 #![allow(dead_code, unreachable_pub, reason = "a target uses little of the program")]
 

@@ -1,24 +1,26 @@
-//! File watchers: processes that watch the mount with inotify(7) see what others change at the server.
+//! File watchers: processes that watch the mount with inotify(7) see what others change at the
+//! server.
 //!
-//! The kernel reports to them what is done through the mount. So a thread of this process repeats each
-//! change of others there ([`thread`]), and the requests that the kernel sends for that thread are
-//! answered here ([`answers`]), without the server. What was created is "absent" for that thread, so
-//! that it can create it; its removals and renames succeed. Nothing happens to the files of the server,
-//! and nothing is changed in the [`Vfs`](vfs::Vfs).
+//! The kernel reports to them what is done through the mount. So a thread of this process repeats
+//! each change of others there ([`thread`]), and the requests that the kernel sends for that thread
+//! are answered here ([`answers`]), without the server. What was created is "absent" for that
+//! thread, so that it can create it; its removals and renames succeed. Nothing happens to the files
+//! of the server, and nothing is changed in the [`Vfs`](vfs::Vfs).
 //!
-//! Most names are looked up by that thread as *stand-ins*: inodes that exist for one call only, in place
-//! of files of which nothing is known here. The kernel forgets a stand-in at once, since its time-outs
-//! are zero. Only a file that a local process has open, or watches itself, and a directory that stays,
-//! are shown as what they are.
+//! Most names are looked up by that thread as *stand-ins*: inodes that exist for one call only, in
+//! place of files of which nothing is known here. The kernel forgets a stand-in at once, since its
+//! time-outs are zero. Only a file that a local process has open, or watches itself, and a
+//! directory that stays, are shown as what they are.
 //!
 //! Rules:
 //! 1. Only what a process watches is repeated ([`watchers`]).
-//! 2. Only that thread gets such answers. It is recognised by its number, as the kernel shows it, and
-//!    gets them only for the [`Step`] that it is executing.
-//! 3. That thread holds no lock and no descriptor of this process: it may wait in the kernel for a call
-//!    of another process, for as long as that takes, and must not keep the mount or this process alive.
-//! 4. What cannot be repeated safely is not repeated: a file that is being changed by a local process, a
-//!    name that is a mount point.
+//! 2. Only that thread gets such answers. It is recognised by its number, as the kernel shows it,
+//!    and gets them only for the [`Step`] that it is executing.
+//! 3. That thread holds no lock and no descriptor of this process: it may wait in the kernel for a
+//!    call of another process, for as long as that takes, and must not keep the mount or this
+//!    process alive.
+//! 4. What cannot be repeated safely is not repeated: a file that is being changed by a local
+//!    process, a name that is a mount point.
 
 mod answers;
 mod plan;
@@ -38,7 +40,8 @@ use vfs::ForeignChange;
 use plan::Step;
 use watchers::Watchers;
 
-/// Changes that wait, at most: some megabytes. A large checkout at the server has some ten thousand.
+/// Changes that wait, at most: some megabytes. A large checkout at the server has some ten
+/// thousand.
 const MAX_QUEUED: usize = 1 << 16;
 
 /// How often the log says that changes were dropped.
@@ -52,8 +55,8 @@ struct Shared {
     thread: AtomicU32,
     /// What the thread is executing.
     step: Mutex<Option<Step>>,
-    /// Whether the kernel has looked up the name of `step` for the thread, instead of using an entry
-    /// that it had.
+    /// Whether the kernel has looked up the name of `step` for the thread, instead of using an
+    /// entry that it had.
     looked_up: AtomicBool,
     /// The number of stand-ins so far.
     stand_ins: AtomicU64,

@@ -1,16 +1,16 @@
 //! The log of a mount: where its messages go, and what they look like there.
 //!
 //! - While mounting, and always in the foreground: standard error.
-//! - In the background: what `log=` names. By default that is the systemd journal, else syslog, else
-//!   nothing ([`LogTarget::Automatic`]).
+//! - In the background: what `log=` names. By default that is the systemd journal, else syslog,
+//!   else nothing ([`LogTarget::Automatic`]).
 //!
 //! Invariants:
-//! 1. An event is one line: line ends, control and format characters are escaped, so that no text of a
-//!    server or of ssh can look like another line.
+//! 1. An event is one line: line ends, control and format characters are escaped, so that no text
+//!    of a server or of ssh can look like another line.
 //! 2. Each kind of event (one place in the code) has at most [`limit::LINES`] lines a minute in the
 //!    background; one line then gives the number of the others.
-//! 3. A line for the journal or syslog never waits: if the socket is full or gone, the line is dropped,
-//!    and the next one that arrives gives the number of those that were dropped.
+//! 3. A line for the journal or syslog never waits: if the socket is full or gone, the line is
+//!    dropped, and the next one that arrives gives the number of those that were dropped.
 
 pub mod limit;
 mod socket;
@@ -138,8 +138,8 @@ fn socket(target: &LogTarget) -> Result<Option<Socket>, Problem> {
     }
 }
 
-/// The process has left the terminal: from here on lines go to the log. Must be called within a tokio
-/// runtime. Has no effect in the foreground.
+/// The process has left the terminal: from here on lines go to the log. Must be called within a
+/// tokio runtime. Has no effect in the foreground.
 pub fn left_terminal() {
     if let Some(log) = LOG.get() {
         let _ = log.runtime.set(tokio::runtime::Handle::current());

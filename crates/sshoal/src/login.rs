@@ -1,7 +1,8 @@
 //! `sshoal login`: gives a password to a running mount, which keeps it for its next connections.
 //!
 //! This process reads the password from the terminal, and sends it over the control socket, whose
-//! directory only the user can enter. The daemon logs in with it once, and keeps it if that succeeds.
+//! directory only the user can enter. The daemon logs in with it once, and keeps it if that
+//! succeeds.
 
 use std::path::PathBuf;
 
@@ -19,7 +20,8 @@ pub struct Arguments {
     host: Option<String>,
 }
 
-/// Gives the password. Standard input may also be a file or a pipe with the password as its first line.
+/// Gives the password. Standard input may also be a file or a pipe with the password as its first
+/// line.
 pub fn run(arguments: &Arguments) -> Result<(), Problem> {
     let Arguments { mountpoint, host } = arguments;
     let mount = client::mount_at(mountpoint)?;

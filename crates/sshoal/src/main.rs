@@ -1,9 +1,9 @@
 //! sshoal: mounts remote directories over SSH; the servers need nothing but sshd.
 //!
-//! This binary is the command line, one module per command. Only [`stack`] and [`mount::wiring`] know
-//! how the layers of the other crates are combined. Exit codes: 0 for success, 1 for a wrong command
-//! line or a failure, as in sshfs; [`mod@bench`] has two more, and `pull`, `push` and `run` have their
-//! own.
+//! This binary is the command line, one module per command. Only [`stack`] and [`mount::wiring`]
+//! know how the layers of the other crates are combined. Exit codes: 0 for success, 1 for a wrong
+//! command line or a failure, as in sshfs; [`mod@bench`] has two more, and `pull`, `push` and `run`
+//! have their own.
 #![deny(unsafe_code)]
 #![allow(unreachable_pub, reason = "in a binary, `pub` says what a module offers to the others")]
 

@@ -1,7 +1,7 @@
 //! Messages on standard error, which may be closed or full.
 
-/// As in the standard library, but without a panic if standard error cannot be written: the exit code
-/// still reports the result (`sshoal status 2>&1 | head -1`).
+/// As in the standard library, but without a panic if standard error cannot be written: the exit
+/// code still reports the result (`sshoal status 2>&1 | head -1`).
 macro_rules! eprintln {
     ($($message:tt)*) => {{
         use std::io::Write as _;

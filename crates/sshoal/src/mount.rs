@@ -42,8 +42,8 @@ use crate::program::Program;
 use command_line::Wish;
 use request::{IdMapKind, MountRequest};
 
-/// Runs the command line given by the words after `argv[0]`. `is_command`: `mount` came before them, so
-/// that they may name a mount of the configuration file.
+/// Runs the command line given by the words after `argv[0]`. `is_command`: `mount` came before
+/// them, so that they may name a mount of the configuration file.
 pub fn run(program: Program, words: Vec<OsString>, is_command: bool) -> anyhow::Result<ExitCode> {
     if is_command && words.iter().any(|word| word == "--all") {
         return saved::mount_all(program, &words);
@@ -106,8 +106,8 @@ fn tell(program: Program, notes: &[String]) {
     }
 }
 
-/// Makes the mount point absolute, with symbolic links resolved, as the kernel will show it. `/dev/fd/N`
-/// denotes a mount that the caller has made, and stays unchanged.
+/// Makes the mount point absolute, with symbolic links resolved, as the kernel will show it.
+/// `/dev/fd/N` denotes a mount that the caller has made, and stays unchanged.
 fn resolve_mountpoint(request: &mut MountRequest) -> Result<(), Problem> {
     let typed = &request.mountpoint;
     if is_open_descriptor(typed) {

@@ -29,8 +29,8 @@ pub fn may_use_passthrough(request: &MountRequest) -> bool {
     wanted && request.mount.read_only && may_register_files()
 }
 
-/// Whether the mount needs no OPEN requests. With `allow_root` it does: the kernel then admits every
-/// user, and all but root are refused at the open.
+/// Whether the mount needs no OPEN requests. With `allow_root` it does: the kernel then admits
+/// every user, and all but root are refused at the open.
 pub fn may_use_no_open(request: &MountRequest) -> bool {
     never_changes(request)
         && !may_use_passthrough(request)

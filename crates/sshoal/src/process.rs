@@ -17,8 +17,8 @@ pub fn current_directory() -> Result<PathBuf, Problem> {
     })
 }
 
-/// A runtime with this many threads, beside those of blocking calls. Call this before another thread is
-/// started.
+/// A runtime with this many threads, beside those of blocking calls. Call this before another
+/// thread is started.
 pub fn runtime(workers: usize) -> Result<Runtime, Problem> {
     crate::allocator::share_one_heap();
     allow_many_descriptors();

@@ -76,8 +76,8 @@ pub fn latency(us: u64) -> String {
     }
 }
 
-/// Parses a number of bytes, optionally with a binary unit: `512`, `4k`, `20G`. At most half of what
-/// 64 bits hold, so that the sum of two does not overflow. The error says what is valid.
+/// Parses a number of bytes, optionally with a binary unit: `512`, `4k`, `20G`. At most half of
+/// what 64 bits hold, so that the sum of two does not overflow. The error says what is valid.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let wanted = || "needs a size, as in 512M or 20G".to_owned();
     let (digits, shift) = match text.char_indices().next_back() {

@@ -1,4 +1,5 @@
-//! `sshoal run`: runs a command at the server, in the directory that a directory of the mount shows.
+//! `sshoal run`: runs a command at the server, in the directory that a directory of the mount
+//! shows.
 //!
 //! ```text
 //! data written in the mount is sent (syncfs(2), and Wish::Flush)
@@ -6,9 +7,10 @@
 //! what the mount has cached is requested again (Wish::Refresh)
 //! ```
 //!
-//! The login shell of the server gets one word, so that its kind does not matter; `sh` runs the rest.
-//! That script first writes a [mark](MARK) to standard error, which is removed here: without it, the
-//! server has not run the command. With a terminal there is no mark, since it has one stream only.
+//! The login shell of the server gets one word, so that its kind does not matter; `sh` runs the
+//! rest. That script first writes a [mark](MARK) to standard error, which is removed here: without
+//! it, the server has not run the command. With a terminal there is no mark, since it has one
+//! stream only.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
@@ -42,8 +44,8 @@ const EXIT_NOT_FOUND: u8 = 127;
 /// ssh's exit status for its own errors.
 const EXIT_SSH: i32 = 255;
 
-/// Written by the script before it does anything else. In the script it is spelled with octal digits,
-/// so that a message that quotes the script does not contain it.
+/// Written by the script before it does anything else. In the script it is spelled with octal
+/// digits, so that a message that quotes the script does not contain it.
 const MARK: &[u8] = b"\x1esshoal\x1e";
 
 /// Bytes kept of ssh's messages, to find the reason of a failure.
@@ -67,8 +69,8 @@ pub struct Arguments {
     command: Vec<OsString>,
 }
 
-/// Runs the command. The exit code is the command's; 255 if ssh failed, 125 if the command was not run
-/// for another reason.
+/// Runs the command. The exit code is the command's; 255 if ssh failed, 125 if the command was not
+/// run for another reason.
 pub fn run(arguments: &Arguments) -> ExitCode {
     attempt(arguments).unwrap_or_else(|problem| {
         eprintln!("sshoal: run: {problem}");
@@ -231,8 +233,8 @@ struct Ended {
     is_interrupted: bool,
 }
 
-/// Runs a command to its end. Signals of the terminal reach it as they reach this process; others are
-/// passed on.
+/// Runs a command to its end. Signals of the terminal reach it as they reach this process; others
+/// are passed on.
 fn supervise(command: Command) -> io::Result<Ended> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let (status, is_interrupted, heard) = runtime.block_on(async {
@@ -337,7 +339,8 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
 }
 
-/// The line for the login shell: runs the words in `directory` by `sh`. `None` if a word contains NUL.
+/// The line for the login shell: runs the words in `directory` by `sh`. `None` if a word contains
+/// NUL.
 fn line(directory: &[u8], words: &[OsString], is_marked: bool) -> Option<Vec<u8>> {
     /// A newline cannot be quoted for every login shell, so the script makes one.
     const NEWLINE: &[u8] = b"_sshoal=$(printf '\\n_'); _sshoal=${_sshoal%_}; ";

@@ -1,5 +1,5 @@
-//! The sources of a mount: each a host, a pool of gateways or a local directory, with its place in the
-//! mount and its branch settings.
+//! The sources of a mount: each a host, a pool of gateways or a local directory, with its place in
+//! the mount and its branch settings.
 //!
 //! Plain data. [`grammar`] parses it from one word of a command line; the configuration file also
 //! creates it from tables. The checks that need all sources of a mount are here. `stack` builds the
@@ -26,8 +26,8 @@ pub const MAX_GATEWAYS: usize = 64;
 /// One source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceSpec {
-    /// The source as the user wrote it, with its place and without the words after it. Unique within a
-    /// mount.
+    /// The source as the user wrote it, with its place and without the words after it. Unique
+    /// within a mount.
     pub name: OsString,
     /// Where in the mount its root appears; empty for the mount's root.
     pub place: Vec<Name>,

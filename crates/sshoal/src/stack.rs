@@ -142,8 +142,8 @@ impl Stack {
         self.sources.lock().clone()
     }
 
-    /// Logs in with a password at the host that the status shows by this name. If that succeeds, its
-    /// further connections use the password.
+    /// Logs in with a password at the host that the status shows by this name. If that succeeds,
+    /// its further connections use the password.
     pub async fn log_in(&self, name: &str, password: ssh::Password) -> Result<(), Problem> {
         let sources = self.sources();
         let hosts = sources.iter().flat_map(|source| &source.hosts);
@@ -165,16 +165,16 @@ impl Stack {
         Ok(())
     }
 
-    /// The longest time that a server has been silent while calls wait for it: since its last byte, or
-    /// `Duration::MAX` if the connection is lost. Zero while all answer.
+    /// The longest time that a server has been silent while calls wait for it: since its last byte,
+    /// or `Duration::MAX` if the connection is lost. Zero while all answer.
     pub fn silent_for(&self) -> Duration {
         let sources = self.sources();
         sources.iter().map(|source| source.silent_for()).max().unwrap_or_default()
     }
 
-    /// Connects to the hosts of a branch, without password prompts, and adds it after the existing ones.
-    /// If the future is dropped, the branch was added completely or not at all. The caller invalidates
-    /// what is cached above.
+    /// Connects to the hosts of a branch, without password prompts, and adds it after the existing
+    /// ones. If the future is dropped, the branch was added completely or not at all. The caller
+    /// invalidates what is cached above.
     pub async fn add(&self, spec: SourceSpec) -> Result<(), Problem> {
         let what = format!("source '{}'", spec.shown());
         let Some(union) = &self.union else {
@@ -216,8 +216,8 @@ impl Stack {
         }
     }
 
-    /// Removes a source whose branch was removed from the union. Its connections end when its last open
-    /// file is closed.
+    /// Removes a source whose branch was removed from the union. Its connections end when its last
+    /// open file is closed.
     pub fn forget(&self, name: &str) {
         let mut sources = self.sources.lock();
         let gone = sources.extract_if(.., |source| source.spec.shown() == name);
@@ -258,7 +258,8 @@ impl Stack {
         }
     }
 
-    /// The remote root, for which `vfs` makes absolute links relative. In a union, `View` does that.
+    /// The remote root, for which `vfs` makes absolute links relative. In a union, `View` does
+    /// that.
     pub fn real_root(&self) -> Option<Vec<u8>> {
         match self.union {
             Some(_) => None,

@@ -101,8 +101,8 @@ pub fn run(direction: Direction, arguments: &Arguments) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Waits a little for the programs that were ended. The time they have used is added to that of this
-/// command only if this process waits for them; `time` and the bench show it.
+/// Waits a little for the programs that were ended. The time they have used is added to that of
+/// this command only if this process waits for them; `time` and the bench show it.
 fn await_children() {
     let until = Instant::now() + END_WAIT;
     while Instant::now() < until {
@@ -173,8 +173,9 @@ fn copy_request(
     Ok((request, connections))
 }
 
-/// The engine. A stream of `tar` goes through ssh, so it is not chosen beside direct connections; and
-/// it has the rights of the login, while an SFTP server that the user has named may have others.
+/// The engine. A stream of `tar` goes through ssh, so it is not chosen beside direct connections;
+/// and it has the rights of the login, while an SFTP server that the user has named may have
+/// others.
 fn engine(arguments: &Arguments, connection: &MountRequest) -> Result<Engine, Problem> {
     let direct = connection.host.direct;
     let bypasses_login = direct != Direct::No || connection.ssh.sftp_server.is_some();

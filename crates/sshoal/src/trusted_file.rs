@@ -8,8 +8,8 @@ use std::path::Path;
 use cli::{Problem, printable};
 use rustix::fs::OFlags;
 
-/// The content of a file of at most `max_bytes`; `None` if there is none. `check_owner` gets the id of
-/// its owner. `what` names the file in messages.
+/// The content of a file of at most `max_bytes`; `None` if there is none. `check_owner` gets the id
+/// of its owner. `what` names the file in messages.
 pub fn read(
     path: &Path,
     what: &str,

@@ -163,8 +163,8 @@ fn data_lost(what: &str, reason: &str) -> Problem {
 }
 
 /// `None` while acknowledged data is still being written; then the data that the daemon reports as
-/// lost, if any. The process id is compared: once the file system is gone, another mount may get its
-/// device number and answer instead.
+/// lost, if any. The process id is compared: once the file system is gone, another mount may get
+/// its device number and answer instead.
 fn written(record: &Found, daemon: Option<u32>) -> Option<Option<String>> {
     let status = client::status(record).ok()?;
     if Some(status.pid) != daemon {

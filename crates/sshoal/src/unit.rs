@@ -1,12 +1,12 @@
-//! `sshoal unit`: prints units of systemd that mount a source or a mount of the configuration file, for
-//! the system or for a user.
+//! `sshoal unit`: prints units of systemd that mount a source or a mount of the configuration file,
+//! for the system or for a user.
 //!
-//! A unit contains the name of a configured mount, not its definition: a change of the file needs no
-//! new unit. The system's systemd has no home directory, so its units can name only what the system's
-//! file defines.
+//! A unit contains the name of a configured mount, not its definition: a change of the file needs
+//! no new unit. The system's systemd has no home directory, so its units can name only what the
+//! system's file defines.
 //!
-//! The system gets a `.mount` and an `.automount` unit, which mount(8) and its helper serve. The manager
-//! of a user may not mount, so a user gets a service that runs the program.
+//! The system gets a `.mount` and an `.automount` unit, which mount(8) and its helper serve. The
+//! manager of a user may not mount, so a user gets a service that runs the program.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -39,7 +39,8 @@ pub struct Arguments {
     /// Make a service for the systemd of a user instead of units for the system.
     #[arg(long)]
     user: bool,
-    /// Write the files into this directory instead of printing them. A different file is not replaced.
+    /// Write the files into this directory instead of printing them. A different file is not
+    /// replaced.
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     write: Option<PathBuf>,
 }

@@ -9,8 +9,8 @@
 //!   it, and releases it.
 //! - [`cut`](FaultyRemote::cut): the link is down. All calls in flight and all further ones fail
 //!   with `EHOSTDOWN` until [`restore`](FaultyRemote::restore). Meanwhile it [is
-//!   away](Remote::is_disconnected). [`stall`](FaultyRemote::stall) models a remote that waits for its
-//!   link: further calls wait and do not fail.
+//!   away](Remote::is_disconnected). [`stall`](FaultyRemote::stall) models a remote that waits for
+//!   its link: further calls wait and do not fail.
 //!
 //! Invariants:
 //! 1. Without instructions it behaves as the inner remote, in the same poll.
@@ -130,8 +130,8 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
     }
 
     /// Stops every call from now on that costs a round trip, before it reaches the remote and again
-    /// with its reply received; `arrivals` is notified then. Only one stepper is active: a second one
-    /// opens the first.
+    /// with its reply received; `arrivals` is notified then. Only one stepper is active: a second
+    /// one opens the first.
     pub(crate) fn hold_each(&self, arrivals: Arc<Notify>) -> Stepper {
         let stepper = Stepper::new(arrivals);
         let before = self.state.lock().stepper.replace(stepper.clone());
@@ -198,8 +198,8 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         self.restore();
     }
 
-    /// Sets the value of [`Remote::write_verifier`], instead of the inner remote's. It is not returned
-    /// at the first poll.
+    /// Sets the value of [`Remote::write_verifier`], instead of the inner remote's. It is not
+    /// returned at the first poll.
     pub fn set_write_verifier(&self, run: impl Into<Bytes>) {
         self.state.lock().write_verifier = Some(run.into());
     }

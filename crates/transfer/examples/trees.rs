@@ -1,9 +1,9 @@
 //! What pulling and pushing a tree takes by the SFTP engine, beside `tar` over ssh.
 //!
-//! `cargo run --release -p transfer --example trees -- DIR [RTT_MS [MBIT_PER_S [CONNS]]]`: a private
-//! sshd, a link with this round trip and rate (0: as fast as it gets); DIR is pulled twice and pushed
-//! twice, into `/dev/shm`. Prints seconds, the time that pieces have waited for either side, and the
-//! most memory that was used.
+//! `cargo run --release -p transfer --example trees -- DIR [RTT_MS [MBIT_PER_S [CONNS]]]`: a
+//! private sshd, a link with this round trip and rate (0: as fast as it gets); DIR is pulled twice
+//! and pushed twice, into `/dev/shm`. Prints seconds, the time that pieces have waited for either
+//! side, and the most memory that was used.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;

@@ -240,8 +240,8 @@ impl<'a> Copy<'a> {
     }
 
     /// Gives the file at `path` its extended attributes, and before that its owner and size, since
-    /// these changes take capabilities away. What is left of the change follows: its mode may forbid
-    /// to write.
+    /// these changes take capabilities away. What is left of the change follows: its mode may
+    /// forbid to write.
     async fn set_xattrs(
         &self,
         path: &RemotePath,
@@ -356,12 +356,13 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// Whether the digests of the source and of what is at `path`, with these attributes, are equal.
+    /// Whether the digests of the source and of what is at `path`, with these attributes, are
+    /// equal.
     async fn is_equal(&self, path: &RemotePath, now: &Attr) -> Outcome<bool> {
         let source = &self.core.job.sources[self.step.source].tree;
         let reading = &self.core.reading;
-        // One command makes the digests of many files. Handles that the source has open are limited by
-        // the room.
+        // One command makes the digests of many files. Handles that the source has open are limited
+        // by the room.
         if let Origin::Read { .. } = self.from {
             self.left.leave_to_others(self.core);
         }

@@ -6,9 +6,9 @@
 //! that contain some of them.
 //!
 //! A listing does not prove that a name is absent: OpenSSH's server omits entries that it cannot
-//! `lstat`, such as the mount point of a dead file system, and a name may be replaced meanwhile. So each source is queried again for each
-//! name, and only `ENOENT` and `ENOTDIR` allow the deletion. Any other answer is a problem, and
-//! with a problem nothing is deleted.
+//! `lstat`, such as the mount point of a dead file system, and a name may be replaced meanwhile. So
+//! each source is queried again for each name, and only `ENOENT` and `ENOTDIR` allow the deletion.
+//! Any other answer is a problem, and with a problem nothing is deleted.
 
 use std::sync::{Arc, PoisonError};
 

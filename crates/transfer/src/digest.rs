@@ -54,8 +54,8 @@ pub async fn of_file(tree: &Tree, path: &RemotePath) -> Result<Digest> {
     of_known(tree, path, &attr, &Semaphore::new(1)).await
 }
 
-/// The digest of a file of `tree`, which has these attributes, by the cheapest method. `reading` bounds
-/// the files that are read for it.
+/// The digest of a file of `tree`, which has these attributes, by the cheapest method. `reading`
+/// bounds the files that are read for it.
 ///
 /// # Errors
 /// When no command makes it, and the file cannot be read.

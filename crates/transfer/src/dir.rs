@@ -57,7 +57,8 @@ pub(crate) struct Dir {
     target: Arc<dyn Remote>,
     ready: OnceCell<Result<()>>,
     changed: AtomicBool,
-    /// The extended attributes that a stream has brought for it; none where the stream has set them.
+    /// The extended attributes that a stream has brought for it; none where the stream has set
+    /// them.
     pub(crate) xattrs: OnceLock<xattr::List>,
     over: mpsc::UnboundedSender<DirDone>,
 }

@@ -90,8 +90,8 @@ impl FilterBuilder {
     }
 }
 
-/// A pattern of git as one of the library, which knows neither classes (`[[:digit:]]`) nor a `\\` in a
-/// set, and for which `**` within a name leads into directories.
+/// A pattern of git as one of the library, which knows neither classes (`[[:digit:]]`) nor a `\\`
+/// in a set, and for which `**` within a name leads into directories.
 fn translated(pattern: &str) -> Result<String, &'static str> {
     let mut out = String::new();
     let mut rest = pattern.chars();
@@ -186,7 +186,8 @@ impl Set {
         }
     }
 
-    /// Adds a range. The characters that are special in the library's sets become ranges of their own.
+    /// Adds a range. The characters that are special in the library's sets become ranges of their
+    /// own.
     fn add(&mut self, mut first: char, mut last: char) {
         for (special, before, behind) in [('-', ',', '.'), (']', '\\', '^')] {
             if first == special || last == special {
@@ -213,7 +214,8 @@ impl Set {
             out.push(']');
         }
         if !has(']') {
-            // What no name contains, so that the set is not empty, and no `!` is its first character.
+            // What no name contains, so that the set is not empty, and no `!` is its first
+            // character.
             out.push('\0');
         }
         for (first, last) in self.ranges.iter().filter(|range| !is_special(range)) {

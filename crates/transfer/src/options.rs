@@ -87,8 +87,8 @@ pub struct Options {
     /// Set-user-ID and set-group-ID bits are preserved for files that have at the target the owner
     /// and group of the source, or the ids that these are mapped to. Without it no file gets them.
     pub set_ids: bool,
-    /// Extended attributes (`-X`). Only by a stream, or between remotes that have requests for them;
-    /// plain SFTP does not.
+    /// Extended attributes (`-X`). Only by a stream, or between remotes that have requests for
+    /// them; plain SFTP does not.
     pub xattrs: Xattrs,
     /// Each file is written to the target's disk before it gets its name, and the name before the
     /// run ends.

@@ -476,8 +476,8 @@ pub(crate) fn make_directory(
     }
 }
 
-/// Opens the parent directory of a path, and returns it with the last name; for a path that ends with
-/// `.` or `..` the directory itself, with `.`.
+/// Opens the parent directory of a path, and returns it with the last name; for a path that ends
+/// with `.` or `..` the directory itself, with `.`.
 fn opened(path: &std::path::Path) -> base::Result<(std::os::fd::OwnedFd, Vec<u8>)> {
     use std::os::unix::ffi::OsStrExt;
     // `Path` ignores a `.` at the end.

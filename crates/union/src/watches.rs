@@ -6,8 +6,8 @@
 //!
 //! A *part* is a watch on one branch. A *connection* of the tree stands for a set of connections of
 //! branches: the parts of its watches are on these, and all of them have denied or watched their
-//! directories. It is lost with the first of them. So the loss of a branch concerns only directories
-//! that the branch could have. A change of the set of branches loses all.
+//! directories. It is lost with the first of them. So the loss of a branch concerns only
+//! directories that the branch could have. A change of the set of branches loses all.
 //!
 //! For each connection of a branch one task waits for the reports.
 

@@ -102,8 +102,8 @@ impl Vfs {
         unreachable!("the last attempt returns")
     }
 
-    /// The last attributes of an open file, if its name is gone or leads to another file, as `reply`
-    /// says, and no handle is open at the server.
+    /// The last attributes of an open file, if its name is gone or leads to another file, as
+    /// `reply` says, and no handle is open at the server.
     fn attr_of_nameless(&self, inode: &Inode, reply: &Result<Attr>) -> Option<Attr> {
         let is_gone = match reply {
             Ok(attr) => !inode.may_be(attr),
@@ -122,8 +122,8 @@ impl Vfs {
         Err(Errno::ESTALE)
     }
 
-    /// The present time, for a change of `ino` that sets it: after all local changes in this second.
-    /// If the remote reports fractions itself, it is that of the clock.
+    /// The present time, for a change of `ino` that sets it: after all local changes in this
+    /// second. If the remote reports fractions itself, it is that of the clock.
     pub fn now(&self, ino: Ino) -> Timestamp {
         let last = self.inode(ino).ok().and_then(|inode| inode.state().last_attr());
         match last.is_some_and(|attr| has_fractions(&attr)) {

@@ -84,8 +84,8 @@ impl Vfs {
         (found_inode.ino == inode.ino).then_some(attr)
     }
 
-    /// Whether attributes of `name` that were requested at `stamp` and received at `received_at` are
-    /// fresh.
+    /// Whether attributes of `name` that were requested at `stamp` and received at `received_at`
+    /// are fresh.
     fn is_fresh(
         &self,
         tree: &Tree,

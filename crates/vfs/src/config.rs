@@ -164,8 +164,8 @@ pub struct Config {
     /// The absolute path of the remote root, without a trailing slash; empty for `/`. `None` if
     /// unknown: then no absolute target is inside.
     pub remote_root: Option<Vec<u8>>,
-    /// The remote shows files of several servers: their inode numbers are not shown as they are, and
-    /// some may tell files apart while others do not.
+    /// The remote shows files of several servers: their inode numbers are not shown as they are,
+    /// and some may tell files apart while others do not.
     pub is_union: bool,
     /// Translation of owners.
     pub idmap: IdMap,

@@ -97,8 +97,8 @@ impl Cover {
         before + reports > MAX_UNUSED_REPORTS as usize
     }
 
-    /// Whether a listing that was requested at `requested_at` is to be requested again, so that it is
-    /// covered. Once for each watch.
+    /// Whether a listing that was requested at `requested_at` is to be requested again, so that it
+    /// is covered. Once for each watch.
     pub(crate) fn wants_refresh(&self, requested_at: Instant) -> bool {
         self.since().is_some_and(|since| requested_at < since)
             && !self.is_refreshed.swap(true, Ordering::Relaxed)

@@ -167,8 +167,8 @@ impl Shared {
         })
     }
 
-    /// Opens the existing file `path`, which is the name of `inode`. If that needs no request, `stamp`
-    /// becomes the time at which its attributes were requested.
+    /// Opens the existing file `path`, which is the name of `inode`. If that needs no request,
+    /// `stamp` becomes the time at which its attributes were requested.
     pub(crate) async fn open_remote(
         &self,
         inode: &Inode,

@@ -444,8 +444,8 @@ impl Vfs {
     }
 
     /// Moves the fetched entries to `entries`. Missing attributes are requested; a name that is
-    /// gone by then is omitted, and one whose attributes cannot be read is listed without. If this fails or is dropped, nothing is lost: the next caller
-    /// continues with the same name.
+    /// gone by then is omitted, and one whose attributes cannot be read is listed without. If this
+    /// fails or is dropped, nothing is lost: the next caller continues with the same name.
     async fn resolve_fetched(&self, directory: &OpenDirectory, wanted: usize) -> Result<()> {
         while let Some(name) = directory.with(|state| state.take_resolved(wanted)) {
             let request = self.by_path(directory.ino, |path, _| {

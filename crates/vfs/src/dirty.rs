@@ -41,8 +41,8 @@ impl Dirty {
         self.max_bytes.load(Ordering::Relaxed)
     }
 
-    /// Changes the bound. A smaller one takes effect as writes are acknowledged; it must not be below
-    /// the size of one write, which may be waiting for room already.
+    /// Changes the bound. A smaller one takes effect as writes are acknowledged; it must not be
+    /// below the size of one write, which may be waiting for room already.
     pub(crate) fn set_max_bytes(self: &Arc<Dirty>, max_bytes: u32) {
         let before = self.max_bytes.swap(max_bytes, Ordering::Relaxed);
         match max_bytes.checked_sub(before) {

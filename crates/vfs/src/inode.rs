@@ -310,12 +310,12 @@ impl Inode {
         self.kind == attr.kind && self.is_same_file(&self.state(), attr) != Some(false)
     }
 
-    /// Whether `attr` is of this file, whose state this is; `None` if the remote does not tell files
-    /// apart.
+    /// Whether `attr` is of this file, whose state this is; `None` if the remote does not tell
+    /// files apart.
     pub(crate) fn is_same_file(&self, state: &State, attr: &Attr) -> Option<bool> {
         let known = state.last_attr()?;
-        // Of two sources, one of which does not tell files apart. A directory may begin or cease to be
-        // merged.
+        // Of two sources, one of which does not tell files apart. A directory may begin or cease to
+        // be merged.
         let differs = known.inode.is_some() != attr.inode.is_some();
         if self.is_of_union && differs && !attr.is_dir() {
             return Some(false);
@@ -580,8 +580,8 @@ impl State {
         self.kernel_sizes
     }
 
-    /// Whether the kernel has got another size since [`State::kernel_sizes`] was `kernel_sizes`, for
-    /// another reason than a local change since `seq`.
+    /// Whether the kernel has got another size since [`State::kernel_sizes`] was `kernel_sizes`,
+    /// for another reason than a local change since `seq`.
     pub(crate) fn has_new_kernel_size(&self, kernel_sizes: u32, seq: u64) -> bool {
         self.kernel_sizes != kernel_sizes && !self.changed_since(seq)
     }

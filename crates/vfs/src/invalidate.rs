@@ -33,8 +33,8 @@ pub trait Invalidate: Send + Sync {
     }
 
     /// Returns when the kernel has done what was requested before. No operation may await this for
-    /// which the kernel holds a lock: of a page, or of a directory. By default it is assumed that it
-    /// has.
+    /// which the kernel holds a lock: of a page, or of a directory. By default it is assumed that
+    /// it has.
     fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(std::future::ready(()))
     }

@@ -38,7 +38,8 @@ impl Vfs {
         let fh = file.fh().await?;
         let mut data = self.read_ahead(&file, fh, offset..end).await?;
         // The kernel fills the rest of its pages with zeros. It then uses the size that the end of
-        // the data shows; but if it has got a greater size meanwhile, it shows the zeros as content.
+        // the data shows; but if it has got a greater size meanwhile, it shows the zeros as
+        // content.
         for attempt in 1..=MAX_COMPARISONS {
             let got = data.len() as u64;
             if got >= u64::from(len) || !file.inode.state().kernel_size_exceeds(offset + got) {
@@ -128,8 +129,8 @@ impl Vfs {
         self.write_out(file, offset, data, false).await
     }
 
-    /// The same file opened to write in place if `file` appends, and to append otherwise: another open
-    /// file, or a new one that lives as long as `file` is open.
+    /// The same file opened to write in place if `file` appends, and to append otherwise: another
+    /// open file, or a new one that lives as long as `file` is open.
     async fn twin(&self, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>> {
         let is_twin = |open: &Arc<OpenFile>| open.access.writes() && open.append != file.append;
         match self.open_files(&file.inode).find(is_twin) {

@@ -159,8 +159,8 @@ impl Vfs {
 
     /// Changes the settings that can be changed while the file system is in use: time-outs, what is
     /// prefetched and read ahead, `serve_stale`, and the bounds of written bytes and of memory. All
-    /// others stay as they are. The caller [invalidates](Vfs::invalidate_all) what is cached if it is
-    /// to be valid for a shorter time. Must be called within a tokio runtime.
+    /// others stay as they are. The caller [invalidates](Vfs::invalidate_all) what is cached if it
+    /// is to be valid for a shorter time. Must be called within a tokio runtime.
     pub fn configure(&self, config: &Config) {
         let consistency = self.config.consistency;
         let config = Config { consistency, ..config.clone() }.effective();
@@ -210,8 +210,8 @@ impl Vfs {
         }
     }
 
-    /// Waits until the writes and attribute changes through open files that have returned before this
-    /// call are at the server. Their errors are returned to the application, not here.
+    /// Waits until the writes and attribute changes through open files that have returned before
+    /// this call are at the server. Their errors are returned to the application, not here.
     pub async fn flush_all(&self) {
         let mut open = Vec::new();
         self.files.each(|file| open.push(file.clone()));

@@ -1,11 +1,11 @@
 //! Locks that the remote holds: `fcntl(2)` and `flock(2)` between machines.
 //!
 //! A lock is also a point of consistency, as in NFS: what another holder wrote before its unlock is
-//! visible after a lock, so that databases work. So a lock is answered only when the attributes were
-//! requested behind it, and when the kernel has dropped the pages that are not known to be of this
-//! content. An unlock is sent when all writes before it are at the server. A database also relies on
-//! names beside the locked file (a journal): so the cached names of its directory are validated
-//! again, too.
+//! visible after a lock, so that databases work. So a lock is answered only when the attributes
+//! were requested behind it, and when the kernel has dropped the pages that are not known to be of
+//! this content. An unlock is sent when all writes before it are at the server. A database also
+//! relies on names beside the locked file (a journal): so the cached names of its directory are
+//! validated again, too.
 //!
 //! The kernel keeps no record of such locks. It reports an owner's close (FLUSH), which ends the
 //! owner's `fcntl` locks of the file, and the last close of an open file (RELEASE), which ends what
@@ -35,8 +35,8 @@ use crate::shared::Shared;
 use crate::tree::RequestStamp;
 use crate::{Handle, Ino, Vfs};
 
-/// How long a request for a lock that does not wait is delayed if the holder's file is being closed.
-/// The kernel reports the last close of a file after close(2) has returned.
+/// How long a request for a lock that does not wait is delayed if the holder's file is being
+/// closed. The kernel reports the last close of a file after close(2) has returned.
 const CLOSING: Duration = Duration::from_millis(100);
 
 /// An owner of locks in a file.
@@ -234,8 +234,8 @@ impl Vfs {
         Ok((granted, stamp, attr))
     }
 
-    /// Waits for a holder of `flock` whose file is being closed, for a moment. Returns whether it is
-    /// over.
+    /// Waits for a holder of `flock` whose file is being closed, for a moment. Returns whether it
+    /// is over.
     async fn holder_has_closed(&self, ino: Ino, owner: LockOwner) -> bool {
         if owner.family != LockFamily::Flock {
             return false;
@@ -357,7 +357,8 @@ impl LocksOfClose {
             file.inode.writes.drained().await;
             for owner in owners {
                 if let Some(fh) = file.remote.opened() {
-                    // If it fails, the connection is lost or the file is gone, and the lock with it.
+                    // If it fails, the connection is lost or the file is gone, and the lock with
+                    // it.
                     let _ = shared.remote.unlock(fh, owner, LockRange::WHOLE).await;
                 }
                 shared.locks.remove(file.inode.ino, owner, LockRange::WHOLE);

@@ -186,10 +186,10 @@ impl Vfs {
 
     /// Whether a name that now has the attributes `attr` can still lead to the file of `inode`.
     ///
-    /// Plain SFTP has no file identity. But an open handle shows the present attributes of the file that
-    /// it was opened on: if they differ from those of the name, the name leads elsewhere. If a file
-    /// that is not open was replaced, that does no harm, since no old content is shown unless size
-    /// and time are the same.
+    /// Plain SFTP has no file identity. But an open handle shows the present attributes of the file
+    /// that it was opened on: if they differ from those of the name, the name leads elsewhere. If a
+    /// file that is not open was replaced, that does no harm, since no old content is shown unless
+    /// size and time are the same.
     pub(crate) async fn may_be_same_file(
         &self,
         inode: &Inode,

@@ -1,4 +1,5 @@
-//! mkdir, mknod of special files, rmdir, unlink, symlink, link, rename, readlink: operations on names.
+//! mkdir, mknod of special files, rmdir, unlink, symlink, link, rename, readlink: operations on
+//! names.
 //!
 //! Requests name a file by its path. So that a request never changes a name in another directory,
 //! the path of a name is fixed while it is being changed: the change begins when no name on the

@@ -5,9 +5,9 @@
 //! device. Those of a union are all hashed: which of its sources is used first may differ after a
 //! remount.
 //!
-//! Plain SFTP has no inode numbers, but `find`, `tar`, `git` and `rsync` compare them: within one mount,
-//! and git also across mounts. So the number of a name is a hash of its parent's number and the
-//! name, the same after FORGET and after a remount. There are two exceptions:
+//! Plain SFTP has no inode numbers, but `find`, `tar`, `git` and `rsync` compare them: within one
+//! mount, and git also across mounts. So the number of a name is a hash of its parent's number and
+//! the name, the same after FORGET and after a remount. There are two exceptions:
 //!
 //! - a renamed inode keeps its number, and a second link made through this mount shares it;
 //! - a name whose own number is taken (its former owner was renamed, or a server has chosen names

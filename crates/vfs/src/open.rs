@@ -454,9 +454,9 @@ impl Vfs {
         unreachable!("the last look accepts what is known")
     }
 
-    /// The relation of the file opened as `remote` by the name `path`, with the attributes `attr`, to
-    /// the file of the inode. Both are compared by their handles where that is possible: the name
-    /// may lead to a third file by now, with the size and time of one of them.
+    /// The relation of the file opened as `remote` by the name `path`, with the attributes `attr`,
+    /// to the file of the inode. Both are compared by their handles where that is possible: the
+    /// name may lead to a third file by now, with the size and time of one of them.
     ///
     /// There is nothing to compare if the inode has no other handle, and no change or answer since
     /// the request.

@@ -1,7 +1,8 @@
 //! Which reports of the server about names are of changes made through this mount.
 //!
-//! A change through this mount causes one report for each of its names, if the directory is watched.
-//! So each is expected once: while the change is in flight, and for [`QUIET`] after it has succeeded.
+//! A change through this mount causes one report for each of its names, if the directory is
+//! watched. So each is expected once: while the change is in flight, and for [`QUIET`] after it has
+//! succeeded.
 
 use std::collections::HashMap;
 
@@ -79,8 +80,8 @@ impl OwnChanges {
         is_expected
     }
 
-    /// Whether the report that a change through this mount has removed `name` is still to come: what
-    /// is reported of the name until then is of the file that it had.
+    /// Whether the report that a change through this mount has removed `name` is still to come:
+    /// what is reported of the name until then is of the file that it had.
     pub(crate) fn is_removal_expected(&self, dir: Ino, name: &Name) -> bool {
         self.is_expected(&(dir, name.clone(), Direction::Disappears))
     }

@@ -27,8 +27,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Attempts while the server is reachable.
 const MAX_ATTEMPTS: usize = 10;
 
-/// Reports that are applied at a time: fewer than those after which the watch of an unused directory
-/// ends.
+/// Reports that are applied at a time: fewer than those after which the watch of an unused
+/// directory ends.
 const MAX_PART: usize = 250;
 
 /// A change at the server that was not made through this mount.
@@ -95,8 +95,8 @@ impl Vfs {
         self.entry_until(&inode, &attr, until).inspect_err(|_| self.forget(inode.ino, 1)).ok()
     }
 
-    /// The regular file `name` in `parent`, if a local process has it open, or `is_watched`. Counts one
-    /// lookup of it. All its time-outs are zero.
+    /// The regular file `name` in `parent`, if a local process has it open, or `is_watched`. Counts
+    /// one lookup of it. All its time-outs are zero.
     ///
     /// # Errors
     /// `EBUSY` if a local process changes it, or its attributes are not known.
@@ -124,8 +124,8 @@ impl Vfs {
         Ok(Some(Entry { ino, stat: Stat { ttl, ..stat }, ttl }))
     }
 
-    /// The attributes of `ino`, which may be outdated, with a time-out of zero. `None` for a file that
-    /// a local process changes.
+    /// The attributes of `ino`, which may be outdated, with a time-out of zero. `None` for a file
+    /// that a local process changes.
     pub fn known_stat(&self, ino: Ino) -> Option<Stat> {
         let inode = self.inode(ino).ok()?;
         let attr = match inode.kind {

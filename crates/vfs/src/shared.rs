@@ -377,8 +377,8 @@ mod tests {
         (vfs, inode, entry.stat.attr)
     }
 
-    /// An answer that another one has overtaken: the kernel had its size of the file, though an open
-    /// relied on the other one.
+    /// An answer that another one has overtaken: the kernel had its size of the file, though an
+    /// open relied on the other one.
     #[tokio::test]
     async fn the_kernel_gets_what_was_recorded_last() {
         let (vfs, inode, old) = with_one_file().await;

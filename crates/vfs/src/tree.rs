@@ -112,8 +112,9 @@ impl Tree {
         }
     }
 
-    /// The remote shows files of several servers. If one `is_another` file when it begins or ceases to
-    /// have an identity, it may come from another server. Called before any inode exists but the root.
+    /// The remote shows files of several servers. If one `is_another` file when it begins or ceases
+    /// to have an identity, it may come from another server. Called before any inode exists but the
+    /// root.
     pub(crate) fn show_union(&mut self, is_another: bool) {
         self.numbers.hash_all();
         self.nodes.is_union = is_another;

@@ -9,8 +9,8 @@
 //! The watch of a directory ends when the kernel forgets the directory, and after many reports in
 //! which nothing has used it.
 //!
-//! When reports are lost, with the connection or because the server's queue was full, all watches of
-//! the connection are forgotten here, and begin anew when their directories are used.
+//! When reports are lost, with the connection or because the server's queue was full, all watches
+//! of the connection are forgotten here, and begin anew when their directories are used.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -27,7 +27,8 @@ use crate::shared::Shared;
 use crate::tree::{Outdated, Tree};
 use crate::{Ino, Vfs};
 
-/// Directories that are being watched, at most. Further ones have to wait until they are used again.
+/// Directories that are being watched, at most. Further ones have to wait until they are used
+/// again.
 const MAX_STARTING: usize = 64;
 
 /// Requests to end watches that are in flight at the same time.
@@ -418,8 +419,8 @@ impl Shared {
             }
             let keeps_pages = {
                 let mut state = inode.state();
-                // What is written locally is validated by the close. Without a handle at the server,
-                // the next read opens one and compares.
+                // What is written locally is validated by the close. Without a handle at the
+                // server, the next read opens one and compares.
                 state.changed_since(stamp.seq)
                     || attr.is_some_and(|attr| {
                         state.validate_pages(&attr, shared.trusts_racy(), Instant::now())

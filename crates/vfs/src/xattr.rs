@@ -1,8 +1,8 @@
 //! Extended attributes of the server, by the path of the file.
 //!
 //! Values are not cached. The attributes of a file say whether it has any
-//! ([`base::InodeAttr::xattrs`]). Without that, what is remembered for a short time is which entries of
-//! a directory have none, for programs that query one file after the other.
+//! ([`base::InodeAttr::xattrs`]). Without that, what is remembered for a short time is which
+//! entries of a directory have none, for programs that query one file after the other.
 //!
 //! Access lists contain the ids of users and groups, which are translated as owners are.
 

@@ -1,8 +1,8 @@
 //! The rate of data through one or more ssh commands, and their CPU.
 //!
 //! Bytes are counted in a window that begins when all streams carry data and TCP has grown its
-//! congestion window, so the logins are not in the rate. Trials that are compared run in turn, in an
-//! order that rotates from round to round.
+//! congestion window, so the logins are not in the rate. Trials that are compared run in turn, in
+//! an order that rotates from round to round.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read};

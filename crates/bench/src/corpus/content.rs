@@ -5,8 +5,8 @@
 //! copy; the first word is the block's number in the open, so that a block at a wrong place can
 //! be named. No two blocks have a string in common, and no compressor finds anything in them.
 //!
-//! Content that compresses ([`compressible`]) has text instead in most blocks, as a mix of texts and
-//! programs has.
+//! Content that compresses ([`compressible`]) has text instead in most blocks, as a mix of texts
+//! and programs has.
 
 use std::fmt;
 use std::io;

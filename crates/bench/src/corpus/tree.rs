@@ -3,9 +3,9 @@
 //! The made tree: directories up to seven deep, files whose sizes have a median of 4 KiB, a mean
 //! of about 12 KiB and a tail to 300 KiB, text that `gzip` makes four times smaller, scripts that
 //! may be executed. The same count and seed give the same tree on every machine. There are no
-//! links in it: what is measured is speed, and some subjects cannot do with links what the workloads
-//! ask of a tree (Debian's sshfs refuses to read one with `..` and cannot set its times, `rclone
-//! mount` has none, `sftp -r` leaves them out).
+//! links in it: what is measured is speed, and some subjects cannot do with links what the
+//! workloads ask of a tree (Debian's sshfs refuses to read one with `..` and cannot set its times,
+//! `rclone mount` has none, `sftp -r` leaves them out).
 //!
 //! The other shape, [`TreeShape::Media`], has the same directories, and files with a mean of 600 KB
 //! and a tail to 12 MB that do not compress.

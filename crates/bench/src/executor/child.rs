@@ -56,7 +56,8 @@ impl Child {
         self.child.id()
     }
 
-    /// Waits until it has ended or `other` is readable, or `limit` has passed; whether it has ended.
+    /// Waits until it has ended or `other` is readable, or `limit` has passed; whether it has
+    /// ended.
     pub(super) fn wait(&self, other: Option<&OwnedFd>, limit: Duration) -> bool {
         let fds = [Some(&self.pidfd), other];
         wait_readable(&fds.into_iter().flatten().collect::<Vec<_>>(), limit);

@@ -20,8 +20,8 @@ use crate::results::Wire;
 
 use super::{ALIAS, options_with, wire_of, with_cipher, write_config};
 
-/// The settings: buffers that are larger than those of any distribution, from the start and at most,
-/// and what makes use of them switched on.
+/// The settings: buffers that are larger than those of any distribution, from the start and at
+/// most, and what makes use of them switched on.
 const SETTINGS: [(&str, &str); 5] = [
     ("net/ipv4/tcp_rmem", "4096 1048576 67108864"),
     ("net/ipv4/tcp_wmem", "4096 1048576 67108864"),
@@ -81,8 +81,8 @@ impl Tuned {
     }
 }
 
-/// Writes a program that runs these words with its own arguments behind them. It has the name `ssh`,
-/// by which programs know what options it takes. Its path, as an option has it.
+/// Writes a program that runs these words with its own arguments behind them. It has the name
+/// `ssh`, by which programs know what options it takes. Its path, as an option has it.
 fn write_command(path: &Path, words: &[OsString]) -> io::Result<OsString> {
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     let words = shlex::try_join(words.iter().map(AsRef::as_ref)).map_err(io::Error::other)?;

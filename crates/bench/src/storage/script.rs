@@ -21,9 +21,10 @@ pub(super) const RECEIVE: &str =
 pub(super) const UNPACK: &str =
     r#"p=${1%/*}; mkdir -p -- "${p:-/}" && mkdir -- "$1" && cd -- "$1" && tar -xpof -"#;
 
-/// It prints, of a file: `file`, NUL, a line of `sha256sum`. Of a tree: `tree`, NUL; its directories,
-/// each with NUL; an empty one; all that is neither a directory nor a file, each with NUL; an empty
-/// one; lines of `sha256sum` for its files. Everything begins with `./`, and `.` is the tree itself.
+/// It prints, of a file: `file`, NUL, a line of `sha256sum`. Of a tree: `tree`, NUL; its
+/// directories, each with NUL; an empty one; all that is neither a directory nor a file, each with
+/// NUL; an empty one; lines of `sha256sum` for its files. Everything begins with `./`, and `.` is
+/// the tree itself.
 pub(super) const DIGEST: &str = r#"set -e; if command -v sha256sum >/dev/null 2>&1; then sum=sha256sum; else sum="shasum -a 256"; fi; if [ -d "$1" ]; then cd -- "$1"; printf "tree\0"; find . -type d -print0; printf "\0"; find . ! -type d ! -type f -print0; printf "\0"; find . -type f -exec $sum {} +; else printf "file\0"; $sum <"$1"; fi"#;
 
 pub(super) const WARM: &str = r#"find "$1" -type f -exec cat {} + >/dev/null"#;

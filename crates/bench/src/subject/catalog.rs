@@ -1,9 +1,9 @@
 //! All subjects by name: the programs that they need, and how they are made.
 //!
 //! A list is parted by commas: `sshfs,rclone,floor`. `sshoal:OPTION,OPTION` is sshoal with mount
-//! options; what follows it and is no subject's name is an option of it too. `scp:ssh_command=PROGRAM`
-//! is a program that copies, by another ssh: HPN-SSH, say; `scp:Compression=no` the same with an
-//! option of ssh.
+//! options; what follows it and is no subject's name is an option of it too.
+//! `scp:ssh_command=PROGRAM` is a program that copies, by another ssh: HPN-SSH, say;
+//! `scp:Compression=no` the same with an option of ssh.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -345,8 +345,8 @@ impl Spec {
         matches!(self.entry.making, Making::Sshoal(..))
     }
 
-    /// Whether it can be measured wherever anything can: this program with one source and the usual TCP
-    /// settings. If it cannot, something is wrong with its options.
+    /// Whether it can be measured wherever anything can: this program with one source and the usual
+    /// TCP settings. If it cannot, something is wrong with its options.
     pub fn is_required(&self) -> bool {
         let tunes_tcp = |options: &[&str]| options.contains(&TUNED_TCP);
         let tuned_by_user = self.options.iter().any(|option| option == TUNED_TCP);

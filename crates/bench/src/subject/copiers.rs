@@ -104,8 +104,9 @@ printf '%s\n' "$order" | exec sftp -b - ${SSH_COMMAND:+-S "$SSH_COMMAND"} "$@" "
 /// `-s`: the server's shell does not expand names.
 const RSYNC_SCRIPT: &str = r#"exec rsync -a -s $FLAGS "$FROM" "$TO""#;
 
-/// In a POSIX shell the status of a pipe's left side is lost; it leaves a file when it fails. A name
-/// may begin with `-`, so it follows `--`; that of the member has no effect on standard output.
+/// In a POSIX shell the status of a pipe's left side is lost; it leaves a file when it fails. A
+/// name may begin with `-`, so it follows `--`; that of the member has no effect on standard
+/// output.
 const TAR_SCRIPT: &str = r#"case $DIRECTION$SLASH in
 pull/) mkdir -p "$LOCAL" && { "$SSH" "$@" "$HOST" "tar -C $SHELL_QUOTED -cf - ." || : >"$FAILED"; } |
     tar -C "$LOCAL" -xf - ;;

@@ -35,7 +35,8 @@ impl Identity {
         self.version.get_or_init(look);
     }
 
-    /// Determines the cipher by a login with the command of `make`, unless a workload has chosen one.
+    /// Determines the cipher by a login with the command of `make`, unless a workload has chosen
+    /// one.
     pub(super) fn cipher(
         &self,
         tuning: &Tuning,

@@ -1,8 +1,8 @@
 //! NFS version 4 without a kernel client: nfs-ganesha serves the private server's directory, and
 //! our own generator speaks to it ([`crate::worker`]).
 //!
-//! It shows what the protocol and a server without a kernel part do, on machines whose kernel has no
-//! NFS client. It is no measurement of a mount: there are no page cache, no readahead and no
+//! It shows what the protocol and a server without a kernel part do, on machines whose kernel has
+//! no NFS client. It is no measurement of a mount: there are no page cache, no readahead and no
 //! write-back. A mount by the kernel's client is measured as a target.
 //!
 //! The server has configuration, port and state of its own, and needs no rpcbind. It finds files by
@@ -114,8 +114,9 @@ fn has_library() -> bool {
     })
 }
 
-/// `ganesha.conf`. No grace period, since no client has state of an earlier server; no delegations, which our
-/// client could not give back; no Kerberos, for which it would write outside of its directory.
+/// `ganesha.conf`. No grace period, since no client has state of an earlier server; no delegations,
+/// which our client could not give back; no Kerberos, for which it would write outside of its
+/// directory.
 fn configuration(address: std::net::IpAddr, port: u16, root: &Path, scratch: &Path) -> String {
     let (root, scratch) = (shown(root), shown(scratch));
     format!(

@@ -1,4 +1,5 @@
-//! Programs that are known by name, as subjects: rclone, programs that copy, and the bare transport.
+//! Programs that are known by name, as subjects: rclone, programs that copy, and the bare
+//! transport.
 //!
 //! The floor is what the transport itself does, with no file system above it: `ssh-cat` is one file
 //! as one stream, `sftp-raw` SFTP over ssh as a program speaks it that does nothing else; how many

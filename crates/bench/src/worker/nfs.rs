@@ -27,8 +27,8 @@ const ANSWER_BYTES: usize = (LONGEST + (64 << 10)) as usize;
 /// Of a reply: this is the last fragment of the record.
 const LAST: u32 = 0x8000_0000;
 
-/// Ids of requests take so many of the lowest bits of the numbers of calls. Those above are counted,
-/// since a server takes a call with a known number for a repetition.
+/// Ids of requests take so many of the lowest bits of the numbers of calls. Those above are
+/// counted, since a server takes a call with a known number for a repetition.
 const ID_BITS: u32 = 8;
 
 mod op {

@@ -2,8 +2,8 @@
 //!
 //! A subject that keeps what it has read on the disk reads it from there the second time: `local`
 //! is what it can come near to, and the same subject without a cache shows what keeping costs the
-//! first reader. A session's cache begins empty, and stays while the subject is mounted anew; what it
-//! has on the disk is dropped from memory then, as the files of `local` are.
+//! first reader. A session's cache begins empty, and stays while the subject is mounted anew; what
+//! it has on the disk is dropped from memory then, as the files of `local` are.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -104,8 +104,8 @@ fn copy(
 }
 
 /// Copies `sources`, which are trees, archives or files, one after the other to one new target, and
-/// compares the digest of the last copy, which is the measured one. New targets in the storage begin
-/// with `prefix`.
+/// compares the digest of the last copy, which is the measured one. New targets in the storage
+/// begin with `prefix`.
 pub(super) fn copy_all(
     context: &mut StepContext<'_>,
     direction: Direction,

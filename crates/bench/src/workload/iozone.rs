@@ -2,8 +2,8 @@
 //! read, re-read in sequence, random read and random write. The generator is our own.
 //!
 //! As with `iozone -e -c`, `fsync` and `close` are in the times of writing, those of the whole file
-//! at random included. Written files are compared in the storage, by digest; reads are compared block
-//! by block.
+//! at random included. Written files are compared in the storage, by digest; reads are compared
+//! block by block.
 //!
 //! The random tests are timed, with `O_DIRECT`; or they go over the whole file once in a random
 //! order through the page cache, as `iozone -i 2` does; or both.

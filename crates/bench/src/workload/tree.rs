@@ -1,8 +1,8 @@
 //! `tree`: a tree of sources listed, searched, copied and removed.
 //!
-//! It is the made tree of [`crate::corpus::tree`], or the user's own, without its symbolic links. The output of the
-//! programs on a mount is compared with their output on the original, and copies with the original
-//! itself. A made tree of media is only copied.
+//! It is the made tree of [`crate::corpus::tree`], or the user's own, without its symbolic links.
+//! The output of the programs on a mount is compared with their output on the original, and copies
+//! with the original itself. A made tree of media is only copied.
 
 pub(super) mod look;
 

@@ -5,8 +5,8 @@
 //! each change is noted from its beginning to its end, and an answer is recorded only if no change
 //! has affected its scope since its generation.
 //!
-//! A change whose future was dropped may still happen at the server. Its scope is in doubt until the
-//! layers below have given up a silent server.
+//! A change whose future was dropped may still happen at the server. Its scope is in doubt until
+//! the layers below have given up a silent server.
 //!
 //! The times of the changes are kept to judge the records of other mounts: one of them may have
 //! sent a request before a change made here, and recorded the answer after it. The record says when

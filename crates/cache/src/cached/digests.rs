@@ -279,9 +279,9 @@ impl Core {
         Some(object)
     }
 
-    /// The cached content of a file that was linked, copied with its times, or had its mode or owner
-    /// changed since: its size and mtime are those of the record, and the server's digest shows
-    /// whether its content is, too. That the server could read it proves the right to.
+    /// The cached content of a file that was linked, copied with its times, or had its mode or
+    /// owner changed since: its size and mtime are those of the record, and the server's digest
+    /// shows whether its content is, too. That the server could read it proves the right to.
     pub(crate) async fn confirmed_by_digest(
         self: &Arc<Self>,
         path: &RemotePath,

@@ -67,9 +67,10 @@ impl File {
         Validator::of(&self.attr)
     }
 
-    /// Whether the file that its name leads to, with the attributes `attr`, is this one. That others
-    /// have changed its mode or linked it does not matter. If they have changed the content of the
-    /// same file, the present content is shown from now on; without an identity it is another file.
+    /// Whether the file that its name leads to, with the attributes `attr`, is this one. That
+    /// others have changed its mode or linked it does not matter. If they have changed the content
+    /// of the same file, the present content is shown from now on; without an identity it is
+    /// another file.
     pub(crate) fn recognize(&self, attr: &Attr) -> bool {
         let is_same_file = self.attr.is_same_file(attr);
         if self.validator().has_size_and_mtime_of(&Validator::of(attr)) {

@@ -354,7 +354,8 @@ impl Core {
         stamp: RequestStamp,
         racy: bool,
     ) -> Arc<Fetch> {
-        // Size and mtime alone do not prove that another mount has fetched a part of the same content.
+        // Size and mtime alone do not prove that another mount has fetched a part of the same
+        // content.
         let is_certain = validator.change.is_some() || self.is_immutable(path);
         let which = match self.config.offline || is_certain {
             true => Resume::Any,

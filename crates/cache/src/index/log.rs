@@ -145,8 +145,8 @@ impl Loaded {
         }
     }
 
-    /// Whether the records are undamaged, and the length of the file; `None` if it was removed, cannot be
-    /// read, or is being written. Nothing is noted or removed.
+    /// Whether the records are undamaged, and the length of the file; `None` if it was removed,
+    /// cannot be read, or is being written. Nothing is noted or removed.
     pub(crate) fn verify(index: &DirFd, target: &Target<'_>) -> Option<(bool, u64)> {
         let (file, stat) = match index.file_below(&target.file(), OFlags::RDONLY) {
             Err(error) if is_planted(&error) => return Some((false, 0)),

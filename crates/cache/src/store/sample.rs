@@ -1,5 +1,5 @@
-//! Verifies a random sample of a store, read only: nothing is created, removed, or noted as used. It may
-//! run beside processes that use the store.
+//! Verifies a random sample of a store, read only: nothing is created, removed, or noted as used.
+//! It may run beside processes that use the store.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -20,7 +20,8 @@ use crate::object::{CHUNK_BYTES, Names, chunk_count, read_chunk_of};
 /// How much is read at most.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleLimits {
-    /// Bytes of contents and records. A single item may exceed it, by less than a content's metadata.
+    /// Bytes of contents and records. A single item may exceed it, by less than a content's
+    /// metadata.
     pub bytes: u64,
     /// The time after which no further item is begun. A quarter of it is for records.
     pub time: Duration,
@@ -115,8 +116,8 @@ impl Taking<'_> {
         }
     }
 
-    /// Whether a content is undamaged; of a large one, as much of it as the limit allows. `None` if it
-    /// was removed meanwhile, or cannot be read.
+    /// Whether a content is undamaged; of a large one, as much of it as the limit allows. `None` if
+    /// it was removed meanwhile, or cannot be read.
     fn content(&mut self, dir_fd: &DirFd, digest: &Digest) -> Option<bool> {
         let names = Names::of(digest);
         let (file, stat) = dir_fd.read_only(&names.content).ok()?;

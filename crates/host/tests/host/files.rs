@@ -310,8 +310,8 @@ async fn links_are_followed_if_configured() {
     assert_eq!(kinds, expected.map(|(name, kind)| (name.to_owned(), kind)));
 }
 
-/// The first answer to a read is short, so the rest is requested; by then the file is closed, and the
-/// server has given the same handle to another file.
+/// The first answer to a read is short, so the rest is requested; by then the file is closed, and
+/// the server has given the same handle to another file.
 #[tokio::test]
 async fn a_read_never_continues_in_another_file() {
     let real = Real::new().await;

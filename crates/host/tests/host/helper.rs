@@ -126,8 +126,8 @@ async fn the_places_are_requested_together_with_the_root() {
     actor.expect_nothing().await;
 }
 
-/// It is started once, replaces the first session, and serves the next one after a loss; while it is
-/// missing there is none.
+/// It is started once, replaces the first session, and serves the next one after a loss; while it
+/// is missing there is none.
 #[tokio::test]
 async fn a_helper_that_is_found_serves_all_sessions() {
     let (both, mut plain, mut helper) = both();

@@ -69,8 +69,8 @@ impl Handle {
     /// The inner handle is about to be closed. `false` if it is closed already.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if it must be `reopenable`, and has no name, or the name is being removed, or the
-    /// file is locked.
+    /// `EOPNOTSUPP` if it must be `reopenable`, and has no name, or the name is being removed, or
+    /// the file is locked.
     fn mark_closed(&self, fh: Fh, reopenable: bool) -> Result<bool> {
         let mut state = self.file.lock();
         if reopenable && (state.has_no_path() || state.removals > 0 || state.has_locks()) {

@@ -2,9 +2,9 @@
 //!
 //! All handles of a file share one [`OpenFile`], even if their opens overlap: a change through one
 //! of them must be expected of the others after a loss. SFTP has no inode numbers, so attributes
-//! decide, unless the remote tells files apart ([`Attr::id`]). If they are not the expected ones, another client has changed or replaced the file: then
-//! an fstat of both handles decides. For that, a file whose handles are lost or closed by a flush
-//! is reopened first.
+//! decide, unless the remote tells files apart ([`Attr::id`]). If they are not the expected ones,
+//! another client has changed or replaced the file: then an fstat of both handles decides. For
+//! that, a file whose handles are lost or closed by a flush is reopened first.
 
 use std::sync::Arc;
 

@@ -1,15 +1,15 @@
 //! The locks of an open file across a lost connection.
 //!
 //! The server ends the locks of a session with it. So this remembers what each owner has locked
-//! ([`OwnerLocks`]), and sets it again when the file is reopened: after its handles were opened, and
-//! before a change is replayed or a caller continues ([`reclaim`]).
+//! ([`OwnerLocks`]), and sets it again when the file is reopened: after its handles were opened,
+//! and before a change is replayed or a caller continues ([`reclaim`]).
 //!
 //! There is no grace period at the server: between the loss and the reopening another owner may
 //! take the lock. An owner's locks are *lost* if one of them cannot be set again, or if the file
 //! cannot be reopened. From then on every call through the handles that were open fails with `EIO`,
 //! and changes that wait are not replayed, until the owner has unlocked all of the file or those
-//! handles are closed. So an owner never continues without its lock, though another one may have had
-//! it at the same time.
+//! handles are closed. So an owner never continues without its lock, though another one may have
+//! had it at the same time.
 //!
 //! The server may not have noticed the loss yet, and still hold the locks for the former session. A
 //! lock that is held is therefore requested for [`RECLAIM_LIMIT`].
@@ -80,8 +80,8 @@ impl FileState {
         }
     }
 
-    /// Removes what was unlocked. Returns whether the locks of this owner were lost: then the server
-    /// has none of them.
+    /// Removes what was unlocked. Returns whether the locks of this owner were lost: then the
+    /// server has none of them.
     fn remove(&mut self, owner: LockOwner, range: LockRange) -> bool {
         let Some(held) = self.owner_locks(owner) else { return false };
         held.ranges.set(range, None);

@@ -5,8 +5,8 @@
 //! only longer and newer, and if its old last bytes are unchanged: a file that replaced it has
 //! other bytes there.
 //!
-//! A file that this mount appends to may become longer by others as well. It has the bytes that this
-//! mount appended last, at the place where its end was thought to be or behind it.
+//! A file that this mount appends to may become longer by others as well. It has the bytes that
+//! this mount appended last, at the place where its end was thought to be or behind it.
 
 use base::Data;
 use bytes::Bytes;
@@ -79,9 +79,9 @@ impl FileState {
         self.own_append = Some(OwnAppend { number, bytes, offset: size });
     }
 
-    /// The bytes that this mount has appended, if they must be in the file: no unanswered change may
-    /// have removed them. After a loss (unless `is_closed` by a flush), they must have been synced,
-    /// since a server that was restarted may have lost them.
+    /// The bytes that this mount has appended, if they must be in the file: no unanswered change
+    /// may have removed them. After a loss (unless `is_closed` by a flush), they must have been
+    /// synced, since a server that was restarted may have lost them.
     pub(crate) fn expected_append(&self, is_closed: bool) -> Option<OwnAppend> {
         let must_be_there = self.log.is_idle() && (is_closed || self.unstable.is_empty());
         self.own_append.clone().filter(|_| must_be_there)

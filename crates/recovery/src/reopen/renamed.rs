@@ -1,5 +1,5 @@
-//! The search for a file that another client has renamed while it was lost, or of which it has removed
-//! one of several names.
+//! The search for a file that another client has renamed while it was lost, or of which it has
+//! removed one of several names.
 //!
 //! Only within the directory of its name: a server needs a privilege to open a file by its identity
 //! alone. Logs that are rotated and backups that editors make stay in their directory.
@@ -13,8 +13,8 @@ use crate::file::OpenFile;
 /// Entries of a directory among which a file is searched.
 const MAX_ENTRIES: usize = 10_000;
 
-/// Another path of the file in the directory of `path`. `None` without an identity that no later file
-/// can have: without its time of creation, an inode number may be that of a new file.
+/// Another path of the file in the directory of `path`. `None` without an identity that no later
+/// file can have: without its time of creation, an inode number may be that of a new file.
 ///
 /// # Errors
 /// When the connection was lost.

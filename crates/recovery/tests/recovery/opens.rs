@@ -198,8 +198,8 @@ async fn a_change_by_others_observed_by_a_second_open_is_the_same_file() {
     }
 }
 
-/// Another client has appended to the file while no handle of it is open at the server. A later open
-/// observes that, and the earlier descriptor stays valid.
+/// Another client has appended to the file while no handle of it is open at the server. A later
+/// open observes that, and the earlier descriptor stays valid.
 #[tokio::test(start_paused = true)]
 async fn a_later_open_of_a_grown_file_keeps_the_earlier_descriptor() {
     let content: String = (0..100).map(|number| format!("line {number}\n")).collect();

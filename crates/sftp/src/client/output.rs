@@ -2,8 +2,8 @@
 //!
 //! While nothing is queued, the pushing thread writes. What the stream does not accept is queued,
 //! and then only the writer task writes until the queue is empty again. The lock is held across the
-//! non-blocking write, never across a wait. A stream that enciphers may accept bytes before it sends
-//! them: what it still has counts as queued.
+//! non-blocking write, never across a wait. A stream that enciphers may accept bytes before it
+//! sends them: what it still has counts as queued.
 //!
 //! Packets pushed inside a [`base::task::batch`] are *coalesced*: queued, and written together at
 //! the end of the batch, since each write wakes ssh, which encrypts and writes one packet of its

@@ -191,8 +191,8 @@ impl Pending {
         self.slow_in_flight
     }
 
-    /// Whether a request is in flight; if not, `waker` is woken by the next one, in place of any other
-    /// that was given here before.
+    /// Whether a request is in flight; if not, `waker` is woken by the next one, in place of any
+    /// other that was given here before.
     pub(super) fn is_busy(&mut self, waker: &Waker) -> bool {
         if self.in_flight == 0 {
             self.watcher = Some(waker.clone());

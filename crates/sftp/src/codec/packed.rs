@@ -10,17 +10,18 @@ const PACKED: u8 = 210;
 /// Position of the id in a packet without its length field.
 const ID_AT: std::ops::Range<usize> = 1..5;
 
-/// Shortest packet that is compressed, with its length field: a shorter one fits into one segment of
-/// TCP in any case.
+/// Shortest packet that is compressed, with its length field: a shorter one fits into one segment
+/// of TCP in any case.
 pub const MIN_PACKED_BYTES: usize = 512;
 
-/// On a build machine with two busy cores, level 3 made sources 3.4 times smaller, at 45 MB/s on one
-/// core; level 1 2.4 times, at 70 MB/s; level 6 3.6 times, at 19 MB/s. The encoder of `ruzstd`, the
-/// zstd without C, made them 2.5 times smaller, at 21 MB/s.
+/// On a build machine with two busy cores, level 3 made sources 3.4 times smaller, at 45 MB/s on
+/// one core; level 1 2.4 times, at 70 MB/s; level 6 3.6 times, at 19 MB/s. The encoder of `ruzstd`,
+/// the zstd without C, made them 2.5 times smaller, at 21 MB/s.
 const LEVEL: u32 = 3;
 
-/// The packet, compressed. The packet is `head`, which contains its length field and its id, and the
-/// `body` that follows. `None` if the packet is short, or does not shrink by at least an eighth.
+/// The packet, compressed. The packet is `head`, which contains its length field and its id, and
+/// the `body` that follows. `None` if the packet is short, or does not shrink by at least an
+/// eighth.
 pub fn pack(head: &[u8], body: &[u8]) -> Option<BytesMut> {
     let len = head.len() + body.len();
     if len < MIN_PACKED_BYTES {

@@ -507,8 +507,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Decodes a packet without its length field; returns its id too. Bytes after the last field are
-    /// ignored, as by OpenSSH's server: some clients send a whole buffer with a shorter WRITE.
+    /// Decodes a packet without its length field; returns its id too. Bytes after the last field
+    /// are ignored, as by OpenSSH's server: some clients send a whole buffer with a shorter WRITE.
     pub fn decode(packet: &'a [u8]) -> Result<(u32, Request<'a>), Malformed> {
         let mut fields = Fields::new(packet);
         let message_type = fields.u8()?;

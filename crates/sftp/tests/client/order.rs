@@ -1,5 +1,5 @@
-//! Many concurrent requests: each gets its own reply, they are sent in the order of first polls, and
-//! none behind the CLOSE of its handle.
+//! Many concurrent requests: each gets its own reply, they are sent in the order of first polls,
+//! and none behind the CLOSE of its handle.
 
 use std::future::Future;
 use std::pin::Pin;

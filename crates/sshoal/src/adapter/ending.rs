@@ -1,8 +1,9 @@
 //! The end of a mount that has data not yet written to the server.
 //!
-//! Such data remains only of writers that were killed, or whose close was interrupted; other writers
-//! have waited. Errors can no longer be returned to a caller, and the user does not see a daemon that
-//! waits for a lost link. So the daemon waits while writes make progress, then gives up and reports it.
+//! Such data remains only of writers that were killed, or whose close was interrupted; other
+//! writers have waited. Errors can no longer be returned to a caller, and the user does not see a
+//! daemon that waits for a lost link. So the daemon waits while writes make progress, then gives up
+//! and reports it.
 
 use std::fmt;
 use std::sync::OnceLock;

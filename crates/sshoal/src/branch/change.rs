@@ -48,8 +48,8 @@ pub struct Controlled {
 }
 
 impl Controlled {
-    /// A mount that shows `stack` through `vfs` and `adapter`; its uptime starts now. `requests` are
-    /// those of the kernel.
+    /// A mount that shows `stack` through `vfs` and `adapter`; its uptime starts now. `requests`
+    /// are those of the kernel.
     pub fn new(
         stack: Arc<Stack>,
         vfs: Arc<Vfs>,
@@ -157,7 +157,8 @@ impl Controlled {
         Ok(())
     }
 
-    /// Changes options. Returns whether what is cached may be valid for longer than it is to be now.
+    /// Changes options. Returns whether what is cached may be valid for longer than it is to be
+    /// now.
     fn change_options(&self, options: &[String], is_remount: bool) -> Result<bool, Problem> {
         let mut request = self.request.lock();
         let changed = settings::changed(&request, options, is_remount)?;

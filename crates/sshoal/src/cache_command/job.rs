@@ -31,8 +31,8 @@ const CHECKED_AT_ONCE: u32 = 32;
 /// megabytes.
 const MAX_WAITING: usize = 100_000;
 
-/// Maximum bytes of all entries of a walk, queued or being listed: some million. A server may list a
-/// directory without an end.
+/// Maximum bytes of all entries of a walk, queued or being listed: some million. A server may list
+/// a directory without an end.
 const MAX_LISTED_BYTES: usize = 256 << 20;
 
 /// Runs `job`, and sends the progress to `told`.
@@ -240,8 +240,8 @@ impl Walk {
         self.told()
     }
 
-    /// The next entry: directories first, so that the total is known early, unless too many files are
-    /// queued.
+    /// The next entry: directories first, so that the total is known early, unless too many files
+    /// are queued.
     fn next(&mut self) -> Option<Work> {
         let place = match self.files.len() < MAX_WAITING {
             true => self.places.pop(),

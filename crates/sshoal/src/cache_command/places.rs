@@ -45,7 +45,8 @@ fn find(paths: &[PathBuf], all: &mut Tally) -> Result<Vec<Places>, Problem> {
     Ok(found)
 }
 
-/// Runs a job on `paths` by the daemons of their mounts. `progress` is called with the total so far.
+/// Runs a job on `paths` by the daemons of their mounts. `progress` is called with the total so
+/// far.
 pub fn ask(
     paths: &[PathBuf],
     job: impl Fn(Vec<job::Path>) -> CacheJob,

@@ -1,7 +1,7 @@
 //! Parses the text of a file into its mounts, and collects all its errors.
 //!
-//! A library parses TOML and records the position of each key and value. The keys are interpreted here,
-//! so that one error does not hide the others.
+//! A library parses TOML and records the position of each key and value. The keys are interpreted
+//! here, so that one error does not hide the others.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -61,8 +61,8 @@ impl Text<'_> {
         (line, before[line_start..].chars().count() + 1)
     }
 
-    /// The message about the bytes of `span`: position and reason, the line with a mark below it, and a
-    /// hint, if any.
+    /// The message about the bytes of `span`: position and reason, the line with a mark below it,
+    /// and a hint, if any.
     pub fn problem(&self, span: Range<usize>, why: &str, hint: Option<&str>) -> Problem {
         let (line, column) = self.position(span.start);
         let text = self.text.split('\n').nth(line - 1).unwrap_or_default().trim_end();

@@ -32,8 +32,8 @@ pub(super) struct Entry {
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
     pub name: String,
-    /// The option as in a list after `-o`, without escapes. `None`: `NAME = false`, which removes an
-    /// option of lower precedence.
+    /// The option as in a list after `-o`, without escapes. `None`: `NAME = false`, which removes
+    /// an option of lower precedence.
     pub word: Option<OsString>,
     pub line: usize,
 }

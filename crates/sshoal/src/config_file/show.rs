@@ -13,8 +13,8 @@ use crate::sources::{BranchWord, SourceSpec, name_of};
 /// The column of comments, unless a line is longer.
 const COMMENT_COLUMN: usize = 44;
 
-/// The text of one mount. `settings` are its effective options, with their file and whether they are
-/// defaults there.
+/// The text of one mount. `settings` are its effective options, with their file and whether they
+/// are defaults there.
 pub(super) fn mount(
     document: &Document,
     entry: &Entry,

@@ -1,7 +1,8 @@
 //! The file for a bug report: the checks, versions, and the state of the mounts.
 //!
 //! It contains no keys, passwords or contents of files. With `--hide-names`, each name of a user, a
-//! host or a path that is known here is replaced by a hash, the same for each place where it occurs.
+//! host or a path that is known here is replaced by a hash, the same for each place where it
+//! occurs.
 
 use std::fs::OpenOptions;
 use std::io::Write;

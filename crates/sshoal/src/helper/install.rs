@@ -1,8 +1,8 @@
 //! Puts the helper on a server: a static build, by SFTP, into a private directory of the login.
 //!
-//! The file is written under a temporary name, compared by its digest, and started once. Only then it
-//! gets its own name, in one step. If anything fails, the temporary file is removed, and a helper that
-//! was installed before stays.
+//! The file is written under a temporary name, compared by its digest, and started once. Only then
+//! it gets its own name, in one step. If anything fails, the temporary file is removed, and a
+//! helper that was installed before stays.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;

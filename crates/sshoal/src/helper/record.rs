@@ -1,7 +1,8 @@
 //! Remembers at which hosts the helper serves, so that one login is enough there.
 //!
-//! One small file for each login at a host, in `$XDG_STATE_HOME/sshoal/helper`, named after a digest of
-//! the destination. Nothing depends on the files: without one, the first mount has a second login.
+//! One small file for each login at a host, in `$XDG_STATE_HOME/sshoal/helper`, named after a
+//! digest of the destination. Nothing depends on the files: without one, the first mount has a
+//! second login.
 
 use std::fs;
 use std::io::{self, Read, Write};

@@ -1,13 +1,15 @@
 //! The answers to the requests of the thread that repeats changes.
 //!
-//! The kernel holds the lock of the directory from the look-up of a name until the answer to the change
-//! of the name. So a change that follows a look-up of this thread is of what that look-up has returned.
-//! But the kernel looks a name up only if it has no valid entry of it. Such an entry leads to an inode
-//! that other processes may use. The removal of a file is answered all the same: the server has reported
-//! that its name is gone. A directory would be marked as dead, and a renamed entry would stay valid; these
-//! changes are answered with `EBUSY`, and the thread tries again when the entry has expired.
+//! The kernel holds the lock of the directory from the look-up of a name until the answer to the
+//! change of the name. So a change that follows a look-up of this thread is of what that look-up
+//! has returned. But the kernel looks a name up only if it has no valid entry of it. Such an entry
+//! leads to an inode that other processes may use. The removal of a file is answered all the same:
+//! the server has reported that its name is gone. A directory would be marked as dead, and a
+//! renamed entry would stay valid; these changes are answered with `EBUSY`, and the thread tries
+//! again when the entry has expired.
 //!
-//! A name that a process has created again, or looked up again, is neither removed, renamed nor replaced.
+//! A name that a process has created again, or looked up again, is neither removed, renamed nor
+//! replaced.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! What is to be repeated, from what was reported.
 //!
-//! The two halves of a rename become one step. Changes of the content and of the attributes of one file
-//! become one step, unless something happened to its name in between.
+//! The two halves of a rename become one step. Changes of the content and of the attributes of one
+//! file become one step, unless something happened to its name in between.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

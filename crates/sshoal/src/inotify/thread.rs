@@ -1,7 +1,7 @@
 //! The thread that repeats changes on the mount.
 //!
-//! It reaches a directory from the mount point, one name at a time, without following links and without
-//! entering what is mounted there. It has
+//! It reaches a directory from the mount point, one name at a time, without following links and
+//! without entering what is mounted there. It has
 //! the mount point open only while there is something to repeat, so that an idle mount is not busy.
 
 use std::collections::VecDeque;
@@ -26,11 +26,12 @@ const SECOND_HALF: Duration = Duration::from_millis(10);
 /// Searches for watchers take a twentieth of the time, at most.
 const SEARCH_SHARE: u32 = 20;
 
-/// How long what was found is used while changes are repeated: what is no longer watched costs time.
+/// How long what was found is used while changes are repeated: what is no longer watched costs
+/// time.
 const MAX_SEARCH_AGE: Duration = Duration::from_secs(5);
 
-/// Pauses before a name is tried again of which the kernel has a valid entry that it got for another
-/// process.
+/// Pauses before a name is tried again of which the kernel has a valid entry that it got for
+/// another process.
 const RETRIES: [Duration; 3] =
     [Duration::from_millis(1), Duration::from_millis(10), Duration::from_millis(100)];
 
@@ -132,7 +133,8 @@ fn repeat(shared: &Shared, mount: &Mount, steps: &[Step]) {
             *shared.step.lock() = Some(step.clone());
             let result = step.execute(dir.as_fd(), to.as_fd());
             *shared.step.lock() = None;
-            // All other errors: it cannot be repeated. A part of a change of the file may have been.
+            // All other errors: it cannot be repeated. A part of a change of the file may have
+            // been.
             let is_change = matches!(step.action, Action::Change { .. });
             if result != Err(Errno::BUSY) || is_change {
                 break;

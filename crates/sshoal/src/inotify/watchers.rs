@@ -1,7 +1,7 @@
 //! What the processes of this machine watch in the mount, as `/proc` shows it.
 //!
-//! A process that watches leaves no other trace: it sends no request. Those of other users are visible
-//! to root only.
+//! A process that watches leaves no other trace: it sends no request. Those of other users are
+//! visible to root only.
 
 use std::collections::HashSet;
 use std::fs;
@@ -35,7 +35,8 @@ impl Watchers {
         let _ = self.device.set(device);
     }
 
-    /// Whether a process watches the inode with this number, or may have begun since the last search.
+    /// Whether a process watches the inode with this number, or may have begun since the last
+    /// search.
     pub(super) fn may_watch(&self, number: u64) -> bool {
         let found = self.found.lock();
         let is_fresh = found.search.is_some_and(|(began, _)| began.elapsed() < FRESH);

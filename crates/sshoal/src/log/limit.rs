@@ -1,8 +1,8 @@
 //! At most so many lines a minute for each kind of event.
 //!
-//! A kind has a window of one minute from its first line. The lines of a window beyond the limit are
-//! counted, and reported as one line when the window has ended. Without such lines nothing waits for the
-//! end of a window, so that a quiet process is not woken up.
+//! A kind has a window of one minute from its first line. The lines of a window beyond the limit
+//! are counted, and reported as one line when the window has ended. Without such lines nothing
+//! waits for the end of a window, so that a quiet process is not woken up.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -20,8 +20,8 @@ const WINDOW: Duration = Duration::from_secs(60);
 pub enum Verdict {
     /// It is written, after `report` about the window before.
     Pass { report: Option<String> },
-    /// It is dropped. For the first one of a window, the time after which [`Limiter::report`] is to be
-    /// called.
+    /// It is dropped. For the first one of a window, the time after which [`Limiter::report`] is to
+    /// be called.
     Drop { report_after: Option<Duration> },
 }
 

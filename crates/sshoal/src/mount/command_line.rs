@@ -7,8 +7,8 @@
 //! most other options the last), names are bytes, and the meaning of `-f` and `-s` depends on the
 //! program's name.
 //!
-//! If [`Saved`] is given, an operand may also name a mount of the configuration file. The settings of
-//! the file are then applied first, as if they had been typed before all others.
+//! If [`Saved`] is given, an operand may also name a mount of the configuration file. The settings
+//! of the file are then applied first, as if they had been typed before all others.
 //!
 //! Pure except for the current directory and [`Saved`], which the caller provides.
 
@@ -64,8 +64,8 @@ pub enum Wish {
     Mount(Box<MountRequest>, Vec<String>),
 }
 
-/// Parses the words after `argv[0]` (and `mount`, if that was given). Without `saved`, no operand is
-/// the name of a mount.
+/// Parses the words after `argv[0]` (and `mount`, if that was given). Without `saved`, no operand
+/// is the name of a mount.
 pub fn parse(
     program: Program,
     words: impl IntoIterator<Item = OsString>,
@@ -261,8 +261,8 @@ impl Parser {
         Ok(())
     }
 
-    /// Applies one word of `-o`. A name that is both a mount option and a keyword of ssh is the keyword
-    /// if it has a value and the option takes none (`user` and `User=alice`).
+    /// Applies one word of `-o`. A name that is both a mount option and a keyword of ssh is the
+    /// keyword if it has a value and the option takes none (`user` and `User=alice`).
     fn option(&mut self, word: &OsStr) -> Result<(), Problem> {
         let (name, value) = name_and_value(word);
         if let Some(option) = option_table::find(name) {

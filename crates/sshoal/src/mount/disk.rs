@@ -22,7 +22,8 @@ pub struct DiskOptions {
     pub immutable: SubTrees,
     /// No host is contacted.
     pub offline: bool,
-    /// Whether the kernel may read cached files directly, if it supports that; `None`: if it is faster.
+    /// Whether the kernel may read cached files directly, if it supports that; `None`: if it is
+    /// faster.
     pub passthrough: Option<bool>,
     /// Which digests are available as extended attributes; `None`: the attributes do not exist.
     pub digest: Option<DigestEffort>,
@@ -62,8 +63,8 @@ pub struct DigestAttribute {
     pub is_hex: bool,
 }
 
-/// The attributes that build systems read: text for Buck2, EdenFS and siso, bytes for Bazel. There is
-/// no `user.blake3`, since Buck2 expects a keyed digest there.
+/// The attributes that build systems read: text for Buck2, EdenFS and siso, bytes for Bazel. There
+/// is no `user.blake3`, since Buck2 expects a keyed digest there.
 pub fn usual_attributes() -> Vec<DigestAttribute> {
     [
         ("user.md5", DigestKind::Md5, true),

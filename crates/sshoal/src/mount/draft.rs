@@ -183,9 +183,9 @@ impl Draft {
         &self.cwd
     }
 
-    /// Begins a layer of options that take precedence over those before, as the command line does over
-    /// a configuration file. ssh uses the first of two values, so the arguments of the earlier layers
-    /// must come after these; they are returned for [`Draft::end_layer`].
+    /// Begins a layer of options that take precedence over those before, as the command line does
+    /// over a configuration file. ssh uses the first of two values, so the arguments of the earlier
+    /// layers must come after these; they are returned for [`Draft::end_layer`].
     pub fn begin_layer(&mut self, cwd: PathBuf) -> (PathBuf, Vec<OsString>) {
         let below = std::mem::take(&mut self.request.ssh.arguments);
         (std::mem::replace(&mut self.cwd, cwd), below)
@@ -281,8 +281,8 @@ impl Draft {
         }
     }
 
-    /// The request, if the options can be combined. `name` is that of the mount in the configuration
-    /// file, if it has one.
+    /// The request, if the options can be combined. `name` is that of the mount in the
+    /// configuration file, if it has one.
     pub fn finish(
         mut self,
         sources: Vec<SourceSpec>,

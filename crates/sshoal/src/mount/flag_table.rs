@@ -1,5 +1,5 @@
-//! The flags other than mount options: one definition feeds the parser, the help, `docs/options.md`,
-//! the manual and the completion.
+//! The flags other than mount options: one definition feeds the parser, the help,
+//! `docs/options.md`, the manual and the completion.
 
 use std::ffi::OsString;
 

@@ -1,5 +1,5 @@
-//! The texts of `--help`, `help options`, `help OPTION`, `--version`, the manual and the completion of
-//! options, generated from the tables.
+//! The texts of `--help`, `help options`, `help OPTION`, `--version`, the manual and the completion
+//! of options, generated from the tables.
 
 use std::fmt::Write;
 
@@ -161,8 +161,8 @@ pub fn arguments() -> Vec<Arg> {
     flags.chain([source, place.value_hint(ValueHint::DirPath)]).collect()
 }
 
-/// Candidates for a list of mount options, of which the last one is completed. Options without effect
-/// are omitted, and keywords of ssh until the first letter is typed.
+/// Candidates for a list of mount options, of which the last one is completed. Options without
+/// effect are omitted, and keywords of ssh until the first letter is typed.
 pub fn completed_options(list: &str) -> Answer {
     let begin = list.rfind(',').map_or(0, |comma| comma + 1);
     let (before, last) = list.split_at(begin);

@@ -1,8 +1,8 @@
 //! The files of `idmap=file`: they map remote ids to local users and groups.
 //!
-//! A line is `name:remote id`, or a line of the remote's passwd(5) or group(5); the name is looked up
-//! on the local machine. As in sshfs, a file that other users can write is refused, since it determines
-//! the owners of files.
+//! A line is `name:remote id`, or a line of the remote's passwd(5) or group(5); the name is looked
+//! up on the local machine. As in sshfs, a file that other users can write is refused, since it
+//! determines the owners of files.
 
 use std::collections::HashMap;
 use std::io;
@@ -53,8 +53,8 @@ fn read(path: &Path) -> Result<Vec<u8>, Problem> {
     content.ok_or_else(|| Problem::new(what, Errno::ENOENT.to_string()))
 }
 
-/// Maps the remote id to the local id for each line whose name exists locally. Of two lines with the
-/// same remote id the last is used.
+/// Maps the remote id to the local id for each line whose name exists locally. Of two lines with
+/// the same remote id the last is used.
 fn parse(text: &[u8], path: &Path, lookup: Lookup) -> Result<HashMap<u32, u32>, Problem> {
     let mut ids = HashMap::new();
     for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {

@@ -1,13 +1,14 @@
 //! `docs/troubleshooting.md` lists the messages that the program prints, no fewer and no others.
 //!
-//! A message is the text in one of [`MARKERS`], or in the table of ssh's phrases. The sources are read as
-//! text: that needs no registration of messages, and a new one cannot be forgotten.
+//! A message is the text in one of [`MARKERS`], or in the table of ssh's phrases. The sources are
+//! read as text: that needs no registration of messages, and a new one cannot be forgotten.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where messages are in the code, and of how many literals they consist: `what` and `why`, or one text.
+/// Where messages are in the code, and of how many literals they consist: `what` and `why`, or one
+/// text.
 const MARKERS: [(&str, usize); 8] = [
     ("#[error(", 1),
     ("Problem::new(", 2),

@@ -3,9 +3,9 @@
 //! A second mount over a mount of sshoal would hide the first one, which no command could find any
 //! more, so it is refused without `nonempty`. A dead mount, whose daemon has ended, is removed.
 //!
-//! A FUSE file system may not answer. A system call that its daemon has accepted and does not answer
-//! cannot be killed, nor can its caller. So a separate process makes the call, and the wait for it is
-//! bounded: [`probe`].
+//! A FUSE file system may not answer. A system call that its daemon has accepted and does not
+//! answer cannot be killed, nor can its caller. So a separate process makes the call, and the wait
+//! for it is bounded: [`probe`].
 
 use std::io;
 use std::path::Path;
@@ -34,8 +34,9 @@ enum Answer {
     Silence,
 }
 
-/// Checks that a file system can be mounted on `place`, over a mount of sshoal only if `may_cover`, and
-/// removes dead mounts. `what` names the place in messages; `note` is called for each removed mount.
+/// Checks that a file system can be mounted on `place`, over a mount of sshoal only if `may_cover`,
+/// and removes dead mounts. `what` names the place in messages; `note` is called for each removed
+/// mount.
 pub fn clear(
     place: &Path,
     may_cover: bool,

@@ -3,9 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// Splits at commas. A backslash makes the next byte literal, or, followed by three octal digits up to
-/// `\377`, denotes that byte; all else, including quotes, is literal. This is the rule of libfuse and
-/// sshfs. Empty words, as in `a,,b`, are dropped.
+/// Splits at commas. A backslash makes the next byte literal, or, followed by three octal digits up
+/// to `\377`, denotes that byte; all else, including quotes, is literal. This is the rule of
+/// libfuse and sshfs. Empty words, as in `a,,b`, are dropped.
 pub fn split(list: &OsStr) -> Vec<OsString> {
     let mut words = Vec::new();
     let mut word = Vec::new();

@@ -1,5 +1,5 @@
-//! The options of `-o`: one definition feeds the parser, `--help`, `docs/options.md`, the manual, the
-//! completion and the suggestions for misspelled ones.
+//! The options of `-o`: one definition feeds the parser, `--help`, `docs/options.md`, the manual,
+//! the completion and the suggestions for misspelled ones.
 //!
 //! An entry's [`Effect`] is both the form of its value and its effect, so that the two cannot
 //! disagree. Keywords of ssh_config(5) are in [a list](super::ssh_keywords) of their own.

@@ -18,8 +18,8 @@ use crate::stats::endpoint::Address;
 /// One mount, complete and consistent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MountRequest {
-    /// The source in the mount table: the sources as they were typed, or the name of the mount in the
-    /// configuration file.
+    /// The source in the mount table: the sources as they were typed, or the name of the mount in
+    /// the configuration file.
     pub source: OsString,
     /// The sources in search order: at least one, and checked together.
     pub sources: Vec<SourceSpec>,
@@ -76,8 +76,8 @@ pub struct SshOptions {
     pub arguments: Vec<OsString>,
     /// The name of a subsystem, or a command if it contains a `/`. `None`: the subsystem `sftp`.
     pub sftp_server: Option<OsString>,
-    /// The transport. With [`ssh::Transport::Passive`], the process is in the foreground and has one
-    /// session.
+    /// The transport. With [`ssh::Transport::Passive`], the process is in the foreground and has
+    /// one session.
     pub transport: ssh::Transport,
     /// The password is the first line of standard input, and is sent at ssh's prompt.
     pub password_stdin: bool,
@@ -123,8 +123,8 @@ pub enum IdMapKind {
     File,
 }
 
-/// Limits of the requests of the kernel (`None`: the default of the fuse layer), and what the kernel
-/// does by itself.
+/// Limits of the requests of the kernel (`None`: the default of the fuse layer), and what the
+/// kernel does by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelLimits {
     /// Maximum background requests in flight.

@@ -10,7 +10,8 @@ use super::command_line::SavedMount;
 use crate::config_file::{Configuration, Places};
 use crate::program::Program;
 
-/// Mounts all that are not mounted yet. A failure does not stop the others; the exit code is then 1.
+/// Mounts all that are not mounted yet. A failure does not stop the others; the exit code is
+/// then 1.
 pub fn mount_all(program: Program, words: &[OsString]) -> anyhow::Result<ExitCode> {
     if words.len() > 1 {
         return Err(Problem::new("mount --all", "takes no other arguments")

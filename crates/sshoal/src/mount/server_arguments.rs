@@ -45,8 +45,8 @@ pub fn flag_words(flags: &[(&str, &[OsString])]) -> Vec<OsString> {
     flags.iter().flat_map(words).collect()
 }
 
-/// The request of a mount that is never made, with these words before its operands, and its notes for
-/// the user.
+/// The request of a mount that is never made, with these words before its operands, and its notes
+/// for the user.
 pub fn request(
     program: Program,
     mut words: Vec<OsString>,

@@ -1,8 +1,8 @@
 //! Options that are changed while the file system is mounted: `sshoal set`, and `-o remount`.
 //!
 //! An added option has the effect that it would have had at the end of the mount's own options. The
-//! [table](super::option_table) marks the options that can be changed; their effects are confined to
-//! what [`Controlled`](crate::branch::change::Controlled) passes on to the layers.
+//! [table](super::option_table) marks the options that can be changed; their effects are confined
+//! to what [`Controlled`](crate::branch::change::Controlled) passes on to the layers.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -63,7 +63,8 @@ fn request_change(place: &Path, words: Vec<OsString>, is_remount: bool) -> Resul
     order(place, Wish::Set { options, is_remount })
 }
 
-/// The words of a command line of mount: the options of all `-o`, the operands, and the other flags.
+/// The words of a command line of mount: the options of all `-o`, the operands, and the other
+/// flags.
 #[derive(Default)]
 struct Words {
     options: Vec<OsString>,

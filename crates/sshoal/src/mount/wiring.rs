@@ -1,8 +1,9 @@
 //! Connects the layers for one mount request: the `Remote` of `stack`, below vfs, below the kernel.
 //!
-//! The order matters. The connections are established and checked before the mount exists, since ssh
-//! may access directories that the mount would hide, and since a process that accesses a mount that
-//! is not served yet hangs. The program goes to the background after the reply to the kernel's INIT.
+//! The order matters. The connections are established and checked before the mount exists, since
+//! ssh may access directories that the mount would hide, and since a process that accesses a mount
+//! that is not served yet hangs. The program goes to the background after the reply to the kernel's
+//! INIT.
 
 use std::fs;
 use std::path::PathBuf;
@@ -37,16 +38,16 @@ use crate::stats::prometheus;
 /// not increase the throughput on two cores.
 const WORKERS: usize = 2;
 
-/// How long the end of a mount waits until data read is written to the disk cache. A disk takes a few
-/// seconds for all that may be pending; a disk that hangs must not keep the process alive.
+/// How long the end of a mount waits until data read is written to the disk cache. A disk takes a
+/// few seconds for all that may be pending; a disk that hangs must not keep the process alive.
 const SETTLING_LIMIT: Duration = Duration::from_secs(10);
 
-/// Minimum size of a file for passthrough, in bytes. Each open with passthrough needs a request, and
-/// no page of the file is cached for the mount's inode; smaller files are faster without.
+/// Minimum size of a file for passthrough, in bytes. Each open with passthrough needs a request,
+/// and no page of the file is cached for the mount's inode; smaller files are faster without.
 const PASSTHROUGH_FROM_BYTES: u64 = 1 << 20;
 
-/// The kernel's readahead in bytes. Measured: a fifth less CPU time per byte than with 128 KiB; 1 MiB
-/// gains no more. It is not larger because a page fault in a mapping also reads this much.
+/// The kernel's readahead in bytes. Measured: a fifth less CPU time per byte than with 128 KiB; 1
+/// MiB gains no more. It is not larger because a page fault in a mapping also reads this much.
 const KERNEL_READAHEAD_BYTES: u32 = 512 << 10;
 
 /// ssh has half a second to end by itself, then a second after SIGTERM before SIGKILL.
@@ -154,10 +155,10 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     code
 }
 
-/// Increases the kernel's readahead of this mount, to `wanted` bytes if set. A mount starts with 128
-/// KiB, INIT can only reduce it, and only root can increase it, in `/sys/class/bdi`; without permission
-/// it stays unchanged. The readahead of `vfs` is independent of it, but larger requests of the kernel
-/// mean fewer to answer.
+/// Increases the kernel's readahead of this mount, to `wanted` bytes if set. A mount starts with
+/// 128 KiB, INIT can only reduce it, and only root can increase it, in `/sys/class/bdi`; without
+/// permission it stays unchanged. The readahead of `vfs` is independent of it, but larger requests
+/// of the kernel mean fewer to answer.
 fn raise_kernel_readahead(mount: &Mount, wanted: Option<u32>) {
     let path = PathBuf::from(format!("/sys/class/bdi/{}/read_ahead_kb", mount.device));
     let wanted_kib = wanted.unwrap_or(KERNEL_READAHEAD_BYTES) >> 10;
@@ -271,7 +272,8 @@ fn record(mount: &Mount) -> Option<Record> {
         .ok()
 }
 
-/// Starts the server that answers `sshoal status`, `stats`, `profile`, `branch` and `cache`, until it is dropped.
+/// Starts the server that answers `sshoal status`, `stats`, `profile`, `branch` and `cache`, until
+/// it is dropped.
 fn answers(record: &mut Record, mount: Arc<Controlled>) -> Option<Server> {
     let listener = record.listen().map_err(anyhow::Error::from);
     let started = listener.and_then(|listener| Ok(Server::start(listener, mount)?));

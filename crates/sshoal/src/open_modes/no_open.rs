@@ -2,8 +2,8 @@
 //!
 //! If nothing changes, neither on the server nor through the mount, the kernel need not send OPEN:
 //! opening a file then costs no request, and most reads none either, since the pages stay cached. A
-//! READ for other pages has no handle; the file is opened here, and the handle kept while the file is
-//! being read. The same holds for directories, whose listings the kernel caches.
+//! READ for other pages has no handle; the file is opened here, and the handle kept while the file
+//! is being read. The same holds for directories, whose listings the kernel caches.
 //!
 //! Consequences: a user without permission gets the error from the read instead of the open. And no
 //! RELEASE ends a handle; it is released when the end of its file was read or of its directory was
@@ -18,8 +18,8 @@ use lru::LruCache;
 use tokio::sync::OnceCell;
 use vfs::{DirHandle, EntrySink, Handle, Ino, ListedEntry, OpenRequest, Vfs};
 
-/// Maximum number of files kept open. Each may be a handle of the server, which has some hundreds of
-/// them; most programs read no more than a few files at a time.
+/// Maximum number of files kept open. Each may be a handle of the server, which has some hundreds
+/// of them; most programs read no more than a few files at a time.
 const MAX_FILES: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
 /// Maximum number of directories kept open: more than are listed at a time. If one is released too

@@ -1,8 +1,8 @@
 //! FUSE passthrough: which open files the kernel reads directly from a local backing file.
 //!
 //! While an inode is open, the kernel requires that all its opens use passthrough with the same
-//! backing file, or that none does; other opens fail with EIO (`fuse_file_io_open`). The kernel ends
-//! an open before it sends RELEASE, so the counts kept here are never less than the kernel's.
+//! backing file, or that none does; other opens fail with EIO (`fuse_file_io_open`). The kernel
+//! ends an open before it sends RELEASE, so the counts kept here are never less than the kernel's.
 //!
 //! Invariants:
 //! 1. An inode is never open in both modes. If the backing file appears only when the inode is

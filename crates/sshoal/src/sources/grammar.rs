@@ -12,9 +12,9 @@
 //! Ambiguities are resolved so:
 //!
 //! - PLACE is the text before the first `=`, if that comes before the first `:`.
-//! - The text after the last `=` is a list of words only if each is a known word, or if it is empty. So
-//!   `host:/a=b` is a directory; a directory whose name ends like a list is written with an empty list
-//!   after it: `host:/x=ro=`.
+//! - The text after the last `=` is a list of words only if each is a known word, or if it is
+//!   empty. So `host:/a=b` is a directory; a directory whose name ends like a list is written with
+//!   an empty list after it: `host:/x=ro=`.
 //! - Commas separate gateways before the `:`, and have no meaning in the directory.
 //! - `local:` with an absolute directory is a local directory. A host of that name is `[local]:`.
 //!
@@ -85,8 +85,8 @@ pub fn parse_as_sshfs(word: &OsStr) -> Result<SourceSpec, Problem> {
     Ok(SourceSpec::new(word, Vec::new(), origin))
 }
 
-/// Splits the first field of an fstab line, which contains all sources, at its spaces. A part that is
-/// not a source belongs to the one before it, whose directory has a space in its name.
+/// Splits the first field of an fstab line, which contains all sources, at its spaces. A part that
+/// is not a source belongs to the one before it, whose directory has a space in its name.
 pub fn split_list(list: &OsStr) -> Vec<OsString> {
     let mut sources: Vec<Vec<u8>> = Vec::new();
     for part in list.as_bytes().split(|byte| *byte == b' ') {

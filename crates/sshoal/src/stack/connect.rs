@@ -1,13 +1,14 @@
 //! Connects to all hosts of a mount before the mount exists.
 //!
-//! The hosts are connected in parallel, so that mounting takes as long as the slowest host. ssh prompts
-//! for passwords and new host keys on the terminal, where two cannot prompt at a time. So with several
-//! hosts ssh may not prompt at first; hosts that failed for that reason are then connected one after
-//! another, with ssh's prompts and messages on the terminal. A single host may prompt at once.
+//! The hosts are connected in parallel, so that mounting takes as long as the slowest host. ssh
+//! prompts for passwords and new host keys on the terminal, where two cannot prompt at a time. So
+//! with several hosts ssh may not prompt at first; hosts that failed for that reason are then
+//! connected one after another, with ssh's prompts and messages on the terminal. A single host may
+//! prompt at once.
 //!
-//! An unreachable gateway of a pool is connected later if another one is reachable, and so is a host
-//! whose source is optional. If a reached host refuses its source (no such directory), mounting always
-//! fails.
+//! An unreachable gateway of a pool is connected later if another one is reachable, and so is a
+//! host whose source is optional. If a reached host refuses its source (no such directory),
+//! mounting always fails.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -19,8 +20,8 @@ use tokio::task::JoinSet;
 
 use crate::connector::{SshConnector, TYPE_AGAIN};
 
-/// How long mounting waits for optional hosts. A login over a slow link with a jump host takes three
-/// seconds.
+/// How long mounting waits for optional hosts. A login over a slow link with a jump host takes
+/// three seconds.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// One host to be connected.
@@ -109,7 +110,8 @@ pub(super) async fn all(sources: Vec<Wanted>, asking: Asking) -> Result<Vec<Vec<
     missing.map_or(Ok(reached), Err)
 }
 
-/// Connects to all hosts in parallel. Gives up slow hosts if only such are left that are not needed.
+/// Connects to all hosts in parallel. Gives up slow hosts if only such are left that are not
+/// needed.
 async fn in_parallel(sources: &[Wanted], may_ask: bool) -> Vec<Vec<Tried>> {
     let late = |source: &Wanted| source.targets.iter().map(|_| Err(Missed::Late)).collect();
     let mut tried: Vec<Vec<Tried>> = sources.iter().map(late).collect();

@@ -1,10 +1,10 @@
 //! The disk cache of a mount: its directory, and the layer of each source that uses it.
 //!
-//! **Identity of a source.** Cached data belongs to a source, and must never be served for another one.
-//! A source is identified by the login (user, host and port after ssh's configuration) with the host's
-//! key in `known_hosts` ([`ssh::Dialer::identity`]), and by the directory as it was typed: its real path
-//! is known only with a connection, and a mount with `offline` has none. Of a pool, all gateways are
-//! part of the identity. See `docs/cache.md`.
+//! **Identity of a source.** Cached data belongs to a source, and must never be served for another
+//! one. A source is identified by the login (user, host and port after ssh's configuration) with
+//! the host's key in `known_hosts` ([`ssh::Dialer::identity`]), and by the directory as it was
+//! typed: its real path is known only with a connection, and a mount with `offline` has none. Of a
+//! pool, all gateways are part of the identity. See `docs/cache.md`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -133,8 +133,8 @@ pub(super) async fn cached(
     Ok(Kept { layer, id })
 }
 
-/// The identity of a directory behind these gateways, independent of their order. With links that are
-/// followed it is another tree.
+/// The identity of a directory behind these gateways, independent of their order. With links that
+/// are followed it is another tree.
 fn source_id(mut gateways: Vec<String>, directory: &[u8], follows_links: bool) -> SourceId {
     gateways.sort();
     gateways.dedup();

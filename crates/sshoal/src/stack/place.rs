@@ -12,9 +12,9 @@ use crate::sources::Origin;
 use crate::stack::connect::Server;
 
 impl Stack {
-    /// The place of `path`, or of a name that its directory does not contain yet. In a union, that of
-    /// the branch whose file is shown, or whose directory would get the name; in a pool, that of the
-    /// gateway in use.
+    /// The place of `path`, or of a name that its directory does not contain yet. In a union, that
+    /// of the branch whose file is shown, or whose directory would get the name; in a pool, that of
+    /// the gateway in use.
     pub async fn place(&self, path: &RemotePath) -> Result<Place, Problem> {
         let what = || format!("'{}'", base::printable(path.as_bytes()));
         let source = self.source_of(path).await.map_err(|errno| match errno {
@@ -52,8 +52,8 @@ impl Stack {
         }
     }
 
-    /// The source that has `path`, or its directory. `ENODATA` for a directory that only contains the
-    /// places of branches.
+    /// The source that has `path`, or its directory. `ENODATA` for a directory that only contains
+    /// the places of branches.
     async fn source_of(&self, path: &RemotePath) -> Result<Arc<Source>, Errno> {
         let sources = self.sources();
         if self.union.is_none() {

@@ -1,10 +1,10 @@
 //! Translates the absolute links and the owners of one branch of a union.
 //!
-//! With a single host, `vfs` does both: it knows one remote root and one login. In a union each branch
-//! has its own, so they are translated here, below the union:
+//! With a single host, `vfs` does both: it knows one remote root and one login. In a union each
+//! branch has its own, so they are translated here, below the union:
 //!
-//! - An absolute link target below the branch's remote root becomes relative to the link. Both are in
-//!   the same branch, so that the link leads to the same file in the mount.
+//! - An absolute link target below the branch's remote root becomes relative to the link. Both are
+//!   in the same branch, so that the link leads to the same file in the mount.
 //! - With `idmap=user`, the ids of the remote login become those of the local user, and back.
 //!
 //! Roots and logins are queried when needed, since a host may be unreachable at first.

@@ -22,8 +22,8 @@ pub struct SshShell {
 }
 
 impl SshShell {
-    /// A shell where `dialer` leads. Unless it `may_ask`, a login fails where ssh would have to ask the
-    /// user for something.
+    /// A shell where `dialer` leads. Unless it `may_ask`, a login fails where ssh would have to ask
+    /// the user for something.
     pub fn new(dialer: ssh::Dialer, may_ask: bool) -> SshShell {
         SshShell { dialer, may_ask }
     }
@@ -87,17 +87,17 @@ fn failed(diagnosis: &ssh::Diagnosis) -> ShellError {
     }
 }
 
-/// Prefixes of messages of ssh that contain no reason: about a dead control master, and about an end
-/// that was reported before.
+/// Prefixes of messages of ssh that contain no reason: about a dead control master, and about an
+/// end that was reported before.
 const BESIDE: [&str; 4] =
     ["Control socket connect(", "ControlSocket ", "Disconnected from ", "Connection reset by "];
 
 /// Prefixes of messages of ssh about the end of a session: the login had succeeded.
 const SESSION_LOST: [&str; 3] = ["Timeout, server ", "Read from remote host ", "client_loop: "];
 
-/// Whether ssh's messages say that the login failed, whatever was to run there. Another login would ask
-/// the user again, and be counted as one more failure. The last line decides: earlier ones may be of
-/// steps that succeeded in the end.
+/// Whether ssh's messages say that the login failed, whatever was to run there. Another login would
+/// ask the user again, and be counted as one more failure. The last line decides: earlier ones may
+/// be of steps that succeeded in the end.
 fn lets_nobody_in(words: &str) -> bool {
     use ssh::Cause;
     let begins = |line: &str, with: &[&str]| with.iter().any(|begin| line.starts_with(begin));

@@ -347,8 +347,8 @@ fn summary_json(direction: Direction, copied: &Copied) -> Value {
 /// burst of 256 KiB, so it is not known more exactly.
 const FULL_LINK: f64 = 0.7;
 
-/// The bottleneck, as far as it is known: the load of the other side's processor is not visible, but a
-/// stream that leaves its link idle has waited for that side.
+/// The bottleneck, as far as it is known: the load of the other side's processor is not visible,
+/// but a stream that leaves its link idle has waited for that side.
 fn limit(copied: &Copied) -> &'static str {
     let outcome = &copied.outcome;
     let (source, target) = (outcome.waited_for_source, outcome.waited_for_target);

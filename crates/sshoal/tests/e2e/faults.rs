@@ -64,8 +64,8 @@ impl Caller {
         drop(self.process.child().stdin.take());
     }
 
-    /// Lets it go on, and returns when it waits for the mount: three times in a row, since the calls
-    /// before that one wait for a moment too.
+    /// Lets it go on, and returns when it waits for the mount: three times in a row, since the
+    /// calls before that one wait for a moment too.
     pub fn block(&mut self) {
         self.go();
         let pid = self.process.pid();

@@ -1,5 +1,5 @@
-//! `sshoal helper` in place of OpenSSH's sftp-server: other programs as its clients, mounts over it,
-//! its options. Below: how it gets to a server, and into use.
+//! `sshoal helper` in place of OpenSSH's sftp-server: other programs as its clients, mounts over
+//! it, its options. Below: how it gets to a server, and into use.
 
 pub mod compression;
 mod identity;

@@ -44,7 +44,8 @@ fn requested(world: &World) -> u64 {
 #[track_caller]
 fn assert_becomes_quiet(world: &World, options: &[&str]) {
     fs::write(world.served("file"), "text").unwrap();
-    // Records of its own: `sshoal status` and `doctor` of other tests query all mounts of this user.
+    // Records of its own: `sshoal status` and `doctor` of other tests query all mounts of this
+    // user.
     let records = world.local("records");
     fs::DirBuilder::new().mode(0o700).create(&records).unwrap();
     let place = world.mountpoint();

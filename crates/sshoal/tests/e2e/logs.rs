@@ -1,5 +1,5 @@
-//! The log of a mount in the background: the journal, syslog, a file. The services are sockets of the
-//! test, in a mount namespace of its own.
+//! The log of a mount in the background: the journal, syslog, a file. The services are sockets of
+//! the test, in a mount namespace of its own.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;

@@ -130,8 +130,8 @@ impl Mount {
             ended = umount();
         }
         assert!(ended.status.success(), "{ended:?}\n--- the daemon's words:\n{}", self.words());
-        // It may tell that it waits, as it does on a busy machine, or that a program of another test
-        // has a copy of all mounts, and is not to be waited for.
+        // It may tell that it waits, as it does on a busy machine, or that a program of another
+        // test has a copy of all mounts, and is not to be waited for.
         let usual = ["unmounted; waiting for", "mount namespace"];
         let is_usual = |line: &&str| usual.iter().any(|words| line.contains(words));
         let told = ended.stderr.lines().filter(|line| !is_usual(line));

@@ -215,7 +215,8 @@ fn an_interrupted_prompt_leaves_the_terminal_as_it_was() {
     assert!(!shown.contains("secr"), "{shown}");
 }
 
-/// A helper that is found is started by a second login only if that login needs no answer of the user.
+/// A helper that is found is started by a second login only if that login needs no answer of the
+/// user.
 #[test]
 fn the_second_login_of_a_helper_asks_nobody() {
     let home = tempfile::tempdir().unwrap();

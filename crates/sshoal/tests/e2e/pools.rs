@@ -97,8 +97,8 @@ impl Gateways {
     }
 
     /// Does it with one gateway and with both, twice in turn; asserts that both carried a share of
-    /// `bytes`, which is small while the machine leaves one of them no time, and prints what it took
-    /// at best.
+    /// `bytes`, which is small while the machine leaves one of them no time, and prints what it
+    /// took at best.
     fn compare(&self, what: &str, bytes: u64, work: impl Fn(&Mount)) {
         let mut best = [Duration::MAX; 2];
         for _ in 0..2 {

@@ -178,7 +178,8 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The first of three, which is asked for every name, goes away by `end`; calls for the others take no longer than before.
+/// The first of three, which is asked for every name, goes away by `end`; calls for the others take
+/// no longer than before.
 #[track_caller]
 fn the_others_are_as_quick(words: [(&str, &str); 3], files: [&str; 2], end: impl Fn(&Fleet)) {
     // So long a server that says nothing may be a slow one.

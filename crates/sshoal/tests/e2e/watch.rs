@@ -1,5 +1,5 @@
-//! `consistency=watch` (W1 to W3): mounts and a server with the helper, which programs of the server
-//! and other mounts change.
+//! `consistency=watch` (W1 to W3): mounts and a server with the helper, which programs of the
+//! server and other mounts change.
 
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};

@@ -2,7 +2,8 @@
 //! caches fail, compared with the reference model and with the server's own files.
 //!
 //! `make soak SOAK_MINUTES=10 SOAK_SEED=1` runs it for long; without these variables it runs for
-//! half a minute, as a test of the machinery. `SOAK_LANES=cuts,kills` runs some of the lanes. `docs/reliability.md` says what it proves.
+//! half a minute, as a test of the machinery. `SOAK_LANES=cuts,kills` runs some of the lanes.
+//! `docs/reliability.md` says what it proves.
 //!
 //! Five lanes run side by side, each with a server of its own:
 //!

@@ -58,7 +58,8 @@ impl<'a> Scene<'a> {
         Scene::start(soak, lane, dir, 1, false, Options::default().sftp_server)
     }
 
-    /// A server of one client, with the helper and direct connections, which have a link of their own.
+    /// A server of one client, with the helper and direct connections, which have a link of their
+    /// own.
     pub fn direct(soak: &'a Soak, lane: &'static str) -> Scene<'a> {
         let dir = tempfile::Builder::new().prefix("soak-").tempdir().unwrap();
         fs::create_dir(dir.path().join("served")).unwrap();

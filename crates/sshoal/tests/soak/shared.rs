@@ -7,8 +7,8 @@
 //! | a name that was made with `O_EXCL` was made by one of them | L2 |
 //! | a file that is opened after it was closed, or replaced, has what was written | C1, with `open_revalidate=0` |
 //!
-//! For threads of one mount, which alone changes the files, no call may fail, whatever the others do
-//! ([`threads`]).
+//! For threads of one mount, which alone changes the files, no call may fail, whatever the others
+//! do ([`threads`]).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};

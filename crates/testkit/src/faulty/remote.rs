@@ -430,8 +430,8 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
         kind: LockKind,
         wait: bool,
     ) -> Result<()> {
-        // If the reply is lost, the lock stays until its handle is closed, as it would be lost with a
-        // session.
+        // If the reply is lost, the lock stays until its handle is closed, as it would be lost with
+        // a session.
         self.on(Call::Lock, fh, self.inner.lock(fh, owner, range, kind, wait)).await
     }
 

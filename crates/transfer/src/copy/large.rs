@@ -75,8 +75,8 @@ impl<'a> Copy<'a> {
         end
     }
 
-    /// Whether what there is must not be continued, is not to be kept, or is so little that the next
-    /// run would begin anew.
+    /// Whether what there is must not be continued, is not to be kept, or is so little that the
+    /// next run would begin anew.
     async fn is_worthless(&self, problem: &Problem, path: &RemotePath) -> bool {
         if matches!(problem, Problem::Differs { .. }) || self.core.job.options.no_partial {
             return true;

@@ -70,8 +70,8 @@ fn in_sftp_seconds(time: Timestamp) -> i64 {
     time.secs.clamp(0, i64::from(u32::MAX))
 }
 
-/// Whether two times are equal at the resolution of SFTP. OpenSSH's server reports a time outside of
-/// its range modulo 2^32, so that 1960 is 2096.
+/// Whether two times are equal at the resolution of SFTP. OpenSSH's server reports a time outside
+/// of its range modulo 2^32, so that 1960 is 2096.
 pub(crate) fn is_same_second(a: Timestamp, b: Timestamp) -> bool {
     in_sftp_seconds(a) == in_sftp_seconds(b) || a.secs as u32 == b.secs as u32
 }

@@ -228,8 +228,8 @@ impl Context {
         if self.may_list() { ReusableLogin::with_listing() } else { ReusableLogin::default() }
     }
 
-    /// The options of a copy in which the source of this number becomes `to`, relative to the target:
-    /// the filter matches its own name.
+    /// The options of a copy in which the source of this number becomes `to`, relative to the
+    /// target: the filter matches its own name.
     pub(super) fn options_for(&self, index: usize, to: &RemotePath) -> Options {
         let request = &self.request;
         let own = match request.direction {

@@ -364,8 +364,8 @@ pub(super) fn path_in(directory: &[u8], path: &RemotePath) -> Vec<u8> {
     full
 }
 
-/// The path in `directory` to which the link at `path` leads; `None` if it leads out of it, or if that
-/// is not known.
+/// The path in `directory` to which the link at `path` leads; `None` if it leads out of it, or if
+/// that is not known.
 fn led_to(directory: &[u8], path: &RemotePath, to: &[u8]) -> Option<RemotePath> {
     let (base, rest) = match to.starts_with(b"/") {
         true => {

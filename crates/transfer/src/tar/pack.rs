@@ -117,7 +117,8 @@ impl<'a, W: Write> Packer<'a, W> {
 
     /// Packs the entry `name` of `directory` as `path`; it becomes `to`. Of a directory only its
     /// own attributes, with the mode that is given. False where the entry could not be read,
-    /// or changed meanwhile, or is a directory with a default access list: then it is not to be used.
+    /// or changed meanwhile, or is a directory with a default access list: then it is not to be
+    /// used.
     ///
     /// # Errors
     /// As [`Packer::pack`].

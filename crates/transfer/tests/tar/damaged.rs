@@ -1,6 +1,6 @@
-//! Streams that deliver something else than the source has, under its size and time: a tar that cannot
-//! read a file to its end fills it with zeros, and two names may be one at the target. Such a file is
-//! copied again, or reported.
+//! Streams that deliver something else than the source has, under its size and time: a tar that
+//! cannot read a file to its end fills it with zeros, and two names may be one at the target. Such
+//! a file is copied again, or reported.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -31,8 +31,8 @@ fn old() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_500_000_000)
 }
 
-/// Two directories `tree` with the same names, sizes and times: that of the source, and what its tar
-/// sends of it. Of `good` all is sent, of `bad` the beginning, and of `torn` another version.
+/// Two directories `tree` with the same names, sizes and times: that of the source, and what its
+/// tar sends of it. Of `good` all is sent, of `bad` the beginning, and of `torn` another version.
 fn trees() -> (tempfile::TempDir, tempfile::TempDir) {
     let (from, sent) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let now = SystemTime::now();

@@ -1,4 +1,5 @@
-//! Archives of servers that want to write where they must not. From the lists of scp, tar and rsync.
+//! Archives of servers that want to write where they must not. From the lists of scp, tar and
+//! rsync.
 
 use std::fs;
 use std::path::Path;

@@ -367,8 +367,8 @@ async fn what_cannot_be_read_there_is_deleted_nowhere() {
     copied(&peer, &here);
     fs::write(here.join("gone there"), "").unwrap();
     let locked = peer.join("locked");
-    // Neither may names be read nor attributes be seen, or one of them. Where there are names without
-    // attributes, OpenSSH's server lists nothing.
+    // Neither may names be read nor attributes be seen, or one of them. Where there are names
+    // without attributes, OpenSSH's server lists nothing.
     for mode in [0o000, 0o111, 0o444] {
         fs::set_permissions(&locked, Permissions::from_mode(mode)).unwrap();
         let left = log_in(&ordinary(), &peer).await.expect("a login");

@@ -1,4 +1,5 @@
-//! Peer sides that take a command and then say nothing, or let nobody in. The clock is the test's own.
+//! Peer sides that take a command and then say nothing, or let nobody in. The clock is the test's
+//! own.
 
 use std::path::Path;
 use std::sync::Arc;

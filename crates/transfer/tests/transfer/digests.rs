@@ -1,5 +1,5 @@
-//! Many files whose digests are needed: a command makes those of all that wait for one, so many have
-//! to wait at the same time.
+//! Many files whose digests are needed: a command makes those of all that wait for one, so many
+//! have to wait at the same time.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -12,8 +12,8 @@ use transfer::{Finish, Job, Options, Sink, Source, Tree};
 
 use crate::kit::{copy, local_dir, mem, run};
 
-/// A server that lists `x` as a link to elsewhere and, a second time, as a directory, and that lists
-/// `deep` within itself.
+/// A server that lists `x` as a link to elsewhere and, a second time, as a directory, and that
+/// lists `deep` within itself.
 struct Liar {
     inner: MemRemote,
     elsewhere: Vec<u8>,

@@ -1,5 +1,5 @@
-//! Set-user-ID and set-group-ID bits that a source has: not taken unless asked for, and then only with
-//! the owner and group that they are meant for.
+//! Set-user-ID and set-group-ID bits that a source has: not taken unless asked for, and then only
+//! with the owner and group that they are meant for.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;

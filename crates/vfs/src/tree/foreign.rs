@@ -16,8 +16,8 @@ impl Tree {
         self.own_changes = Some(OwnChanges::default());
     }
 
-    /// `name` is being exchanged with another one: it is reported to disappear, too. Must be followed
-    /// by [`Tree::end_exchange`].
+    /// `name` is being exchanged with another one: it is reported to disappear, too. Must be
+    /// followed by [`Tree::end_exchange`].
     pub(crate) fn begin_exchange(&mut self, dir: Ino, name: &Name) {
         if let Some(own_changes) = &mut self.own_changes {
             own_changes.begin(dir, name, Direction::Disappears);

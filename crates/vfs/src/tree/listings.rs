@@ -293,8 +293,8 @@ impl Tree {
         }
     }
 
-    /// The server has no `name` in `dir`. Invalidates it in the cached listing, and in those that were
-    /// requested before.
+    /// The server has no `name` in `dir`. Invalidates it in the cached listing, and in those that
+    /// were requested before.
     pub(crate) fn note_absent(&mut self, dir: Ino, name: &Name) {
         let seq = self.change_counter.advance();
         self.changes.note(dir, name, seq);

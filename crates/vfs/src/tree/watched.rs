@@ -1,7 +1,7 @@
 //! The directories of the tree that the server watches, and what its reports outdate.
 //!
-//! The watch of a directory is of an inode at the server, and the tree knows paths; so a directory is
-//! watched only below watched directories, whose reports say that a path leads elsewhere.
+//! The watch of a directory is of an inode at the server, and the tree knows paths; so a directory
+//! is watched only below watched directories, whose reports say that a path leads elsewhere.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -138,8 +138,8 @@ impl Tree {
         way
     }
 
-    /// The server watches the directory that was at `path` at `seq`. Returns whether it is `dir`; if
-    /// not, the watch is not used.
+    /// The server watches the directory that was at `path` at `seq`. Returns whether it is `dir`;
+    /// if not, the watch is not used.
     pub(crate) fn begin_watch(
         &mut self,
         dir: Ino,

@@ -1,5 +1,5 @@
-//! Which reports are repeated for local watchers, W4 of `docs/semantics.md`, and what is known without
-//! a request.
+//! Which reports are repeated for local watchers, W4 of `docs/semantics.md`, and what is known
+//! without a request.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

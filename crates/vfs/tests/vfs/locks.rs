@@ -168,7 +168,8 @@ async fn a_close_ends_the_locks_of_its_process() {
     mount.vfs.release(reading);
 }
 
-/// The kernel reports the last close of a file behind close(2): who comes next must not see the lock.
+/// The kernel reports the last close of a file behind close(2): who comes next must not see the
+/// lock.
 #[tokio::test]
 async fn a_flock_that_is_about_to_end_is_waited_for() {
     let (mount, _) = with_kernel(Config::default());

@@ -562,8 +562,8 @@ async fn what_replaces_a_file_that_is_being_written_is_another_inode() {
     vfs.release(writer.handle);
 }
 
-/// A truncation, and the writes after it, kept a file that was opened by O_TRUNC from being compared
-/// with the open file that had had the name.
+/// A truncation, and the writes after it, kept a file that was opened by O_TRUNC from being
+/// compared with the open file that had had the name.
 #[tokio::test(start_paused = true)]
 async fn what_is_opened_truncating_after_a_replacement_is_another_inode() {
     let truncating = OpenRequest { truncate: true, ..OpenRequest::plain(Access::Write) };

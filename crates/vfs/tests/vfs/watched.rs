@@ -131,8 +131,8 @@ impl Mount {
         Ok(data?.to_vec())
     }
 
-    /// The result of a call for a name. If it is `ESTALE`, the name is looked up again, as the kernel
-    /// does.
+    /// The result of a call for a name. If it is `ESTALE`, the name is looked up again, as the
+    /// kernel does.
     async fn by_name<T>(&self, at: &str, call: impl AsyncFn(Ino) -> Result<T, Errno>) -> Option<T> {
         loop {
             let ino = self.find(at).await?;

@@ -1,5 +1,5 @@
-//! A storage and a subject on the local disk, for tests of workloads: an honest one, or one that shows
-//! something else than the storage.
+//! A storage and a subject on the local disk, for tests of workloads: an honest one, or one that
+//! shows something else than the storage.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

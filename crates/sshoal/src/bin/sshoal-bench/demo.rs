@@ -1,11 +1,11 @@
 //! `sshoal demo`: demonstrates the program on a private server with temporary keys.
 //!
-//! Every step is a command that a user could type, its output, and a statement about the result; the
-//! statement is checked, and if it is false the demo ends with an error. The user's own ssh files are
-//! neither read nor changed.
+//! Every step is a command that a user could type, its output, and a statement about the result;
+//! the statement is checked, and if it is false the demo ends with an error. The user's own ssh
+//! files are neither read nor changed.
 //!
-//! Invariant: when the demo ends for any reason (its last step, an error, Ctrl-C), the drop of [`Scene`]
-//! unmounts the mounts, ends the server and removes the directory, in this order.
+//! Invariant: when the demo ends for any reason (its last step, an error, Ctrl-C), the drop of
+//! [`Scene`] unmounts the mounts, ends the server and removes the directory, in this order.
 
 mod stage;
 mod steps;

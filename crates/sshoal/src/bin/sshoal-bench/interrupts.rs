@@ -1,4 +1,5 @@
-//! Records SIGINT and similar signals instead of ending the process, so that the program can clean up.
+//! Records SIGINT and similar signals instead of ending the process, so that the program can clean
+//! up.
 
 use std::io;
 use std::sync::mpsc::{Receiver, channel};

@@ -1,8 +1,8 @@
-//! sshoal-bench: the commands `sshoal bench` and `sshoal demo`, in a program of their own, since they
-//! need a private sshd and much else that the file system does not.
+//! sshoal-bench: the commands `sshoal bench` and `sshoal demo`, in a program of their own, since
+//! they need a private sshd and much else that the file system does not.
 //!
-//! `sshoal` runs it and names itself by `--sshoal`. Run directly, it uses the `sshoal` beside it, or
-//! the one in PATH.
+//! `sshoal` runs it and names itself by `--sshoal`. Run directly, it uses the `sshoal` beside it,
+//! or the one in PATH.
 #![forbid(unsafe_code)]
 #![allow(unreachable_pub, reason = "in a binary, `pub` says what a module offers to the others")]
 

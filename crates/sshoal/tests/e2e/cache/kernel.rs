@@ -1,4 +1,5 @@
-//! What the kernel does by itself: opens that are not sent, and reads of cached files (passthrough).
+//! What the kernel does by itself: opens that are not sent, and reads of cached files
+//! (passthrough).
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};

@@ -83,8 +83,8 @@ fn a_full_disk_is_enospc_and_nothing_fsynced_is_missing() {
     assert!(fs::read(mount.at("small")).unwrap() == content[..1 << 20]);
 }
 
-/// The close of a file at the server goes out right behind its writes, before it is known that these
-/// have failed.
+/// The close of a file at the server goes out right behind its writes, before it is known that
+/// these have failed.
 #[test]
 fn a_close_behind_a_failing_write_reports_the_reason() {
     let (_disk, world, mount) = full_world();

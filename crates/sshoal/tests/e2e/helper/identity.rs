@@ -1,5 +1,5 @@
-//! An open descriptor refers to the file that was opened, even if others remove, rename or replace its
-//! name at the server.
+//! An open descriptor refers to the file that was opened, even if others remove, rename or replace
+//! its name at the server.
 
 use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
 use std::io::Write;

@@ -62,8 +62,8 @@ fn a_mount_that_was_asleep_goes_on() {
     assert_eq!(fs::read(line.served("file")).unwrap(), b"CONtent");
 }
 
-/// L1: as when a laptop was carried into another network: what was sent over the old connection gets
-/// no answer, not even an error, and the host is reached by another way.
+/// L1: as when a laptop was carried into another network: what was sent over the old connection
+/// gets no answer, not even an error, and the host is reached by another way.
 #[test]
 fn a_mount_continues_over_another_route() {
     let line = Line::new(None);

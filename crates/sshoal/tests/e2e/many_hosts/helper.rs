@@ -96,8 +96,8 @@ fn h1_inodes_are_those_of_the_sources() {
     second.unmount();
 }
 
-/// H2: replaced by a file of the same source, and by one of another source, which does not tell files
-/// apart.
+/// H2: replaced by a file of the same source, and by one of another source, which does not tell
+/// files apart.
 #[test]
 fn h2_a_file_in_the_place_of_another_is_another_inode() {
     let hosts = Hosts::of([Plan::new("plain"), plan_with_helper("helped")]);

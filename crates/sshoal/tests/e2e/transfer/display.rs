@@ -46,7 +46,8 @@ fn put_all(dir: &Path) {
     }
 }
 
-/// Copies to and fro, with the names in all that is printed: what is new, deleted, failed, and JSON.
+/// Copies to and fro, with the names in all that is printed: what is new, deleted, failed, and
+/// JSON.
 #[test]
 fn cve_2019_6109_names_of_a_copy_are_shown_escaped() {
     let world = World::new();

@@ -204,8 +204,8 @@ fn a_copy_to_a_new_name_is_one_login() {
     assert_same(&above.join("source"), &source);
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
     assert_eq!(mode(&above), mode(&world.local("here")));
-    // What is there may be a directory: then the login that has found it is not lost, though a stream
-    // takes one of its own.
+    // What is there may be a directory: then the login that has found it is not lost, though a
+    // stream takes one of its own.
     let there = far(&world, &world.served("there"));
     let before = logins();
     ends(&world, "push", &[near.to_str().unwrap(), &there, "-o", "max_conns=1"], 0);

@@ -1,6 +1,6 @@
-//! What several threads of one mount do with the same files besides: they rename files that the others
-//! append to, write and open. Only this mount changes the files, so no call may fail, and nothing may
-//! be lost (L1 to L4).
+//! What several threads of one mount do with the same files besides: they rename files that the
+//! others append to, write and open. Only this mount changes the files, so no call may fail, and
+//! nothing may be lost (L1 to L4).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};

@@ -82,7 +82,8 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "How much")]
     seed: u64,
 
-    /// Peers: names from `--list`, `floor`, `all` (all that are installed), or `none` (default: sshfs)
+    /// Peers: names from `--list`, `floor`, `all` (all that are installed), or `none` (default:
+    /// sshfs)
     #[arg(long, value_name = "LIST", help_heading = "Subjects")]
     peers: Option<String>,
     /// A program with sshfs's command line; `sshoal` is this one: `one=sshoal -o max_conns=1`
@@ -105,7 +106,8 @@ pub struct Arguments {
     #[arg(long, help_heading = "Subjects")]
     no_control: bool,
 
-    /// Link between client and server: loopback, lan, wan, intercontinental, or rtt=20ms,rate=100mbit
+    /// Link between client and server: loopback, lan, wan, intercontinental, or
+    /// rtt=20ms,rate=100mbit
     #[arg(long, value_name = "SPEC", conflicts_with = "host", help_heading = "Server and link")]
     link: Option<String>,
     /// A real server instead of a private one
@@ -163,7 +165,8 @@ impl Arguments {
         }
     }
 
-    /// The request for a run of `sshoal`, which repeats a published comparison or is an ordinary one.
+    /// The request for a run of `sshoal`, which repeats a published comparison or is an ordinary
+    /// one.
     pub(super) fn request(
         &self,
         sshoal: PathBuf,
