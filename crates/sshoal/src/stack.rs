@@ -154,10 +154,12 @@ impl Stack {
                 .hint("`sshoal status` shows the hosts")
         })?;
         first.connector.try_password(&password).await?;
-        // By other options of ssh, the name may be that of another server.
-        let is_same = |host: &&&Server| {
-            host.connector.dialer.config().args == first.connector.dialer.config().args
+        // By other options of ssh, or at another port, the name may be that of another server.
+        let reached_by = |server: &Server| {
+            let config = server.connector.dialer.config().clone();
+            (config.port, config.transport, config.ssh_command, config.args, config.typed_password)
         };
+        let is_same = |host: &&&Server| reached_by(host) == reached_by(first);
         for server in named.iter().filter(is_same) {
             server.connector.dialer.keep(password.clone());
             server.host.retry_now();

@@ -286,6 +286,8 @@ impl State {
 
     /// A branch is left out.
     pub(super) fn lose_branch(&mut self, branch: u64) {
+        // It may be back before they have started, and reports of what it did meanwhile are missing.
+        self.starting.values_mut().for_each(|start| start.is_outdated = true);
         let depends = |(_, it): &(&u64, &Connection)| it.basis.iter().any(|at| at.0 == branch);
         let depending = self.connections.iter().filter(depends).map(|(number, _)| *number);
         for number in depending.collect::<Vec<_>>() {
