@@ -24,6 +24,10 @@ use mountinfo::Mount;
 
 use interval::Interval;
 
+/// A daemon removes its record before its mount is gone: while it is unmounted, this may take a
+/// moment.
+const ENDING: Duration = Duration::from_secs(1);
+
 /// The words of the command line.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -128,14 +132,26 @@ impl Watched {
 
     /// Why the daemon does not answer: it ended in an orderly way, or it is dead.
     fn end(&self, why: Silence) -> String {
-        let is_gone = matches!(why, Silence::NoRecord | Silence::Ended);
-        let device = self.mount.device;
-        let is_mounted =
-            || mountinfo::all().is_ok_and(|all| all.iter().any(|it| it.device == device));
         match why {
-            _ if is_gone && !is_mounted() => "unmounted".to_owned(),
+            Silence::NoRecord | Silence::Ended if self.is_unmounted_soon() => "unmounted".to_owned(),
             Silence::Refused(problem) => problem.escaped().to_string(),
             why => why.to_string(),
+        }
+    }
+
+    /// Whether the mount is gone, or goes within [`ENDING`].
+    fn is_unmounted_soon(&self) -> bool {
+        let deadline = Instant::now() + ENDING;
+        let is_mounted = || {
+            mountinfo::all().is_ok_and(|all| all.iter().any(|it| it.device == self.mount.device))
+        };
+        loop {
+            if !is_mounted() {
+                return true;
+            } else if Instant::now() >= deadline {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(50));
         }
     }
 }
