@@ -26,6 +26,10 @@ const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 /// The access list that new entries of a directory get.
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
+/// The label of SELinux. A kernel that uses SELinux has labels of its own for the files of a FUSE
+/// file system and does not ask for it.
+const SELINUX: &[u8] = b"security.selinux";
+
 /// Bytes before the entries of an access list: the version.
 const ACL_HEAD_BYTES: usize = 4;
 
@@ -141,10 +145,13 @@ impl Vfs {
     }
 
     /// The value of an extended attribute.
+    ///
+    /// A file without attributes has no label of SELinux because its server has none:
+    /// `EOPNOTSUPP`, so that `ls -l` does not ask for the label of each file.
     pub async fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Bytes> {
         let inode = self.inode(ino)?;
         if may_be_listed(name) && self.has_no_xattrs(&inode).await {
-            return Err(Errno::ENODATA);
+            return Err(if name == SELINUX { Errno::EOPNOTSUPP } else { Errno::ENODATA });
         }
         let get = |path| async move { self.remote.getxattr(&path, name).await };
         let value = self.by_any_path(&inode, get).await?;

@@ -81,6 +81,17 @@ async fn files_queried_in_sequence_cost_one_request_of_their_directory() {
     assert_eq!(mount.counts().await, "0001000100");
 }
 
+/// `ls -l` asks for the label of each file until it learns that there are none.
+#[tokio::test(start_paused = true)]
+async fn a_file_without_attributes_has_no_labels() {
+    let mount = mounted(Config::default());
+    assert_eq!(mount.counts().await, "0001000000");
+    let label = async |at| mount.vfs.getxattr(mount.ino(at).await, b"security.selinux").await;
+    assert_eq!(label("d/f5").await, Err(Errno::EOPNOTSUPP));
+    assert_eq!(label("d/f3").await, Err(Errno::ENODATA));
+    assert_eq!(mount.requests(), (5, 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn own_changes_are_seen_at_once() {
     let mount = mounted(Config::default());
