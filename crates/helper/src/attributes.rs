@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use base::{AttrChange, Timestamp};
+use local::may_have_xattrs;
 use rustix::fs::{
     AtFlags, Stat, Statx, StatxAttributes, StatxFlags, StatxTimestamp, fstatvfs, statat, statx,
 };
@@ -16,19 +17,26 @@ const OF_THE_ENTRY: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMO
 
 const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
-/// The attributes of an open file, with these fields of [`ExactAttrs`].
-pub(crate) fn of_open(file: impl AsFd, fields: u32) -> Result<FileAttrs> {
+/// The attributes of an open file, with these fields of [`ExactAttrs`]. Whether it has extended
+/// attributes is only queried on devices that are local: elsewhere, it takes a round trip.
+pub(crate) fn of_open(
+    file: impl AsFd,
+    fields: u32,
+    is_local: impl FnOnce((u32, u32)) -> bool,
+) -> Result<FileAttrs> {
     let flags = AtFlags::EMPTY_PATH | OF_THE_ENTRY;
     if fields == 0 {
         return Ok(of_stat(&statat(file, "", flags)?));
     }
     let found = statx(&file, "", flags, WANTED)?;
-    Ok(of_statx(&found, fields, || local::may_have_xattrs(file.as_fd(), b"")))
+    let is_local = || is_local((found.stx_dev_major, found.stx_dev_minor));
+    Ok(of_statx(&found, fields, || is_local().then(|| may_have_xattrs(file.as_fd(), b""))))
 }
 
 /// The attributes of the entry `name` of a directory, with these fields of [`ExactAttrs`] (with
 /// none on a kernel without `statx(2)`). If the directory `is_local`, what is mounted on the entry
-/// is described as this machine knows it: another machine that has it may be unreachable.
+/// is described as this machine knows it: another machine that has it may be unreachable. If it is
+/// not, it is not known whether the entry has extended attributes.
 pub(crate) fn of_entry(
     dir: BorrowedFd<'_>,
     name: &[u8],
@@ -41,7 +49,8 @@ pub(crate) fn of_entry(
         found => found?,
     };
     let is_mounted = is_local && found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
-    Ok(of_statx(&found, fields, || is_mounted || local::may_have_xattrs(dir, name)))
+    let may_have = || is_local.then(|| is_mounted || may_have_xattrs(dir, name));
+    Ok(of_statx(&found, fields, may_have))
 }
 
 /// Whether the kernel has `statx(2)`, without which no fields of [`ExactAttrs`] are known.
@@ -69,7 +78,11 @@ pub(crate) fn of_stat(stat: &Stat) -> FileAttrs {
     }
 }
 
-fn of_statx(found: &Statx, fields: u32, may_have_xattrs: impl FnOnce() -> bool) -> FileAttrs {
+fn of_statx(
+    found: &Statx,
+    fields: u32,
+    may_have_xattrs: impl FnOnce() -> Option<bool>,
+) -> FileAttrs {
     let has = |field: u32| fields & field != 0;
     let time = |field: u32, time: StatxTimestamp| {
         has(field).then_some(ExactTime { secs: time.tv_sec, nanos: time.tv_nsec })
@@ -93,7 +106,7 @@ fn of_statx(found: &Statx, fields: u32, may_have_xattrs: impl FnOnce() -> bool) 
             links: has(ExactAttrs::LINKS).then_some(found.stx_nlink),
             blocks: has(ExactAttrs::BLOCKS).then_some(found.stx_blocks),
             rdev: has(ExactAttrs::RDEV).then_some((found.stx_rdev_major, found.stx_rdev_minor)),
-            xattrs: has(ExactAttrs::XATTRS).then(may_have_xattrs),
+            xattrs: has(ExactAttrs::XATTRS).then(may_have_xattrs).flatten(),
         },
     }
 }

@@ -20,7 +20,6 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use sftp::codec::{DigestAlgorithm, FileDigest, Reply};
 
-use crate::attributes::of_open;
 use crate::server::Server;
 use crate::status::Result;
 
@@ -114,7 +113,7 @@ impl Server {
             Some(digest) => digest,
             None => self.compute(&file, key, algorithm, deadline)?,
         };
-        let attrs = of_open(&file, self.fields())?;
+        let attrs = self.attributes(&file)?;
         if version(&fstat(&file)?) != key.0 {
             return Err(Errno::BUSY.into());
         }

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::panic::resume_unwind;
+use std::thread;
 
 use bytes::Bytes;
 use rustix::fs::{Dir, FileType};
@@ -15,8 +17,20 @@ use crate::status::{Failure, Result};
 /// Bytes of a reply after which no further entry is added.
 const REPLY_BYTES: usize = 32 << 10;
 
-/// Bytes of an entry beside its names: attributes with all fields, and lengths.
+/// Bytes of an entry beside its name: attributes with all fields, and lengths.
 const ENTRY_BYTES: usize = 180;
+
+/// Bytes of a line of `ls -l` beside the name.
+const LINE_BYTES: usize = 80;
+
+/// Threads that query the entries of a reply together. The first one is cheap where the kernel
+/// knows the attributes; a network file system takes a round trip or more for each entry.
+const LOCAL_THREADS: usize = 2;
+const REMOTE_THREADS: usize = 8;
+
+/// The fewest entries that are worth a thread.
+const LOCAL_SHARE: usize = 50;
+const REMOTE_SHARE: usize = 4;
 
 /// What a line of `ls -l` contains beside the attributes of the protocol.
 const LINE_FIELDS: u32 = ExactAttrs::MTIME | ExactAttrs::LINKS;
@@ -43,48 +57,103 @@ impl Listing {
     /// The next entries, `.` and `..` included, with these fields of `attrs@sshoal`. With any of
     /// these, the client is a program, and gets no lines of `ls -l`.
     pub(crate) fn next(&mut self, fields: u32) -> Result<Vec<NameEntry>> {
-        let mut entries = Vec::new();
+        loop {
+            let names = self.names(fields);
+            let attrs = self.attributes(&names, if fields == 0 { LINE_FIELDS } else { fields })?;
+            let named = names.into_iter().zip(attrs);
+            let entries: Vec<_> =
+                named.filter_map(|(name, attrs)| self.entry(name, attrs, fields)).collect();
+            // The entries before an error are returned; the next request returns it.
+            match &self.end {
+                _ if !entries.is_empty() => return Ok(entries),
+                Some(end) => return Err(end.clone()),
+                // All of them were removed meanwhile.
+                None => (),
+            }
+        }
+    }
+
+    /// The next names, as many as fit into a reply.
+    fn names(&mut self, fields: u32) -> Vec<Bytes> {
+        let mut names = Vec::new();
         let mut len = 0;
         while self.end.is_none() && len < REPLY_BYTES {
             match self.dir.read() {
                 None => self.end = Some(Failure::End),
                 Some(Ok(found)) => {
-                    if let Some(entry) = self.entry(found.file_name().to_bytes(), fields)? {
-                        len += entry.name.len() + entry.longname.len() + ENTRY_BYTES;
-                        entries.push(entry);
-                    }
+                    let name = found.file_name().to_bytes();
+                    len += ENTRY_BYTES + name.len();
+                    len += if fields == 0 { LINE_BYTES + name.len() } else { 0 };
+                    names.push(Bytes::copy_from_slice(name));
                 }
                 Some(Err(errno)) => self.end = Some(errno.into()),
             }
         }
-        // The entries before an error are returned; the next request returns it.
-        match &self.end {
-            Some(end) if entries.is_empty() => Err(end.clone()),
-            _ => Ok(entries),
-        }
+        names
+    }
+
+    /// The attributes of the entries of these names.
+    fn attributes(
+        &self,
+        names: &[Bytes],
+        fields: u32,
+    ) -> Result<Vec<rustix::io::Result<FileAttrs>>> {
+        let dir = self.dir.fd()?;
+        Ok(query_entries(names, self.is_local, |name| {
+            let shown = if self.is_root && name == b".." { b"." } else { name };
+            of_entry(dir, shown, fields, self.is_local)
+        }))
     }
 
     /// The entry; `None` if it was removed meanwhile. One whose attributes cannot be read is listed
     /// without any, so that the client does not take it to be absent.
-    fn entry(&mut self, name: &[u8], fields: u32) -> Result<Option<NameEntry>> {
-        let fd = self.dir.fd()?;
-        let shown = if self.is_root && name == b".." { b"." } else { name };
-        let entry = |fields| of_entry(fd, shown, fields, self.is_local);
-        let attrs = match fields {
-            0 => entry(LINE_FIELDS).map(|attrs| {
-                let line = self.owners.line(name, &attrs);
-                (FileAttrs { exact: ExactAttrs::default(), ..attrs }, line)
-            }),
-            fields => entry(fields).map(|attrs| (attrs, Vec::new())),
+    fn entry(
+        &mut self,
+        name: Bytes,
+        attrs: rustix::io::Result<FileAttrs>,
+        fields: u32,
+    ) -> Option<NameEntry> {
+        let (longname, attrs) = match attrs {
+            Ok(attrs) if fields == 0 => {
+                let line = self.owners.line(&name, &attrs);
+                (line.into(), FileAttrs { exact: ExactAttrs::default(), ..attrs })
+            }
+            Ok(attrs) => (Bytes::new(), attrs),
+            Err(Errno::NOENT) => return None,
+            Err(_) => (name.clone(), FileAttrs::default()),
         };
-        let (attrs, longname) = match attrs {
-            Ok(attrs) => attrs,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(_) => (Default::default(), name.to_vec()),
-        };
-        let name = Bytes::copy_from_slice(name);
-        Ok(Some(NameEntry { name, longname: longname.into(), attrs }))
+        Some(NameEntry { name, longname, attrs })
     }
+}
+
+/// The results of a `query` for each of these entries of a directory, in the same order. Several
+/// threads share the work where that is faster.
+pub(crate) fn query_entries<T: Send>(
+    names: &[Bytes],
+    is_local: bool,
+    query: impl Fn(&[u8]) -> T + Sync,
+) -> Vec<T> {
+    let (threads, share) = match is_local {
+        true => (LOCAL_THREADS, LOCAL_SHARE),
+        false => (REMOTE_THREADS, REMOTE_SHARE),
+    };
+    let share = names.len().div_ceil(threads).max(share);
+    let query = |names: &[Bytes]| names.iter().map(|name| query(name)).collect::<Vec<_>>();
+    let query = &query;
+    thread::scope(|scope| {
+        let (own, others) = names.split_at(share.min(names.len()));
+        let start = |names| thread::Builder::new().spawn_scoped(scope, move || query(names));
+        let others: Vec<_> = others.chunks(share).map(|names| (names, start(names))).collect();
+        let mut results = query(own);
+        for (names, thread) in others {
+            results.extend(match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                // There are no further threads.
+                Err(_) => query(names),
+            });
+        }
+        results
+    })
 }
 
 /// Names of users and groups that were looked up.
@@ -175,9 +244,25 @@ fn civil(days: i64) -> (i64, i64, i64) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use sftp::codec::{ExactTime, Owner};
 
     use super::*;
+
+    #[test]
+    fn entries_of_other_machines_are_queried_together() {
+        let name = |number: usize| Bytes::from(number.to_string());
+        for entries in [0, 1, REMOTE_SHARE, 8 * REMOTE_SHARE, 1000] {
+            let names: Vec<_> = (0..entries).map(name).collect();
+            let results = query_entries(&names, false, <[u8]>::to_vec);
+            assert!(results == names, "{entries}: {results:?}");
+        }
+        // Each query waits for those of the other threads.
+        let together = Barrier::new(REMOTE_THREADS);
+        let names: Vec<_> = (0..REMOTE_THREADS * REMOTE_SHARE).map(name).collect();
+        query_entries(&names, false, |_| together.wait());
+    }
 
     #[test]
     fn an_entry_is_shown_as_ls_does() {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::{Allocation, FileKind, Seek, SetXattr};
 use bytes::Bytes;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::{Errno, ReadWriteFlags};
 use sftp::codec::{
     FallocateMode, FileAttrs, FileContent, MAX_XATTR_BYTES, OpenFlags, RenameFlags as RenameBits,
@@ -15,12 +15,15 @@ use sftp::{Limits, NameEntry, UsersGroups};
 
 use crate::attributes::{change, of_open, statvfs};
 use crate::digests::version;
-use crate::directory::Listing;
+use crate::directory::{Listing, query_entries};
 use crate::handles::{Directory, File, Open};
 use crate::paths::native;
 use crate::schedule::Resource;
 use crate::server::{MAX_IO_BYTES, Server};
 use crate::status::{Failure, Result, success};
+
+/// Entries that [`Server::dirxattrs`] queries together.
+const DIRXATTRS_BATCH: usize = 500;
 
 /// Longest file that is sent whole, so that the reply is no longer than the longest packet.
 const MAX_WHOLE_FILE_BYTES: usize = 254 << 10;
@@ -112,7 +115,7 @@ impl Server {
             }
         }
         // After the read, which sets the time of access.
-        let attrs = of_open(&file, self.fields())?;
+        let attrs = self.attributes(&file)?;
         is_whole &= version(&rustix::fs::fstat(&file)?) == version(&before);
         let data = is_whole.then(|| Bytes::copy_from_slice(&buffer[..size]));
         Ok(Some(Reply::Extended(FileContent { attrs, data }.encode())))
@@ -138,12 +141,17 @@ impl Server {
 
     pub(crate) fn stat(&self, path: &[u8], follow: bool) -> Result<Reply> {
         let pinned = self.paths.pin(path, follow)?;
-        Ok(Reply::Attrs(of_open(&pinned, self.fields())?))
+        Ok(Reply::Attrs(self.attributes(&pinned)?))
+    }
+
+    /// The attributes of an open file, with the fields that replies have.
+    pub(crate) fn attributes(&self, file: &OwnedFd) -> Result<FileAttrs> {
+        Ok(of_open(file, self.fields(), |device| self.paths.is_local_device(device))?)
     }
 
     pub(crate) fn fstat(&self, handle: &[u8]) -> Result<Reply> {
         let file = self.handles.file(handle)?;
-        Ok(Reply::Attrs(of_open(&file.fd, self.fields())?))
+        Ok(Reply::Attrs(self.attributes(&file.fd)?))
     }
 
     pub(crate) fn setstat(&self, path: &[u8], attrs: &FileAttrs, follow: bool) -> Result<()> {
@@ -358,19 +366,30 @@ impl Server {
     /// listed. `E2BIG` if there are more than a reply may contain.
     pub(crate) fn dirxattrs(&self, path: &[u8]) -> Result<Reply> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let mut dir = Dir::new(self.paths.open(path, flags, Mode::empty())?)?;
+        let fd = self.paths.open(path, flags, Mode::empty())?;
+        let is_local = self.paths.is_on_local_device(&fd);
+        let mut dir = Dir::new(fd)?;
         let (mut names, mut len) = (Vec::new(), 0);
-        while let Some(entry) = dir.next() {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if matches!(name, b"." | b"..") || !local::may_have_xattrs(dir.fd()?, name) {
-                continue;
+        loop {
+            let batch = dir.by_ref().take(DIRXATTRS_BATCH);
+            let name = |entry: DirEntry| Bytes::copy_from_slice(entry.file_name().to_bytes());
+            let batch: Vec<_> =
+                batch.map(|entry| entry.map(name)).collect::<rustix::io::Result<_>>()?;
+            if batch.is_empty() {
+                break;
             }
-            len += name.len() + 1;
-            if len > MAX_XATTR_BYTES {
-                return Err(Errno::TOOBIG.into());
+            let fd = dir.fd()?;
+            let may_have = query_entries(&batch, is_local, |name| match name {
+                b"." | b".." => false,
+                name => local::may_have_xattrs(fd, name),
+            });
+            for (name, _) in batch.into_iter().zip(may_have).filter(|(_, may_have)| *may_have) {
+                len += name.len() + 1;
+                if len > MAX_XATTR_BYTES {
+                    return Err(Errno::TOOBIG.into());
+                }
+                names.push(name);
             }
-            names.push(Bytes::copy_from_slice(name));
         }
         Ok(Reply::Extended(XattrNames(names).encode()))
     }

@@ -160,7 +160,11 @@ impl Paths {
 
     /// Whether an open file is on a local file system. Asks no other machine, as `fstatfs` would.
     pub(crate) fn is_on_local_device(&self, file: &OwnedFd) -> bool {
-        let Ok(device) = device(file.as_fd(), "") else { return false };
+        device(file.as_fd(), "").is_ok_and(|device| self.is_local_device(device))
+    }
+
+    /// Whether the file system of a device is local.
+    pub(crate) fn is_local_device(&self, device: Device) -> bool {
         if Some(device) == self.local_device {
             return true;
         }

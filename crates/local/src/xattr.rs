@@ -60,14 +60,14 @@ pub fn remove_xattr(pinned: &OwnedFd, name: &[u8]) -> Result<()> {
 }
 
 /// Whether the entry of this directory, or the open file `dir` itself if the name is empty, has
-/// extended attributes, as far as that can be seen.
+/// extended attributes, as far as that can be seen. A file system that has no lists has none.
 pub fn may_have_xattrs(dir: BorrowedFd<'_>, name: &[u8]) -> bool {
     let len = match name {
         // The new call takes no descriptor that was opened with `O_PATH`, either.
         b"" => None,
         name => listxattrat::query(dir, name),
     };
-    len.unwrap_or_else(|| query_by_proc(dir, name)) != Ok(0)
+    !matches!(len.unwrap_or_else(|| query_by_proc(dir, name)), Ok(0) | Err(Native::OPNOTSUPP))
 }
 
 /// The length of the list of attributes, by a path through `/proc`.

@@ -2,6 +2,7 @@
 
 use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use bytes::BytesMut;
@@ -166,6 +167,27 @@ fn the_parent_of_the_root_is_the_root() {
 }
 
 /// A device that the client could make would lead out of the root.
+/// Elsewhere, each query takes a round trip, and most clients have no use for the answer.
+#[test]
+fn only_on_local_file_systems_is_it_known_whether_there_are_extended_attributes() {
+    let dir = tempfile::tempdir().unwrap();
+    let local = dir.path().as_os_str().as_bytes();
+    let mut client = Client::new(Options::default());
+    client.call(Request::Attrs { fields: ExactAttrs::ALL });
+    for (path, is_known) in [(local, true), (b"/proc", false)] {
+        let Reply::Attrs(attrs) = client.call(Request::Stat { path }) else { panic!("no stat") };
+        assert_eq!(attrs.exact.xattrs.is_some(), is_known);
+        let handle = client.handle(Request::Opendir { path });
+        let Reply::Names(listed) = client.call(Request::Readdir { handle: &handle }) else {
+            panic!("no listing");
+        };
+        let known = listed.iter().filter(|entry| entry.attrs.exact.xattrs.is_some()).count();
+        assert_eq!(known, if is_known { listed.len() } else { 0 });
+        assert!(listed.iter().all(|entry| entry.attrs.exact.inode.is_some()));
+    }
+    client.end().unwrap();
+}
+
 #[test]
 fn no_device_is_made_below_a_root() {
     let dir = tempfile::tempdir().unwrap();
