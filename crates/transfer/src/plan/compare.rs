@@ -17,7 +17,7 @@ use crate::job::Tree;
 use crate::outcome::{Doing, Problem};
 use crate::run::{Core, differing};
 use crate::step::{Action, Skip, Step, Why};
-use crate::task::{blocking, returned};
+use crate::task::{blocking, ended};
 use crate::temporary::{self, Partial};
 
 /// Longest path of a directory that is entered, in bytes: four times what Linux takes at once. A
@@ -338,7 +338,7 @@ pub(super) async fn settle(core: &Arc<Core>, steps: Vec<Step>) -> Vec<(Step, Ver
         }
     }
     while let Some(look) = looks.join_next().await {
-        let Some((at, same)) = returned(look) else { continue };
+        let (at, same) = ended(look).await;
         let verdict = &mut settled[at].1;
         *verdict = match (same, &*verdict) {
             (Ok(true), _) => Verdict::SameContent,
