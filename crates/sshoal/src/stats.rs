@@ -133,7 +133,9 @@ impl Watched {
     /// Why the daemon does not answer: it ended in an orderly way, or it is dead.
     fn end(&self, why: Silence) -> String {
         match why {
-            Silence::NoRecord | Silence::Ended if self.is_unmounted_soon() => "unmounted".to_owned(),
+            Silence::NoRecord | Silence::Ended if self.is_unmounted_soon() => {
+                "unmounted".to_owned()
+            }
             Silence::Refused(problem) => problem.escaped().to_string(),
             why => why.to_string(),
         }

@@ -8,6 +8,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use base::{Attr, Errno, FileKind, Location, Name, RemotePath, RenameMode, Result, Timestamp};
 use tokio::time::Instant;
@@ -420,8 +421,13 @@ impl Vfs {
             }
         })?;
         let dir = path.parent().ok_or(Errno::EINVAL)?;
-        links::present(&self.config, &dir, target).inspect_err(|_| {
-            tracing::debug!(%path, "the target of this link is not inside the mount");
+        links::present(&self.config, &dir, target).inspect_err(|errno| {
+            if *errno == Errno::EPERM && !self.has_refused_link.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    "{path}: a symbolic link that leads out of the mount is refused, as all such \
+                     links are; -o no_contain_symlinks allows them"
+                );
+            }
         })
     }
 

@@ -51,6 +51,8 @@ pub struct Shared {
     pub(crate) dirty: Arc<Dirty>,
     /// The server has refused an attribute change that had already returned.
     pub(crate) refuses_attributes: AtomicBool,
+    /// A symbolic link that leads out of the mount was refused.
+    pub(crate) has_refused_link: AtomicBool,
     pub(crate) lost_write: Arc<LostWrite>,
     /// Handles of written files that are being closed at the server.
     pub(crate) closing: Arc<PendingCloses>,
@@ -100,6 +102,7 @@ impl Shared {
             directories: Table::default(),
             dirty: Dirty::new(dirty_bytes),
             refuses_attributes: AtomicBool::new(false),
+            has_refused_link: AtomicBool::new(false),
             lost_write: Arc::default(),
             closing: Arc::default(),
             last_statfs: Mutex::default(),

@@ -108,7 +108,7 @@ fn absolute_links_lead_to_the_same_file_in_the_mount() {
         format!("B/B={}", hosts.source("beta")),
         format!("L=local:{}", hosts.local("here").display()),
     ];
-    let mount = hosts.mount(&sources, &[]);
+    let mount = hosts.mount(&sources, &[]).with_errors();
     assert_eq!(content(mount.at("A/dir/absolute")), "alpha");
     assert_eq!(content(mount.at("B/B/dir/absolute")), "beta");
     assert_eq!(content(mount.at("L/absolute")), "local");
