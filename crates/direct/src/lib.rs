@@ -23,7 +23,7 @@ mod tests;
 pub use client::connect;
 pub use key::{Digest, Identity};
 pub use listener::{Limits, Listener};
-pub use stream::{AsyncReader, AsyncWriter, Reader, Writer};
+pub use stream::{AsyncReader, AsyncWriter, Link, Reader, Writer};
 
 /// Why there is no direct connection.
 #[derive(Debug, thiserror::Error)]

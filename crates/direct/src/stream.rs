@@ -6,8 +6,9 @@
 
 use std::io::{self, BufRead, ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
@@ -350,6 +351,23 @@ pub struct AsyncWriter {
     watched: Watched,
 }
 
+/// The TCP connection of two halves. Does not keep it open.
+pub struct Link(Weak<Shared>);
+
+impl Link {
+    /// See [`tcp::is_cut`]; false if the connection has ended.
+    pub fn is_cut(&self) -> bool {
+        self.0.upgrade().is_some_and(|shared| tcp::is_cut(shared.socket.as_fd()))
+    }
+
+    /// See [`tcp::discard_at_close`].
+    pub fn discard_at_close(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            tcp::discard_at_close(&shared.socket);
+        }
+    }
+}
+
 /// The halves of a connection whose handshake is done. Must be called within a runtime, which
 /// serves them from then on.
 pub(crate) fn asynchronous(
@@ -369,6 +387,13 @@ pub(crate) fn asynchronous(
         waits_since: None,
     };
     Ok((reader, AsyncWriter { shared, watched: output }))
+}
+
+impl AsyncWriter {
+    /// The TCP connection.
+    pub fn link(&self) -> Link {
+        Link(Arc::downgrade(&self.shared))
+    }
 }
 
 impl AsyncReader {

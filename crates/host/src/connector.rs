@@ -1,6 +1,7 @@
 //! The source of byte streams to an SFTP server. Independent of ssh.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -65,11 +66,42 @@ impl Explanation {
 /// Returns the transport's report on its end.
 pub type Diagnosis = Box<dyn Fn() -> Option<Explanation> + Send + Sync>;
 
+/// The TCP connections below a connection.
+pub trait Link: Send + Sync {
+    /// Whether what is sent does not get through now. False if that is not known.
+    fn is_cut(&self) -> bool;
+
+    /// The connection is given up: what was not sent must not be sent later.
+    fn discard(&self);
+}
+
+impl Link for tcp::Processes {
+    fn is_cut(&self) -> bool {
+        self.is_cut()
+    }
+
+    fn discard(&self) {
+        self.discard();
+    }
+}
+
+impl Link for direct::Link {
+    fn is_cut(&self) -> bool {
+        self.is_cut()
+    }
+
+    fn discard(&self) {
+        self.discard_at_close();
+    }
+}
+
 /// A connection to an SFTP server that has sent nothing yet. Dropping both halves ends it.
 pub struct Connection {
     pub(crate) reader: Box<dyn AsyncRead + Send + Unpin>,
     pub(crate) writer: Box<dyn AsyncWrite + Send + Unpin>,
     pub(crate) diagnosis: Diagnosis,
+    /// `None` if nothing is known of it.
+    pub link: Option<Arc<dyn Link>>,
     /// The transport compresses what goes through it.
     pub is_compressed: bool,
 }
@@ -89,7 +121,7 @@ impl Connection {
         diagnosis: Diagnosis,
     ) -> Connection {
         let (reader, writer) = (Box::new(reader), Box::new(writer));
-        Connection { reader, writer, diagnosis, is_compressed: false }
+        Connection { reader, writer, diagnosis, link: None, is_compressed: false }
     }
 }
 

@@ -92,7 +92,9 @@ impl Path {
             let connected =
                 direct::connect(*address, identity, *peer, LIMIT, config.poll_limit).await;
             let (reader, writer) = connected.map_err(|error| error.to_string())?;
-            let connection = Connection::from_halves(reader, writer, Box::new(|| None));
+            let link = writer.link();
+            let mut connection = Connection::from_halves(reader, writer, Box::new(|| None));
+            connection.link = Some(Arc::new(link));
             let carrier = Some(self.carrier.clone());
             let begun = Session::begin(connection, slot, config, counters, true, carrier).await;
             begun.map_err(|error| error.to_string())

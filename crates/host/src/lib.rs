@@ -30,6 +30,7 @@ mod chunk_request;
 pub mod config;
 pub mod connector;
 mod copy;
+mod cut;
 mod digest;
 mod direct;
 mod errno;
@@ -61,8 +62,8 @@ mod xattr;
 
 pub use config::{AUTOMATIC_CONNS, Config, Direct, Helper};
 pub use connector::{
-    Cause, ConnectError, Connection, Connector, DEFAULT_RETRY_LIMIT, Diagnosis, Explanation, Role,
-    Stream,
+    Cause, ConnectError, Connection, Connector, DEFAULT_RETRY_LIMIT, Diagnosis, Explanation, Link,
+    Role, Stream,
 };
 pub use direct::DirectUse;
 pub use error::Error;

@@ -29,6 +29,7 @@ use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::connector::{Cause, ConnectError, Connector, Role};
+use crate::cut;
 use crate::direct::DirectState;
 use crate::error::Error;
 use crate::flow_control::directions::Directions;
@@ -374,14 +375,24 @@ impl Pool {
         let mut host_alive = self.host_alive.clone();
         let _attempt = Attempt { pool: &self, slot, failures };
         tokio::select! {
-            result = self.attempt(slot, limit) => self.attempt_ended(slot, failures, result),
+            result = self.attempt(slot, limit) => {
+                if let Ok(session) = &result && slot == 0 && self.config.reconnect {
+                    tokio::spawn(cut::watch(Arc::downgrade(&self), Arc::downgrade(session)));
+                }
+                self.attempt_ended(slot, failures, result);
+            }
             // A login that waits for user input must not outlive the host.
             _ = host_alive.changed() => {}
         }
     }
 
     /// The attempt to connect a slot has this result.
-    fn attempt_ended(&self, slot: usize, failures: u32, attempt: Result<Arc<Session>, Error>) {
+    pub(crate) fn attempt_ended(
+        &self,
+        slot: usize,
+        failures: u32,
+        attempt: Result<Arc<Session>, Error>,
+    ) {
         let attempt = attempt.map_err(|why| self.record_refusal(slot, why));
         let entry = &self.slots[slot];
         let mut state = entry.state.lock();

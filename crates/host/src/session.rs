@@ -8,11 +8,11 @@ use base::{Errno, InvalidName, RemotePath};
 use bytes::Bytes;
 use sftp::codec::ExactAttrs;
 use sftp::{Client, Counters, Extension, FileAttrs, OpenFlags, Options};
-use tokio::sync::OnceCell;
+use tokio::sync::{Notify, OnceCell};
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::connector::{Connection, Diagnosis};
+use crate::connector::{Connection, Diagnosis, Link};
 use crate::error::Error;
 use crate::handles::OpenHandle;
 
@@ -29,6 +29,13 @@ const SLOW_FACTOR: u32 = 10;
 /// Checks of the watchdog within a stall limit.
 const CHECKS_PER_LIMIT: u32 = 8;
 
+/// Maximum time between two checks.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Time without a byte from the server, while requests wait, after which it is silent. The kernel
+/// has sent data again several times by then, also on a slow link.
+pub(crate) const SILENT: Duration = Duration::from_secs(4);
+
 /// On Linux, identifies the running kernel. A machine without it cannot be told from another.
 const BOOT_ID: &[u8] = b"/proc/sys/kernel/random/boot_id";
 
@@ -43,6 +50,7 @@ pub(crate) struct Session {
     /// Prefix of every path; empty for the directory where the session begins.
     root: Vec<u8>,
     diagnosis: Diagnosis,
+    link: Option<Arc<dyn Link>>,
     /// Of a direct session: the ssh session over which it was arranged.
     carrier: Option<Arc<Session>>,
     pub(crate) began: Instant,
@@ -53,6 +61,8 @@ pub(crate) struct Session {
     boot_id: OnceCell<Option<Box<[u8]>>>,
     /// When its end was noticed.
     pub(crate) lost_at: OnceLock<Instant>,
+    /// Notified again and again while the server is silent although requests wait.
+    pub(crate) is_silent: Arc<Notify>,
     /// A task renews the lease of its locks (`locks`).
     pub(crate) renews_lease: AtomicBool,
     /// An invalid name was logged.
@@ -76,7 +86,7 @@ impl Session {
         let compresses = config.compresses && !connection.is_compressed;
         let options =
             Options { exact_attrs, uses_own_extensions, compresses, ..Options::default() };
-        let Connection { reader, writer, diagnosis, .. } = connection;
+        let Connection { reader, writer, diagnosis, link, .. } = connection;
         let counters = counters.clone();
         let client = match Client::connect_counted(reader, writer, options, counters).await {
             Ok(client) => client,
@@ -88,6 +98,7 @@ impl Session {
             slot,
             root,
             diagnosis,
+            link,
             carrier,
             began: Instant::now(),
             max_read: cap(client.server().max_read, config.max_read).max(1),
@@ -95,6 +106,7 @@ impl Session {
             client,
             boot_id: OnceCell::new(),
             lost_at: OnceLock::new(),
+            is_silent: Arc::default(),
             renews_lease: AtomicBool::new(false),
             logged_invalid_name: AtomicBool::new(false),
         });
@@ -104,6 +116,18 @@ impl Session {
 
     pub(crate) fn is_alive(&self) -> bool {
         self.client.end().is_none()
+    }
+
+    /// The TCP connections below it, if anything is known of them.
+    pub(crate) fn link(&self) -> Option<&Arc<dyn Link>> {
+        self.link.as_ref()
+    }
+
+    /// Ends it because the server does not answer. Requests that have not left this machine never
+    /// do, since they may be repeated over another session.
+    pub(crate) fn give_up(&self, silent: Duration) {
+        self.link.iter().for_each(|link| link.discard());
+        self.client.abort(sftp::Error::Stalled(silent));
     }
 
     /// Whether it goes over a direct connection.
@@ -225,7 +249,8 @@ async fn watch(session: Weak<Session>, name: String, stall_limit: Duration) {
         }
     };
     tokio::pin!(carrier_closed);
-    let interval = (stall_limit / CHECKS_PER_LIMIT).max(Duration::from_millis(1));
+    let interval = stall_limit / CHECKS_PER_LIMIT;
+    let interval = interval.clamp(Duration::from_millis(1), LONGEST_INTERVAL);
     loop {
         let Some(busy) = session.upgrade().map(|session| session.client.busy()) else { return };
         let ended = tokio::select! {
@@ -256,8 +281,11 @@ async fn watch(session: Weak<Session>, name: String, stall_limit: Duration) {
         let activity = session.client.activity();
         let slow = activity.slow_in_flight > 0;
         let limit = if slow { stall_limit.saturating_mul(SLOW_FACTOR) } else { stall_limit };
+        if activity.silent >= SILENT {
+            session.is_silent.notify_one();
+        }
         if activity.silent >= limit {
-            session.client.abort(sftp::Error::Stalled(activity.silent));
+            session.give_up(activity.silent);
         }
     }
 }

@@ -31,7 +31,7 @@ use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::oneshot;
 
 use crate::diagnosis::{Cause, Diagnosis, Record};
-use crate::dialer::StderrHook;
+use crate::dialer::{Connection, StderrHook};
 use crate::error::{Error, Result};
 use crate::password::{Answers, Terminal, Unanswered};
 use crate::stream::Stream;
@@ -60,7 +60,7 @@ pub(crate) fn start(
     words: &[OsString],
     answers: Option<Answers>,
     hook: StderrHook,
-) -> Result<(Stream, Diagnosis)> {
+) -> Result<Connection> {
     let local = |what| move |source| Error::Local { what, source };
     let (ours, childs) = UnixStream::pair().map_err(local("create a socket pair"))?;
     for end in [&ours, &childs] {
@@ -101,11 +101,12 @@ pub(crate) fn start(
     let (hangup, hung_up) = oneshot::channel();
     let diagnosis = Diagnosis::of(record.clone());
     let stream = Stream::of_child(ours.into(), hangup, &diagnosis);
+    let link = child.id().and_then(|pid| tcp::Processes::of_child(pid).ok());
     // Even without a stream: the child has to be reaped.
     let (pieces, kept_back) = (Pieces::default(), String::new());
     let attendant = Attendant { child, terminal, hook, pieces, kept_back, record };
     tokio::spawn(attendant.attend(hung_up));
-    Ok((stream.map_err(local("poll a socket"))?, diagnosis))
+    Ok(Connection { stream: stream.map_err(local("poll a socket"))?, diagnosis, link })
 }
 
 /// Sets the buffer sizes: without limit as root, else within the kernel's limits. Smaller buffers

@@ -31,6 +31,8 @@ pub struct Connection {
     pub stream: Stream,
     /// ssh's messages and exit status.
     pub diagnosis: Diagnosis,
+    /// The TCP connections of ssh; `None` without ssh.
+    pub link: Option<tcp::Processes>,
 }
 
 /// Who answers ssh's prompts, if no password is known.
@@ -169,8 +171,7 @@ impl Dialer {
                     Asking::User | Asking::Askpass => self.hook.clone(),
                     Asking::Off => Arc::new(|_: &str| {}),
                 };
-                let (stream, diagnosis) = child::start(&words, answers, hook)?;
-                return Ok(Connection { stream, diagnosis });
+                return child::start(&words, answers, hook);
             }
             Transport::DirectPort(port) => {
                 socket::tcp(self.config.destination.host(), port).await?
@@ -178,7 +179,7 @@ impl Dialer {
             Transport::Vsock { cid, port } => socket::vsock(cid, port).await?,
             Transport::Passive => socket::passive()?,
         };
-        Ok(Connection { stream, diagnosis: Diagnosis::default() })
+        Ok(Connection { stream, diagnosis: Diagnosis::default(), link: None })
     }
 
     /// Passes on the prompts of the first connection, if the password is of interest and there is a

@@ -147,8 +147,8 @@ impl SshConnector {
             message: error.to_string(),
             permanent: !error.is_transient(),
         })?;
-        let (reader, writer) = connection.stream.into_split();
-        let diagnosis = connection.diagnosis;
+        let ssh::Connection { stream, diagnosis, link } = connection;
+        let (reader, writer) = stream.into_split();
         let (last, told, dialer) = (self.last.clone(), diagnosis.clone(), dialer.clone());
         let explain = move || {
             let explanation = explain(&told, &last)?;
@@ -161,6 +161,7 @@ impl SshConnector {
             Some(explanation)
         };
         let mut connection = Connection::from_halves(reader, writer, Box::new(explain));
+        connection.link = link.map(|link| Arc::new(link) as Arc<dyn host::Link>);
         let compression = self.dialer.setting("compression").await;
         connection.is_compressed = compression.as_deref() == Some("yes");
         Ok((connection, diagnosis))

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use base::{Access, Errno, Remote};
 use bytes::Bytes;
-use host::Config;
+use host::{Config, Role};
 use rustix::process::Signal;
 use sftp::codec::Request;
 use sftp::{Extension, StatusCode};
@@ -61,6 +61,37 @@ async fn a_killed_server_fails_calls_in_flight_and_the_next_call_reconnects() {
     real.host.closedir(dir);
     let fh = real.open("f", Access::Read).await;
     assert_eq!(real.host.read(fh, 0, 1).await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_connection_replaces_one_that_is_cut_and_none_that_is_slow() {
+    let real = Real::new().await;
+    let (servers, link) = (&real.servers, &real.servers.link);
+    real.write_local("f", "");
+    servers.signal_all(Signal::STOP);
+    let host = real.host.clone();
+    let slow = tokio::spawn(async move { host.lstat(&path("f")).await });
+    // Longer than a cut is suspected after.
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    assert!(!slow.is_finished() && servers.roles().len() == 1);
+    servers.signal_all(Signal::CONT);
+    assert!(slow.await.unwrap().is_ok());
+
+    servers.signal_all(Signal::STOP);
+    link.is_cut.store(true, Ordering::SeqCst);
+    // A connection that fails is attempted again.
+    servers.refuse.store(1, Ordering::SeqCst);
+    assert_eq!(real.host.lstat(&path("f")).await, Err(Errno::ETIMEDOUT));
+    assert_eq!(servers.roles(), [Role::Metadata, Role::Reconnect, Role::Reconnect]);
+    assert_eq!(link.discarded.load(Ordering::SeqCst), 1);
+    assert!(real.host.lstat(&path("f")).await.is_ok());
+    assert_eq!(servers.roles().len(), 3);
+
+    // The one that replaces it can be cut, too.
+    servers.signal_all(Signal::STOP);
+    assert_eq!(real.host.lstat(&path("f")).await, Err(Errno::ETIMEDOUT));
+    assert!(real.host.lstat(&path("f")).await.is_ok());
+    assert_eq!(link.discarded.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]

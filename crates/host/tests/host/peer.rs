@@ -1,7 +1,7 @@
 //! Connectors: to a real sftp-server in a directory, and to a scripted server.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -32,6 +32,25 @@ pub(crate) struct Servers {
     pub(crate) refuse: AtomicUsize,
     /// The reported cause of a connection's end.
     pub(crate) cause: Mutex<Cause>,
+    /// What is reported of all connections.
+    pub(crate) link: Arc<Link>,
+}
+
+#[derive(Default)]
+pub(crate) struct Link {
+    pub(crate) is_cut: AtomicBool,
+    /// Number of connections that were given up.
+    pub(crate) discarded: AtomicUsize,
+}
+
+impl host::Link for Link {
+    fn is_cut(&self) -> bool {
+        self.is_cut.load(Ordering::SeqCst)
+    }
+
+    fn discard(&self) {
+        self.discarded.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 impl Servers {
@@ -52,6 +71,7 @@ impl Servers {
             roles: Mutex::default(),
             refuse: AtomicUsize::new(0),
             cause: Mutex::new(Cause::Transient),
+            link: Arc::default(),
         })
     }
 
@@ -94,7 +114,9 @@ impl Connector for Servers {
         let text = "the test's words".to_owned();
         let diagnosis =
             Box::new(move || Some(Explanation { text: text.clone(), cause, logged_in: false }));
-        Ok(Connection::from_halves(reader, writer, diagnosis))
+        let mut connection = Connection::from_halves(reader, writer, diagnosis);
+        connection.link = Some(self.link.clone());
+        Ok(connection)
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod disk_full;
 mod lost;
+mod roaming;
 mod stopped;
 mod unmounting;
 
