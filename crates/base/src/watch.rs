@@ -53,6 +53,8 @@ pub struct WatchedChange {
     /// The same number for both events of a rename, if both names are watched; otherwise
     /// unspecified.
     pub cookie: u32,
+    /// The source that reports it; 0 where there is only one.
+    pub source: u64,
 }
 
 /// What a [`Watches`] reports at a time.

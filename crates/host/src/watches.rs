@@ -117,7 +117,7 @@ fn change(connection: u64, event: WatchEvent) -> Option<WatchedChange> {
     };
     let watch = WatchId { connection, number: event.id.0 };
     let (is_dir, cookie) = (has(bits::DIRECTORY), event.cookie);
-    Some(WatchedChange { watch, event: kind, name, is_dir, cookie })
+    Some(WatchedChange { watch, event: kind, name, is_dir, cookie, source: 0 })
 }
 
 impl Host {

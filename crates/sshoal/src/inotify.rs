@@ -21,9 +21,11 @@
 //!    process alive.
 //! 4. What cannot be repeated safely is not repeated: a file that is being changed by a local
 //!    process, a name that is a mount point.
+//! 5. In a union, what is repeated is what a change at one source is in the tree ([`sources`]).
 
 mod answers;
 mod plan;
+mod sources;
 mod thread;
 mod watchers;
 
@@ -35,9 +37,11 @@ use std::time::{Duration, Instant};
 
 use base::Mutex;
 use mountinfo::Mount;
+use union::Union;
 use vfs::ForeignChange;
 
 use plan::Step;
+use sources::Sources;
 use watchers::Watchers;
 
 /// Changes that wait, at most: some megabytes. A large checkout at the server has some ten
@@ -95,12 +99,17 @@ impl Repeater {
         }
     }
 
-    /// Starts the thread; without a `mount`, nothing is ever repeated.
-    pub fn start(&self, mount: Option<&Mount>) {
+    /// Starts the thread; without a `mount`, nothing is ever repeated. Must be called inside a
+    /// runtime.
+    pub fn start(&self, mount: Option<&Mount>, union: Option<&Arc<Union>>) {
         let (Some(queue), Some(mount)) = (self.queue.lock().take(), mount) else { return };
         let (shared, mount) = (self.shared.clone(), mount.clone());
-        let started =
-            fuse::spawn_apart("repeat", move || thread::repeat_all(&shared, &queue, &mount));
+        let sources = union.map(Sources::new).transpose();
+        let started = sources.and_then(|sources| {
+            fuse::spawn_apart("repeat", move || {
+                thread::repeat_all(&shared, &queue, &mount, sources.as_ref());
+            })
+        });
         if let Err(error) = started {
             tracing::debug!(%error, "cannot repeat changes of the server");
         }

@@ -97,7 +97,7 @@ pub(crate) fn stable_hash<'b>(bytes: impl IntoIterator<Item = &'b u8>) -> u64 {
 
 /// A branch in the tree.
 pub(crate) struct TreeBranch {
-    /// Of no other branch of this process.
+    /// Of no other branch of this process, and not 0.
     pub(crate) number: u64,
     pub(crate) name: String,
     pub(crate) host: String,
@@ -119,7 +119,7 @@ pub(crate) struct TreeBranch {
 
 impl TreeBranch {
     pub(crate) fn new(branch: Branch) -> TreeBranch {
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let Branch { name, host, place, remote, mode, presence } = branch;
         TreeBranch {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),

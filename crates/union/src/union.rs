@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{Location, RemotePath, Table, Window};
+use base::{Errno, Location, RemotePath, Table, Window};
 use tokio::sync::watch;
 
 use crate::branch::{Branch, Mode, Presence, TreeBranch};
@@ -11,6 +11,7 @@ use crate::handles::BranchFile;
 use crate::listing::Listing;
 use crate::policy::Policies;
 use crate::tree::{SharedTree, Tree};
+use crate::view::View;
 use crate::watches::UnionWatches;
 
 /// Bound on the bytes in flight that are suggested for all branches together: more than two fast,
@@ -166,6 +167,29 @@ impl Union {
         };
         let branches = self.tree().given().iter().map(branch).collect();
         Status { branches, policies: self.policies }
+    }
+
+    /// What each source that could have an entry at `path` has there, in the order of search: the
+    /// number of the source ([`WatchedChange::source`](base::WatchedChange::source)), and whether
+    /// its entry is a directory. The first entry is shown. A directory that exists because of a
+    /// place is one of source 0, which comes first. Empty if only one source could have an entry.
+    pub async fn entries(&self, path: &RemotePath) -> base::Result<Vec<(u64, Option<bool>)>> {
+        let tree = self.tree();
+        if tree.sole_branch(path).is_some() {
+            return Ok(Vec::new());
+        }
+        let view = match View::of(&tree, path).await {
+            // The directory was removed.
+            Err(Errno::ENOENT | Errno::ENOTDIR) => View::default(),
+            view => view?,
+        };
+        let entry = |slot| {
+            let holder = view.holders.iter().find(|holder| holder.slot == slot);
+            holder.map(|holder| holder.attr.is_dir())
+        };
+        let fixed = tree.is_fixed(path).then_some((0, Some(true)));
+        let entries = tree.covering(path).map(|(slot, branch)| (branch.number, entry(slot)));
+        Ok(fixed.into_iter().chain(entries).collect())
     }
 
     /// The sum of the windows of all reachable branches, since their links differ; and the smallest

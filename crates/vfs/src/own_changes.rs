@@ -2,7 +2,8 @@
 //!
 //! A change through this mount causes one report for each of its names, if the directory is
 //! watched. So each is expected once: while the change is in flight, and for [`QUIET`] after it has
-//! succeeded.
+//! succeeded. In a union, a change may be one of several sources, so each of them may report it
+//! once.
 
 use std::collections::HashMap;
 
@@ -27,6 +28,8 @@ struct Expected {
     in_flight: u32,
     /// Reports that have not arrived.
     reports: u32,
+    /// The sources of a union that have reported it, each as often as it has.
+    reported_by: Vec<u64>,
     /// When a change ended last.
     ended_at: Instant,
 }
@@ -34,6 +37,12 @@ struct Expected {
 impl Expected {
     fn is_over(&self, now: Instant) -> bool {
         self.in_flight == 0 && (self.reports == 0 || now >= self.ended_at + QUIET)
+    }
+
+    /// Whether `source` may report one more.
+    fn is_due(&self, source: u64) -> bool {
+        let reported = self.reported_by.iter().filter(|by| **by == source).count();
+        self.reports as usize > reported
     }
 }
 
@@ -48,10 +57,10 @@ impl OwnChanges {
         if self.0.len() >= MAX_NAMES {
             self.0.retain(|_, expected| !expected.is_over(now));
         }
-        let none = || Expected { in_flight: 0, reports: 0, ended_at: now };
+        let none = || Expected { in_flight: 0, reports: 0, reported_by: Vec::new(), ended_at: now };
         let expected = self.0.entry((dir, name.clone(), direction)).or_insert_with(none);
         if expected.is_over(now) {
-            expected.reports = 0;
+            (expected.reports, expected.reported_by) = (0, Vec::new());
         }
         expected.in_flight += 1;
         expected.reports += 1;
@@ -69,26 +78,35 @@ impl OwnChanges {
         self.remove_if_over(&key);
     }
 
-    /// A change was reported. Returns whether it was expected.
-    pub(crate) fn take(&mut self, dir: Ino, name: &Name, direction: Direction) -> bool {
+    /// A change was reported by `source`. Returns whether it was expected.
+    pub(crate) fn take(
+        &mut self,
+        dir: Ino,
+        name: &Name,
+        direction: Direction,
+        source: u64,
+    ) -> bool {
         let key = (dir, name.clone(), direction);
-        let is_expected = self.is_expected(&key);
+        let is_expected = self.is_expected(&key, source);
         if is_expected && let Some(expected) = self.0.get_mut(&key) {
-            expected.reports -= 1;
+            match source {
+                0 => expected.reports -= 1,
+                source => expected.reported_by.push(source),
+            }
         }
         self.remove_if_over(&key);
         is_expected
     }
 
-    /// Whether the report that a change through this mount has removed `name` is still to come:
-    /// what is reported of the name until then is of the file that it had.
-    pub(crate) fn is_removal_expected(&self, dir: Ino, name: &Name) -> bool {
-        self.is_expected(&(dir, name.clone(), Direction::Disappears))
+    /// Whether the report of `source` that a change through this mount has removed `name` is still
+    /// to come: what it reports of the name until then is of the file that it had.
+    pub(crate) fn is_removal_expected(&self, dir: Ino, name: &Name, source: u64) -> bool {
+        self.is_expected(&(dir, name.clone(), Direction::Disappears), source)
     }
 
-    fn is_expected(&self, key: &(Ino, Name, Direction)) -> bool {
+    fn is_expected(&self, key: &(Ino, Name, Direction), source: u64) -> bool {
         let now = Instant::now();
-        self.0.get(key).is_some_and(|expected| expected.reports > 0 && !expected.is_over(now))
+        self.0.get(key).is_some_and(|expected| expected.is_due(source) && !expected.is_over(now))
     }
 
     fn remove_if_over(&mut self, key: &(Ino, Name, Direction)) {
@@ -114,16 +132,33 @@ mod tests {
         let (mut own, a) = (OwnChanges::default(), name("a"));
         own.begin(DIR, &a, Appears);
         // The report may overtake the answer.
-        assert!(own.take(DIR, &a, Appears));
+        assert!(own.take(DIR, &a, Appears, 0));
         own.end(DIR, &a, Appears, true);
-        assert!(!own.take(DIR, &a, Appears), "another machine has created it again");
+        assert!(!own.take(DIR, &a, Appears, 0), "another machine has created it again");
 
         own.begin(DIR, &a, Disappears);
         own.end(DIR, &a, Disappears, true);
-        assert!(own.is_removal_expected(DIR, &a));
-        assert!(!own.take(DIR, &a, Appears) && !own.take(DIR, &name("b"), Disappears));
-        assert!(own.take(DIR, &a, Disappears) && !own.take(DIR, &a, Disappears));
+        assert!(own.is_removal_expected(DIR, &a, 0));
+        assert!(!own.take(DIR, &a, Appears, 0) && !own.take(DIR, &name("b"), Disappears, 0));
+        assert!(own.take(DIR, &a, Disappears, 0) && !own.take(DIR, &a, Disappears, 0));
         assert!(own.0.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_source_of_a_union_may_report_a_change_once() {
+        let (mut own, a) = (OwnChanges::default(), name("a"));
+        own.begin(DIR, &a, Disappears);
+        assert!(own.take(DIR, &a, Disappears, 2));
+        own.end(DIR, &a, Disappears, true);
+        assert!(own.take(DIR, &a, Disappears, 1));
+        assert!(!own.take(DIR, &a, Disappears, 1) && !own.take(DIR, &a, Disappears, 2));
+        assert!(own.is_removal_expected(DIR, &a, 3) && !own.is_removal_expected(DIR, &a, 1));
+        own.begin(DIR, &a, Disappears);
+        own.end(DIR, &a, Disappears, true);
+        assert!(own.take(DIR, &a, Disappears, 1) && !own.take(DIR, &a, Disappears, 1));
+        tokio::time::advance(QUIET).await;
+        own.begin(DIR, &a, Disappears);
+        assert!(own.take(DIR, &a, Disappears, 1) && !own.take(DIR, &a, Disappears, 1));
     }
 
     #[tokio::test(start_paused = true)]
@@ -131,11 +166,11 @@ mod tests {
         let (mut own, a) = (OwnChanges::default(), name("a"));
         own.begin(DIR, &a, Appears);
         own.end(DIR, &a, Appears, false);
-        assert!(!own.take(DIR, &a, Appears));
+        assert!(!own.take(DIR, &a, Appears, 0));
         own.begin(DIR, &a, Appears);
         own.end(DIR, &a, Appears, true);
         tokio::time::advance(QUIET).await;
-        assert!(!own.take(DIR, &a, Appears));
+        assert!(!own.take(DIR, &a, Appears, 0));
         assert!(own.0.is_empty());
         for number in 0..2 * MAX_NAMES {
             own.begin(DIR, &name(&number.to_string()), Appears);

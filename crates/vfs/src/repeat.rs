@@ -8,7 +8,8 @@
 //!
 //! The server has to watch what a local process watches, and nothing reports that one does. So with
 //! a [`Repeat`] each directory that is looked up is watched, and after a loss of watches those are
-//! that a process watches.
+//! that a process watches. In a union, a change may be hidden by another source: what becomes of it
+//! there is decided where the changes are repeated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,6 +51,8 @@ pub struct ForeignChange {
     pub is_dir: bool,
     /// See [`WatchedChange::cookie`].
     pub cookie: u32,
+    /// See [`WatchedChange::source`].
+    pub source: u64,
 }
 
 /// Repeats the changes of others for the local processes that watch the mount.
@@ -170,9 +173,13 @@ impl Shared {
                 repeat.repeat(foreign);
             }
         }
+        // A source has got or lost a directory that others still have.
+        if self.config.is_union && changes.iter().any(|change| change.event == Event::Ended) {
+            self.watch_again();
+        }
     }
 
-    /// Watches were lost: what local processes watch is watched again, although nothing uses it.
+    /// Watches were lost, or have ended: what local processes watch is watched again, although nothing uses it.
     pub(crate) fn watch_again(self: &Arc<Shared>) {
         let Some(repeat) = self.repeat.get().cloned() else { return };
         if !self.watching.begin_watching_again() {
@@ -180,9 +187,9 @@ impl Shared {
         }
         start(self, move |shared| async move {
             loop {
-                let losses = shared.watching.losses();
+                let requests = shared.watching.watching_again_requests();
                 shared.watch_what_is_watched(&repeat).await;
-                if shared.watching.end_watching_again(losses) {
+                if shared.watching.end_watching_again(requests) {
                     return;
                 }
                 tokio::time::sleep(PAUSE).await;

@@ -83,6 +83,8 @@ struct State {
     is_ending: bool,
     /// What local processes watch is being watched again.
     is_watching_again: bool,
+    /// How often that was requested.
+    watching_again_requests: u64,
     /// Reports that wait for the end of a local change.
     deferred: usize,
     losses: u64,
@@ -152,19 +154,22 @@ impl Watching {
 
     /// Returns false if that is in progress.
     pub(crate) fn begin_watching_again(&self) -> bool {
-        !std::mem::replace(&mut self.state.lock().is_watching_again, true)
+        let mut state = self.state.lock();
+        state.watching_again_requests += 1;
+        !std::mem::replace(&mut state.is_watching_again, true)
     }
 
-    /// Returns false if watches were lost since [`Watching::losses`] returned `losses`.
-    pub(crate) fn end_watching_again(&self, losses: u64) -> bool {
+    /// Returns false if that was requested again since [`Watching::watching_again_requests`]
+    /// returned `requests`.
+    pub(crate) fn end_watching_again(&self, requests: u64) -> bool {
         let mut state = self.state.lock();
-        state.is_watching_again = state.losses != losses;
+        state.is_watching_again = state.watching_again_requests != requests;
         !state.is_watching_again
     }
 
-    /// How often watches were lost.
-    pub(crate) fn losses(&self) -> u64 {
-        self.state.lock().losses
+    /// How often watching again was requested.
+    pub(crate) fn watching_again_requests(&self) -> u64 {
+        self.state.lock().watching_again_requests
     }
 
     /// Whether this many further reports may wait; they are counted if so.

@@ -74,7 +74,7 @@ impl Repeater {
         })
     }
 
-    fn look_up(&self, vfs: &Vfs, Step { at, is_dir, action }: &Step) -> Result<Entry> {
+    fn look_up(&self, vfs: &Vfs, Step { at, is_dir, action, .. }: &Step) -> Result<Entry> {
         let name = at.name.as_bytes();
         let is_created = *action == Action::Create;
         let is_unbound = matches!(action, Action::Remove | Action::Rename { .. });

@@ -55,17 +55,24 @@ pub(super) enum Action {
 pub(super) struct Step {
     pub(super) at: Place,
     pub(super) is_dir: bool,
+    /// The source at which it happened.
+    pub(super) source: u64,
     pub(super) action: Action,
 }
 
 impl Step {
-    /// The inodes whose watchers see it.
-    pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
+    /// The names that are changed.
+    pub(super) fn places(&self) -> impl Iterator<Item = &Place> {
         let to = match &self.action {
             Action::Rename { to } => Some(to),
             _ => None,
         };
-        self.at.numbers().chain(to.into_iter().flat_map(Place::numbers))
+        std::iter::once(&self.at).chain(to)
+    }
+
+    /// The inodes whose watchers see it.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.places().flat_map(Place::numbers)
     }
 
     /// Executes it in the directory `dir`; a rename, to the directory `to`.
@@ -124,16 +131,16 @@ pub(super) fn may_continue(changes: &[ForeignChange]) -> bool {
 pub(super) fn plan(changes: &[ForeignChange]) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     // The last step that changes each file.
-    let mut changing: HashMap<(Ino, Name), usize> = HashMap::new();
+    let mut changing: HashMap<(Ino, Name, u64), usize> = HashMap::new();
     let mut halves: HashMap<u32, &ForeignChange> = HashMap::new();
     let is_half = |change: &&ForeignChange| change.event == Event::MovedHere && change.cookie != 0;
     for change in changes.iter().filter(is_half) {
         halves.insert(change.cookie, change);
     }
     for change in changes {
-        let ForeignChange { event, is_dir, cookie, .. } = change;
-        let at = Place::new(change);
-        let key = (at.dir, at.name.clone());
+        let ForeignChange { event, is_dir, cookie, source, .. } = change;
+        let (at, is_dir, source) = (Place::new(change), *is_dir, *source);
+        let key = (at.dir, at.name.clone(), source);
         let action = match event {
             Event::Created => Action::Create,
             // Done with the first half.
@@ -142,7 +149,7 @@ pub(super) fn plan(changes: &[ForeignChange]) -> Vec<Step> {
             Event::Removed => Action::Remove,
             Event::MovedAway => match halves.remove(cookie) {
                 Some(half) => {
-                    changing.remove(&(half.dir, half.name.clone()));
+                    changing.remove(&(half.dir, half.name.clone(), source));
                     Action::Rename { to: Place::new(half) }
                 }
                 None => Action::Remove,
@@ -165,13 +172,13 @@ pub(super) fn plan(changes: &[ForeignChange]) -> Vec<Step> {
                     modified: *event == Event::Modified,
                     written: *event == Event::Written,
                 };
-                steps.push(Step { at, is_dir: *is_dir, action });
+                steps.push(Step { at, is_dir, source, action });
                 continue;
             }
             Event::Ended => continue,
         };
         changing.remove(&key);
-        steps.push(Step { at, is_dir: *is_dir, action });
+        steps.push(Step { at, is_dir, source, action });
     }
     steps
 }
@@ -190,6 +197,7 @@ mod tests {
             event,
             is_dir: false,
             cookie,
+            source: 0,
         }
     }
 

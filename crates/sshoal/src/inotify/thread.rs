@@ -19,6 +19,7 @@ use vfs::ForeignChange;
 
 use super::Shared;
 use super::plan::{Action, Step, may_continue, open_inside, plan};
+use super::sources::Sources;
 
 /// How long the second half of a rename is awaited.
 const SECOND_HALF: Duration = Duration::from_millis(10);
@@ -35,8 +36,13 @@ const MAX_SEARCH_AGE: Duration = Duration::from_secs(5);
 const RETRIES: [Duration; 3] =
     [Duration::from_millis(1), Duration::from_millis(10), Duration::from_millis(100)];
 
-/// Repeats changes until there is no sender any more.
-pub(super) fn repeat_all(shared: &Shared, queue: &Receiver<Vec<ForeignChange>>, mount: &Mount) {
+/// Repeats changes until there is no sender any more; in a union, as its `sources` show them.
+pub(super) fn repeat_all(
+    shared: &Shared,
+    queue: &Receiver<Vec<ForeignChange>>,
+    mount: &Mount,
+    sources: Option<&Sources>,
+) {
     shared.watchers.set_device(mount.device);
     // In directories that no process watched at the last search.
     let mut undecided: VecDeque<(Instant, Step)> = VecDeque::new();
@@ -66,6 +72,9 @@ pub(super) fn repeat_all(shared: &Shared, queue: &Receiver<Vec<ForeignChange>>, 
             // One that began to watch after the search would miss it.
             !is_watched && searched_at.is_none_or(|searched_at| searched_at < *reported_at)
         });
+        if let Some(sources) = sources.filter(|_| !watched.is_empty()) {
+            watched = sources.shown(&watched);
+        }
         repeat(shared, mount, &watched);
         shared.queued.fetch_sub(before - undecided.len(), Ordering::Relaxed);
     }

@@ -107,7 +107,7 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
         raise_kernel_readahead(mount, request.limits.max_readahead_bytes);
     }
     if let Some(repeater) = repeater {
-        repeater.start(found.as_ref());
+        repeater.start(found.as_ref(), stack.union.as_ref());
     }
     let mut record = found.as_ref().and_then(record);
     let requests = session.counters();
@@ -238,10 +238,10 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
 }
 
 /// Whether changes of others are repeated in the kernel, which lets no program change anything in a
-/// read-only mount. In a union, a change on one source may be hidden by another one.
+/// read-only mount.
 fn repeats_changes(request: &MountRequest) -> bool {
     let is_watching = request.vfs.consistency == vfs::Consistency::Watch;
-    request.inotify && is_watching && !request.mount.read_only && !request.is_union()
+    request.inotify && is_watching && !request.mount.read_only
 }
 
 fn cannot_mount(error: impl std::fmt::Display) -> Problem {

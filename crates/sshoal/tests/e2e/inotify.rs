@@ -21,18 +21,18 @@ use crate::world::World;
 const REPEATING: &str = "consistency=watch";
 
 /// What an event says: its kind, its name, and its cookie, which is zero but for renames.
-type Event = (String, String, u32);
+pub type Event = (String, String, u32);
 
 /// A process that watches; this one.
-struct Watcher {
+pub struct Watcher {
     inotify: OwnedFd,
     names: BTreeMap<i32, String>,
-    seen: Vec<Event>,
+    pub seen: Vec<Event>,
 }
 
 impl Watcher {
     /// Watches these entries of the mount.
-    fn new(mount: &Mount, entries: &[&str]) -> Watcher {
+    pub fn new(mount: &Mount, entries: &[&str]) -> Watcher {
         let inotify = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
         let mut watcher = Watcher { inotify, names: BTreeMap::new(), seen: Vec::new() };
         entries.iter().for_each(|entry| watcher.add(mount, entry));
@@ -53,7 +53,7 @@ impl Watcher {
     }
 
     /// Reads what there is.
-    fn read(&mut self) {
+    pub fn read(&mut self) {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = Reader::new(&self.inotify, &mut buffer);
         while let Ok(event) = reader.next() {
@@ -67,10 +67,16 @@ impl Watcher {
         }
     }
 
-    /// All events up to that of the creation of `marker`, which is made at the server after them.
+    /// See [`Watcher::until_link`].
     #[track_caller]
     fn until(&mut self, world: &World, marker: &str) -> Vec<(String, String)> {
-        symlink("nowhere", world.served(marker)).unwrap();
+        self.until_link(&world.served(marker), marker)
+    }
+
+    /// All events up to that of the creation of `marker`, which is made `there` after them.
+    #[track_caller]
+    pub fn until_link(&mut self, there: &Path, marker: &str) -> Vec<(String, String)> {
+        symlink("nowhere", there).unwrap();
         let last = ("CREATE".to_owned(), marker.to_owned());
         let mut found = Vec::new();
         let mut is_last = false;
@@ -92,14 +98,14 @@ impl Watcher {
 
 /// A shell that changes files, in a process of its own. A child that another test has forked has
 /// copies of the descriptors of this process until it calls exec, and would delay a close.
-struct Shell {
+pub struct Shell {
     process: Child,
     commands: ChildStdin,
     done: BufReader<ChildStdout>,
 }
 
 impl Shell {
-    fn new() -> Shell {
+    pub fn new() -> Shell {
         let script = "while read -r line; do eval \"$line\"; echo; done";
         let mut shell = Command::new("sh");
         let shell = shell.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -109,14 +115,14 @@ impl Shell {
     }
 
     /// Runs a command, and waits for its end.
-    fn run(&mut self, command: &str) {
+    pub fn run(&mut self, command: &str) {
         writeln!(self.commands, "{command}").unwrap();
         let mut line = String::new();
         self.done.read_line(&mut line).unwrap();
         assert_eq!(line, "\n", "{command}");
     }
 
-    fn write(&mut self, path: &Path, content: &str) {
+    pub fn write(&mut self, path: &Path, content: &str) {
         self.run(&format!("printf %s '{content}' > '{}'", path.display()));
     }
 }
@@ -128,7 +134,7 @@ impl Drop for Shell {
     }
 }
 
-fn events(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+pub fn events(expected: &[(&str, &str)]) -> Vec<(String, String)> {
     expected.iter().map(|(kind, name)| ((*kind).to_owned(), (*name).to_owned())).collect()
 }
 

@@ -6,6 +6,7 @@
 
 mod configuration;
 mod helper;
+mod inotify;
 mod logins;
 mod missing;
 mod pool;

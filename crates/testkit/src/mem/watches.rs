@@ -81,8 +81,8 @@ impl WatchState {
         for watched in &mut self.watched {
             let watch = WatchId { connection, number: watched.number };
             let mut report = |event, name: Option<&Name>, is_dir| {
-                let (name, cookie) = (name.cloned(), 0);
-                reports.push(WatchedChange { watch, event, name, is_dir, cookie });
+                let (name, cookie, source) = (name.cloned(), 0, 0);
+                reports.push(WatchedChange { watch, event, name, is_dir, cookie, source });
             };
             let is_in_place =
                 |(dir, name): &(Ino, Name)| tree.child(*dir, name) == Some(watched.ino);

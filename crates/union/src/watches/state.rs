@@ -210,7 +210,7 @@ impl State {
                 // Two servers may use one number for different renames.
                 let cookie = event.cookie ^ (at.0 as u32).rotate_right(8);
                 let watch = WatchId { connection, number: user };
-                self.push(WatchedChange { watch, cookie, ..event.clone() });
+                self.push(WatchedChange { watch, cookie, source: at.0, ..event.clone() });
             }
         }
     }
@@ -233,8 +233,8 @@ impl State {
         let has_part = watch.parts.iter().any(|part| part.branch == branch);
         if has_part != appears {
             let watch = WatchId { connection: watch.connection, number };
-            let (event, name, cookie) = (Event::Ended, None, 0);
-            self.push(WatchedChange { watch, event, name, is_dir: true, cookie });
+            let (event, name, cookie, source) = (Event::Ended, None, 0, branch);
+            self.push(WatchedChange { watch, event, name, is_dir: true, cookie, source });
         }
     }
 

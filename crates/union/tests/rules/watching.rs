@@ -158,6 +158,46 @@ async fn each_branch_that_may_have_a_directory_has_to_report_changes() {
     assert!(Built::new(2).union.watches().is_none());
 }
 
+/// What is repeated for file watchers depends on it.
+#[tokio::test]
+async fn the_entries_of_a_name_are_in_the_order_of_search() {
+    let in_place = |number: usize, branch: &mut Branch| {
+        if number == 2 {
+            branch.place = place("P");
+        }
+    };
+    let (built, watches) = watching(3, in_place);
+    for number in 0..2 {
+        built.mem(number).put_dir("d");
+        built.mem(number).put_file("P", "hidden");
+    }
+    built.mem(1).put_file("d/f", "");
+    built.mem(0).put_dir("d/sub");
+    let dir = async {
+        watch(&watches, "").await;
+        watch(&watches, "d").await
+    };
+    let dir = dir.await;
+    let mut sources = Vec::new();
+    for number in 0..2 {
+        built.mem(number).put_file(&format!("d/new{number}"), "");
+        sources.push(events(&watches, dir).await[0].source);
+    }
+    let entries = async |at: &str| built.union.entries(&path(at)).await;
+    let both = |first, second| Ok(vec![(sources[0], first), (sources[1], second)]);
+    assert_eq!(entries("d/f").await, both(None, Some(false)));
+    assert_eq!(entries("d/sub").await, both(Some(true), None));
+    assert_eq!(entries("d/absent").await, both(None, None));
+    assert_eq!(entries("absent/absent").await, both(None, None));
+    let at_place = entries("P").await.unwrap();
+    assert_eq!(at_place[0], (0, Some(true)));
+    assert_eq!(at_place.len(), 4);
+    // The directory P of the place hides theirs.
+    assert_eq!(entries("P/f").await.unwrap().len(), 3);
+    built.faults(0).fail(Call::Lstat, 1, Errno::EACCES);
+    assert_eq!(entries("d/f").await, Err(Errno::EACCES));
+}
+
 #[tokio::test]
 async fn one_branch_that_cannot_watch_leaves_none_on_the_others() {
     let (built, watches) = watching(2, merged);

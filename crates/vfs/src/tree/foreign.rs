@@ -58,29 +58,29 @@ impl Tree {
         change: &WatchedChange,
         is_watched: impl Fn(u64) -> bool,
     ) -> Option<ForeignChange> {
-        let WatchedChange { watch, event, name, is_dir, cookie } = change;
+        let WatchedChange { watch, event, name, is_dir, cookie, source } = change;
         let (dir, name) = (self.watched_dir(*watch)?, name.as_ref()?);
         let dir_number = self.number(dir);
         if is_watched(dir_number) {
             self.note_dir_use(dir);
         }
-        if self.is_own_change(dir, name, *event) {
+        if self.is_own_change(dir, name, *event, *source) {
             return None;
         }
         let number = self.child(dir, name).map(|child| child.number);
         let (path, name) = (self.path(dir)?, name.clone());
-        let (event, is_dir, cookie) = (*event, *is_dir, *cookie);
-        Some(ForeignChange { dir, path, dir_number, name, number, event, is_dir, cookie })
+        let (event, is_dir, cookie, source) = (*event, *is_dir, *cookie, *source);
+        Some(ForeignChange { dir, path, dir_number, name, number, event, is_dir, cookie, source })
     }
 
-    fn is_own_change(&mut self, dir: Ino, name: &Name, event: Event) -> bool {
+    fn is_own_change(&mut self, dir: Ino, name: &Name, event: Event, source: u64) -> bool {
         let child = self.child(dir, name);
         let Some(own) = &mut self.own_changes else { return false };
         match event {
-            Event::Created | Event::MovedHere => own.take(dir, name, Direction::Appears),
-            Event::Removed | Event::MovedAway => own.take(dir, name, Direction::Disappears),
+            Event::Created | Event::MovedHere => own.take(dir, name, Direction::Appears, source),
+            Event::Removed | Event::MovedAway => own.take(dir, name, Direction::Disappears, source),
             Event::Modified | Event::Attributes | Event::Written | Event::Ended => {
-                own.is_removal_expected(dir, name)
+                own.is_removal_expected(dir, name, source)
                     || child.is_some_and(|child| child.state().is_quiet_time(Instant::now()))
             }
         }

@@ -14,11 +14,11 @@ use crate::mount::Mount;
 use crate::process::{eventually, run, succeed};
 use crate::watch::{SOON, assert_needs_no_requests, make_old, watched};
 
-fn two_helpers() -> Hosts {
+pub(super) fn two_helpers() -> Hosts {
     Hosts::of(["alpha", "beta"].map(plan_with_helper))
 }
 
-fn sources(hosts: &Hosts) -> [String; 2] {
+pub(super) fn sources(hosts: &Hosts) -> [String; 2] {
     ["alpha", "beta"].map(|name| hosts.source(name))
 }
 
@@ -163,7 +163,7 @@ fn look_at_all(mount: &Mount) {
     succeed(Command::new("find").arg(mount.place()).args(["-printf", "%s %p\\n"]));
 }
 
-fn wait_for_watches(mount: &Mount, directories: u64) {
+pub(super) fn wait_for_watches(mount: &Mount, directories: u64) {
     eventually(SOON, "its directories are watched", || {
         look_at_all(mount);
         watched(mount)["directories"] == directories
