@@ -1,6 +1,6 @@
 //! Look-ups: `lstat`, `readlink`, `locate`, `digest`, and opening existing files.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use base::{
@@ -81,6 +81,10 @@ async fn merge_mtimes(
     };
     if tokio::time::timeout(MERGE_LIMIT, rest).await.is_err() {
         tracing::debug!("{}: not every source has answered in time", query.components.path());
+        let watched_by = query.branch(0).1.watched_by.get().and_then(Weak::upgrade);
+        if let Some(watches) = watched_by {
+            watches.note_incomplete(query.components.path());
+        }
     }
 }
 

@@ -76,6 +76,11 @@ impl UnionWatches {
         self.state.lock().lose_branch(number);
     }
 
+    /// The answer about the directory at `path` lacks what some branch has there.
+    pub(crate) fn note_incomplete(&self, path: &RemotePath) {
+        self.state.lock().note_incomplete(path);
+    }
+
     /// Waits for the reports of the connection of a branch until it is lost.
     fn await_reports(&self, part: &Part) -> AbortHandle {
         let (itself, watches, at) = (self.itself.clone(), part.watches.clone(), part.connection());

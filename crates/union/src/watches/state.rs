@@ -238,6 +238,16 @@ impl State {
         }
     }
 
+    /// The attributes of the directory at this path, as they are being returned, must not be taken
+    /// for valid until the next report.
+    pub(super) fn note_incomplete(&mut self, path: &RemotePath) {
+        let Some(number) = self.by_path.get(path).copied() else { return };
+        let Some(watch) = self.watches.get(&number) else { return };
+        let watch = WatchId { connection: watch.connection, number };
+        let (event, name, cookie, source) = (Event::Attributes, None, 0, 0);
+        self.push(WatchedChange { watch, event, name, is_dir: true, cookie, source });
+    }
+
     fn push(&mut self, change: WatchedChange) {
         let Some(connection) = self.connections.get_mut(&change.watch.connection) else { return };
         if connection.waiting.len() < MAX_WAITING {

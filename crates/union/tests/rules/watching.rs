@@ -158,6 +158,17 @@ async fn each_branch_that_may_have_a_directory_has_to_report_changes() {
     assert!(Built::new(2).union.watches().is_none());
 }
 
+/// The mtime of a merged directory is the latest of all.
+#[tokio::test(start_paused = true)]
+async fn attributes_without_a_branch_that_answers_late_are_reported_as_outdated() {
+    let (built, watches, dir) = watched(2).await;
+    let late = built.faults(1).hold(Call::Lstat, 1);
+    built.union.lstat(&path("d")).await.unwrap();
+    let is_it = |change: &WatchedChange| change.event == Event::Attributes && change.name.is_none();
+    assert!(events(&watches, dir).await.iter().any(is_it));
+    late.release();
+}
+
 /// What is repeated for file watchers depends on it.
 #[tokio::test]
 async fn the_entries_of_a_name_are_in_the_order_of_search() {
