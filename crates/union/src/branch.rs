@@ -108,6 +108,8 @@ pub(crate) struct TreeBranch {
     pub(crate) depth: usize,
     /// Made from the name, so that it is the same in each mount of these sources.
     device_mask: u64,
+    /// It has answered a request: before, it may offer no watches since it is not connected.
+    pub(crate) has_answered: AtomicBool,
     /// Its watches, once it has offered them: it does so only while it is connected.
     pub(crate) watches: OnceLock<Arc<dyn Watches>>,
     /// To be told when it is left out: answers without it are of fewer branches than are watched.
@@ -132,6 +134,7 @@ impl TreeBranch {
             mode: Mutex::new(mode),
             optional: AtomicBool::new(presence == Presence::Optional),
             left_out: AtomicBool::new(false),
+            has_answered: AtomicBool::new(false),
             watches: OnceLock::new(),
             watched_by: OnceLock::new(),
         }

@@ -13,6 +13,7 @@
 
 mod state;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
@@ -121,14 +122,21 @@ impl Drop for UnionWatches {
 }
 
 /// The watches of a branch.
-fn offered_by(branch: &TreeBranch) -> Result<Arc<dyn Watches>> {
+async fn offered_by(branch: &TreeBranch) -> Result<Arc<dyn Watches>> {
     if branch.is_left_out() {
         return Err(Errno::EHOSTDOWN);
     }
     if let Some(watches) = branch.watches.get() {
         return Ok(watches.clone());
     }
-    // A branch that was not connected yet does not offer any.
+    if branch.remote.watches().is_none() && !branch.has_answered.load(Ordering::Relaxed) {
+        // A branch that is not connected yet does not offer any, and is connected by a request.
+        let answer = branch.call(branch.remote.lstat(&RemotePath::root())).await;
+        if let Err(errno @ (Errno::EHOSTDOWN | Errno::ETIMEDOUT)) = answer {
+            return Err(errno);
+        }
+        branch.has_answered.store(true, Ordering::Relaxed);
+    }
     let is_away = branch.remote.is_disconnected();
     let none = || if is_away { Errno::EHOSTDOWN } else { Errno::EOPNOTSUPP };
     let watches = branch.remote.watches().ok_or_else(none)?;
@@ -155,8 +163,12 @@ impl Watches for UnionWatches {
         let starting = Starting { watches: self, number: self.state.lock().begin_start(dir) };
         // After the start began, so that a change of the set is noticed.
         let tree = self.tree.get();
-        let offered = tree.covering(dir).map(|(_, branch)| Ok((branch, offered_by(branch)?)));
-        let offered: Vec<(&Arc<TreeBranch>, _)> = offered.collect::<Result<_>>()?;
+        let offered = tree.covering(dir).map(async |(_, branch)| {
+            let watches = offered_by(branch).await?;
+            Ok((branch, watches))
+        });
+        let offered = FanOut::of(offered).all().await;
+        let offered: Vec<(&Arc<TreeBranch>, _)> = offered.into_iter().collect::<Result<_>>()?;
         for (branch, _) in &offered {
             branch.watched_by.get_or_init(|| self.itself.clone());
         }

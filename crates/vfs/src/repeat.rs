@@ -205,7 +205,7 @@ impl Shared {
         let mut dirs = self.tree().directories(|number| repeat.is_watched(number));
         let mut attempts = 0;
         while attempts < MAX_ATTEMPTS {
-            if let Some(watches) = self.watches() {
+            if let Some(watches) = self.connected_watches().await {
                 for dir in &dirs {
                     self.watch_way_to(&watches, *dir).await;
                 }

@@ -16,7 +16,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use base::{Changes, Errno, Mutex, WatchId, WatchedChange, Watches};
+use base::{Changes, Errno, Mutex, RemotePath, WatchId, WatchedChange, Watches};
+use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -94,6 +95,8 @@ struct State {
 #[derive(Default)]
 pub(crate) struct Watching {
     watches: OnceLock<Arc<dyn Watches>>,
+    /// The server has answered a request since the mount began.
+    has_answered: OnceCell<()>,
     state: Mutex<State>,
 }
 
@@ -199,7 +202,7 @@ impl Shared {
         }
         start(self, move |shared| async move {
             let _starting = Starting(&shared.watching, dir);
-            if let Some(watches) = shared.watches() {
+            if let Some(watches) = shared.connected_watches().await {
                 shared.watch_way_to(&watches, dir).await;
             }
         });
@@ -222,6 +225,23 @@ impl Shared {
         }
         let watches = self.remote.watches()?;
         Some(self.watching.watches.get_or_init(|| watches).clone())
+    }
+
+    /// The watches; waits for the first connection, before which it is not known whether there are
+    /// any.
+    pub(crate) async fn connected_watches(&self) -> Option<Arc<dyn Watches>> {
+        if let Some(watches) = self.watches() {
+            return Some(watches);
+        }
+        let root = RemotePath::root();
+        let answered = self.watching.has_answered.get_or_try_init(async || {
+            match self.remote.lstat(&root).await {
+                Err(why @ (Errno::EHOSTDOWN | Errno::ETIMEDOUT)) => Err(why),
+                _ => Ok(()),
+            }
+        });
+        answered.await.ok()?;
+        self.watches()
     }
 
     /// Watches the directory `to`, and first those above it.

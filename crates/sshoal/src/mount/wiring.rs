@@ -193,6 +193,7 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
     if request.vfs.consistency == vfs::Consistency::Watch
         && stack.remote.watches().is_none()
         && !stack.remote.is_disconnected()
+        && !request.host.delay_connect
     {
         tracing::warn!(
             "consistency=watch: the server does not report changes; as with close-to-open"

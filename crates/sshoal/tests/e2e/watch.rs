@@ -114,6 +114,17 @@ fn caches_dropped() -> Vec<String> {
     counters.lines().filter(|line| line.starts_with("drop_")).map(str::to_owned).collect()
 }
 
+/// The only use of the mount is the one that connects.
+#[test]
+fn w1_a_delayed_connection_is_watched_as_soon_as_it_is_there() {
+    let world = served_by_helper("");
+    fs::write(world.served("file"), "content").unwrap();
+    let mount = world.mount(&["-o", "consistency=watch,delay_connect"]);
+    assert_eq!(fs::metadata(mount.at("file")).unwrap().len(), 7);
+    eventually(SOON, "its directory is watched", || watched(&mount)["directories"] == 1);
+    mount.unmount();
+}
+
 #[test]
 fn w1_changes_at_the_server_are_seen() {
     let (world, mount) = watching();

@@ -158,6 +158,21 @@ async fn each_branch_that_may_have_a_directory_has_to_report_changes() {
     assert!(Built::new(2).union.watches().is_none());
 }
 
+/// It offers no watches before it is connected.
+#[tokio::test]
+async fn a_branch_that_is_not_connected_yet_is_connected_and_watched() {
+    let built = Built::new(2);
+    built.mem(0).offer_watches();
+    let watches = built.union.watches().unwrap();
+    let connecting = built.faults(1).hold(Call::Lstat, 1);
+    let watch = tokio::spawn(async move { watches.watch(&path("")).await });
+    soon(connecting.arrived()).await;
+    built.mem(1).offer_watches();
+    connecting.release();
+    soon(watch).await.unwrap().unwrap();
+    assert_eq!(built.mem(1).watched(), 1);
+}
+
 /// The mtime of a merged directory is the latest of all.
 #[tokio::test(start_paused = true)]
 async fn attributes_without_a_branch_that_answers_late_are_reported_as_outdated() {

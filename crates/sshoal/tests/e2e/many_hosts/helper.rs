@@ -218,6 +218,17 @@ fn w1_changes_at_any_source_are_seen() {
     mount.unmount();
 }
 
+/// The only use of the mount is the one that connects.
+#[test]
+fn w1_delayed_connections_are_watched_as_soon_as_they_are_there() {
+    let hosts = two_helpers();
+    put(&hosts.served("alpha", "file"), "content");
+    let mount = hosts.mount(&sources(&hosts), &["-o", "consistency=watch,delay_connect"]);
+    assert_eq!(fs::metadata(mount.at("file")).unwrap().len(), 7);
+    eventually(SOON, "its directory is watched", || watched(&mount)["directories"] == 1);
+    mount.unmount();
+}
+
 /// A source that did not have the directory is not watched there until then.
 #[test]
 fn w1_a_source_that_gets_a_directory_is_watched_in_it() {
