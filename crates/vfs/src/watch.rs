@@ -71,6 +71,8 @@ pub struct WatchStatus {
 #[derive(Default)]
 struct State {
     starting: HashSet<Ino>,
+    /// Requests for a watch in flight.
+    requested: usize,
     /// Until when each is not tried again.
     refused: HashMap<Ino, Instant>,
     /// Until when none is tried, since there are too many.
@@ -106,6 +108,22 @@ struct Starting<'a>(&'a Watching, Ino);
 impl Drop for Starting<'_> {
     fn drop(&mut self) {
         self.0.state.lock().starting.remove(&self.1);
+    }
+}
+
+/// A request for a watch, and the use of its answer.
+struct Request<'a>(&'a Watching);
+
+impl<'a> Request<'a> {
+    fn new(watching: &'a Watching) -> Request<'a> {
+        watching.state.lock().requested += 1;
+        Request(watching)
+    }
+}
+
+impl Drop for Request<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().requested -= 1;
     }
 }
 
@@ -263,6 +281,8 @@ impl Shared {
     async fn watch(self: &Arc<Shared>, watches: &Arc<dyn Watches>, dir: Ino) -> bool {
         let stamp = self.stamp_request();
         let Ok(path) = self.path(dir) else { return false };
+        // Its answer may name a watch that is being ended.
+        let request = Request::new(&self.watching);
         let watch = match watches.watch(&path).await {
             Ok(watch) => watch,
             Err(why) => {
@@ -282,6 +302,7 @@ impl Shared {
             }
             began && is_alive
         };
+        drop(request);
         self.end_unused_watches(watches);
         began
     }
@@ -316,7 +337,7 @@ impl Shared {
                 let (mut tree, mut state) = (shared.tree(), shared.watching.state.lock());
                 if !tree.has_unused_watches() {
                     state.is_ending = false;
-                    if state.starting.is_empty() {
+                    if state.requested == 0 {
                         tree.forget_ended_watches();
                     }
                     return;
@@ -380,7 +401,7 @@ impl Shared {
                 tracing::debug!("too many reports at once for the kernel, whose time-out is short");
             }
         }
-        contents.into_iter().for_each(|inode| self.validate_soon(inode));
+        contents.into_iter().for_each(|inode| self.validate_soon(inode, true));
         if deferred.is_empty() {
             return;
         }
@@ -411,25 +432,32 @@ impl Shared {
         if let Some(kernel) = self.invalidate.get() {
             kernel.names(&in_root);
         }
-        self.expire_open_files();
+        self.validate_open_files();
         self.watch_again();
     }
 
-    /// The kernel may use the attributes of an open file without a look-up of its name.
-    fn expire_open_files(&self) {
+    /// The kernel may use the attributes of an open file without a look-up of its name, and a
+    /// change of its content may not have been reported.
+    fn validate_open_files(self: &Arc<Shared>) {
         let Some(kernel) = self.invalidate.get() else { return };
-        let mut open = HashSet::new();
+        let mut open = HashMap::new();
         self.files.each(|file| {
-            open.insert(file.inode.ino);
+            open.insert(file.inode.ino, file.inode.clone());
         });
-        for ino in open {
+        for (ino, inode) in open {
             // If it is refused, the kernel has so much to do that the time-out is soon over.
             let _ = kernel.attributes(ino);
+            // What is written locally is validated by the close.
+            let is_quiet = inode.state().is_quiet_time(Instant::now());
+            if !is_quiet {
+                self.validate_soon(inode, false);
+            }
         }
     }
 
-    /// Drops the pages of an open file if its content is another one.
-    fn validate_soon(self: &Arc<Shared>, inode: Arc<Inode>) {
+    /// Drops the pages of an open file if its content is another one; if that is not known, as
+    /// `drops_unknown` says.
+    fn validate_soon(self: &Arc<Shared>, inode: Arc<Inode>, drops_unknown: bool) {
         if !self.watching.state.lock().validating.insert(inode.ino) {
             return;
         }
@@ -447,7 +475,7 @@ impl Shared {
                 // What is written locally is validated by the close. Without a handle at the
                 // server, the next read opens one and compares.
                 state.changed_since(stamp.seq)
-                    || attr.is_some_and(|attr| {
+                    || attr.map_or(!drops_unknown, |attr| {
                         state.validate_pages(&attr, shared.trusts_racy(), Instant::now())
                     })
             };

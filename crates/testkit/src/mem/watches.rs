@@ -43,6 +43,8 @@ pub(super) struct WatchState {
     numbers: u32,
     /// Most watches, if there is a limit.
     most: Option<usize>,
+    /// How long each answer to a request for a watch takes.
+    answer_delay: Duration,
     /// How long each request to end a watch takes.
     end_delay: Duration,
     watched: Vec<Watched>,
@@ -148,6 +150,11 @@ impl MemRemote {
         self.state.lock().watches.most = Some(most);
     }
 
+    /// Makes each answer to a request for a watch arrive this long after the watch has begun.
+    pub fn delay_answers_of_watches(&self, delay: Duration) {
+        self.state.lock().watches.answer_delay = delay;
+    }
+
     /// Makes each request to end a watch take this long.
     pub fn delay_ends_of_watches(&self, delay: Duration) {
         self.state.lock().watches.end_delay = delay;
@@ -189,9 +196,8 @@ impl MemRemote {
     }
 }
 
-#[async_trait]
-impl Watches for MemWatches {
-    async fn watch(&self, dir: &RemotePath) -> Result<WatchId> {
+impl MemWatches {
+    fn begin(&self, dir: &RemotePath) -> Result<WatchId> {
         let mut state = self.state.lock();
         let State { tree, watches, .. } = &mut *state;
         let ino = tree.lookup(dir, Follow::No)?;
@@ -223,6 +229,17 @@ impl Watches for MemWatches {
             entries: entries(tree, ino),
         });
         Ok(WatchId { connection, number })
+    }
+}
+
+#[async_trait]
+impl Watches for MemWatches {
+    async fn watch(&self, dir: &RemotePath) -> Result<WatchId> {
+        let (watch, delay) = (self.begin(dir), self.state.lock().watches.answer_delay);
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        watch
     }
 
     async fn end(&self, watch: WatchId) {

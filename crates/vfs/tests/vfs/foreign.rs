@@ -184,6 +184,22 @@ async fn w4_what_a_process_watches_is_watched_again_after_a_loss() {
     assert_eq!(repeated.take().await, [(Event::Created, "d/new".to_owned())]);
 }
 
+/// After an overflow the old watches are ended while those of what a process watches begin: an
+/// answer that was sent before the end of its watch names one that is of no use.
+#[tokio::test(start_paused = true)]
+async fn w4_a_watch_that_is_being_ended_is_not_used_again() {
+    let (mount, repeated, dir) = mounted().await;
+    let number = mount.vfs.getattr(dir).await.unwrap().number;
+    repeated.watched.store(number, Ordering::Relaxed);
+    mount.remote.delay_ends_of_watches(Duration::from_millis(50));
+    mount.remote.delay_answers_of_watches(Duration::from_millis(100));
+    mount.remote.overflow_reports();
+    tokio::time::sleep(2 * LATER).await;
+    assert_eq!((mount.vfs.watch_status().directories, mount.remote.watched()), (2, 2));
+    mount.remote.put_file("d/new", "");
+    assert_eq!(repeated.take().await, [(Event::Created, "d/new".to_owned())]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_known_needs_no_request() {
     let (mount, _, dir) = mounted().await;

@@ -416,6 +416,32 @@ async fn w2_lost_reports_make_everything_be_requested_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn w2_an_open_file_is_validated_after_a_loss() {
+    for overflows in [false, true] {
+        for changes in [false, true] {
+            let mount = with_files().await;
+            let ino = mount.find("d/g").await.unwrap();
+            // Its handle is opened at once.
+            let opened = mount.vfs.open(ino, OpenRequest::plain(Access::ReadWrite)).await.unwrap();
+            mount.kernel.dropped.lock().unwrap().clear();
+            mount.remote.hold_reports(true);
+            if changes {
+                mount.remote.put_file("d/g", "changed without a report");
+            }
+            match overflows {
+                true => mount.remote.overflow_reports(),
+                false => mount.remote.lose_watches(),
+            }
+            mount.remote.hold_reports(false);
+            tokio::time::sleep(SOON).await;
+            let dropped = std::mem::take(&mut *mount.kernel.dropped.lock().unwrap());
+            assert_eq!(dropped, if changes { vec![ino] } else { Vec::new() }, "{overflows}");
+            mount.vfs.release(opened.handle);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn w3_own_changes_do_not_outdate_own_caches() {
     let mount = with_files().await;
     mount.write("d/own", "mine").await.unwrap();
