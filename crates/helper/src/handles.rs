@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sftp::RemoteHandle;
 
 use crate::directory::Listing;
+use crate::paths::FileSystem;
 use crate::schedule::Resource;
 use crate::session::MAX_REQUESTS;
 use crate::status::{BAD_HANDLE, Failure, Result};
@@ -19,13 +20,22 @@ pub(crate) enum Open {
     Directory(Arc<Directory>),
 }
 
+impl Open {
+    /// The file system. `None` if it is a local one: requests need no other machine.
+    pub(crate) fn file_system(&self) -> Option<FileSystem> {
+        match self {
+            Open::File(file) => file.file_system,
+            Open::Directory(directory) => directory.file_system,
+        }
+    }
+}
+
 /// An open file.
 #[derive(Debug)]
 pub(crate) struct File {
     pub(crate) fd: OwnedFd,
     pub(crate) inode: Resource,
-    /// Requests to it need no other machine.
-    pub(crate) is_local: bool,
+    pub(crate) file_system: Option<FileSystem>,
 }
 
 /// An open directory.
@@ -35,7 +45,7 @@ pub(crate) struct Directory {
     pub(crate) listing: Mutex<Listing>,
     /// The id of the request that has opened it.
     pub(crate) opened_by: u32,
-    pub(crate) is_local: bool,
+    pub(crate) file_system: Option<FileSystem>,
 }
 
 /// The room for handles, which all connections of a client share.
@@ -120,12 +130,17 @@ impl Handles {
         id: u32,
         open: impl FnOnce() -> Result<Directory>,
     ) -> Result<RemoteHandle> {
-        self.lock().opened.retain(|(opened_by, _)| *opened_by != id);
+        self.forget(id);
         let handle = self.insert(Open::Directory(Arc::new(open()?)))?;
         let opened = &mut self.lock().opened;
         opened.truncate(MAX_REQUESTS - 1);
         opened.push_front((id, number(handle.as_bytes())?));
         Ok(handle)
+    }
+
+    /// The id of a request stands for no directory any more.
+    pub(crate) fn forget(&self, id: u32) {
+        self.lock().opened.retain(|(opened_by, _)| *opened_by != id);
     }
 
     /// A directory that may also be named by the id of the request that has opened it.
@@ -140,6 +155,14 @@ impl Handles {
         let slots = self.lock();
         let place = slots.slots.get(slot as usize).filter(|place| place.serial == serial);
         place.and_then(|place| place.open.clone()).ok_or(BAD_HANDLE)
+    }
+
+    /// As [`Handles::get`], also of a directory that is named by the id of a request.
+    pub(crate) fn named(&self, handle: &[u8]) -> Result<Open> {
+        match early(handle) {
+            None => self.get(handle),
+            Some(_) => self.listed(handle).map(Open::Directory),
+        }
     }
 
     pub(crate) fn file(&self, handle: &[u8]) -> Result<Arc<File>> {
@@ -196,7 +219,7 @@ mod tests {
 
     fn file() -> Open {
         let fd = std::fs::File::open("/dev/null").unwrap().into();
-        Open::File(Arc::new(File { fd, inode: Resource::Inode(0, 0), is_local: true }))
+        Open::File(Arc::new(File { fd, inode: Resource::Inode(0, 0), file_system: None }))
     }
 
     #[test]

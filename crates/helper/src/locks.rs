@@ -286,6 +286,8 @@ impl Server {
                     continue;
                 }
                 *progress = Progress::Answered;
+                // The answer may wait for the client.
+                drop(progress);
                 self.locks.state().waiting.retain(|it| !Arc::ptr_eq(&it.waiter, &waiter));
                 let reply = result.map_or_else(|failure| failure.reply(), |()| success());
                 answer(waiter.wanted.id, &reply);

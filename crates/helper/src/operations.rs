@@ -54,8 +54,8 @@ impl Server {
         if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
             rustix::fs::fcntl_setfl(&fd, native & OFlags::APPEND)?;
         }
-        let is_local = self.paths.is_on_local_device(&fd);
-        let file = File { fd, inode: inode(&stat), is_local };
+        let file_system = self.paths.file_system(&fd);
+        let file = File { fd, inode: inode(&stat), file_system };
         Ok(Some(Reply::Handle(self.handles.insert(Open::File(Arc::new(file)))?)))
     }
 
@@ -168,9 +168,9 @@ impl Server {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
             let fd = self.paths.open(path, flags, Mode::empty())?;
             let is_root = self.paths.is_root(&fd)?;
-            let is_local = self.paths.is_on_local_device(&fd);
-            let listing = Mutex::new(Listing::new(fd, is_local, is_root)?);
-            Ok(Directory { listing, opened_by: id, is_local })
+            let file_system = self.paths.file_system(&fd);
+            let listing = Mutex::new(Listing::new(fd, file_system.is_none(), is_root)?);
+            Ok(Directory { listing, opened_by: id, file_system })
         })?;
         Ok(Reply::Handle(handle))
     }
@@ -367,7 +367,7 @@ impl Server {
     pub(crate) fn dirxattrs(&self, path: &[u8]) -> Result<Reply> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let fd = self.paths.open(path, flags, Mode::empty())?;
-        let is_local = self.paths.is_on_local_device(&fd);
+        let is_local = self.paths.file_system(&fd).is_none();
         let mut dir = Dir::new(fd)?;
         let (mut names, mut len) = (Vec::new(), 0);
         loop {

@@ -30,6 +30,9 @@ const LOCAL_NAMES: [&[u8]; 7] = [b"ext2", b"ext3", b"ext4", b"xfs", b"tmpfs", b"
 /// system.
 const TABLE_VALID: Duration = Duration::from_secs(1);
 
+/// Longest path, with the NUL at its end.
+const PATH_MAX: usize = 4096;
+
 /// Resolves the client's paths.
 #[derive(Debug)]
 pub(crate) struct Paths {
@@ -48,7 +51,22 @@ struct Root {
 }
 
 /// A device number.
-type Device = (u32, u32);
+pub(crate) type Device = (u32, u32);
+
+/// A file system that is not a local one: it may never answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileSystem {
+    pub(crate) device: Device,
+    /// False for a path of which the kernel knows only the beginning: it may lead to another one.
+    pub(crate) is_certain: bool,
+}
+
+impl FileSystem {
+    /// Whether a request for `other` certainly is for another file system.
+    pub(crate) fn is_not(self, other: Option<FileSystem>) -> bool {
+        other.is_none_or(|other| self.is_certain && other.is_certain && self.device != other.device)
+    }
+}
 
 /// A name and the directory that contains it.
 pub(crate) struct Entry<'a> {
@@ -143,7 +161,7 @@ impl Paths {
         let (parent, name) = if path.ends_with(b".") { (path, &b"."[..]) } else { split(path) };
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let opened = self.open_with(parent, flags, Mode::empty(), ResolveFlags::CACHED);
-        let Some(dir) = opened.ok().filter(|dir| self.is_on_local_device(dir)) else {
+        let Some(dir) = opened.ok().filter(|dir| self.file_system(dir).is_none()) else {
             return false;
         };
         // Looked up on that file system only; the name may be absent. Following a link sets its
@@ -158,16 +176,42 @@ impl Paths {
         found.err() != Some(Errno::XDEV)
     }
 
-    /// Whether an open file is on a local file system. Asks no other machine, as `fstatfs` would.
-    pub(crate) fn is_on_local_device(&self, file: &OwnedFd) -> bool {
-        device(file.as_fd(), "").is_ok_and(|device| self.is_local_device(device))
+    /// The file system of an open file; `None` if it is a local one. Asks no other machine, as
+    /// `fstatfs` would.
+    pub(crate) fn file_system(&self, file: &OwnedFd) -> Option<FileSystem> {
+        // Those that are unknown are taken for one.
+        let device = device(file.as_fd(), "").unwrap_or_default();
+        (!self.is_local_device(device)).then_some(FileSystem { device, is_certain: true })
     }
 
     /// Whether the file system of a device is local.
     pub(crate) fn is_local_device(&self, device: Device) -> bool {
-        if Some(device) == self.local_device {
-            return true;
+        Some(device) == self.local_device || self.is_mounted_locally(device)
+    }
+
+    /// The file system to which `path` leads, as far as the kernel knows the path without a request
+    /// to another machine: an unknown name is taken to be on that of its directory.
+    pub(crate) fn file_system_at(&self, path: &[u8], follows: bool) -> Option<FileSystem> {
+        let mut flags = OFlags::PATH;
+        flags.set(OFlags::NOFOLLOW, !follows);
+        let mut known = path;
+        // A longer path is invalid.
+        while known.len() <= PATH_MAX {
+            match self.open_with(known, flags, Mode::empty(), ResolveFlags::CACHED) {
+                Ok(found) => {
+                    let is_certain = known == path || known == split(path).0;
+                    let found = self.file_system(&found)?;
+                    return Some(FileSystem { is_certain, ..found });
+                }
+                Err(_) if matches!(known, b"" | b"." | b"/") => break,
+                Err(_) => known = split(known).0,
+            }
+            flags = OFlags::PATH;
         }
+        None
+    }
+
+    fn is_mounted_locally(&self, device: Device) -> bool {
         let mut mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
         let valid = mounted.as_ref().filter(|(since, _)| since.elapsed() < TABLE_VALID);
         if let Some((_, devices)) = valid {
@@ -296,7 +340,7 @@ mod tests {
             eprintln!("skipped: no other local file system");
             return;
         };
-        assert!(paths.is_on_local_device(&shared) && paths.is_local(b"/dev/shm/absent", true));
+        assert!(paths.file_system(&shared).is_none() && paths.is_local(b"/dev/shm/absent", true));
         assert!(!paths.is_local(b"/proc/self/status", true));
     }
 

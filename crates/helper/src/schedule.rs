@@ -15,14 +15,19 @@
 //! with those that concern all contents; two of these do not conflict with each other. (Databases
 //! call these intention locks.)
 //!
-//! Each resource has a queue, and claims are granted from its front only. All claims of a request
-//! are queued at once, so no two requests wait for each other.
+//! Each resource has a queue, and a claim is granted when it conflicts with no earlier one. All
+//! claims of a request are queued at once, so no two requests wait for each other.
 //!
 //! A request may never end: that of a file system whose server is gone. If it only reads, later
-//! changes wait for it for a limited time; then it may see what they have done.
+//! changes wait for it for a limited time; then it may see what they have done. If it changes
+//! something, or waits for such a request, those for other file systems overtake it after that
+//! time: its names and contents are not theirs. A file system is known by its device number; local
+//! ones have none here, since they answer.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
+
+use crate::paths::{Device, FileSystem};
 
 /// What a request reads or changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,6 +76,8 @@ pub(crate) type Ticket = u64;
 pub(crate) struct Schedule<T> {
     queues: HashMap<Resource, Queue>,
     requests: HashMap<Ticket, Entry<T>>,
+    /// When file systems have last executed a request.
+    executed: HashMap<Device, Instant>,
     next: Ticket,
 }
 
@@ -79,50 +86,76 @@ struct Entry<T> {
     claims: Claims,
     /// Later requests may see less than this one.
     only_reads: bool,
+    /// That which may never answer.
+    file_system: Option<FileSystem>,
     since: Instant,
+    /// When a thread has begun to execute it.
+    begun: Option<Instant>,
     /// Claims that were not granted yet.
     waiting_for: usize,
     /// The request; `None` while it is executed.
     request: Option<T>,
 }
 
-/// The claims to a resource, in the order of arrival.
-#[derive(Debug, Default)]
-struct Queue {
-    claims: VecDeque<(Ticket, Mode)>,
-    /// The number of claims at the front that are granted.
-    granted: usize,
+/// A claim in a queue.
+#[derive(Debug)]
+struct Claim {
+    ticket: Ticket,
+    mode: Mode,
+    file_system: Option<FileSystem>,
+    is_granted: bool,
+    /// Later requests for other file systems do not wait for it.
+    is_overtaken: bool,
 }
 
+impl Claim {
+    fn delays(&self, later: &Claim) -> bool {
+        let is_elsewhere = || self.file_system.is_some_and(|it| it.is_not(later.file_system));
+        !(self.mode.suits(later.mode) || self.is_overtaken && is_elsewhere())
+    }
+}
+
+/// The claims to a resource, in the order of arrival.
+#[derive(Debug, Default)]
+struct Queue(VecDeque<Claim>);
+
 impl Queue {
-    /// Grants what can be granted, and returns the tickets.
-    fn grant(&mut self) -> Vec<Ticket> {
-        let before = self.granted;
-        while let Some((_, mode)) = self.claims.get(self.granted) {
-            let granted = self.claims.iter().take(self.granted);
-            if granted.into_iter().any(|(_, other)| !other.suits(*mode)) {
-                break;
-            }
-            self.granted += 1;
-        }
-        self.claims.range(before..self.granted).map(|(ticket, _)| *ticket).collect()
+    /// Adds a claim, and returns whether it is granted.
+    fn add(&mut self, mut claim: Claim) -> bool {
+        claim.is_granted = !self.0.iter().any(|earlier| earlier.delays(&claim));
+        let is_granted = claim.is_granted;
+        self.0.push_back(claim);
+        is_granted
     }
 
-    fn is_granted(&self, ticket: Ticket) -> bool {
-        self.claims.iter().take(self.granted).any(|(granted, _)| *granted == ticket)
+    /// Grants what can be granted, and returns the tickets.
+    fn grant(&mut self) -> Vec<Ticket> {
+        let mut granted = Vec::new();
+        for at in 0..self.0.len() {
+            let claim = &self.0[at];
+            if !claim.is_granted && !self.0.range(..at).any(|earlier| earlier.delays(claim)) {
+                granted.push(claim.ticket);
+                self.0[at].is_granted = true;
+            }
+        }
+        granted
+    }
+
+    fn get(&mut self, ticket: Ticket) -> Option<&mut Claim> {
+        self.0.iter_mut().find(|claim| claim.ticket == ticket)
     }
 
     fn remove(&mut self, ticket: Ticket) {
-        if let Some(at) = self.claims.iter().position(|(other, _)| *other == ticket) {
-            self.claims.remove(at);
-            self.granted -= usize::from(at < self.granted);
+        if let Some(at) = self.0.iter().position(|claim| claim.ticket == ticket) {
+            self.0.remove(at);
         }
     }
 }
 
 impl<T> Default for Schedule<T> {
     fn default() -> Schedule<T> {
-        Schedule { queues: HashMap::new(), requests: HashMap::new(), next: 0 }
+        let (queues, requests, executed) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Schedule { queues, requests, executed, next: 0 }
     }
 }
 
@@ -132,19 +165,49 @@ impl<T> Schedule<T> {
         self.requests.len()
     }
 
-    /// Whether a request may wait for one that only reads.
+    /// Whether a request is for a file system that may never answer.
+    pub(crate) fn may_hang(&self) -> bool {
+        self.requests.values().any(|entry| entry.file_system.is_some())
+    }
+
+    /// Whether a request may wait for one that [`Schedule::overtake`] is about.
     pub(crate) fn is_held_up(&self) -> bool {
         let all = || self.requests.values();
         all().any(|entry| entry.request.is_some())
-            && all().any(|entry| entry.request.is_none() && entry.only_reads)
+            && all().any(|entry| {
+                entry.request.is_none() && (entry.only_reads || entry.file_system.is_some())
+            })
     }
 
-    /// Adds a request, which may only read names and contents. Returns its ticket, and the request
-    /// if it can be executed now.
+    /// The number of requests whose execution has begun this time ago, and goes on.
+    pub(crate) fn long_executed(&self, limit: Duration) -> usize {
+        let begun = self.requests.values().filter_map(|entry| entry.begun);
+        begun.filter(|begun| begun.elapsed() >= limit).count()
+    }
+
+    /// The requests for file systems that hang: they execute some since this time, and have
+    /// finished none. With the file system.
+    pub(crate) fn hung(&self, limit: Duration) -> Vec<Device> {
+        let is_silent =
+            |device: &Device| self.executed.get(device).is_none_or(|last| last.elapsed() >= limit);
+        let is_long = |entry: &&Entry<T>| entry.begun.is_some_and(|at| at.elapsed() >= limit);
+        let long = self
+            .requests
+            .values()
+            .filter(is_long)
+            .filter_map(|entry| Some(entry.file_system?.device));
+        let hung: HashSet<Device> = long.filter(is_silent).collect();
+        let devices = self.requests.values().filter_map(|entry| Some(entry.file_system?.device));
+        devices.filter(|device| hung.contains(device)).collect()
+    }
+
+    /// Adds a request, which may only read names and contents, for a file system that may never
+    /// answer. Returns its ticket, and the request if it can be executed now.
     pub(crate) fn add(
         &mut self,
         claims: Claims,
         only_reads: bool,
+        file_system: Option<FileSystem>,
         request: T,
     ) -> (Ticket, Option<T>) {
         let ticket = self.next;
@@ -152,59 +215,116 @@ impl<T> Schedule<T> {
         let mut waiting_for = claims.len();
         for (resource, mode) in &claims {
             let queue = self.queues.entry(*resource).or_default();
-            queue.claims.push_back((ticket, *mode));
-            waiting_for -= queue.grant().len();
+            let (mode, is_granted, is_overtaken) = (*mode, false, false);
+            let claim = Claim { ticket, mode, file_system, is_granted, is_overtaken };
+            waiting_for -= usize::from(queue.add(claim));
         }
         let (now, later) =
             if waiting_for == 0 { (Some(request), None) } else { (None, Some(request)) };
-        let since = Instant::now();
-        let entry = Entry { claims, only_reads, since, waiting_for, request: later };
+        let (since, begun) = (Instant::now(), None);
+        let entry =
+            Entry { claims, only_reads, file_system, since, begun, waiting_for, request: later };
         self.requests.insert(ticket, entry);
         (ticket, now)
     }
 
-    /// A request was executed. Returns those that can be executed now.
+    /// The file system of a request that was added without one.
+    pub(crate) fn set_file_system(&mut self, ticket: Ticket, file_system: Option<FileSystem>) {
+        let Some(entry) = self.requests.get_mut(&ticket) else { return };
+        entry.file_system = file_system;
+        for (resource, _) in &entry.claims {
+            let claim = self.queues.get_mut(resource).and_then(|queue| queue.get(ticket));
+            claim.into_iter().for_each(|claim| claim.file_system = file_system);
+        }
+    }
+
+    /// A thread begins to execute a request.
+    pub(crate) fn begin(&mut self, ticket: Ticket) {
+        if let Some(entry) = self.requests.get_mut(&ticket) {
+            entry.begun = Some(Instant::now());
+        }
+    }
+
+    /// The thread has executed it, and sends the reply.
+    pub(crate) fn executed(&mut self, ticket: Ticket) {
+        let Some(entry) = self.requests.get_mut(&ticket) else { return };
+        entry.begun = None;
+        if let Some(file_system) = entry.file_system {
+            self.executed.insert(file_system.device, Instant::now());
+        }
+    }
+
+    /// Others wait no longer for a request, although it is still executed. Returns those that can
+    /// be executed now.
+    pub(crate) fn release(&mut self, ticket: Ticket) -> Vec<(Ticket, T)> {
+        let Some(entry) = self.requests.get_mut(&ticket) else { return Vec::new() };
+        let claims = std::mem::take(&mut entry.claims);
+        self.remove_claims(ticket, claims)
+    }
+
+    /// A request was answered. Returns those that can be executed now.
     pub(crate) fn finish(&mut self, ticket: Ticket) -> Vec<(Ticket, T)> {
         let Some(entry) = self.requests.remove(&ticket) else { return Vec::new() };
         self.remove_claims(ticket, entry.claims)
     }
 
-    /// Changes wait no longer for requests that only read and were added this time ago. Returns the
-    /// requests that can be executed now.
+    /// Changes wait no longer for requests that only read and were added this time ago, and
+    /// requests for other file systems not for any. Returns the requests that can be executed now.
     pub(crate) fn overtake(&mut self, patience: Duration) -> Vec<(Ticket, T)> {
         let mut overtaken = Vec::new();
         for (ticket, entry) in &mut self.requests {
-            if !entry.only_reads || entry.since.elapsed() < patience {
+            if entry.since.elapsed() < patience {
                 continue;
             }
-            let queues = &self.queues;
-            let is_shared = |(resource, _): &mut (Resource, Mode)| {
-                matches!(resource, Resource::Names | Resource::Contents)
-                    && queues.get(resource).is_some_and(|queue| queue.is_granted(*ticket))
-            };
-            let claims: Claims = entry.claims.extract_if(.., is_shared).collect();
+            let queues = &mut self.queues;
+            let mut claims = Claims::new();
+            entry.claims.retain(|(resource, mode)| {
+                let is_shared = matches!(resource, Resource::Names | Resource::Contents);
+                let Some(queue) = queues.get_mut(resource).filter(|_| is_shared) else {
+                    return true;
+                };
+                let Some(claim) = queue.get(*ticket) else { return true };
+                claim.is_overtaken = claim.file_system.is_some();
+                let is_dropped = entry.only_reads && claim.is_granted;
+                claims.extend(is_dropped.then_some((*resource, *mode)));
+                !is_dropped
+            });
             overtaken.push((*ticket, claims));
         }
         let removed = overtaken.into_iter();
-        removed.flat_map(|(ticket, claims)| self.remove_claims(ticket, claims)).collect()
+        let mut ready: Vec<_> =
+            removed.flat_map(|(ticket, claims)| self.remove_claims(ticket, claims)).collect();
+        for resource in [Resource::Names, Resource::Contents] {
+            ready.extend(self.grant(resource));
+        }
+        ready
     }
 
     /// Returns the requests that can be executed now.
     fn remove_claims(&mut self, ticket: Ticket, claims: Claims) -> Vec<(Ticket, T)> {
         let mut ready = Vec::new();
         for (resource, _) in claims {
-            let Some(queue) = self.queues.get_mut(&resource) else { continue };
-            queue.remove(ticket);
-            for granted in queue.grant() {
-                let Some(waiting) = self.requests.get_mut(&granted) else { continue };
-                waiting.waiting_for -= 1;
-                if waiting.waiting_for == 0 {
-                    ready.extend(waiting.request.take().map(|request| (granted, request)));
-                }
+            if let Some(queue) = self.queues.get_mut(&resource) {
+                queue.remove(ticket);
+                ready.extend(self.grant(resource));
             }
-            if queue.claims.is_empty() {
-                self.queues.remove(&resource);
+        }
+        ready
+    }
+
+    /// Grants claims to a resource. Returns the requests that can be executed now.
+    fn grant(&mut self, resource: Resource) -> Vec<(Ticket, T)> {
+        let mut ready = Vec::new();
+        let Some(queue) = self.queues.get_mut(&resource) else { return ready };
+        for granted in queue.grant() {
+            let Some(waiting) = self.requests.get_mut(&granted) else { continue };
+            waiting.waiting_for -= 1;
+            if waiting.waiting_for == 0 {
+                ready.extend(waiting.request.take().map(|request| (granted, request)));
             }
+        }
+        if queue.0.is_empty() {
+            self.queues.remove(&resource);
         }
         ready
     }
@@ -232,14 +352,14 @@ mod tests {
     #[test]
     fn reads_share_and_writes_wait() {
         let mut schedule = Schedule::default();
-        let (first, now) = schedule.add(read(), false, "first");
+        let (first, now) = schedule.add(read(), false, None, "first");
         assert!(now.is_some());
-        let (second, now) = schedule.add(read(), false, "second");
+        let (second, now) = schedule.add(read(), false, None, "second");
         assert!(now.is_some());
-        let (written, now) = schedule.add(write(), false, "write");
+        let (written, now) = schedule.add(write(), false, None, "write");
         assert!(now.is_none());
         // Behind the write, or it would return what the write has not changed yet.
-        let (third, now) = schedule.add(read(), false, "third");
+        let (third, now) = schedule.add(read(), false, None, "third");
         assert!(now.is_none());
         assert!(schedule.finish(first).is_empty());
         assert_eq!(schedule.finish(second), [(written, "write")]);
@@ -251,12 +371,12 @@ mod tests {
     #[test]
     fn attributes_by_path_wait_for_writes_to_any_file() {
         let mut schedule = Schedule::default();
-        let (written, _) = schedule.add(write(), false, "write");
+        let (written, _) = schedule.add(write(), false, None, "write");
         let other =
             vec![(Resource::Contents, Mode::ChangeSome), (Resource::Inode(1, 3), Mode::Change)];
-        let (other, now) = schedule.add(other, false, "other file");
+        let (other, now) = schedule.add(other, false, None, "other file");
         assert!(now.is_some());
-        let (looked, now) = schedule.add(stat(), false, "stat");
+        let (looked, now) = schedule.add(stat(), false, None, "stat");
         assert!(now.is_none());
         assert!(schedule.finish(other).is_empty());
         assert_eq!(schedule.finish(written), [(looked, "stat")]);
@@ -267,22 +387,71 @@ mod tests {
         let mut schedule = Schedule::default();
         let listing = vec![(Resource::Names, Mode::Read), (Resource::Listing(1), Mode::Change)];
         let rename = vec![(Resource::Names, Mode::Change)];
-        let (hung, now) = schedule.add(listing.clone(), true, "hung");
+        let (hung, now) = schedule.add(listing.clone(), true, None, "hung");
         assert!(now.is_some() && !schedule.is_held_up());
-        let (renamed, _) = schedule.add(rename.clone(), false, "rename");
-        let (_, now) = schedule.add(listing, true, "of the hung one");
+        let (renamed, _) = schedule.add(rename.clone(), false, None, "rename");
+        let (_, now) = schedule.add(listing, true, None, "of the hung one");
         assert!(now.is_none() && schedule.is_held_up());
         assert!(schedule.overtake(Duration::from_secs(60)).is_empty());
         assert_eq!(schedule.overtake(Duration::ZERO), [(renamed, "rename")]);
         // What only reads does not overtake a change, whose claims stay.
         assert!(schedule.overtake(Duration::ZERO).is_empty());
-        let (second, now) = schedule.add(rename, false, "second rename");
+        let (second, now) = schedule.add(rename, false, None, "second rename");
         assert!(now.is_none());
         assert!(schedule.finish(renamed).is_empty());
         assert_eq!(schedule.overtake(Duration::ZERO), [(second, "second rename")]);
         assert!(schedule.finish(second).is_empty());
         assert_eq!(schedule.finish(hung).len(), 1);
         assert!(!schedule.is_held_up());
+    }
+
+    const HUNG: Option<FileSystem> = Some(FileSystem { device: (0, 7), is_certain: true });
+
+    /// Neither those that are executed nor those that wait for them.
+    #[test]
+    fn requests_for_other_file_systems_overtake_changes() {
+        let mut schedule = Schedule::default();
+        let create = vec![(Resource::Names, Mode::Change)];
+        let (opened, _) = schedule.add(create.clone(), false, None, "open");
+        schedule.set_file_system(opened, HUNG);
+        schedule.add(write(), false, HUNG, "write");
+        let (other, now) = schedule.add(create.clone(), false, HUNG, "second open");
+        assert!(now.is_none());
+        let (looked, now) = schedule.add(stat(), true, None, "stat elsewhere");
+        assert!(now.is_none() && schedule.is_held_up());
+        let (renamed, now) = schedule.add(create.clone(), false, None, "rename elsewhere");
+        assert!(now.is_none());
+        assert_eq!(schedule.overtake(Duration::ZERO), [(looked, "stat elsewhere")]);
+        // Those elsewhere keep their own order, unless they only read.
+        assert_eq!(schedule.overtake(Duration::ZERO), [(renamed, "rename elsewhere")]);
+        let (later, now) = schedule.add(create, false, None, "create elsewhere");
+        assert!(now.is_none());
+        // For the same file system, or perhaps for it.
+        let unknown = Some(FileSystem { device: (0, 8), is_certain: false });
+        for file_system in [HUNG, unknown] {
+            let (_, now) = schedule.add(stat(), true, file_system, "stat");
+            assert!(now.is_none());
+        }
+        assert_eq!(schedule.finish(renamed), [(later, "create elsewhere")]);
+        assert_eq!(schedule.finish(opened), [(other, "second open")]);
+    }
+
+    #[test]
+    fn a_file_system_hangs_that_executes_nothing() {
+        let mut schedule = Schedule::default();
+        let tickets = [0, 1].map(|_| schedule.add(read(), true, HUNG, ()).0);
+        assert!(schedule.hung(Duration::ZERO).is_empty(), "nothing has begun");
+        schedule.begin(tickets[0]);
+        let limit = Duration::from_millis(20);
+        std::thread::sleep(limit);
+        assert_eq!(schedule.hung(limit).len(), 2);
+        assert_eq!(schedule.long_executed(limit), 1);
+        schedule.begin(tickets[1]);
+        schedule.executed(tickets[1]);
+        assert!(schedule.hung(Duration::from_secs(60)).is_empty());
+        // The reply of the other one may wait for the client.
+        schedule.executed(tickets[0]);
+        assert!(schedule.hung(Duration::ZERO).is_empty());
     }
 
     proptest! {
@@ -316,7 +485,7 @@ mod tests {
                 }
             };
             for (number, claims) in all.iter().enumerate() {
-                let (ticket, now) = schedule.add(claims.clone(), false, number);
+                let (ticket, now) = schedule.add(claims.clone(), false, None, number);
                 if now.is_some() {
                     started(number, &finished);
                     running.push((ticket, number));

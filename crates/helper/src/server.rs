@@ -11,7 +11,7 @@ use crate::digests::Digests;
 use crate::handles::{Handles, Open, Room, early};
 use crate::locks::Locks;
 use crate::options::Options;
-use crate::paths::Paths;
+use crate::paths::{FileSystem, Paths};
 use crate::schedule::{Claims, Mode, Resource};
 use crate::status::{Failure, READ_ONLY, Result, success};
 use crate::watches::Watches;
@@ -184,13 +184,6 @@ impl Server {
             {
                 false
             }
-            Request::Watch(WatchRequest::Add { path }) => self.paths.is_local(path, true),
-            Request::Limits
-            | Request::Attrs { .. }
-            | Request::Direct(_)
-            | Request::Deflate { .. }
-            | Request::Watch(_)
-            | Request::UnknownExtension { .. } => true,
             // They may ask a directory service, take long, or wait for the disk.
             Request::HomeDirectory { .. }
             | Request::UsersGroupsById { .. }
@@ -200,49 +193,24 @@ impl Server {
             | Request::Dirxattrs { .. }
             | Request::Fallocate { .. }
             | Request::Fsync { .. } => false,
-            Request::Read { handle, .. }
-            | Request::Write { handle, .. }
-            | Request::Fstat { handle }
-            | Request::Fsetstat { handle, .. }
-            | Request::Fstatvfs { handle }
-            | Request::Lseek { handle, .. }
-            | Request::Lock { handle, .. }
-            | Request::Close { handle } => match self.handles.get(handle) {
-                Ok(Open::File(file)) => file.is_local,
-                Ok(Open::Directory(directory)) => directory.is_local,
-                Err(_) => true,
-            },
-            Request::Readdir { handle } => {
-                self.handles.listed(handle).map_or(true, |directory| directory.is_local)
-            }
-            Request::Open { path, .. }
-            | Request::Stat { path }
-            | Request::Setstat { path, .. }
-            | Request::Opendir { path }
-            | Request::Realpath { path }
-            | Request::Statvfs { path } => self.paths.is_local(path, true),
-            Request::ReadFile { path, follow, .. } => self.paths.is_local(path, *follow),
-            Request::Getxattr { path, flags, .. }
-            | Request::Setxattr { path, flags, .. }
-            | Request::Listxattr { path, flags }
-            | Request::Removexattr { path, flags, .. } => {
-                self.paths.is_local(path, flags.0 & XattrFlags::FOLLOW != 0)
-            }
-            Request::Lstat { path }
-            | Request::Lsetstat { path, .. }
-            | Request::Remove { path }
-            | Request::Mkdir { path, .. }
-            | Request::Rmdir { path }
-            | Request::Readlink { path }
-            | Request::Mknod { path, .. }
-            | Request::Symlink { link: path, .. } => self.paths.is_local(path, false),
-            Request::Rename { from, to }
-            | Request::PosixRename { from, to }
-            | Request::Renameat2 { from, to, .. }
-            | Request::Hardlink { existing: from, new: to } => {
-                self.paths.is_local(from, false) && self.paths.is_local(to, false)
-            }
+            _ => places(request).into_iter().all(|place| match place {
+                Place::None => true,
+                Place::Handle(handle) => {
+                    self.handles.named(handle).map_or(true, |open| open.file_system().is_none())
+                }
+                Place::Path(path, follows) => self.paths.is_local(path, follows),
+            }),
         }
+    }
+
+    /// The file system that the request is for, as far as that is known without a request to it.
+    /// `None` if it is a local one.
+    pub(crate) fn file_system(&self, request: &Request<'_>) -> Option<FileSystem> {
+        places(request).into_iter().find_map(|place| match place {
+            Place::None => None,
+            Place::Handle(handle) => self.handles.named(handle).ok()?.file_system(),
+            Place::Path(path, follows) => self.paths.file_system_at(path, follows),
+        })
     }
 
     /// Executes the request with this id. With `nowait`, a READ does not wait for the disk, and an
@@ -357,6 +325,72 @@ impl Server {
             }
         }
     }
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug)]
+enum Place<'a> {
+    None,
+    Handle(&'a [u8]),
+    /// A path, and whether a symbolic link in its last component is followed.
+    Path(&'a [u8], bool),
+}
+
+fn places<'a>(request: &Request<'a>) -> [Place<'a>; 2] {
+    let one = match *request {
+        Request::Watch(WatchRequest::Add { path })
+        | Request::Open { path, .. }
+        | Request::Stat { path }
+        | Request::Setstat { path, .. }
+        | Request::Opendir { path }
+        | Request::Realpath { path }
+        | Request::ExpandPath { path }
+        | Request::Dirxattrs { path }
+        | Request::Statvfs { path } => Place::Path(path, true),
+        Request::Lstat { path }
+        | Request::Lsetstat { path, .. }
+        | Request::Remove { path }
+        | Request::Mkdir { path, .. }
+        | Request::Rmdir { path }
+        | Request::Readlink { path }
+        | Request::Mknod { path, .. }
+        | Request::Digest { path, .. }
+        | Request::Symlink { link: path, .. } => Place::Path(path, false),
+        Request::ReadFile { path, follow, .. } => Place::Path(path, follow),
+        Request::Getxattr { path, flags, .. }
+        | Request::Setxattr { path, flags, .. }
+        | Request::Listxattr { path, flags }
+        | Request::Removexattr { path, flags, .. } => {
+            Place::Path(path, flags.0 & XattrFlags::FOLLOW != 0)
+        }
+        Request::Rename { from, to }
+        | Request::PosixRename { from, to }
+        | Request::Renameat2 { from, to, .. }
+        | Request::Hardlink { existing: from, new: to } => {
+            return [Place::Path(from, false), Place::Path(to, false)];
+        }
+        Request::CopyData { from, to, .. } => return [Place::Handle(from), Place::Handle(to)],
+        Request::Read { handle, .. }
+        | Request::Write { handle, .. }
+        | Request::Fstat { handle }
+        | Request::Fsetstat { handle, .. }
+        | Request::Fstatvfs { handle }
+        | Request::Fsync { handle }
+        | Request::Fallocate { handle, .. }
+        | Request::Lseek { handle, .. }
+        | Request::Lock { handle, .. }
+        | Request::Readdir { handle }
+        | Request::Close { handle } => Place::Handle(handle),
+        Request::Limits
+        | Request::Attrs { .. }
+        | Request::Direct(_)
+        | Request::Deflate { .. }
+        | Request::Watch(_)
+        | Request::HomeDirectory { .. }
+        | Request::UsersGroupsById { .. }
+        | Request::UnknownExtension { .. } => Place::None,
+    };
+    [one, Place::None]
 }
 
 /// The answer to a request that may wait.

@@ -27,17 +27,26 @@ use sftp::{Product, StatusCode};
 
 use crate::handles::Room;
 use crate::options::Options;
+use crate::paths::Device;
 use crate::schedule::{Schedule, Ticket};
 use crate::server::{self, Answer, MAX_IO_BYTES, Server};
 use crate::service_thread::ServiceThread;
-use crate::status::{Failure, Result as Outcome};
+use crate::status::{Failure, HANGS, Result as Outcome};
 use crate::watches::Watches;
 use crate::{attributes, direct as direct_connections};
 
 /// Requests that were not answered yet, at most. Each has a packet of at most 256 KiB.
 pub(crate) const MAX_REQUESTS: usize = 128;
 
-/// Threads of the pool, at most: more than disks serve in parallel.
+/// Requests beside these for file systems that hang, at most. So there are never more than twice
+/// [`MAX_REQUESTS`].
+const MAX_HUNG: usize = MAX_REQUESTS;
+
+/// Time for which a file system that hangs has executed nothing.
+const HUNG: Duration = Duration::from_secs(5);
+
+/// Threads of the pool, at most: more than disks serve in parallel. One that executes a request for
+/// longer than [`PATIENCE`] is replaced, so each request may have one.
 const MAX_THREADS: usize = 32;
 
 /// Descriptors that are kept for other purposes than handles of the client: four for each direct
@@ -190,6 +199,30 @@ struct State {
     ended_at: Option<Instant>,
 }
 
+impl State {
+    /// Whether no other request may be added. Those for file systems that hang keep no room from
+    /// others.
+    fn is_full(&self) -> bool {
+        let len = self.schedule.len();
+        len >= MAX_REQUESTS && len - self.schedule.hung(HUNG).len().min(MAX_HUNG) >= MAX_REQUESTS
+    }
+
+    /// Whether this file system hangs, and too many requests are for such ones.
+    fn has_no_room_for(&self, device: Device) -> bool {
+        self.schedule.len() >= MAX_HUNG && {
+            let hung = self.schedule.hung(HUNG);
+            hung.len() >= MAX_HUNG && hung.contains(&device)
+        }
+    }
+
+    fn max_threads(&self) -> usize {
+        match self.threads < MAX_THREADS {
+            true => MAX_THREADS,
+            false => MAX_THREADS + self.schedule.long_executed(PATIENCE),
+        }
+    }
+}
+
 impl Session<'_> {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -270,46 +303,68 @@ impl Session<'_> {
         }
         let (ticket, ready) = {
             let mut state = self.state();
-            while state.schedule.len() >= MAX_REQUESTS {
+            while state.is_full() {
                 // Replies may be what the client waits for.
                 drop(state);
                 self.output().flush().map_err(Error::Stream)?;
                 state = self.state();
-                if state.schedule.len() >= MAX_REQUESTS {
+                if state.is_full() {
                     let waited = self.changed.wait_timeout(state, PATIENCE);
                     drop(waited.unwrap_or_else(PoisonError::into_inner));
                     self.overtake(scope)?;
                     state = self.state();
                 }
             }
-            state.schedule.add(claims, server::only_reads(&request), packet.clone())
+            // It may overtake one of another file system, or be refused.
+            let mut file_system = None;
+            if state.schedule.may_hang() {
+                drop(state);
+                file_system = self.server.file_system(&request);
+                state = self.state();
+            }
+            if file_system.is_some_and(|it| state.has_no_room_for(it.device)) {
+                drop(state);
+                if matches!(request, Request::Opendir { .. }) {
+                    self.server.handles.forget(id);
+                }
+                self.output().reply(id, &HANGS.reply());
+                return Ok(());
+            }
+            let only_reads = server::only_reads(&request);
+            state.schedule.add(claims, only_reads, file_system, packet.clone())
         };
-        if ready.is_none() {
-            return self.provide_thread(scope, 1);
-        }
-        if self.server.is_quick(&request) && self.execute(id, &request, true, buffer) {
+        if ready.is_some()
+            && self.server.is_quick(&request)
+            && let Some(answer) = self.answer(id, &request, true, buffer)
+        {
+            self.send(id, answer, buffer);
             self.finish(ticket);
-        } else {
-            self.state().queue.push_back((ticket, packet));
-            self.provide_thread(scope, 0)?;
-            self.changed.notify_all();
+            return Ok(());
         }
+        let file_system = self.server.file_system(&request);
+        let mut state = self.state();
+        state.schedule.set_file_system(ticket, file_system);
+        let others = usize::from(ready.is_none());
+        state.queue.extend(ready.map(|packet| (ticket, packet)));
+        drop(state);
+        self.provide_thread(scope, others)?;
+        self.changed.notify_all();
         Ok(())
     }
 
-    /// Executes changes that have waited for a request that may never end. Returns when this has to
-    /// be repeated, if it has.
+    /// Executes requests that have waited for one that may never end. Returns when this has to be
+    /// repeated, if it has.
     fn overtake<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
     ) -> Result<Option<Duration>, Error> {
         let mut state = self.state();
-        if !state.schedule.is_held_up() {
+        if !state.schedule.is_held_up() && state.queue.is_empty() {
             return Ok(None);
         }
         let ready = state.schedule.overtake(PATIENCE);
-        let count = ready.len();
         state.queue.extend(ready);
+        let count = state.queue.len();
         drop(state);
         for _ in 0..count {
             self.provide_thread(scope, 0)?;
@@ -375,7 +430,7 @@ impl Session<'_> {
         others: usize,
     ) -> Result<(), Error> {
         let mut state = self.state();
-        if state.idle >= state.queue.len() + others || state.threads >= MAX_THREADS {
+        if state.idle >= state.queue.len() + others || state.threads >= state.max_threads() {
             return Ok(());
         }
         state.threads += 1;
@@ -404,16 +459,19 @@ impl Session<'_> {
                 // them may close the handle.
                 Ok((id, Request::Fsync { handle })) => {
                     let file = self.server.handles.file(handle);
-                    self.finish(ticket);
+                    self.proceed(|schedule| schedule.release(ticket));
                     let reply = Server::sync(file);
+                    self.state().schedule.executed(ticket);
                     self.output().reply(id, &reply);
                 }
                 Ok((id, request)) => {
-                    self.execute(id, &request, false, &mut buffer);
-                    self.finish(ticket);
+                    let answer = self.answer(id, &request, false, &mut buffer);
+                    self.state().schedule.executed(ticket);
+                    answer.into_iter().for_each(|answer| self.send(id, answer, &buffer));
                 }
-                Err(_) => self.finish(ticket),
+                Err(_) => {}
             }
+            self.finish(ticket);
             let _ = self.output().flush();
         }
     }
@@ -424,6 +482,7 @@ impl Session<'_> {
             let is_late = state.ended_at.is_some_and(|at| at.elapsed() > LAST_START);
             if let Some((ticket, packet)) = state.queue.pop_front() {
                 if !is_late {
+                    state.schedule.begin(ticket);
                     return Some((ticket, packet));
                 }
                 drop(state);
@@ -434,15 +493,25 @@ impl Session<'_> {
             if state.ended_at.is_some() && state.schedule.len() == 0 {
                 return None;
             }
+            if state.threads > state.max_threads() {
+                state.threads -= 1;
+                return None;
+            }
             state.idle += 1;
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.idle -= 1;
         }
     }
 
-    /// Executes a request and adds its reply to the output. With `nowait`, returns false if it
-    /// would wait for the disk; then nothing has happened.
-    fn execute(&self, id: u32, request: &Request<'_>, nowait: bool, buffer: &mut [u8]) -> bool {
+    /// Executes a request. With `nowait`, returns `None` if it would wait for the disk; then
+    /// nothing has happened.
+    fn answer(
+        &self,
+        id: u32,
+        request: &Request<'_>,
+        nowait: bool,
+        buffer: &mut [u8],
+    ) -> Option<Answer> {
         let executed =
             catch_unwind(AssertUnwindSafe(|| self.server.execute(id, request, nowait, buffer)));
         let answer = executed.unwrap_or_else(|_| {
@@ -450,9 +519,13 @@ impl Session<'_> {
             let message = "internal error of the server".to_owned();
             Answer::Reply(Reply::Status { code: StatusCode::FAILURE, message, errno: None })
         });
+        (!matches!(answer, Answer::WouldBlock)).then_some(answer)
+    }
+
+    /// Adds an answer, with its data in the buffer, to the output.
+    fn send(&self, id: u32, answer: Answer, buffer: &[u8]) {
         match answer {
-            Answer::WouldBlock => return false,
-            Answer::Waiting => {}
+            Answer::WouldBlock | Answer::Waiting => {}
             Answer::Reply(reply) => match self.packed_reply(id, &reply) {
                 Some(packed) => self.output().packet(&packed),
                 None => self.output().reply(id, &reply),
@@ -462,7 +535,6 @@ impl Session<'_> {
                 None => self.output().data(id, &buffer[..len]),
             },
         }
-        true
     }
 
     /// The reply, compressed; `None` if it is not to be, or does not shrink.
@@ -486,12 +558,17 @@ impl Session<'_> {
         pack(&head, data)
     }
 
-    /// A request was answered: gives those that waited for it to the pool.
+    /// A request was answered.
     fn finish(&self, ticket: Ticket) {
+        self.proceed(|schedule| schedule.finish(ticket));
+    }
+
+    /// Gives the requests to the pool that can be executed now.
+    fn proceed(&self, ready: impl FnOnce(&mut Schedule<Bytes>) -> Vec<(Ticket, Bytes)>) {
         let mut state = self.state();
         // The thread that reads requests may wait for room.
         let was_full = state.schedule.len() >= MAX_REQUESTS;
-        let ready = state.schedule.finish(ticket);
+        let ready = ready(&mut state.schedule);
         let is_last = state.ended_at.is_some() && state.schedule.len() == 0;
         let wakes = !ready.is_empty() || was_full || is_last;
         state.queue.extend(ready);

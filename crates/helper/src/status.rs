@@ -37,6 +37,13 @@ pub(crate) const BAD_HANDLE: Failure =
 pub(crate) const READ_ONLY: Failure =
     Failure::Refused(StatusCode::PERMISSION_DENIED, Errno::ROFS, "the server is read-only");
 
+/// As of a server of NFS that does not answer.
+pub(crate) const HANGS: Failure = Failure::Refused(
+    StatusCode::FAILURE,
+    Errno::TIMEDOUT,
+    "the file system does not answer, and too many requests wait for it",
+);
+
 impl Failure {
     /// The reply. The codes are those of OpenSSH's server for the same errors; the errno itself is
     /// in the reply, too.

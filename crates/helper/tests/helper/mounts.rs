@@ -103,6 +103,74 @@ fn what_waits_for_a_request_that_hangs_is_not_executed_after_the_session() {
     assert!(dir.path().join("f").exists());
 }
 
+/// A client of a directory with a file, and with a file system that hangs.
+fn with_hung() -> Option<(tempfile::TempDir, Hung, Client)> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can mount");
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("hung")).unwrap();
+    fs::write(dir.path().join("f"), "content").unwrap();
+    let hung = Hung::new(&dir.path().join("hung"));
+    let options = Options { root: Some(dir.path().to_owned()), ..Options::default() };
+    Some((dir, hung, Client::new(options)))
+}
+
+#[test]
+fn changes_of_a_file_system_that_hangs_delay_no_other_one() {
+    let Some((dir, hung, mut client)) = with_hung() else { return };
+    let attrs = FileAttrs::with_permissions(0o600);
+    let flags = OpenFlags::WRITE | OpenFlags::CREATE;
+    client.send(&[
+        (1, Request::Open { path: b"hung/new", flags, attrs }),
+        // They wait for it.
+        (2, Request::Setstat { path: b"hung", attrs }),
+        (3, Request::Stat { path: b"hung/new" }),
+    ]);
+    let is_ok = |reply| matches!(reply, Reply::Status { errno: None, .. });
+    assert!(is_ok(client.call(Request::Mkdir { path: b"d", attrs })));
+    assert!(is_ok(client.call(Request::PosixRename { from: b"d", to: b"e" })));
+    assert!(is_ok(client.call(Request::Setstat { path: b"f", attrs })));
+    let Reply::Attrs(found) = client.call(Request::Stat { path: b"f" }) else { panic!() };
+    assert_eq!(found.permissions, Some(0o100_600));
+    assert!(dir.path().join("e").exists());
+    drop(hung);
+    let mut answered = [(); 3].map(|()| client.receive().0);
+    answered.sort_unstable();
+    assert_eq!(answered, [1, 2, 3]);
+    client.end().unwrap();
+}
+
+#[test]
+fn requests_that_hang_keep_neither_threads_nor_room_from_others() {
+    let Some((_dir, hung, mut client)) = with_hung() else { return };
+    let (attrs, flags) = (FileAttrs::default(), OpenFlags::WRITE);
+    let handle = client.handle(Request::Open { path: b"f", flags, attrs });
+    let stat = |id| (id, Request::Stat { path: b"hung/f" });
+    // More than there are threads otherwise. A thread of the pool executes the sync.
+    client.send(&(100..150).map(stat).collect::<Vec<_>>());
+    assert!(matches!(
+        client.call(Request::Fsync { handle: &handle }),
+        Reply::Status { errno: None, .. }
+    ));
+    // More than may be in flight otherwise.
+    client.send(&(150..228).map(stat).collect::<Vec<_>>());
+    assert!(matches!(client.call(Request::Stat { path: b"f" }), Reply::Attrs(_)));
+    client.send(&[stat(228)]);
+    let refused = client.receive();
+    assert!(matches!(refused, (228, Reply::Status { errno: Some(110), .. })), "{refused:?}");
+    assert!(matches!(
+        client.call(Request::Fsync { handle: &handle }),
+        Reply::Status { errno: None, .. }
+    ));
+    drop(hung);
+    let mut answered: Vec<_> = (100..228).map(|_| client.receive().0).collect();
+    answered.sort_unstable();
+    assert_eq!(answered, (100..228).collect::<Vec<_>>());
+    client.end().unwrap();
+}
+
 /// The number of entries that a client gets which does not know the additions to the protocol.
 fn listed_by_others(root: &Path) -> usize {
     let mut client = Client::new(Options { root: Some(root.to_owned()), ..Options::default() });
