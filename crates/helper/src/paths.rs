@@ -5,12 +5,14 @@
 //! `..` and absolute symbolic links stay inside, also while directories are being moved.
 
 use std::collections::HashSet;
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, fstat, fstatfs, openat, openat2,
     readlinkat, statx,
@@ -26,10 +28,6 @@ const LOCAL_KINDS: [u32; 6] =
 /// that are not in the table.
 const LOCAL_NAMES: [&[u8]; 7] = [b"ext2", b"ext3", b"ext4", b"xfs", b"tmpfs", b"f2fs", b"overlay"];
 
-/// Time for which the table of mounts is used: a device number may become that of another file
-/// system.
-const TABLE_VALID: Duration = Duration::from_secs(1);
-
 /// Longest path, with the NUL at its end.
 const PATH_MAX: usize = 4096;
 
@@ -39,8 +37,8 @@ pub(crate) struct Paths {
     root: Option<Root>,
     /// The device of the root or of the working directory, if its file system is a local one.
     local_device: Option<Device>,
-    /// The devices of the other local file systems, as the table of mounts was at this time.
-    mounted: Mutex<Option<(Instant, HashSet<Device>)>>,
+    /// The other local file systems, once one was asked for.
+    mounted: Mutex<Option<Mounted>>,
 }
 
 #[derive(Debug)]
@@ -213,15 +211,10 @@ impl Paths {
 
     fn is_mounted_locally(&self, device: Device) -> bool {
         let mut mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
-        let valid = mounted.as_ref().filter(|(since, _)| since.elapsed() < TABLE_VALID);
-        if let Some((_, devices)) = valid {
-            return devices.contains(&device);
+        if !mounted.as_ref().is_some_and(Mounted::is_current) {
+            *mounted = Mounted::read().ok();
         }
-        let table = mountinfo::all().unwrap_or_default().into_iter();
-        let local = table.filter(|mount| LOCAL_NAMES.contains(&mount.kind.as_bytes()));
-        let devices = local.map(|mount| (mount.device.major, mount.device.minor)).collect();
-        let (_, devices) = mounted.insert((Instant::now(), devices));
-        devices.contains(&device)
+        mounted.as_ref().is_some_and(|mounted| mounted.devices.contains(&device))
     }
 
     /// The absolute path of the entry to which `path` leads. The last name may be absent.
@@ -257,6 +250,33 @@ impl Paths {
             // The root was renamed.
             _ => Err(Errno::NOENT),
         }
+    }
+}
+
+/// The local file systems in the table of mounts.
+#[derive(Debug)]
+struct Mounted {
+    table: File,
+    devices: HashSet<Device>,
+}
+
+impl Mounted {
+    fn read() -> std::io::Result<Mounted> {
+        // What changes from now on is a change of this open file.
+        let mut table = File::open("/proc/self/mountinfo")?;
+        let mut content = Vec::new();
+        table.read_to_end(&mut content)?;
+        let mounts = mountinfo::parse(&content).into_iter();
+        let local = mounts.filter(|mount| LOCAL_NAMES.contains(&mount.kind.as_bytes()));
+        let devices = local.map(|mount| (mount.device.major, mount.device.minor)).collect();
+        Ok(Mounted { table, devices })
+    }
+
+    /// Whether nothing was mounted or unmounted since: a device number may become that of another
+    /// file system.
+    fn is_current(&self) -> bool {
+        let table = &mut [PollFd::new(&self.table, PollFlags::PRI)];
+        poll(table, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)
     }
 }
 
@@ -342,6 +362,26 @@ mod tests {
         };
         assert!(paths.file_system(&shared).is_none() && paths.is_local(b"/dev/shm/absent", true));
         assert!(!paths.is_local(b"/proc/self/status", true));
+    }
+
+    #[test]
+    fn a_mount_is_noticed_at_once() {
+        use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root can mount");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(None).unwrap();
+        let status = paths.pin(b"/proc/self/status", true).unwrap();
+        assert!(paths.file_system(&status).is_some());
+        mount("tmpfs", dir.path(), "tmpfs", MountFlags::empty(), None).unwrap();
+        let mounted = paths.pin(dir.path().as_os_str().as_bytes(), true).unwrap();
+        let found = paths.file_system(&mounted);
+        unmount(dir.path(), UnmountFlags::DETACH).unwrap();
+        assert_eq!(found, None);
+        // It is not in the table any more, although it still exists.
+        assert!(paths.file_system(&mounted).is_some());
     }
 
     #[test]

@@ -49,9 +49,9 @@ const HUNG: Duration = Duration::from_secs(5);
 /// longer than [`PATIENCE`] is replaced, so each request may have one.
 const MAX_THREADS: usize = 32;
 
-/// Descriptors that are kept for other purposes than handles of the client: four for each direct
+/// Descriptors that are kept for other purposes than handles of the client: five for each direct
 /// connection, and some.
-const OTHER_DESCRIPTORS: u64 = 320;
+const OTHER_DESCRIPTORS: u64 = 384;
 
 /// Time for which changes wait for a request that only reads: local disks answer within it, and an
 /// unreachable file system may never do.
