@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use sftp::RemoteHandle;
 
 use crate::directory::Listing;
+use crate::lost_locks::LostLocks;
 use crate::paths::FileSystem;
 use crate::schedule::Resource;
 use crate::session::MAX_REQUESTS;
@@ -35,6 +37,7 @@ impl Open {
 pub(crate) struct File {
     pub(crate) fd: OwnedFd,
     pub(crate) inode: Resource,
+    pub(crate) opened: Instant,
     pub(crate) file_system: Option<FileSystem>,
 }
 
@@ -48,9 +51,10 @@ pub(crate) struct Directory {
     pub(crate) file_system: Option<FileSystem>,
 }
 
-/// The room for handles, which all connections of a client share.
+/// The room for handles, and what else all connections of a client share.
 #[derive(Debug)]
 pub(crate) struct Room {
+    pub(crate) lost_locks: LostLocks,
     /// The greatest number of handles that are open at the same time.
     pub(crate) max: usize,
     open: AtomicUsize,
@@ -58,7 +62,7 @@ pub(crate) struct Room {
 
 impl Room {
     pub(crate) fn new(max: usize) -> Room {
-        Room { max, open: AtomicUsize::new(0) }
+        Room { lost_locks: LostLocks::default(), max, open: AtomicUsize::new(0) }
     }
 }
 
@@ -219,7 +223,12 @@ mod tests {
 
     fn file() -> Open {
         let fd = std::fs::File::open("/dev/null").unwrap().into();
-        Open::File(Arc::new(File { fd, inode: Resource::Inode(0, 0), file_system: None }))
+        Open::File(Arc::new(File {
+            fd,
+            inode: Resource::Inode(0, 0),
+            opened: Instant::now(),
+            file_system: None,
+        }))
     }
 
     #[test]

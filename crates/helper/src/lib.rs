@@ -29,6 +29,7 @@ mod direct;
 mod directory;
 mod handles;
 mod locks;
+mod lost_locks;
 mod operations;
 mod options;
 mod paths;

@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use sftp::codec::{LockFound, LockRequest, Reply};
 
 use crate::handles;
+use crate::schedule::Resource;
 use crate::server::Server;
 use crate::service_thread::ServiceThread;
 use crate::status::{BAD_HANDLE, Failure, Result, success};
@@ -100,6 +101,12 @@ impl Locks {
     /// request within this time.
     pub(crate) fn silence_limit(&self) -> Option<Duration> {
         self.state().lease.filter(|_| !self.held.is_empty())
+    }
+
+    /// The files in which the client has locks.
+    pub(crate) fn files(&self) -> Vec<Resource> {
+        let files = self.held.files().into_iter();
+        files.map(|(device, number)| Resource::Inode(device, number)).collect()
     }
 
     /// A handle was closed.

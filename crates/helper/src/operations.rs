@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use base::{Allocation, FileKind, Seek, SetXattr};
 use bytes::Bytes;
@@ -55,7 +56,7 @@ impl Server {
             rustix::fs::fcntl_setfl(&fd, native & OFlags::APPEND)?;
         }
         let file_system = self.paths.file_system(&fd);
-        let file = File { fd, inode: inode(&stat), file_system };
+        let file = File { fd, inode: inode(&stat), opened: Instant::now(), file_system };
         Ok(Some(Reply::Handle(self.handles.insert(Open::File(Arc::new(file)))?)))
     }
 
@@ -123,6 +124,7 @@ impl Server {
 
     pub(crate) fn write(&self, handle: &[u8], offset: u64, data: &[u8]) -> Result<()> {
         let file = self.handles.file(handle)?;
+        let _change = self.handles.room.lost_locks.change(&file)?;
         let (mut offset, mut data) = (offset, data);
         while !data.is_empty() {
             // A file opened for appending ignores the offset.
@@ -159,7 +161,9 @@ impl Server {
     }
 
     pub(crate) fn fsetstat(&self, handle: &[u8], attrs: &FileAttrs) -> Result<()> {
-        Ok(local::set_opened(&self.handles.file(handle)?.fd, &change(attrs))?)
+        let file = self.handles.file(handle)?;
+        let _change = self.handles.room.lost_locks.change(&file)?;
+        Ok(local::set_opened(&file.fd, &change(attrs))?)
     }
 
     pub(crate) fn opendir(&self, id: u32, path: &[u8]) -> Result<Reply> {
@@ -301,6 +305,7 @@ impl Server {
         to_offset: u64,
     ) -> Result<()> {
         let (source, target) = (self.handles.file(from)?, self.handles.file(to)?);
+        let _change = self.handles.room.lost_locks.change(&target)?;
         let mut left = if len == 0 { u64::MAX } else { len };
         let (mut at, mut put) = (from_offset, to_offset);
         let overlap = at < put.saturating_add(left) && put < at.saturating_add(left);
@@ -438,7 +443,9 @@ impl Server {
             FallocateMode::ZERO_RANGE => Allocation::Zero { keep_size },
             _ => return Err(Errno::OPNOTSUPP.into()),
         };
-        Ok(local::fallocate(&self.handles.file(handle)?.fd, how, offset, len)?)
+        let file = self.handles.file(handle)?;
+        let _change = self.handles.room.lost_locks.change(&file)?;
+        Ok(local::fallocate(&file.fd, how, offset, len)?)
     }
 
     pub(crate) fn lseek(&self, handle: &[u8], offset: u64, whence: Whence) -> Result<Reply> {

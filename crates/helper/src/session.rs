@@ -140,13 +140,15 @@ pub(crate) fn serve_connection(
             error: None,
         }),
     };
-    thread::scope(|scope| {
+    let served = thread::scope(|scope| {
         let read = session.read_requests(scope, input);
         session.end();
         let flushed = session.output().flush();
         read?;
         flushed.map_err(Error::Stream)
-    })
+    });
+    room.lost_locks.lose(session.server.locks.files());
+    served
 }
 
 /// The number of handles that a client may have open.
@@ -741,5 +743,104 @@ impl Packets<'_> {
                 };
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::path::Path;
+
+    use base::{LockFamily, LockKind, LockOwner, LockRange};
+    use sftp::codec::{FileAttrs, OpenFlags, encode_init};
+
+    use super::*;
+
+    /// A connection of a client, and its handle of the file `f`.
+    struct Peer {
+        stream: UnixStream,
+        server: thread::JoinHandle<Result<(), Error>>,
+        handle: Vec<u8>,
+    }
+
+    impl Peer {
+        fn new(dir: &Path, room: &Arc<Room>) -> Peer {
+            let (stream, theirs) = UnixStream::pair().unwrap();
+            let room = room.clone();
+            let options = Options { root: Some(dir.to_owned()), ..Options::default() };
+            let server = thread::spawn(move || {
+                let output = File::from(OwnedFd::from(theirs.try_clone().unwrap()));
+                let mut input = File::from(OwnedFd::from(theirs));
+                serve_connection(&mut input, Box::new(output), &options, &room)
+            });
+            let mut peer = Peer { stream, server, handle: Vec::new() };
+            let mut init = BytesMut::new();
+            encode_init(3, &mut init);
+            peer.stream.write_all(&init).unwrap();
+            peer.packet();
+            peer.open();
+            peer
+        }
+
+        fn open(&mut self) {
+            let (flags, attrs) = (OpenFlags::WRITE | OpenFlags::CREATE, FileAttrs::default());
+            let Reply::Handle(handle) = self.call(Request::Open { path: b"f", flags, attrs })
+            else {
+                panic!("not opened")
+            };
+            self.handle = handle.as_bytes().to_vec();
+        }
+
+        fn packet(&mut self) -> Bytes {
+            let mut len = [0; 4];
+            self.stream.read_exact(&mut len).unwrap();
+            let mut packet = vec![0; u32::from_be_bytes(len) as usize];
+            self.stream.read_exact(&mut packet).unwrap();
+            packet.into()
+        }
+
+        fn call(&mut self, request: Request<'_>) -> Reply {
+            let mut out = BytesMut::new();
+            request.encode(7, &mut out);
+            self.stream.write_all(&out).unwrap();
+            Reply::decode(&self.packet()).unwrap().1
+        }
+
+        /// The errno of a WRITE; 0 for success.
+        fn write(&mut self, data: &[u8]) -> i32 {
+            let handle = &self.handle.clone();
+            match self.call(Request::Write { handle, offset: 0, data }) {
+                Reply::Status { errno, .. } => errno.unwrap_or(0),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// It has sent them before it has noticed that its locks have ended.
+    #[test]
+    fn writes_of_a_client_that_has_lost_its_locks_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let room = Arc::new(Room::new(10));
+        let [mut locker, mut other] = [(); 2].map(|()| Peer::new(dir.path(), &room));
+        let owner = LockOwner { family: LockFamily::Posix, number: 1 };
+        let (range, kind) = (LockRange::WHOLE, Some(LockKind::Write));
+        let handle = &locker.handle.clone();
+        for lock in
+            [LockRequest::Lease { seconds: 1 }, LockRequest::Set { owner, range, kind, wait_ms: 0 }]
+        {
+            let reply = locker.call(Request::Lock { handle, lock });
+            assert!(matches!(reply, Reply::Status { errno: None, .. }), "{reply:?}");
+        }
+        assert_eq!(other.write(b"with the lock"), 0);
+        assert!(matches!(locker.server.join().unwrap(), Err(Error::Silent(_))));
+        let errno = Errno::IO.raw_os_error();
+        assert_eq!(other.write(b"WITHOUT IT"), errno);
+        assert_eq!(std::fs::read(dir.path().join("f")).unwrap(), b"with the lock");
+        // The client has opened it again, and may have set the locks again.
+        other.open();
+        assert_eq!(other.write(b"again"), 0);
+        drop(other.stream);
+        other.server.join().unwrap().unwrap();
     }
 }

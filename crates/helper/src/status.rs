@@ -44,6 +44,13 @@ pub(crate) const HANGS: Failure = Failure::Refused(
     "the file system does not answer, and too many requests wait for it",
 );
 
+/// The locks that the client had in the file are lost (`lost_locks.rs`).
+pub(crate) const LOCKS_LOST: Failure = Failure::Refused(
+    StatusCode::FAILURE,
+    Errno::IO,
+    "the locks of the file have ended with another connection",
+);
+
 impl Failure {
     /// The reply. The codes are those of OpenSSH's server for the same errors; the errno itself is
     /// in the reply, too.

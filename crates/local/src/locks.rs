@@ -212,6 +212,11 @@ impl Locks {
         lock(&self.table).is_empty()
     }
 
+    /// Device and inode number of each file in which something is locked.
+    pub fn files(&self) -> Vec<(u64, u64)> {
+        lock(&self.table).keys().map(|(file, _)| (file.device, file.inode)).collect()
+    }
+
     fn description(&self, file: impl AsFd, key: (FileId, LockOwner)) -> Result<Shared> {
         if let Some(known) = lock(&self.table).get(&key) {
             return Ok(known.clone());
