@@ -50,8 +50,6 @@ struct FileId {
 struct Description {
     fd: OwnedFd,
     held: LockedRanges,
-    /// The handles through which the owner has set locks.
-    handles: Vec<u64>,
     /// Another one, of this process, after each change of `held`.
     version: u64,
     /// It is not in the table any more.
@@ -63,10 +61,23 @@ static VERSION: AtomicU64 = AtomicU64::new(1);
 
 type Shared = Arc<Mutex<Description>>;
 
+type Key = (FileId, LockOwner);
+
+/// The locks of one owner in one file.
+#[derive(Debug)]
+struct Held {
+    description: Shared,
+    /// The handles through which the owner has set locks.
+    handles: Vec<u64>,
+}
+
 /// All locks that this process holds for its owners.
+///
+/// The table is never locked during a system call, and a description is locked before it. So only
+/// calls for the same owner and file wait for a file system that does not answer.
 #[derive(Debug, Default)]
 pub struct Locks {
-    table: Mutex<HashMap<(FileId, LockOwner), Shared>>,
+    table: Mutex<HashMap<Key, Held>>,
 }
 
 /// A lock that was set, and what was locked in its range before.
@@ -115,8 +126,11 @@ impl Locks {
                 false => Err(Errno::ENOLCK),
             };
             let version = description.version;
-            if set.is_ok() && !description.handles.contains(&handle) {
-                description.handles.push(handle);
+            if set.is_ok()
+                && let Some(held) = lock(&self.table).get_mut(&(id, owner))
+                && !held.handles.contains(&handle)
+            {
+                held.handles.push(handle);
             }
             self.remove_if_unused((id, owner), &mut description);
             return set.map(|()| LockUndo { file: id, owner, range, before, version });
@@ -126,7 +140,7 @@ impl Locks {
     /// Removes the locks of an owner in a range.
     pub fn unlock(&self, file: impl AsFd, owner: LockOwner, range: LockRange) -> Result<()> {
         let id = check(&file, owner, None)?;
-        let Some(shared) = lock(&self.table).get(&(id, owner)).cloned() else { return Ok(()) };
+        let Some(shared) = self.known((id, owner)) else { return Ok(()) };
         let mut description = lock(&shared);
         let unlocked = description.set(owner, range, None);
         self.remove_if_unused((id, owner), &mut description);
@@ -146,7 +160,7 @@ impl Locks {
             // There is no such request for flock(2).
             return Err(Errno::EINVAL);
         }
-        let shared = lock(&self.table).get(&(id, owner)).cloned();
+        let shared = self.known((id, owner));
         let mut found = record(range, Some(kind));
         let query = FcntlArg::F_OFD_GETLK(&mut found);
         match &shared {
@@ -172,7 +186,7 @@ impl Locks {
     /// since.
     pub fn undo(&self, undo: &LockUndo) {
         let key = (undo.file, undo.owner);
-        let Some(shared) = lock(&self.table).get(&key).cloned() else { return };
+        let Some(shared) = self.known(key) else { return };
         let mut description = lock(&shared);
         if description.version != undo.version {
             return;
@@ -190,15 +204,18 @@ impl Locks {
 
     /// The handle was closed: ends the locks of those owners that have used no other one.
     pub fn close(&self, handle: u64) {
-        let all: Vec<_> = {
-            let table = lock(&self.table);
-            table.iter().map(|(key, shared)| (*key, shared.clone())).collect()
-        };
-        for (key, shared) in all {
+        let mut unused = Vec::new();
+        for (key, held) in &mut *lock(&self.table) {
+            let before = held.handles.len();
+            held.handles.retain(|used| *used != handle);
+            if before > 0 && held.handles.is_empty() {
+                unused.push((*key, held.description.clone()));
+            }
+        }
+        for (key, shared) in unused {
             let mut description = lock(&shared);
-            let before = description.handles.len();
-            description.handles.retain(|used| *used != handle);
-            if before > 0 && description.handles.is_empty() {
+            // Not if the owner has used another one meanwhile.
+            if lock(&self.table).get(&key).is_some_and(|held| held.handles.is_empty()) {
                 // A caller that has found the description before keeps it open for a moment.
                 let _ = description.set(key.1, LockRange::WHOLE, None);
                 description.held = LockedRanges::default();
@@ -217,9 +234,13 @@ impl Locks {
         lock(&self.table).keys().map(|(file, _)| (file.device, file.inode)).collect()
     }
 
-    fn description(&self, file: impl AsFd, key: (FileId, LockOwner)) -> Result<Shared> {
-        if let Some(known) = lock(&self.table).get(&key) {
-            return Ok(known.clone());
+    fn known(&self, key: Key) -> Option<Shared> {
+        lock(&self.table).get(&key).map(|held| held.description.clone())
+    }
+
+    fn description(&self, file: impl AsFd, key: Key) -> Result<Shared> {
+        if let Some(known) = self.known(key) {
+            return Ok(known);
         }
         let fd = open_again(file, key.1.family)?;
         let mut table = lock(&self.table);
@@ -228,13 +249,13 @@ impl Locks {
         }
         let new = || {
             let held = LockedRanges::default();
-            let (handles, version, is_removed) = (Vec::new(), 0, false);
-            Arc::new(Mutex::new(Description { fd, held, handles, version, is_removed }))
+            let description = Description { fd, held, version: 0, is_removed: false };
+            Held { description: Arc::new(Mutex::new(description)), handles: Vec::new() }
         };
-        Ok(table.entry(key).or_insert_with(new).clone())
+        Ok(table.entry(key).or_insert_with(new).description.clone())
     }
 
-    fn remove_if_unused(&self, key: (FileId, LockOwner), description: &mut Description) {
+    fn remove_if_unused(&self, key: Key, description: &mut Description) {
         if description.held.is_empty() && !description.is_removed {
             description.is_removed = true;
             lock(&self.table).remove(&key);
@@ -365,6 +386,33 @@ mod tests {
         std::fs::write(&path, "content").unwrap();
         let both = File::options().read(true).write(true).open(&path).unwrap();
         (both, File::open(path).unwrap())
+    }
+
+    /// The file system does not answer one of them.
+    #[test]
+    fn a_call_that_hangs_delays_no_other_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, _) = files(&dir);
+        let other = tempfile::tempfile().unwrap();
+        let (one, whole) = (owner(LockFamily::Posix, 1), LockRange::WHOLE);
+        let locks = Arc::new(Locks::default());
+        locks.set(1, &file, one, whole, LockKind::Write).unwrap();
+        locks.set(2, &other, one, whole, LockKind::Write).unwrap();
+        let description = locks.known((id(&file).unwrap(), one)).unwrap();
+        let hung = lock(&description);
+        let (done, is_done) = std::sync::mpsc::channel();
+        let locks_of_thread = locks.clone();
+        let thread = std::thread::spawn(move || {
+            locks_of_thread.close(2);
+            assert_eq!(locks_of_thread.files().len(), 1);
+            done.send(()).unwrap();
+        });
+        let ended = is_done.recv_timeout(Duration::from_secs(20));
+        drop(hung);
+        thread.join().unwrap();
+        assert_eq!(ended, Ok(()));
+        locks.close(1);
+        assert!(locks.is_empty());
     }
 
     #[test]
