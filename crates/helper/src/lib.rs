@@ -6,7 +6,8 @@
 //! Invariants:
 //! 1. Requests take effect as if they were executed one after the other (`schedule.rs`); requests
 //!    that do not affect each other may be executed at the same time. One that only reads and hangs
-//!    may see later changes, and any that hangs may be overtaken by those for other file systems.
+//!    may see later changes, a long copy may be seen while it goes on, and any that hangs may be
+//!    overtaken by those for other file systems.
 //! 2. A request that may wait for a disk or a network never delays the requests that do not depend
 //!    on it: it is executed by a thread of the pool. All others are executed by the thread that has
 //!    read them (`session.rs`).

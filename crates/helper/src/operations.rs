@@ -7,7 +7,7 @@ use std::time::Instant;
 use base::{Allocation, FileKind, Seek, SetXattr};
 use bytes::Bytes;
 use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode, OFlags, RenameFlags, Stat};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use sftp::codec::{
     FallocateMode, FileAttrs, FileContent, MAX_XATTR_BYTES, OpenFlags, RenameFlags as RenameBits,
     Reply, SeekOffset, Whence, XattrFlags, XattrNames, XattrValue,
@@ -467,22 +467,23 @@ impl Server {
         };
         Reply::Extended(limits.encode())
     }
+}
 
-    pub(crate) fn names_by_id(&self, uids: &[u32], gids: &[u32]) -> Reply {
-        let user = |uid: &u32| nix::unistd::User::from_uid((*uid).into()).ok().flatten();
-        let group = |gid: &u32| nix::unistd::Group::from_gid((*gid).into()).ok().flatten();
-        let names = UsersGroups {
-            users: uids
-                .iter()
-                .map(|id| user(id).map_or(Bytes::new(), |it| it.name.into()))
-                .collect(),
-            groups: gids
-                .iter()
-                .map(|id| group(id).map_or(Bytes::new(), |it| it.name.into()))
-                .collect(),
-        };
-        Reply::Extended(names.encode())
-    }
+/// The names of users and groups; empty for one without. `E2BIG` if they do not fit into a reply.
+pub(crate) fn names_by_id(uids: &[u32], gids: &[u32]) -> Result<Reply> {
+    let mut len = 0;
+    let mut add = |name: Option<String>| {
+        let name = Bytes::from(name.unwrap_or_default());
+        len += size_of::<u32>() + name.len();
+        if len > MAX_IO_BYTES as usize { Err(Errno::TOOBIG) } else { Ok(name) }
+    };
+    let user = |uid: &u32| nix::unistd::User::from_uid((*uid).into()).ok().flatten();
+    let group = |gid: &u32| nix::unistd::Group::from_gid((*gid).into()).ok().flatten();
+    let users = uids.iter().map(|id| add(user(id).map(|it| it.name)));
+    let users = users.collect::<rustix::io::Result<_>>()?;
+    let groups = gids.iter().map(|id| add(group(id).map(|it| it.name)));
+    let groups = groups.collect::<rustix::io::Result<_>>()?;
+    Ok(Reply::Extended(UsersGroups { users, groups }.encode()))
 }
 
 /// Reads at `offset` until the buffer is full, or to the end of the file. `None` if that would wait
@@ -498,7 +499,7 @@ fn read_at(
         return Err(Errno::INVAL);
     }
     if !nowait {
-        return rustix::io::pread(file, buffer, offset).map(Some);
+        return retry_on_intr(|| rustix::io::pread(file, &mut *buffer, offset)).map(Some);
     }
     let wanted = buffer.len();
     let slices = &mut [std::io::IoSliceMut::new(buffer)];
@@ -564,10 +565,10 @@ fn copy_bytes(
     put: &mut u64,
     buffer: &mut [u8],
 ) -> rustix::io::Result<usize> {
-    let read = rustix::io::pread(from.as_fd(), &mut *buffer, *at)?;
+    let read = retry_on_intr(|| rustix::io::pread(from.as_fd(), &mut *buffer, *at))?;
     let mut data = &buffer[..read];
     while !data.is_empty() {
-        let written = rustix::io::pwrite(to, data, *put)?;
+        let written = retry_on_intr(|| rustix::io::pwrite(to, data, *put))?;
         *put += written as u64;
         data = &data[written..];
     }

@@ -19,7 +19,8 @@
 //! claims of a request are queued at once, so no two requests wait for each other.
 //!
 //! A request may never end: that of a file system whose server is gone. If it only reads, later
-//! changes wait for it for a limited time; then it may see what they have done. If it changes
+//! changes wait for it for a limited time; then it may see what they have done. Requests by path
+//! wait for a copy for the same time; then they may see what it has copied. If it changes
 //! something, or waits for such a request, those for other file systems overtake it after that
 //! time: its names and contents are not theirs. A file system is known by its device number; local
 //! ones have none here, since they answer.
@@ -84,8 +85,9 @@ pub(crate) struct Schedule<T> {
 #[derive(Debug)]
 struct Entry<T> {
     claims: Claims,
-    /// Later requests may see less than this one.
-    only_reads: bool,
+    /// Later requests for names and contents need not wait for it for long: it only reads, and may
+    /// see more than it should, or copies, and they may see a part.
+    yields: bool,
     /// That which may never answer.
     file_system: Option<FileSystem>,
     since: Instant,
@@ -175,7 +177,7 @@ impl<T> Schedule<T> {
         let all = || self.requests.values();
         all().any(|entry| entry.request.is_some())
             && all().any(|entry| {
-                entry.request.is_none() && (entry.only_reads || entry.file_system.is_some())
+                entry.request.is_none() && (entry.yields || entry.file_system.is_some())
             })
     }
 
@@ -201,12 +203,12 @@ impl<T> Schedule<T> {
         devices.filter(|device| hung.contains(device)).collect()
     }
 
-    /// Adds a request, which may only read names and contents, for a file system that may never
-    /// answer. Returns its ticket, and the request if it can be executed now.
+    /// Adds a request, which may yield to later ones, for a file system that may never answer.
+    /// Returns its ticket, and the request if it can be executed now.
     pub(crate) fn add(
         &mut self,
         claims: Claims,
-        only_reads: bool,
+        yields: bool,
         file_system: Option<FileSystem>,
         request: T,
     ) -> (Ticket, Option<T>) {
@@ -223,7 +225,7 @@ impl<T> Schedule<T> {
             if waiting_for == 0 { (Some(request), None) } else { (None, Some(request)) };
         let (since, begun) = (Instant::now(), None);
         let entry =
-            Entry { claims, only_reads, file_system, since, begun, waiting_for, request: later };
+            Entry { claims, yields, file_system, since, begun, waiting_for, request: later };
         self.requests.insert(ticket, entry);
         (ticket, now)
     }
@@ -268,8 +270,8 @@ impl<T> Schedule<T> {
         self.remove_claims(ticket, entry.claims)
     }
 
-    /// Changes wait no longer for requests that only read and were added this time ago, and
-    /// requests for other file systems not for any. Returns the requests that can be executed now.
+    /// Requests wait no longer for those that yield and were added this time ago, and requests for
+    /// other file systems not for any. Returns those that can be executed now.
     pub(crate) fn overtake(&mut self, patience: Duration) -> Vec<(Ticket, T)> {
         let mut overtaken = Vec::new();
         for (ticket, entry) in &mut self.requests {
@@ -285,7 +287,7 @@ impl<T> Schedule<T> {
                 };
                 let Some(claim) = queue.get(*ticket) else { return true };
                 claim.is_overtaken = claim.file_system.is_some();
-                let is_dropped = entry.only_reads && claim.is_granted;
+                let is_dropped = entry.yields && claim.is_granted;
                 claims.extend(is_dropped.then_some((*resource, *mode)));
                 !is_dropped
             });

@@ -10,6 +10,7 @@ use sftp::codec::{ExactAttrs, LockRequest, OpenFlags, Reply, Request, WatchReque
 use crate::digests::Digests;
 use crate::handles::{Handles, Open, Room, early};
 use crate::locks::Locks;
+use crate::operations::names_by_id;
 use crate::options::Options;
 use crate::paths::{FileSystem, Paths};
 use crate::schedule::{Claims, Mode, Resource};
@@ -139,12 +140,15 @@ impl Server {
             Request::Remove { .. }
             | Request::Mkdir { .. }
             | Request::Rmdir { .. }
-            | Request::Rename { .. }
-            | Request::PosixRename { .. }
             | Request::Symlink { .. }
-            | Request::Mknod { .. }
+            | Request::Mknod { .. } => names(Mode::Change),
+            // Other programs must not find a file under its new name before it is written.
+            Request::Rename { .. }
+            | Request::PosixRename { .. }
             | Request::Renameat2 { .. }
-            | Request::Hardlink { .. } => names(Mode::Change),
+            | Request::Hardlink { .. } => {
+                vec![(Resource::Names, Mode::Change), (Resource::Contents, Mode::Read)]
+            }
             // Later replies have the fields, and earlier ones have not.
             Request::Attrs { .. } => {
                 vec![(Resource::Names, Mode::Change), (Resource::Contents, Mode::Change)]
@@ -316,7 +320,7 @@ impl Server {
             Request::Lseek { handle, offset, whence } => self.lseek(handle, *offset, *whence),
             Request::Digest { path, algorithm } => self.digest(path, *algorithm),
             Request::HomeDirectory { user } => self.home_directory(user),
-            Request::UsersGroupsById { uids, gids } => Ok(self.names_by_id(uids, gids)),
+            Request::UsersGroupsById { uids, gids } => names_by_id(uids, gids),
             // A session answers it that may listen.
             Request::Direct(_) | Request::UnknownExtension { .. } => {
                 let code = sftp::StatusCode::OP_UNSUPPORTED;
@@ -401,11 +405,13 @@ fn now_or_later(result: Result<Option<Reply>>) -> Answer {
     }
 }
 
-/// Whether the request only returns what is there. That of an OPEN decides what is changed later.
-pub(crate) fn only_reads(request: &Request<'_>) -> bool {
+/// Whether others need not wait for the request for long: it only returns what is there, or shows
+/// how far it has come. What an OPEN returns decides what is changed later.
+pub(crate) fn may_be_overtaken(request: &Request<'_>) -> bool {
     matches!(
         request,
-        Request::Read { .. }
+        Request::CopyData { .. }
+            | Request::Read { .. }
             | Request::Fstat { .. }
             | Request::Lseek { .. }
             | Request::Fstatvfs { .. }
@@ -481,5 +487,38 @@ fn changes(request: &Request<'_>) -> bool {
         | Request::HomeDirectory { .. }
         | Request::UsersGroupsById { .. }
         | Request::UnknownExtension { .. } => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::Schedule;
+
+    /// In one burst: WRITE, CLOSE, and the rename to the final name.
+    #[test]
+    fn a_rename_waits_for_the_writes_before_it() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("new"), "").unwrap();
+        let options = Options { root: Some(dir.path().to_owned()), ..Options::default() };
+        let server = Server::new(&options, Arc::new(Room::new(1))).unwrap();
+        let open = Request::Open { path: b"new", flags: OpenFlags::WRITE, attrs: <_>::default() };
+        let Answer::Reply(Reply::Handle(handle)) = server.execute(1, &open, false, &mut []) else {
+            panic!("not opened")
+        };
+        let handle = handle.as_bytes();
+        let (from, to) = (&b"new"[..], &b"final"[..]);
+        for rename in [Request::PosixRename { from, to }, Request::Rename { from, to }] {
+            let mut schedule = Schedule::default();
+            let mut add = |request: &Request<'_>| {
+                schedule.add(server.claims(2, request), may_be_overtaken(request), None, ())
+            };
+            let (written, now) = add(&Request::Write { handle, offset: 0, data: b"x" });
+            assert!(now.is_some());
+            assert!(add(&Request::Close { handle }).1.is_none());
+            let (renamed, now) = add(&rename);
+            assert!(now.is_none(), "{rename:?}");
+            assert!(schedule.finish(written).contains(&(renamed, ())));
+        }
     }
 }

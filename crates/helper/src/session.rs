@@ -332,8 +332,8 @@ impl Session<'_> {
                 self.output().reply(id, &HANGS.reply());
                 return Ok(());
             }
-            let only_reads = server::only_reads(&request);
-            state.schedule.add(claims, only_reads, file_system, packet.clone())
+            let yields = server::may_be_overtaken(&request);
+            state.schedule.add(claims, yields, file_system, packet.clone())
         };
         if ready.is_some()
             && self.server.is_quick(&request)

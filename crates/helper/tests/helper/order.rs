@@ -1,6 +1,7 @@
 //! Requests that are in flight together take effect in their order.
 
 use helper::Options;
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use sftp::StatusCode;
 use sftp::codec::{FileAttrs, OpenFlags, Reply, Request};
 
@@ -189,5 +190,35 @@ fn a_sync_is_executed_although_the_close_follows() {
             assert!(is_ok(&reply), "{id}: {reply:?}");
         }
     }
+    client.end().unwrap();
+}
+
+/// Attributes by path wait for it only for a moment.
+#[test]
+fn a_long_copy_delays_no_other_request() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can make devices");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for (name, minor) in [("random", 9), ("null", 3)] {
+        let (kind, mode) = (FileType::CharacterDevice, Mode::from_raw_mode(0o600));
+        mknodat(CWD, dir.path().join(name), kind, mode, makedev(1, minor)).unwrap();
+    }
+    let mut client = Client::new(rooted(&dir));
+    let attrs = FileAttrs::default();
+    let from = &client.handle(Request::Open { path: b"random", flags: OpenFlags::READ, attrs });
+    let to = &client.handle(Request::Open { path: b"null", flags: OpenFlags::WRITE, attrs });
+    let copy = Request::CopyData { from, from_offset: 0, len: 2 << 30, to, to_offset: 0 };
+    client.send(&[
+        (1, copy),
+        (2, Request::Stat { path: b"random" }),
+        (3, Request::Fstat { handle: to }),
+    ]);
+    let (id, reply) = client.receive();
+    assert!(matches!((id, &reply), (2, Reply::Attrs(_))), "{id}: {reply:?}");
+    let (id, reply) = client.receive();
+    assert!(id == 1 && is_ok(&reply), "{id}: {reply:?}");
+    assert!(matches!(client.receive(), (3, Reply::Attrs(_))));
     client.end().unwrap();
 }

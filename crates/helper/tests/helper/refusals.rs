@@ -316,6 +316,18 @@ fn invalid_flags_are_refused() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
 }
 
+/// A longer reply than a packet may have would end the client's session.
+#[test]
+fn names_that_do_not_fit_into_a_reply_are_refused() {
+    let mut client = Client::new(Options::default());
+    let ids = vec![rustix::process::getuid().as_raw(); 60_000];
+    let request = Request::UsersGroupsById { uids: ids[..10].to_vec(), gids: Vec::new() };
+    assert!(matches!(client.call(request), Reply::Extended(_)));
+    let reply = client.call(Request::UsersGroupsById { uids: ids, gids: Vec::new() });
+    assert!(matches!(reply, Reply::Status { errno: Some(7), .. }), "{reply:?}");
+    client.end().unwrap();
+}
+
 /// A FIFO without a writer does not stop the server.
 #[test]
 fn a_fifo_does_not_stop_the_server() {
