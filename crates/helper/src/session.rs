@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use direct::Listener;
+use nix::sys::signal::{SigSet, Signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
@@ -115,6 +116,9 @@ impl From<Malformed> for Error {
 /// When the root cannot be opened, the client sends something that is not SFTP, a stream fails, or
 /// no thread can be started.
 pub fn serve(mut input: File, output: File, options: &Options) -> Result<(), Error> {
+    // A write beyond the limit of the login's file size is an error, and does not end the process.
+    // All other threads are started by this one.
+    let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
     let room = Arc::new(Room::new(max_handles()));
     serve_connection(&mut input, Box::new(output), options, &room)
 }

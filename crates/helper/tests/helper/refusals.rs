@@ -4,6 +4,7 @@ use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Command;
 
 use bytes::BytesMut;
 use helper::{Error, Options};
@@ -325,6 +326,33 @@ fn names_that_do_not_fit_into_a_reply_are_refused() {
     assert!(matches!(client.call(request), Reply::Extended(_)));
     let reply = client.call(Request::UsersGroupsById { uids: ids, gids: Vec::new() });
     assert!(matches!(reply, Reply::Status { errno: Some(7), .. }), "{reply:?}");
+    client.end().unwrap();
+}
+
+/// The kernel sends a signal, too, that ends a process.
+#[test]
+fn a_write_beyond_the_limit_of_the_file_size_is_an_error() {
+    const LIMITED: &str = "SSHOAL_TEST_LIMITED";
+    if std::env::var_os(LIMITED).is_none() {
+        let name = "refusals::a_write_beyond_the_limit_of_the_file_size_is_an_error";
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "ulimit -f 8; exec \"$@\"", "sh"]);
+        limited.arg(std::env::current_exe().unwrap()).args(["--exact", name]).env(LIMITED, "1");
+        let run = limited.output().unwrap();
+        assert!(run.status.success(), "{run:?}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { root: Some(dir.path().to_owned()), ..Options::default() };
+    let mut client = Client::new(options);
+    let (attrs, flags) = (FileAttrs::default(), OpenFlags::WRITE | OpenFlags::CREATE);
+    let handle = &client.handle(Request::Open { path: b"f", flags, attrs });
+    // The first part of it still fits.
+    let reply = client.call(Request::Write { handle, offset: 0, data: &[7; 20_000] });
+    assert!(matches!(reply, Reply::Status { errno: Some(27), .. }), "{reply:?}");
+    let attrs = FileAttrs { size: Some(1 << 20), ..FileAttrs::default() };
+    let reply = client.call(Request::Fsetstat { handle, attrs });
+    assert!(matches!(reply, Reply::Status { errno: Some(27), .. }), "{reply:?}");
     client.end().unwrap();
 }
 
