@@ -62,9 +62,9 @@ impl Replies for direct::Writer {
     fn write_within(
         &mut self,
         slices: &[IoSlice<'_>],
-        limit: Option<Duration>,
+        limit: &dyn Fn() -> Option<Duration>,
     ) -> io::Result<usize> {
-        self.limit_silence(limit)?;
+        self.limit_silence(limit())?;
         self.write_vectored(slices)
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct Server {
     pub(crate) paths: Paths,
     pub(crate) handles: Handles,
     pub(crate) read_only: bool,
-    pub(crate) locks: Locks,
+    pub(crate) locks: Arc<Locks>,
     pub(crate) digests: Mutex<Digests>,
     /// `None` on a system without inotify.
     pub(crate) watches: Option<Watches>,
@@ -56,7 +56,7 @@ impl Server {
             paths: Paths::new(options.root.as_deref())?,
             handles: Handles::new(room),
             read_only: options.read_only,
-            locks: Locks::default(),
+            locks: Arc::default(),
             digests: Mutex::default(),
             watches: Watches::new().ok(),
             fields: AtomicU32::new(0),

@@ -27,6 +27,7 @@ use sftp::codec::{
 use sftp::{Product, StatusCode};
 
 use crate::handles::Room;
+use crate::locks::Locks;
 use crate::options::Options;
 use crate::paths::Device;
 use crate::schedule::{Schedule, Ticket};
@@ -65,6 +66,10 @@ const LAST_START: Duration = Duration::from_millis(500);
 
 /// Content from this length on is sent without copying it behind other replies.
 const LONG_CONTENT: usize = 16 << 10;
+
+/// Time after which a client that takes no replies is checked again for locks: it may get one that
+/// it has waited for.
+const LIMIT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Bytes that a pipe takes at once if it is ready for any (pipe(7)).
 const PIPE_BUF: usize = 4096;
@@ -131,18 +136,14 @@ pub(crate) fn serve_connection(
     room: &Arc<Room>,
 ) -> Result<(), Error> {
     let server = Server::new(options, room.clone()).map_err(|errno| Error::Root(errno.into()))?;
+    let locks = server.locks.clone();
     let session = Session {
         server,
         options,
         listener: Mutex::default(),
         state: Mutex::default(),
         changed: Condvar::new(),
-        output: Mutex::new(Output {
-            stream: output,
-            replies: BytesMut::new(),
-            silence_limit: None,
-            error: None,
-        }),
+        output: Mutex::new(Output { stream: output, replies: BytesMut::new(), locks, error: None }),
     };
     let served = thread::scope(|scope| {
         let read = session.read_requests(scope, input);
@@ -175,11 +176,12 @@ pub(crate) trait Input: Read {
 
 /// A stream of replies.
 pub(crate) trait Replies: Send {
-    /// Writes some bytes. If none can be written within the limit, that is an error.
+    /// Writes some bytes. If none can be written within the limit, that is an error. There may be
+    /// another limit while this waits.
     fn write_within(
         &mut self,
         slices: &[IoSlice<'_>],
-        limit: Option<Duration>,
+        limit: &dyn Fn() -> Option<Duration>,
     ) -> io::Result<usize>;
 }
 
@@ -235,9 +237,7 @@ impl Session<'_> {
     }
 
     fn output(&self) -> MutexGuard<'_, Output> {
-        let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
-        output.silence_limit = self.server.locks.silence_limit();
-        output
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read_requests<'scope>(
@@ -599,8 +599,8 @@ impl Session<'_> {
 struct Output {
     stream: Box<dyn Replies>,
     replies: BytesMut,
-    /// How long the client may take no reply: it has locks.
-    silence_limit: Option<Duration>,
+    /// With locks, the client may take no reply for a limited time.
+    locks: Arc<Locks>,
     /// The client cannot be reached any more.
     error: Option<io::ErrorKind>,
 }
@@ -647,7 +647,7 @@ impl Output {
 
     fn write(&mut self, mut slices: &mut [IoSlice<'_>]) {
         while !slices.is_empty() && self.error.is_none() {
-            match self.stream.write_within(slices, self.silence_limit) {
+            match self.stream.write_within(slices, &|| self.locks.silence_limit()) {
                 Ok(0) => self.error = Some(io::ErrorKind::WriteZero),
                 Ok(written) => IoSlice::advance_slices(&mut slices, written),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -673,19 +673,23 @@ impl Replies for File {
     fn write_within(
         &mut self,
         slices: &[IoSlice<'_>],
-        limit: Option<Duration>,
+        limit: &dyn Fn() -> Option<Duration>,
     ) -> io::Result<usize> {
-        let Some(limit) = limit else { return self.write_vectored(slices) };
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let began = Instant::now();
         loop {
             let sent = sendmsg(&*self, slices, &mut SendAncillaryBuffer::default(), flags);
             match sent {
                 Err(Errno::INTR) => continue,
+                // A pipe. It takes all at once only if it may wait as long as that takes.
+                Err(Errno::NOTSOCK) if limit().is_none() => return self.write_vectored(slices),
                 Err(Errno::AGAIN | Errno::NOTSOCK) => {}
                 sent => return Ok(sent?),
             }
-            if !is_ready_within(self, PollFlags::OUT, limit)? {
-                return Err(io::ErrorKind::TimedOut.into());
+            while !is_ready_within(self, PollFlags::OUT, LIMIT_INTERVAL)? {
+                if limit().is_some_and(|limit| began.elapsed() >= limit) {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
             }
             if sent == Err(Errno::NOTSOCK) {
                 let slice = slices.iter().find(|slice| !slice.is_empty());
