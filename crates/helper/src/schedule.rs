@@ -91,6 +91,8 @@ struct Entry<T> {
     /// That which may never answer.
     file_system: Option<FileSystem>,
     since: Instant,
+    /// Later requests for other file systems do not wait for it.
+    is_overtaken: bool,
     /// When a thread has begun to execute it.
     begun: Option<Instant>,
     /// Claims that were not granted yet.
@@ -106,7 +108,7 @@ struct Claim {
     mode: Mode,
     file_system: Option<FileSystem>,
     is_granted: bool,
-    /// Later requests for other file systems do not wait for it.
+    /// As that of the request.
     is_overtaken: bool,
 }
 
@@ -214,30 +216,49 @@ impl<T> Schedule<T> {
     ) -> (Ticket, Option<T>) {
         let ticket = self.next;
         self.next += 1;
+        let is_overtaken = self.is_overtaken(file_system);
         let mut waiting_for = claims.len();
         for (resource, mode) in &claims {
             let queue = self.queues.entry(*resource).or_default();
-            let (mode, is_granted, is_overtaken) = (*mode, false, false);
+            let (mode, is_granted) = (*mode, false);
             let claim = Claim { ticket, mode, file_system, is_granted, is_overtaken };
             waiting_for -= usize::from(queue.add(claim));
         }
         let (now, later) =
             if waiting_for == 0 { (Some(request), None) } else { (None, Some(request)) };
-        let (since, begun) = (Instant::now(), None);
-        let entry =
-            Entry { claims, yields, file_system, since, begun, waiting_for, request: later };
+        let since = Instant::now();
+        let entry = Entry {
+            claims,
+            yields,
+            file_system,
+            since,
+            is_overtaken,
+            begun: None,
+            waiting_for,
+            request: later,
+        };
         self.requests.insert(ticket, entry);
         (ticket, now)
     }
 
     /// The file system of a request that was added without one.
     pub(crate) fn set_file_system(&mut self, ticket: Ticket, file_system: Option<FileSystem>) {
+        let is_overtaken = self.is_overtaken(file_system);
         let Some(entry) = self.requests.get_mut(&ticket) else { return };
-        entry.file_system = file_system;
+        (entry.file_system, entry.is_overtaken) = (file_system, is_overtaken);
         for (resource, _) in &entry.claims {
             let claim = self.queues.get_mut(resource).and_then(|queue| queue.get(ticket));
-            claim.into_iter().for_each(|claim| claim.file_system = file_system);
+            if let Some(claim) = claim {
+                (claim.file_system, claim.is_overtaken) = (file_system, is_overtaken);
+            }
         }
+    }
+
+    /// Whether a request for this file system is overtaken. Then later ones are from the beginning.
+    fn is_overtaken(&self, file_system: Option<FileSystem>) -> bool {
+        let Some(FileSystem { device, .. }) = file_system else { return false };
+        let is_same = |entry: &Entry<T>| entry.file_system.is_some_and(|it| it.device == device);
+        self.requests.values().any(|entry| entry.is_overtaken && is_same(entry))
     }
 
     /// A thread begins to execute a request.
@@ -279,6 +300,7 @@ impl<T> Schedule<T> {
                 continue;
             }
             let queues = &mut self.queues;
+            entry.is_overtaken = entry.file_system.is_some();
             let mut claims = Claims::new();
             entry.claims.retain(|(resource, mode)| {
                 let is_shared = matches!(resource, Resource::Names | Resource::Contents);
@@ -286,7 +308,7 @@ impl<T> Schedule<T> {
                     return true;
                 };
                 let Some(claim) = queue.get(*ticket) else { return true };
-                claim.is_overtaken = claim.file_system.is_some();
+                claim.is_overtaken = entry.is_overtaken;
                 let is_dropped = entry.yields && claim.is_granted;
                 claims.extend(is_dropped.then_some((*resource, *mode)));
                 !is_dropped
@@ -426,15 +448,20 @@ mod tests {
         assert_eq!(schedule.overtake(Duration::ZERO), [(looked, "stat elsewhere")]);
         // Those elsewhere keep their own order, unless they only read.
         assert_eq!(schedule.overtake(Duration::ZERO), [(renamed, "rename elsewhere")]);
-        let (later, now) = schedule.add(create, false, None, "create elsewhere");
+        let (later, now) = schedule.add(create.clone(), false, None, "create elsewhere");
         assert!(now.is_none());
+        // From now on nothing elsewhere waits for it.
+        schedule.add(create.clone(), false, HUNG, "third open");
+        let (late, now) = schedule.add(stat(), true, None, "stat elsewhere");
+        assert!(now.is_none(), "of what is created there");
+        assert_eq!(schedule.finish(renamed), [(later, "create elsewhere")]);
+        assert_eq!(schedule.finish(later), [(late, "stat elsewhere")]);
         // For the same file system, or perhaps for it.
         let unknown = Some(FileSystem { device: (0, 8), is_certain: false });
         for file_system in [HUNG, unknown] {
             let (_, now) = schedule.add(stat(), true, file_system, "stat");
             assert!(now.is_none());
         }
-        assert_eq!(schedule.finish(renamed), [(later, "create elsewhere")]);
         assert_eq!(schedule.finish(opened), [(other, "second open")]);
     }
 
