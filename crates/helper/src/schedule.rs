@@ -254,6 +254,11 @@ impl<T> Schedule<T> {
         }
     }
 
+    /// Whether a request is for a file system that hangs.
+    pub(crate) fn hangs(&self, ticket: Ticket) -> bool {
+        self.requests.get(&ticket).is_some_and(|entry| entry.is_overtaken)
+    }
+
     /// Whether a request for this file system is overtaken. Then later ones are from the beginning.
     fn is_overtaken(&self, file_system: Option<FileSystem>) -> bool {
         let Some(FileSystem { device, .. }) = file_system else { return false };

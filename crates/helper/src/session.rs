@@ -40,9 +40,9 @@ use crate::{attributes, direct as direct_connections};
 /// Requests that were not answered yet, at most. Each has a packet of at most 256 KiB.
 pub(crate) const MAX_REQUESTS: usize = 128;
 
-/// Requests beside these for file systems that hang, at most. So there are never more than twice
-/// [`MAX_REQUESTS`].
-const MAX_HUNG: usize = MAX_REQUESTS;
+/// Requests beside these for file systems that hang, at most: as many as sshoal has in flight on a
+/// connection, so that none of its requests is refused. A file system may only be slow.
+const MAX_HUNG: usize = 512;
 
 /// Time for which a file system that hangs has executed nothing.
 const HUNG: Duration = Duration::from_secs(5);
@@ -369,8 +369,13 @@ impl Session<'_> {
             return Ok(None);
         }
         let ready = state.schedule.overtake(PATIENCE);
+        // Threads in place of those that hang.
+        let replaced = match state.threads < MAX_THREADS {
+            true => 0,
+            false => state.max_threads().saturating_sub(state.threads).min(state.queue.len()),
+        };
+        let count = ready.len().max(replaced);
         state.queue.extend(ready);
-        let count = state.queue.len();
         drop(state);
         for _ in 0..count {
             self.provide_thread(scope, 0)?;
@@ -457,10 +462,12 @@ impl Session<'_> {
     fn work(&self) {
         let mut buffer = Vec::new();
         while let Some((ticket, packet)) = self.next_request() {
-            if buffer.is_empty() {
+            let request = Request::decode(&packet);
+            // Many threads may execute requests that hang.
+            if matches!(request, Ok((_, Request::Read { .. } | Request::ReadFile { .. }))) {
                 buffer.resize(MAX_IO_BYTES as usize, 0);
             }
-            match Request::decode(&packet) {
+            match request {
                 // It follows earlier changes, and later requests need not wait for the disk; one of
                 // them may close the handle.
                 Ok((id, Request::Fsync { handle })) => {
@@ -486,7 +493,10 @@ impl Session<'_> {
         let mut state = self.state();
         loop {
             let is_late = state.ended_at.is_some_and(|at| at.elapsed() > LAST_START);
-            if let Some((ticket, packet)) = state.queue.pop_front() {
+            // Those that may hang, too, take the last threads.
+            let answers = |(ticket, _): &(Ticket, Bytes)| !state.schedule.hangs(*ticket);
+            let first = state.queue.iter().position(answers).unwrap_or(0);
+            if let Some((ticket, packet)) = state.queue.remove(first) {
                 if !is_late {
                     state.schedule.begin(ticket);
                     return Some((ticket, packet));
