@@ -1,6 +1,7 @@
 //! File systems that are mounted below the root and do not answer.
 
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
@@ -30,9 +31,45 @@ impl Hung {
     }
 }
 
+/// Answers what leads to an open file in this file system, and nothing else.
+fn open_files(mut device: &File) {
+    const LOOKUP: u32 = 1;
+    const GETATTR: u32 = 3;
+    const OPEN: u32 = 14;
+    const INIT: u32 = 26;
+    let mut request = vec![0; 64 << 10];
+    while let Ok(40..) = device.read(&mut request) {
+        let opcode = u32::from_ne_bytes(request[4..8].try_into().unwrap());
+        let inode = u64::from_ne_bytes(request[16..24].try_into().unwrap());
+        // The root is the only directory.
+        let attr = |inode: u64| {
+            let mode: u32 = if inode == 1 { 0o040_755 } else { 0o100_644 };
+            let numbers = [0_u32, 0, 0, mode, 1, 0, 0, 0, 4096, 0];
+            let times = [inode, 0, 0, 0, 0, 0].into_iter().flat_map(u64::to_ne_bytes);
+            times.chain(numbers.into_iter().flat_map(u32::to_ne_bytes)).collect::<Vec<u8>>()
+        };
+        let body = match opcode {
+            INIT => {
+                let mut body: Vec<u8> = [7_u32, 31, 0, 0, 0, 4096].map(u32::to_ne_bytes).concat();
+                body.resize(64, 0);
+                body
+            }
+            LOOKUP => [[2_u64, 0, 0, 0, 0].map(u64::to_ne_bytes).concat(), attr(2)].concat(),
+            GETATTR => [[0_u64; 2].map(u64::to_ne_bytes).concat(), attr(inode)].concat(),
+            OPEN => vec![0; 16],
+            _ => continue,
+        };
+        let len = u32::try_from(16 + body.len()).unwrap();
+        let head = [len.to_ne_bytes(), [0; 4]].concat();
+        device.write_all(&[&head, &request[8..16], &body].concat()).unwrap();
+    }
+}
+
 impl Drop for Hung {
     fn drop(&mut self) {
         self.device = None;
+        // Ends the calls also if a thread reads the device.
+        let _ = unmount(&self.place, UnmountFlags::FORCE);
         let _ = unmount(&self.place, UnmountFlags::DETACH);
     }
 }
@@ -136,6 +173,33 @@ fn changes_of_a_file_system_that_hangs_delay_no_other_one() {
     assert_eq!(found.permissions, Some(0o100_600));
     assert!(dir.path().join("e").exists());
     drop(hung);
+    let mut answered = [(); 3].map(|()| client.receive().0);
+    answered.sort_unstable();
+    assert_eq!(answered, [1, 2, 3]);
+    client.end().unwrap();
+}
+
+#[test]
+fn a_write_that_hangs_delays_no_other_file_system() {
+    let Some((dir, hung, mut client)) = with_hung() else { return };
+    let device = hung.device.as_ref().unwrap().try_clone().unwrap();
+    let server = thread::spawn(move || open_files(&device));
+    let (attrs, flags) = (FileAttrs::with_permissions(0o600), OpenFlags::WRITE);
+    let open = Request::Open { path: b"hung/file", flags, attrs: FileAttrs::default() };
+    let handle = &client.handle(open);
+    client.send(&[
+        (1, Request::Write { handle, offset: 0, data: b"data" }),
+        // The client has given up.
+        (2, Request::Close { handle }),
+        (3, Request::Stat { path: b"hung/file" }),
+    ]);
+    let is_ok = |reply| matches!(reply, Reply::Status { errno: None, .. });
+    assert!(matches!(client.call(Request::Stat { path: b"f" }), Reply::Attrs(_)));
+    assert!(is_ok(client.call(Request::Setstat { path: b"f", attrs })));
+    assert!(is_ok(client.call(Request::PosixRename { from: b"f", to: b"g" })));
+    assert!(dir.path().join("g").exists());
+    drop(hung);
+    server.join().unwrap();
     let mut answered = [(); 3].map(|()| client.receive().0);
     answered.sort_unstable();
     assert_eq!(answered, [1, 2, 3]);
