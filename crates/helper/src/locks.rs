@@ -1,7 +1,7 @@
 //! Locks: those of the client's owners, and the requests that wait for one.
 //!
-//! A request that cannot be granted leaves the schedule and waits here: one thread repeats all of
-//! them, after pauses that grow to a tenth of a second, and at once after an unlock by this client.
+//! A request that cannot be granted leaves the schedule and waits here: a thread repeats all of
+//! them, and another one those for file systems that may never answer, after pauses that grow to a tenth of a second, and at once after an unlock by this client.
 //! It answers each after the time that the client has set, at most [`MAX_WAIT`]; the client then
 //! repeats it, so that neither side waits for a dead peer.
 //!
@@ -48,6 +48,8 @@ struct Wanted {
     owner: LockOwner,
     range: LockRange,
     kind: LockKind,
+    /// Of a file on a local file system.
+    is_local: bool,
 }
 
 /// A request that waits.
@@ -85,8 +87,10 @@ struct State {
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     held: local::Locks,
-    /// Serves waiting requests.
-    pub(crate) thread: ServiceThread,
+    /// Serves waiting requests for files on local file systems.
+    local_thread: ServiceThread,
+    /// Serves all others.
+    other_thread: ServiceThread,
     state: Mutex<State>,
     /// A request has begun to wait or is to be tried, or the session ends.
     changed: Condvar,
@@ -101,6 +105,11 @@ impl Locks {
     /// request within this time.
     pub(crate) fn silence_limit(&self) -> Option<Duration> {
         self.state().lease.filter(|_| !self.held.is_empty())
+    }
+
+    /// What serves the waiting requests for files on local file systems, or all others.
+    pub(crate) fn thread(&self, is_local: bool) -> &ServiceThread {
+        if is_local { &self.local_thread } else { &self.other_thread }
     }
 
     /// The files in which the client has locks.
@@ -136,7 +145,8 @@ impl Locks {
     fn wait(&self, wanted: Wanted, wait_ms: u32) -> bool {
         let wait = Duration::from_millis(wait_ms.into()).min(MAX_WAIT);
         let mut state = self.state();
-        if wait.is_zero() || !self.thread.is_there() || state.waiting.len() >= MAX_WAITING {
+        let thread = self.thread(wanted.is_local);
+        if wait.is_zero() || !thread.is_there() || state.waiting.len() >= MAX_WAITING {
             return false;
         }
         let now = Instant::now();
@@ -177,20 +187,21 @@ impl Locks {
         }
     }
 
-    /// Waits until requests are due. `None` at the end of the session.
-    fn due(&self) -> Option<Vec<Arc<Waiter>>> {
+    /// Waits until requests of the kind are due. `None` at the end of the session.
+    fn due(&self, is_local: bool) -> Option<Vec<Arc<Waiter>>> {
         let mut state = self.state();
         loop {
             if state.is_ending {
                 return None;
             }
             let now = Instant::now();
-            let due = state.waiting.iter().filter(|scheduled| scheduled.next <= now);
+            let all = || state.waiting.iter().filter(|it| it.waiter.wanted.is_local == is_local);
+            let due = all().filter(|scheduled| scheduled.next <= now);
             let due: Vec<_> = due.map(|scheduled| scheduled.waiter.clone()).collect();
             if !due.is_empty() {
                 return Some(due);
             }
-            let next = state.waiting.iter().map(|scheduled| scheduled.next).min();
+            let next = all().map(|scheduled| scheduled.next).min();
             state = match next {
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(next) => {
@@ -239,7 +250,9 @@ impl Server {
                 locks.try_all();
             }
             LockRequest::Set { owner, range, kind: Some(kind), wait_ms } => {
-                let wanted = Wanted { id, handle: handle.to_vec(), owner, range, kind };
+                let is_local = self.handles.file(handle)?.file_system.is_none();
+                let handle = handle.to_vec();
+                let wanted = Wanted { id, handle, owner, range, kind, is_local };
                 let set = self.try_lock(&wanted);
                 if is_excluded(&set) && locks.wait(wanted, wait_ms) {
                     return Ok(None);
@@ -261,7 +274,7 @@ impl Server {
     }
 
     fn try_lock(&self, wanted: &Wanted) -> Result<()> {
-        let Wanted { id, handle, owner, range, kind } = wanted;
+        let Wanted { id, handle, owner, range, kind, .. } = wanted;
         let (number, file) = (handles::number(handle)?, self.handles.file(handle)?);
         let undo = self.locks.held.set(number, &file.fd, *owner, *range, *kind)?;
         if self.handles.file(handle).is_err() {
@@ -277,9 +290,9 @@ impl Server {
         Ok(())
     }
 
-    /// Serves the requests that wait, until the session ends.
-    pub(crate) fn wait_for_locks(&self, answer: impl Fn(u32, &Reply)) {
-        while let Some(due) = self.locks.due() {
+    /// Serves the requests of the kind that wait, until the session ends.
+    pub(crate) fn wait_for_locks(&self, is_local: bool, answer: impl Fn(u32, &Reply)) {
+        while let Some(due) = self.locks.due(is_local) {
             for waiter in due {
                 let mut progress = waiter.progress();
                 let result = match *progress {

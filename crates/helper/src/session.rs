@@ -298,8 +298,9 @@ impl Session<'_> {
         let claims = self.server.claims(id, &request);
         if matches!(&request, Request::Lock { lock: LockRequest::Set { wait_ms: 1.., .. }, .. }) {
             let server = &self.server;
-            self.provide_service(scope, "locks", &server.locks.thread, |answer| {
-                server.wait_for_locks(answer);
+            let is_local = server.file_system(&request).is_none();
+            self.provide_service(scope, "locks", server.locks.thread(is_local), move |answer| {
+                server.wait_for_locks(is_local, answer);
             });
         }
         if matches!(&request, Request::Watch(WatchRequest::Next))

@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use base::{LockFamily, LockKind, LockOwner, LockRange};
 use helper::Options;
+use rustix::fs::{FlockOperation, flock};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use sftp::codec::{ExactAttrs, FileAttrs, OpenFlags, Reply, Request};
+use sftp::codec::{ExactAttrs, FileAttrs, LockRequest, OpenFlags, Reply, Request};
 
 use super::peer::Client;
 
@@ -31,8 +33,14 @@ impl Hung {
     }
 }
 
-/// Answers what leads to an open file in this file system, and nothing else.
+/// Answers what leads to an open file in this file system, that one lock in it is held, and
+/// nothing else.
 fn open_files(mut device: &File) {
+    const EAGAIN: i32 = 11;
+    const POSIX_LOCKS: u32 = 2;
+    const SETLK: u32 = 32;
+    const FLUSH: u32 = 25;
+    let mut has_locked = false;
     const LOOKUP: u32 = 1;
     const GETATTR: u32 = 3;
     const OPEN: u32 = 14;
@@ -50,17 +58,22 @@ fn open_files(mut device: &File) {
         };
         let body = match opcode {
             INIT => {
-                let mut body: Vec<u8> = [7_u32, 31, 0, 0, 0, 4096].map(u32::to_ne_bytes).concat();
+                let mut body: Vec<u8> =
+                    [7_u32, 31, 0, POSIX_LOCKS, 0, 4096].map(u32::to_ne_bytes).concat();
                 body.resize(64, 0);
                 body
             }
             LOOKUP => [[2_u64, 0, 0, 0, 0].map(u64::to_ne_bytes).concat(), attr(2)].concat(),
             GETATTR => [[0_u64; 2].map(u64::to_ne_bytes).concat(), attr(inode)].concat(),
             OPEN => vec![0; 16],
+            SETLK if !has_locked => Vec::new(),
+            FLUSH => Vec::new(),
             _ => continue,
         };
+        has_locked |= opcode == SETLK;
+        let error = if opcode == SETLK { -EAGAIN } else { 0 };
         let len = u32::try_from(16 + body.len()).unwrap();
-        let head = [len.to_ne_bytes(), [0; 4]].concat();
+        let head = [len.to_ne_bytes(), error.to_ne_bytes()].concat();
         device.write_all(&[&head, &request[8..16], &body].concat()).unwrap();
     }
 }
@@ -203,6 +216,34 @@ fn a_write_that_hangs_delays_no_other_file_system() {
     let mut answered = [(); 3].map(|()| client.receive().0);
     answered.sort_unstable();
     assert_eq!(answered, [1, 2, 3]);
+    client.end().unwrap();
+}
+
+/// The file system answers the first request for a lock, and not the second one.
+#[test]
+fn a_lock_that_hangs_delays_no_waiting_one() {
+    let Some((dir, hung, mut client)) = with_hung() else { return };
+    let device = hung.device.as_ref().unwrap().try_clone().unwrap();
+    let server = thread::spawn(move || open_files(&device));
+    let other = File::open(dir.path().join("f")).unwrap();
+    flock(&other, FlockOperation::LockExclusive).unwrap();
+    let mut lock = |id, path, family| {
+        let (attrs, flags) = (FileAttrs::default(), OpenFlags::READ | OpenFlags::WRITE);
+        let handle = &client.handle(Request::Open { path, flags, attrs });
+        let (owner, range) = (LockOwner { family, number: 1 }, LockRange::WHOLE);
+        let lock = LockRequest::Set { owner, range, kind: Some(LockKind::Write), wait_ms: 10_000 };
+        client.send(&[(id, Request::Lock { handle, lock })]);
+    };
+    lock(1, b"hung/file", LockFamily::Posix);
+    thread::sleep(Duration::from_secs(1));
+    lock(2, b"f", LockFamily::Flock);
+    thread::sleep(Duration::from_millis(100));
+    flock(&other, FlockOperation::Unlock).unwrap();
+    let (id, reply) = client.receive();
+    assert!(matches!((id, &reply), (2, Reply::Status { errno: None, .. })), "{id}: {reply:?}");
+    drop(hung);
+    server.join().unwrap();
+    assert_eq!(client.receive().0, 1);
     client.end().unwrap();
 }
 
