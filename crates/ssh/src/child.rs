@@ -31,7 +31,7 @@ use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::oneshot;
 
 use crate::diagnosis::{Cause, Diagnosis, Record};
-use crate::dialer::{Connection, StderrHook};
+use crate::dialer::StderrHook;
 use crate::error::{Error, Result};
 use crate::password::{Answers, Terminal, Unanswered};
 use crate::stream::Stream;
@@ -60,7 +60,7 @@ pub(crate) fn start(
     words: &[OsString],
     answers: Option<Answers>,
     hook: StderrHook,
-) -> Result<Connection> {
+) -> Result<(Stream, Diagnosis, Option<tcp::Processes>)> {
     let local = |what| move |source| Error::Local { what, source };
     let (ours, childs) = UnixStream::pair().map_err(local("create a socket pair"))?;
     for end in [&ours, &childs] {
@@ -106,7 +106,7 @@ pub(crate) fn start(
     let (pieces, kept_back) = (Pieces::default(), String::new());
     let attendant = Attendant { child, terminal, hook, pieces, kept_back, record };
     tokio::spawn(attendant.attend(hung_up));
-    Ok(Connection { stream: stream.map_err(local("poll a socket"))?, diagnosis, link })
+    Ok((stream.map_err(local("poll a socket"))?, diagnosis, link))
 }
 
 /// Sets the buffer sizes: without limit as root, else within the kernel's limits. Smaller buffers

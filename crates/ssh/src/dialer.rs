@@ -33,6 +33,8 @@ pub struct Connection {
     pub diagnosis: Diagnosis,
     /// The TCP connections of ssh; `None` without ssh.
     pub link: Option<tcp::Processes>,
+    /// The number of the kept password that it uses, for [`Dialer::login_refused`].
+    pub password_number: u64,
 }
 
 /// Who answers ssh's prompts, if no password is known.
@@ -149,12 +151,13 @@ impl Dialer {
     }
 
     async fn dial(&self, asking: Asking) -> Result<Connection> {
+        let (kept, password_number) = self.keeper.kept();
         let stream = match self.config.transport {
             Transport::Ssh => {
                 let given = self.config.password.clone();
                 let given = given.map(|password| Known { password, question: None });
                 // A password that was kept was accepted last.
-                let known = self.keeper.kept().or(given);
+                let known = kept.or(given);
                 let asks = match asking {
                     Asking::User => true,
                     Asking::Askpass => command::has_askpass(),
@@ -171,7 +174,8 @@ impl Dialer {
                     Asking::User | Asking::Askpass => self.hook.clone(),
                     Asking::Off => Arc::new(|_: &str| {}),
                 };
-                return child::start(&words, answers, hook);
+                let (stream, diagnosis, link) = child::start(&words, answers, hook)?;
+                return Ok(Connection { stream, diagnosis, link, password_number });
             }
             Transport::DirectPort(port) => {
                 socket::tcp(self.config.destination.host(), port).await?
@@ -179,7 +183,7 @@ impl Dialer {
             Transport::Vsock { cid, port } => socket::vsock(cid, port).await?,
             Transport::Passive => socket::passive()?,
         };
-        Ok(Connection { stream, diagnosis: Diagnosis::default(), link: None })
+        Ok(Connection { stream, diagnosis: Diagnosis::default(), link: None, password_number })
     }
 
     /// Passes on the prompts of the first connection, if the password is of interest and there is a
@@ -204,10 +208,10 @@ impl Dialer {
         self.keeper.succeeded();
     }
 
-    /// Call it when a login was refused: a password that was typed is forgotten. Returns whether
-    /// one was kept.
-    pub fn login_refused(&self) -> bool {
-        self.keeper.refused()
+    /// Call it when a login was refused, with [`Connection::password_number`]: that password is forgotten,
+    /// but not one that was kept since. Returns whether it was kept.
+    pub fn login_refused(&self, password_number: u64) -> bool {
+        self.keeper.refused(password_number)
     }
 
     /// Whether further connections can answer the prompts that the first one had.

@@ -58,6 +58,8 @@ struct Keeping {
     /// That login needed another answer, too, which is not kept.
     has_other: bool,
     kept: Option<Known>,
+    /// How many passwords were kept.
+    number: u64,
     is_needed: bool,
     /// The user's terminal, while it has other modes.
     terminal: Option<Prompting>,
@@ -75,8 +77,10 @@ impl Keeper {
         }
     }
 
-    pub(crate) fn kept(&self) -> Option<Known> {
-        self.0.lock().kept.clone()
+    /// The password for a login that begins, and its number for [`Keeper::refused`].
+    pub(crate) fn kept(&self) -> (Option<Known>, u64) {
+        let keeping = self.0.lock();
+        (keeping.kept.clone(), keeping.number)
     }
 
     /// The user has answered a prompt; with `secret`, if it is the destination's password and to be
@@ -105,16 +109,23 @@ impl Keeper {
             keeping.is_needed = true;
         } else if typed.is_some() {
             keeping.kept = typed;
+            keeping.number += 1;
         }
     }
 
     pub(crate) fn keep(&self, known: Known) {
-        self.0.lock().kept = Some(known);
+        let mut keeping = self.0.lock();
+        keeping.kept = Some(known);
+        keeping.number += 1;
     }
 
-    /// A login was refused: forgets the password. Returns whether there was one.
-    pub(crate) fn refused(&self) -> bool {
+    /// A login with the password of this number was refused: forgets it, but not one that was kept
+    /// since. Returns whether there was one.
+    pub(crate) fn refused(&self, number: u64) -> bool {
         let mut keeping = self.0.lock();
+        if keeping.number != number {
+            return false;
+        }
         keeping.terminal = None;
         (keeping.typed, keeping.has_other) = (None, false);
         let was_kept = keeping.kept.take().is_some();
@@ -327,9 +338,13 @@ mod tests {
         typed(&keeper, "continue connecting (yes/no/[fingerprint])? ", "yes");
         typed(&keeper, OURS, "wrong");
         typed(&keeper, OURS, "right");
-        assert!(keeper.kept().is_none(), "not known to be right");
+        let (before, number) = keeper.kept();
+        assert!(before.is_none(), "not known to be right");
         keeper.succeeded();
-        let kept = keeper.kept().unwrap();
+        // Of a login that had begun before.
+        assert!(!keeper.refused(number));
+        let (kept, number) = keeper.kept();
+        let kept = kept.unwrap();
         assert_eq!(
             (kept.password.as_bytes(), kept.question.as_deref()),
             (&b"right"[..], Some(OURS))
@@ -338,12 +353,15 @@ mod tests {
         // Of a further session.
         keeper.succeeded();
         assert_eq!(keeper.state(), PasswordState::Kept);
-        assert!(keeper.refused());
+        assert!(keeper.refused(number));
         assert_eq!(keeper.state(), PasswordState::Needed);
-        assert!(keeper.kept().is_none() && !keeper.refused());
+        assert!(keeper.kept().0.is_none() && !keeper.refused(number));
         keeper.keep(kept);
         assert_eq!(keeper.state(), PasswordState::Kept);
-        assert!(keeper.refused() && keeper.state() == PasswordState::Needed);
+        // A further login with the former one.
+        assert!(!keeper.refused(number) && keeper.state() == PasswordState::Kept);
+        let (_, number) = keeper.kept();
+        assert!(keeper.refused(number) && keeper.state() == PasswordState::Needed);
     }
 
     #[test]

@@ -147,12 +147,12 @@ impl SshConnector {
             message: error.to_string(),
             permanent: !error.is_transient(),
         })?;
-        let ssh::Connection { stream, diagnosis, link } = connection;
+        let ssh::Connection { stream, diagnosis, link, password_number } = connection;
         let (reader, writer) = stream.into_split();
         let (last, told, dialer) = (self.last.clone(), diagnosis.clone(), dialer.clone());
         let explain = move || {
             let explanation = explain(&told, &last)?;
-            if explanation.cause == host::Cause::Refused && dialer.login_refused() {
+            if explanation.cause == host::Cause::Refused && dialer.login_refused(password_number) {
                 let name = name_of(&dialer);
                 tracing::warn!(
                     "{name}: the password that was typed was refused and is forgotten; {TYPE_AGAIN}"
