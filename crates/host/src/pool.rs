@@ -78,14 +78,21 @@ const MAX_WAIT_FOR_RETRY: Duration = Duration::from_secs(2);
 
 enum State {
     Vacant,
-    Connecting,
+    Connecting {
+        /// [`Pool::retry_now`] was called meanwhile, so a failure is out of date.
+        is_outdated: bool,
+    },
     Up(Arc<Session>),
-    Down { why: Error, failures: u32, retry_at: Instant },
+    Down {
+        why: Error,
+        failures: u32,
+        retry_at: Instant,
+    },
 }
 
 struct Slot {
     state: Mutex<State>,
-    /// Notified when an attempt has ended.
+    /// Notified when an attempt has ended, and when no pause is left before the next one.
     settled: Notify,
 }
 
@@ -310,7 +317,10 @@ impl Pool {
                 Step::Sleep { until, .. }
                     if slot == 0 && until <= Instant::now() + MAX_WAIT_FOR_RETRY =>
                 {
-                    tokio::time::sleep_until(until).await;
+                    tokio::select! {
+                        () = tokio::time::sleep_until(until) => {}
+                        () = settled => {}
+                    }
                     continue;
                 }
                 Step::Sleep { why, .. } => return Err(Unavailable::Failed(why)),
@@ -332,7 +342,7 @@ impl Pool {
         let mut limit = self.config.stall_limit;
         let failures = match &*state {
             State::Vacant => 0,
-            State::Connecting => return Step::Wait,
+            State::Connecting { .. } => return Step::Wait,
             State::Up(session) if session.is_alive() => return Step::Have(session.clone()),
             State::Up(session) if !self.is_replaced(session) => return Step::Lost,
             State::Up(session) => {
@@ -366,7 +376,7 @@ impl Pool {
         {
             return Step::Sleep { until: *until, why: why.clone() };
         }
-        *state = State::Connecting;
+        *state = State::Connecting { is_outdated: false };
         Step::Connect { failures, limit }
     }
 
@@ -393,9 +403,13 @@ impl Pool {
         failures: u32,
         attempt: Result<Arc<Session>, Error>,
     ) {
-        let attempt = attempt.map_err(|why| self.record_refusal(slot, why));
         let entry = &self.slots[slot];
         let mut state = entry.state.lock();
+        let is_outdated = matches!(*state, State::Connecting { is_outdated: true });
+        let attempt = attempt.map_err(|why| match is_outdated {
+            true => why,
+            false => self.record_refusal(slot, why),
+        });
         *state = match attempt {
             Ok(session) => {
                 *self.refusals(slot) = Refusals::default();
@@ -415,6 +429,7 @@ impl Pool {
                 }
                 let doubled = FIRST_RETRY.saturating_mul(1 << failures.min(16));
                 let pause = match (why.cause(), &why) {
+                    _ if is_outdated => Duration::ZERO,
                     (_, Error::Refused { .. }) => LAST_REFUSED_RETRY,
                     (Cause::Refused, _) => REFUSED_RETRY,
                     (Cause::Permanent, _) => PERMANENT_RETRY,
@@ -451,13 +466,19 @@ impl Pool {
 
     /// Ends the pauses after failed attempts, and forgets refused logins: the next caller connects.
     pub(crate) fn retry_now(&self) {
+        for slot in &self.slots {
+            match &mut *slot.state.lock() {
+                State::Down { retry_at, .. } => *retry_at = Instant::now(),
+                State::Connecting { is_outdated } => *is_outdated = true,
+                State::Vacant | State::Up(_) => {}
+            }
+        }
+        // After the slots: an attempt that ends now has recorded its refusal, or records none.
         for refusals in &self.refusals {
             *refusals.lock() = Refusals::default();
         }
         for slot in &self.slots {
-            if let State::Down { retry_at, .. } = &mut *slot.state.lock() {
-                *retry_at = Instant::now();
-            }
+            slot.settled.notify_waiters();
         }
     }
 

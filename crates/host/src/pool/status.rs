@@ -120,7 +120,7 @@ impl Slot {
     fn status(&self) -> Option<SessionState> {
         let session = match &*self.state.lock() {
             State::Vacant => return None,
-            State::Connecting => return Some(SessionState::Connecting),
+            State::Connecting { .. } => return Some(SessionState::Connecting),
             State::Down { why, failures, retry_at } => {
                 return Some(SessionState::Down {
                     why: why.to_string(),

@@ -207,9 +207,11 @@ async fn a_panic_while_connecting_ends_the_attempt() {
     assert_eq!(error.to_string(), "cannot connect: internal error (a panic, see the log)");
 }
 
-/// Ends each connection before the server has sent anything, up to a number of connections.
+/// Ends each connection before the server has sent anything.
 struct Ends {
     cause: Cause,
+    /// How long it takes until then.
+    login: Duration,
     attempts: Mutex<Vec<tokio::time::Instant>>,
 }
 
@@ -217,6 +219,7 @@ struct Ends {
 impl Connector for Ends {
     async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
         self.attempts.lock().unwrap().push(tokio::time::Instant::now());
+        tokio::time::sleep(self.login).await;
         let (ours, _) = tokio::io::duplex(4096);
         let explanation = Explanation { text: "no".into(), cause: self.cause, logged_in: false };
         Ok(Connection::new(ours, Box::new(move || Some(explanation.clone()))))
@@ -224,11 +227,20 @@ impl Connector for Ends {
 }
 
 impl Ends {
-    /// The times between a host's attempts while it is called all the time.
-    async fn pauses(cause: Cause, wanted_for: Duration) -> (Vec<Duration>, String) {
-        let ends = Arc::new(Ends { cause, attempts: Mutex::default() });
+    async fn host(cause: Cause, login: Duration) -> (Arc<Ends>, Host) {
+        let ends = Arc::new(Ends { cause, login, attempts: Mutex::default() });
         let config = Config { delay_connect: true, ..Config::default() };
         let host = Host::connect(ends.clone(), config).await.unwrap();
+        (ends, host)
+    }
+
+    fn attempts(&self) -> usize {
+        self.attempts.lock().unwrap().len()
+    }
+
+    /// The times between a host's attempts while it is called all the time.
+    async fn pauses(cause: Cause, wanted_for: Duration) -> (Vec<Duration>, String) {
+        let (ends, host) = Ends::host(cause, Duration::ZERO).await;
         let began = tokio::time::Instant::now();
         while began.elapsed() < wanted_for {
             assert_eq!(host.lstat(&path("")).await, Err(base::Errno::EHOSTDOWN));
@@ -252,17 +264,49 @@ async fn a_refused_login_is_retried_each_minute_and_at_most_twice() {
 
 #[tokio::test(start_paused = true)]
 async fn what_the_user_has_changed_ends_the_pause() {
-    let ends = Arc::new(Ends { cause: Cause::Refused, attempts: Mutex::default() });
-    let config = Config { delay_connect: true, ..Config::default() };
-    let host = Host::connect(ends.clone(), config).await.unwrap();
-    let attempts = || ends.attempts.lock().unwrap().len();
+    let (ends, host) = Ends::host(Cause::Refused, Duration::ZERO).await;
     for expected in 1..=5 {
         for _ in 0..2 {
             assert_eq!(host.lstat(&path("")).await, Err(base::Errno::EHOSTDOWN));
-            assert_eq!(attempts(), expected);
+            assert_eq!(ends.attempts(), expected);
         }
         host.retry_now();
     }
+}
+
+/// A caller that waits for the next attempt does not wait for the end of the pause.
+#[tokio::test(start_paused = true)]
+async fn what_the_user_has_changed_wakes_who_waits_for_the_end_of_the_pause() {
+    let (ends, host) = Ends::host(Cause::Transient, Duration::ZERO).await;
+    host.lstat(&path("")).await.unwrap_err();
+    let began = tokio::time::Instant::now();
+    let (root, change) = (path(""), async {
+        tokio::task::yield_now().await;
+        assert_eq!(ends.attempts(), 1);
+        host.retry_now();
+    });
+    let (result, ()) = tokio::join!(host.lstat(&root), change);
+    assert_eq!((result, ends.attempts()), (Err(base::Errno::EHOSTDOWN), 2));
+    assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+}
+
+/// A login with the former password that is refused afterwards.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_from_before_the_users_change_begins_no_pause() {
+    let second = Duration::from_secs(1);
+    let (ends, host) = Ends::host(Cause::Refused, 2 * second).await;
+    let (root, change) = (path(""), async {
+        tokio::time::sleep(second).await;
+        assert_eq!(ends.attempts(), 1);
+        host.retry_now();
+    });
+    let (result, ()) = tokio::join!(host.lstat(&root), change);
+    assert_eq!((result, ends.attempts()), (Err(base::Errno::EHOSTDOWN), 1));
+    host.lstat(&root).await.unwrap_err();
+    assert_eq!(ends.attempts(), 2);
+    // That one was refused after the change.
+    host.lstat(&root).await.unwrap_err();
+    assert_eq!(ends.attempts(), 2);
 }
 
 #[tokio::test(start_paused = true)]
