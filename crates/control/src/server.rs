@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::os::unix::net::UnixListener as BlockingListener;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -38,13 +39,17 @@ pub trait Asked: Send + Sync + 'static {
     /// completely or not at all.
     async fn answer(&self, wish: Wish, told: watch::Sender<Tally>) -> Result<Reply, Problem>;
 
-    /// Logs in at a host with the password that is the next line of `secret`, and keeps it.
+    /// Receives the password that is the next line of `secret`; returns the login with it at a
+    /// host, which keeps it.
     async fn log_in(
         &self,
         host: String,
         secret: &mut (dyn AsyncRead + Send + Unpin),
-    ) -> Result<(), Problem>;
+    ) -> Result<Login<'_>, Problem>;
 }
+
+/// A login, which may be dropped at any time: the password is then not kept.
+pub type Login<'a> = Pin<Box<dyn Future<Output = Result<(), Problem>> + Send + 'a>>;
 
 /// Answers requests until it is dropped.
 #[derive(Debug)]
@@ -145,7 +150,7 @@ async fn work(
     }
 }
 
-/// The reply to [`Wish::Login`].
+/// The reply to [`Wish::Login`]. `None` if the peer has closed the connection.
 async fn log_in(
     reader: &mut BufReader<Take<OwnedReadHalf>>,
     writer: &mut (impl AsyncWriteExt + Unpin),
@@ -155,7 +160,14 @@ async fn log_in(
     say(writer, &Reply::Working).await.ok()?;
     // Past the buffer, in which the secret would stay. It is empty: the client has waited.
     let secret = reader.get_mut().get_mut();
-    let done = mount.log_in(host, secret).await;
+    let done = match mount.log_in(host, secret).await {
+        Err(problem) => Err(problem),
+        Ok(login) => tokio::select! {
+            done = login => done,
+            // As in `work`.
+            _ = secret.read_u8() => return None,
+        },
+    };
     Some(done.map_or_else(Reply::Refused, |()| Reply::Done))
 }
 

@@ -52,11 +52,19 @@ impl Asked for Mount {
         &self,
         host: String,
         secret: &mut (dyn AsyncRead + Send + Unpin),
-    ) -> Result<(), Problem> {
+    ) -> Result<Login<'_>, Problem> {
         let mut line = [0; 3];
         secret.read_exact(&mut line).await.unwrap();
         match &line {
-            b"pw\n" if host == "h" => Ok(()),
+            b"pw\n" if host == "h" => Ok(Box::pin(async { Ok(()) })),
+            b"..\n" => {
+                let told = Told(self.dropped.clone());
+                self.begun.notify_one();
+                Ok(Box::pin(async move {
+                    let _told = told;
+                    std::future::pending().await
+                }))
+            }
             _ => Err(Problem::new(host, "refused")),
         }
     }
@@ -231,6 +239,21 @@ async fn a_profile_ends_with_its_client() {
     let profile = b"{\"protocol\":1,\"wish\":\"profile\",\"seconds\":9}\n";
     peer.write_all(profile).await.unwrap();
     mount.begun.notified().await;
+    drop(peer);
+    mount.dropped.notified().await;
+    connection.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_login_ends_with_its_client() {
+    let mount = Arc::<Mount>::default();
+    let (mut peer, connection) = connected(&mount);
+    peer.write_all(b"{\"protocol\":1,\"wish\":\"login\",\"host\":\"h\"}\n").await.unwrap();
+    let mut lines = BufReader::new(&mut peer).lines();
+    assert_eq!(lines.next_line().await.unwrap().unwrap(), "\"working\"");
+    peer.write_all(b"..\n").await.unwrap();
+    mount.begun.notified().await;
+    assert!(!connection.is_finished());
     drop(peer);
     mount.dropped.notified().await;
     connection.await.unwrap();

@@ -14,7 +14,7 @@ use base::Mutex;
 use cli::{OrProblem, Problem, printable};
 use control::job::Tally;
 use control::profile::{MAX_SECONDS, Profile};
-use control::server::Asked;
+use control::server::{Asked, Login};
 use control::status::MountStatus;
 use control::{Change, Reply, Wish, Word};
 use tokio::io::AsyncRead;
@@ -94,12 +94,12 @@ impl Asked for Controlled {
         &self,
         host: String,
         secret: &mut (dyn AsyncRead + Send + Unpin),
-    ) -> Result<(), Problem> {
+    ) -> Result<Login<'_>, Problem> {
         let received = tokio::time::timeout(SECRET_LIMIT, ssh::Password::receive(secret)).await;
         let password = received
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
             .or_problem("password")?;
-        self.stack.log_in(&host, password).await
+        Ok(Box::pin(async move { self.stack.log_in(&host, password).await }))
     }
 }
 
