@@ -74,6 +74,7 @@ use directory::OpenDirectories;
 use file::OpenFiles;
 use name_history::NameHistory;
 use name_ops::ActiveRenames;
+use reopen::Listings;
 use server_clock::ServerClock;
 use write_verifier::WriteVerifier;
 
@@ -136,6 +137,7 @@ impl Recovering {
             config,
             connection: ConnectionMonitor::default(),
             renames: ActiveRenames::default(),
+            listings: Listings::default(),
             history: NameHistory::default(),
             clock: ServerClock::default(),
             write_verifier: WriteVerifier::default(),
@@ -174,6 +176,7 @@ pub(crate) struct Core {
     pub(crate) connection: ConnectionMonitor,
     pub(crate) files: OpenFiles,
     pub(crate) renames: ActiveRenames,
+    pub(crate) listings: Listings,
     pub(crate) directories: OpenDirectories,
     pub(crate) history: NameHistory,
     pub(crate) clock: ServerClock,

@@ -30,6 +30,7 @@ use tokio::time::Instant;
 
 pub(crate) use appends::LATE;
 pub(crate) use permission::{needed_perm, set_perm};
+pub(crate) use renamed::Listings;
 
 use crate::Core;
 use crate::change::send;
@@ -330,9 +331,10 @@ async fn find_file<'a>(
             continue;
         }
         if let Some(path) = paths.first().or(former_path.as_ref()) {
-            let renamed = renamed::search(core, file, path).await;
             let failed = |errno| ReopenResult::Failed(stale_as_loss(errno));
-            if let Some(path) = renamed.map_err(failed)? {
+            for may_be_old in [true, false] {
+                let renamed = renamed::search(core, file, path, may_be_old).await;
+                let Some(path) = renamed.map_err(failed)? else { break };
                 match open_by_path(core, file, &path, &handles, wanted.may_grow()).await {
                     Found::Same { attr, opened } => return Ok((found(&path, attr), opened)),
                     Found::Different(_) => {}

@@ -947,3 +947,60 @@ async fn a_loss_during_the_search_for_a_renamed_file_is_another_attempt() {
         stage.nothing_leaked().await;
     }
 }
+
+/// L4: many files that were renamed or removed in one directory do not list it once each.
+#[tokio::test(start_paused = true)]
+async fn files_that_are_searched_in_one_directory_share_a_listing() {
+    const FILES: usize = 20;
+    let stage = telling_files_apart();
+    let mut open = Vec::new();
+    for at in 0..FILES {
+        stage.server().put_file(&format!("d/f{at}"), "content");
+        let flags = OpenFlags::existing(Access::ReadWrite);
+        open.push(stage.open(&format!("d/f{at}"), flags).await);
+    }
+    let renamed = |to: &str| {
+        stage.faulty.cut();
+        stage.faulty.reset_calls();
+        for at in 0..FILES {
+            stage.server().move_to(&format!("d/f{at}"), &format!("{to}{at}"));
+        }
+        stage.faulty.restore_without_handles(Errno::ESTALE);
+    };
+    renamed("d/g");
+    for fh in &open {
+        stage.put(*fh, 0, "CON").await.unwrap();
+    }
+    assert_eq!(stage.faulty.calls(Call::Opendir), 1);
+    // The names are known; a name that is in the last listing may have gone since.
+    for at in 0..FILES {
+        stage.server().move_to(&format!("d/g{at}"), &format!("d/f{at}"));
+    }
+    renamed("d/h");
+    for fh in &open {
+        stage.put(*fh, 0, "Con").await.unwrap();
+    }
+    assert!(stage.faulty.calls(Call::Opendir) <= 2, "{}", stage.faulty.calls(Call::Opendir));
+    for at in 0..FILES {
+        assert_eq!(stage.content(&format!("d/h{at}")), "Content");
+        stage.server().move_to(&format!("d/h{at}"), &format!("d/f{at}"));
+    }
+    // To where no listing has them: those that wait for a listing share the next one.
+    renamed("elsewhere");
+    let gate = stage.faulty.hold(Call::Opendir, 1);
+    let mut writes = Vec::new();
+    for fh in &open {
+        let mut write: Started<'_, _> = Box::pin(stage.put(*fh, 0, "x"));
+        assert!(poll_once(&mut write).is_pending());
+        writes.push(write);
+    }
+    gate.arrived().await;
+    others_run().await;
+    gate.release();
+    for write in writes {
+        assert_eq!(write.await, Err(Errno::ESTALE));
+    }
+    assert!(stage.faulty.calls(Call::Opendir) <= 3, "{}", stage.faulty.calls(Call::Opendir));
+    open.into_iter().for_each(|fh| stage.recovering.close(fh));
+    stage.nothing_leaked().await;
+}
