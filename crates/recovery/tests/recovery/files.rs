@@ -1004,3 +1004,26 @@ async fn files_that_are_searched_in_one_directory_share_a_listing() {
     open.into_iter().for_each(|fh| stage.recovering.close(fh));
     stage.nothing_leaked().await;
 }
+
+/// L4: as logrotate with `copytruncate` does. Without identities it may be another file.
+#[tokio::test(start_paused = true)]
+async fn a_log_that_was_truncated_at_the_server_goes_on_if_it_is_known_to_be_the_same() {
+    for (is_known, is_lost) in [(true, true), (true, false), (false, true), (false, false)] {
+        let stage = if is_known { telling_files_apart() } else { Stage::new() };
+        let fh = stage.open("log", appending()).await;
+        stage.put(fh, 0, "one").await.unwrap();
+        stage.recovering.flush(fh).await.unwrap();
+        stage.server().put_file("log", "");
+        if is_lost {
+            stage.blink();
+        }
+        let (result, content) = match is_known {
+            true => (Ok(()), "two"),
+            false => (Err(Errno::ESTALE), ""),
+        };
+        assert_eq!(stage.put(fh, 0, "two").await, result, "known {is_known}, lost {is_lost}");
+        assert_eq!(stage.content("log"), content);
+        stage.recovering.close(fh);
+        stage.nothing_leaked().await;
+    }
+}
