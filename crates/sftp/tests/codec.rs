@@ -446,6 +446,24 @@ fn what_does_not_shrink_stays() {
     assert_eq!(unpack(&unframed(&out), MAX_PACKET_BYTES), Ok(None));
 }
 
+/// Long content is compressed only if its middle shrinks, so that what does not is not tried whole.
+#[test]
+fn the_middle_of_a_long_packet_is_tried_first() {
+    let mut state = 1_u64;
+    let mut random = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    });
+    for (len, is_packed) in [(63 << 10, true), (64 << 10, false), (255 << 10, false)] {
+        let mut data = vec![b'x'; len];
+        assert!(pack(&data, &[]).is_some() && pack(&[0; 30], &data).is_some(), "{len}");
+        let middle = &mut data[(len - (4 << 10)) / 2..][..4 << 10];
+        middle.iter_mut().zip(&mut random).for_each(|(byte, random)| *byte = random);
+        assert_eq!(pack(&data, &[]).is_some(), is_packed, "{len}");
+        assert_eq!(pack(&[0; 30], &data).is_some(), is_packed, "{len}");
+    }
+}
+
 /// The content was compressed by zlib.
 #[test]
 fn a_packet_of_another_library_is_unpacked() {

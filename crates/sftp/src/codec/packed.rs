@@ -19,9 +19,18 @@ pub const MIN_PACKED_BYTES: usize = 512;
 /// the zstd without C, made them 2.5 times smaller, at 21 MB/s.
 const LEVEL: u32 = 3;
 
+/// A packet of this length or more is compressed only if [`SAMPLE_BYTES`] in its middle shrink:
+/// compressed and encrypted content is sent as it is after 2 KiB, not after the whole packet. With
+/// packets of 255 KiB, that took the time of 80 MB/s before, and of 2000 MB/s (of archives) to 9000
+/// MB/s with the sample, on one core; compressing sources takes 4 % longer.
+const MIN_SAMPLED_BYTES: usize = 64 << 10;
+
+/// Bytes of a sample.
+const SAMPLE_BYTES: usize = 2 << 10;
+
 /// The packet, compressed. The packet is `head`, which contains its length field and its id, and
-/// the `body` that follows. `None` if the packet is short, or does not shrink by at least an
-/// eighth.
+/// the `body` that follows. `None` if the packet is short, if it does not shrink by at least
+/// an eighth, or if it is long and its middle does not shrink.
 pub fn pack(head: &[u8], body: &[u8]) -> Option<BytesMut> {
     let len = head.len() + body.len();
     if len < MIN_PACKED_BYTES {
@@ -35,6 +44,16 @@ pub fn pack(head: &[u8], body: &[u8]) -> Option<BytesMut> {
     out.put_slice(&content[ID_AT]);
     out.put_u32((len - HEADER_BYTES) as u32);
     let mut deflate = Compress::new(Compression::new(LEVEL), false);
+    if len >= MIN_SAMPLED_BYTES {
+        let long = if body.len() > content.len() { body } else { content };
+        let sample = &long[(long.len() - SAMPLE_BYTES) / 2..][..SAMPLE_BYTES];
+        let mut shrunk = Vec::with_capacity(SAMPLE_BYTES);
+        let ended = deflate.compress_vec(sample, &mut shrunk, FlushCompress::Finish).ok()?;
+        if ended != Status::StreamEnd {
+            return None;
+        }
+        deflate.reset();
+    }
     // Both stop where the capacity of `out` ends.
     deflate.compress_vec(content, &mut out, FlushCompress::None).ok()?;
     if deflate.total_in() != content.len() as u64 {
