@@ -51,7 +51,8 @@ const QUICK_RETRIES: u32 = 60;
 /// Maximum time between attempts.
 const LAST_RETRY: Duration = Duration::from_secs(4);
 
-/// Most that a login may take after attempts that did not end in time.
+/// Most that a login may take: the first one, for which a user may have to type a password (sshd
+/// allows two minutes for that), and one after attempts that did not end in time.
 const LONGEST_LOGIN: Duration = Duration::from_secs(5 * 60);
 
 /// Time to the next attempt after a permanent failure.
@@ -613,7 +614,12 @@ impl Pool {
             let own = self.uses_own_extensions();
             let mut begun = match connected {
                 Ok(connection) => {
-                    Session::begin(connection, slot, &self.config, &self.counters, own, None).await
+                    let begun =
+                        Session::begin(connection, slot, &self.config, &self.counters, own, None);
+                    tokio::time::timeout(LONGEST_LOGIN, begun).await.unwrap_or_else(|_| {
+                        let source = sftp::Error::Stalled(LONGEST_LOGIN);
+                        Err(Error::Session { source, diagnosis: None })
+                    })
                 }
                 Err(error) => Err(error.into()),
             };

@@ -153,6 +153,22 @@ async fn dropping_the_host_cancels_the_attempt_to_connect() {
     end.await.expect("the connection is dropped").unwrap();
 }
 
+/// A server that hangs after it has accepted the login: other logins may work later.
+#[tokio::test(start_paused = true)]
+async fn a_first_login_that_is_never_answered_ends() {
+    let (sender, mut servers) = tokio::sync::mpsc::unbounded_channel();
+    let config = Config { delay_connect: true, ..Config::default() };
+    let host = Host::connect(Arc::new(Silent(sender)), config).await.unwrap();
+    let hour = Duration::from_secs(60 * 60);
+    let root = path("");
+    for _ in 0..2 {
+        let call = tokio::time::timeout(hour, host.lstat(&root));
+        let (result, server) = tokio::join!(call, servers.recv());
+        assert_eq!(result.expect("the attempt ends"), Err(base::Errno::EHOSTDOWN));
+        drop(server);
+    }
+}
+
 /// A server whose logins take this long, except for the first one.
 struct Slow {
     servers: Arc<Servers>,
