@@ -4,14 +4,15 @@
 //! Only within the directory of its name: a server needs a privilege to open a file by its identity
 //! alone. Logs that are rotated and backups that editors make stay in their directory.
 //!
-//! The last listing is kept, so that many files of one directory do not list it once each. That it
+//! The last listing of a directory is kept, so that many files of it do not list it once each. That it
 //! lacks a file proves nothing unless it began after the search. A name in it is only a hint: the
 //! caller compares the file.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{DirGuard, FileId, FileKind, Name, RemotePath, Result};
+use base::{DirGuard, FileId, FileKind, Mutex, Name, RemotePath, Result};
 
 use crate::Core;
 use crate::connection::is_loss;
@@ -20,12 +21,18 @@ use crate::file::OpenFile;
 /// Entries of a directory among which a file is searched.
 const MAX_ENTRIES: usize = 10_000;
 
+/// Directories in which no search is in progress, and whose last listing is kept.
+const MAX_KEPT: usize = 16;
+
 /// The listings for all searches.
 #[derive(Default)]
-pub(crate) struct Listings {
-    /// The number of the last one that has begun.
+pub(crate) struct Listings(Mutex<HashMap<RemotePath, Arc<Directory>>>);
+
+#[derive(Default)]
+struct Directory {
+    /// The number of the last listing that has begun.
     begun: AtomicU64,
-    /// Locked while a directory is listed: further searches in it wait for that listing.
+    /// Locked while the directory is listed: further searches in it wait for that listing.
     last: tokio::sync::Mutex<Listing>,
 }
 
@@ -33,8 +40,17 @@ pub(crate) struct Listings {
 #[derive(Default)]
 struct Listing {
     number: u64,
-    dir: Option<RemotePath>,
     names: HashMap<FileId, Name>,
+}
+
+impl Listings {
+    fn of(&self, dir: &RemotePath) -> Arc<Directory> {
+        let mut all = self.0.lock();
+        if all.len() >= MAX_KEPT && !all.contains_key(dir) {
+            all.retain(|_, directory| Arc::strong_count(directory) > 1);
+        }
+        all.entry(dir.clone()).or_default().clone()
+    }
 }
 
 /// Another path of the file in the directory of `path`, which may lead to another file by now; if
@@ -51,15 +67,15 @@ pub(super) async fn search(
 ) -> Result<Option<RemotePath>> {
     let id = file.expected().regular_id().filter(|id| id.btime.is_some());
     let (Some(id), Some(dir)) = (id, path.parent()) else { return Ok(None) };
-    let before = core.listings.begun.load(Ordering::Relaxed);
-    let mut last = core.listings.last.lock().await;
-    let is_of_dir = last.dir.as_ref() == Some(&dir);
-    let is_current = is_of_dir && last.number > before;
-    let is_hint = is_of_dir && may_be_old && last.names.contains_key(&id);
+    let directory = core.listings.of(&dir);
+    let before = directory.begun.load(Ordering::Relaxed);
+    let mut last = directory.last.lock().await;
+    let is_current = last.number > before;
+    let is_hint = may_be_old && last.names.contains_key(&id);
     if !is_current && !is_hint {
-        let number = core.listings.begun.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = directory.begun.fetch_add(1, Ordering::Relaxed) + 1;
         match names(core, &dir).await {
-            Ok(names) => *last = Listing { number, dir: Some(dir.clone()), names },
+            Ok(names) => *last = Listing { number, names },
             Err(errno) if !is_loss(errno) && errno != base::Errno::ESTALE => return Ok(None),
             Err(errno) => return Err(errno),
         }

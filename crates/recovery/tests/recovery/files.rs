@@ -1005,6 +1005,31 @@ async fn files_that_are_searched_in_one_directory_share_a_listing() {
     stage.nothing_leaked().await;
 }
 
+/// L4: files of several directories are searched at the same time.
+#[tokio::test(start_paused = true)]
+async fn a_search_does_not_wait_for_one_in_another_directory() {
+    let stage = telling_files_apart();
+    let mut open = Vec::new();
+    for dir in ["c", "d"] {
+        stage.server().put_file(&format!("{dir}/f"), "content");
+        let flags = OpenFlags::existing(Access::ReadWrite);
+        open.push(stage.open(&format!("{dir}/f"), flags).await);
+    }
+    stage.faulty.cut();
+    stage.server().move_to("c/f", "c/g");
+    stage.server().move_to("d/f", "d/g");
+    stage.faulty.restore_without_handles(Errno::ESTALE);
+    let gate = stage.faulty.hold(Call::Opendir, 1);
+    let mut first: Started<'_, _> = Box::pin(stage.put(open[0], 0, "CON"));
+    assert!(poll_once(&mut first).is_pending());
+    gate.arrived().await;
+    stage.put(open[1], 0, "CON").await.unwrap();
+    gate.release();
+    first.await.unwrap();
+    open.into_iter().for_each(|fh| stage.recovering.close(fh));
+    stage.nothing_leaked().await;
+}
+
 /// L4: as logrotate with `copytruncate` does. Without identities it may be another file.
 #[tokio::test(start_paused = true)]
 async fn a_log_that_was_truncated_at_the_server_goes_on_if_it_is_known_to_be_the_same() {
