@@ -121,22 +121,25 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             store.clear().or_problem("cache")?;
             print(json, &text::Told::of(&store), text::status)
         }
-        What::Pin { paths } => Ok(done(&job(&paths, |paths| CacheJob::Pin { paths })?)),
-        What::Unpin { paths } => Ok(done(&job(&paths, |paths| CacheJob::Unpin { paths })?)),
+        What::Pin { paths } => {
+            report(json, &job(&paths, |paths| CacheJob::Pin { paths })?, |_| String::new())
+        }
+        What::Unpin { paths } => {
+            report(json, &job(&paths, |paths| CacheJob::Unpin { paths })?, |_| String::new())
+        }
         What::Check { paths } => {
-            let tally = job(&paths, |paths| CacheJob::Check { paths })?;
-            print(json, &tally, text::presence)?;
-            Ok(done(&tally))
+            report(json, &job(&paths, |paths| CacheJob::Check { paths })?, text::presence)
         }
     }
 }
 
-/// Prints what has failed. The exit code is 1 if anything has.
-fn done(tally: &Tally) -> ExitCode {
+/// Prints the result of a job, and what has failed. The exit code is 1 if anything has.
+fn report(json: bool, tally: &Tally, text: fn(&Tally) -> String) -> anyhow::Result<ExitCode> {
+    print(json, tally, text)?;
     for problem in &tally.problems {
         eprintln!("sshoal: {}", printable(problem));
     }
-    ExitCode::from(if tally.failed == 0 { EXIT_OK } else { EXIT_FAILURE })
+    Ok(ExitCode::from(if tally.failed == 0 { EXIT_OK } else { EXIT_FAILURE }))
 }
 
 fn bound(what: &str, text: &str) -> Result<u64, Problem> {

@@ -101,7 +101,8 @@ fn the_cache_commands_work_while_the_store_is_in_use() {
 
     // What is pinned stays.
     let (pinned, content) = &files[5];
-    told(&["cache", "pin"], &[&mount.at(pinned)]);
+    assert_eq!(told(&["cache", "pin"], &[&mount.at(pinned)]), "");
+    assert_eq!(json(&["cache", "pin"], &[&mount.at(pinned)])["failed"], 0);
     assert_eq!(json(&["cache", "status", "--dir"], &[&dir])["pins"][0]["path"], pinned.as_str());
     // Less than any of them takes, so that it does not matter in which order they were used. One
     // stays as long as the mount has it open, to make its digests.
