@@ -189,7 +189,7 @@ fn no_flipped_bit_gives_other_bytes() {
                 flipped[bit / 8] ^= 1 << (bit % 8);
                 let found = image.damage(path, &flipped);
                 if Image::is_made_again(path) {
-                    assert_eq!(found, all, "nothing is lost with a table");
+                    assert_eq!(found, all, "nothing is lost with a table: {path:?}, bit {bit}");
                     tables.fetch_add(1, Relaxed);
                     continue;
                 }

@@ -130,6 +130,9 @@ pub struct Arguments {
     /// Delete entries at the target that the sources do not have, after copying
     #[arg(long, help_heading = "What is copied")]
     pub delete: bool,
+    /// With --delete, also delete at the target what is excluded
+    #[arg(long, requires = "delete", help_heading = "What is copied")]
+    pub delete_excluded: bool,
     /// Delete nothing if more than N entries would be deleted
     #[arg(long, value_name = "N", requires = "delete", help_heading = "What is copied")]
     pub max_delete: Option<u64>,
@@ -322,7 +325,7 @@ impl Arguments {
             specials: self.devices,
             checksum: self.checksum,
             delete: self.delete,
-            delete_excluded: false,
+            delete_excluded: self.delete_excluded,
             max_delete: self.max_delete,
             filter: self.rules.filter()?,
             one_file_system: self.one_file_system,

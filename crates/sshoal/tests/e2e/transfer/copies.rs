@@ -286,6 +286,25 @@ fn an_excluded_directory_stays_where_the_source_has_a_file() {
     assert_eq!(fs::read(world.served("to/build/precious")).unwrap(), b"kept");
 }
 
+/// As rsync: whether or not the source has them.
+#[test]
+fn excluded_files_are_deleted_at_the_target_if_the_user_asks_for_it() {
+    let world = World::new();
+    for file in ["from/f", "from/a.o", "to/a.o", "to/dir/b.o", "to/f"] {
+        fs::create_dir_all(world.served(file).parent().unwrap()).unwrap();
+        fs::write(world.served(file), file).unwrap();
+    }
+    let from = format!("{}/", world.served("from").display());
+    let to = format!("{}/", far(&world, &world.served("to")));
+    let words = [&*from, &to, "--exclude", "*.o", "--delete"];
+    ends(&world, "push", &words, 0);
+    assert!(world.served("to/a.o").exists() && world.served("to/dir/b.o").exists());
+    ends(&world, "push", &[&words[..], &["--delete-excluded"]].concat(), 0);
+    let names: Vec<_> = kept(&world.served("to")).into_keys().collect();
+    assert_eq!(names, [&b""[..], b"f"]);
+    ends(&world, "push", &[&from, &to, "--delete-excluded"], 2);
+}
+
 /// As rsync: nothing new is made, and what the source does not have goes.
 #[test]
 fn existing_and_delete_go_together() {
