@@ -81,12 +81,19 @@ impl Image {
         Image { dir: dir.into(), files }
     }
 
+    /// In one step: the last store may still compute a table on a thread of its own.
+    fn replace(&self, path: &Path, bytes: &[u8]) {
+        let spare = self.dir.join("spare");
+        std::fs::write(&spare, bytes).unwrap();
+        std::fs::rename(spare, path).unwrap();
+    }
+
     /// Restores what the last test has removed or changed.
     fn restore(&self) {
         for (path, bytes) in &self.files {
             if !std::fs::read(path).is_ok_and(|now| now == *bytes) {
                 std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-                std::fs::write(path, bytes).unwrap();
+                self.replace(path, bytes);
             }
         }
     }
@@ -118,7 +125,7 @@ impl Image {
 
     /// Damages one file, and requests everything from a store that is opened then.
     fn damage(&self, path: &Path, damaged: &[u8]) -> u32 {
-        std::fs::write(path, damaged).unwrap();
+        self.replace(path, damaged);
         let found = self.check(&open(&self.dir));
         self.restore();
         found
