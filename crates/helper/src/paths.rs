@@ -178,8 +178,9 @@ impl Paths {
     /// `fstatfs` would.
     pub(crate) fn file_system(&self, file: &OwnedFd) -> Option<FileSystem> {
         // Those that are unknown are taken for one.
-        let device = device(file.as_fd(), "").unwrap_or_default();
-        (!self.is_local_device(device)).then_some(FileSystem { device, is_certain: true })
+        let found = device(file.as_fd(), "");
+        let (device, is_certain) = (found.unwrap_or_default(), found.is_ok());
+        (!self.is_local_device(device)).then_some(FileSystem { device, is_certain })
     }
 
     /// Whether the file system of a device is local.

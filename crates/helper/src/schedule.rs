@@ -112,6 +112,13 @@ struct Claim {
     is_overtaken: bool,
 }
 
+impl Resource {
+    /// Whether requests for different file systems claim it.
+    fn is_shared(self) -> bool {
+        matches!(self, Resource::Names | Resource::Contents)
+    }
+}
+
 impl Claim {
     fn delays(&self, later: &Claim) -> bool {
         let is_elsewhere = || self.file_system.is_some_and(|it| it.is_not(later.file_system));
@@ -174,13 +181,12 @@ impl<T> Schedule<T> {
         self.requests.values().any(|entry| entry.file_system.is_some())
     }
 
-    /// Whether a request may wait for one that [`Schedule::overtake`] is about.
+    /// Whether a request may wait for one that [`Schedule::overtake`] is about, or will.
     pub(crate) fn is_held_up(&self) -> bool {
         let all = || self.requests.values();
         all().any(|entry| entry.request.is_some())
-            && all().any(|entry| {
-                entry.request.is_none() && (entry.yields || entry.file_system.is_some())
-            })
+            && all()
+                .any(|entry| entry.request.is_none() && entry.yields || entry.file_system.is_some())
     }
 
     /// The number of requests whose execution has begun this time ago, and goes on.
@@ -216,11 +222,13 @@ impl<T> Schedule<T> {
     ) -> (Ticket, Option<T>) {
         let ticket = self.next;
         self.next += 1;
+        let file_system = file_system.or_else(|| self.of_listing(&claims));
         let is_overtaken = self.is_overtaken(file_system);
         let mut waiting_for = claims.len();
         for (resource, mode) in &claims {
             let queue = self.queues.entry(*resource).or_default();
             let (mode, is_granted) = (*mode, false);
+            let is_overtaken = is_overtaken && resource.is_shared();
             let claim = Claim { ticket, mode, file_system, is_granted, is_overtaken };
             waiting_for -= usize::from(queue.add(claim));
         }
@@ -243,15 +251,25 @@ impl<T> Schedule<T> {
 
     /// The file system of a request that was added without one.
     pub(crate) fn set_file_system(&mut self, ticket: Ticket, file_system: Option<FileSystem>) {
+        let Some(entry) = self.requests.get(&ticket) else { return };
+        let file_system = file_system.or(entry.file_system);
         let is_overtaken = self.is_overtaken(file_system);
         let Some(entry) = self.requests.get_mut(&ticket) else { return };
         (entry.file_system, entry.is_overtaken) = (file_system, is_overtaken);
         for (resource, _) in &entry.claims {
             let claim = self.queues.get_mut(resource).and_then(|queue| queue.get(ticket));
             if let Some(claim) = claim {
-                (claim.file_system, claim.is_overtaken) = (file_system, is_overtaken);
+                claim.file_system = file_system;
+                claim.is_overtaken = is_overtaken && resource.is_shared();
             }
         }
+    }
+
+    /// The file system of a listing that an earlier request opens, or reads.
+    fn of_listing(&self, claims: &Claims) -> Option<FileSystem> {
+        let listing =
+            claims.iter().find(|(resource, _)| matches!(resource, Resource::Listing(_)))?;
+        self.queues.get(&listing.0)?.0.back()?.file_system
     }
 
     /// Whether a request is for a file system that hangs.
@@ -308,8 +326,7 @@ impl<T> Schedule<T> {
             entry.is_overtaken = entry.file_system.is_some();
             let mut claims = Claims::new();
             entry.claims.retain(|(resource, mode)| {
-                let is_shared = matches!(resource, Resource::Names | Resource::Contents);
-                let Some(queue) = queues.get_mut(resource).filter(|_| is_shared) else {
+                let Some(queue) = queues.get_mut(resource).filter(|_| resource.is_shared()) else {
                     return true;
                 };
                 let Some(claim) = queue.get(*ticket) else { return true };
@@ -468,6 +485,39 @@ mod tests {
             assert!(now.is_none());
         }
         assert_eq!(schedule.finish(opened), [(other, "second open")]);
+    }
+
+    /// A copy from there into a local file, and a listing that is opened there.
+    #[test]
+    fn nothing_overtakes_a_request_for_the_same_file_or_listing() {
+        let mut schedule = Schedule::default();
+        let copy = vec![
+            (Resource::Contents, Mode::ChangeSome),
+            (FILE, Mode::Change),
+            (Resource::Inode(7, 2), Mode::Read),
+        ];
+        let opendir = vec![(Resource::Names, Mode::Read), (Resource::Listing(1), Mode::Change)];
+        let (copied, _) = schedule.add(copy.clone(), true, HUNG, "copy");
+        let (opened, _) = schedule.add(opendir.clone(), true, HUNG, "opendir");
+        for hung in [copied, opened] {
+            schedule.set_file_system(hung, HUNG);
+        }
+        schedule.overtake(Duration::ZERO);
+        // Also of those that are overtaken from the beginning.
+        let (again, _) = schedule.add(copy, true, HUNG, "copy again");
+        schedule.set_file_system(again, HUNG);
+        let (written, now) = schedule.add(write(), false, None, "write");
+        assert!(now.is_none());
+        let (listed, now) = schedule.add(opendir, true, None, "readdir by an early handle");
+        assert!(now.is_none());
+        // That it is for that file system is known.
+        assert!(schedule.hangs(listed));
+        schedule.set_file_system(listed, None);
+        assert!(schedule.hangs(listed));
+        assert!(schedule.overtake(Duration::ZERO).is_empty());
+        assert_eq!(schedule.finish(copied), [(again, "copy again")]);
+        assert_eq!(schedule.finish(again), [(written, "write")]);
+        assert_eq!(schedule.finish(opened), [(listed, "readdir by an early handle")]);
     }
 
     #[test]

@@ -370,18 +370,14 @@ impl Session<'_> {
             return Ok(None);
         }
         let ready = state.schedule.overtake(PATIENCE);
-        // Threads in place of those that hang.
-        let replaced = match state.threads < MAX_THREADS {
-            true => 0,
-            false => state.max_threads().saturating_sub(state.threads).min(state.queue.len()),
-        };
-        let count = ready.len().max(replaced);
         state.queue.extend(ready);
+        // Also in place of those that hang.
+        let count = state.queue.len().saturating_sub(state.idle);
         drop(state);
         for _ in 0..count {
             self.provide_thread(scope, 0)?;
-            self.changed.notify_all();
         }
+        self.changed.notify_all();
         Ok(Some(PATIENCE))
     }
 
@@ -598,11 +594,12 @@ impl Session<'_> {
     /// No more requests come: the threads of the pool end when all were executed or are too late,
     /// and the further connections end.
     fn end(&self) {
-        drop(self.listener.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.state().ended_at = Some(Instant::now());
         self.changed.notify_all();
         self.server.locks.end();
         self.server.watches.iter().for_each(Watches::end);
+        // This waits for the requests of the further connections.
+        drop(self.listener.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
