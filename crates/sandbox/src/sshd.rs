@@ -44,6 +44,9 @@ use keeper::Keeper;
 /// How often a port is tried that was free a moment ago.
 const PORT_ATTEMPTS: u32 = 5;
 
+/// How long a restart waits for its port.
+const PORT_LIMIT: Duration = Duration::from_secs(20);
+
 /// Prepares the namespace of a server for the user `$1`: hides the helpers of sshoal that are
 /// installed on this machine, so that a client finds none, and mounts the home `$2` if there is
 /// one.
@@ -325,10 +328,22 @@ impl Sshd {
     /// keys.
     ///
     /// # Errors
-    /// As [`Sshd::start`], also if another process has taken the port meanwhile.
+    /// As [`Sshd::start`], also if another process has taken the port and keeps it.
     pub fn restart(&mut self) -> io::Result<()> {
         self.end();
-        self.run()
+        let began = Instant::now();
+        loop {
+            match self.run() {
+                // A connection from here to somewhere may have got the port for a while.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                    if began.elapsed() > PORT_LIMIT {
+                        return Err(error);
+                    }
+                    thread::sleep(Duration::from_millis(100));
+                }
+                done => return done,
+            }
+        }
     }
 
     /// Gives the server another host key, which no client knows, and restarts it.

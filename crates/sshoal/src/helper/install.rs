@@ -63,8 +63,10 @@ pub async fn install(
     let temporary = path(&format!("{}/.{}.{random:016x}", place::own_directory(), place::NAME));
     let put = put(connector, &host, &temporary, content);
     let done = tokio::select! {
-        done = put => done,
+        biased;
+        // First, since a signal ends the program until this is polled.
         () = stopped => Err(Problem::new("helper", "interrupted, and not installed")),
+        done = put => done,
     };
     if let Err(problem) = done {
         let _ = tokio::time::timeout(CLEANUP_LIMIT, host.unlink(&temporary)).await;
