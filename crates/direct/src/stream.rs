@@ -8,6 +8,7 @@ use std::io::{self, BufRead, ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
@@ -31,6 +32,8 @@ const AT_ONCE: Duration = Duration::from_micros(4);
 
 struct Shared {
     socket: TcpStream,
+    /// Nothing is to be sent any more.
+    is_discarded: AtomicBool,
     tls: Mutex<Connection>,
     awaited: Mutex<Awaited>,
 }
@@ -47,7 +50,8 @@ struct Awaited {
 impl Shared {
     fn new(socket: TcpStream, mut tls: Connection) -> Arc<Shared> {
         tls.set_buffer_limit(Some(SEALED_BYTES));
-        Arc::new(Shared { socket, tls: Mutex::new(tls), awaited: Mutex::default() })
+        let is_discarded = AtomicBool::new(false);
+        Arc::new(Shared { socket, is_discarded, tls: Mutex::new(tls), awaited: Mutex::default() })
     }
 
     fn tls(&self) -> MutexGuard<'_, Connection> {
@@ -363,6 +367,7 @@ impl Link {
     /// See [`tcp::discard_at_close`].
     pub fn discard_at_close(&self) {
         if let Some(shared) = self.0.upgrade() {
+            shared.is_discarded.store(true, Ordering::Relaxed);
             tcp::discard_at_close(&shared.socket);
         }
     }
@@ -515,6 +520,9 @@ impl AsyncWrite for AsyncWriter {
 
 impl Drop for AsyncWriter {
     fn drop(&mut self) {
+        if self.shared.is_discarded.load(Ordering::Relaxed) {
+            return;
+        }
         let mut tls = self.shared.tls();
         tls.send_close_notify();
         let _ = send(&mut tls, &self.shared.socket);

@@ -10,13 +10,19 @@
 //! A server that is slow acknowledges what is sent, so its sessions stay.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use crate::connector::{Cause, Role};
 use crate::error::Error;
+use crate::flow_control::MAX_SLOTS;
 use crate::pool::Pool;
 use crate::session::{SILENT, Session};
 
-/// The task of a first session, and of those that replace it. Ends with the session.
+/// Time to the next attempt after one that was refused, as for any other login, or that would fail
+/// again.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// The task of a session, and of those that replace it. Ends with the session.
 pub(crate) async fn watch(pool: Weak<Pool>, mut session: Weak<Session>) {
     loop {
         let of_session = |it: Arc<Session>| (it.client.closed(), it.is_silent.clone());
@@ -29,23 +35,75 @@ pub(crate) async fn watch(pool: Weak<Pool>, mut session: Weak<Session>) {
         if !is_cut(&old).await {
             continue;
         }
-        let name = &pool.config.name;
-        tracing::debug!("{name}: what is sent is not acknowledged; a new connection is attempted");
-        match pool.begin_beside().await {
-            Ok(new) if old.is_alive() && is_silent(&old) => {
-                session = Arc::downgrade(&new);
-                pool.switch(&old, new);
-            }
+        if old.slot > 0 {
+            give_up_alone(&pool, &old).await;
+            continue;
+        }
+        let mut host_alive = pool.host_alive.clone();
+        let replaced = tokio::select! {
+            replaced = replace(&pool, &old) => replaced,
+            _ = host_alive.changed() => return,
+        };
+        let name = pool.config.name.clone();
+        drop((pool, old));
+        match replaced {
+            Ok(Some(new)) => session = new,
             // It has come back, or ended.
-            Ok(_) => {}
-            // As for any other attempt, it is not repeated soon.
-            Err(why) if matches!(why.cause(), Cause::Refused | Cause::Permanent) => {
+            Ok(None) => {}
+            Err(why) => {
                 tracing::debug!("{name}: no new connection: {why}");
-                return;
+                let lasts = matches!(why.cause(), Cause::Refused | Cause::Permanent);
+                if lasts || matches!(why, Error::NoDirect { .. }) {
+                    tokio::time::sleep(PAUSE).await;
+                }
             }
-            Err(why) => tracing::debug!("{name}: no new connection: {why}"),
         }
     }
+}
+
+/// A further session is cut. If the first one works, only this one is; otherwise a request of the
+/// first one waits now, and its task does the rest.
+async fn give_up_alone(pool: &Pool, session: &Session) {
+    let Some(first) = pool.live(0) else { return };
+    let answer = tokio::time::timeout(SILENT, first.client.realpath(b".")).await;
+    if answer.is_ok_and(|answer| answer.is_ok()) && is_cut(session).await {
+        session.give_up(session.client.activity().silent).await;
+    }
+}
+
+/// Opens another first session, and uses it if the old one is still cut then.
+async fn replace(pool: &Pool, old: &Arc<Session>) -> Result<Option<Weak<Session>>, Error> {
+    let name = &pool.config.name;
+    tracing::debug!("{name}: what is sent is not acknowledged; a new connection is attempted");
+    let limit = pool.config.stall_limit;
+    // Over ssh: the ssh session of a direct one is cut, too.
+    let begun = tokio::time::timeout(limit, pool.begin_later(Role::Reconnect, 0)).await;
+    let new = begun.unwrap_or_else(|_| {
+        Err(Error::Session { source: sftp::Error::Stalled(limit), diagnosis: None })
+    })?;
+    if !is_cut(old).await {
+        return Ok(None);
+    }
+    let new = pool.prefer_direct(new).await?;
+    let silent = old.client.activity().silent;
+    if silent < SILENT || !pool.retire(old, silent) {
+        return Ok(None);
+    }
+    tracing::warn!(
+        "{name}: nothing gets through the connection for {:.0} s; a new one replaces it",
+        silent.as_secs_f64()
+    );
+    let found = Arc::downgrade(&new);
+    // Those that receive something have a link that works.
+    let is_idle = |it: &Arc<Session>| it.client.activity().in_flight == 0 || is_silent(it);
+    let others = (1..MAX_SLOTS).filter_map(|slot| pool.live(slot)).filter(is_idle);
+    let given_up: Vec<_> =
+        [old.clone()].into_iter().chain(old.live_carrier().cloned()).chain(others).collect();
+    pool.attempt_ended(0, 0, Ok(new));
+    for session in given_up {
+        session.give_up(silent).await;
+    }
+    Ok(Some(found))
 }
 
 fn is_silent(session: &Session) -> bool {
@@ -56,45 +114,4 @@ async fn is_cut(session: &Session) -> bool {
     let Some(link) = session.link().filter(|_| is_silent(session)).cloned() else { return false };
     // It reads a table of the kernel that may be long.
     tokio::task::spawn_blocking(move || link.is_cut()).await.unwrap_or(false)
-}
-
-impl Pool {
-    /// Another first session, while there is one. Over ssh: an ssh session of a direct one is cut,
-    /// too.
-    async fn begin_beside(&self) -> Result<Arc<Session>, Error> {
-        let limit = self.config.stall_limit;
-        let mut host_alive = self.host_alive.clone();
-        let session = tokio::select! {
-            begun = self.begin_later(Role::Reconnect, 0) => begun?,
-            () = tokio::time::sleep(limit) => {
-                let source = sftp::Error::Stalled(limit);
-                return Err(Error::Session { source, diagnosis: None });
-            }
-            _ = host_alive.changed() => {
-                let source = sftp::Error::Disconnected("it is not used any more".into());
-                return Err(Error::Session { source, diagnosis: None });
-            }
-        };
-        self.prefer_direct(session).await
-    }
-
-    /// Uses `new` in place of the first session, whose link is cut, and gives up all others of that
-    /// link.
-    fn switch(&self, old: &Arc<Session>, new: Arc<Session>) {
-        let silent = old.client.activity().silent;
-        tracing::warn!(
-            "{}: nothing gets through the connection for {:.0} s; a new one replaces it",
-            self.config.name,
-            silent.as_secs_f64()
-        );
-        let others: Vec<_> = (1..self.max_sessions()).filter_map(|slot| self.live(slot)).collect();
-        self.attempt_ended(0, 0, Ok(new));
-        old.give_up(silent);
-        if let Some(carrier) = old.live_carrier() {
-            carrier.give_up(silent);
-        }
-        for other in others {
-            other.give_up(other.client.activity().silent);
-        }
-    }
 }

@@ -387,7 +387,7 @@ impl Pool {
         let _attempt = Attempt { pool: &self, slot, failures };
         tokio::select! {
             result = self.attempt(slot, limit) => {
-                if let Ok(session) = &result && slot == 0 && self.config.reconnect {
+                if let Ok(session) = &result && self.config.reconnect {
                     tokio::spawn(cut::watch(Arc::downgrade(&self), Arc::downgrade(session)));
                 }
                 self.attempt_ended(slot, failures, result);
@@ -395,6 +395,18 @@ impl Pool {
             // A login that waits for user input must not outlive the host.
             _ = host_alive.changed() => {}
         }
+    }
+
+    /// Lets callers wait for the successor of the first session, which has been silent for this
+    /// time. `false` if it is not the first one any more.
+    pub(crate) fn retire(&self, session: &Arc<Session>, silent: Duration) -> bool {
+        let mut state = self.slots[0].state.lock();
+        let is_first = matches!(&*state, State::Up(it) if Arc::ptr_eq(it, session));
+        if is_first {
+            *state = State::Connecting { is_outdated: false };
+            *self.lost_at.lock() = Instant::now().checked_sub(silent);
+        }
+        is_first
     }
 
     /// The attempt to connect a slot has this result.

@@ -125,8 +125,11 @@ impl Session {
 
     /// Ends it because the server does not answer. Requests that have not left this machine never
     /// do, since they may be repeated over another session.
-    pub(crate) fn give_up(&self, silent: Duration) {
-        self.link.iter().for_each(|link| link.discard());
+    pub(crate) async fn give_up(&self, silent: Duration) {
+        if let Some(link) = self.link.clone() {
+            // It reads tables of the kernel. An error is a panic, which is logged.
+            let _ = tokio::task::spawn_blocking(move || link.discard()).await;
+        }
         self.client.abort(sftp::Error::Stalled(silent));
     }
 
@@ -285,7 +288,7 @@ async fn watch(session: Weak<Session>, name: String, stall_limit: Duration) {
             session.is_silent.notify_one();
         }
         if activity.silent >= limit {
-            session.give_up(activity.silent);
+            session.give_up(activity.silent).await;
         }
     }
 }

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal,
 };
@@ -45,11 +46,18 @@ impl Processes {
         Ok(Processes { pid, handle: pidfd_open(pid, PidfdFlags::empty())? })
     }
 
+    /// Whether the child has ended. Until then its number is its own.
+    fn has_ended(&self) -> bool {
+        let mut handle = [PollFd::new(&self.handle, PollFlags::IN)];
+        !matches!(poll(&mut handle, Some(&Timespec::default())), Ok(0))
+    }
+
     /// Whether data does not get through on one of the connections: it was sent again several times
     /// and was not acknowledged. False if that is not known.
     pub fn is_cut(&self) -> bool {
         let all = descendants(self.pid).into_iter().chain([self.pid]);
-        all.flat_map(|pid| sockets(&proc_of(pid))).any(|socket| socket.is_cut())
+        let is_cut = all.flat_map(|pid| sockets(&proc_of(pid))).any(|socket| socket.is_cut());
+        is_cut && !self.has_ended()
     }
 
     /// Ends the processes and their connections as far as the system permits. What the connections
@@ -60,6 +68,9 @@ impl Processes {
         // A number that another process has got since is not among them any more.
         let present = descendants(self.pid);
         others.retain(|(pid, _)| present.contains(pid));
+        if self.has_ended() {
+            return;
+        }
         let others = others.iter().map(|(pid, handle)| (*pid, handle));
         for (pid, handle) in others.chain([(self.pid, &self.handle)]) {
             for socket in sockets(&proc_of(pid)) {
