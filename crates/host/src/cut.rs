@@ -2,8 +2,8 @@
 //!
 //! When a laptop wakes up in another network, or a firewall has forgotten a connection, nothing
 //! reports that: what is sent gets no acknowledgement, and ssh notices it after 45 s. But a new
-//! connection works at once. So while requests wait and nothing arrives, the kernel is asked whether
-//! it sends the same data again and again. If so, a new session is opened beside the old one, and
+//! connection works at once. So while requests wait and nothing arrives, the kernel is asked
+//! whether it sends the same data again and again. If so, a new session is opened beside the old one, and
 //! takes its place if the old one is still silent then. If the link is down, both wait for it, and
 //! the one that works first is used.
 //!
@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::connector::{Cause, Role};
 use crate::error::Error;
 use crate::flow_control::MAX_SLOTS;
-use crate::pool::Pool;
+use crate::pool::{Pool, within};
 use crate::session::{SILENT, Session};
 
 /// Time to the next attempt after one that was refused, as for any other login, or that would fail
@@ -75,12 +75,8 @@ async fn give_up_alone(pool: &Pool, session: &Session) {
 async fn replace(pool: &Pool, old: &Arc<Session>) -> Result<Option<Weak<Session>>, Error> {
     let name = &pool.config.name;
     tracing::debug!("{name}: what is sent is not acknowledged; a new connection is attempted");
-    let limit = pool.config.stall_limit;
     // Over ssh: the ssh session of a direct one is cut, too.
-    let begun = tokio::time::timeout(limit, pool.begin_later(Role::Reconnect, 0)).await;
-    let new = begun.unwrap_or_else(|_| {
-        Err(Error::Session { source: sftp::Error::Stalled(limit), diagnosis: None })
-    })?;
+    let new = within(pool.config.stall_limit, pool.begin_later(Role::Reconnect, 0)).await?;
     if !is_cut(old).await {
         return Ok(None);
     }

@@ -598,13 +598,7 @@ impl Pool {
             let source = sftp::Error::Disconnected("it was lost, and is not opened again".into());
             return Err(Error::Session { source, diagnosis: None });
         }
-        let session = match tokio::time::timeout(limit, self.begin_later(role, slot)).await {
-            Ok(begun) => begun?,
-            Err(_) => {
-                let source = sftp::Error::Stalled(limit);
-                return Err(Error::Session { source, diagnosis: None });
-            }
-        };
+        let session = within(limit, self.begin_later(role, slot)).await?;
         if slot == 0 { self.prefer_direct(session).await } else { Ok(session) }
     }
 
@@ -628,10 +622,7 @@ impl Pool {
                 Ok(connection) => {
                     let begun =
                         Session::begin(connection, slot, &self.config, &self.counters, own, None);
-                    tokio::time::timeout(LONGEST_LOGIN, begun).await.unwrap_or_else(|_| {
-                        let source = sftp::Error::Stalled(LONGEST_LOGIN);
-                        Err(Error::Session { source, diagnosis: None })
-                    })
+                    within(LONGEST_LOGIN, begun).await
                 }
                 Err(error) => Err(error.into()),
             };
@@ -652,6 +643,16 @@ impl Pool {
             most = (most * 2).min(last);
         }
     }
+}
+
+/// The session, if it begins within the `limit`.
+pub(crate) async fn within(
+    limit: Duration,
+    begin: impl Future<Output = Result<Arc<Session>, Error>>,
+) -> Result<Arc<Session>, Error> {
+    tokio::time::timeout(limit, begin).await.unwrap_or_else(|_| {
+        Err(Error::Session { source: sftp::Error::Stalled(limit), diagnosis: None })
+    })
 }
 
 /// A random number from 0 to 1, different in each process and for each call.

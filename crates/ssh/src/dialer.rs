@@ -208,8 +208,8 @@ impl Dialer {
         self.keeper.succeeded();
     }
 
-    /// Call it when a login was refused, with [`Connection::password_number`]: that password is forgotten,
-    /// but not one that was kept since. Returns whether it was kept.
+    /// Call it when a login was refused, with [`Connection::password_number`]: that password is
+    /// forgotten, but not one that was kept since. Returns whether it was kept.
     pub fn login_refused(&self, password_number: u64) -> bool {
         self.keeper.refused(password_number)
     }

@@ -2,9 +2,9 @@
 //!
 //! A connection whose data is not acknowledged leads nowhere: the link is down, this machine has
 //! another address by now, or a firewall has forgotten the connection. The kernel sends the data
-//! again for many minutes, and goes on when the process that holds the connection has ended. Who
-//! wants to make a new connection instead must [discard](Processes::discard) the old one, or requests
-//! that were repeated over the new one may arrive a second time.
+//! again for many minutes, and goes on when the process that holds the connection has ended. So the
+//! connection must be [discarded](Processes::discard) before its requests are repeated over another
+//! one, or they may arrive a second time.
 
 use std::fs;
 use std::io;
@@ -17,8 +17,8 @@ use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal,
 };
 
-/// Retransmissions of the same data after which a connection is cut. The time between them doubles:
-/// these take 1.4 s with the shortest one, of 0.2 s.
+/// Attempts to send without an answer after which a connection is cut. The time between them
+/// doubles: these take 1.4 s with the shortest one, of 0.2 s.
 const ATTEMPTS: u32 = 3;
 
 /// The TCP connections of a process and of its descendants.
@@ -31,7 +31,7 @@ pub struct Processes {
 /// A TCP socket of a process.
 struct Socket {
     fd: RawFd,
-    /// Data was sent again so often without an acknowledgement.
+    /// See [`entry`].
     attempts: u32,
 }
 

@@ -179,7 +179,8 @@ impl Shared {
         }
     }
 
-    /// Watches were lost, or have ended: what local processes watch is watched again, although nothing uses it.
+    /// Watches were lost, or have ended: what local processes watch is watched again, although
+    /// nothing uses it.
     pub(crate) fn watch_again(self: &Arc<Shared>) {
         let Some(repeat) = self.repeat.get().cloned() else { return };
         if !self.watching.begin_watching_again() {

@@ -4,9 +4,9 @@
 //! Only within the directory of its name: a server needs a privilege to open a file by its identity
 //! alone. Logs that are rotated and backups that editors make stay in their directory.
 //!
-//! The last listing of a directory is kept, so that many files of it do not list it once each. That it
-//! lacks a file proves nothing unless it began after the search. A name in it is only a hint: the
-//! caller compares the file.
+//! The last listing of a directory is kept, so that many files of it do not list it once each. That
+//! it lacks a file proves nothing unless it began after the search. A name in it is only a hint:
+//! the caller compares the file.
 
 use std::collections::HashMap;
 use std::sync::Arc;
