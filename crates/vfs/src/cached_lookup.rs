@@ -22,6 +22,9 @@ impl Vfs {
     pub(crate) fn lookup_cached(&self, parent: Ino, name: &Name) -> Result<Option<LookupResult>> {
         let now = Instant::now();
         let mut tree = self.tree();
+        if tree.validates_names_since(now).is_some() {
+            return Ok(None);
+        }
         let answer = tree.listing(parent).and_then(|listing| listing.lookup(name));
         // The server has an error of its own for a name that is too long.
         let answer = answer.filter(|_| name.as_bytes().len() <= NAME_MAX);

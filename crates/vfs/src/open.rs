@@ -329,7 +329,7 @@ impl Vfs {
                 && (file.access.writes() || !request.truncate)
         };
         if !self.tree().was_removed_here(inode.ino) {
-            return Err(Errno::ESTALE);
+            return Err(self.tree().note_lost_name(inode.ino));
         }
         let open = self.open_files(inode).find(serves).ok_or(Errno::ESTALE)?;
         inode.writes.drained().await;

@@ -132,7 +132,8 @@ impl Shared {
 
     /// A path of `ino`; `ESTALE` for an orphan.
     pub(crate) fn path(&self, ino: Ino) -> Result<RemotePath> {
-        self.tree().path(ino).ok_or(Errno::ESTALE)
+        let mut tree = self.tree();
+        tree.path(ino).ok_or_else(|| tree.note_lost_name(ino))
     }
 
     /// How long attributes and names of files of this kind are valid.

@@ -29,8 +29,9 @@ mod watched;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use base::{Attr, FileId, FileKind, Name, RemotePath};
+use base::{Attr, Errno, FileId, FileKind, Name, RemotePath};
 use tokio::time::Instant;
 
 use crate::Ino;
@@ -46,6 +47,9 @@ use watched::WatchedDirs;
 
 pub(crate) use evict::InodeBudget;
 pub(crate) use watched::Outdated;
+
+/// The longest time in which the kernel walks a path again after `ESTALE`.
+const WALK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Counts the changes made through this mount; see invariant 5.
 #[derive(Default)]
@@ -87,6 +91,8 @@ pub(crate) struct Tree {
     forgotten_changes: ForgottenChanges,
     /// Directories with files that were locked, and when last: names from before are not valid.
     locked_dirs: HashMap<Ino, Instant>,
+    /// When the kernel last used a name that leads to another file by now.
+    used_lost_name_at: Option<Instant>,
     watched: WatchedDirs,
     /// Only if the changes of others are repeated.
     own_changes: Option<OwnChanges>,
@@ -106,6 +112,7 @@ impl Tree {
             dir_cache: DirCache::with_max_bytes(budget.dir_cache_bytes()),
             forgotten_changes: ForgottenChanges::default(),
             locked_dirs: HashMap::new(),
+            used_lost_name_at: None,
             watched: WatchedDirs::default(),
             own_changes: None,
             budget,
@@ -258,8 +265,9 @@ impl Tree {
     ) -> Option<(Arc<Inode>, Instant)> {
         let (node, link) = self.nodes.find(parent, name)?;
         let until = link.valid_until.instant()?;
-        if let Some(locked_at) = self.locked_dirs.get(&parent)
-            && node.inode.state().validated_at().is_none_or(|at| at < *locked_at)
+        let since = self.locked_dirs.get(&parent).copied().max(self.validates_names_since(now));
+        if let Some(since) = since
+            && node.inode.state().validated_at().is_none_or(|at| at < since)
         {
             return None;
         }
@@ -440,6 +448,22 @@ impl Tree {
     /// descriptor, and not by a name that it takes for that of the node.
     pub(crate) fn was_removed_here(&self, ino: Ino) -> bool {
         self.nodes.get(ino).is_some_and(|node| node.removed_here)
+    }
+
+    /// The kernel has used `ino` by a name that leads to another file by now. After the error
+    /// returned here, the kernel walks the path once more, and not a third time: so what it finds
+    /// then must not be from a cache that may be outdated, too.
+    pub(crate) fn note_lost_name(&mut self, ino: Ino) -> Errno {
+        if !self.was_removed_here(ino) {
+            self.used_lost_name_at = Some(Instant::now());
+        }
+        Errno::ESTALE
+    }
+
+    /// Whether a walk at `now` may follow [`Tree::note_lost_name`], and needs names that were
+    /// validated after it.
+    pub(crate) fn validates_names_since(&self, now: Instant) -> Option<Instant> {
+        self.used_lost_name_at.filter(|at| now.saturating_duration_since(*at) < WALK_AGAIN)
     }
 
     /// Removes all names of `ino`, because it was replaced on the server.

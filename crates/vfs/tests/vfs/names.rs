@@ -7,6 +7,7 @@ use std::time::Duration;
 use base::{Access, AttrChange, Errno, FileKind, Remote, RenameMode};
 use bytes::Bytes;
 use testkit::mem::Options;
+use testkit::tree::Limits;
 use testkit::{Call, FaultyRemote, MemRemote, path};
 use vfs::{
     Config, Consistency, Entry, EntrySink, Handle, Ino, ListedEntry, LookupResult, OpenRequest,
@@ -121,6 +122,29 @@ async fn c8_an_older_listing_does_not_show_a_name_that_an_open_found_gone() {
     gate.release();
     listing.await;
     assert!(look(&vfs, Ino::ROOT, "f").await.is_none());
+}
+
+/// C8: the kernel walks a path twice at most, and not once if it takes its names for valid. A
+/// listing has shown the second file, and the name leads to a third one by then.
+#[tokio::test]
+async fn c8_a_file_that_was_replaced_twice_is_opened_by_the_second_walk() {
+    let limits = Limits { shows_inodes: true, ..Limits::default() };
+    let config = Config { login: Some((0, 0)), ..Config::default() };
+    let Mount { remote, vfs, .. } = mounted_on(Options { limits, ..Options::default() }, config);
+    put(&remote, "f", "first");
+    let first = found(&vfs, "f").await;
+    let replace = async |content: &str| {
+        put(&remote, "new", content);
+        remote.rename(&path("new"), &path("f"), RenameMode::Replace).await.unwrap();
+    };
+    replace("second").await;
+    assert_eq!(vfs.open(first.ino, plain(Access::Read)).await, Err(Errno::ESTALE));
+    let root = vfs.opendir(Ino::ROOT).await.unwrap();
+    list_on(&vfs, root).await;
+    replace("third").await;
+    assert_eq!(vfs.open(first.ino, plain(Access::Read)).await, Err(Errno::ESTALE));
+    let opened = vfs.open(found(&vfs, "f").await.ino, plain(Access::Read)).await.unwrap();
+    assert_eq!(read(&vfs, opened.handle).await.unwrap(), b"third");
 }
 
 /// C8: calls that create nothing find the name absent, and so does the next lookup.
