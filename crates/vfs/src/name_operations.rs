@@ -399,10 +399,14 @@ impl Vfs {
         // Two names of one file stay as they are, and perhaps only the server knows that they are;
         // so nothing is assumed about the old name.
         let (moved, replaced) = self.tree().rename((from.0, &from_name), (to.0, &to_name));
-        if let Some(moved) = moved {
+        if let Some(moved) = &moved {
             moved.state().touch_ctime(&self.change_counter);
         }
         self.drop_link(replaced);
+        drop(change);
+        if let Some(moved) = moved {
+            self.prefetch.request_renamed(&self.shared, &moved);
+        }
         Ok(())
     }
 

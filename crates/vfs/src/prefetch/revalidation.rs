@@ -190,6 +190,24 @@ impl Prefetcher {
         });
     }
 
+    /// Requests the attributes of a file that has a new name, from a remote that reports times of
+    /// change, since only it knows this one. `rsync` renames each file, and looks at it the next
+    /// time.
+    pub(crate) fn request_renamed(&self, shared: &Arc<Shared>, inode: &Arc<Inode>) {
+        let is_useful = shared.live.prefetches(Prefetch::Metadata)
+            && !shared.timeout(inode.kind).min.is_zero()
+            && inode.state().has_identity()
+            && inode.state().changes_in_flight() == 0;
+        let Some(path) = shared.tree().path(inode.ino).filter(|_| is_useful) else { return };
+        let (stamp, inode) = (shared.stamp_request(), inode.clone());
+        start(shared, |shared| async move {
+            // Without an answer, the next caller asks.
+            if let Ok(attr) = shared.remote.lstat(&path).await {
+                record_reply(&shared, &inode, &path, &attr, stamp);
+            }
+        });
+    }
+
     /// Waits for a revalidation of `inode` in flight, for at most [`MAX_WAIT`]. Returns whether
     /// there was one.
     pub(crate) async fn await_revalidation(&self, inode: &Inode) -> bool {

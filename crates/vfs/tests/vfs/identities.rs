@@ -6,7 +6,7 @@ use base::{Access, Remote, RenameMode};
 use bytes::Bytes;
 use testkit::mem::Options;
 use testkit::tree::Limits;
-use testkit::{MemRemote, path};
+use testkit::{Call, MemRemote, path};
 use vfs::{
     Config, Consistency, Entry, EntrySink, Ino, ListedEntry, LookupResult, OpenRequest, Vfs,
 };
@@ -51,6 +51,21 @@ async fn names_linked_elsewhere_are_one_inode_with_the_remotes_number() {
     assert_eq!((left.ino, left.stat.nlink), (b.ino, 1));
     vfs.link(left.ino, Ino::ROOT, b"c").await.unwrap();
     assert_eq!(found(&vfs, "b").await.stat.nlink, 2);
+}
+
+/// Only the remote knows the time of the change, and is asked before anybody else does.
+#[tokio::test]
+async fn the_attributes_of_a_renamed_file_are_requested_at_once() {
+    let (remote, vfs) = mounted();
+    remote.put_file("a", "content");
+    let a = found(&vfs, "a").await;
+    let asked = remote.calls(Call::Lstat);
+    vfs.rename((Ino::ROOT, b"a"), (Ino::ROOT, b"b"), RenameMode::Replace).await.unwrap();
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(vfs.getattr(a.ino).await.unwrap().attr, remote.attr("b"));
+    assert_eq!(remote.calls(Call::Lstat), asked + 1);
 }
 
 /// Takes all entries.
