@@ -1,8 +1,8 @@
 //! Measures sshoal, its peers and the floor: the same work, in turn, in one run.
 //!
-//! It drives programs and mounted directories from outside and knows nothing of their insides.
+//! It uses programs and mounted directories only from outside.
 //!
-//! The words: a *subject* is what is measured (a file system to mount, a program that copies, a
+//! Terms: a *subject* is what is measured (a file system to mount, a program that copies, a
 //! mounted directory, the bare transport). A *session* is a subject at work. A
 //! *place* is where a subject's files really are. A *work* is a family of *steps*; each step
 //! yields one *measure* of one subject. A *sample* is one measurement; a *run* is all of them.
@@ -10,10 +10,10 @@
 //! Invariants:
 //! 1. This process never touches what a subject shows: every step is a child process with a
 //!    deadline, so that a subject that hangs costs a step and nothing else.
-//! 2. What a subject has read or written is compared with what it had to be. Wrong data is a
-//!    failure of that sample, however fast it came.
-//! 3. Whatever ends the run, the sessions are stopped, the server is ended, and what was written
-//!    is removed; the samples so far are kept.
+//! 2. The data that a subject has read or written is compared with the expected data. Wrong data
+//!    is a failure of that sample.
+//! 3. However the run ends, the sessions and the server are stopped, all written data is removed,
+//!    and the samples so far are kept.
 #![forbid(unsafe_code)]
 
 pub mod account;

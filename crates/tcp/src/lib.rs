@@ -1,10 +1,10 @@
 //! The state of TCP connections as Linux reports it, also of those that another process holds.
 //!
-//! A connection whose data is not acknowledged leads nowhere: the link is down, this machine has
-//! another address by now, or a firewall has forgotten the connection. The kernel sends the data
-//! again for many minutes, and goes on when the process that holds the connection has ended. So the
-//! connection must be [discarded](Processes::discard) before its requests are repeated over another
-//! one, or they may arrive a second time.
+//! If the data of a connection is not acknowledged, the link is down, this machine has another
+//! address by now, or a firewall has forgotten the connection. The kernel sends the data again for
+//! many minutes, also after the process that holds the connection has ended. So the connection must
+//! be [discarded](Processes::discard) before its requests are repeated over another one, or they
+//! may arrive a second time.
 
 use std::fs;
 use std::io;

@@ -4,7 +4,7 @@
 //! scan by the housekeeping corrects it after a crash. Space is reserved before anything is
 //! written, so the bound holds at every moment, and not only after a clean-up.
 //!
-//! A disk that is full or fails turns writing off for a minute, and the user is told once.
+//! A disk that is full or fails turns writing off for a minute, and logs one warning.
 
 use std::fs::File;
 use std::io;

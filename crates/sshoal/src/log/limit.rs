@@ -1,4 +1,4 @@
-//! At most so many lines a minute for each kind of event.
+//! Limits the lines in a minute for each kind of event.
 //!
 //! A kind has a window of one minute from its first line. The lines of a window beyond the limit
 //! are counted, and reported as one line when the window has ended. Without such lines nothing

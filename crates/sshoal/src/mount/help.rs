@@ -32,6 +32,7 @@ pub fn short(program: Program) -> String {
         text += "\nMounts a remote directory over SSH.\n";
     } else {
         text += "       sshoal source source … mountpoint [options]\n";
+        text += "       sshoal mount NAME [mountpoint]    (of the configuration file; --all)\n";
         text += "       sshoal COMMAND …\n";
         text += "\nMounts remote directories over SSH. Several sources are shown as one tree;\n";
         text += "a source is [place=][user@]host[,host…]:[dir][=ro|nc|optional|…]\n";
@@ -55,7 +56,9 @@ pub fn short(program: Program) -> String {
     }
     text += "\nKeywords of ssh_config(5) are options too: -o IdentityFile=~/.ssh/key\n";
     text += "`sshoal help options` and docs/options.md list all options.\n";
-    text += "`sshoal umount mountpoint` unmounts and waits until all data is written.\n";
+    if program.is_sshfs() {
+        text += "`sshoal umount mountpoint` unmounts and waits until all data is written.\n";
+    }
     text
 }
 

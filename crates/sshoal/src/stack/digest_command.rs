@@ -1,4 +1,4 @@
-//! A command at the host that tells digests of files without moving them (`digest_command`).
+//! A command at the host that computes digests of files, without a transfer (`digest_command`).
 //!
 //! It gets names of files as arguments, and prints a line for each as `sha256sum` does: the digest
 //! in hexadecimal digits, a space, another or a `*`, and the name.

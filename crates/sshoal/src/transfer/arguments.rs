@@ -185,9 +185,9 @@ pub struct Arguments {
 pub enum Engine {
     /// Choose the fastest
     Auto,
-    /// Streams by tar on the server, for files of any size; fails if there can be none
+    /// Only streams by the tar of the server, for files of any size; fail if there can be none
     Tar,
-    /// SFTP requests over several sessions; runs no commands on the server
+    /// SFTP requests over several sessions; run no command on the server
     Sftp,
 }
 

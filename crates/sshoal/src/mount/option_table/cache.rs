@@ -42,7 +42,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
             ("no", |draft| draft.request.inotify = false),
         ],
     )
-    .help("with consistency=watch: file watchers see what others change (default yes)"),
+    .help("with consistency=watch: file watchers see changes made by others (default yes)"),
     flag("cto", |draft| draft.request.vfs.consistency = Consistency::CloseToOpen)
         .help("alias of consistency=close-to-open"),
     flag("nocto", |draft| draft.request.vfs.consistency = Consistency::Timeout)
@@ -51,18 +51,18 @@ pub(super) const OPTIONS: &[MountOption] = &[
         .help("cache attributes and names for this long (default: 1 to 20, see acregmax)")
         .also(&["cache_timeout", "actimeo"])
         .prominent()
-    .changeable(|_| None),
+        .changeable(|_| None),
     seconds("dcache_stat_timeout", |draft, time| draft.times.set_files(time))
         .help(
             "cache attributes and names this long; directories too unless dcache_dir_timeout \
              is given",
         )
         .also(&["cache_stat_timeout"])
-    .changeable(|_| None),
+        .changeable(|_| None),
     seconds("dcache_dir_timeout", |draft, time| draft.times.set_dirs(time))
         .help("cache attributes, names and listings of directories for this long")
         .also(&["cache_dir_timeout"])
-    .changeable(|_| None),
+        .changeable(|_| None),
     ignored(
         "dcache_link_timeout",
         "targets are cached for as long as the link's attributes (dcache_stat_timeout)",
@@ -70,24 +70,23 @@ pub(super) const OPTIONS: &[MountOption] = &[
     .help("cache targets of symbolic links for this long")
     .also(&["cache_link_timeout"]),
     seconds("acregmin", |draft, time| draft.times.files.min = Some(time))
-        .help("cache file attributes for at least this long (default 1)")
-    .changeable(|request| time(request.vfs.files.min)),
+        .help("minimum time to cache attributes of files (default 1)")
+        .changeable(|request| time(request.vfs.files.min)),
     seconds("acregmax", |draft, time| draft.times.files.max = Some(time))
-        .help("cache file attributes for at most this long, if unchanged for long (default 20)")
-    .changeable(|request| time(request.vfs.files.max)),
+        .help("maximum time to cache attributes of files, when unchanged for long (default 20)")
+        .changeable(|request| time(request.vfs.files.max)),
     seconds("acdirmin", |draft, time| draft.times.own_dirs().min = Some(time))
-        .help("cache directory attributes and listings for at least this long (default 1)")
-    .changeable(|request| time(request.vfs.dirs.min)),
+        .help("minimum time to cache attributes and listings of directories (default 1)")
+        .changeable(|request| time(request.vfs.dirs.min)),
     seconds("acdirmax", |draft, time| draft.times.own_dirs().max = Some(time))
-        .help("cache directories for at most this long, if unchanged for long (default 20)")
-    .changeable(|request| time(request.vfs.dirs.max)),
+        .help("maximum time to cache directories, when unchanged for long (default 20)")
+        .changeable(|request| time(request.vfs.dirs.max)),
     seconds("acnegative", |draft, time| draft.times.negative = Some(time))
         .help("cache negative lookups for this long (default 1)")
-    .changeable(|request| time(request.vfs.negative)),
-    seconds("open_revalidate", |draft, time| draft.times.open_revalidate = Some(time)).help(
-        "open does not revalidate a file checked less than this long ago; 0: always (default 1)",
-    )
-    .changeable(|request| time(request.vfs.open_revalidate)),
+        .changeable(|request| time(request.vfs.negative)),
+    seconds("open_revalidate", |draft, time| draft.times.open_revalidate = Some(time))
+        .help("an open revalidates a file not validated within this time; 0: each open (default 1)")
+        .changeable(|request| time(request.vfs.open_revalidate)),
     choice(
         "dir_cache",
         &[("yes", |draft| draft.times.is_off = false), ("no", |draft| draft.times.is_off = true)],
@@ -104,13 +103,13 @@ pub(super) const OPTIONS: &[MountOption] = &[
         .also(&["cache_min_clean_interval"]),
     seconds("entry_timeout", |draft, time| draft.request.vfs.kernel_entry = Some(time))
         .help("the kernel caches names for at most this long")
-    .changeable(|request| request.vfs.kernel_entry.and_then(time)),
+        .changeable(|request| request.vfs.kernel_entry.and_then(time)),
     seconds("attr_timeout", |draft, time| draft.request.vfs.kernel_attr = Some(time))
         .help("the kernel caches attributes for at most this long")
-    .changeable(|request| request.vfs.kernel_attr.and_then(time)),
+        .changeable(|request| request.vfs.kernel_attr.and_then(time)),
     seconds("negative_timeout", |draft, time| draft.times.kernel_negative = Some(time))
         .help("the kernel caches negative lookups for at most this long")
-    .changeable(|request| request.times.kernel_negative.and_then(time)),
+        .changeable(|request| request.times.kernel_negative.and_then(time)),
     ignored("ac_attr_timeout", "auto_cache compares the attributes at each open")
         .help("time-out of attributes for auto_cache"),
     flag("kernel_cache", |draft| draft.request.vfs.page_cache = PageCache::Always)
@@ -124,7 +123,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
         .prominent(),
     flag("no_readahead", |draft| draft.request.vfs.readahead_bytes = 0)
         .help("no readahead by sshoal; max_readahead limits the kernel's own")
-    .changeable(|_| None),
+        .changeable(|_| None),
     number("readahead", 0, u32::MAX, |draft, bytes| {
         draft.request.vfs.readahead_bytes = bytes.into()
     })
@@ -139,14 +138,13 @@ pub(super) const OPTIONS: &[MountOption] = &[
             ("all", |draft| draft.request.vfs.prefetch = Prefetch::All),
         ],
     )
-    .help("fetch ahead: none, listings, metadata (and cached files' attributes), all (default)")
-    .changeable(|request| {
-        Some(format!("{:?}", request.vfs.prefetch).to_lowercase())
-    }),
-    number("dirty_bytes", 1, MAX_DIRTY, |draft, bytes| draft.request.vfs.dirty_bytes = bytes).help(
-        "unacknowledged written bytes of all files at which writers wait (default 134217728)",
+    .help(
+        "fetch ahead: nothing, listings, also cached files' attributes, also small files (default)",
     )
-    .changeable(|request| Some(request.vfs.dirty_bytes.to_string())),
+    .changeable(|request| Some(format!("{:?}", request.vfs.prefetch).to_lowercase())),
+    number("dirty_bytes", 1, MAX_DIRTY, |draft, bytes| draft.request.vfs.dirty_bytes = bytes)
+        .help("unacknowledged written bytes of all files at which writers wait (default 134217728)")
+        .changeable(|request| Some(request.vfs.dirty_bytes.to_string())),
     number("dirty_file_bytes", 1, MAX_DIRTY, |draft, bytes| {
         draft.request.vfs.dirty_file_bytes = bytes.into()
     })

@@ -61,13 +61,14 @@ pub(super) const OPTIONS: &[MountOption] = &[
             "no" => Helper::No,
             "install" => Helper::Install,
             path => Helper::At(place::from_option(path).ok_or_else(|| {
-                "must be auto, no, install, or the path of a program, which contains a '/'".to_owned()
+                "must be auto, no, install, or the path of a program, which contains a '/'"
+                    .to_owned()
             })?),
         });
         Ok(())
     })
     .help(
-        "use sshoal's own server if it is found (auto, default), put it there (install), or at PATH",
+        "sshoal's own SFTP server: use it if found (auto, default), never, install it, or use PATH",
     ),
     choice(
         "direct",
@@ -77,7 +78,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
             ("require", |draft| draft.request.host.direct = Direct::Require),
         ],
     )
-    .help("send data past ssh, by TLS to a port of the helper; require: fail without it (default no)"),
+    .help("send data over TLS to a port of the helper, past ssh; require: or fail (default no)"),
     custom("direct_ports", "LOW-HIGH", |draft, text| {
         let (low, high) = text.split_once('-').unwrap_or((text, text));
         let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0);
@@ -100,7 +101,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
             ("yes", |draft| draft.request.host.compresses = true),
         ],
     )
-    .help("compress what goes to and from the helper; for links slower than 10 MB/s (default no)"),
+    .help("compress packets to and from the helper; for links slower than 10 MB/s (default no)"),
     text("ssh_command", "COMMAND", Draft::set_ssh_command)
         .help("run this command instead of ssh; spaces separate arguments, '\\ ' is a space"),
     custom("ssh_protocol", "2", |_, version| match version {
@@ -178,7 +179,7 @@ pub(super) const MANY_HOSTS: &[MountOption] = &[
             ("rand", |draft| draft.create = Some(CreatePolicy::Rand)),
         ],
     )
-    .help("branch in which new files are created, in mergerfs's terms (default epff)")
+    .help("branch on which new files are created, as in mergerfs (default epff)")
     .prominent(),
     choice(
         "action",

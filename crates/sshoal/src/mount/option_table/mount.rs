@@ -60,7 +60,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
         draft.request.limits.poll_limit = limit;
         draft.request.host.poll_limit = limit;
     })
-    .help("microseconds to poll for the next of quick requests before sleeping (default 50)"),
+    .help("microseconds to poll for the next request before sleeping, under load (default 50)"),
 ];
 
 /// The process, its log, and the mount point.
@@ -116,7 +116,7 @@ pub(super) const OWNERSHIP: &[MountOption] = &[
             ("file", |draft| draft.request.idmap.kind = IdMapKind::File),
         ],
     )
-    .help("translate owners: none, only the remote user's, by uidfile and gidfile (default none)")
+    .help("owners: as on the server (default), login as the local user, or by uidfile and gidfile")
     .prominent(),
     text("uidfile", "FILE", |draft, file| draft.request.idmap.users = Some(draft.absolute(file)))
         .help("user ids for idmap=file: lines 'name:remote id', or a passwd(5) file"),

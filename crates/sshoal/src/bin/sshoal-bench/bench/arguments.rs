@@ -1,4 +1,4 @@
-//! The command line of `sshoal bench`, and what it asks for.
+//! The command line of `sshoal bench`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -45,10 +45,10 @@ pub struct Arguments {
     #[arg(long, value_name = "FACTOR", requires = "repeat", default_value = "1",
         value_parser = factor, help_heading = "How much")]
     scale: f64,
-    /// Little work: under two minutes for one peer
+    /// Small amounts of data: under two minutes for one peer
     #[arg(long, conflicts_with = "full", help_heading = "How much")]
     quick: bool,
-    /// As much work as in published comparisons: takes hours
+    /// Amounts of data as in published comparisons: takes hours
     #[arg(long, help_heading = "How much")]
     full: bool,
     /// Only these works (`--list` shows all)
@@ -61,20 +61,20 @@ pub struct Arguments {
     /// Size of the large files, such as 16G
     #[arg(long, value_name = "BYTES", value_parser = file_size, help_heading = "How much")]
     size: Option<u64>,
-    /// Deadline of a usual step
+    /// Time limit of a step; that of steps over large files grows with the files
     #[arg(long, value_name = "SECONDS", help_heading = "How much",
         value_parser = clap::value_parser!(u64).range(1..=DEADLINE_LIMIT_S))]
     deadline: Option<u64>,
     /// Ciphers with which large files are copied
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "How much")]
     ciphers: Option<Vec<String>>,
-    /// A directory in place of the generated one, for the work `tree`
+    /// A tree of files, in place of the one that `tree` would generate
     #[arg(long, value_name = "DIR", help_heading = "How much")]
     tree: Option<PathBuf>,
-    /// Sources to build in place of the known ones, for the work `build`
+    /// Sources to build, in place of those that `build` would choose
     #[arg(long, value_name = "DIR", help_heading = "How much")]
     build_tree: Option<PathBuf>,
-    /// Compilers at a time, for the work `build` (default: 2)
+    /// Number of parallel compilers of the work `build` (default: 2)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000),
         help_heading = "How much")]
     jobs: Option<u32>,
@@ -89,20 +89,20 @@ pub struct Arguments {
     /// A program with sshfs's command line; `sshoal` is this one: `one=sshoal -o max_conns=1`
     #[arg(long, value_name = "NAME=COMMAND", help_heading = "Subjects")]
     subject: Vec<OsString>,
-    /// A program that copies, as a line of shell: `mine=cp2 "$@" "$FROM" "$TO"`, see
+    /// A program that copies, as a shell command: `mine=cp2 "$@" "$FROM" "$TO"`; see
     /// docs/benchmarking.md
     #[arg(long, value_name = "NAME=SCRIPT", help_heading = "Subjects")]
     copier: Vec<OsString>,
-    /// A mounted directory, such as one of NFS or SMB
+    /// A directory that is already mounted, by NFS or SMB for example
     #[arg(long, value_name = "NAME=DIR", help_heading = "Subjects")]
     target: Vec<OsString>,
     /// Do not measure sshoal itself
     #[arg(long, help_heading = "Subjects")]
     no_sshoal: bool,
-    /// The subject to which ratios are given (default: sshfs)
+    /// The subject to which ratios refer (default: sshfs)
     #[arg(long, value_name = "NAME", help_heading = "Subjects")]
     reference: Option<String>,
-    /// Do not measure the reference twice; then no difference can be told from chance
+    /// Do not measure the reference twice; then no difference is significant
     #[arg(long, help_heading = "Subjects")]
     no_control: bool,
 
@@ -132,7 +132,7 @@ pub struct Arguments {
     /// Sample the CPU of each process over time, for a chart
     #[arg(long, help_heading = "Results")]
     trace_cpu: bool,
-    /// Write results.json, report.html and report.md there
+    /// Write results.json, report.html and report.md into this directory
     #[arg(long, value_name = "DIR", help_heading = "Results")]
     pub(super) out: Option<PathBuf>,
     /// Compare with earlier results: a results.json, or the directory that it is in
