@@ -46,7 +46,7 @@ declared_files() {
             awk '$2 == "yes" || $3 == "required" { print $1 }'
     )
     # A package that is not installed has no files: its programs are missing for the tests.
-    dpkg -L "${packages[@]}" 2>/dev/null | sed 's#^/\(s\?bin\)/#/usr/\1/#' | sort -u
+    { dpkg -L "${packages[@]}" 2>/dev/null || true; } | sed 's#^/\(s\?bin\)/#/usr/\1/#' | sort -u
 }
 
 # link_programs DIR: fills DIR with links to the programs of declared_files, and to those that
