@@ -9,7 +9,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
 use base::FileKind;
-use host::{Direct, DirectUse, Host};
+use host::{Direct, DirectUse, Helper, Host};
 use sftp::{Client, Extension, FileAttrs, OpenFlags};
 use ssh::{Cause, Dialer};
 
@@ -97,7 +97,7 @@ async fn check_host(
     });
     checks.add(in_time("throughput", throughput(&client)).await);
     if is_ssh {
-        checks.add(in_time("helper", helper(config.clone())).await);
+        checks.add(in_time("helper", helper(config.clone(), &options.helper)).await);
         if options.direct != Direct::No {
             checks.add(in_time("direct", direct(config.clone(), options)).await);
         }
@@ -298,7 +298,7 @@ async fn throughput(client: &Client) -> Check {
 }
 
 /// Whether the helper serves, if it is there. ssh may not ask the user again.
-async fn helper(config: ssh::Config) -> Check {
+async fn helper(config: ssh::Config, option: &Helper) -> Check {
     let what = "helper";
     let connector = match SshConnector::new(config) {
         Ok(connector) => Arc::new(connector.again()),
@@ -307,10 +307,14 @@ async fn helper(config: ssh::Config) -> Check {
     let serves = |place: &str, server: &host::Server| {
         Check::fine(what, format!("{place}, version {}", commands::version(server)))
     };
-    match commands::state(&connector).await {
+    match commands::state(&connector, option).await {
         Ok(State::Subsystem(server)) => serves("the server's SFTP subsystem", &server),
         Ok(State::Serves { path, server }) => serves(&path, &server),
         Ok(State::Absent) => Check::fine(what, "none, and not needed"),
+        Ok(State::Unfit { path, why }) if matches!(option, Helper::At(_)) => {
+            Check::wrong(what, format!("{path} does not serve: {why}"))
+                .remedy("mounts fail with this helper=; correct it")
+        }
         Ok(State::Unfit { path, why }) => {
             Check::note(what, format!("{path} does not serve: {why}"))
                 .remedy("mounts use plain SFTP; -o helper=no saves a login")

@@ -74,7 +74,7 @@ pub fn run(program: Program, command: &Command) -> anyhow::Result<ExitCode> {
         }
         _ => None,
     };
-    let connectors = connectors(program, target)?;
+    let (connectors, option) = connectors(program, target)?;
     let runtime = process::runtime(1)?;
     let mut code = EXIT_OK;
     for connector in &connectors {
@@ -82,7 +82,7 @@ pub fn run(program: Program, command: &Command) -> anyhow::Result<ExitCode> {
         let done = runtime.block_on(async {
             match command {
                 Command::Install { .. } => install(&name, connector, architecture).await,
-                Command::Status(_) => status(&name, connector).await,
+                Command::Status(_) => status(&name, connector, &option).await,
                 Command::Remove(_) => remove(&name, connector).await,
             }
         });
@@ -96,8 +96,11 @@ pub fn run(program: Program, command: &Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// A connector to each host of the source.
-fn connectors(program: Program, target: &Target) -> Result<Vec<Arc<SshConnector>>, Problem> {
+/// A connector to each host of the source, and the option `helper=`.
+fn connectors(
+    program: Program,
+    target: &Target,
+) -> Result<(Vec<Arc<SshConnector>>, Helper), Problem> {
     let Target { host, server } = target;
     let mut source = host.clone();
     if !host.as_encoded_bytes().contains(&b':') {
@@ -121,7 +124,7 @@ fn connectors(program: Program, target: &Target) -> Result<Vec<Arc<SshConnector>
     }
     match connectors.is_empty() {
         true => Err(Problem::new(printable(host), "not a host")),
-        false => Ok(connectors),
+        false => Ok((connectors, request.host.helper)),
     }
 }
 
@@ -145,11 +148,14 @@ async fn install(
     Ok((format!("{name}: installed {path} (version {}, {architecture})\n", place::VERSION), true))
 }
 
-/// The helper at the host of `connector`.
-pub async fn state(connector: &Arc<SshConnector>) -> Result<State, Problem> {
+/// The helper at the host of `connector` that a mount with this option `helper=` would use.
+pub async fn state(connector: &Arc<SshConnector>, option: &Helper) -> Result<State, Problem> {
     let host = install::connect(connector, Helper::No).await?;
     if let Some(server) = host.server().filter(|server| server.is_helper) {
         return Ok(State::Subsystem(server));
+    }
+    if let Helper::At(path) = option {
+        return Ok(trial(connector, path.clone()).await);
     }
     let found = host.find_helper(place::all()).await;
     let name = || connector.name();
@@ -159,9 +165,14 @@ pub async fn state(connector: &Arc<SshConnector>) -> Result<State, Problem> {
         Some((path, Some(why))) => return Ok(State::Unfit { path, why }),
         Some((path, None)) => path,
     };
+    Ok(trial(connector, path).await)
+}
+
+/// Whether the program at `path` serves.
+async fn trial(connector: &Arc<SshConnector>, path: String) -> State {
     let again = Arc::new(connector.again());
     let trial = install::connect(&again, Helper::At(path.clone()));
-    Ok(match tokio::time::timeout(ANSWER_LIMIT, trial).await {
+    match tokio::time::timeout(ANSWER_LIMIT, trial).await {
         Err(_) => {
             State::Unfit { path, why: format!("no answer within {} s", ANSWER_LIMIT.as_secs()) }
         }
@@ -170,10 +181,10 @@ pub async fn state(connector: &Arc<SshConnector>) -> Result<State, Problem> {
             Some(server) => State::Serves { path, server },
             None => State::Unfit { path, why: "the session ended at once".to_owned() },
         },
-    })
+    }
 }
 
-async fn status(name: &str, connector: &Arc<SshConnector>) -> Done {
+async fn status(name: &str, connector: &Arc<SshConnector>, option: &Helper) -> Done {
     let serves = |path: &str, server: &Server| {
         format!(
             "{name}: the helper serves\n  path        {path}\n  version     {}\n  extensions  {}\n",
@@ -181,7 +192,7 @@ async fn status(name: &str, connector: &Arc<SshConnector>) -> Done {
             server.extensions.join(", ")
         )
     };
-    Ok(match state(connector).await? {
+    Ok(match state(connector, option).await? {
         State::Subsystem(server) => (serves("(the server's SFTP subsystem)", &server), true),
         State::Serves { path, server } => (serves(&path, &server), true),
         State::Absent => (format!("{name}: no helper; {INSTALL}\n"), false),

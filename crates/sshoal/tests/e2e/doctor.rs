@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::helper::served_by_helper;
 use crate::process::{Ended, run};
-use crate::world::{World, program};
+use crate::world::{World, program, program_path};
 
 /// `sshoal doctor` with these words, by the world's configuration of ssh.
 fn doctor(world: &World, words: &[&str]) -> Ended {
@@ -177,6 +177,30 @@ fn direct_connections_are_checked_if_the_options_ask_for_them() {
         assert_eq!(verdict, expected, "{found}");
         assert!(found.contains("the helper at the server allows none"), "{found}");
     }
+}
+
+/// A mount with this option would use that program, or fail.
+#[test]
+fn the_helper_that_an_option_names_is_checked() {
+    let world = World::new();
+    let verdict = |path: &str| {
+        let option = format!("helper={path}");
+        let ended = doctor(&world, &[&world.source(), "--json", "-o", &option]);
+        let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+        let check = check(&document, "helper");
+        let text = |name: &str| check[name].as_str().unwrap().to_owned();
+        let mut status = program();
+        status.args(["helper", "status", "-F"]).arg(world.sshd().config_path());
+        let status = run(status.args(["-o", &option]).arg(world.source()));
+        (text("verdict"), text("found"), status)
+    };
+    let helper = program_path();
+    let (fine, found, status) = verdict(helper.to_str().unwrap());
+    assert!(fine == "fine" && found.contains(", version "), "{fine}: {found}");
+    assert!(status.stdout.contains("the helper serves"), "{status:?}");
+    let (wrong, found, status) = verdict("/bin/cat");
+    assert!(wrong == "wrong" && found.contains("/bin/cat does not serve: "), "{wrong}: {found}");
+    assert!(status.stdout.contains("the helper does not serve"), "{status:?}");
 }
 
 /// A mount would do without the cache, or fail.
