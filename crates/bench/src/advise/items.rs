@@ -181,11 +181,15 @@ fn ciphers(found: &Findings) -> Item {
     let option = format!("-o Ciphers={}", best.name);
     let for_ssh = format!("ssh {option} HOST        (also scp, sftp, sshfs; rsync -e 'ssh …')");
     let for_sshoal = format!("sshoal {option} HOST:DIR MOUNTPOINT");
-    let only_ssh = "it is the default of sshoal; ssh, scp, sftp, sshfs and rsync need the option.";
+    let of_sshoal = match &found.sshoal_cipher {
+        own if *own == best.name => "it is the default of sshoal".to_owned(),
+        own => format!("{own}, the default of sshoal, is as good"),
+    };
+    let only_ssh = format!("{of_sshoal}; ssh, scp, sftp, sshfs and rsync need the option.");
     let all = "it needs the option.";
     let (verdict, why, to_type) = match (gains(&found.ssh_cipher), gains(&found.sshoal_cipher)) {
         (false, false) => (NOT_HERE, "the default is as good as any.", Vec::new()),
-        (true, false) => (MATTERS, only_ssh, vec![for_ssh]),
+        (true, false) => (MATTERS, only_ssh.as_str(), vec![for_ssh]),
         (false, true) => (MATTERS, all, vec![for_sshoal]),
         (true, true) => (MATTERS, all, vec![for_sshoal, for_ssh]),
     };

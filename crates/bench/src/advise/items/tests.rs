@@ -69,6 +69,16 @@ fn a_cipher_that_is_cheaper_or_faster_is_named() {
 }
 
 #[test]
+fn the_default_of_sshoal_is_named_by_its_own_name() {
+    assert!(ciphers(&near()).why.contains("it is the default of sshoal"));
+    let mut found = near();
+    found.ciphers.insert(0, measured("aes256-gcm@openssh.com", 60.5, 0.9));
+    let item = ciphers(&found);
+    let why = "aes256-gcm@openssh.com: aes128-gcm@openssh.com, the default of sshoal, is as good";
+    assert!(item.why.starts_with(why), "{item:?}");
+}
+
+#[test]
 fn several_sessions_matter_where_one_window_is_too_small() {
     assert_eq!(verdict(&sessions(&near())), NOT_HERE);
     let found = Findings {
