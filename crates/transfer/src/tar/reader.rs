@@ -275,17 +275,31 @@ impl Extensions {
             b"GNU.sparse.name" => self.sparse_path = Some(value.to_vec()),
             b"GNU.sparse.realsize" => self.sparse_bytes = Some(decimal(value)?),
             _ => {
-                let name = key.strip_prefix(b"SCHILY.xattr.");
+                let name = key.strip_prefix(b"SCHILY.xattr.").map(unescaped);
                 if let Some(name) = name.filter(|name| wanted.takes(name)) {
                     if self.xattrs.len() == XATTR_LIMIT {
                         return None;
                     }
-                    self.xattrs.push((name.to_vec(), value.to_vec()));
+                    self.xattrs.push((name, value.to_vec()));
                 }
             }
         }
         Some(())
     }
+}
+
+/// The name of an extended attribute, in which GNU tar writes `=` and `%` as `%3D` and `%25`, and
+/// libarchive others, too.
+fn unescaped(key: &[u8]) -> Vec<u8> {
+    let mut name = Vec::with_capacity(key.len());
+    let mut rest = key;
+    while let Some((&first, behind)) = rest.split_first() {
+        let digit = |at: usize| char::from(*behind.get(at)?).to_digit(16);
+        let escaped = (first == b'%').then(|| Some(digit(0)? << 4 | digit(1)?)).flatten();
+        name.push(escaped.map_or(first, |byte| byte as u8));
+        rest = if escaped.is_some() { &behind[2..] } else { behind };
+    }
+    name
 }
 
 /// The number of a device, 0 where it is none.

@@ -38,7 +38,7 @@ fn bytes(len: std::ops::Range<usize>) -> impl Strategy<Value = Vec<u8>> {
 
 /// Any bytes, with ends of lines among them.
 fn xattrs() -> impl Strategy<Value = Vec<(Vec<u8>, Vec<u8>)>> {
-    let name = "user\\.[a-z]{1,9}".prop_map(String::into_bytes);
+    let name = "user\\.[a-z=%3D2\n]{1,9}".prop_map(String::into_bytes);
     prop::collection::vec((name, prop::collection::vec(any::<u8>(), 0..40)), 0..3)
 }
 
@@ -491,6 +491,25 @@ fn cve_2023_39804_headers_before_a_member_are_bounded_together() {
         let many = none.repeat(reader::EXTENSION_LIMIT + 1);
         assert!(ends_with(&many, Xattrs::None).is_err(), "{letter}: too many headers");
     }
+}
+
+#[test]
+fn names_of_extended_attributes_are_unescaped() {
+    // GNU tar, libarchive; and what is no escape.
+    for (key, name) in [
+        ("user.a%3Db%253D", &b"user.a=b%3D"[..]),
+        ("user.%FF%0a", b"user.\xff\n"),
+        ("user.%", b"user.%"),
+        ("user.%+1%4", b"user.%+1%4"),
+        ("%75ser.a", b"user.a"),
+    ] {
+        let records = record(&format!("SCHILY.xattr.{key}"), b"v=1");
+        let member = ends_with(&extension(b'x', &records), Xattrs::Users).unwrap().unwrap();
+        assert_eq!(member.xattrs, [(name.to_vec(), b"v=1".to_vec())], "{key}");
+    }
+    let records = record("SCHILY.xattr.%73ecurity.capability", b"");
+    let member = ends_with(&extension(b'x', &records), Xattrs::Users).unwrap().unwrap();
+    assert_eq!(member.xattrs, [], "what is wanted is decided by the name");
 }
 
 #[test]

@@ -108,9 +108,19 @@ fn extensions(member: &Member) -> Vec<u8> {
         record(&mut records, b"mtime", time(member.mtime).as_bytes());
     }
     for (name, value) in &member.xattrs {
-        record(&mut records, &[b"SCHILY.xattr.", name.as_slice()].concat(), value);
+        record(&mut records, &[b"SCHILY.xattr.", escaped(name).as_slice()].concat(), value);
     }
     records
+}
+
+/// The name of an extended attribute in a key, which an `=` would end: as GNU tar writes it.
+fn escaped(name: &[u8]) -> Vec<u8> {
+    let escape = |byte: &u8| match byte {
+        b'%' => b"%25".to_vec(),
+        b'=' => b"%3D".to_vec(),
+        byte => vec![*byte],
+    };
+    name.iter().flat_map(escape).collect()
 }
 
 /// `LENGTH KEY=VALUE\n`, where the length counts itself.

@@ -70,6 +70,8 @@ fn make(top: &Path) {
 fn attribute(name: &str) -> &'static str {
     match name {
         "d/link" | "d/pipe" => OF_ALL,
+        // In an archive this name is escaped.
+        "d/f" => "user.a=b%41",
         _ => "user.note",
     }
 }
