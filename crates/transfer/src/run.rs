@@ -261,7 +261,7 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
         Action::SetAttr(change) => {
             set_attributes(core, step, *change).await.map(|()| Copied::default())
         }
-        Action::Copy(_) if core.streams_xattrs(step.source) => {
+        Action::Copy(_) | Action::MakeLink(_) if needs_stream(core, step).await => {
             copy::remove_stale(core, step).await;
             Err(no_stream_for_xattrs(&step.name))
         }
@@ -281,12 +281,6 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
             words: "no stream has copied it, and SFTP makes no devices, pipes or sockets"
                 .to_owned(),
         }),
-        // A link has no attributes of users.
-        Action::MakeLink(_)
-            if core.job.options.xattrs == Xattrs::All && core.streams_xattrs(step.source) =>
-        {
-            Err(no_stream_for_xattrs(&step.name))
-        }
         Action::MakeLink(_) => {
             ready(step).await?;
             copy::symlink(core, step, left).await.map(|()| Copied::default())
@@ -296,6 +290,18 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
             copy::hard_link(core, step, first, left).await
         }
     }
+}
+
+/// Whether the entry may have extended attributes, which only a stream copies.
+async fn needs_stream(core: &Core, step: &Step) -> bool {
+    let (xattrs, is_link) = (core.job.options.xattrs, step.attr.kind == FileKind::Symlink);
+    // A link has no attributes of users.
+    if !core.streams_xattrs(step.source) || (is_link && xattrs != Xattrs::All) {
+        return false;
+    }
+    let is_seen = core.job.sources[step.source].tree.exceeds_sftp();
+    let list = xattr::read(core, step.source, &step.from, &step.attr);
+    !is_seen || !list.await.is_ok_and(|list| list.is_empty())
 }
 
 fn no_stream_for_xattrs(name: &RemotePath) -> Problem {

@@ -94,9 +94,13 @@ fn local(dir: &Path) -> Tree {
     Tree::local(Arc::new(Local::open(dir).unwrap()), dir)
 }
 
-async fn run(from: Tree, to: Tree, mut by_name: StreamsByName) -> Outcome {
+async fn run(from: Tree, to: Tree, by_name: StreamsByName) -> Outcome {
+    run_with(options(), from, to, by_name).await
+}
+
+async fn run_with(options: Options, from: Tree, to: Tree, mut by_name: StreamsByName) -> Outcome {
     let sources = vec![Source { tree: from, to: RemotePath::root() }];
-    let job = Job { sources, target: to, options: options() };
+    let job = Job { sources, target: to, options };
     engine::check(&job, &by_name).unwrap();
     let run = Run::start(job, Arc::new(Silent)).await.unwrap();
     let outcome = engine::drive_with(run, &mut by_name).await;
@@ -183,6 +187,28 @@ async fn directories_whose_attributes_no_stream_brings_are_a_problem() {
             assert!(to.path().join("d").is_dir(), "{outcome:#?}");
         }
     }
+}
+
+/// No stream pushes these files, since the server's tar is not trusted with the bits.
+#[tokio::test]
+async fn a_pushed_file_with_set_id_bits_is_a_problem_only_if_it_has_attributes() {
+    use std::os::unix::fs::PermissionsExt;
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for name in ["bare", "marked"] {
+        fs::write(from.path().join(name), name).unwrap();
+        let mode = fs::Permissions::from_mode(0o4755);
+        fs::set_permissions(from.path().join(name), mode).unwrap();
+    }
+    set(&from.path().join("marked"), "user.note", "kept");
+    let by_name = StreamsByName::push(1, &place(to.path(), &LocalShell::plain()));
+    let target = Tree::remote(plain(to.path()).await);
+    let options = Options { set_ids: true, ..options() };
+    let outcome = run_with(options, local(from.path()), target, by_name).await;
+    let problems: Vec<_> = outcome.problems.iter().map(|it| it.to_string()).collect();
+    let words = "marked: no stream has copied it, and SFTP carries no extended attributes";
+    assert!(problems.len() == 1 && problems[0].starts_with(words), "{problems:?}");
+    assert_eq!(fs::metadata(to.path().join("bare")).unwrap().permissions().mode() & 0o7777, 0o4755);
+    assert!(!to.path().join("marked").exists());
 }
 
 /// A directory that the login may not change does not fail the stream.
