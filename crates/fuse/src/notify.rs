@@ -4,7 +4,8 @@
 //! page that is being read, a directory in which a name is looked up). So notifications are queued
 //! to a thread of their own. Only [`Notifier::settled`] waits for that thread, and no operation may
 //! await it for which the kernel holds such a lock. The thread ends with the last [`Notifier`], or
-//! with the first notification after the session.
+//! with the first notification after the session. [`Notifier::inval_attributes`] takes no such lock
+//! and is not queued.
 
 use std::io::IoSlice;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -44,6 +45,7 @@ enum Notification {
 #[derive(Clone)]
 pub struct Notifier {
     queue: SyncSender<Notification>,
+    channel: Weak<dyn Channel>,
     epochs: bool,
     prunes: bool,
 }
@@ -62,11 +64,21 @@ impl Notifier {
     ) -> io::Result<Notifier> {
         let (queue, notifications) = sync_channel(QUEUE);
         let channel = Arc::downgrade(channel);
+        let own = channel.clone();
         thread::Builder::new()
             .name("fuse-notify".to_owned())
-            .spawn(move || deliver(&notifications, &channel))?;
+            .spawn(move || deliver(&notifications, &own))?;
         let Negotiated { epochs, prunes, .. } = *negotiated;
-        Ok(Notifier { queue, epochs, prunes })
+        Ok(Notifier { queue, channel, epochs, prunes })
+    }
+
+    /// Invalidates the attributes of `ino` before it returns, and no data. For an inode that the
+    /// kernel has in use, such as that of a request in progress: the end of its last use may block.
+    pub fn inval_attributes(&self, ino: u64) {
+        let Some(channel) = self.channel.upgrade() else { return };
+        let mut body = Vec::with_capacity(abi::NotifyInvalInode::SIZE);
+        abi::NotifyInvalInode { ino, off: -1, len: 0 }.put(&mut body);
+        send(&*channel, opcode::NOTIFY_INVAL_INODE, &body);
     }
 
     /// Invalidates the attributes of `ino`, and its cached data from `offset` on: `len` bytes, or
@@ -161,19 +173,21 @@ fn deliver(notifications: &Receiver<Notification>, channel: &Weak<dyn Channel>) 
     while let Ok(notification) = notifications.recv() {
         let Some(channel) = channel.upgrade() else { return };
         match notification {
-            Notification::Packet { body, code } => {
-                let len = OutHeader::SIZE + body.len();
-                let mut header = Vec::with_capacity(OutHeader::SIZE);
-                OutHeader { len: len as u32, error: code, unique: 0 }.put(&mut header);
-                let packet = [IoSlice::new(&header), IoSlice::new(&body)];
-                if let Err(error) = channel.send(&packet)
-                    && error.raw_os_error() != Some(libc::ENOENT)
-                {
-                    tracing::debug!(code, %error, "the kernel refused a notification");
-                }
-            }
+            Notification::Packet { body, code } => send(&*channel, code, &body),
             // The waiter may have been dropped.
             Notification::Barrier(done) => drop(done.send(())),
         }
+    }
+}
+
+fn send(channel: &dyn Channel, code: i32, body: &[u8]) {
+    let len = OutHeader::SIZE + body.len();
+    let mut header = Vec::with_capacity(OutHeader::SIZE);
+    OutHeader { len: len as u32, error: code, unique: 0 }.put(&mut header);
+    let packet = [IoSlice::new(&header), IoSlice::new(body)];
+    if let Err(error) = channel.send(&packet)
+        && error.raw_os_error() != Some(libc::ENOENT)
+    {
+        tracing::debug!(code, %error, "the kernel refused a notification");
     }
 }

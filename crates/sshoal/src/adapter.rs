@@ -138,6 +138,16 @@ impl Adapter {
         }
     }
 
+    /// An extended attribute may have changed. An access list contains the mode, which the kernel
+    /// keeps: it only requests the time of the change anew.
+    fn attribute_changed(&self, ino: u64, name: &[u8]) {
+        if vfs::is_acl(name)
+            && let Some(notifier) = self.notifier.get()
+        {
+            notifier.inval_attributes(ino);
+        }
+    }
+
     /// The answer to a request of the [repeater](crate::inotify)'s thread.
     fn repeated<T>(
         &self,
@@ -771,12 +781,16 @@ impl fuse::Filesystem for Adapter {
             _ => return Err(Errno::EINVAL),
         };
         let value = Bytes::copy_from_slice(value);
-        never_enosys(self.vfs.setxattr(Ino(ino), name, value, mode).await)
+        let set = self.vfs.setxattr(Ino(ino), name, value, mode).await;
+        self.attribute_changed(ino, name);
+        never_enosys(set)
     }
 
     async fn removexattr(&self, _: &Context, ino: u64, name: &[u8]) -> Result<()> {
         self.is_settable(name)?;
-        never_enosys(self.vfs.removexattr(Ino(ino), name).await)
+        let removed = self.vfs.removexattr(Ino(ino), name).await;
+        self.attribute_changed(ino, name);
+        never_enosys(removed)
     }
 
     async fn access(&self, _: &Context, ino: u64, mask: u32) -> Result<()> {
