@@ -15,7 +15,7 @@
 //! from being cached as long as the files are open.
 //!
 //! A reader never waits for this, nor does it take processor time from readers if it can wait
-//! ([`idle_gate`](super::idle_gate)): threads write contents ([`writer`](super::writer)) and
+//! ([`idle_gate`](super::idle_gate)): a thread ([`writer`](super::writer)) writes contents and
 //! listings ([`pending_listings`](super::pending_listings)) in the order of their reads. The queued
 //! bytes are bounded; data beyond the bound is dropped, and fetched by the next reader.
 
@@ -128,7 +128,7 @@ impl Fetch {
     }
 }
 
-/// The state of the queue, which its threads share.
+/// The state of the queue, which its thread shares.
 pub(crate) struct Queue {
     pub(crate) idle_gate: IdleGate,
     /// The space for data to come.
@@ -187,7 +187,7 @@ impl WriteBehind {
     pub(crate) fn listed(&self, pending: Arc<PendingListing>) {
         self.queue.idle_gate.note_read();
         let work = PendingWork::begin(&self.queue.in_flight, None);
-        // The threads live as long as a sender.
+        // The thread lives as long as a sender.
         let _ = self.jobs.send(Job::List(pending, work));
     }
 
@@ -351,7 +351,7 @@ impl Revalidation {
         let work = PendingWork::begin(&self.queue.in_flight, Some(&fetch));
         let file = Arc::downgrade(&self.file);
         let fetched = Fetched { fetch, attr, file, work };
-        // The threads live as long as a sender.
+        // The thread lives as long as a sender.
         let _ = self.jobs.send(Job::Write(pieces, fetched));
     }
 }

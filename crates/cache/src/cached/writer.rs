@@ -1,8 +1,7 @@
-//! The background threads that write fetched contents and listings to the store.
+//! The background thread that writes fetched contents and listings to the store.
 //!
-//! One thread runs the jobs in their order, when reads pause or too much is queued
-//! ([`idle_gate`](super::idle_gate)); a second one completes large contents, which means to read
-//! and hash all of them. Both have a lower priority than readers.
+//! It runs the jobs in their order, when reads pause or too much is queued
+//! ([`idle_gate`](super::idle_gate)), with a lower priority than readers.
 
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Instant;
@@ -18,17 +17,10 @@ use crate::partial::InFlight;
 use crate::store::deferred::lower_priority;
 use crate::{KnownFile, Listing, SourceId, Store, Validator};
 
-/// Contents up to this size are completed by the writing thread; larger ones by a thread of their
-/// own, which reads and hashes all of them.
-const SMALL_CONTENT_BYTES: u64 = 1 << 20;
-
-/// Large contents that wait to be completed. More are completed by the writing thread.
-const MAX_QUEUED: usize = 16;
-
 /// Bound on contents that are completed and not recorded: about as many as a directory has files.
 const MAX_UNRECORDED: usize = 64;
 
-/// The nice value of the threads.
+/// The nice value of the thread.
 const NICE_INCREMENT: i32 = 10;
 
 /// Bytes that were read, with their share of the bound.
@@ -84,7 +76,7 @@ impl Drop for PendingWork {
     }
 }
 
-/// The state of a thread.
+/// The state of the thread.
 pub(crate) struct Writer {
     recorder: Recorder,
     queue: Arc<Queue>,
@@ -104,50 +96,33 @@ impl Writer {
         Writer { recorder, queue, completed: Vec::new() }
     }
 
-    /// Starts the threads, which end when all senders are dropped.
+    /// Starts the thread, which ends when all senders are dropped.
     pub(crate) fn start(self) -> std::io::Result<mpsc::Sender<Job>> {
         let (jobs, work) = mpsc::channel();
-        let (large, waiting) = mpsc::sync_channel(MAX_QUEUED);
-        let other = Writer::new(self.recorder.clone(), self.queue.clone());
-        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        thread("cache-finish").spawn(move || {
+        std::thread::Builder::new().name("cache-write".to_owned()).spawn(move || {
             lower_priority(NICE_INCREMENT);
-            other.run_large(&waiting);
-        })?;
-        thread("cache-write").spawn(move || {
-            lower_priority(NICE_INCREMENT);
-            self.run(&work, &large);
+            self.run(&work);
         })?;
         Ok(jobs)
     }
 
     /// Runs the jobs. Completed contents are recorded when the queue is empty: files that are read
     /// one after the other are mostly in one directory, whose records are appended by one write.
-    fn run(mut self, work: &mpsc::Receiver<Job>, large: &mpsc::SyncSender<Fetched>) {
+    fn run(mut self, work: &mpsc::Receiver<Job>) {
         while let Ok(job) = work.recv() {
             self.queue.idle_gate.wait(job.since(), || self.queue.is_over_limit());
             // Bounded also while reads go on, since callers wait for completed contents.
             for job in std::iter::once(job).chain(work.try_iter().take(MAX_UNRECORDED)) {
                 // After the end of this mount another one may change what it has read.
                 if !self.queue.idle_gate.is_closed() {
-                    self.take(job, large);
+                    self.take(job);
                 }
             }
             self.record();
         }
     }
 
-    /// Completes large contents.
-    fn run_large(mut self, waiting: &mpsc::Receiver<Fetched>) {
-        while let Ok(fetched) = waiting.recv() {
-            if !self.queue.idle_gate.is_closed() {
-                self.finish(fetched);
-                self.record();
-            }
-        }
-    }
-
-    fn take(&mut self, job: Job, large: &mpsc::SyncSender<Fetched>) {
+    fn take(&mut self, job: Job) {
         match job {
             Job::List(pending, work) => {
                 // Records of contents read before must not come after the listing.
@@ -168,16 +143,8 @@ impl Writer {
                     }
                     drop(space);
                 }
-                if !partial.is_whole() {
-                    return;
-                }
-                if fetched.attr.size <= SMALL_CONTENT_BYTES {
-                    return self.finish(fetched);
-                }
-                if let Err(back) = large.try_send(fetched) {
-                    let (mpsc::TrySendError::Full(it) | mpsc::TrySendError::Disconnected(it)) =
-                        back;
-                    self.finish(it);
+                if partial.is_whole() {
+                    self.finish(fetched);
                 }
             }
         }
