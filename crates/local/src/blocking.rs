@@ -49,21 +49,15 @@ impl BlockingPool {
     pub(crate) fn run_detached(&self, call: impl FnOnce() + Send + 'static) {
         match Handle::try_current() {
             Ok(runtime) => {
-                let permits = self.0.clone();
-                match permits.clone().try_acquire_owned() {
-                    Ok(permit) => drop(runtime.spawn_blocking(move || {
-                        call();
-                        drop(permit);
-                    })),
-                    Err(_) => drop(runtime.spawn(async move {
-                        let permit = permits.acquire_owned().await;
-                        let made = tokio::task::spawn_blocking(move || {
+                let pool = self.clone();
+                drop(runtime.spawn(async move {
+                    let _ = pool
+                        .run(|| {
                             call();
-                            drop(permit);
-                        });
-                        drop(made);
-                    })),
-                }
+                            Ok(())
+                        })
+                        .await;
+                }));
             }
             // Without a runtime there are no other tasks that could be held up.
             Err(_) => call(),

@@ -63,6 +63,14 @@ pub(crate) struct File {
     supports_nowait: AtomicBool,
 }
 
+/// Closes a descriptor. A network file system may report a full disk or an exceeded quota only here.
+///
+/// # Errors
+/// Those of `close(2)`.
+pub fn close(fd: OwnedFd) -> Result<()> {
+    nix::unistd::close(fd).map_err(|error| base::Errno::from_raw(error as i32))
+}
+
 impl File {
     pub(crate) fn new(fd: OwnedFd, pool: BlockingPool) -> File {
         let fd = Descriptor { fd: Some(fd), pool };
@@ -77,7 +85,7 @@ impl File {
     /// Closes a duplicate of the descriptor, which reports the errors that a close reports.
     pub(crate) fn close_duplicate(&self) -> Result<()> {
         let copy = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0).map_err(errno)?;
-        nix::unistd::close(copy).map_err(|error| base::Errno::from_raw(error as i32))
+        close(copy)
     }
 
     /// Waits for all earlier changes.

@@ -38,6 +38,7 @@ mod xattr;
 
 pub use attr::{attr, errno};
 pub use error::Error;
+pub use file::close;
 pub use holes::{fallocate, seek};
 pub use local::Local;
 pub use locks::{LockUndo, Locks, lock_pause};

@@ -13,10 +13,7 @@ pub(crate) fn lstat(root: &Root, path: &RemotePath) -> Result<Attr> {
 }
 
 pub(crate) fn readlink(root: &Root, path: &RemotePath) -> Result<Vec<u8>> {
-    if path.is_root() {
-        return Err(Errno::EINVAL);
-    }
-    let entry = root.entry(path)?;
+    let entry = root.entry(path, Errno::EINVAL)?;
     let target = rustix::fs::readlinkat(&entry.dir, entry.name(), Vec::new()).map_err(errno)?;
     Ok(target.into_bytes())
 }
@@ -32,32 +29,23 @@ pub(crate) fn fsyncdir(root: &Root, path: &RemotePath) -> Result<()> {
 }
 
 pub(crate) fn mkdir(root: &Root, path: &RemotePath, perm: u32) -> Result<()> {
-    if path.is_root() {
-        return Err(Errno::EEXIST);
-    }
-    let entry = root.entry(path)?;
+    let entry = root.entry(path, Errno::EEXIST)?;
     let mode = Mode::from_raw_mode(perm & 0o7777);
     rustix::fs::mkdirat(&entry.dir, entry.name(), mode).map_err(errno)
 }
 
 pub(crate) fn rmdir(root: &Root, path: &RemotePath) -> Result<()> {
-    let entry = root.entry(path)?;
+    let entry = root.entry(path, Errno::EBUSY)?;
     rustix::fs::unlinkat(&entry.dir, entry.name(), AtFlags::REMOVEDIR).map_err(errno)
 }
 
 pub(crate) fn unlink(root: &Root, path: &RemotePath) -> Result<()> {
-    if path.is_root() {
-        return Err(Errno::EISDIR);
-    }
-    let entry = root.entry(path)?;
+    let entry = root.entry(path, Errno::EISDIR)?;
     rustix::fs::unlinkat(&entry.dir, entry.name(), AtFlags::empty()).map_err(errno)
 }
 
 pub(crate) fn symlink(root: &Root, target: &[u8], path: &RemotePath) -> Result<()> {
-    if path.is_root() {
-        return Err(Errno::EEXIST);
-    }
-    let entry = root.entry(path)?;
+    let entry = root.entry(path, Errno::EEXIST)?;
     rustix::fs::symlinkat(target, &entry.dir, entry.name()).map_err(errno)
 }
 
@@ -68,10 +56,7 @@ pub(crate) fn mknod(
     perm: u32,
     device: (u32, u32),
 ) -> Result<()> {
-    if path.is_root() {
-        return Err(Errno::EEXIST);
-    }
-    let entry = root.entry(path)?;
+    let entry = root.entry(path, Errno::EEXIST)?;
     make_node((entry.dir.as_fd(), entry.name()), kind, perm, device)
 }
 
@@ -97,14 +82,8 @@ pub fn make_node(
 }
 
 pub(crate) fn link(root: &Root, existing: &RemotePath, new: &RemotePath) -> Result<()> {
-    if existing.is_root() {
-        return Err(Errno::EPERM);
-    }
-    let from = root.entry(existing)?;
-    if new.is_root() {
-        return Err(Errno::EEXIST);
-    }
-    let to = root.entry(new)?;
+    let from = root.entry(existing, Errno::EPERM)?;
+    let to = root.entry(new, Errno::EEXIST)?;
     let flags = AtFlags::empty();
     rustix::fs::linkat(&from.dir, from.name(), &to.dir, to.name(), flags).map_err(errno)
 }
@@ -115,7 +94,7 @@ pub(crate) fn rename(
     to: &RemotePath,
     mode: RenameMode,
 ) -> Result<()> {
-    let (from, to) = (root.entry(from)?, root.entry(to)?);
+    let (from, to) = (root.entry(from, Errno::EBUSY)?, root.entry(to, Errno::EBUSY)?);
     let flags = match mode {
         RenameMode::Replace => RenameFlags::empty(),
         RenameMode::NoReplace => RenameFlags::NOREPLACE,

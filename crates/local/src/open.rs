@@ -10,13 +10,11 @@ use crate::root::{Entry, Root};
 
 /// Opens the file and returns its attributes.
 pub(crate) fn open(root: &Root, path: &RemotePath, flags: OpenFlags) -> Result<(OwnedFd, Attr)> {
-    if path.is_root() {
-        return Err(match flags.create {
-            Create::Exclusive(_) => Errno::EEXIST,
-            _ => Errno::EISDIR,
-        });
-    }
-    let entry = root.entry(path)?;
+    let of_root = match flags.create {
+        Create::Exclusive(_) => Errno::EEXIST,
+        _ => Errno::EISDIR,
+    };
+    let entry = root.entry(path, of_root)?;
     refuse_special(&entry, flags.create)?;
     let (native, mode) = native(flags);
     let fd = open_waiting_for_lease(&entry, native, mode)?;

@@ -3,7 +3,6 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 
 use async_trait::async_trait;
 use base::{
@@ -17,7 +16,7 @@ use tokio::sync::{Mutex, Notify};
 
 use crate::attr::{attr, errno};
 use crate::cached_attr::lstat_cached;
-use crate::file::{Exclusive, File, Shared};
+use crate::file::{Exclusive, File, Shared, close};
 use crate::listing::Listing;
 use crate::local::Local;
 use crate::locks::{LockUndo, Locks, lock_pause};
@@ -70,30 +69,11 @@ impl Local {
 
     /// Queues for the locks of both files before any other caller can queue for one of them.
     async fn lock_both(&self, from: &Arc<File>, to: &Arc<File>) -> (Shared, Exclusive) {
-        let (mut shared, mut exclusive) = (pin!(from.shared()), pin!(to.exclusive()));
-        let mut guards = (None, None);
-        let mut polled_once = false;
+        let mut both = pin!(async { tokio::join!(from.shared(), to.exclusive()) });
+        // Both queue in the first poll.
         poll_fn(|context| {
-            let pair_guard = (!polled_once).then(|| self.pair_lock.lock());
-            if guards.0.is_none()
-                && let Poll::Ready(guard) = shared.as_mut().poll(context)
-            {
-                guards.0 = Some(guard);
-            }
-            if guards.1.is_none()
-                && let Poll::Ready(guard) = exclusive.as_mut().poll(context)
-            {
-                guards.1 = Some(guard);
-            }
-            drop(pair_guard);
-            polled_once = true;
-            match std::mem::take(&mut guards) {
-                (Some(shared), Some(exclusive)) => Poll::Ready((shared, exclusive)),
-                missing => {
-                    guards = missing;
-                    Poll::Pending
-                }
-            }
+            let _pair_guard = self.pair_lock.lock();
+            both.as_mut().poll(context)
         })
         .await
     }
@@ -179,14 +159,10 @@ impl Remote for Local {
         let file = self.files.remove(fh.0).ok_or(Errno::EBADF)?;
         self.end_locks(fh);
         drop(file.exclusive().await);
-        // A network file system may report a full disk or an exceeded quota only here. If another
-        // operation still uses the descriptor, the last one closes it.
+        // If another operation still uses the descriptor, the last one closes it.
         match Arc::into_inner(file).and_then(File::into_descriptor) {
             None => Ok(()),
-            Some(fd) => {
-                let close = || nix::unistd::close(fd).map_err(|it| Errno::from_raw(it as i32));
-                self.pool.run(close).await
-            }
+            Some(fd) => self.pool.run(|| close(fd)).await,
         }
     }
 

@@ -85,11 +85,11 @@ impl Root {
         self.0.as_fd()
     }
 
-    /// The last name of `path` and its directory; `EBUSY` for the root, which no call may create,
-    /// remove or rename.
-    pub(crate) fn entry(&self, path: &RemotePath) -> Result<Entry<'_>> {
+    /// The last name of `path` and its directory; this error for the root, which no call may
+    /// create, remove or rename.
+    pub(crate) fn entry(&self, path: &RemotePath, of_root: Errno) -> Result<Entry<'_>> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(Errno::EBUSY);
+            return Err(of_root);
         };
         let dir = match parent.is_root() {
             true => Dir::Root(self.fd()),
