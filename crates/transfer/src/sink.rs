@@ -18,14 +18,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use base::{Attr, Errno, FileKind, Name, RemotePath, Result, SetXattr};
+use base::{Attr, AttrChange, Errno, FileKind, Name, RemotePath, Result, SetXattr};
 use bytes::Bytes;
 use local::{errno, open_beneath};
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps,
-    UTIME_OMIT, Uid, XattrFlags, chmod, chownat, fchmod, fchown, flock, fsetxattr, fstat, fsync,
-    ftruncate, futimens, linkat, mkdirat, mknodat, openat, renameat, renameat_with, statat,
-    symlinkat, unlinkat, utimensat,
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags, flock,
+    fsetxattr, fstat, fsync, linkat, major, minor, mkdirat, openat, renameat, renameat_with,
+    statat, symlinkat, unlinkat,
 };
 
 use crate::copy::parts;
@@ -185,7 +184,7 @@ impl Sink {
     pub(crate) fn device(&self, path: &RemotePath) -> Result<(u32, u32)> {
         let file = open_beneath(&self.root, path.as_bytes(), OFlags::PATH).map_err(errno)?;
         let device = fstat(&file).map_err(errno)?.st_rdev;
-        Ok((rustix::fs::major(device), rustix::fs::minor(device)))
+        Ok((major(device), minor(device)))
     }
 
     /// Begins the file `path`, a version of which with `attr` comes.
@@ -317,8 +316,8 @@ impl Sink {
         finish: &Finish,
     ) -> Result<Finished> {
         let (dir, name) = self.place(path)?;
-        let make = |temporary: &Name| symlinkat(target, &dir, temporary.as_bytes());
-        let prepare = |dir: &OwnedFd, made: &Name| apply_metadata(dir, made, finish);
+        let make = |temporary: &Name| symlinkat(target, &dir, temporary.as_bytes()).map_err(errno);
+        let prepare = |made: &Name| apply_pinned(&pinned(&dir, made)?, finish, None);
         self.replacing((&dir, &name, finish.is_new), attr, make, prepare)
     }
 
@@ -332,9 +331,9 @@ impl Sink {
         // Without `SYMLINK_FOLLOW` a link is not gone through.
         let flags = AtFlags::empty();
         let make = |temporary: &Name| {
-            linkat(&from_dir, from.as_bytes(), &dir, temporary.as_bytes(), flags)
+            linkat(&from_dir, from.as_bytes(), &dir, temporary.as_bytes(), flags).map_err(errno)
         };
-        let prepare = |_: &OwnedFd, _: &Name| Ok(Finished::default());
+        let prepare = |_: &Name| Ok(Finished::default());
         self.replacing((&dir, &name, false), attr, make, prepare).map(drop)
     }
 
@@ -350,21 +349,13 @@ impl Sink {
         finish: &Finish,
     ) -> Result<Finished> {
         let (dir, name) = self.place(path)?;
-        let kind = match attr.kind {
-            FileKind::Fifo => FileType::Fifo,
-            FileKind::Socket => FileType::Socket,
-            FileKind::BlockDevice => FileType::BlockDevice,
-            FileKind::CharDevice => FileType::CharacterDevice,
-            _ => return Err(Errno::EINVAL),
-        };
         // With no rights before it has its owner.
-        let make =
-            |temporary: &Name| mknodat(&dir, temporary.as_bytes(), kind, Mode::empty(), device);
-        let prepare = |dir: &OwnedFd, made: &Name| {
-            let finished = apply_metadata(dir, made, finish)?;
-            set_perm(dir, made, finish.perm)?;
-            Ok(finished)
+        let make = |temporary: &Name| {
+            let place = (dir.as_fd(), temporary.as_bytes());
+            local::make_node(place, attr.kind, 0, (major(device), minor(device)))
         };
+        let perm = Some(finish.perm & 0o1777);
+        let prepare = |made: &Name| apply_pinned(&pinned(&dir, made)?, finish, perm);
         self.replacing((&dir, &name, finish.is_new), attr, make, prepare)
     }
 
@@ -374,13 +365,13 @@ impl Sink {
         &self,
         (dir, name, is_new): (&OwnedFd, &Name, bool),
         attr: &Attr,
-        make: impl Fn(&Name) -> rustix::io::Result<()>,
-        prepare: impl Fn(&OwnedFd, &Name) -> Result<Finished>,
+        make: impl Fn(&Name) -> Result<()>,
+        prepare: impl Fn(&Name) -> Result<Finished>,
     ) -> Result<Finished> {
         let once = || -> Result<Result<Finished>> {
             let temporary = temporary::name(name, attr, 0, MachineRun::here());
-            make(&temporary).map_err(errno)?;
-            let named = prepare(dir, &temporary).and_then(|finished| {
+            make(&temporary)?;
+            let named = prepare(&temporary).and_then(|finished| {
                 rename(dir, &temporary, name, is_new)?;
                 Ok(finished)
             });
@@ -400,8 +391,8 @@ impl Sink {
     /// The system's.
     pub(crate) fn set_mtime(&self, path: &RemotePath, mtime: base::Timestamp) -> Result<()> {
         let (dir, name) = self.place(path)?;
-        let flags = AtFlags::SYMLINK_NOFOLLOW;
-        utimensat(&dir, name.as_bytes(), &times(mtime), flags).map_err(errno)
+        let change = AttrChange { mtime: Some(mtime), ..AttrChange::default() };
+        local::set_pinned(&pinned(&dir, &name)?, &change)
     }
 
     /// Returns when the names in the directory are on the disk.
@@ -459,38 +450,15 @@ fn is_name_of(dir: &OwnedFd, name: &Name, file: &OwnedFd) -> Result<bool> {
     }
 }
 
-/// Gives owner, extended attributes and time to what cannot be opened.
-fn apply_metadata(dir: &OwnedFd, made: &Name, finish: &Finish) -> Result<Finished> {
-    let mut finished = Finished::default();
-    if let Some((uid, gid)) = finish.owner {
-        let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-        let set = chownat(dir, made.as_bytes(), uid, gid, AtFlags::SYMLINK_NOFOLLOW);
-        finished.owner_refused = is_refused(set)?;
-    }
-    if !finish.xattrs.is_empty() {
-        let pinned = pinned(dir, made)?;
-        let set = |(name, value): &(Vec<u8>, Vec<u8>)| {
-            local::set_xattr(&pinned, name, value, SetXattr::Either)
-        };
-        finished.xattrs_refused = finish.xattrs.iter().filter(|one| set(one).is_err()).count();
-    }
-    if let Some(mtime) = finish.mtime {
-        let flags = AtFlags::SYMLINK_NOFOLLOW;
-        utimensat(dir, made.as_bytes(), &times(mtime), flags).map_err(errno)?;
-    }
-    Ok(finished)
-}
-
-/// Sets permission bits of what must not be opened, and through no link that another process has
-/// put in its place.
-fn set_perm(dir: &OwnedFd, made: &Name, perm: u32) -> Result<()> {
-    use std::os::fd::AsRawFd;
-    let held = pinned(dir, made)?;
-    let name = format!("/proc/self/fd/{}", held.as_raw_fd());
-    match FileType::from_raw_mode(fstat(&held).map_err(errno)?.st_mode) {
-        FileType::Symlink => Err(Errno::ELOOP),
-        _ => chmod(name, Mode::from_raw_mode(perm & 0o1777)).map_err(errno),
-    }
+/// Gives owner, extended attributes, permission bits and time to what must not be opened.
+fn apply_pinned(made: &OwnedFd, finish: &Finish, perm: Option<u32>) -> Result<Finished> {
+    let owner_refused = is_refused(local::set_pinned(made, &owner(finish)))?;
+    let is_refused = |(name, value): &&(Vec<u8>, Vec<u8>)| {
+        local::set_xattr(made, name, value, SetXattr::Either).is_err()
+    };
+    let xattrs_refused = finish.xattrs.iter().filter(is_refused).count();
+    local::set_pinned(made, &AttrChange { perm, mtime: finish.mtime, ..AttrChange::default() })?;
+    Ok(Finished { owner_refused, xattrs_refused })
 }
 
 /// The entry itself, opened only to be named.
@@ -500,44 +468,33 @@ fn pinned(dir: &OwnedFd, name: &Name) -> Result<OwnedFd> {
 }
 
 /// Whether the system has refused the change (`EPERM`, `EINVAL`). Other errors are returned.
-fn is_refused(set: rustix::io::Result<()>) -> Result<bool> {
+fn is_refused(set: Result<()>) -> Result<bool> {
     match set {
-        Ok(()) => Ok(false),
-        Err(rustix::io::Errno::PERM | rustix::io::Errno::INVAL) => Ok(true),
-        Err(error) => Err(errno(error)),
+        Err(Errno::EPERM | Errno::EINVAL) => Ok(true),
+        set => set.map(|()| false),
     }
 }
 
-fn times(mtime: base::Timestamp) -> Timestamps {
-    Timestamps {
-        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-        last_modification: Timespec { tv_sec: mtime.secs, tv_nsec: mtime.nanos.into() },
-    }
+/// Owner and group, if there are any.
+fn owner(finish: &Finish) -> AttrChange {
+    let (uid, gid) = finish.owner.unzip();
+    AttrChange { uid, gid, ..AttrChange::default() }
 }
 
 /// Owner, then permission bits, which a change of owner takes bits from; times last.
 fn apply(file: &OwnedFd, finish: &Finish) -> Result<Finished> {
-    let mut finished = Finished::default();
-    if let Some(size) = finish.size {
-        ftruncate(file, size).map_err(errno)?;
-    }
-    if let Some((uid, gid)) = finish.owner {
-        let set = fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-        finished.owner_refused = is_refused(set)?;
-    }
-    for (name, value) in &finish.xattrs {
-        if fsetxattr(file, &name[..], value, XattrFlags::empty()).is_err() {
-            finished.xattrs_refused += 1;
-        }
-    }
-    fchmod(file, Mode::from_raw_mode(perm(file, finish)?)).map_err(errno)?;
-    if let Some(mtime) = finish.mtime {
-        futimens(file, &times(mtime)).map_err(errno)?;
-    }
+    local::set_opened(file, &AttrChange { size: finish.size, ..AttrChange::default() })?;
+    let owner_refused = is_refused(local::set_opened(file, &owner(finish)))?;
+    let is_refused = |(name, value): &&(Vec<u8>, Vec<u8>)| {
+        fsetxattr(file, &name[..], value, XattrFlags::empty()).is_err()
+    };
+    let xattrs_refused = finish.xattrs.iter().filter(is_refused).count();
+    let perm = Some(perm(file, finish)?);
+    local::set_opened(file, &AttrChange { perm, mtime: finish.mtime, ..AttrChange::default() })?;
     if finish.fsync {
         fsync(file).map_err(errno)?;
     }
-    Ok(finished)
+    Ok(Finished { owner_refused, xattrs_refused })
 }
 
 /// The permission bits that an open file, which has its owner by now, may have.
@@ -596,8 +553,7 @@ impl Incoming {
         }
         // Keeps the lock until the file has its name.
         let _locked = file.try_clone()?;
-        // A file system on the network reports a full disk or an exceeded quota only here.
-        nix::unistd::close(file).map_err(|error| Errno::from_raw(error as i32))?;
+        local::close(file)?;
         let renamed = rename(&self.dir, &self.temporary, &self.name, finish.is_new);
         // The file is complete, but its name is taken: it is not kept for a later run.
         self.keep &= renamed != Err(Errno::EEXIST);
@@ -634,7 +590,7 @@ mod tests {
         fs::write(outside.path().join("file"), "content").unwrap();
         symlink(outside.path(), at("way")).unwrap();
         symlink("sub/file", at("link")).unwrap();
-        mknodat(CWD, at("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        rustix::fs::mknodat(CWD, at("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
         let sink = Sink::open(dir.path()).unwrap();
         let read = |name: &str, size| sink.read_whole(&path(name), size);
         let (attr, content) = read("sub/file", 7).unwrap().unwrap();
