@@ -22,19 +22,9 @@ pub(crate) async fn setattr(
         branch.check_writable()?;
         return branch.call(branch.remote.setattr(&at, change)).await;
     }
-    let mut view = View::of(tree, path).await?;
-    let fixed = tree.is_fixed(path);
-    if fixed {
-        view.holders.retain(|holder| holder.attr.is_dir());
-    }
-    let Some(shown) = view.shown() else {
-        // A synthetic directory is on no branch that could store the change.
-        return Err(if fixed {
-            Errno::EROFS
-        } else {
-            view.require_shown().err().unwrap_or(Errno::ENOENT)
-        });
-    };
+    let view = View::existing(tree, path).await?;
+    // A synthetic directory is on no branch that could store the change.
+    let shown = view.shown().ok_or(Errno::EROFS)?;
     let mut changes = vec![(shown, change)];
     for other in view.others().iter().filter(|other| other.attr.kind == shown.attr.kind) {
         changes.extend(
@@ -72,9 +62,8 @@ pub(crate) async fn fsyncdir(tree: &Tree, path: &RemotePath) -> Result<()> {
     if let Some((branch, at)) = tree.sole_branch(path) {
         return branch.call(branch.remote.fsyncdir(&at)).await;
     }
-    let fixed = tree.is_fixed(path);
-    let view = View::of(tree, path).await?;
-    if !fixed && !view.require_shown()?.attr.is_dir() {
+    let view = View::existing(tree, path).await?;
+    if view.shown().is_some_and(|shown| !shown.attr.is_dir()) {
         return Err(Errno::ENOTDIR);
     }
     let directories = view.holders.iter().filter(|holder| holder.attr.is_dir());

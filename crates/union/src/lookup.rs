@@ -189,12 +189,7 @@ pub(crate) async fn digest(
 /// All locations of the entry at `path`, the shown one first. A branch may report its own host
 /// name.
 pub(crate) async fn locate(tree: &Tree, path: &RemotePath) -> Result<Vec<Location>> {
-    let mut view = View::of(tree, path).await?;
-    if tree.is_fixed(path) {
-        view.holders.retain(|holder| holder.attr.is_dir());
-    } else {
-        view.require_shown()?;
-    }
+    let view = View::existing(tree, path).await?;
     let locations = view.holders.iter().map(async |holder| {
         let branch = tree.branch(holder.slot);
         let at = branch.subpath(path);

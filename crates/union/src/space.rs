@@ -22,10 +22,7 @@ pub(crate) async fn statvfs(tree: &Tree, path: &RemotePath) -> Result<StatVfs> {
         let space = branch.call(branch.remote.statvfs(&at)).await?;
         return Ok(StatVfs { fsid: fsid(tree), ..space });
     }
-    let view = View::of(tree, path).await?;
-    if !tree.is_fixed(path) {
-        view.require_shown()?;
-    }
+    let view = View::existing(tree, path).await?;
     let at_path = view.holders.iter().map(|holder| {
         let branch = tree.branch(holder.slot);
         (branch, branch.subpath(path), true)

@@ -68,6 +68,17 @@ impl View {
         }
     }
 
+    /// As [`View::of`], of an entry that exists. At a fixed path the entries are the directories,
+    /// of which there may be none.
+    pub(crate) async fn existing(tree: &Tree, path: &RemotePath) -> Result<View> {
+        let mut view = View::of(tree, path).await?;
+        match tree.is_fixed(path) {
+            true => view.holders.retain(|holder| holder.attr.is_dir()),
+            false => drop(view.require_shown()?),
+        }
+        Ok(view)
+    }
+
     /// The entry that is shown.
     pub(crate) fn shown(&self) -> Option<Holder> {
         self.holders.first().copied()

@@ -49,12 +49,7 @@ async fn holders<'t>(
     if let Some((branch, at)) = tree.sole_branch(path) {
         return Ok(vec![(branch, at, None)]);
     }
-    let mut view = View::of(tree, path).await?;
-    match tree.is_fixed(path) {
-        true => view.holders.retain(|holder| holder.attr.is_dir()),
-        false => drop(view.require_shown()?),
-    }
-    let entries = view.holders.into_iter().map(|holder| {
+    let entries = View::existing(tree, path).await?.holders.into_iter().map(|holder| {
         let branch = tree.branch(holder.slot);
         (branch, branch.subpath(path), Some(holder))
     });
