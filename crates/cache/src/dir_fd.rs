@@ -12,10 +12,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, Timespec,
-    Timestamps, UTIME_OMIT,
-};
+use base::{AttrChange, Timestamp};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 /// How long a lock is waited for. Its holders do a few system calls under it; a holder that was
@@ -241,15 +239,13 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
 
 /// Records in the atime that a file was used now; at most once an hour.
 pub(crate) fn note_use(file: &File, stat: &Stat) {
-    let now = base::Timestamp::now().secs;
+    let now = Timestamp::now().secs;
     if (now - stat.st_atime).abs() < USE_SECS {
         return;
     }
-    let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
-    let times =
-        Timestamps { last_access: Timespec { tv_sec: now, tv_nsec: 0 }, last_modification: omit };
+    let atime = Some(Timestamp::from_secs(now));
     // If it fails, the file seems older than it is.
-    let _ = rustix::fs::futimens(file, &times);
+    let _ = local::set_opened(file, &AttrChange { atime, ..AttrChange::default() });
 }
 
 /// Reads exactly `len` bytes from `offset`; `None` when the file ends before.
@@ -309,9 +305,9 @@ mod tests {
     fn a_use_is_noted_once_an_hour() {
         let (_dir, dir_fd) = dir_fd();
         let (file, stat) = dir_fd.ensure(b"file").unwrap();
-        let long_ago = Timespec { tv_sec: 1000, tv_nsec: 0 };
-        let times = Timestamps { last_access: long_ago, last_modification: long_ago };
-        rustix::fs::futimens(&file, &times).unwrap();
+        let long_ago = Some(Timestamp::from_secs(1000));
+        let change = AttrChange { atime: long_ago, mtime: long_ago, ..AttrChange::default() };
+        local::set_opened(&file, &change).unwrap();
         note_use(&file, &stat);
         assert_eq!(dir_fd.stat(b"file").unwrap().st_atime, 1000, "the hour is not over");
         note_use(&file, &dir_fd.stat(b"file").unwrap());
