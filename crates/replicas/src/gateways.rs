@@ -41,10 +41,6 @@ pub(crate) struct GatewaySet(u64);
 const _: () = assert!(MAX_GATEWAYS == u64::BITS as usize);
 
 impl GatewaySet {
-    pub(crate) fn of(index: usize) -> GatewaySet {
-        GatewaySet(1 << index)
-    }
-
     pub(crate) fn has(self, index: usize) -> bool {
         self.0 & (1 << index) != 0
     }
@@ -211,8 +207,7 @@ impl Gateways {
             Mode::Hash => free().max_by_key(|member| rank(&member.name, path)),
             Mode::Balance => {
                 let roomy = || free().filter(|member| member.has_room());
-                self.lowest_latency(roomy, small_cost)
-                    .or_else(|| self.lowest_latency(free, small_cost))
+                self.lowest_latency(roomy).or_else(|| self.lowest_latency(free))
             }
         }
     }
@@ -228,16 +223,15 @@ impl Gateways {
         self.cheapest(among, cost).map(|member| member.index)
     }
 
-    /// The cheapest by latency; one that was not measured is assumed to be as fast as the best, so
-    /// that it gets measured.
+    /// The cheapest for a small request; one that was not measured is assumed to be as fast as the
+    /// best, so that it gets measured.
     fn lowest_latency<'a, I: Iterator<Item = &'a Arc<Member>>>(
         &self,
         among: impl Fn() -> I,
-        cost: impl Fn(&Member, u64) -> u128,
     ) -> Option<&'a Arc<Member>> {
         let now = Instant::now();
         let known = among().filter_map(|member| member.latency_ns(now)).min().unwrap_or(1);
-        self.cheapest(among, |member| cost(member, member.latency_ns(now).unwrap_or(known)))
+        self.cheapest(among, |member| small_cost(member, member.latency_ns(now).unwrap_or(known)))
     }
 
     /// The cheapest; equally cheap ones take turns.
@@ -472,7 +466,7 @@ mod tests {
                 request.answered();
             }
         }
-        let both = GatewaySet::of(0).with(1);
+        let both = GatewaySet::default().with(0).with(1);
         let requests: Vec<_> = (0..40)
             .map(|_| gateways.fastest_for(1 << 17, both).unwrap())
             .map(|index| gateways.members[index].begin(Weight::Read(1 << 17)))
@@ -480,7 +474,7 @@ mod tests {
         assert_eq!(gateways.members[0].in_flight(), 30);
         assert_eq!(gateways.members[1].in_flight(), 10);
         drop(requests);
-        assert_eq!(gateways.fastest_for(1, GatewaySet::of(1)), Some(1));
+        assert_eq!(gateways.fastest_for(1, GatewaySet::default().with(1)), Some(1));
         // Where only the RTT takes time, each carries as much.
         let gateways = self::gateways(Mode::Balance, 2);
         for _ in 0..20 {

@@ -132,7 +132,7 @@ impl Gateways {
 
     /// Records the epoch of a gateway that has just come back, if it will be needed.
     pub(crate) async fn record_epoch(&self, member: &Member) {
-        if !self.losses.is_requested.load(Ordering::SeqCst) || !member.epoch.needs_query() {
+        if !self.losses.is_requested.load(Ordering::SeqCst) {
             return;
         }
         while member.is_usable() && member.epoch.needs_query() {

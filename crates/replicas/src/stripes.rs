@@ -207,9 +207,8 @@ impl File {
         if self.stripes.is_check_due() {
             tokio::spawn(recheck(context.clone(), Arc::downgrade(self)));
         }
-        let among = stripes
-            .iter()
-            .fold(GatewaySet::of(primary), |set, stripe| set.with(stripe.member.index));
+        let members = stripes.iter().map(|stripe| stripe.member.index);
+        let among = members.fold(GatewaySet::default().with(primary), GatewaySet::with);
         let chosen = gateways.fastest_for(len, among)?;
         stripes.into_iter().find(|stripe| stripe.member.index == chosen)
     }
