@@ -60,16 +60,11 @@ pub fn check(job: &Job, by_name: &StreamsByName) -> Result<(), JobError> {
 pub async fn copy(job: Job, events: Arc<dyn Events>) -> Result<Outcome, JobError> {
     let mut by_name = StreamsByName::default();
     check(&job, &by_name)?;
-    Ok(drive_with(Run::start(job, events).await?, &mut by_name).await)
+    Ok(drive(Run::start(job, events).await?, &mut by_name).await)
 }
 
-/// Executes all steps of a run, and ends it.
-pub async fn drive(run: Run) -> Outcome {
-    drive_with(run, &mut StreamsByName::default()).await
-}
-
-/// As [`drive`], with streams for the steps that `by_name` takes.
-pub async fn drive_with(mut run: Run, by_name: &mut StreamsByName) -> Outcome {
+/// Executes all steps of a run, with streams for those that `by_name` takes, and ends it.
+pub async fn drive(mut run: Run, by_name: &mut StreamsByName) -> Outcome {
     let core = run.core().clone();
     loop {
         let step = match run.next_now() {

@@ -348,13 +348,11 @@ impl Streaming {
         let cut = sending.filter(|(_, attr)| attr.size >= LASTING_BYTES);
         let stage = Stage { name: push.name.clone(), stage, is_own: true, in_doubt, cut };
         let stage = end.why.is_some().then_some(stage);
-        Ok(match Streamed::of(end) {
-            Streamed::Partly(done) => {
-                Streamed::Partly(StreamOutcome { is_push: true, stage, ..done })
-            }
-            Streamed::Whole(done) => Streamed::Whole(StreamOutcome { is_push: true, ..done }),
-            declined => declined,
-        })
+        let mut streamed = Streamed::of(end);
+        if let Streamed::Whole(done) | Streamed::Partly(done) = &mut streamed {
+            (done.is_push, done.stage) = (true, stage);
+        }
+        Ok(streamed)
     }
 
     /// Talks to the server up to the start of the archive. Without a command, a name in it cannot

@@ -419,7 +419,7 @@ impl Context {
                 stopper.stop();
             }
         });
-        let outcome = engine::drive_with(run, &mut by_name).await;
+        let outcome = engine::drive(run, &mut by_name).await;
         stopping.abort();
         if let Some(declined) = by_name.declined() {
             results.note(format!("no stream by tar: {}", words(declined)));

@@ -34,13 +34,7 @@ impl Operand {
 
     /// What is in the operand.
     pub fn entered(&self) -> Operand {
-        let mut directory = self.directory.clone();
-        if let Some(name) = &self.name {
-            if !directory.is_empty() && !directory.ends_with(b"/") {
-                directory.push(b'/');
-            }
-            directory.extend_from_slice(name.as_bytes());
-        }
+        let directory = path_in(&self.directory, &RemotePath::from_names(&self.name));
         Operand { directory, name: None }
     }
 
@@ -54,6 +48,18 @@ impl Operand {
 fn without_slashes(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(path.len().min(1), |at| at + 1);
     &path[..end]
+}
+
+/// A path as the server's shell takes it, where `directory` is the root of the remote.
+pub(super) fn path_in(directory: &[u8], path: &RemotePath) -> Vec<u8> {
+    let mut full = directory.to_vec();
+    if !path.is_root() {
+        if !full.is_empty() && !full.ends_with(b"/") {
+            full.push(b'/');
+        }
+        full.extend_from_slice(path.as_bytes());
+    }
+    full
 }
 
 /// A source or target at a server.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use base::{Errno, FileKind, Name, RemotePath};
 
 use super::context::{Connected, Context, Remains, length};
-use super::operand::{LocalOperand, printable};
+use super::operand::{LocalOperand, path_in, printable};
 use super::results::Results;
 use super::stage::Completion;
 use super::{CopyError, Halt};
@@ -350,18 +350,6 @@ impl<'a> Pushing<'a> {
             None => Ok(Remains::Rest),
         }
     }
-}
-
-/// A path as the server's shell takes it, where `directory` is the root of the remote.
-pub(super) fn path_in(directory: &[u8], path: &RemotePath) -> Vec<u8> {
-    let mut full = directory.to_vec();
-    if !path.is_root() {
-        if !full.is_empty() && !full.ends_with(b"/") {
-            full.push(b'/');
-        }
-        full.extend_from_slice(path.as_bytes());
-    }
-    full
 }
 
 /// The path in `directory` to which the link at `path` leads; `None` if it leads out of it, or if

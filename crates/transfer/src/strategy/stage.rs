@@ -13,7 +13,7 @@ use base::{Attr, AttrChange, Errno, Name, RemotePath, RenameMode};
 
 use super::CopyError;
 use super::context::{Connected, Context};
-use super::push::path_in;
+use super::operand::path_in;
 use super::results::Results;
 use crate::job::Job;
 use crate::options::Options;

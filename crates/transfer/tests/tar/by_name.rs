@@ -54,7 +54,7 @@ pub async fn copy_of(
     let sources = vec![Source { tree: source, to: RemotePath::root() }];
     let job = Job { sources, ..job(from, to, options) };
     let run = Run::start(job, Arc::new(Silent)).await.unwrap();
-    let outcome = engine::drive_with(run, &mut by_name).await;
+    let outcome = engine::drive(run, &mut by_name).await;
     assert_eq!(outcome.counts.ended(), outcome.counts.entries, "{outcome:#?}");
     (outcome, by_name.totals())
 }
@@ -160,7 +160,7 @@ async fn only_many_small_files_are_worth_a_stream_that_is_not_asked_for() {
             by_name.call().await.unwrap();
         }
         let run = Run::start(job(from.path(), to.path(), &options), Arc::new(Silent));
-        let outcome = engine::drive_with(run.await.unwrap(), &mut by_name).await;
+        let outcome = engine::drive(run.await.unwrap(), &mut by_name).await;
         assert!(outcome.is_complete(), "{outcome:#?}");
         assert_eq!(kept(from.path()).len(), kept(to.path()).len());
         assert_eq!(by_name.totals().entries, if is_worth { count } else { 0 });
@@ -207,7 +207,7 @@ async fn a_server_without_tar_costs_nothing_but_the_stream() {
     let shell = LocalShell::instead("echo no >&2; exit 1");
     let mut by_name = by_name(from.path(), shell, &plain(), false);
     let run = Run::start(job(from.path(), to.path(), &plain()), Arc::new(Silent)).await.unwrap();
-    let outcome = engine::drive_with(run, &mut by_name).await;
+    let outcome = engine::drive(run, &mut by_name).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
     assert_eq!(by_name.declined(), Some(&Declined::NoShell("no".to_owned())));
     assert_eq!(by_name.totals().entries, 0);
@@ -229,7 +229,7 @@ pub async fn push(
     let target = Tree::remote(tree(to));
     let job = Job { sources: vec![source], target, options: options.clone() };
     let run = Run::start(job, Arc::new(Silent)).await.unwrap();
-    let outcome = engine::drive_with(run, &mut by_name).await;
+    let outcome = engine::drive(run, &mut by_name).await;
     assert_eq!(outcome.counts.ended(), outcome.counts.entries, "{outcome:#?}");
     (outcome, by_name.totals())
 }
@@ -567,6 +567,6 @@ async fn a_stream_that_stalls_does_not_hold_up_who_ends_the_run() {
         }
         stopper.stop();
     };
-    let (outcome, ()) = tokio::join!(engine::drive_with(run, &mut by_name), stop);
+    let (outcome, ()) = tokio::join!(engine::drive(run, &mut by_name), stop);
     assert_eq!(outcome.stopped, Some(transfer::Stop::Asked));
 }

@@ -301,7 +301,7 @@ async fn run(source: Tree, target: Tree, options: Options) -> Outcome {
     let source = Source { tree: source, to: RemotePath::root() };
     let job = Job { sources: vec![source], target, options };
     let run = transfer::Run::start(job, Arc::new(transfer::Silent)).await.unwrap();
-    transfer::engine::drive(run).await
+    transfer::engine::drive(run, &mut Default::default()).await
 }
 
 /// The login's tree, with what it has listed.

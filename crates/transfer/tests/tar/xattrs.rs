@@ -103,7 +103,7 @@ async fn run_with(options: Options, from: Tree, to: Tree, mut by_name: StreamsBy
     let job = Job { sources, target: to, options };
     engine::check(&job, &by_name).unwrap();
     let run = Run::start(job, Arc::new(Silent)).await.unwrap();
-    let outcome = engine::drive_with(run, &mut by_name).await;
+    let outcome = engine::drive(run, &mut by_name).await;
     assert_eq!(outcome.counts.ended(), outcome.counts.entries, "{outcome:#?}");
     outcome
 }
@@ -287,7 +287,7 @@ async fn capabilities_of_sparse_files_are_kept() {
             let sources = vec![Source { tree: remote(from.path()), to: RemotePath::root() }];
             let job = Job { sources, target, options };
             let run = Run::start(job, Arc::new(Silent)).await.unwrap();
-            let outcome = engine::drive_with(run, &mut StreamsByName::default()).await;
+            let outcome = engine::drive(run, &mut StreamsByName::default()).await;
             assert!(outcome.is_complete(), "{outcome:#?}");
             for name in ["small", "large"] {
                 let found = get(&to.join(name), "security.capability");

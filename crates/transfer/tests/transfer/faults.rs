@@ -146,7 +146,8 @@ async fn a_run_that_is_asked_to_stop_cleans_up_what_is_small() {
     let job = job(source, faulty.clone(), Options::default());
     let run = transfer::Run::start(job, Arc::new(transfer::Silent)).await.unwrap();
     let stopper = run.stopper();
-    let running = tokio::spawn(transfer::engine::drive(run));
+    let running =
+        tokio::spawn(async move { transfer::engine::drive(run, &mut Default::default()).await });
     gate.arrived().await;
     assert_eq!(temporaries(&snapshot(&*target).await).len(), 1);
     stopper.stop();

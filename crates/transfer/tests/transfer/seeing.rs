@@ -82,7 +82,7 @@ async fn progress_reaches_what_was_planned() {
     let job = job(source, target, Options::default());
     let run = transfer::Run::start(job, Arc::new(transfer::Silent)).await.unwrap();
     let progress = run.progress();
-    let outcome = transfer::engine::drive(run).await;
+    let outcome = transfer::engine::drive(run, &mut Default::default()).await;
     assert!(outcome.is_complete());
     let seen = |counter: fn(&Progress) -> &std::sync::atomic::AtomicU64| {
         counter(&progress).load(std::sync::atomic::Ordering::Relaxed)

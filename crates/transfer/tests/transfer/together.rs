@@ -76,7 +76,7 @@ async fn two_runs(seed: u64, second: Second) {
             let work = async move {
                 let run = Run::start(job, Arc::new(Silent)).await.unwrap();
                 let _ = told.send(run.stopper());
-                engine::drive(run).await
+                engine::drive(run, &mut Default::default()).await
             };
             let mut run = Some(run);
             play.client("second", [from, to], work).interrupt(move || {
