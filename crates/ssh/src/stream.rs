@@ -34,7 +34,7 @@ pub struct Stream {
 /// The half of a [`Stream`] that reads.
 #[derive(Debug)]
 pub struct Reader {
-    input: Input,
+    input: AsyncFd<File>,
     /// Whether a read that did not fill the buffer has left nothing to read: true for stream
     /// sockets, not for descriptors that deliver a line or a packet at a time.
     short_is_all: bool,
@@ -87,7 +87,7 @@ impl Stream {
         let end = || End::Far(diagnosis.clone());
         let reader = Reader {
             short_is_all: is_plain_stream(&input),
-            input: Input::new(input)?,
+            input: polled(input, Interest::READABLE)?,
             end: end(),
             _hangup: hangup.clone(),
         };
@@ -136,59 +136,14 @@ impl std::fmt::Debug for End {
     }
 }
 
-/// A descriptor that is polled, except while it is lent.
-#[derive(Debug)]
-struct Input {
-    /// The same descriptor with and without polling; one of the two is set.
-    watched: Option<AsyncFd<File>>,
-    lent: Option<File>,
-    /// The runtime that polls it, kept for reads outside of it.
-    runtime: Handle,
-}
-
-impl Input {
-    fn new(descriptor: OwnedFd) -> io::Result<Input> {
-        let watched = Some(polled(descriptor, Interest::READABLE)?);
-        Ok(Input { watched, lent: None, runtime: Handle::current() })
-    }
-
-    fn watch(&mut self) -> io::Result<&AsyncFd<File>> {
-        if let Some(file) = &self.lent {
-            let _inside = self.runtime.enter();
-            self.watched = Some(watched(file.try_clone()?, Interest::READABLE)?);
-            self.lent = None;
-        }
-        self.watched.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
-    }
-
-    fn lend(&mut self) -> io::Result<OwnedFd> {
-        if let Some(watched) = self.watched.take() {
-            self.lent = Some(watched.into_inner());
-        }
-        let file = self.lent.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        Ok(file.try_clone()?.into())
-    }
-}
-
 impl Reader {
-    /// A duplicate of the descriptor, nonblocking, for a thread that polls it itself. The runtime
-    /// stops polling, which would wake this process for each packet, until this half is read again.
-    /// Read this half again when the descriptor is at its end or fails: the end is reported here.
-    ///
-    /// # Errors
-    /// The system's, if no descriptor is left.
-    pub fn lend(&mut self) -> io::Result<OwnedFd> {
-        self.input.lend()
-    }
-
     fn poll_input(
         &mut self,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let watched = self.input.watch()?;
         loop {
-            let mut ready = ready!(watched.poll_read_ready(context))?;
+            let mut ready = ready!(self.input.poll_read_ready(context))?;
             let wanted = buffer.remaining();
             match ready.try_io(|input| read(input.get_ref(), buffer)) {
                 Ok(Ok(read)) => {
@@ -494,33 +449,6 @@ mod tests {
         writer.write_all(b"more").await.unwrap();
         theirs.read_exact(&mut received[..4]).await.unwrap();
         assert_eq!(&received[..4], b"more");
-    }
-
-    #[tokio::test]
-    async fn a_thread_reads_by_itself_and_the_stream_goes_on_behind_it() {
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        let mut reader = Stream::of_socket(ours.into()).unwrap().into_split().0;
-        let mut theirs = Stream::of_socket(theirs.into()).unwrap();
-        let mut byte = [0];
-        theirs.write_all(b"abcd").await.unwrap();
-        reader.read_exact(&mut byte).await.unwrap();
-        assert_eq!(&byte, b"a");
-        let lent = reader.lend().unwrap();
-        let again = reader.lend().unwrap();
-        let read = std::thread::spawn(move || {
-            let mut bytes = [0; 2];
-            assert_eq!(rustix::io::read(&lent, &mut bytes[..1]), Ok(1));
-            assert_eq!(rustix::io::read(&again, &mut bytes[1..]), Ok(1));
-            bytes
-        });
-        assert_eq!(&read.join().unwrap(), b"bc");
-        reader.read_exact(&mut byte).await.unwrap();
-        assert_eq!(&byte, b"d");
-        let lent = reader.lend().unwrap();
-        let nothing = rustix::io::read(&lent, &mut byte);
-        assert_eq!(nothing, Err(rustix::io::Errno::AGAIN), "it does not block");
-        drop(theirs);
-        assert_eq!(reader.read(&mut byte).await.unwrap(), 0);
     }
 
     #[tokio::test]

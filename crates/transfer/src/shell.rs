@@ -1,13 +1,11 @@
 //! Commands at the server, and the output of its programs.
 
 use std::future::Future;
-use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 
 use async_trait::async_trait;
 use base::shell::quote;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream, Empty, ReadHalf};
-use tokio::process::ChildStdout;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 
 /// Why a command could not start, or its end is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,31 +51,9 @@ pub struct Running {
     /// Its standard input; dropping this closes it.
     pub stdin: Box<dyn AsyncWrite + Send + Unpin>,
     /// Its standard output.
-    pub stdout: Box<dyn Source>,
+    pub stdout: Box<dyn AsyncRead + Send + Unpin>,
     /// Resolves when the command has ended. Dropping this earlier ends the command.
     pub exit: Pin<Box<dyn Future<Output = Result<Exit, ShellError>> + Send>>,
-}
-
-/// The standard output of a command.
-pub trait Source: AsyncRead + Send + Unpin {
-    /// A nonblocking descriptor for a thread that waits for it: reading it returns the bytes that
-    /// reading this would have returned. At its end, or after an error, the caller reads this again
-    /// to get the result. `None` where there is no descriptor.
-    fn lend(&mut self) -> Option<OwnedFd> {
-        None
-    }
-}
-
-impl Source for DuplexStream {}
-
-impl<T: AsyncRead + Send> Source for ReadHalf<T> {}
-
-impl Source for Empty {}
-
-impl Source for ChildStdout {
-    fn lend(&mut self) -> Option<OwnedFd> {
-        self.as_fd().try_clone_to_owned().ok()
-    }
 }
 
 /// The shell of a server.

@@ -1,14 +1,12 @@
 //! Commands at the server, each by an ssh of its own.
 
-use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use async_trait::async_trait;
 use base::Mutex;
-use tokio::io::{AsyncRead, ReadBuf};
-use transfer::shell::{Exit, Source};
+use transfer::shell::Exit;
 use transfer::{Running, Shell, ShellError};
 
 /// Exit status of ssh for its own errors.
@@ -52,26 +50,7 @@ impl Shell for SshShell {
                 status => Ok(Exit { status, stderr: diagnosis.words().into_bytes() }),
             }
         });
-        Ok(Running { stdin: Box::new(writer), stdout: Box::new(Output(reader)), exit })
-    }
-}
-
-/// The output of ssh.
-struct Output(ssh::Reader);
-
-impl AsyncRead for Output {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, buffer)
-    }
-}
-
-impl Source for Output {
-    fn lend(&mut self) -> Option<OwnedFd> {
-        self.0.lend().ok()
+        Ok(Running { stdin: Box::new(writer), stdout: Box::new(reader), exit })
     }
 }
 

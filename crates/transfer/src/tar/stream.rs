@@ -1,25 +1,20 @@
 //! A command's streams for blocking code.
 //!
 //! A thread that unpacks or packs waits in the stream itself, so data that has already arrived
-//! costs no change of threads. Where there is a descriptor, the thread waits for that, so arriving
-//! data wakes this thread and no other. Dropping the [`CancelGuard`] ends the wait.
+//! costs no change of threads. Dropping the guard of [`cancellable`] ends the wait.
 
 use std::io::{self, BufReader, Read, Write};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::peer::{Peer, close_reason, line};
 use crate::compress::{self, Encoder, Method};
-use crate::shell::{Running, Source};
+use crate::shell::Running;
 use crate::task::blocking;
 
 /// Bytes of an archive that are read at a time.
@@ -69,7 +64,7 @@ impl Peer {
         let (guard, waiting, flow) = cancellable();
         let began = Instant::now();
         let (done, unpacked) = blocking(move || {
-            let input = BufReader::with_capacity(READ_BYTES, Input::new(stdout, waiting));
+            let input = BufReader::with_capacity(READ_BYTES, Input { stream: stdout, waiting });
             let unpacked = compress::decoder(method, input).and_then(|archive| {
                 unpack(&mut done, BufReader::with_capacity(READ_BYTES, archive))
             });
@@ -124,17 +119,10 @@ impl Peer {
     }
 }
 
-/// Held by the task that waits for a thread: the thread's streams fail when this is dropped.
-#[allow(dead_code, reason = "its drop is what counts")]
-struct CancelGuard(watch::Sender<()>, Option<OwnedFd>);
-
 /// What a stream waits with.
-#[derive(Clone)]
 struct Waiting {
     runtime: Handle,
     guard: watch::Receiver<()>,
-    /// A pipe that hangs up when the guard is dropped.
-    hangup: Option<Arc<OwnedFd>>,
     flow: Arc<Flow>,
 }
 
@@ -158,19 +146,13 @@ impl Flow {
     }
 }
 
-/// Must be called within a runtime, which serves the streams.
-fn cancellable() -> (CancelGuard, Waiting, Arc<Flow>) {
-    let (sender, receiver) = watch::channel(());
+/// A guard for the task that waits for a thread, and what the thread's streams wait with: they fail
+/// when the guard is dropped. Must be called within a runtime, which serves the streams.
+fn cancellable() -> (watch::Sender<()>, Waiting, Arc<Flow>) {
+    let (sender, guard) = watch::channel(());
     let flow = Arc::new(Flow::default());
-    // Without one the runtime waits.
-    let (hangup, held) = pipe_with(PipeFlags::CLOEXEC).ok().unzip();
-    let (runtime, hangup) = (Handle::current(), hangup.map(Arc::new));
-    let waiting = Waiting { runtime, guard: receiver, hangup, flow: flow.clone() };
-    (CancelGuard(sender, held), waiting, flow)
-}
-
-fn given_up() -> io::Error {
-    io::Error::other("given up")
+    let waiting = Waiting { runtime: Handle::current(), guard, flow: flow.clone() };
+    (sender, waiting, flow)
 }
 
 impl Waiting {
@@ -181,80 +163,24 @@ impl Waiting {
         let done = runtime.block_on(async {
             tokio::select! {
                 biased;
+                _ = guard.changed() => Err(io::Error::other("given up")),
                 done = what => done,
-                _ = guard.changed() => Err(given_up()),
             }
         })?;
         self.flow.note(done, since);
         Ok(done)
     }
-
-    /// Reads from the descriptor, or waits for it. Returns 0 at its end, and after an error.
-    fn read(&self, input: &DirectInput, buffer: &mut [u8]) -> io::Result<usize> {
-        let since = Instant::now();
-        loop {
-            if self.guard.has_changed().is_err() {
-                return Err(given_up());
-            }
-            match rustix::io::read(&input.descriptor, &mut *buffer) {
-                Ok(read) => {
-                    self.flow.note(read, since);
-                    return Ok(read);
-                }
-                Err(Errno::AGAIN) => input.wait()?,
-                Err(Errno::INTR) => {}
-                Err(_) => return Ok(0),
-            }
-        }
-    }
-}
-
-/// A descriptor that the thread reads itself.
-struct DirectInput {
-    /// Does not block.
-    descriptor: OwnedFd,
-    hangup: Arc<OwnedFd>,
-}
-
-impl DirectInput {
-    /// Waits until there is something to read, or the guard is dropped.
-    fn wait(&self) -> io::Result<()> {
-        let input = PollFd::new(&self.descriptor, PollFlags::IN);
-        let hangup = PollFd::new(&*self.hangup, PollFlags::empty());
-        match poll(&mut [input, hangup], None) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
 }
 
 /// A command's output.
 struct Input {
-    stream: Box<dyn Source>,
-    /// While the thread reads the descriptor itself.
-    direct: Option<DirectInput>,
+    stream: Box<dyn AsyncRead + Send + Unpin>,
     waiting: Waiting,
-}
-
-impl Input {
-    fn new(mut stream: Box<dyn Source>, waiting: Waiting) -> Input {
-        let direct = waiting.hangup.clone().and_then(|hangup| {
-            let descriptor = stream.lend()?;
-            Some(DirectInput { descriptor, hangup })
-        });
-        Input { stream, direct, waiting }
-    }
 }
 
 impl Read for Input {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let Input { stream, direct, waiting } = self;
-        if let Some(input) = direct {
-            match waiting.read(input, buffer)? {
-                0 if !buffer.is_empty() => *direct = None,
-                read => return Ok(read),
-            }
-        }
+        let Input { stream, waiting } = self;
         waiting.wait(stream.read(buffer))
     }
 }
@@ -281,61 +207,48 @@ impl Write for Output {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
-    use tokio::io::AsyncWriteExt;
-    use tokio::net::UnixStream;
+    use tokio::io::{DuplexStream, duplex};
 
-    impl Source for UnixStream {
-        fn lend(&mut self) -> Option<OwnedFd> {
-            self.as_fd().try_clone_to_owned().ok()
-        }
-    }
-
-    fn both() -> [(Box<dyn Source>, Box<dyn AsyncWrite + Unpin + Send>); 2] {
-        let (lends, peer) = UnixStream::pair().unwrap();
-        let (lends_not, other) = tokio::io::duplex(1 << 16);
-        [(Box::new(lends), Box::new(peer)), (Box::new(lends_not), Box::new(other))]
+    fn input(waiting: Waiting) -> (Input, DuplexStream) {
+        let (near, peer) = duplex(1 << 16);
+        (Input { stream: Box::new(near), waiting }, peer)
     }
 
     #[tokio::test]
     async fn a_thread_reads_all_up_to_the_end() {
-        for (near, mut peer) in both() {
-            let (_guard, waiting, flow) = cancellable();
-            let reading = tokio::task::spawn_blocking(move || {
-                let mut read = Vec::new();
-                Input::new(near, waiting).read_to_end(&mut read).map(|_| read)
-            });
-            let sent: Vec<u8> = (0..3_000_000u32).map(|at| (at >> 3) as u8).collect();
-            peer.write_all(&sent).await.unwrap();
-            drop(peer);
-            assert!(reading.await.unwrap().unwrap() == sent);
-            assert_eq!(flow.bytes.load(Ordering::Relaxed), 3_000_000);
-        }
+        let (_guard, waiting, flow) = cancellable();
+        let (mut input, mut peer) = input(waiting);
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut read = Vec::new();
+            input.read_to_end(&mut read).map(|_| read)
+        });
+        let sent: Vec<u8> = (0..3_000_000u32).map(|at| (at >> 3) as u8).collect();
+        peer.write_all(&sent).await.unwrap();
+        drop(peer);
+        assert!(reading.await.unwrap().unwrap() == sent);
+        assert_eq!(flow.bytes.load(Ordering::Relaxed), 3_000_000);
     }
 
     #[tokio::test]
-    async fn a_thread_that_waits_is_free_without_the_leash() {
-        for (near, mut peer) in both() {
-            let (guard, waiting, _) = cancellable();
-            let (told, begun) = tokio::sync::oneshot::channel();
-            let reading = tokio::task::spawn_blocking(move || {
-                let mut input = Input::new(near, waiting);
-                let first = input.read(&mut [0; 8]).unwrap();
-                told.send(first).unwrap();
-                input.read(&mut [0; 8])
-            });
-            peer.write_all(b"a").await.unwrap();
-            assert_eq!(begun.await, Ok(1));
-            drop(guard);
-            assert_eq!(reading.await.unwrap().unwrap_err().to_string(), "given up");
-        }
-    }
-
-    #[tokio::test]
-    async fn without_the_leash_nothing_more_is_read() {
-        let (near, mut peer) = UnixStream::pair().unwrap();
+    async fn a_thread_that_waits_is_free_without_the_guard() {
         let (guard, waiting, _) = cancellable();
-        let mut input = Input::new(Box::new(near), waiting);
+        let (mut input, mut peer) = input(waiting);
+        let (told, begun) = tokio::sync::oneshot::channel();
+        let reading = tokio::task::spawn_blocking(move || {
+            let first = input.read(&mut [0; 8]).unwrap();
+            told.send(first).unwrap();
+            input.read(&mut [0; 8])
+        });
+        peer.write_all(b"a").await.unwrap();
+        assert_eq!(begun.await, Ok(1));
+        drop(guard);
+        assert_eq!(reading.await.unwrap().unwrap_err().to_string(), "given up");
+    }
+
+    #[tokio::test]
+    async fn without_the_guard_nothing_more_is_read() {
+        let (guard, waiting, _) = cancellable();
+        let (mut input, mut peer) = input(waiting);
         peer.write_all(b"more").await.unwrap();
         drop(guard);
         let read = tokio::task::spawn_blocking(move || input.read(&mut [0; 1]));
