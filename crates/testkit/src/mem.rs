@@ -19,13 +19,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Access, Dh, Errno, Fh, Mutex, Name, RemotePath, Result};
+use base::{Dh, Errno, Fh, Mutex, Name, RemotePath, Result};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
 use crate::call::{Call, Counters};
 use crate::clock::Clock;
-use crate::tree::{Follow, Ino, Limits, Tree};
+use crate::tree::{Follow, Ino, Limits, OpenFile, Tree};
 
 /// Options of a [`MemRemote`].
 #[derive(Clone, Debug)]
@@ -87,13 +87,6 @@ struct State {
     /// Inodes for which `lstat` fails, with its errno.
     unseen: HashMap<Ino, Errno>,
     watches: watches::WatchState,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct OpenFile {
-    ino: Ino,
-    access: Access,
-    append: bool,
 }
 
 /// An open directory: the names at the time of the open that were not listed yet.

@@ -27,6 +27,7 @@ use base::{
 use crate::Clock;
 use bytes::Bytes;
 use content::{Content, PAGE};
+pub(crate) use entry::OpenFile;
 pub use resolve::Follow;
 pub(crate) use resolve::NAME_MAX;
 

@@ -38,7 +38,7 @@ impl Drop for SetLock<'_> {
 }
 
 impl State {
-    fn conflict(
+    pub(super) fn conflict(
         &self,
         ino: Ino,
         owner: LockOwner,
@@ -85,7 +85,7 @@ impl State {
         Ok((file.ino, before))
     }
 
-    fn unlock(&mut self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
+    pub(super) fn unlock(&mut self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
         let ino = self.file(fh)?.ino;
         for held in self.locks.iter_mut().filter(|it| (it.ino, it.owner) == (ino, owner)) {
             held.ranges.set(range, None);
@@ -157,34 +157,5 @@ impl MemRemote {
         self.answer_arrives().await;
         set.before = None;
         Ok(())
-    }
-
-    pub(super) async fn remove_lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-    ) -> Result<()> {
-        self.check_locks()?;
-        let unlocked = self.state.lock().unlock(fh, owner, range);
-        self.unlocked.notify_waiters();
-        self.answer_arrives().await;
-        unlocked
-    }
-
-    pub(super) async fn find_lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-    ) -> Result<Option<(LockRange, LockKind)>> {
-        self.check_locks()?;
-        let found = {
-            let state = self.state.lock();
-            state.file(fh).map(|file| state.conflict(file.ino, owner, range, kind))
-        };
-        self.answer_arrives().await;
-        found
     }
 }

@@ -4,20 +4,11 @@
 //! They are not counted as calls, do not wait, and fail only by a mistake of the test, so they
 //! panic instead of returning an errno. [`MemRemote::edit`] allows any other change.
 
-use base::{Attr, AttrChange, Errno, RenameMode, Timestamp};
+use base::{Attr, AttrChange, Errno, RenameMode, Result, Timestamp};
 
 use super::MemRemote;
 use crate::path;
 use crate::tree::{Follow, Tree};
-
-/// Unwraps a result that the test expects to be a success.
-#[track_caller]
-fn done<T>(what: &str, at: &str, result: base::Result<T>) -> T {
-    match result {
-        Ok(value) => value,
-        Err(errno) => panic!("out of band: {what} {at:?}: {errno:?}"),
-    }
-}
 
 impl MemRemote {
     /// Runs `change` on the tree, atomically.
@@ -28,19 +19,24 @@ impl MemRemote {
         result
     }
 
+    /// Runs `change`, which the test expects to succeed, for the operation `what` on `at`.
+    #[track_caller]
+    fn done<T>(&self, what: &str, at: &str, change: impl FnOnce(&mut Tree) -> Result<T>) -> T {
+        match self.edit(change) {
+            Ok(value) => value,
+            Err(errno) => panic!("out of band: {what} {at:?}: {errno:?}"),
+        }
+    }
+
     /// Creates or replaces the file `at` with this content; creates missing parent directories.
     #[track_caller]
     pub fn put_file(&self, at: &str, content: impl AsRef<[u8]>) {
         self.put_parents(at);
-        done(
-            "put_file",
-            at,
-            self.edit(|tree| {
-                let found = tree.open_or_create(&path(at), Follow::Yes, Some(0o644), false)?;
-                tree.set_size(found.ino, 0)?;
-                tree.write(found.ino, 0, content.as_ref())
-            }),
-        );
+        self.done("put_file", at, |tree| {
+            let found = tree.open_or_create(&path(at), Follow::Yes, Some(0o644), false)?;
+            tree.set_size(found.ino, 0)?;
+            tree.write(found.ino, 0, content.as_ref())
+        });
     }
 
     /// Creates the directory `at` if it is absent, and missing parents.
@@ -48,7 +44,7 @@ impl MemRemote {
     pub fn put_dir(&self, at: &str) {
         self.put_parents(at);
         if !self.exists(at) {
-            done("put_dir", at, self.edit(|tree| tree.mkdir(&path(at), 0o755)));
+            self.done("put_dir", at, |tree| tree.mkdir(&path(at), 0o755));
         }
     }
 
@@ -56,7 +52,7 @@ impl MemRemote {
     #[track_caller]
     pub fn put_symlink(&self, at: &str, target: impl AsRef<[u8]>) {
         self.put_parents(at);
-        done("put_symlink", at, self.edit(|tree| tree.symlink(target.as_ref(), &path(at))));
+        self.done("put_symlink", at, |tree| tree.symlink(target.as_ref(), &path(at)));
     }
 
     #[track_caller]
@@ -69,14 +65,13 @@ impl MemRemote {
     /// Removes `at` with everything below it.
     #[track_caller]
     pub fn remove(&self, at: &str) {
-        done("remove", at, self.edit(|tree| tree.remove_all(&path(at))));
+        self.done("remove", at, |tree| tree.remove_all(&path(at)));
     }
 
     /// Renames, replacing the target.
     #[track_caller]
     pub fn move_to(&self, from: &str, to: &str) {
-        let renamed = self.edit(|tree| tree.rename(&path(from), &path(to), RenameMode::Replace));
-        done("move_to", from, renamed);
+        self.done("move_to", from, |tree| tree.rename(&path(from), &path(to), RenameMode::Replace));
     }
 
     /// Sets the permission bits of `at`.
@@ -95,32 +90,27 @@ impl MemRemote {
     /// Sets the ctime of `at`, in seconds since 1970.
     #[track_caller]
     pub fn set_ctime(&self, at: &str, secs: i64) {
-        let found = self.edit(|tree| {
+        self.done("set_ctime", at, |tree| {
             let ino = tree.lookup(&path(at), Follow::No)?;
             tree.set_ctime(ino, Timestamp::from_secs(secs));
             Ok(())
         });
-        done("set_ctime", at, found);
     }
 
     /// Makes `at` inaccessible, like a mount point of a dead file system: `lstat` fails with
     /// `errno`. Listings with attributes omit it, as OpenSSH's server does.
     #[track_caller]
     pub fn set_unseen(&self, at: &str, errno: Errno) {
-        let ino = done("set_unseen", at, self.edit(|tree| tree.lookup(&path(at), Follow::No)));
+        let ino = self.done("set_unseen", at, |tree| tree.lookup(&path(at), Follow::No));
         self.state.lock().unseen.insert(ino, errno);
     }
 
     #[track_caller]
     fn change(&self, at: &str, change: AttrChange) {
-        done(
-            "change",
-            at,
-            self.edit(|tree| {
-                let ino = tree.lookup(&path(at), Follow::No)?;
-                tree.set_attr(ino, &change)
-            }),
-        );
+        self.done("change", at, |tree| {
+            let ino = tree.lookup(&path(at), Follow::No)?;
+            tree.set_attr(ino, &change)
+        });
     }
 
     /// Whether `at` exists, possibly as a dangling link.
@@ -131,40 +121,23 @@ impl MemRemote {
     /// The attributes of `at`; of the link itself if it is one.
     #[track_caller]
     pub fn attr(&self, at: &str) -> Attr {
-        done(
-            "attr",
-            at,
-            self.edit(|tree| {
-                let ino = tree.lookup(&path(at), Follow::No)?;
-                Ok(tree.attr(ino))
-            }),
-        )
+        self.done("attr", at, |tree| Ok(tree.attr(tree.lookup(&path(at), Follow::No)?)))
     }
 
     /// All bytes of the file `at`.
     #[track_caller]
     pub fn content(&self, at: &str) -> Vec<u8> {
-        done(
-            "content",
-            at,
-            self.edit(|tree| {
-                let ino = tree.lookup(&path(at), Follow::Yes)?;
-                tree.read(ino, 0, u64::MAX)
-            }),
-        )
+        self.done("content", at, |tree| {
+            let ino = tree.lookup(&path(at), Follow::Yes)?;
+            tree.read(ino, 0, u64::MAX)
+        })
     }
 
     /// The names in the directory `at`, sorted.
     #[track_caller]
     pub fn names(&self, at: &str) -> Vec<String> {
-        let entries = done(
-            "names",
-            at,
-            self.edit(|tree| {
-                let ino = tree.lookup(&path(at), Follow::Yes)?;
-                tree.list(ino)
-            }),
-        );
+        let entries =
+            self.done("names", at, |tree| tree.list(tree.lookup(&path(at), Follow::Yes)?));
         entries.iter().map(|(name, _)| name.to_string()).collect()
     }
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::{
-    Allocation, Attr, AttrChange, Create, Data, Dh, DirEntry, DirGuard, Errno, Fh, FileKind,
-    LockKind, LockOwner, LockRange, Name, OpenFlags, OpenGuard, Opened, Remote, RemotePath,
-    RenameMode, Result, Seek, SetXattr, StatVfs, Watches,
+    Allocation, Attr, AttrChange, Data, Dh, DirEntry, DirGuard, Errno, Fh, FileKind, LockKind,
+    LockOwner, LockRange, Name, OpenFlags, OpenGuard, Opened, Remote, RemotePath, RenameMode,
+    Result, Seek, SetXattr, StatVfs, Watches,
 };
 use bytes::Bytes;
 
-use super::{Listing, MemRemote, OpenFile, Options, State};
+use super::{Listing, MemRemote, Options, State};
 use crate::call::Call;
 use crate::tree::Follow;
 
@@ -58,10 +58,7 @@ impl Remote for MemRemote {
 
     async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
         self.call(Call::Read, |state, options| {
-            let file = state.file(fh)?;
-            if !file.access.reads() {
-                return Err(Errno::EBADF);
-            }
+            let file = state.file(fh)?.to_read()?;
             let mut rest = Bytes::from(state.tree.read(file.ino, offset, u64::from(len))?);
             let piece = options.read_piece_bytes.unwrap_or(usize::MAX).max(1);
             let mut data = Data::new();
@@ -75,12 +72,9 @@ impl Remote for MemRemote {
 
     async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
         self.call(Call::Write, |state, _| {
-            let file = state.file(fh)?;
-            if !file.access.writes() {
-                return Err(Errno::EBADF);
-            }
-            let end = state.tree.attr(file.ino).size;
-            state.tree.write(file.ino, if file.append { end } else { offset }, &data)
+            let file = state.file(fh)?.to_write()?;
+            let offset = state.tree.offset_of_write(file, offset);
+            state.tree.write(file.ino, offset, &data)
         })
         .await
     }
@@ -176,8 +170,13 @@ impl Remote for MemRemote {
     }
 
     async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
-        self.calls.count(Call::Unlock);
-        self.remove_lock(fh, owner, range).await
+        self.call(Call::Unlock, |state, _| {
+            self.check_locks()?;
+            let unlocked = state.unlock(fh, owner, range);
+            self.unlocked.notify_waiters();
+            unlocked
+        })
+        .await
     }
 
     async fn test_lock(
@@ -187,8 +186,11 @@ impl Remote for MemRemote {
         range: LockRange,
         kind: LockKind,
     ) -> Result<Option<(LockRange, LockKind)>> {
-        self.calls.count(Call::TestLock);
-        self.find_lock(fh, owner, range, kind).await
+        self.call(Call::TestLock, |state, _| {
+            self.check_locks()?;
+            Ok(state.conflict(state.file(fh)?.ino, owner, range, kind))
+        })
+        .await
     }
 
     async fn mknod(
@@ -203,10 +205,7 @@ impl Remote for MemRemote {
 
     async fn fallocate(&self, fh: Fh, how: Allocation, offset: u64, len: u64) -> Result<()> {
         self.call(Call::Fallocate, |state, _| {
-            let file = state.file(fh)?;
-            if !file.access.writes() {
-                return Err(Errno::EBADF);
-            }
+            let file = state.file(fh)?.to_write()?;
             state.tree.allocate(file.ino, how, offset, len)
         })
         .await
@@ -293,10 +292,7 @@ impl Remote for MemRemote {
         len: u64,
     ) -> Result<u64> {
         self.call(Call::Copy, |state, options| {
-            let (source, target) = (state.file(from)?, state.file(to)?);
-            if !source.access.reads() || !target.access.writes() || target.append {
-                return Err(Errno::EBADF);
-            }
+            let (source, target) = (state.file(from)?.to_read()?, state.file(to)?.to_copy_to()?);
             if source.ino == target.ino {
                 return Err(Errno::EINVAL);
             }
@@ -313,19 +309,9 @@ impl State {
     fn open(&mut self, path: &RemotePath, flags: OpenFlags, options: &Options) -> Result<Opened> {
         // First, so that a failed open has not created or truncated anything.
         let fh = self.new_handle(options)?;
-        let (perm, exclusive) = match flags.create {
-            Create::Never => (None, false),
-            Create::IfAbsent(perm) => (Some(perm), false),
-            Create::Exclusive(perm) => (Some(perm), true),
-        };
-        let found = self.tree.open_or_create(path, Follow::No, perm, exclusive)?;
-        if flags.truncate && !found.created {
-            self.tree.set_size(found.ino, 0)?;
-        }
-        self.tree.hold(found.ino);
-        let file = OpenFile { ino: found.ino, access: flags.access, append: flags.append };
+        let file = self.tree.open(path, Follow::No, flags, 0)?;
         self.files.insert(fh, file);
-        Ok(Opened { fh: Fh(fh), attr: self.tree.attr(found.ino) })
+        Ok(Opened { fh: Fh(fh), attr: self.tree.attr(file.ino) })
     }
 
     fn opendir(&mut self, path: &RemotePath, options: &Options) -> Result<Dh> {

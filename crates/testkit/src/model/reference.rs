@@ -6,14 +6,14 @@
 //! Times: an operation sets [`RECENT`], which [`check`](super::check) compares with the time of the
 //! run; [`UNKNOWN`] if POSIX leaves open whether the time changes.
 
-use base::{Access, AttrChange, Create, Errno, FileKind, OpenFlags, RenameMode, Result, Timestamp};
+use base::{AttrChange, Create, Errno, FileKind, OpenFlags, RenameMode, Result, Timestamp};
 
 use super::journal::{Change, Effect, Journal};
 use super::op::pattern;
 use super::{Entry, FDS, Features, Op, Stat, Subject};
 use crate::clock::ManualClock;
 use crate::path;
-use crate::tree::{Follow, Ino, Limits, Tree};
+use crate::tree::{Follow, Ino, Limits, OpenFile, Tree};
 
 /// An mtime: some time since the run began.
 pub(super) const RECENT: i64 = i64::MAX;
@@ -28,13 +28,6 @@ pub struct Reference {
     clock: ManualClock,
     umask: u32,
     open: [Option<OpenFile>; FDS + 1],
-}
-
-#[derive(Clone, Copy, Debug)]
-struct OpenFile {
-    ino: Ino,
-    access: Access,
-    append: bool,
 }
 
 impl Reference {
@@ -52,16 +45,6 @@ impl Reference {
 
     fn file(&self, fd: usize) -> Result<OpenFile> {
         self.open.get(fd).copied().flatten().ok_or(Errno::EBADF)
-    }
-
-    fn to_write(&self, fd: usize) -> Result<OpenFile> {
-        let file = self.file(fd)?;
-        if file.access.writes() { Ok(file) } else { Err(Errno::EBADF) }
-    }
-
-    fn to_read(&self, fd: usize) -> Result<OpenFile> {
-        let file = self.file(fd)?;
-        if file.access.reads() { Ok(file) } else { Err(Errno::EBADF) }
     }
 
     fn find(&self, at: &str, follow: Follow) -> Result<Ino> {
@@ -90,18 +73,20 @@ impl Reference {
     pub(super) fn effect(&self, op: &Op) -> Option<Effect> {
         let (ino, slot, change) = match *op {
             Op::Pwrite { fd, offset, len, fill } => {
-                let file = self.to_write(fd).ok()?;
-                let end = self.tree.attr(file.ino).size;
-                let offset = if file.append { end } else { offset };
+                let file = self.file(fd).and_then(OpenFile::to_write).ok()?;
+                let offset = self.tree.offset_of_write(file, offset);
                 (file.ino, Some(fd), Change::Bytes(offset, pattern(fill, len)))
             }
             Op::CopyRange { from, from_offset, to, to_offset, len } => {
-                let (source, target) = (self.to_read(from).ok()?, self.to_write(to).ok()?);
+                let (source, target) = (
+                    self.file(from).and_then(OpenFile::to_read).ok()?,
+                    self.file(to).and_then(OpenFile::to_write).ok()?,
+                );
                 let data = self.tree.read(source.ino, from_offset, len as u64).ok()?;
                 (target.ino, Some(to), Change::Bytes(to_offset, data))
             }
             Op::Ftruncate { fd, size } => {
-                (self.to_write(fd).ok()?.ino, Some(fd), Change::Size(size))
+                (self.file(fd).and_then(OpenFile::to_write).ok()?.ino, Some(fd), Change::Size(size))
             }
             Op::Truncate { path, size } => {
                 (self.find(path, Follow::Yes).ok()?, None, Change::Size(size))
@@ -164,18 +149,7 @@ impl Subject for Reference {
     }
 
     fn open(&mut self, fd: usize, at: &str, flags: OpenFlags) -> Result<()> {
-        let (perm, exclusive) = match flags.create {
-            Create::Never => (None, false),
-            Create::IfAbsent(perm) => (Some(perm & !self.umask), false),
-            Create::Exclusive(perm) => (Some(perm & !self.umask), true),
-        };
-        let found = self.tree.open_or_create(&path(at), Follow::Yes, perm, exclusive)?;
-        if flags.truncate && !found.created {
-            self.tree.set_size(found.ino, 0)?;
-        }
-        self.tree.hold(found.ino);
-        let file = OpenFile { ino: found.ino, access: flags.access, append: flags.append };
-        self.open[fd] = Some(file);
+        self.open[fd] = Some(self.tree.open(&path(at), Follow::Yes, flags, self.umask)?);
         Ok(())
     }
 
@@ -187,14 +161,13 @@ impl Subject for Reference {
     }
 
     fn pread(&mut self, fd: usize, offset: u64, len: usize) -> Result<Vec<u8>> {
-        let file = self.to_read(fd)?;
+        let file = self.file(fd)?.to_read()?;
         self.tree.read(file.ino, offset, len as u64)
     }
 
     fn pwrite(&mut self, fd: usize, offset: u64, data: &[u8]) -> Result<usize> {
-        let file = self.to_write(fd)?;
-        let end = self.tree.attr(file.ino).size;
-        self.tree.write(file.ino, if file.append { end } else { offset }, data)?;
+        let file = self.file(fd)?.to_write()?;
+        self.tree.write(file.ino, self.tree.offset_of_write(file, offset), data)?;
         Ok(data.len())
     }
 
@@ -234,10 +207,7 @@ impl Subject for Reference {
         to_offset: u64,
         len: usize,
     ) -> Result<usize> {
-        let (source, target) = (self.to_read(from)?, self.to_write(to)?);
-        if target.append {
-            return Err(Errno::EBADF);
-        }
+        let (source, target) = (self.file(from)?.to_read()?, self.file(to)?.to_copy_to()?);
         let data = self.tree.read(source.ino, from_offset, len as u64)?;
         let count = data.len() as u64;
         let overlap = to_offset + count > from_offset && to_offset < from_offset + count;

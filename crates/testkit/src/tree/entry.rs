@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{Errno, FileKind, Name, RemotePath, Result};
+use base::{Access, Create, Errno, FileKind, Name, OpenFlags, RemotePath, Result};
 
 use super::resolve::{PATH_MAX, Place};
 use super::{Body, Content, Directory, Follow, Ino, Tree};
@@ -14,6 +14,31 @@ pub struct Found {
     pub ino: Ino,
     /// Whether the file was created by this call.
     pub created: bool,
+}
+
+/// A file opened by [`Tree::open`], which holds it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) ino: Ino,
+    pub(crate) access: Access,
+    append: bool,
+}
+
+impl OpenFile {
+    /// The file; `EBADF` unless it was opened for reading.
+    pub(crate) fn to_read(self) -> Result<OpenFile> {
+        if self.access.reads() { Ok(self) } else { Err(Errno::EBADF) }
+    }
+
+    /// The file; `EBADF` unless it was opened for writing.
+    pub(crate) fn to_write(self) -> Result<OpenFile> {
+        if self.access.writes() { Ok(self) } else { Err(Errno::EBADF) }
+    }
+
+    /// The file; `EBADF` unless it was opened for writing at any offset.
+    pub(crate) fn to_copy_to(self) -> Result<OpenFile> {
+        if self.append { Err(Errno::EBADF) } else { self.to_write() }
+    }
 }
 
 impl Tree {
@@ -91,6 +116,32 @@ impl Tree {
                 Ok(Found { ino, created: true })
             }
         }
+    }
+
+    /// Opens a regular file; a new one does not get the permission bits of `umask`.
+    pub(crate) fn open(
+        &mut self,
+        path: &RemotePath,
+        follow: Follow,
+        flags: OpenFlags,
+        umask: u32,
+    ) -> Result<OpenFile> {
+        let (perm, exclusive) = match flags.create {
+            Create::Never => (None, false),
+            Create::IfAbsent(perm) => (Some(perm & !umask), false),
+            Create::Exclusive(perm) => (Some(perm & !umask), true),
+        };
+        let Found { ino, created } = self.open_or_create(path, follow, perm, exclusive)?;
+        if flags.truncate && !created {
+            self.set_size(ino, 0)?;
+        }
+        self.hold(ino);
+        Ok(OpenFile { ino, access: flags.access, append: flags.append })
+    }
+
+    /// The offset at which a write takes effect.
+    pub(crate) fn offset_of_write(&self, file: OpenFile, offset: u64) -> u64 {
+        if file.append { self.attr(file.ino).size } else { offset }
     }
 
     /// Creates a directory.
