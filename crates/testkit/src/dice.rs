@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
-/// Pseudo-random numbers, the same for the same seed. (xorshift64)
+/// Pseudo-random numbers, the same for the same seed. (SplitMix64)
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
     /// The sequence of this seed.
     pub fn new(seed: u64) -> Dice {
-        // Spread over all bits, so that the sequences of adjacent seeds are unrelated; 0 has no
-        // successor.
-        Dice(mixed(seed) | 1 << 40)
+        Dice(seed)
     }
 
     /// Dice for a part of a run, independent of those for other parts.
@@ -23,15 +21,19 @@ impl Dice {
 
     /// Any number.
     pub fn any(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
+        let number = mixed(self.0);
+        self.0 = self.0.wrapping_add(STEP);
+        number
     }
 
     /// A number from 0 to `bound` - 1.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.any() % bound
+    }
+
+    /// A position in a list of this length.
+    pub fn index(&mut self, len: usize) -> usize {
+        self.below(len as u64) as usize
     }
 
     /// A time shorter than `most`.
@@ -46,15 +48,15 @@ impl Dice {
 
     /// One of several values.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
+        from[self.index(from.len())]
     }
 }
 
 /// The difference of the states of SplitMix64.
-pub(crate) const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The number of SplitMix64 behind this state.
-pub(crate) fn mixed(number: u64) -> u64 {
+fn mixed(number: u64) -> u64 {
     let number = number.wrapping_add(STEP);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -46,7 +46,7 @@ use tokio::task::JoinHandle;
 
 use crate::FaultyRemote;
 use crate::call::Call;
-use crate::dice::{STEP, mixed};
+use crate::dice::Dice;
 use crate::faulty::Stepper;
 
 /// Number of released calls shown in a failure message.
@@ -95,7 +95,7 @@ enum State<T> {
 /// Clients that are to be interleaved. See the [module](self).
 pub struct Interleave<T> {
     seed: u64,
-    random: Random,
+    dice: Dice,
     clients: Vec<Client<T>>,
     /// Notified when a call stops.
     arrivals: Arc<Notify>,
@@ -157,7 +157,7 @@ impl Drop for Report {
 impl<T: Send + 'static> Interleave<T> {
     /// No clients yet. One seed always gives one order.
     pub fn new(seed: u64) -> Interleave<T> {
-        Interleave { seed, random: Random(seed), clients: Vec::new(), arrivals: Arc::default() }
+        Interleave { seed, dice: Dice::new(seed), clients: Vec::new(), arrivals: Arc::default() }
     }
 
     /// Adds a client that runs `work`, and reaches the server only through these links. The links
@@ -192,8 +192,8 @@ impl<T: Send + 'static> Interleave<T> {
 
     fn disruption(&mut self, disruption: Disruption) -> &mut Self {
         // As often among the first calls as among the first thousand.
-        let most = 1 << (1 + self.random.below(10));
-        let step = self.random.below(most);
+        let most = 1 << (1 + self.dice.below(10));
+        let step = self.dice.index(most);
         let client = self.clients.last_mut().expect("a client was added");
         client.disruption = Some((step, disruption));
         self
@@ -211,8 +211,8 @@ impl<T: Send + 'static> Interleave<T> {
         let mut report = Report(stop);
         // Some orders change the client at each call, others let one run for long: many faults need
         // one client at a certain point and another one far beyond it.
-        let goes_on_of_64 = [0, 32, 58, 63][self.random.below(4)];
-        let mut current = self.random.below(self.clients.len());
+        let goes_on_of_64 = self.dice.pick(&[0, 32, 58, 63]);
+        let mut current = self.dice.index(self.clients.len());
         for client in &mut self.clients {
             client.start();
         }
@@ -230,9 +230,9 @@ impl<T: Send + 'static> Interleave<T> {
                 self.arrival().await;
                 continue;
             }
-            let goes_on = able.contains(&current) && self.random.below(64) < goes_on_of_64;
+            let goes_on = able.contains(&current) && self.dice.below(64) < goes_on_of_64;
             if !goes_on {
-                current = able[self.random.below(able.len())];
+                current = self.dice.pick(&able);
             }
             let client = &mut self.clients[current];
             if let Some((_, disruption)) =
@@ -246,7 +246,7 @@ impl<T: Send + 'static> Interleave<T> {
                 }
                 continue;
             }
-            let call = client.step(&mut self.random);
+            let call = client.step(&mut self.dice);
             report.0.note(current, call);
         }
         let over = self.clients.into_iter().map(|client| match client.work {
@@ -312,10 +312,10 @@ impl<T: Send + 'static> Client<T> {
     }
 
     /// Releases one of the client's calls.
-    fn step(&mut self, random: &mut Random) -> Option<Call> {
+    fn step(&mut self, dice: &mut Dice) -> Option<Call> {
         self.steps += 1;
         let waiting: usize = self.links.iter().map(|(_, it)| it.waiting()).sum();
-        let mut number = random.below(waiting);
+        let mut number = dice.index(waiting);
         for (_, stepper) in &self.links {
             match stepper.waiting() {
                 here if number < here => return stepper.release(number),
@@ -335,16 +335,5 @@ impl<T: Send + 'static> Client<T> {
             end_session();
             stepper.open();
         }
-    }
-}
-
-/// Pseudo-random numbers (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        let number = mixed(self.0);
-        self.0 = self.0.wrapping_add(STEP);
-        (number % bound.max(1) as u64) as usize
     }
 }

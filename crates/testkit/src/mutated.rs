@@ -36,10 +36,7 @@ pub fn each(seeds: &[&[u8]], time: Duration, body: impl Fn(&[u8])) {
     };
     seeds.iter().for_each(|seed| try_one(seed));
     while begun.elapsed() < time {
-        let mut input = match seeds.len() {
-            0 => Vec::new(),
-            len => seeds[dice.below(len as u64) as usize].to_vec(),
-        };
+        let mut input = if seeds.is_empty() { Vec::new() } else { dice.pick(seeds).to_vec() };
         for _ in 0..=dice.below(MOST_CHANGES) {
             change(&mut input, seeds, &mut dice);
         }
@@ -80,7 +77,7 @@ fn change(input: &mut Vec<u8>, seeds: &[&[u8]], dice: &mut Dice) {
         }
         _ => {
             let other = dice.pick(seeds);
-            let at = dice.below(other.len() as u64 + 1) as usize;
+            let at = dice.index(other.len() + 1);
             input.truncate(from);
             input.extend_from_slice(&other[at..]);
         }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use base::{Access, Errno, FileKind, RenameMode, Result, Timestamp};
 use bytes::Bytes;
+use testkit::dice::Dice;
 use testkit::mem::Options;
 use testkit::tree::Limits;
 use testkit::{Clock, FaultyRemote, ManualClock, MemRemote};
@@ -32,23 +33,6 @@ const SENT_BACK: Duration = Duration::from_millis(100);
 
 /// Calls of each program.
 const STEPS: usize = 14;
-
-/// Pseudo-random numbers (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-
-    fn name(&mut self) -> &'static str {
-        NAMES[self.below(NAMES.len() as u64) as usize]
-    }
-}
 
 /// The state of a name: a file's content, or absent.
 pub(crate) type Version = Option<Vec<u8>>;
@@ -440,15 +424,15 @@ impl Mount {
     }
 
     async fn program(&self, number: usize, seed: u64) {
-        let mut random = Random(seed);
+        let mut dice = Dice::new(seed);
         for _ in 0..STEPS {
-            match random.below(16) {
-                0..=5 => self.read(random.name()).await,
-                6..=8 => self.write(random.name()).await,
-                9..=10 => self.replace(random.name(), number).await,
-                11..=12 => self.remove(random.name()).await,
+            match dice.below(16) {
+                0..=5 => self.read(dice.pick(&NAMES)).await,
+                6..=8 => self.write(dice.pick(&NAMES)).await,
+                9..=10 => self.replace(dice.pick(&NAMES), number).await,
+                11..=12 => self.remove(dice.pick(&NAMES)).await,
                 13..=14 => self.list().await,
-                _ => tokio::time::sleep(Duration::from_millis(1 + random.below(4000))).await,
+                _ => tokio::time::sleep(Duration::from_millis(1 + dice.below(4000))).await,
             }
         }
     }
