@@ -72,20 +72,14 @@ fn mounts(dir: &Path) -> io::Result<Vec<Leftover>> {
 }
 
 fn processes(dir: &Path) -> io::Result<Vec<Leftover>> {
-    let own = std::process::id();
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let entry = entry?;
-        let pid = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
-        let Some(pid) = pid.filter(|pid| *pid != own) else {
-            continue;
-        };
+    let entries = fs::read_dir("/proc")?.collect::<io::Result<Vec<_>>>()?.into_iter();
+    let found = entries.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
         // A process may end between any two of these lines; then it is not left behind.
-        if let Some(command) = belonging(&entry.path(), dir) {
-            found.push(Leftover::Process { pid, command });
-        }
-    }
-    Ok(found)
+        let command = belonging(&entry.path(), dir).filter(|_| pid != std::process::id())?;
+        Some(Leftover::Process { pid, command })
+    });
+    Ok(found.collect())
 }
 
 /// The command of the process at `proc`, when it belongs to `dir`.

@@ -240,7 +240,7 @@ impl Sshd {
 
     /// The server's own process, while it runs; all it starts is below it.
     pub fn pid(&self) -> Option<u32> {
-        self.root()
+        self.keeper.as_ref().map(Keeper::pid)
     }
 
     /// Where keys, configuration and log (`sshd.log`) are.
@@ -274,8 +274,8 @@ impl Sshd {
 
     /// The server's processes for its connections, one for each.
     pub fn session_pids(&self) -> Vec<u32> {
-        let root = self.root();
-        self.descendants().iter().filter(|it| Some(it.parent) == root).map(|it| it.pid).collect()
+        let server = self.pid();
+        self.descendants().iter().filter(|it| Some(it.parent) == server).map(|it| it.pid).collect()
     }
 
     /// The `sftp-server` processes, or those of the helper.
@@ -356,12 +356,8 @@ impl Sshd {
         self.run()
     }
 
-    fn root(&self) -> Option<u32> {
-        self.keeper.as_ref().map(Keeper::pid)
-    }
-
     fn descendants(&self) -> Vec<tree::Process> {
-        self.root().map(tree::descendants).unwrap_or_default()
+        self.pid().map(tree::descendants).unwrap_or_default()
     }
 
     fn sftp_servers(&self) -> Vec<tree::Process> {

@@ -32,34 +32,28 @@ pub(super) fn one_way(rtt: Duration) -> io::Result<Duration> {
     }
     let pings = (MEASURED_FOR.as_nanos() / rtt.as_nanos()) as usize;
     let pings = pings.clamp(PINGS.0, PINGS.1);
-    let echo = Echo::start()?;
+    let echoing = start_echo()?;
     let options = LinkOptions { rtt, rate_bytes_per_s: None };
-    let link = Link::start_with_cost(echo.address, options, Duration::ZERO)?;
+    let link = Link::start_with_cost(echoing, options, Duration::ZERO)?;
     let (mut direct, mut through) = (Duration::MAX, Duration::MAX);
     for _ in 0..ROUNDS {
-        direct = direct.min(usual_rtt(echo.address, pings)?);
+        direct = direct.min(usual_rtt(echoing, pings)?);
         let address = SocketAddr::from(([127, 0, 0, 1], link.port()));
         through = through.min(usual_rtt(address, pings)?);
     }
     Ok((through.saturating_sub(direct + rtt) / 2).min(BELIEVED))
 }
 
-/// A server that sends everything back, for the connections of the rounds.
-struct Echo {
-    address: SocketAddr,
-}
-
-impl Echo {
-    fn start() -> io::Result<Echo> {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.local_addr()?;
-        thread::Builder::new().name("link-echo".to_owned()).spawn(move || {
-            for stream in listener.incoming().take(2 * ROUNDS).flatten() {
-                let _ = echo(stream);
-            }
-        })?;
-        Ok(Echo { address })
-    }
+/// Starts a server that sends everything back, for the connections of the rounds.
+fn start_echo() -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    thread::Builder::new().name("link-echo".to_owned()).spawn(move || {
+        for stream in listener.incoming().take(2 * ROUNDS).flatten() {
+            let _ = echo(stream);
+        }
+    })?;
+    Ok(address)
 }
 
 /// Sends back what comes, until it ends.

@@ -96,7 +96,7 @@ fn a_stopped_server_answers_when_it_goes_on() {
 fn nothing_is_left_behind() {
     let sshd = Sshd::start(Options::default()).unwrap();
     let dir = sshd.dir().to_owned();
-    let pid = sshd.root().unwrap();
+    let pid = sshd.pid().unwrap();
     let mut client = session(&sshd);
     let servers = sshd.sftp_server_pids();
     assert_eq!(servers.len(), 1);
@@ -137,7 +137,7 @@ fn mounts_made_later_do_not_reach_the_server() {
     let sshd = Sshd::start(Options::default()).unwrap();
     assert_eq!(sshd.is_isolated(), is_root() && can_unshare());
     let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/mnt")).unwrap();
-    let same = namespace(sshd.root().unwrap()) == namespace(std::process::id());
+    let same = namespace(sshd.pid().unwrap()) == namespace(std::process::id());
     assert_eq!(same, !sshd.is_isolated());
 }
 
@@ -160,7 +160,7 @@ fn fuse_mounts_made_before_do_not_reach_the_server_either() {
         table.contains(dir.path().to_str().unwrap())
     };
     let sshd = Sshd::start(Options::default());
-    let seen = (sees_it(std::process::id()), sshd.as_ref().map(|it| sees_it(it.root().unwrap())));
+    let seen = (sees_it(std::process::id()), sshd.as_ref().map(|it| sees_it(it.pid().unwrap())));
     rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
     assert_eq!((seen.0, seen.1.unwrap()), (true, false));
 }
