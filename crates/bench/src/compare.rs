@@ -101,7 +101,7 @@ pub fn compare(old: &Results, new: &Results, tolerance: f64) -> Comparison {
         let (Some(measure), Some(earlier)) = (measure(new), before.iter().find(same)) else {
             continue;
         };
-        let value = |summary: &Summary| (summary.n > 0).then_some(summary.median);
+        let value = |summary: &Summary| (summary.n > 0).then_some(summary.spread.median);
         let (old, new) = (value(earlier), value(now));
         let ratio = old.zip(new).and_then(|(old, new)| ratio_of(new, old, measure.unit));
         let noise = noise(&runs, &name.0, &name.1);

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 use crate::measure::Measure;
+use crate::stats::Spread;
 
 /// Of this file's form.
 pub const SCHEMA: u32 = 1;
@@ -371,16 +372,9 @@ pub struct Summary {
     pub n: u32,
     /// Samples without.
     pub failed: u32,
-    /// Of the values. This and the next four are 0 where `n` is.
-    pub median: f64,
-    /// First quartile.
-    pub low: f64,
-    /// Third quartile.
-    pub high: f64,
-    /// Least.
-    pub min: f64,
-    /// Greatest.
-    pub max: f64,
+    /// Of the values; 0 where `n` is.
+    #[serde(flatten)]
+    pub spread: Spread,
     /// How many times better than the reference, round by round.
     pub ratio: Option<Ratio>,
     /// CPU seconds of the client side for a gigabyte (10^9), median.

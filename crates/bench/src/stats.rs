@@ -48,7 +48,6 @@ fn summary(
 ) -> Option<Summary> {
     let cell = index.cell(&measure.id, subject)?;
     let values = cell.values();
-    let spread = Spread::of(&values).unwrap_or_default();
     let reference = &results.settings.reference;
     let ratio = (subject != reference)
         .then(|| compare_in_rounds(index, noise, measure, subject, reference))
@@ -63,11 +62,7 @@ fn summary(
         subject: subject.to_owned(),
         n: count(values.len()),
         failed: count(cell.failed()),
-        median: spread.median,
-        low: spread.low,
-        high: spread.high,
-        min: spread.min,
-        max: spread.max,
+        spread: Spread::of(&values).unwrap_or_default(),
         ratio,
         client_cpu_s_per_gb: median_cost(&taken, client, gigabytes),
         server_cpu_s_per_gb: median_cost(&taken, server, gigabytes),

@@ -9,7 +9,8 @@ use maud::{Markup, html};
 
 use crate::measure::Measure;
 use crate::plan::is_ours;
-use crate::results::{SubjectInfo, Summary};
+use crate::results::SubjectInfo;
+use crate::stats::Spread;
 use crate::units::Scale;
 
 use super::document::{Cell, Drawing, WRONG_DATA};
@@ -66,7 +67,8 @@ pub(super) fn of_rows(figures: &Figures<'_>, wanted: impl Fn(&Measure) -> bool) 
             let value = match figure {
                 Figure::Absent => return None,
                 Figure::Failed { .. } => None,
-                Figure::Value { summary: Summary { low, median, high, .. }, .. } => {
+                Figure::Value { summary, .. } => {
+                    let Spread { low, median, high, .. } = summary.spread;
                     Some([low, median, high].map(|value| value / figures.scale.one))
                 }
             };
@@ -79,7 +81,7 @@ pub(super) fn of_rows(figures: &Figures<'_>, wanted: impl Fn(&Measure) -> bool) 
             let kinds = figures.subjects.iter().zip(cells);
             let highs = kinds.filter(|(subject, _)| (subject.kind == "local") == local);
             let highs = highs.filter_map(|(_, figure)| match figure {
-                Figure::Value { summary, .. } => Some(summary.high / figures.scale.one),
+                Figure::Value { summary, .. } => Some(summary.spread.high / figures.scale.one),
                 _ => None,
             });
             highs.fold(0.0, f64::max)

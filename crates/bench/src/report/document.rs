@@ -128,10 +128,11 @@ impl Cell {
                 Cell { bad: Some(word.to_owned()), ..Cell::default() }
             }
             Figure::Value { summary, is_best, wrong_data } => Cell {
-                value: shown(summary.median),
+                value: shown(summary.spread.median),
                 is_best: *is_best,
-                spread: (summary.n > 1)
-                    .then(|| format!("{}–{}", shown(summary.low), shown(summary.high))),
+                spread: (summary.n > 1).then(|| {
+                    format!("{}–{}", shown(summary.spread.low), shown(summary.spread.high))
+                }),
                 ratio: summary.ratio.as_ref().map(Judged::of),
                 bad: match (*wrong_data, summary.failed) {
                     (true, _) => Some(WRONG_DATA.to_owned()),

@@ -50,7 +50,7 @@ struct Best<'v> {
 fn ranking<'v>(view: &'v View<'_>, measure: &Measure) -> Vec<(&'v str, f64)> {
     let values = view.results.subjects.iter().filter(|s| competes(s)).filter_map(|subject| {
         let summary = view.summary(&measure.id, &subject.name).filter(|s| s.n > 0)?;
-        Some((subject.name.as_str(), summary.median))
+        Some((subject.name.as_str(), summary.spread.median))
     });
     let mut ranking: Vec<(&str, f64)> = values.collect();
     ranking.sort_by(|a, b| {

@@ -98,7 +98,7 @@ impl<'a> View<'a> {
         let unit = measures[0].unit;
         let row = |measure: &'v Measure| {
             let medians = subjects.iter().filter(|subject| competes(subject)).filter_map(|it| {
-                self.summary(&measure.id, &it.name).filter(|s| s.n > 0).map(|s| s.median)
+                self.summary(&measure.id, &it.name).filter(|s| s.n > 0).map(|s| s.spread.median)
             });
             let best = medians.reduce(if unit.more_is_better() { f64::max } else { f64::min });
             (measure, subjects.iter().map(|subject| self.figure(measure, subject, best)).collect())
@@ -117,7 +117,7 @@ impl<'a> View<'a> {
         });
         match self.summary(&measure.id, &subject.name) {
             Some(summary) if summary.n > 0 => {
-                let is_best = competes(subject) && Some(summary.median) == best;
+                let is_best = competes(subject) && Some(summary.spread.median) == best;
                 Figure::Value { summary, is_best, wrong_data }
             }
             Some(_) => Figure::Failed { wrong_data },

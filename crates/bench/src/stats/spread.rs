@@ -1,5 +1,7 @@
 //! One set of values: its middle, its width, and how sure the middle is.
 
+use serde::{Deserialize, Serialize};
+
 /// From how many values on an interval's level is claimed at all.
 const LEAST_FOR_LEVEL: usize = 4;
 
@@ -7,7 +9,7 @@ const LEAST_FOR_LEVEL: usize = 4;
 const WANTED_LEVEL: f64 = 0.95;
 
 /// Middle and width of some values.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// Half are at most this.
     pub median: f64,

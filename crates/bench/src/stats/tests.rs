@@ -72,8 +72,8 @@ fn a_summary_is_that_of_the_samples() {
     assert_eq!(summaries.len(), 2);
     let ours = &summaries[0];
     assert_eq!((ours.subject.as_str(), ours.n, ours.failed), ("sshoal", 4, 1));
-    assert_eq!((ours.median, ours.low, ours.high), (405.0, 397.5, 412.5));
-    assert_eq!((ours.min, ours.max), (390.0, 420.0));
+    assert_eq!((ours.spread.median, ours.spread.low, ours.spread.high), (405.0, 397.5, 412.5));
+    assert_eq!((ours.spread.min, ours.spread.max), (390.0, 420.0));
     let ratio = ours.ratio.as_ref().unwrap();
     // Rounds: 2.0, 2.0, 2.1, 1.95.
     assert_eq!((ratio.to.as_str(), ratio.value), ("sshfs", 2.0));
@@ -181,9 +181,9 @@ fn nothing_measured_is_no_number() {
         .failure(READ, "sshoal", 0, Failure::Interrupted)
         .failure(READ, "sshoal", 1, Failure::wrong("block 7"));
     let summaries = summarize(&run.results);
-    assert_eq!((summaries[0].n, summaries[0].failed, summaries[0].median), (0, 2, 0.0));
+    assert_eq!((summaries[0].n, summaries[0].failed, summaries[0].spread.median), (0, 2, 0.0));
     assert_eq!(summaries[0].ratio, None);
-    assert_eq!((summaries[1].n, summaries[1].failed, summaries[1].median), (1, 1, 5.0));
+    assert_eq!((summaries[1].n, summaries[1].failed, summaries[1].spread.median), (1, 1, 5.0));
     let lines = failures(&run.results);
     assert_eq!(lines.len(), 3);
     assert!(lines[0].wrong_data && lines[0].why.contains("block 7"), "wrong data comes first");

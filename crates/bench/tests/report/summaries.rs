@@ -27,7 +27,10 @@ fn summaries_and_warnings_follow_from_the_samples() {
         let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs());
         assert_eq!((&now.measure, &now.subject), (&then.measure, &then.subject));
         assert_eq!((now.n, now.failed), (then.n, then.failed), "{}", now.measure);
-        assert!(near(now.median, then.median) && near(now.low, then.low), "{now:?} {then:?}");
+        assert!(
+            near(now.spread.median, then.spread.median) && near(now.spread.low, then.spread.low),
+            "{now:?} {then:?}"
+        );
         let ratios = now.ratio.as_ref().zip(then.ratio.as_ref());
         assert_eq!(ratios.is_some(), now.ratio.is_some() || then.ratio.is_some());
         if let Some((now, then)) = ratios {
