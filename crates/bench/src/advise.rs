@@ -12,14 +12,13 @@ mod rates;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use crate::corpus;
 use crate::environment;
 use crate::executor::Executor;
 use crate::failure::{Failure, Result};
-use crate::server::{Handshake, Server};
+use crate::server::{Handshake, Server, query_ssh};
 use crate::size::TreeShape;
 use crate::units::counted;
 
@@ -38,9 +37,6 @@ const SEED: u64 = 1;
 
 /// Its name in the server's directory.
 const TEXT: &str = "advise-text";
-
-/// `ssh -G` and `ssh -Q` only read files.
-const QUERY_LIMIT: Duration = Duration::from_secs(30);
 
 /// Measures against a server; the advice, for a terminal. It takes about a minute, on a long link
 /// some minutes; less if it is `quick`, when only great differences show. `progress` receives a
@@ -112,7 +108,7 @@ fn findings(
 /// All that is read and not measured.
 fn settings(server: &Server, handshake: &Handshake, executor: &Executor) -> Result<Findings> {
     let of_user = server.settings(executor)?;
-    let without_user = output(executor, &["-G", "-F", "none", "localhost"])?;
+    let without_user = query_ssh(&["-G", "-F", "none", "localhost"], executor)?;
     // Lines `keyword value`, keywords in small letters (ssh(1), `-G`).
     let value = |text: &str, keyword: &str| {
         let mut lines = text.lines().filter_map(|line| line.split_once(' '));
@@ -144,17 +140,9 @@ fn sshoal_cipher(handshake: &Handshake, chosen: bool, has_aes: bool) -> String {
 
 /// The ciphers that both ends have, in the client's order.
 fn common_ciphers(handshake: &Handshake, executor: &Executor) -> Result<Vec<String>> {
-    let known = output(executor, &["-Q", "cipher"])?;
+    let known = query_ssh(&["-Q", "cipher"], executor)?;
     let common = known.lines().filter(|name| handshake.ciphers.iter().any(|it| it == name));
     Ok(common.map(str::to_owned).collect())
-}
-
-/// What a query of ssh prints.
-fn output(executor: &Executor, words: &[&str]) -> Result<String> {
-    let mut ssh = Command::new("ssh");
-    ssh.args(words);
-    let printed = executor.succeed(ssh, QUERY_LIMIT)?.output.stdout;
-    Ok(String::from_utf8_lossy(&printed).into_owned())
 }
 
 /// The files of a generated tree in one file, which compresses as sources do.

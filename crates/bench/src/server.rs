@@ -13,7 +13,7 @@
 mod handshake;
 mod tuned;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::net::TcpListener;
@@ -261,10 +261,8 @@ impl Server {
 
     /// What ssh would do, as `ssh -G` prints it.
     pub(crate) fn settings(&self, executor: &Executor) -> Result<String> {
-        let mut command = Command::new("ssh");
-        command.arg("-G").args(self.ssh_options(None)).arg(&self.destination);
-        let said = executor.succeed(command, LIMIT)?.output.stdout;
-        Ok(String::from_utf8_lossy(&said).into_owned())
+        let words = [vec!["-G".into()], self.ssh_options(None), vec![(&self.destination).into()]];
+        query_ssh(&words.concat(), executor)
     }
 
     /// Where it is, by `ssh -G`.
@@ -342,11 +340,16 @@ impl Drop for Server {
 /// # Errors
 /// Those of `ssh -Q cipher`.
 pub fn all_ciphers(executor: &Executor) -> Result<String> {
-    let mut command = Command::new("ssh");
-    command.args(["-Q", "cipher"]);
-    let said = executor.succeed(command, LIMIT)?.output.stdout;
-    let ciphers = String::from_utf8_lossy(&said);
+    let ciphers = query_ssh(&["-Q", "cipher"], executor)?;
     Ok(format!("Ciphers +{}", ciphers.split_whitespace().collect::<Vec<_>>().join(",")))
+}
+
+/// What `ssh -G` or `ssh -Q` prints.
+pub(crate) fn query_ssh(words: &[impl AsRef<OsStr>], executor: &Executor) -> Result<String> {
+    let mut ssh = Command::new("ssh");
+    ssh.args(words);
+    let printed = executor.succeed(ssh, LIMIT)?.output.stdout;
+    Ok(String::from_utf8_lossy(&printed).into_owned())
 }
 
 /// Options of all ssh programs of a run.

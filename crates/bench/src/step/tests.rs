@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::results::{LeftOut, SubjectInfo};
+use crate::results::SubjectInfo;
 use crate::size::Scale;
 use crate::storage::{Directory, Storage};
 use crate::subject::{Copier, Direction, Tuning};
@@ -28,10 +28,6 @@ impl Copier for Fake {
 impl Subject for Fake {
     fn info(&self) -> SubjectInfo {
         unreachable!("a step does not ask for it")
-    }
-
-    fn check(&self, _: &Executor) -> Result<(), LeftOut> {
-        Ok(())
     }
 
     fn storage(&self) -> &dyn Storage {
@@ -60,16 +56,6 @@ impl Session for Fake {
         while cpu_of_thread() < end {}
         Ok(())
     }
-
-    fn forget(&mut self, _: &Executor) -> Result<bool, Failure> {
-        Ok(false)
-    }
-
-    fn stop(&mut self, _: &Executor) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn abandon(&mut self) {}
 }
 
 fn cpu_of_thread() -> Duration {

@@ -49,7 +49,6 @@ pub struct Target {
     asked: PathBuf,
     mount: Mount,
     storage: Directory,
-    root: PathBuf,
     server: Option<Arc<Server>>,
     executor: Executor,
 }
@@ -80,9 +79,9 @@ pub fn target(
     let root = output(executor, "mktemp", &["-d".as_ref(), pattern.as_ref()]).map_err(|error| {
         left_out(format!("cannot be written to: {error}"), "the user who runs this has to own it")
     })?;
-    let storage = Directory::new(name, &root).with_executor(executor).mounted();
+    let storage = Directory::new(name, root).with_executor(executor).mounted();
     let (name, asked, executor) = (name.to_owned(), path.to_owned(), executor.clone());
-    Ok(Target { name, asked, mount, storage, root, server, executor })
+    Ok(Target { name, asked, mount, storage, server, executor })
 }
 
 /// The mount that is meant: one at this very point, or one of a network file system above it.
@@ -126,7 +125,8 @@ impl Subject for Target {
     }
 
     fn start(&self, _: &Path, _: &Tuning, executor: &Executor) -> Started {
-        let mut session = TargetSession { root: self.root.clone(), server: self.server.clone() };
+        let (root, server) = (self.storage.root().to_owned(), self.server.clone());
+        let mut session = TargetSession { root, server };
         session.forget(executor)?;
         Ok(Box::new(session))
     }
@@ -135,7 +135,7 @@ impl Subject for Target {
 impl Drop for Target {
     fn drop(&mut self) {
         let mut remove = Command::new("rm");
-        remove.args(["-rf", "--"]).arg(&self.root);
+        remove.args(["-rf", "--"]).arg(self.storage.root());
         let _ = self.executor.for_cleanup().run(remove, REMOVE_LIMIT);
     }
 }

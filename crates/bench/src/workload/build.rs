@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::digest_file;
+use crate::corpus::tree::files;
 use crate::executor::Executor;
 use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Unit};
@@ -151,7 +152,13 @@ impl Objects {
     /// paths.
     fn of(dir: &Path) -> io::Result<Objects> {
         let mut found = BTreeMap::new();
-        collect(dir, dir, &mut found)?;
+        for path in files(dir)? {
+            let name = path.strip_prefix(dir).unwrap_or(&path);
+            let is_object = path.extension().is_some_and(|extension| extension == "o");
+            if is_object && !name.starts_with("scripts") {
+                found.insert(name.to_string_lossy().into_owned(), digest_file(&path)?);
+            }
+        }
         Ok(Objects(found))
     }
 
@@ -183,23 +190,6 @@ impl Objects {
             Some((name, _)) => wrong(name, "is not like the object built from the original"),
         }
     }
-}
-
-fn collect(root: &Path, dir: &Path, found: &mut BTreeMap<String, String>) -> io::Result<()> {
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        let path = entry.path();
-        let kind = entry.file_type()?;
-        if kind.is_dir() && path != root.join("scripts") {
-            collect(root, &path, found)?;
-        }
-        let is_object = path.extension().is_some_and(|extension| extension == "o");
-        if kind.is_file() && is_object {
-            let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
-            found.insert(name, digest_file(&path)?);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::results::{LeftOut, Measured, SubjectInfo};
+use crate::results::{Measured, SubjectInfo};
 use crate::size::{Scale, Size};
 use crate::step::StepContext;
 use crate::storage::{Directory, Storage};
@@ -152,10 +152,6 @@ impl Subject for Fake<'_> {
         SubjectInfo::new(name, kind, "")
     }
 
-    fn check(&self, _executor: &Executor) -> Result<(), LeftOut> {
-        Ok(())
-    }
-
     fn storage(&self) -> &dyn Storage {
         &self.world.storage
     }
@@ -174,20 +170,10 @@ impl Session for Fake<'_> {
         }
     }
 
-    fn client_pids(&self) -> Vec<u32> {
-        Vec::new()
-    }
-
     fn forget(&mut self, _executor: &Executor) -> Result<bool, Failure> {
         self.world.forgotten.fetch_add(1, Relaxed);
         Ok(false)
     }
-
-    fn stop(&mut self, _executor: &Executor) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn abandon(&mut self) {}
 }
 
 impl Copier for Fake<'_> {
