@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::executor::Executor;
 use crate::failure::{Failure, Result};
-use crate::results::{Environment, LeftOut, LinkReport, Settings, SubjectInfo};
+use crate::results::{LeftOut, Results, SubjectInfo};
 use crate::run::Scratch;
 use crate::size::Size;
 use crate::step::ServerMeter;
@@ -33,16 +33,9 @@ pub struct Plan {
     pub size: Size,
     /// Longest time for one step (see [`crate::workload::Step::deadline`]).
     pub deadline: Duration,
-    /// The request for the report; rounds and seed are taken from here.
-    pub settings: Settings,
-    /// Requested subjects and workloads that cannot be measured.
-    pub left_out: Vec<LeftOut>,
-    /// This program and its version.
-    pub program: String,
-    /// The machine.
-    pub environment: Environment,
-    /// Between client and server.
-    pub link: LinkReport,
+    /// What the results contain before the first sample. Rounds and seed are taken from its
+    /// settings.
+    pub results: Results,
     /// Keeps the server.
     pub server: Arc<dyn ServerMeter>,
     /// Sample the CPU of single processes over time.

@@ -100,7 +100,7 @@ impl<'a> Run<'a> {
                 log.expect(step.measure.clone());
                 for &subject in &self.turns {
                     if ready.laid_out[subject] && step.concerns(log.subject(subject)) {
-                        progress.expect(self.plan.settings.rounds);
+                        progress.expect(self.plan.results.settings.rounds);
                     }
                 }
             }
@@ -114,7 +114,7 @@ impl<'a> Run<'a> {
         keep: &mut dyn FnMut(&Results),
     ) -> Result<()> {
         let mut refusals = vec![0; self.plan.subjects.len()];
-        let rounds = self.plan.settings.rounds;
+        let rounds = self.plan.results.settings.rounds;
         for round in 0..rounds {
             for ready in &self.works {
                 for subject in rotated(&self.turns, round) {

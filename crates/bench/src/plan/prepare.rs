@@ -9,7 +9,7 @@ use crate::environment;
 use crate::executor::Executor;
 use crate::failure::Failure;
 use crate::progress::Progress;
-use crate::results::{Environment, LeftOut, Settings, SubjectInfo};
+use crate::results::{Environment, LeftOut, Results, Settings, SubjectInfo};
 use crate::run::Scratch;
 use crate::server::{self, Server};
 use crate::size::Size;
@@ -52,32 +52,33 @@ pub fn prepare(
     let asked = request.reference.as_deref();
     let reference = reference(&mut subjects, asked, !request.without_control)?;
     check_space(&size, &works, subjects.iter().map(|subject| subject.storage()), scratch.path())?;
+    let settings = Settings {
+        command: request.command.clone(),
+        size: size.scale.name().to_owned(),
+        rounds: request.rounds(),
+        works: works.iter().map(|workload| workload.name().to_owned()).collect(),
+        reference,
+        deadline_s: request.deadline().as_secs_f64(),
+        seed: request.seed,
+        repeats: request.repeats.map(|published| published.name.to_owned()),
+        factor: request.factor,
+        quantities: works.iter().flat_map(|workload| size.quantities(workload.name())).collect(),
+    };
     Ok(Plan {
-        settings: Settings {
-            command: request.command.clone(),
-            size: size.scale.name().to_owned(),
-            rounds: request.rounds(),
-            works: works.iter().map(|workload| workload.name().to_owned()).collect(),
-            reference,
-            deadline_s: request.deadline().as_secs_f64(),
-            seed: request.seed,
-            repeats: request.repeats.map(|published| published.name.to_owned()),
-            factor: request.factor,
-            quantities: works
-                .iter()
-                .flat_map(|workload| size.quantities(workload.name()))
-                .collect(),
+        results: Results {
+            program: request.version.clone(),
+            environment: environment(scratch.path(), &server, executor, &subjects),
+            link: server.link_report(),
+            settings,
+            left_out,
+            ..Results::default()
         },
         deadline: request.deadline(),
-        program: request.version.clone(),
-        environment: environment(scratch.path(), &server, executor, &subjects),
-        link: server.link_report(),
         server,
         trace_cpu: request.trace_cpu,
         subjects,
         works,
         size,
-        left_out,
         scratch,
     })
 }

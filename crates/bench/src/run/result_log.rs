@@ -15,11 +15,8 @@ const UNFINISHED: &str = "the run had not ended when this was written";
 /// The samples and notes of a run.
 pub(super) struct ResultLog {
     begun: Instant,
-    /// Measures that may come, in the order of reports; only those with a sample are reported.
-    measures: Vec<Measure>,
-    /// What happened beside the steps and the reader has to know.
-    notes: Vec<String>,
-    /// All but what follows from the samples.
+    /// All but what follows from the samples. Its measures are those that may come; only those with
+    /// a sample are reported. Its warnings are what happened beside the steps.
     results: Results,
 }
 
@@ -27,28 +24,18 @@ impl ResultLog {
     pub(super) fn open(plan: &Plan) -> ResultLog {
         let results = Results {
             schema: SCHEMA,
-            program: plan.program.clone(),
             started: jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
-            seconds: 0.0,
-            partial: None,
-            environment: plan.environment.clone(),
-            link: plan.link.clone(),
-            settings: plan.settings.clone(),
             subjects: plan.subjects.iter().map(|subject| subject.info()).collect(),
-            left_out: plan.left_out.clone(),
-            measures: Vec::new(),
-            samples: Vec::new(),
-            summaries: Vec::new(),
-            warnings: Vec::new(),
+            ..plan.results.clone()
         };
-        ResultLog { begun: Instant::now(), measures: Vec::new(), notes: Vec::new(), results }
+        ResultLog { begun: Instant::now(), results }
     }
 
     /// Announces a measure. One that cannot be taken cold everywhere has a sister for that.
     pub(super) fn expect(&mut self, measure: Measure) {
         let sister = (measure.cache == Cache::Cold).then(|| as_it_was(&measure));
-        self.measures.push(measure);
-        self.measures.extend(sister);
+        self.results.measures.push(measure);
+        self.results.measures.extend(sister);
     }
 
     pub(super) fn subject(&self, number: usize) -> &SubjectInfo {
@@ -82,8 +69,8 @@ impl ResultLog {
 
     /// Notes, once, what the reader of the figures has to know.
     pub(super) fn note(&mut self, text: String) {
-        if !self.notes.contains(&text) {
-            self.notes.push(text);
+        if !self.results.warnings.contains(&text) {
+            self.results.warnings.push(text);
         }
     }
 
@@ -95,18 +82,16 @@ impl ResultLog {
     pub(super) fn so_far(&self, plan: &Plan, partial: Option<String>) -> Results {
         let sampled: HashSet<&str> =
             self.results.samples.iter().map(|sample| sample.measure.as_str()).collect();
-        let measures = self.measures.iter().filter(|measure| sampled.contains(measure.id.as_str()));
         let mut results = Results {
             seconds: self.begun.elapsed().as_secs_f64(),
             partial,
-            measures: measures.cloned().collect(),
             // The ciphers of their connections are known after the first start.
             subjects: plan.subjects.iter().map(|subject| subject.info()).collect(),
             ..self.results.clone()
         };
+        results.measures.retain(|measure| sampled.contains(measure.id.as_str()));
         results.summaries = stats::summarize(&results);
-        results.warnings = stats::warnings(&results);
-        results.warnings.extend(self.notes.iter().cloned());
+        results.warnings.splice(..0, stats::warnings(&results));
         results
     }
 

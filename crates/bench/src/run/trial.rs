@@ -100,7 +100,7 @@ impl Trial<'_> {
             let Some(outcome) = outcome else {
                 // It was expected if nothing but the session could show it.
                 if self.round == 0 && step.concerns(log.subject(self.subject)) {
-                    progress.drop_expected(self.run.plan.settings.rounds);
+                    progress.drop_expected(self.run.plan.results.settings.rounds);
                 }
                 continue;
             };
@@ -203,7 +203,7 @@ impl Trial<'_> {
             subject: self.run.plan.subjects[self.subject].as_ref(),
             session,
             size: &self.run.plan.size,
-            seed: self.run.plan.settings.seed.wrapping_add(u64::from(self.round)),
+            seed: self.run.plan.results.settings.seed.wrapping_add(u64::from(self.round)),
             scratch: scratch.path(),
             corpus: &self.run.corpus,
             executor: self.run.executor,

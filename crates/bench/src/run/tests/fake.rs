@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use crate::executor::Executor;
 use crate::failure::Failure;
-use crate::link::LinkSpec;
 use crate::measure::{Cache, Measure, Unit};
 use crate::plan::Plan;
 use crate::progress::Progress;
-use crate::results::{Environment, LeftOut, LinkReport, Measured, Results, Settings, SubjectInfo};
+use crate::results::{LeftOut, Measured, Results, Settings, SubjectInfo};
 use crate::run::{Scratch, run};
 use crate::size::{Scale, Size};
 use crate::step::StepContext;
@@ -238,16 +237,16 @@ impl Scene {
             works: vec![self.workload()],
             size: Size::of(Scale::Quick),
             deadline: self.deadline,
-            settings: Settings {
-                rounds: self.rounds,
-                seed: 7,
-                reference: self.subjects[0].clone(),
-                ..Settings::default()
+            results: Results {
+                program: "fake".to_owned(),
+                settings: Settings {
+                    rounds: self.rounds,
+                    seed: 7,
+                    reference: self.subjects[0].clone(),
+                    ..Settings::default()
+                },
+                ..Results::default()
             },
-            left_out: Vec::new(),
-            program: "fake".to_owned(),
-            environment: Environment::default(),
-            link: LinkReport { name: LinkSpec::loopback().name, ..LinkReport::default() },
             server: Arc::new(()),
             trace_cpu: false,
             scratch: Scratch::new(self.parent.path()).unwrap(),

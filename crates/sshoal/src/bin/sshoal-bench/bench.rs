@@ -136,7 +136,7 @@ fn measured(
         Err(_) if executor.is_interrupted() => return Ok(None),
         Err(refusal) => return Err(refused(&refusal)),
     };
-    for left_out in &plan.left_out {
+    for left_out in &plan.results.left_out {
         let remedy =
             left_out.remedy.iter().map(|remedy| format!(" ({remedy})")).collect::<String>();
         progress.say(&format!("left out: {}: {}{remedy}", left_out.name, left_out.why));
