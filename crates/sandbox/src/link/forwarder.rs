@@ -161,33 +161,17 @@ impl Forwarder {
     /// Carries out what was told; `false` at the end.
     fn obey(&mut self) -> bool {
         while let Ok((command, done)) = self.commands.try_recv() {
-            let result = match command {
-                Command::Cut => {
-                    for connection in self.connections.drain(..) {
-                        connection.reset();
-                    }
-                    Ok(())
-                }
-                Command::Stall => {
-                    self.stalled = true;
-                    Ok(())
-                }
-                Command::Resume => {
-                    self.stalled = false;
-                    Ok(())
-                }
-                Command::Refuse => self.refuse(),
-                Command::Accept => self.listen(),
-                Command::Target(target) => {
-                    self.target = target;
-                    Ok(())
-                }
-                Command::Reserve => {
-                    self.is_reserved = true;
-                    Ok(())
-                }
+            let mut result = Ok(());
+            match command {
+                Command::Cut => self.connections.drain(..).for_each(Connection::reset),
+                Command::Stall => self.stalled = true,
+                Command::Resume => self.stalled = false,
+                Command::Refuse => result = self.refuse(),
+                Command::Accept => result = self.listen(),
+                Command::Target(target) => self.target = target,
+                Command::Reserve => self.is_reserved = true,
                 Command::End => return false,
-            };
+            }
             // No caller waits when the link is dropped.
             let _ = done.send(result);
         }
