@@ -20,7 +20,7 @@ use crate::results::{LeftOut, Results, SCHEMA};
 use crate::storage::Storage;
 use crate::workload::{Step, Workload};
 
-use result_log::ResultLog;
+use result_log::{ResultLog, UNFINISHED};
 pub use scratch::Scratch;
 use trial::{Ending, Trial};
 
@@ -136,7 +136,7 @@ impl<'a> Run<'a> {
                 }
             }
             if round + 1 < rounds {
-                keep(&log.unfinished(self.plan));
+                keep(&log.so_far(self.plan, Some(UNFINISHED.to_owned())));
             }
         }
         Ok(())

@@ -37,8 +37,7 @@ pub trait Subject: Send + Sync {
 
     /// Whether it can be measured here: installed, mounted, writable, large enough. Asked before
     /// anything runs; must not block on a dead mount (use the executor).
-    fn check(&self, executor: &Executor) -> Result<(), LeftOut> {
-        let _ = executor;
+    fn check(&self, _executor: &Executor) -> Result<(), LeftOut> {
         Ok(())
     }
 
@@ -82,15 +81,13 @@ pub trait Session {
     }
 
     /// Requests so far since it was started or mounted anew, if it counts them.
-    fn requests(&self, executor: &Executor) -> Option<Requests> {
-        let _ = executor;
+    fn requests(&self, _executor: &Executor) -> Option<Requests> {
         None
     }
 
     /// Returns when all that was acknowledged has arrived at the storage, for subjects that write
     /// back later than `close` and `fsync` say. To be called before what was written is compared.
-    fn settle(&mut self, executor: &Executor) -> Result<()> {
-        let _ = executor;
+    fn settle(&mut self, _executor: &Executor) -> Result<()> {
         Ok(())
     }
 
@@ -98,8 +95,7 @@ pub trait Session {
     /// server's page cache stays. `Ok(false)` where that cannot be done: the sample is then not
     /// called cold. After a failure the session can only be abandoned. Programs that are started
     /// for each step have nothing to forget.
-    fn forget(&mut self, executor: &Executor) -> Result<bool> {
-        let _ = executor;
+    fn forget(&mut self, _executor: &Executor) -> Result<bool> {
         Ok(true)
     }
 
@@ -108,9 +104,9 @@ pub trait Session {
         self.forget(executor)
     }
 
-    /// Ends it in order: unmounts, waits for its processes.
-    fn stop(&mut self, executor: &Executor) -> Result<()> {
-        let _ = executor;
+    /// Ends it in order: unmounts, waits for its processes. Where nothing can be lost, by force.
+    fn stop(&mut self, _executor: &Executor) -> Result<()> {
+        self.abandon();
         Ok(())
     }
 

@@ -61,8 +61,7 @@ pub trait Workload: Send + Sync {
 
     /// Parts that cannot be done here although the rest can. Their steps are not among
     /// [`Workload::steps`].
-    fn lacks(&self, size: &Size) -> Vec<LeftOut> {
-        let _ = size;
+    fn lacks(&self, _size: &Size) -> Vec<LeftOut> {
         Vec::new()
     }
 

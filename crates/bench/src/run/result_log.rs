@@ -10,7 +10,7 @@ use crate::results::{LeftOut, Measured, Outcome, Results, SCHEMA, Sample, Subjec
 use crate::stats;
 
 /// Why results are partial that were written while the run went on.
-const UNFINISHED: &str = "the run had not ended when this was written";
+pub(super) const UNFINISHED: &str = "the run had not ended when this was written";
 
 /// The samples and notes of a run.
 pub(super) struct ResultLog {
@@ -93,11 +93,6 @@ impl ResultLog {
         results.summaries = stats::summarize(&results);
         results.warnings.splice(..0, stats::warnings(&results));
         results
-    }
-
-    /// The results in the middle of the run, for a file that survives a crash.
-    pub(super) fn unfinished(&self, plan: &Plan) -> Results {
-        self.so_far(plan, Some(UNFINISHED.to_owned()))
     }
 }
 

@@ -91,20 +91,16 @@ const fn entry(name: &'static str, about: &'static str, making: Making) -> Entry
     Entry { name, about, making, in_all: true }
 }
 
-const fn variant(name: &'static str, about: &'static str, making: Making) -> Entry {
-    Entry { in_all: false, ..entry(name, about, making) }
-}
-
 const fn copy(name: &'static str, about: &'static str, copying: Copying) -> Entry {
     entry(name, about, Making::Peer(Kind::Copy(copying)))
 }
 
 const fn sshoal(name: &'static str, about: &'static str, options: Options) -> Entry {
-    variant(name, about, Making::Sshoal(Sources::One, options))
+    rarely(entry(name, about, Making::Sshoal(Sources::One, options)))
 }
 
 const fn sshoal_of(name: &'static str, about: &'static str, sources: Sources) -> Entry {
-    variant(name, about, Making::Sshoal(sources, &[]))
+    rarely(entry(name, about, Making::Sshoal(sources, &[])))
 }
 
 const fn sshfs(name: &'static str, about: &'static str, options: Options) -> Entry {
@@ -112,7 +108,7 @@ const fn sshfs(name: &'static str, about: &'static str, options: Options) -> Ent
 }
 
 const fn sshfsm(name: &'static str, about: &'static str, options: Options) -> Entry {
-    variant(name, about, Making::Sshfsm(Sources::One, options))
+    rarely(entry(name, about, Making::Sshfsm(Sources::One, options)))
 }
 
 const fn rarely(entry: Entry) -> Entry {
@@ -148,7 +144,7 @@ static ENTRIES: &[Entry] = &[
     sshfsm("sshfsm:opt2", "SSHFS-MUX with the options of sshfs:opt2", &OPT2),
     sshfsm("sshfsm:opt3", "SSHFS-MUX with the options of sshfs:opt3", &OPT3),
     sshfsm("sshfsm:opt4", "SSHFS-MUX with the options of sshfs:opt4", &OPT4),
-    variant("sshfsm-union", "as sshoal-union", Making::Sshfsm(Sources::Merged, &[])),
+    rarely(entry("sshfsm-union", "as sshoal-union", Making::Sshfsm(Sources::Merged, &[]))),
     entry("rclone", "rclone mount, all files cached on disk", Making::Peer(Kind::Rclone("full"))),
     entry("rclone:writes", "the same, only written files", Making::Peer(Kind::Rclone("writes"))),
     copy(

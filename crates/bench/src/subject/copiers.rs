@@ -226,11 +226,6 @@ impl Session for CopySession {
         }
     }
 
-    fn stop(&mut self, _: &Executor) -> Result<()> {
-        self.abandon();
-        Ok(())
-    }
-
     fn abandon(&mut self) {
         if let Some(daemon) = &mut self.daemon {
             daemon.process.stop(END_LIMIT);

@@ -293,7 +293,7 @@ pub(super) struct MountSession {
     mount: Mount,
     cache: Cache,
     /// The program whose `stats` prints the mount's counters.
-    counted_by: Option<PathBuf>,
+    pub(super) counted_by: Option<PathBuf>,
 }
 
 impl MountSession {
@@ -311,11 +311,6 @@ impl MountSession {
         let shown = point.clone();
         let make = Box::new(make);
         Ok(MountSession { point, shown, limit, make, made: 1, mount, cache, counted_by: None })
-    }
-
-    /// The mount is of this program, whose `stats` prints its counters.
-    pub(super) fn count_by(&mut self, program: PathBuf) {
-        self.counted_by = Some(program);
     }
 
     /// The storage is at this name in the mount.

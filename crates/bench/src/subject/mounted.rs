@@ -188,7 +188,7 @@ impl Subject for Mounted {
             session.show(PLACE);
         }
         if self.typed.is_some() {
-            session.count_by(program_of_mount);
+            session.counted_by = Some(program_of_mount);
         }
         // While it is mounted, the ciphers in the command line of its ssh.
         let told = || identity::of_ssh_among(&session.client_pids());

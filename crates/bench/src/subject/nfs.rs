@@ -151,11 +151,6 @@ impl Session for NfsSession {
         wire_of(self.link.iter())
     }
 
-    fn stop(&mut self, _: &Executor) -> Result<()> {
-        self.abandon();
-        Ok(())
-    }
-
     fn abandon(&mut self) {
         self.daemon.stop(END_LIMIT);
     }
