@@ -23,7 +23,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
 use std::time::Duration;
 
 use crate::config::Config;
@@ -63,9 +62,6 @@ pub(crate) const ASK_NOTHING: &str = "-oBatchMode=yes";
 
 /// A wrong password is not sent twice.
 pub(crate) const ASK_ONCE: &str = "-oNumberOfPasswordPrompts=1";
-
-/// Keywords whose value is the name of a file.
-const FILE_KEYWORDS: [&str; 2] = ["identityfile", "certificatefile"];
 
 /// Splits a command at its spaces, as sshfs does: `\ ` is a space inside a word, any other
 /// backslash is literal.
@@ -181,59 +177,6 @@ pub fn target(config: &Config) -> Vec<OsString> {
     words
 }
 
-/// Replaces relative names of files by absolute ones, since ssh is started in `/`.
-pub fn with_absolute_files(args: &[OsString], directory: &Path) -> Vec<OsString> {
-    let mut absolute: Vec<OsString> = Vec::with_capacity(args.len());
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        let Some((option, replace)) = file_option(arg.as_bytes()) else {
-            absolute.push(arg.clone());
-            continue;
-        };
-        let glued = &arg.as_bytes()[option.len()..];
-        if !glued.is_empty() {
-            let value = replace(glued, directory).unwrap_or_else(|| glued.to_owned());
-            absolute.push(OsString::from_vec([option, &value].concat()));
-            continue;
-        }
-        absolute.push(arg.clone());
-        // The value is a separate argument, even if it looks like an option.
-        if let Some(value) = args.next() {
-            let replaced = replace(value.as_bytes(), directory);
-            absolute.push(replaced.map_or_else(|| value.clone(), OsString::from_vec));
-        }
-    }
-    absolute
-}
-
-/// Makes the file in an option's value absolute; `None` if it needs no change.
-type Replace = fn(&[u8], &Path) -> Option<Vec<u8>>;
-
-/// The option that `arg` is or begins with, if its value may contain a file name.
-fn file_option(arg: &[u8]) -> Option<(&'static [u8], Replace)> {
-    const OPTIONS: [(&[u8], Replace); 3] =
-        [(b"-F", absolute_file), (b"-i", absolute_file), (b"-o", absolute_setting)];
-    OPTIONS.into_iter().find(|(option, _)| arg.starts_with(option))
-}
-
-/// The absolute name of `file`, or `None` if it already is absolute, or is not a file name.
-fn absolute_file(file: &[u8], directory: &Path) -> Option<Vec<u8>> {
-    let special = matches!(file, [] | [b'/' | b'~' | b'%' | b'$' | b'"', ..])
-        || file.eq_ignore_ascii_case(b"none");
-    (!special).then(|| directory.join(OsStr::from_bytes(file)).into_os_string().into_vec())
-}
-
-/// `KEYWORD=file` or `KEYWORD file` with an absolute file, or `None` if it needs no change.
-fn absolute_setting(setting: &[u8], directory: &Path) -> Option<Vec<u8>> {
-    let end = setting.iter().position(|byte| matches!(byte, b'=' | b' '))?;
-    let keyword = setting[..end].to_ascii_lowercase();
-    if !FILE_KEYWORDS.iter().any(|known| known.as_bytes() == keyword) {
-        return None;
-    }
-    let file = setting[end..].iter().position(|byte| !matches!(byte, b'=' | b' '))? + end;
-    Some([&setting[..file], &absolute_file(&setting[file..], directory)?].concat())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -344,25 +287,5 @@ mod tests {
     fn an_unknown_ssh_command_gets_few_options() {
         let words = text(&our_options(&config("host:"), None, true));
         assert_eq!(words, "-oServerAliveInterval=15 -oConnectTimeout=60");
-    }
-
-    #[test]
-    fn files_are_named_from_the_root() {
-        for (args, absolute) in [
-            ("-F f -i key -v", "-F /d/f -i /d/key -v"),
-            ("-Ff -ikey", "-F/d/f -i/d/key"),
-            ("-F /f -F none -i ~/key -i %d/key", "-F /f -F none -i ~/key -i %d/key"),
-            (
-                "-oIdentityFile=key -o CertificateFile=c",
-                "-oIdentityFile=/d/key -o CertificateFile=/d/c",
-            ),
-            ("-o User=key -oUser=f", "-o User=key -oUser=f"),
-            ("-i -F -o", "-i /d/-F -o"),
-        ] {
-            let args: Vec<OsString> = args.split(' ').map(OsString::from).collect();
-            assert_eq!(text(&with_absolute_files(&args, Path::new("/d"))), absolute);
-        }
-        let spaced = with_absolute_files(&["-oIdentityFile key".into()], Path::new("/d"));
-        assert_eq!(spaced, ["-oIdentityFile /d/key"]);
     }
 }

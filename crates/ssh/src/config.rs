@@ -53,11 +53,11 @@ pub struct Config {
     pub port: Option<u16>,
     /// The transport of the byte stream.
     pub transport: Transport,
-    /// The program and its first arguments, separated by spaces; `\ ` is a space in a word.
+    /// The program and its first arguments, separated by spaces; `\ ` is a space in a word. A path
+    /// of the program is absolute.
     pub ssh_command: OsString,
     /// Further arguments of ssh, in order, each as a word of its own: `-F`, `file`, `-i`, `key`,
-    /// `-J`, `host`, `-oKEYWORD=value`. Relative file names are relative to the current directory
-    /// at the time when the [`Dialer`](crate::Dialer) is created.
+    /// `-J`, `host`, `-oKEYWORD=value`. File names are absolute, since ssh is started in `/`.
     pub args: Vec<OsString>,
     /// ssh's `-C`.
     pub compression: bool,

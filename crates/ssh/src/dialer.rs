@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use crate::command::{self, our_options, users_options};
 use crate::config::{Config, Password, Transport, TypedPassword};
 use crate::diagnosis::Diagnosis;
 use crate::effective::{self, Effective};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::password::{Answers, Askers, Known};
 use crate::relay::{Keeper, PasswordState, Relay};
 use crate::stream::Stream;
@@ -61,22 +60,12 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    /// Checks the configuration. Relative file names in it are relative to the current directory.
-    ///
     /// # Errors
-    /// [`Error::EmptyCommand`]; [`Error::Local`] when there is no current directory.
-    pub fn new(mut config: Config, hook: StderrHook) -> Result<Dialer> {
-        let mut words = command::split(&config.ssh_command)?;
-        let directory = std::env::current_dir()
-            .map_err(|source| Error::Local { what: "find the current directory", source })?;
-        // A name with a slash is not searched in PATH, and ssh is started in another directory.
-        if Path::new(&words[0]).components().count() > 1 {
-            words[0] = directory.join(&words[0]).into_os_string();
-        }
-        config.args = command::with_absolute_files(&config.args, &directory);
+    /// [`Error::EmptyCommand`](crate::Error::EmptyCommand).
+    pub fn new(config: Config, hook: StderrHook) -> Result<Dialer> {
         Ok(Dialer {
+            command: command::split(&config.ssh_command)?,
             config,
-            command: words,
             hook,
             effective: OnceCell::new(),
             keeper: Arc::default(),
@@ -112,7 +101,7 @@ impl Dialer {
         self.keeper.keep(Known { password, question: None });
     }
 
-    /// The configuration, with absolute file names.
+    /// The configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -125,7 +114,7 @@ impl Dialer {
     /// [`Diagnosis::explain`].
     ///
     /// # Errors
-    /// [`Error::Spawn`], [`Error::Connect`], [`Error::Local`], [`Error::PassiveUsed`].
+    /// Of [`Error`](crate::Error): `Spawn`, `Connect`, `Local`, `PassiveUsed`.
     pub async fn connect(&self) -> Result<Connection> {
         self.dial(Asking::User).await
     }
