@@ -10,6 +10,7 @@
 //! Roots and logins are queried when needed, since a host may be unreachable at first.
 
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -107,6 +108,23 @@ impl Owners {
     }
 }
 
+/// Operations as `async_trait` declares them, whose futures are those of the branch.
+macro_rules! forward {
+    ($(fn $name:ident<$($life:lifetime),*>($($arg:ident: $kind:ty),*) -> $result:ty;)*) => {
+        $(fn $name<'a, $($life,)* 'async_trait>(
+            &'a self,
+            $($arg: $kind),*
+        ) -> Pin<Box<dyn Future<Output = $result> + Send + 'async_trait>>
+        where
+            'a: 'async_trait,
+            $($life: 'async_trait,)*
+            Self: 'async_trait,
+        {
+            self.inner.$name($($arg),*)
+        })*
+    };
+}
+
 #[async_trait]
 impl Remote for View {
     async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
@@ -118,10 +136,6 @@ impl Remote for View {
         let dir = path.parent().unwrap_or_default();
         let relative = self.roots.as_ref().and_then(|roots| roots.relative(&dir, &target));
         Ok(relative.unwrap_or(target))
-    }
-
-    async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
-        self.inner.opendir(path).await
     }
 
     async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
@@ -166,32 +180,8 @@ impl Remote for View {
         self.attr_here(self.inner.fstat(fh).await?).await
     }
 
-    async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
-        self.inner.read(fh, offset, len).await
-    }
-
-    async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
-        self.inner.write(fh, offset, data).await
-    }
-
-    async fn fsync(&self, fh: Fh) -> Result<()> {
-        self.inner.fsync(fh).await
-    }
-
-    async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
-        self.inner.fsyncdir(path).await
-    }
-
     fn close(&self, fh: Fh) {
         self.inner.close(fh);
-    }
-
-    async fn finish(&self, fh: Fh) -> Result<()> {
-        self.inner.finish(fh).await
-    }
-
-    async fn flush(&self, fh: Fh) -> Result<()> {
-        self.inner.flush(fh).await
     }
 
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
@@ -200,63 +190,6 @@ impl Remote for View {
 
     async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
         self.inner.fsetattr(fh, self.change_there(change).await?).await
-    }
-
-    async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
-        self.inner.mkdir(path, perm).await
-    }
-
-    async fn rmdir(&self, path: &RemotePath) -> Result<()> {
-        self.inner.rmdir(path).await
-    }
-
-    async fn unlink(&self, path: &RemotePath) -> Result<()> {
-        self.inner.unlink(path).await
-    }
-
-    async fn symlink(&self, target: &[u8], path: &RemotePath) -> Result<()> {
-        self.inner.symlink(target, path).await
-    }
-
-    async fn link(&self, existing: &RemotePath, new: &RemotePath) -> Result<()> {
-        self.inner.link(existing, new).await
-    }
-
-    async fn rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) -> Result<()> {
-        self.inner.rename(from, to, mode).await
-    }
-
-    async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
-        self.inner.statvfs(path).await
-    }
-
-    async fn copy(
-        &self,
-        from: Fh,
-        from_offset: u64,
-        to: Fh,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        self.inner.copy(from, from_offset, to, to_offset, len).await
-    }
-
-    async fn mknod(
-        &self,
-        path: &RemotePath,
-        kind: FileKind,
-        perm: u32,
-        device: (u32, u32),
-    ) -> Result<()> {
-        self.inner.mknod(path, kind, perm, device).await
-    }
-
-    async fn fallocate(&self, fh: Fh, how: Allocation, offset: u64, len: u64) -> Result<()> {
-        self.inner.fallocate(fh, how, offset, len).await
-    }
-
-    async fn seek(&self, fh: Fh, offset: u64, what: Seek) -> Result<u64> {
-        self.inner.seek(fh, offset, what).await
     }
 
     fn may_exceed_sftp(&self) -> bool {
@@ -269,14 +202,6 @@ impl Remote for View {
             Some(owners) if vfs::is_acl(name) => owners.map().await?.acl_to_local(&value),
             _ => Ok(value),
         }
-    }
-
-    async fn listxattr(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
-        self.inner.listxattr(path).await
-    }
-
-    async fn entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
-        self.inner.entries_with_xattrs(dir).await
     }
 
     async fn setxattr(
@@ -293,27 +218,8 @@ impl Remote for View {
         self.inner.setxattr(path, name, value, mode).await
     }
 
-    async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
-        self.inner.removexattr(path, name).await
-    }
-
     fn suggested_window(&self) -> Window {
         self.inner.suggested_window()
-    }
-
-    async fn locate(&self, path: &RemotePath) -> Result<Vec<Location>> {
-        self.inner.locate(path).await
-    }
-
-    /// A digest does not depend on owners.
-    async fn digest(
-        &self,
-        path: &RemotePath,
-        attr: &Attr,
-        kind: DigestKind,
-        effort: DigestEffort,
-    ) -> Result<Option<Bytes>> {
-        self.inner.digest(path, attr, kind, effort).await
     }
 
     async fn read_file(&self, path: &RemotePath, max_bytes: u32) -> Result<Option<(Attr, Data)>> {
@@ -335,49 +241,53 @@ impl Remote for View {
         self.inner.is_disconnected()
     }
 
-    async fn disconnected(&self) {
-        self.inner.disconnected().await;
-    }
-
     fn watches(&self) -> Option<Arc<dyn Watches>> {
         self.inner.watches()
-    }
-
-    async fn write_verifier(&self) -> Result<Option<Bytes>> {
-        self.inner.write_verifier().await
     }
 
     fn has_locks(&self) -> bool {
         self.inner.has_locks()
     }
 
-    async fn lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-        wait: bool,
-    ) -> Result<()> {
-        self.inner.lock(fh, owner, range, kind, wait).await
-    }
-
-    async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
-        self.inner.unlock(fh, owner, range).await
-    }
-
-    async fn test_lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-    ) -> Result<Option<(LockRange, LockKind)>> {
-        self.inner.test_lock(fh, owner, range, kind).await
-    }
-
-    async fn lost_lock(&self, fh: Fh) {
-        self.inner.lost_lock(fh).await;
+    // A digest does not depend on owners.
+    forward! {
+        fn opendir<'b>(path: &'b RemotePath) -> Result<Dh>;
+        fn read<>(fh: Fh, offset: u64, len: u32) -> Result<Data>;
+        fn write<>(fh: Fh, offset: u64, data: Bytes) -> Result<()>;
+        fn fsync<>(fh: Fh) -> Result<()>;
+        fn fsyncdir<'b>(path: &'b RemotePath) -> Result<()>;
+        fn finish<>(fh: Fh) -> Result<()>;
+        fn flush<>(fh: Fh) -> Result<()>;
+        fn mkdir<'b>(path: &'b RemotePath, perm: u32) -> Result<()>;
+        fn rmdir<'b>(path: &'b RemotePath) -> Result<()>;
+        fn unlink<'b>(path: &'b RemotePath) -> Result<()>;
+        fn symlink<'b, 'c>(target: &'b [u8], path: &'c RemotePath) -> Result<()>;
+        fn link<'b, 'c>(existing: &'b RemotePath, new: &'c RemotePath) -> Result<()>;
+        fn rename<'b, 'c>(from: &'b RemotePath, to: &'c RemotePath, mode: RenameMode) -> Result<()>;
+        fn statvfs<'b>(path: &'b RemotePath) -> Result<StatVfs>;
+        fn copy<>(from: Fh, from_offset: u64, to: Fh, to_offset: u64, len: u64) -> Result<u64>;
+        fn mknod<'b>(
+            path: &'b RemotePath, kind: FileKind, perm: u32, device: (u32, u32)
+        ) -> Result<()>;
+        fn fallocate<>(fh: Fh, how: Allocation, offset: u64, len: u64) -> Result<()>;
+        fn seek<>(fh: Fh, offset: u64, what: Seek) -> Result<u64>;
+        fn listxattr<'b>(path: &'b RemotePath) -> Result<Vec<Bytes>>;
+        fn entries_with_xattrs<'b>(dir: &'b RemotePath) -> Result<Vec<Name>>;
+        fn removexattr<'b, 'c>(path: &'b RemotePath, name: &'c [u8]) -> Result<()>;
+        fn locate<'b>(path: &'b RemotePath) -> Result<Vec<Location>>;
+        fn digest<'b, 'c>(
+            path: &'b RemotePath, attr: &'c Attr, kind: DigestKind, effort: DigestEffort
+        ) -> Result<Option<Bytes>>;
+        fn disconnected<>() -> ();
+        fn write_verifier<>() -> Result<Option<Bytes>>;
+        fn lock<>(
+            fh: Fh, owner: LockOwner, range: LockRange, kind: LockKind, wait: bool
+        ) -> Result<()>;
+        fn unlock<>(fh: Fh, owner: LockOwner, range: LockRange) -> Result<()>;
+        fn test_lock<>(
+            fh: Fh, owner: LockOwner, range: LockRange, kind: LockKind
+        ) -> Result<Option<(LockRange, LockKind)>>;
+        fn lost_lock<>(fh: Fh) -> ();
     }
 }
 
