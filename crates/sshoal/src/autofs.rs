@@ -12,7 +12,6 @@ use std::process::ExitCode;
 use cli::{OrProblem, Problem, printable};
 
 use crate::mount::server_arguments::request;
-use crate::program::Program;
 
 /// The words of the command line.
 #[derive(Debug, clap::Args)]
@@ -41,9 +40,9 @@ pub struct Arguments {
 }
 
 /// Prints the map, or the line of the master map.
-pub fn run(program: Program, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let master = master(arguments)?;
-    let map = map(program, arguments, &master)?;
+    let map = map(arguments, &master)?;
     cli::print(if arguments.master { &master } else { &map })
 }
 
@@ -69,13 +68,13 @@ fn is_plain(char: char) -> bool {
     char.is_ascii_alphanumeric() || "_.,/=:@%+~^-".contains(char)
 }
 
-fn map(program: Program, arguments: &Arguments, master: &str) -> Result<String, Problem> {
+fn map(arguments: &Arguments, master: &str) -> Result<String, Problem> {
     let mut options = Vec::new();
     if let Some(user) = &arguments.user {
         options.push(of_user(user)?);
     }
     for option in &arguments.options {
-        check(program, option)?;
+        check(option)?;
         options.push(option.clone());
     }
     let options: String = options.iter().map(|option| format!(",{option}")).collect();
@@ -120,14 +119,14 @@ fn of_user(name: &str) -> Result<String, Problem> {
 }
 
 /// Refuses options that a mount would refuse, and those that a map cannot contain.
-fn check(program: Program, option: &str) -> Result<(), Problem> {
+fn check(option: &str) -> Result<(), Problem> {
     if let Some(char) = option.chars().find(|char| !is_plain(*char)) {
         let what = format!("option '{}'", printable(option));
         return Err(Problem::new(what, format!("contains '{}'", printable(char.to_string())))
             .hint("a map cannot contain it; write it into a configuration file of ssh"));
     }
     let words = vec!["-o".into(), option.into()];
-    request(program, words, OsStr::new("host:"), Path::new("/")).map(drop)
+    request(words, OsStr::new("host:"), Path::new("/")).map(drop)
 }
 
 #[cfg(test)]
@@ -148,8 +147,7 @@ mod tests {
     }
 
     fn entry(arguments: &Arguments, key: &str) -> (bool, String) {
-        let program = Program { name: "sshoal", helper: false };
-        let map = map(program, arguments, &master(arguments).unwrap()).unwrap();
+        let map = map(arguments, &master(arguments).unwrap()).unwrap();
         let output = Command::new("sh").args(["-c", &map, "auto.ssh", key]).output().unwrap();
         assert!(output.stderr.is_empty(), "{output:?}");
         (output.status.success(), String::from_utf8(output.stdout).unwrap())
@@ -200,9 +198,8 @@ mod tests {
 
     #[test]
     fn what_a_map_cannot_contain_is_refused() {
-        let program = Program { name: "sshoal", helper: false };
         let said = |arguments: &Arguments| {
-            let map = master(arguments).and_then(|master| map(program, arguments, &master));
+            let map = master(arguments).and_then(|master| map(arguments, &master));
             map.unwrap_err().to_string()
         };
         assert!(said(&arguments(&["log=/a b"])).contains("contains ' '"));

@@ -161,7 +161,7 @@ pub fn described() -> clap::Command {
 
 /// Runs the command given by the words after `argv[0]`.
 pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCode> {
-    let has_commands = !program.is_sshfs() && !program.helper;
+    let has_commands = program == Program::SSHOAL;
     match words.first().and_then(|word| word.to_str()).filter(|_| has_commands) {
         Some("mount") => mount::run(program, words.drain(1..).collect(), true),
         Some(name) if is_command(name) => {
@@ -172,7 +172,7 @@ pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCod
                 _ => EXIT_FAILURE,
             };
             match Commands::try_parse_from(std::iter::once(argv0).chain(words)) {
-                Ok(commands) => run_command(program, commands.command),
+                Ok(commands) => run_command(commands.command),
                 Err(error) => cli::explain(error).or_else(|error| {
                     eprintln!("{}: {error:#}", program.name);
                     Ok(ExitCode::from(misused))
@@ -206,9 +206,9 @@ fn is_command(name: &str) -> bool {
     commands().get_subcommands().any(|command| command.get_name() == name)
 }
 
-fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
+fn run_command(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Mount => mount::run(program, Vec::new(), true),
+        Command::Mount => mount::run(Program::SSHOAL, Vec::new(), true),
         Command::Umount { mountpoint, lazy } => {
             umount::run(&mountpoint, lazy)?;
             Ok(ExitCode::from(EXIT_OK))
@@ -216,19 +216,19 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
         Command::Status(arguments) => status::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
-        Command::Doctor(arguments) => doctor::run(program, &arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Branch(arguments) => branch::run(arguments),
         Command::Cache(arguments) => cache_command::run(arguments),
         Command::Warm(arguments) => warm::run(arguments),
-        Command::Helper(arguments) => helper::run(program, &arguments),
+        Command::Helper(arguments) => helper::run(&arguments),
         Command::Set(arguments) => settings::run(&arguments),
         Command::Login(arguments) => {
             login::run(&arguments)?;
             Ok(ExitCode::from(EXIT_OK))
         }
-        Command::Unit(arguments) => unit::run(program, &arguments),
-        Command::Autofs(arguments) => autofs::run(program, &arguments),
-        Command::Config { command: ConfigCommand::Check } => config_file::check(program.name),
+        Command::Unit(arguments) => unit::run(&arguments),
+        Command::Autofs(arguments) => autofs::run(&arguments),
+        Command::Config { command: ConfigCommand::Check } => config_file::check(),
         Command::Config { command: ConfigCommand::Show { name } } => {
             config_file::show(name.as_deref())
         }
@@ -245,17 +245,17 @@ fn run_command(program: Program, command: Command) -> anyhow::Result<ExitCode> {
         Command::Help { topic: Some(topic) } if companion::has(&topic) => {
             Err(companion::run(&topic, vec!["--help".into()]).into())
         }
-        Command::Help { topic } => cli::print(&help_about(program, topic.as_deref())?),
+        Command::Help { topic } => cli::print(&help_about(topic.as_deref())?),
     }
 }
 
 /// The text of `help TOPIC`.
-fn help_about(program: Program, topic: Option<&str>) -> Result<String, Problem> {
+fn help_about(topic: Option<&str>) -> Result<String, Problem> {
     match topic {
-        None | Some("mount") => Ok(help::short(program)),
+        None | Some("mount") => Ok(help::short(Program::SSHOAL)),
         Some("options") => Ok(help::full()),
         Some(command) if is_command(command) => {
-            let help = Commands::try_parse_from([program.name, command, "--help"]);
+            let help = Commands::try_parse_from([Program::SSHOAL.name, command, "--help"]);
             Ok(help.err().map(|text| text.to_string()).unwrap_or_default())
         }
         Some(topic) => help::one(topic).ok_or_else(|| {
@@ -276,8 +276,6 @@ fn help_about(program: Program, topic: Option<&str>) -> Result<String, Problem> 
 mod tests {
     use super::*;
 
-    const PROGRAM: Program = Program { name: "sshoal", helper: false };
-
     #[test]
     fn every_command_has_help_and_other_topics_are_errors_with_a_hint() {
         for (name, description) in descriptions() {
@@ -285,10 +283,10 @@ mod tests {
             if companion::has(&name) {
                 continue;
             }
-            let help = help_about(PROGRAM, Some(&name)).unwrap();
+            let help = help_about(Some(&name)).unwrap();
             assert!(help.to_lowercase().contains("usage: sshoal "), "{name}: {help}");
         }
-        let hint = |topic| help_about(PROGRAM, Some(topic)).unwrap_err().to_string();
+        let hint = |topic| help_about(Some(topic)).unwrap_err().to_string();
         assert!(hint("pulll").ends_with("\n  did you mean 'pull'?"));
         assert!(hint("reconect").ends_with("\n  did you mean 'reconnect'?"));
         assert!(hint("x").contains("`sshoal help` lists the commands"));

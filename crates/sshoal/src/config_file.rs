@@ -180,7 +180,7 @@ fn first_of_all(fault: &Fault) -> Problem {
 
 /// Prints all errors of the configuration files to standard error, and the number of mounts of each
 /// file. The exit code is 1 if there is an error.
-pub fn check(program: &str) -> anyhow::Result<ExitCode> {
+pub fn check() -> anyhow::Result<ExitCode> {
     let places = Places::of_environment();
     let configuration = Configuration::load(&places)?;
     if configuration.documents.is_empty() {
@@ -190,7 +190,7 @@ pub fn check(program: &str) -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     for document in &configuration.documents {
         for fault in &document.faults {
-            eprintln!("{program}: {}", fault.problem);
+            eprintln!("sshoal: {}", fault.problem);
         }
         faults += document.faults.len();
         let mounts = count(document.entries.len() as u64, "mount");
@@ -271,8 +271,6 @@ mod tests {
     use std::ffi::OsString;
     use std::time::Duration;
 
-    const PROGRAM: Program = Program { name: "sshoal", helper: false };
-
     /// A system's and a user's file.
     struct Files {
         _dir: tempfile::TempDir,
@@ -300,7 +298,7 @@ mod tests {
         let configuration = load(files);
         let words = words.iter().map(OsString::from);
         let find = |name: &OsStr| configuration.find(name);
-        match parse(PROGRAM, words, "/cwd".into(), Some(&find)) {
+        match parse(Program::SSHOAL, words, "/cwd".into(), Some(&find)) {
             Ok(Wish::Mount(request, _)) => Ok(*request),
             Ok(other) => panic!("{other:?}"),
             Err(problem) => Err(problem.to_string()),

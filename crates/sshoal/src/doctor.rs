@@ -23,7 +23,6 @@ use serde::Serialize;
 use crate::mount::request::MountRequest;
 use crate::mount::server_arguments::ServerArguments;
 use crate::process;
-use crate::program::Program;
 
 /// Version of the JSON form. Fields are only added.
 const SCHEMA: u32 = 1;
@@ -119,8 +118,8 @@ struct Document {
 }
 
 /// Checks, and prints each result as it is known. The exit code is 1 if anything is wrong.
-pub fn run(program: Program, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let target = target(program, arguments)?;
+pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let target = target(arguments)?;
     let mut checks =
         Checks { shown: !arguments.json, all: Vec::new(), names: Vec::new(), printed: Ok(()) };
     machine::check(&mut checks);
@@ -136,7 +135,7 @@ pub fn run(program: Program, arguments: &Arguments) -> anyhow::Result<ExitCode> 
     let is_wrong = checks.all.iter().any(|check| check.verdict == Verdict::Wrong);
     if let Some(file) = &arguments.bundle {
         let names = arguments.hide_names.then_some(&checks.names[..]);
-        report::write(file, program, target.as_ref(), &checks.all, names)?;
+        report::write(file, target.as_ref(), &checks.all, names)?;
         if !arguments.json {
             cli::print(&format!("\nThe report is in {}.\n", printable(file)))?;
         }
@@ -154,13 +153,13 @@ enum Target {
     Server(Box<MountRequest>),
 }
 
-fn target(program: Program, arguments: &Arguments) -> Result<Option<Target>, Problem> {
+fn target(arguments: &Arguments) -> Result<Option<Target>, Problem> {
     let Some(word) = &arguments.target else { return Ok(None) };
     let is_source = word.as_encoded_bytes().contains(&b':');
     if !is_source || Path::new(word).is_absolute() {
         return Ok(Some(Target::Mount(PathBuf::from(word))));
     }
-    Ok(Some(Target::Server(arguments.server.request(program, word)?)))
+    Ok(Some(Target::Server(arguments.server.request(word)?)))
 }
 
 /// The results so far.

@@ -25,8 +25,6 @@ use std::process::ExitCode;
 use cli::{EXIT_OK, Problem, printable};
 use tracing::level_filters::LevelFilter;
 
-use crate::program::Program;
-
 /// The words of the command line. The short options are those of `sftp-server`.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -55,9 +53,9 @@ pub struct Arguments {
 }
 
 /// Runs the command; without one, serves one client until standard input ends.
-pub fn run(program: Program, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if let Some(command) = &arguments.command {
-        return commands::run(program, command);
+        return commands::run(command);
     }
     let problem = |why: String| Problem::new("helper", why);
     if io::stdin().is_terminal() {

@@ -46,7 +46,7 @@ use request::{IdMapKind, MountRequest};
 /// them, so that they may name a mount of the configuration file.
 pub fn run(program: Program, words: Vec<OsString>, is_command: bool) -> anyhow::Result<ExitCode> {
     if is_command && words.iter().any(|word| word == "--all") {
-        return saved::mount_all(program, &words);
+        return saved::mount_all(&words);
     }
     if let Some(remounted) = settings::remount(program, &words) {
         remounted?;

@@ -16,6 +16,9 @@ pub struct Program {
 }
 
 impl Program {
+    /// The only one that has commands.
+    pub const SSHOAL: Program = Program { name: "sshoal", helper: false };
+
     /// Recognizes `argv[0]`; any other name is plain `sshoal`.
     pub fn from_argv0(argv0: Option<&OsStr>) -> Program {
         let name = argv0.and_then(|argv0| Path::new(argv0).file_name()).and_then(OsStr::to_str);

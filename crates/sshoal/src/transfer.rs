@@ -39,7 +39,6 @@ use cli::{EXIT_OK, Problem, printable};
 use crate::mount::request::MountRequest;
 use crate::mount::server_arguments;
 use crate::process::{self, EndSignals};
-use crate::program::Program;
 pub use arguments::Arguments;
 use connections::Connections;
 use operand::{ParsedOperand, is_remote};
@@ -203,13 +202,9 @@ fn wrong_side(word: &OsStr, role: &str, is_far: bool, direction: Direction) -> P
 
 /// The options of the connection, in the form of a mount that is never made.
 fn connection(arguments: &Arguments) -> Result<MountRequest, Problem> {
-    let program = Program { name: "sshoal", helper: false };
-    let (mut request, notes) = server_arguments::request(
-        program,
-        arguments.ssh_words(),
-        OsStr::new("host:"),
-        Path::new("/"),
-    )?;
+    let words = arguments.ssh_words();
+    let (mut request, notes) =
+        server_arguments::request(words, OsStr::new("host:"), Path::new("/"))?;
     notes.iter().for_each(|note| eprintln!("sshoal: note: {note}"));
     request.ssh.typed_password = ssh::TypedPassword::Unseen;
     Ok(*request)

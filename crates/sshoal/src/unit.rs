@@ -21,7 +21,6 @@ use cli::{OrProblem, Problem, printable};
 use crate::config_file::{Configuration, Places};
 use crate::mount::command_line::{SavedMount, is_name};
 use crate::mount::server_arguments::{checked, flag_words};
-use crate::program::Program;
 use control::inside::about;
 
 /// The words of the command line.
@@ -53,8 +52,8 @@ struct Unit {
 }
 
 /// Prints or writes the units.
-pub fn run(program: Program, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let units = units(program, arguments, &Places::of_environment())?;
+pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let units = units(arguments, &Places::of_environment())?;
     let Some(directory) = &arguments.write else {
         let text: Vec<String> =
             units.iter().map(|unit| format!("# {}\n{}", unit.name, unit.text)).collect();
@@ -95,7 +94,7 @@ fn write(directory: &Path, unit: &Unit) -> Result<(), Problem> {
     written.or_problem(about(&path))
 }
 
-fn units(program: Program, arguments: &Arguments, places: &Places) -> Result<Vec<Unit>, Problem> {
+fn units(arguments: &Arguments, places: &Places) -> Result<Vec<Unit>, Problem> {
     let mut words = flag_words(&[("-o", &arguments.options)]);
     words.extend(["--".into(), arguments.source.clone()]);
     words.extend(arguments.mountpoint.clone().map(OsString::from));
@@ -104,7 +103,7 @@ fn units(program: Program, arguments: &Arguments, places: &Places) -> Result<Vec
         false => find_in_system(places, name),
     };
     // Reports wrong options and sources as the mount would.
-    let (request, _) = checked(program, words, Some(&find))?;
+    let (request, _) = checked(words, Some(&find))?;
     let place = normal(&request.mountpoint)?;
     let source = text("source", &arguments.source)?;
     let options = arguments.options.iter().map(|option| text("options", option));
@@ -300,8 +299,6 @@ fn service(source: &str, place: &str, options: &str) -> Result<String, Problem> 
 mod tests {
     use super::*;
 
-    const SSHOAL: Program = Program { name: "sshoal", helper: false };
-
     fn arguments(source: &str, place: &str, options: &[&str], user: bool) -> Arguments {
         Arguments {
             source: source.into(),
@@ -313,9 +310,9 @@ mod tests {
     }
 
     /// The units without a configuration file.
-    fn units(program: Program, arguments: &Arguments) -> Result<Vec<Unit>, Problem> {
+    fn units(arguments: &Arguments) -> Result<Vec<Unit>, Problem> {
         let places = Places { system: "/nonexistent".into(), user: None, home: None };
-        super::units(program, arguments, &places)
+        super::units(arguments, &places)
     }
 
     #[test]
@@ -335,7 +332,7 @@ mod tests {
             home: Some("/home/ann".into()),
         };
         let units = |name: &str, place: &str, user| {
-            let units = super::units(SSHOAL, &arguments(name, place, &["rw"], user), &places);
+            let units = super::units(&arguments(name, place, &["rw"], user), &places);
             units.map_err(|problem| problem.to_string())
         };
         let two = units("work", "", false).unwrap();
@@ -374,13 +371,13 @@ mod tests {
     #[test]
     fn values_are_literal_in_units() {
         let arguments = arguments("h:/a b%i", "/m/$x", &["ro", "uid=5"], false);
-        let two = units(SSHOAL, &arguments).unwrap();
+        let two = units(&arguments).unwrap();
         let names: Vec<&str> = two.iter().map(|unit| &*unit.name).collect();
         assert_eq!(names, ["m-\\x24x.mount", "m-\\x24x.automount"]);
         assert!(two[0].text.contains("\nWhat=h:/a b%%i\nWhere=/m/$x\n"), "{}", two[0].text);
         assert!(two[0].text.contains("\nOptions=_netdev,ro,uid=5\n"));
         let arguments = Arguments { user: true, ..arguments };
-        let [unit] = &units(SSHOAL, &arguments).unwrap()[..] else { panic!("one") };
+        let [unit] = &units(&arguments).unwrap()[..] else { panic!("one") };
         let line = "\" -f -o \"ro,uid=5\" -- \"h:/a b%%i\" \"/m/$$x\"\n";
         assert!(
             unit.name == "sshoal-m-\\x24x.service" && unit.text.contains(line),
@@ -398,7 +395,7 @@ mod tests {
             ("h:/a", "/m", "rox", "no such option"),
             ("-x", "/m", "ro", "source"),
         ] {
-            let said = units(SSHOAL, &arguments(source, place, &[options], false));
+            let said = units(&arguments(source, place, &[options], false));
             let said = said.unwrap_err().to_string();
             assert!(said.contains(why), "{said}");
         }

@@ -12,11 +12,7 @@ use super::document::{Reader, in_order};
 use crate::mount::command_line::{self, Layer, SavedMount};
 use crate::mount::option_string;
 use crate::mount::ssh_keywords::{self, Keyword};
-use crate::program::Program;
 use crate::sources::{self, BranchWord, SourceSpec, WORDS};
-
-/// The program whose options are valid: the same for all its names.
-const PROGRAM: Program = Program { name: "sshoal", helper: false };
 
 /// A mount of one file. Numbers are lines.
 #[derive(Debug)]
@@ -90,7 +86,7 @@ fn check(reader: &mut Reader<'_>, entry: &Entry, at: Range<usize>, sources_at: R
         mountpoint: None,
         layers: vec![Layer { directory: PathBuf::from("/"), words }],
     };
-    if let Err(problem) = command_line::check_saved(PROGRAM, mount) {
+    if let Err(problem) = command_line::check_saved(mount) {
         reader.fault_of(at, &problem);
     }
 }
@@ -254,7 +250,7 @@ pub(super) fn options(reader: &mut Reader<'_>, value: &Spanned<DeValue<'_>>) -> 
     for (setting, span) in settings(reader, value) {
         // Of a removed option, only the name is checked.
         let known = match &setting.word {
-            Some(word) => command_line::check_option(PROGRAM, word),
+            Some(word) => command_line::check_option(word),
             None => command_line::check_option_name(&setting.name),
         };
         match known {

@@ -14,7 +14,6 @@ use control::seen::{self, SeenMount};
 use serde::Serialize;
 
 use super::{Check, SCHEMA, Target};
-use crate::program::Program;
 use crate::sources::Origin;
 
 /// Names shorter than this are left: they would be found inside words.
@@ -24,7 +23,7 @@ const MIN_NAME_BYTES: usize = 3;
 #[derive(Serialize)]
 struct Report<'a> {
     schema: u32,
-    program: String,
+    program: &'static str,
     kernel: String,
     system: String,
     checks: &'a [Check],
@@ -33,7 +32,6 @@ struct Report<'a> {
 
 pub fn write(
     file: &Path,
-    program: Program,
     target: Option<&Target>,
     checks: &[Check],
     hidden: Option<&[String]>,
@@ -42,7 +40,7 @@ pub fn write(
     let kernel = rustix::system::uname();
     let report = Report {
         schema: SCHEMA,
-        program: format!("{} {}", program.name, env!("CARGO_PKG_VERSION")),
+        program: concat!("sshoal ", env!("CARGO_PKG_VERSION")),
         kernel: format!("{:?} {:?}", kernel.release(), kernel.machine()),
         system: std::fs::read_to_string("/etc/os-release").unwrap_or_default(),
         checks,

@@ -14,7 +14,6 @@ use super::{install, place};
 use crate::connector::SshConnector;
 use crate::mount::server_arguments::ServerArguments;
 use crate::process::{self, EndSignals};
-use crate::program::Program;
 use crate::stack;
 
 /// How long the helper may take to answer.
@@ -60,7 +59,7 @@ pub enum State {
 }
 
 /// Runs the command. The exit code of `status` is 1 if the helper does not serve.
-pub fn run(program: Program, command: &Command) -> anyhow::Result<ExitCode> {
+pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
     let (Command::Install { target, .. } | Command::Status(target) | Command::Remove(target)) =
         command;
     let architecture = match command {
@@ -74,7 +73,7 @@ pub fn run(program: Program, command: &Command) -> anyhow::Result<ExitCode> {
         }
         _ => None,
     };
-    let (connectors, option) = connectors(program, target)?;
+    let (connectors, option) = connectors(target)?;
     let runtime = process::runtime(1)?;
     let mut code = EXIT_OK;
     for connector in &connectors {
@@ -97,16 +96,13 @@ pub fn run(program: Program, command: &Command) -> anyhow::Result<ExitCode> {
 }
 
 /// A connector to each host of the source, and the option `helper=`.
-fn connectors(
-    program: Program,
-    target: &Target,
-) -> Result<(Vec<Arc<SshConnector>>, Helper), Problem> {
+fn connectors(target: &Target) -> Result<(Vec<Arc<SshConnector>>, Helper), Problem> {
     let Target { host, server } = target;
     let mut source = host.clone();
     if !host.as_encoded_bytes().contains(&b':') {
         source.push(":");
     }
-    let request = server.request(program, &source)?;
+    let request = server.request(&source)?;
     if request.ssh.transport != ssh::Transport::Ssh {
         return Err(Problem::new(
             printable(host),

@@ -94,16 +94,16 @@ pub fn parse(
 }
 
 /// Checks a saved mount as a whole.
-pub fn check_saved(program: Program, mount: SavedMount) -> Result<(), Problem> {
-    let mut parser = Parser::new(program, PathBuf::from("/"));
+pub fn check_saved(mount: SavedMount) -> Result<(), Problem> {
+    let mut parser = Parser::new(Program::SSHOAL, PathBuf::from("/"));
     parser.saved(&mount)?;
     parser.operands = vec![OsString::from(&mount.name), OsString::from("/")];
     parser.finish_saved(mount).map(drop)
 }
 
 /// Checks one word of `-o`.
-pub fn check_option(program: Program, word: &OsStr) -> Result<(), Problem> {
-    let mut parser = Parser::new(program, PathBuf::from("/"));
+pub fn check_option(word: &OsStr) -> Result<(), Problem> {
+    let mut parser = Parser::new(Program::SSHOAL, PathBuf::from("/"));
     parser.option(word)?;
     parser.check_unknown()
 }

@@ -324,8 +324,8 @@ impl Draft {
     }
 
     /// A draft that continues a request, for options that can be changed while it is mounted.
-    pub fn resumed(program: Program, request: MountRequest) -> Draft {
-        let mut draft = Draft::new(program, PathBuf::from("/"));
+    pub fn resumed(request: MountRequest) -> Draft {
+        let mut draft = Draft::new(Program::SSHOAL, PathBuf::from("/"));
         draft.times = request.times.clone();
         draft.disk = DiskDraft::resumed(request.disk.clone());
         draft.max_conns = Some(request.host.max_conns);

@@ -257,12 +257,11 @@ fn fold(text: &mut String, words: &str, first_indent: usize, indent: usize) {
 mod tests {
     use super::*;
 
-    const PROGRAM: Program = Program { name: "sshoal", helper: false };
     const SSHFS: Program = Program { name: "sshfs", helper: false };
 
     #[test]
     fn no_help_is_wider_than_a_terminal() {
-        for text in [short(PROGRAM), short(SSHFS), full()] {
+        for text in [short(Program::SSHOAL), short(SSHFS), full()] {
             for line in text.lines() {
                 assert!(line.chars().count() <= WIDTH, "{line}");
                 assert_eq!(line.trim_end(), line);
@@ -272,7 +271,7 @@ mod tests {
 
     #[test]
     fn the_short_help_is_short_and_says_what_matters() {
-        let text = short(PROGRAM);
+        let text = short(Program::SSHOAL);
         assert!(text.lines().count() <= 102, "{} lines", text.lines().count());
         assert!(text.starts_with("usage: sshoal [user@]host:[dir] mountpoint [options]\n"));
         for word in ["-p PORT", "-f, --foreground", "allow_other", "follow_symlinks", "umount"] {
@@ -337,6 +336,6 @@ mod tests {
     #[test]
     fn the_version_under_sshfs_s_name_is_recognized_by_scripts() {
         assert!(version(SSHFS).starts_with("SSHFS version 3.7.6 (sshoal "));
-        assert!(version(PROGRAM).starts_with("sshoal "));
+        assert!(version(Program::SSHOAL).starts_with("sshoal "));
     }
 }

@@ -28,7 +28,7 @@ use crate::program::Program;
 use crate::sources::source;
 use crate::stats::endpoint::Address;
 
-pub(super) const SSHOAL: Program = Program { name: "sshoal", helper: false };
+pub(super) const SSHOAL: Program = Program::SSHOAL;
 pub(super) const SSHFS: Program = Program { name: "sshfs", helper: false };
 pub(super) const HELPER: Program = Program { name: "sshfs", helper: true };
 pub(super) const OWN_HELPER: Program = Program { name: "sshoal", helper: true };

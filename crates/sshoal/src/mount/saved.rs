@@ -8,11 +8,10 @@ use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 
 use super::command_line::SavedMount;
 use crate::config_file::{Configuration, Places};
-use crate::program::Program;
 
 /// Mounts all that are not mounted yet. A failure does not stop the others; the exit code is
 /// then 1.
-pub fn mount_all(program: Program, words: &[OsString]) -> anyhow::Result<ExitCode> {
+pub fn mount_all(words: &[OsString]) -> anyhow::Result<ExitCode> {
     if words.len() > 1 {
         return Err(Problem::new("mount --all", "takes no other arguments")
             .hint("set options for all mounts in the configuration file, in [defaults]")
@@ -34,7 +33,7 @@ pub fn mount_all(program: Program, words: &[OsString]) -> anyhow::Result<ExitCod
         let mount = match configuration.find(OsStr::new(name)) {
             Ok(mount) => mount,
             Err(problem) => {
-                eprintln!("{}: {problem}", program.name);
+                eprintln!("sshoal: {problem}");
                 failed.push(shown);
                 continue;
             }
@@ -45,7 +44,7 @@ pub fn mount_all(program: Program, words: &[OsString]) -> anyhow::Result<ExitCod
         match start(name) {
             Ok(child) => running.push((shown, child)),
             Err(error) => {
-                eprintln!("{}: mount '{shown}': cannot start it: {error}", program.name);
+                eprintln!("sshoal: mount '{shown}': cannot start it: {error}");
                 failed.push(shown);
             }
         }
@@ -57,7 +56,7 @@ pub fn mount_all(program: Program, words: &[OsString]) -> anyhow::Result<ExitCod
     if failed.is_empty() {
         return Ok(ExitCode::from(EXIT_OK));
     }
-    eprintln!("{}: mount --all: not mounted: {}", program.name, failed.join(", "));
+    eprintln!("sshoal: mount --all: not mounted: {}", failed.join(", "));
     Ok(ExitCode::from(EXIT_FAILURE))
 }
 

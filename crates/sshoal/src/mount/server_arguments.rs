@@ -26,13 +26,13 @@ pub struct ServerArguments {
 
 impl ServerArguments {
     /// The request of a mount of `source` with these options, which is never made.
-    pub fn request(&self, program: Program, source: &OsStr) -> Result<Box<MountRequest>, Problem> {
+    pub fn request(&self, source: &OsStr) -> Result<Box<MountRequest>, Problem> {
         let words = flag_words(&[
             ("-p", self.port.as_slice()),
             ("-F", self.config.as_slice()),
             ("-o", &self.options),
         ]);
-        Ok(request(program, words, source, Path::new("/"))?.0)
+        Ok(request(words, source, Path::new("/"))?.0)
     }
 }
 
@@ -48,23 +48,21 @@ pub fn flag_words(flags: &[(&str, &[OsString])]) -> Vec<OsString> {
 /// The request of a mount that is never made, with these words before its operands, and its notes
 /// for the user.
 pub fn request(
-    program: Program,
     mut words: Vec<OsString>,
     source: &OsStr,
     place: &Path,
 ) -> Result<(Box<MountRequest>, Vec<String>), Problem> {
     words.extend(["--".into(), source.into(), place.into()]);
-    checked(program, words, None)
+    checked(words, None)
 }
 
 /// The request of a mount that is never made, with all words of its command line; see
 /// [`command_line::parse`].
 pub fn checked(
-    program: Program,
     words: Vec<OsString>,
     saved: Option<Saved<'_>>,
 ) -> Result<(Box<MountRequest>, Vec<String>), Problem> {
-    match command_line::parse(program, words, current_directory()?, saved)? {
+    match command_line::parse(Program::SSHOAL, words, current_directory()?, saved)? {
         Wish::Mount(request, notes) => Ok((request, notes)),
         Wish::Help | Wish::Version => Err(Problem::new("options", "not for this command")),
     }

@@ -132,12 +132,11 @@ pub fn changed(
     options: &[String],
     is_remount: bool,
 ) -> Result<MountRequest, Problem> {
-    let program = Program { name: "sshoal", helper: false };
     let given = match is_remount {
-        true => Words::of(program, std::env::args_os().skip(1)).unwrap_or_default().options,
+        true => Words::of(Program::SSHOAL, std::env::args_os().skip(1)).unwrap_or_default().options,
         false => Vec::new(),
     };
-    let mut draft = Draft::resumed(program, request.clone());
+    let mut draft = Draft::resumed(request.clone());
     for word in options {
         let word = OsStr::new(word);
         let (name, value) = name_and_value(word);
