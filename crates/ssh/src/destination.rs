@@ -76,27 +76,33 @@ impl Destination {
         if let Some(rest) = source.strip_prefix(b"ssh://") {
             return parse_url(rest);
         }
+        let colon = Destination::host_end(source)?;
+        let (user, host, _) = parse_authority(&source[..colon], false)?;
+        Ok((Destination::new(user, host, None)?, source[colon + 1..].to_vec()))
+    }
+
+    /// The place of the colon that ends the host: the first one outside of brackets.
+    ///
+    /// # Errors
+    /// [`Error::NoHost`] if there is none before a `/`, [`Error::InvalidHostname`] within a bracket.
+    pub fn host_end(source: &[u8]) -> Result<usize> {
         let shown = || String::from_utf8_lossy(source).into_owned();
-        // The colon that ends the host is the first one outside of brackets.
         let mut in_brackets = false;
-        let colon = source.iter().position(|byte| {
+        let end = source.iter().position(|byte| {
             match byte {
                 b'[' => in_brackets = true,
                 b']' => in_brackets = false,
-                b'/' if !in_brackets => return true,
                 _ => (),
             }
-            *byte == b':' && !in_brackets
+            !in_brackets && matches!(byte, b':' | b'/')
         });
-        let colon = match colon {
-            Some(colon) if source[colon] == b':' => colon,
-            _ if in_brackets => {
-                return Err(Error::InvalidHostname(shown(), "the bracket is not closed"));
+        match end {
+            Some(colon) if source[colon] == b':' => Ok(colon),
+            None if in_brackets => {
+                Err(Error::InvalidHostname(shown(), "the bracket is not closed"))
             }
-            _ => return Err(Error::NoHost(shown())),
-        };
-        let (user, host, _) = parse_authority(&source[..colon], false)?;
-        Ok((Destination::new(user, host, None)?, source[colon + 1..].to_vec()))
+            _ => Err(Error::NoHost(shown())),
+        }
     }
 
     /// The name to log in as, if the source had one.

@@ -193,11 +193,7 @@ fn parse_origin(word: &OsStr, text: &[u8]) -> Result<Origin, Problem> {
         let (destination, directory) = Destination::parse(text).map_err(|e| said(word, &e))?;
         return Ok(Origin::Hosts { gateways: vec![destination], directory });
     }
-    let Some(colon) = host_end(text) else {
-        // Returns a specific error.
-        Destination::parse(text).map_err(|error| said(word, &error))?;
-        return Err(Problem::new(about(word), "contains no host").hint(SHAPE));
-    };
+    let colon = Destination::host_end(text).map_err(|error| said(word, &error))?;
     let mut gateways = Vec::new();
     for gateway in split_gateways(&text[..colon]) {
         if gateway == b"local" && text[..colon].len() > gateway.len() {
@@ -230,20 +226,6 @@ fn local(word: &OsStr, path: &[u8]) -> Result<Origin, Problem> {
         return Err(Problem::new(about(word), "the path contains a NUL byte"));
     }
     Ok(Origin::Local(PathBuf::from(OsStr::from_bytes(path))))
-}
-
-/// The first `:` outside of brackets, if no `/` comes before it.
-fn host_end(text: &[u8]) -> Option<usize> {
-    let mut in_brackets = false;
-    let end = text.iter().position(|byte| {
-        match byte {
-            b'[' => in_brackets = true,
-            b']' => in_brackets = false,
-            _ => {}
-        }
-        !in_brackets && matches!(byte, b':' | b'/')
-    });
-    end.filter(|at| text[*at] == b':')
 }
 
 /// Splits at the commas outside of brackets.

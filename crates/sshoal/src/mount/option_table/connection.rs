@@ -3,7 +3,7 @@
 use host::{Direct, Helper};
 use recovery::RetryPolicy;
 use replicas::Mode;
-use ssh::{Transport, TypedPassword};
+use ssh::{Destination, Transport, TypedPassword};
 use union::{ActionPolicy, CreatePolicy};
 
 use super::{MountOption, choice, custom, flag, number, seconds, text};
@@ -20,16 +20,9 @@ fn limit(bytes: u32) -> Option<u32> {
 
 /// The parts of `HOST`, `HOST:PORT`, `[ADDRESS]` or `[ADDRESS]:PORT`.
 fn host_and_port(text: &str) -> Option<(String, Option<u16>)> {
-    let (host, rest) = match text.strip_prefix('[') {
-        Some(text) => text.split_once(']')?,
-        None => text.split_at(text.find(':').unwrap_or(text.len())),
-    };
-    let port = match rest.strip_prefix(':') {
-        Some(port) => Some(port.parse().ok().filter(|port| *port > 0)?),
-        None if rest.is_empty() => None,
-        None => return None,
-    };
-    (!host.is_empty()).then(|| (host.to_owned(), port))
+    let (at, directory) = Destination::parse(format!("ssh://{text}").as_bytes()).ok()?;
+    let is_plain = at.user().is_none() && directory.is_empty();
+    is_plain.then(|| (at.host().to_owned(), at.port()))
 }
 
 pub(super) const OPTIONS: &[MountOption] = &[
