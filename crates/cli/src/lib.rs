@@ -24,7 +24,7 @@ pub const EXIT_FAILURE: u8 = 1;
 
 /// An error to be shown to the user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-#[error("{what}: {why}{}", Hint(hint.as_deref()))]
+#[error("{what}: {why}{}", hint.iter().map(|hint| format!("\n  {hint}")).collect::<String>())]
 pub struct Problem {
     what: String,
     why: String,
@@ -70,6 +70,14 @@ impl Problem {
         self
     }
 
+    /// Sets the hint, if there is one.
+    pub fn hint_if(self, hint: Option<impl Into<String>>) -> Problem {
+        match hint {
+            Some(hint) => self.hint(hint),
+            None => self,
+        }
+    }
+
     /// Adds a line to the hint.
     pub fn hint_too(mut self, line: &str) -> Problem {
         let hint = self.hint.take().map(|hint| hint + "\n  ").unwrap_or_default();
@@ -90,14 +98,6 @@ pub trait OrProblem<T> {
 impl<T, E: fmt::Display> OrProblem<T> for Result<T, E> {
     fn or_problem(self, what: impl Into<String>) -> Result<T, Problem> {
         self.map_err(|error| Problem::new(what, error.to_string()))
-    }
-}
-
-struct Hint<'a>(Option<&'a str>);
-
-impl fmt::Display for Hint<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |hint| write!(f, "\n  {hint}"))
     }
 }
 
@@ -145,11 +145,8 @@ pub fn explain(error: clap::Error) -> anyhow::Result<ExitCode> {
     let usage = text.lines().find_map(|line| line.strip_prefix("Usage: "));
     let missing = text.lines().nth(1).map(str::trim).filter(|_| why.ends_with(':'));
     let why = format!("{why}{}{}", if missing.is_some() { " " } else { "" }, missing.unwrap_or(""));
-    let problem = Problem::new("command line", printable(why));
-    Err(match usage {
-        Some(usage) => problem.hint(format!("usage: {usage}")).into(),
-        None => problem.into(),
-    })
+    let hint = usage.map(|usage| format!("usage: {usage}"));
+    Err(Problem::new("command line", printable(why)).hint_if(hint).into())
 }
 
 /// The error of a command that was given without one of its own commands, from its help.

@@ -9,6 +9,7 @@ use cli::{Problem, printable};
 use mountinfo::Mount;
 use rustix::process::geteuid;
 
+use crate::inside::about;
 use crate::job::Tally;
 use crate::profile::Profile;
 use crate::record::{self, Found};
@@ -106,10 +107,6 @@ pub fn unresolved(path: &Path, error: &io::Error) -> Problem {
         Some((mount, silence)) => problem(&mount.mountpoint, silence),
         None => Problem::new(about(path), error.to_string()),
     }
-}
-
-fn about(mountpoint: &Path) -> String {
-    format!("'{}'", printable(mountpoint))
 }
 
 /// The record of the daemon of `mount`, if this user may query it.

@@ -23,11 +23,7 @@ const LOGIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// An error of ssh, with its hint.
 pub fn problem(what: impl Into<String>, error: &ssh::Error) -> Problem {
-    let problem = Problem::new(what, error.to_string());
-    match error.hint() {
-        Some(hint) => problem.hint(hint),
-        None => problem,
-    }
+    Problem::new(what, error.to_string()).hint_if(error.hint())
 }
 
 /// Connections that were opened ahead of the requests for them. Each is handed out once.
@@ -336,7 +332,7 @@ fn explain(diagnosis: &ssh::Diagnosis, last: &Mutex<Option<ssh::Cause>>) -> Opti
 }
 
 /// Exit status of ssh for its own errors.
-const SSH_FAILED: i32 = 255;
+pub const SSH_FAILED: i32 = 255;
 
 /// ssh's message if the server starts no programs for this login; its status is [`SSH_FAILED`].
 const REFUSED_PROGRAM: &str = "exec request failed";

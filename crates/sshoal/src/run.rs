@@ -30,6 +30,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use control::inside::{self, Inside};
 
+use crate::connector::SSH_FAILED;
 use crate::process::current_directory;
 
 /// The command was not run: of this program's own errors, as of env(1) and timeout(1).
@@ -40,9 +41,6 @@ const EXIT_NOT_EXECUTABLE: u8 = 126;
 
 /// The command was not found, as of a shell.
 const EXIT_NOT_FOUND: u8 = 127;
-
-/// ssh's exit status for its own errors.
-const EXIT_SSH: i32 = 255;
 
 /// Written by the script before it does anything else. In the script it is spelled with octal
 /// digits, so that a message that quotes the script does not contain it.
@@ -192,13 +190,13 @@ fn at_host(place: &Place, host: &Host, arguments: &Arguments) -> Result<ExitCode
     }
     let ended = supervise(command).map_err(|error| cannot_run(program, &error))?;
     judge(&ended, &about(), has_terminal);
-    let was_run = has_terminal || ended.is_marked || ended.status.code() == Some(EXIT_SSH);
+    let was_run = has_terminal || ended.is_marked || ended.status.code() == Some(SSH_FAILED);
     Ok(if was_run { exit_code(ended.status) } else { ExitCode::from(EXIT_NOT_RUN) })
 }
 
 /// Reports what the exit code alone does not.
 fn judge(ended: &Ended, host: &str, has_terminal: bool) {
-    let is_failure = ended.status.code() == Some(EXIT_SSH);
+    let is_failure = ended.status.code() == Some(SSH_FAILED);
     if ended.is_interrupted || has_terminal {
         return;
     }
@@ -210,8 +208,7 @@ fn judge(ended: &Ended, host: &str, has_terminal: bool) {
     } else if !ended.is_marked {
         let (cause, _) = ssh::Cause::of(&ended.words, Some(ended.status));
         let problem = if is_failure {
-            let problem = Problem::new(host, "ssh failed; the command was not run");
-            cause.hint().map(|hint| problem.clone().hint(hint)).unwrap_or(problem)
+            Problem::new(host, "ssh failed; the command was not run").hint_if(cause.hint())
         } else {
             Problem::new(host, "the server did not run the command").hint(
                 "it allows file transfers only, or runs a command of its own (ForceCommand, a \

@@ -9,8 +9,7 @@ use base::Mutex;
 use transfer::shell::Exit;
 use transfer::{Running, Shell, ShellError};
 
-/// Exit status of ssh for its own errors.
-const SSH_FAILED: i32 = 255;
+use crate::connector::SSH_FAILED;
 
 /// Runs commands by ssh.
 pub struct SshShell {

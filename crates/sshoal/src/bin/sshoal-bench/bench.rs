@@ -20,7 +20,7 @@ use bench::run::{Files, Scratch};
 use bench::size::Scale;
 use bench::{advise, compare, report, run};
 
-use cli::{EXIT_FAILURE, EXIT_OK, Problem, print, printable};
+use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, print, printable};
 
 use crate::interrupts::Interrupts;
 
@@ -98,8 +98,7 @@ fn one(
 
 /// An executor that is interrupted by Ctrl-C and other signals, from here on.
 fn interruptible() -> Result<Executor, Problem> {
-    let interrupts =
-        Interrupts::listen().map_err(|error| Problem::new("bench: signals", error.to_string()))?;
+    let interrupts = Interrupts::listen().or_problem("bench: signals")?;
     let executor = Executor::new();
     let reached = executor.clone();
     let listener = thread::Builder::new().name("interrupts".to_owned());
@@ -108,19 +107,18 @@ fn interruptible() -> Result<Executor, Problem> {
             interrupts.wait();
             reached.interrupt();
         })
-        .map_err(|error| Problem::new("bench: signals", error.to_string()))?;
+        .or_problem("bench: signals")?;
     Ok(executor)
 }
 
 /// Results of a run before this one.
 fn earlier(path: &Path) -> Result<Results, Problem> {
-    run::read(path).map_err(|why| Problem::new("earlier results", why))
+    run::read(path).or_problem("earlier results")
 }
 
 /// The directory for the results, before anything runs.
 fn output(dir: &Path) -> Result<Files, Problem> {
-    Files::new(dir)
-        .map_err(|error| Problem::new(format!("--out '{}'", printable(dir)), error.to_string()))
+    Files::new(dir).or_problem(format!("--out '{}'", printable(dir)))
 }
 
 /// The run; `None` when it was interrupted before it began.
@@ -155,11 +153,7 @@ fn measured(
 }
 
 fn refused(refusal: &Refusal) -> Problem {
-    let problem = Problem::new("bench", refusal.to_string());
-    match refusal.hint() {
-        Some(hint) => problem.hint(hint),
-        None => problem,
-    }
+    Problem::new("bench", refusal.to_string()).hint_if(refusal.hint())
 }
 
 /// Writes the files; the paths, or the option that writes them.
@@ -167,8 +161,7 @@ fn written(files: Option<&Files>, results: &Results) -> Result<String, Problem> 
     let Some(files) = files else {
         return Ok("\n--out DIR writes a report with charts, and all samples.\n".to_owned());
     };
-    let paths =
-        files.write(results).map_err(|error| Problem::new("bench: results", error.to_string()))?;
+    let paths = files.write(results).or_problem("bench: results")?;
     let line = |path| format!("  {}\n", printable(path));
     Ok(format!("\nWritten:\n{}", paths.iter().map(line).collect::<String>()))
 }
@@ -198,8 +191,7 @@ fn exit_code(results: &Results, interrupted: bool) -> u8 {
 fn advised(request: &Request, executor: &Executor) -> anyhow::Result<ExitCode> {
     let quick = request.scale == Scale::Quick;
     let mut progress = Progress::on_stderr();
-    let scratch = Scratch::new(&request.scratch)
-        .map_err(|error| Problem::new("scratch directory", error.to_string()))?;
+    let scratch = Scratch::new(&request.scratch).or_problem("scratch directory")?;
     let advice =
         plan::start_server(request, scratch.path(), executor, &mut progress).and_then(|server| {
             let mut tell = |line: &str| progress.say(line);
