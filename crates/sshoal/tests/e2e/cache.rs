@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::behaviours::pattern;
 use crate::mount::Mount;
 use crate::process::{Ended, eventually, run};
-use crate::world::{World, program};
+use crate::world::{World, names, program};
 
 /// How long something may take that takes a tenth of a second on an idle machine.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -132,13 +132,4 @@ fn files_below(dir: &Path) -> Vec<PathBuf> {
         }
     }
     found
-}
-
-/// Names in a directory.
-fn names(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).unwrap();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }

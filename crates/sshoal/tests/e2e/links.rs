@@ -17,15 +17,13 @@ mod unmounting;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use sandbox::fleet::{Fleet, Plan};
-use sandbox::leftover;
+use sandbox::fleet::Plan;
 use sandbox::link::LinkOptions;
-use tempfile::TempDir;
 
+use crate::hosts::Hosts;
 use crate::mount::Mount;
 use crate::process::{Process, eventually};
 use crate::world::{is_big_run, program};
@@ -57,51 +55,45 @@ enum Outage {
 /// One server behind one link, and its clients. When it is dropped, nothing of it is left, or the
 /// test fails.
 struct Line {
-    fleet: Fleet,
-    mounts: AtomicU32,
-    dir: TempDir,
+    hosts: Hosts,
 }
 
 impl Line {
     /// A link that is so fast.
     fn new(rate_bytes_per_s: Option<u64>) -> Line {
         let link = LinkOptions { rate_bytes_per_s, ..LinkOptions::default() };
-        let fleet = Fleet::start([Plan::new(HOST).behind(link)]).unwrap();
-        let dir = tempfile::Builder::new().prefix("e2e-").tempdir().unwrap();
-        Line { fleet, mounts: AtomicU32::new(0), dir }
+        Line { hosts: Hosts::of([Plan::new(HOST).behind(link)]) }
     }
 
     /// A path below what the server shows, as the server sees it.
     fn served(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.fleet.directory(HOST).join(name)
+        self.hosts.served(HOST, name)
     }
 
     /// A path on this machine that no server shows.
     fn local(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.dir.path().join(name)
+        self.hosts.local(name)
     }
 
     /// The mount may tell of the outages.
     #[track_caller]
     fn mount(&self, options: &[&str]) -> Mount {
-        self.mount_by(&self.fleet.config_path(), options)
+        self.mount_by(&self.hosts.fleet.config_path(), options)
     }
 
     /// The same, with another configuration for ssh.
     #[track_caller]
     fn mount_by(&self, ssh_config: &Path, options: &[&str]) -> Mount {
-        let number = self.mounts.fetch_add(1, Ordering::Relaxed);
-        let place = self.local(format!("mnt{number}"));
-        fs::create_dir(&place).unwrap();
+        let place = self.hosts.mountpoint();
         let mut command = program();
         command.arg("-F").arg(ssh_config).arg("-f");
-        command.arg(self.fleet.source(HOST)).arg(&place).args(options);
+        command.arg(self.hosts.fleet.source(HOST)).arg(&place).args(options);
         Mount::start(command, place).with_errors()
     }
 
     fn break_it(&self, outage: Outage) {
         eprintln!("{outage:?}");
-        let link = self.fleet.link(HOST);
+        let link = self.hosts.fleet.link(HOST);
         match outage {
             Outage::Cut => {
                 link.refuse();
@@ -114,14 +106,14 @@ impl Line {
     fn mend(&self, outage: Outage) {
         eprintln!("mended");
         match outage {
-            Outage::Cut => self.fleet.link(HOST).accept(),
-            Outage::Stall => self.fleet.link(HOST).resume(),
+            Outage::Cut => self.hosts.fleet.link(HOST).accept(),
+            Outage::Stall => self.hosts.fleet.link(HOST).resume(),
         }
     }
 
     /// Bytes that have crossed the link, either way.
     fn moved_bytes(&self) -> u64 {
-        let link = self.fleet.link(HOST);
+        let link = self.hosts.fleet.link(HOST);
         link.bytes_to_target() + link.bytes_from_target()
     }
 
@@ -145,7 +137,7 @@ impl Line {
     /// than the mount has, and no file open; here, one ssh for each session.
     #[track_caller]
     fn assert_nothing_leaked(&self, mount: &Mount, max_conns: usize) {
-        let sshd = self.fleet.sshd(HOST);
+        let sshd = self.hosts.fleet.sshd(HOST);
         eventually(SOON, "sessions that were lost have ended", || {
             // A session that was lost last is missed by nobody who asks for nothing.
             fs::metadata(mount.place()).unwrap();
@@ -156,16 +148,6 @@ impl Line {
             let servers = sshd.sftp_server_pids();
             servers.into_iter().all(|pid| open_below(pid, &self.served("")).is_empty())
         });
-    }
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("--- the server's log:\n{}---", self.fleet.log());
-        } else {
-            leftover::assert_none(self.dir.path());
-        }
     }
 }
 

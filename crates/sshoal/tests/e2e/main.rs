@@ -21,6 +21,7 @@ mod doctor;
 mod everyday;
 mod faults;
 mod helper;
+mod hosts;
 mod idle;
 mod inotify;
 mod installed;

@@ -11,15 +11,14 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use sandbox::fleet::{Fleet, Plan};
-use sandbox::leftover;
+use sandbox::fleet::Plan;
 use sandbox::link::LinkOptions;
-use tempfile::TempDir;
 
 use crate::behaviours::pattern;
+use crate::hosts::Hosts;
 use crate::mount::Mount;
 use crate::process::shell;
-use crate::world::{is_big_run, program};
+use crate::world::is_big_run;
 
 const GATEWAYS: [&str; 2] = ["gw1", "gw2"];
 
@@ -37,37 +36,30 @@ const SMALL_FILES: [usize; 6] = [300, 2_000, 6_000, 12_000, 25_000, 60_000];
 
 /// Two gateways to one directory, and places to mount it.
 struct Gateways {
-    fleet: Fleet,
-    dir: TempDir,
+    hosts: Hosts,
 }
 
 impl Gateways {
     fn new() -> Gateways {
         let link = LinkOptions { rtt: RTT, rate_bytes_per_s: Some(RATE_BYTES_PER_S) };
         let plans = GATEWAYS.map(|name| Plan::new(name).serving("shared").behind(link));
-        let fleet = Fleet::start(plans).unwrap();
-        let dir = tempfile::Builder::new().prefix("e2e-").tempdir().unwrap();
-        Gateways { fleet, dir }
+        Gateways { hosts: Hosts::of(plans) }
     }
 
     fn served(&self, name: &str) -> PathBuf {
-        self.fleet.directory(GATEWAYS[0]).join(name)
+        self.hosts.served(GATEWAYS[0], name)
     }
 
     /// `gateways:directory`, mounted where nothing is cached yet.
     #[track_caller]
     fn mount(&self, gateways: &[&str]) -> Mount {
-        let place = self.dir.path().join("mnt");
-        fs::create_dir_all(&place).unwrap();
         let source = format!("{}:{}", gateways.join(","), self.served("").display());
-        let mut command = program();
-        command.arg("-F").arg(self.fleet.config_path()).arg("-f").arg(source).arg(&place);
-        Mount::start(command, place)
+        self.hosts.mount(&[source], &[])
     }
 
     /// Bytes that came through each link so far.
     fn came(&self) -> [u64; 2] {
-        GATEWAYS.map(|name| self.fleet.link(name).bytes_from_target())
+        GATEWAYS.map(|name| self.hosts.fleet.link(name).bytes_from_target())
     }
 
     /// A large file that was last changed long ago, as most are.
@@ -117,16 +109,6 @@ impl Gateways {
         let [one, both] = best;
         let ratio = one.as_secs_f64() / both.as_secs_f64();
         println!("{what}: through one {one:.2?}, through both {both:.2?}: {ratio:.2} times");
-    }
-}
-
-impl Drop for Gateways {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("--- the servers' logs:\n{}---", self.fleet.log());
-        } else {
-            leftover::assert_none(self.dir.path());
-        }
     }
 }
 
@@ -184,7 +166,7 @@ fn a_gateway_may_die_in_the_middle_of_a_file() {
         let content = gateways.put_large();
         let mount = gateways.mount(&GATEWAYS).with_errors();
         let middle = content.len() / 2;
-        let fleet = &mut gateways.fleet;
+        let fleet = &mut gateways.hosts.fleet;
         let mut lives = true;
         let pause = read_through(&mount.at("large"), &content, |came| {
             if came >= middle && std::mem::take(&mut lives) {

@@ -4,15 +4,13 @@ mod attributes;
 mod branches;
 mod telling;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use sandbox::fleet::{Fleet, Plan};
-use sandbox::leftover;
 use serde_json::Value;
-use tempfile::TempDir;
 
+use crate::hosts::Hosts;
 use crate::mount::Mount;
 use crate::process::{Ended, eventually, run};
 use crate::world::program;
@@ -20,48 +18,13 @@ use crate::world::program;
 /// How long a mount may take to answer. Nothing takes a hundredth of it on an idle machine.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// Several servers, and places to mount them.
-struct Hosts {
-    fleet: Fleet,
-    dir: TempDir,
-}
-
-impl Hosts {
-    fn new(names: &[&str]) -> Hosts {
-        let fleet = Fleet::start(names.iter().map(|name| Plan::new(name))).unwrap();
-        let dir = tempfile::Builder::new().prefix("e2e-").tempdir().unwrap();
-        Hosts { fleet, dir }
-    }
-
-    /// A path on this machine that no server serves.
-    fn local(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// What a server serves, as it sees it.
-    fn served(&self, host: &str, name: &str) -> PathBuf {
-        self.fleet.directory(host).join(name)
-    }
-
-    #[track_caller]
-    fn mount(&self, sources: &[String], options: &[&str]) -> Mount {
-        let place = self.local("mnt");
-        std::fs::create_dir_all(&place).unwrap();
-        let mut command = program();
-        command.arg("-F").arg(self.fleet.config_path()).arg("-f");
-        command.args(sources).arg(&place).args(options);
-        started(command, &place)
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("{}", self.fleet.log());
-        } else {
-            leftover::assert_none(self.dir.path());
-        }
-    }
+/// Mounts these sources.
+#[track_caller]
+fn mounted(hosts: &Hosts, sources: &[String], options: &[&str]) -> Mount {
+    let place = hosts.mountpoint();
+    let mut command = hosts.command();
+    command.arg("-f").args(sources).arg(&place).args(options);
+    started(command, &place)
 }
 
 /// A mount that can be asked: it is in the kernel's table a little earlier.
@@ -106,15 +69,6 @@ fn refused(mountpoint: &Path, words: &[&str]) -> String {
     let ended = on(mountpoint, 2, &words);
     assert_eq!((ended.status.code(), ended.stdout.as_str()), (Some(1), ""), "{ended:?}");
     ended.stderr
-}
-
-/// Names in a directory of a mount.
-fn names(dir: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(dir).unwrap();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 /// A program as another user, who is nobody's owner here.

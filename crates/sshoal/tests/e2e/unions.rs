@@ -9,14 +9,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use sandbox::fleet::{Fleet, Plan};
-use sandbox::leftover;
-use tempfile::TempDir;
 use testkit::model::{DirSubject, Runs, run};
 
 use crate::helper::plan_with_helper;
+use crate::hosts::Hosts;
 use crate::mount::Mount;
 use crate::process::eventually;
-use crate::world::{is_big_run, program};
+use crate::world::{is_big_run, names};
 
 const HOSTS: [&str; 3] = ["alpha", "beta", "gamma"];
 
@@ -29,54 +28,13 @@ const CALLS: usize = 101;
 /// What a call may take on a busy machine without anybody waiting for anything.
 const BUSY: Duration = Duration::from_millis(100);
 
-struct Hosts {
-    fleet: Fleet,
-    dir: TempDir,
-}
-
-impl Hosts {
-    fn new() -> Hosts {
-        Hosts::of(Plan::new)
-    }
-
-    fn of(plan: impl Fn(&str) -> Plan) -> Hosts {
-        let fleet = Fleet::start(HOSTS.map(plan)).unwrap();
-        let dir = tempfile::Builder::new().prefix("e2e-").tempdir().unwrap();
-        Hosts { fleet, dir }
-    }
-
-    /// All three, each with its place in front and its words behind.
-    #[track_caller]
-    fn mount(&self, words: [(&str, &str); 3], options: &[&str]) -> Mount {
-        let place = self.dir.path().join("mnt");
-        fs::create_dir_all(&place).unwrap();
-        let mut command = program();
-        command.arg("-F").arg(self.fleet.config_path()).arg("-f");
-        for (host, (before, behind)) in HOSTS.iter().zip(words) {
-            command.arg(format!("{before}{}{behind}", self.fleet.source(host)));
-        }
-        Mount::start(
-            {
-                command.arg(&place).args(options);
-                command
-            },
-            place,
-        )
-    }
-
-    fn put(&self, host: &str, name: &str) {
-        fs::write(self.fleet.directory(host).join(name), host).unwrap();
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("--- the servers' logs:\n{}---", self.fleet.log());
-        } else {
-            leftover::assert_none(self.dir.path());
-        }
-    }
+/// All three, each with its place in front and its words behind.
+#[track_caller]
+fn mounted(hosts: &Hosts, words: [(&str, &str); 3], options: &[&str]) -> Mount {
+    let sources = HOSTS.iter().zip(words);
+    let sources =
+        sources.map(|(host, (before, behind))| before.to_owned() + &hosts.source(host) + behind);
+    hosts.mount(&sources.collect::<Vec<_>>(), options)
 }
 
 fn runs() -> Runs {
@@ -86,12 +44,12 @@ fn runs() -> Runs {
 /// With these words behind the sources, and whatever policy puts all of one directory together.
 #[track_caller]
 fn agrees(words: [&str; 3], options: &[&str]) {
-    agree(&Hosts::new(), words, options);
+    agree(&Hosts::new(&HOSTS), words, options);
 }
 
 #[track_caller]
 fn agree(hosts: &Hosts, words: [&str; 3], options: &[&str]) {
-    let mount = hosts.mount(words.map(|words| ("", words)), options);
+    let mount = mounted(hosts, words.map(|words| ("", words)), options);
     run(runs(), || DirSubject::below(mount.place(), false));
     mount.unmount();
 }
@@ -113,12 +71,12 @@ fn with_the_helper_on_one_host() {
         "beta" => plan_with_helper(name),
         _ => Plan::new(name),
     };
-    agree(&Hosts::of(mixed), ["=nc", "=rw", ""], &["-o", "create=ff"]);
+    agree(&Hosts::of(HOSTS.map(mixed)), ["=nc", "=rw", ""], &["-o", "create=ff"]);
 }
 
 #[test]
 fn with_the_helper_and_watches() {
-    let hosts = Hosts::of(plan_with_helper);
+    let hosts = Hosts::of(HOSTS.map(plan_with_helper));
     agree(&hosts, ["=nc", "=rw", ""], &["-o", "create=ff,consistency=watch"]);
 }
 
@@ -130,8 +88,8 @@ fn read_only_first_with_all_copies_removed() {
 /// What happens on the others is none of its business.
 #[test]
 fn with_an_optional_branch_that_comes_and_goes() {
-    let hosts = Hosts::new();
-    let mount = hosts.mount([("", ""), ("", ""), ("", "=optional")], &[]).with_errors();
+    let hosts = Hosts::new(&HOSTS);
+    let mount = mounted(&hosts, [("", ""), ("", ""), ("", "=optional")], &[]).with_errors();
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
         let link = hosts.fleet.link("gamma");
@@ -170,25 +128,17 @@ fn median(path: &Path) -> Duration {
     all[CALLS / 2]
 }
 
-fn names(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).unwrap();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
-}
-
 /// The first of three, which is asked for every name, goes away by `end`; calls for the others take
 /// no longer than before.
 #[track_caller]
 fn the_others_are_as_quick(words: [(&str, &str); 3], files: [&str; 2], end: impl Fn(&Fleet)) {
     // So long a server that says nothing may be a slow one.
     let options = ["-o", "dir_cache=no,request_timeout=3"];
-    let hosts = Hosts::new();
+    let hosts = Hosts::new(&HOSTS);
     for host in HOSTS {
-        hosts.put(host, host);
+        hosts.put(host, host, host);
     }
-    let mount = hosts.mount(words, &options).with_errors();
+    let mount = mounted(&hosts, words, &options).with_errors();
     let before = files.map(|file| median(&mount.at(file)));
     end(&hosts.fleet);
     // A host that says nothing is known to be away when its time is over.
@@ -247,12 +197,12 @@ fn an_optional_branch_that_is_stalled_is_waited_for_once() {
 /// Who asks for all of a directory gets all of it, or is told that it is not to be had.
 #[test]
 fn a_listing_needs_required_branches_and_omits_optional_ones() {
-    let hosts = Hosts::new();
+    let hosts = Hosts::new(&HOSTS);
     for host in HOSTS {
-        hosts.put(host, host);
+        hosts.put(host, host, host);
     }
     let words = [("", ""), ("", "=required"), ("", "=optional")];
-    let mount = hosts.mount(words, &["-o", "dir_cache=no,soft=1"]).with_errors();
+    let mount = mounted(&hosts, words, &["-o", "dir_cache=no,soft=1"]).with_errors();
     assert_eq!(names(mount.place()), ["alpha", "beta", "gamma"]);
     for (host, without) in [("gamma", Some(["alpha", "beta"])), ("beta", None)] {
         let link = hosts.fleet.link(host);
@@ -281,11 +231,11 @@ fn a_listing_needs_required_branches_and_omits_optional_ones() {
 /// Also of what is merged, hidden, and put into places.
 #[test]
 fn inode_numbers_are_the_same_after_a_remount() {
-    let hosts = Hosts::new();
+    let hosts = Hosts::new(&HOSTS);
     for host in HOSTS {
         fs::create_dir(hosts.fleet.directory(host).join("merged")).unwrap();
-        hosts.put(host, &format!("merged/{host}"));
-        hosts.put(host, "hidden");
+        hosts.put(host, &format!("merged/{host}"), host);
+        hosts.put(host, "hidden", host);
     }
     let words = [("", ""), ("", ""), ("place/deep=", "")];
     let numbers = |mount: &Mount| {
@@ -301,11 +251,11 @@ fn inode_numbers_are_the_same_after_a_remount() {
         numbers.sort();
         numbers
     };
-    let mount = hosts.mount(words, &[]);
+    let mount = mounted(&hosts, words, &[]);
     let before = numbers(&mount);
     assert_eq!(before.len(), 9, "{before:?}");
     mount.unmount();
-    let mount = hosts.mount(words, &[]);
+    let mount = mounted(&hosts, words, &[]);
     assert_eq!(numbers(&mount), before);
     mount.unmount();
 }

@@ -118,6 +118,16 @@ pub fn is_big_run() -> bool {
     std::env::var_os("SSHOAL_TEST_BIG").is_some_and(|value| value == "1")
 }
 
+/// The names in a directory, in order.
+#[track_caller]
+pub fn names(dir: impl AsRef<Path>) -> Vec<String> {
+    let entries = fs::read_dir(dir.as_ref()).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
 /// Runs a mount that must not come about.
 #[track_caller]
 pub fn refusal(command: &mut Command) -> String {

@@ -186,7 +186,7 @@ fn digests_avoid_fetching(world: &World, options: &str) {
     let read = |revision: &str| {
         let before = super::disk(&mount, "read_there_bytes");
         // What is in a directory is asked for together, as far as it is known.
-        assert_eq!(super::names(&mount.at(revision)).len(), 20);
+        assert_eq!(super::names(mount.at(revision)).len(), 20);
         for number in 0..20 {
             let name = format!("{revision}/file {number}");
             assert!(fs::read(mount.at(&name)).unwrap() == fs::read(world.served(&name)).unwrap());

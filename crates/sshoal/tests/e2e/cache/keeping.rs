@@ -20,7 +20,7 @@ fn i12_after_a_remount_an_immutable_tree_needs_no_server() {
         read_all(&first, &files);
         assert_eq!(names(first.place()), ["dir0", "dir1"]);
         for dir in ["dir0", "dir1", "dir0/deeper", "dir1/deeper"] {
-            assert!(!names(&first.at(dir)).is_empty());
+            assert!(!names(first.at(dir)).is_empty());
         }
         fs::read_link(first.at("dir0/link")).unwrap();
         first.unmount();
@@ -30,7 +30,7 @@ fn i12_after_a_remount_an_immutable_tree_needs_no_server() {
         let again = mount(&world, &format!("{options},delay_connect"));
         read_all(&again, &files);
         assert_eq!(names(again.place()), ["dir0", "dir1"]);
-        assert_eq!(names(&again.at("dir0")), ["deeper", "link"]);
+        assert_eq!(names(again.at("dir0")), ["deeper", "link"]);
         assert_eq!(fs::read_link(again.at("dir0/link")).unwrap().to_str(), Some("deeper/file0"));
         let absent = fs::read(again.at("dir1/none")).unwrap_err();
         assert_eq!(absent.kind(), ErrorKind::NotFound);
@@ -136,12 +136,12 @@ fn offline_is_never_absent_and_never_empty() {
     let first = mount(&world, "");
     assert_eq!(fs::read(first.at("known/file")).unwrap(), b"content");
     assert_eq!(names(first.place()), ["known", "unknown"]);
-    assert_eq!(names(&first.at("known")), ["file", "never read"]);
+    assert_eq!(names(first.at("known")), ["file", "never read"]);
     first.unmount();
     world.sshd_mut().end();
     let offline = mount(&world, "offline").with_errors();
     assert_eq!(fs::read(offline.at("known/file")).unwrap(), b"content");
-    assert_eq!(names(&offline.at("known")), ["file", "never read"]);
+    assert_eq!(names(offline.at("known")), ["file", "never read"]);
     assert_eq!(fs::metadata(offline.at("known/never read")).unwrap().len(), 7);
     let eio = |result: std::io::Result<()>| {
         assert_eq!(result.unwrap_err().raw_os_error(), Some(libc_eio()));
@@ -209,11 +209,11 @@ fn a_mount_that_follows_links_leaves_no_records_for_one_that_does_not() {
     let world = World::new();
     let files = put_tree(&world);
     let follows = mount(&world, "immutable,follow_symlinks");
-    assert_eq!(names(&follows.at("dir0")), ["deeper", "link"]);
+    assert_eq!(names(follows.at("dir0")), ["deeper", "link"]);
     assert!(fs::symlink_metadata(follows.at("dir0/link")).unwrap().is_file());
     follows.unmount();
     let shows = mount(&world, "immutable");
-    assert_eq!(names(&shows.at("dir0")), ["deeper", "link"]);
+    assert_eq!(names(shows.at("dir0")), ["deeper", "link"]);
     assert!(fs::symlink_metadata(shows.at("dir0/link")).unwrap().is_symlink());
     assert_eq!(fs::read(shows.at("dir0/link")).unwrap(), files[0].1);
     shows.unmount();

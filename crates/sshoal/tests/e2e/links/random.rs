@@ -10,17 +10,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sandbox::fleet::{Fleet, Plan};
-use sandbox::leftover;
-use tempfile::TempDir;
+use sandbox::fleet::Plan;
 use testkit::dice::Dice;
 use testkit::model::{DirSubject, Runs, ops_by_one_name, run_by_chance};
 
 use super::{SOON, children, open_below};
+use crate::hosts::Hosts;
 use crate::mount::Mount;
 use crate::process::eventually;
 use crate::status::status;
-use crate::world::{is_big_run, program};
+use crate::world::is_big_run;
 
 /// Two hundred rounds of up to two thousand, so a thousand on average, each over several outages.
 const RUNS: Runs = Runs { lists: 200, most_ops: 2_000 };
@@ -76,8 +75,7 @@ impl Sources {
 /// is left, or the test fails.
 struct Net {
     sources: Sources,
-    fleet: Fleet,
-    dir: TempDir,
+    hosts: Hosts,
 }
 
 impl Net {
@@ -86,30 +84,27 @@ impl Net {
             Sources::Pool => Plan::new(name).serving("shared"),
             _ => Plan::new(name),
         };
-        let fleet = Fleet::start(sources.hosts().iter().map(plan)).unwrap();
-        let dir = tempfile::Builder::new().prefix("e2e-").tempdir().unwrap();
-        Net { sources, fleet, dir }
+        Net { sources, hosts: Hosts::of(sources.hosts().iter().map(plan)) }
     }
 
     fn served(&self, host: &str) -> PathBuf {
-        self.fleet.directory(host).to_owned()
+        self.hosts.fleet.directory(host).to_owned()
     }
 
     #[track_caller]
     fn mount(&self, options: &[&str]) -> Mount {
-        let place = self.dir.path().join("mnt");
-        fs::create_dir(&place).unwrap();
-        let mut command = program();
-        command.arg("-F").arg(self.fleet.config_path()).arg("-f");
+        let place = self.hosts.mountpoint();
+        let mut command = self.hosts.command();
+        command.arg("-f");
         match self.sources {
-            Sources::One => command.arg(self.fleet.source(HOSTS[0])),
+            Sources::One => command.arg(self.hosts.fleet.source(HOSTS[0])),
             Sources::Pool => {
                 let shared = self.served(HOSTS[0]);
                 command.arg(format!("{}:{}", HOSTS.join(","), shared.display()))
             }
             Sources::Union => {
                 let words = HOSTS.iter().zip(["=nc", ""]);
-                command.args(words.map(|(host, words)| self.fleet.source(host) + words))
+                command.args(words.map(|(host, words)| self.hosts.fleet.source(host) + words))
             }
         };
         command.arg(&place).args(options);
@@ -135,7 +130,7 @@ impl Net {
     /// Returns when so many bytes have crossed the links from now on, or when it has been long.
     fn wait_moved(&self, bytes: u64, done: &AtomicBool) {
         let moved = || -> u64 {
-            let links = self.sources.hosts().iter().map(|host| self.fleet.link(host));
+            let links = self.sources.hosts().iter().map(|host| self.hosts.fleet.link(host));
             links.map(|link| link.bytes_to_target() + link.bytes_from_target()).sum()
         };
         let (begun, before) = (Instant::now(), moved());
@@ -151,18 +146,18 @@ impl Net {
     fn break_for(&self, how: u64, length: Duration, hosts: &[&str]) {
         let each = |act: &dyn Fn(&str)| hosts.iter().for_each(|host| act(host));
         match how {
-            0 => each(&|host| self.fleet.link(host).cut()),
-            1 => each(&|host| self.fleet.sshd(host).kill_sessions()),
+            0 => each(&|host| self.hosts.fleet.link(host).cut()),
+            1 => each(&|host| self.hosts.fleet.sshd(host).kill_sessions()),
             2 => {
-                each(&|host| self.fleet.link(host).stall());
+                each(&|host| self.hosts.fleet.link(host).stall());
                 std::thread::sleep(length);
-                each(&|host| self.fleet.link(host).resume());
+                each(&|host| self.hosts.fleet.link(host).resume());
             }
             _ => {
-                each(&|host| self.fleet.link(host).refuse());
-                each(&|host| self.fleet.link(host).cut());
+                each(&|host| self.hosts.fleet.link(host).refuse());
+                each(&|host| self.hosts.fleet.link(host).cut());
                 std::thread::sleep(length);
-                each(&|host| self.fleet.link(host).accept());
+                each(&|host| self.hosts.fleet.link(host).accept());
             }
         }
     }
@@ -171,7 +166,7 @@ impl Net {
     /// mount may have, and no file open; here one ssh for each session.
     #[track_caller]
     fn assert_nothing_leaked(&self, mount: &Mount, most_sessions: usize) {
-        let sshds = || self.sources.hosts().iter().map(|host| self.fleet.sshd(host));
+        let sshds = || self.sources.hosts().iter().map(|host| self.hosts.fleet.sshd(host));
         eventually(SOON, "sessions that were lost have ended", || {
             // A session that was lost last is missed by nobody who asks its host for nothing.
             let sessions: Vec<usize> = sshds().map(|sshd| sshd.session_pids().len()).collect();
@@ -183,20 +178,10 @@ impl Net {
             let sources = told["sources"].as_array().unwrap();
             sources.iter().all(|source| source["waiting_calls"] == 0) && told["open"]["files"] == 0
         });
-        let is_clean = |pid| open_below(pid, self.fleet.dir()).is_empty();
+        let is_clean = |pid| open_below(pid, self.hosts.fleet.dir()).is_empty();
         eventually(SOON, "no file is open at a server", || {
             sshds().flat_map(|sshd| sshd.sftp_server_pids()).all(is_clean)
         });
-    }
-}
-
-impl Drop for Net {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("--- the servers' logs:\n{}---", self.fleet.log());
-        } else {
-            leftover::assert_none(self.dir.path());
-        }
     }
 }
 

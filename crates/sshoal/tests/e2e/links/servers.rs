@@ -51,9 +51,9 @@ fn a_mount_that_was_asleep_goes_on() {
     // Nothing is open: the server's new processes would inherit it, and close it at the mount that
     // sleeps.
     mount.daemon().stop();
-    line.fleet.kill(HOST);
+    line.hosts.fleet.kill(HOST);
     std::thread::sleep(outage_time());
-    line.fleet.restart(HOST).unwrap();
+    line.hosts.fleet.restart(HOST).unwrap();
     mount.daemon().signal(Signal::CONT);
     assert_eq!(fs::read(mount.at("file")).unwrap(), b"content");
     let file = File::options().write(true).open(mount.at("file")).unwrap();
@@ -68,7 +68,7 @@ fn a_mount_that_was_asleep_goes_on() {
 fn a_mount_continues_over_another_route() {
     let line = Line::new(None);
     fs::write(line.served("file"), "content").unwrap();
-    let sshd = line.fleet.sshd(HOST);
+    let sshd = line.hosts.fleet.sshd(HOST);
     let target = SocketAddr::from(([127, 0, 0, 1], sshd.port()));
     let new_way = Link::start(target, LinkOptions::default()).unwrap();
     let ssh_config = line.local("ssh_config");
@@ -77,7 +77,7 @@ fn a_mount_continues_over_another_route() {
         let text = format!("Host {HOST}\nPort {port}\nInclude {}\n", own.display());
         fs::write(&ssh_config, text).unwrap();
     };
-    lead_to(line.fleet.link(HOST).port());
+    lead_to(line.hosts.fleet.link(HOST).port());
     let mount = line.mount_by(&ssh_config, &["-o", "dir_cache=no,request_timeout=2"]);
     let file = File::options().read(true).write(true).open(mount.at("file")).unwrap();
     file.write_all_at(b"C", 0).unwrap();

@@ -8,7 +8,7 @@ use std::process::Command;
 use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
 use rustix::io::Errno;
 
-use super::Hosts;
+use super::{Hosts, mounted};
 use crate::process::{run, succeed};
 
 fn attribute(path: &Path, name: &str) -> Result<String, Errno> {
@@ -30,7 +30,7 @@ fn an_extended_attribute_reports_the_location_of_a_file() {
     fs::create_dir(&own).unwrap();
     fs::write(own.join("mine"), "").unwrap();
     let local = format!("a/b=local:{}", own.display());
-    let mount = hosts.mount(&[alpha.clone(), beta.clone(), local.clone()], &[]);
+    let mount = mounted(&hosts, &[alpha.clone(), beta.clone(), local.clone()], &[]);
     let of = |file: &str, name: &str| attribute(&mount.at(file), &format!("user.sshoal.{name}"));
     for (file, source, host) in [
         ("first", &alpha, "alpha"),
@@ -72,7 +72,7 @@ fn an_extended_attribute_reports_the_location_of_a_file() {
 fn a_plain_mount_has_no_attributes() {
     let hosts = Hosts::new(&["alpha"]);
     fs::write(hosts.served("alpha", "file"), "").unwrap();
-    let mount = hosts.mount(&[hosts.fleet.source("alpha")], &[]);
+    let mount = mounted(&hosts, &[hosts.fleet.source("alpha")], &[]);
     assert_eq!(attribute(&mount.at("file"), "user.sshoal.branch"), Err(Errno::OPNOTSUPP));
     mount.unmount();
 }
@@ -88,7 +88,7 @@ fn set_id_bits_are_cleared_by_a_write_of_another_user() {
     let hosts = Hosts::new(&["alpha"]);
     fs::set_permissions(hosts.local(""), fs::Permissions::from_mode(0o755)).unwrap();
     let source = format!("{}=rw", hosts.fleet.source("alpha"));
-    let mount = hosts.mount(&[source], &["-o", "allow_other"]);
+    let mount = mounted(&hosts, &[source], &["-o", "allow_other"]);
     let mode = |name: &str| {
         fs::metadata(hosts.served("alpha", name)).unwrap().permissions().mode() & 0o7777
     };

@@ -3,7 +3,8 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 
-use super::{Hosts, branch, names, refused, status};
+use super::{Hosts, branch, mounted, refused, status};
+use crate::world::names;
 
 /// Two hosts, of which the first is mounted such that branches can be added.
 fn hosts() -> Hosts {
@@ -19,7 +20,7 @@ fn hosts() -> Hosts {
 fn a_branch_comes_and_goes_and_is_seen_at_once() {
     let hosts = hosts();
     let (alpha, beta) = (hosts.fleet.source("alpha"), hosts.fleet.source("beta"));
-    let mount = hosts.mount(&[format!("{alpha}=rw")], &[]);
+    let mount = mounted(&hosts, &[format!("{alpha}=rw")], &[]);
     // The kernel has both for a while: what is there, and what is not.
     assert_eq!(names(mount.place()), ["both"]);
     assert!(fs::metadata(mount.at("dir")).is_err());
@@ -57,7 +58,7 @@ fn a_branch_comes_and_goes_and_is_seen_at_once() {
 fn a_branch_is_made_read_only_and_writable_again() {
     let hosts = hosts();
     let (alpha, beta) = (hosts.fleet.source("alpha"), hosts.fleet.source("beta"));
-    let mount = hosts.mount(&[alpha.clone(), format!("P={beta}=nc")], &[]);
+    let mount = mounted(&hosts, &[alpha.clone(), format!("P={beta}=nc")], &[]);
     let error = |result: std::io::Result<()>| result.unwrap_err().kind();
     let write = |name: &str| fs::write(mount.at(name), "new");
     assert_eq!(error(write("P/new")), ErrorKind::ReadOnlyFilesystem);
@@ -79,7 +80,7 @@ fn a_branch_is_made_read_only_and_writable_again() {
 fn open_files_stay_usable_when_their_branch_is_removed() {
     let hosts = hosts();
     let (alpha, beta) = (hosts.fleet.source("alpha"), hosts.fleet.source("beta"));
-    let mount = hosts.mount(&[alpha, beta.clone()], &[]);
+    let mount = mounted(&hosts, &[alpha, beta.clone()], &[]);
     let mut reading = File::open(mount.at("dir/only")).unwrap();
     let mut writing = File::create(mount.at("dir/new")).unwrap();
     writing.write_all(b"before, ").unwrap();
@@ -101,7 +102,7 @@ fn a_branch_that_cannot_be_added_is_an_error_and_changes_nothing() {
     let hosts = hosts();
     let (alpha, beta) = (hosts.fleet.source("alpha"), hosts.fleet.source("beta"));
     hosts.fleet.link("beta").refuse();
-    let mount = hosts.mount(&[format!("{alpha}=rw")], &[]);
+    let mount = mounted(&hosts, &[format!("{alpha}=rw")], &[]);
     let away = refused(mount.place(), &["add", &beta]);
     assert!(away.contains("beta") && away.to_lowercase().contains("connect"), "{away}");
     let grammar = refused(mount.place(), &["add", "no colon"]);
@@ -117,7 +118,7 @@ fn a_branch_that_cannot_be_added_is_an_error_and_changes_nothing() {
     mount.unmount();
 
     // A plain mount is no union, and says how to mount one.
-    let mount = hosts.mount(std::slice::from_ref(&alpha), &[]);
+    let mount = mounted(&hosts, std::slice::from_ref(&alpha), &[]);
     let plain = refused(mount.place(), &["add", &beta]);
     assert!(plain.contains("no branches") && plain.contains("=rw"), "{plain}");
     assert_eq!(branch(mount.place(), &["list"]).lines().count(), 1);

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, geteuid};
 
-use super::{Hosts, as_somebody_else, branch, names, started, status};
+use super::{Hosts, as_somebody_else, branch, mounted, started, status};
 use crate::mount::umount;
 use crate::process::{Process, eventually, run};
+use crate::world::names;
 use crate::world::{program, program_path};
 
 /// How long a state may take to show.
@@ -18,7 +19,7 @@ const SHOWN: Duration = Duration::from_secs(60);
 fn a_mount_that_is_well_is_described() {
     let hosts = Hosts::new(&["alpha"]);
     fs::write(hosts.served("alpha", "file"), "content").unwrap();
-    let mount = hosts.mount(&[hosts.fleet.source("alpha")], &[]);
+    let mount = mounted(&hosts, &[hosts.fleet.source("alpha")], &[]);
     let open = fs::File::open(mount.at("file")).unwrap();
     let told = status(mount.place());
     assert_eq!(told["mountpoint"], mount.place().to_str().unwrap());
@@ -60,7 +61,7 @@ fn a_mount_that_is_well_is_described() {
 fn status_shows_an_unreachable_host_and_waiting_calls() {
     let hosts = Hosts::new(&["alpha"]);
     fs::write(hosts.served("alpha", "file"), "content").unwrap();
-    let mount = hosts.mount(&[hosts.fleet.source("alpha")], &[]).with_errors();
+    let mount = mounted(&hosts, &[hosts.fleet.source("alpha")], &[]).with_errors();
     let link = hosts.fleet.link("alpha");
     link.refuse();
     link.cut();
@@ -97,7 +98,7 @@ fn an_unreachable_optional_branch_is_left_out_until_it_is_required() {
     fs::write(hosts.served("beta", "there"), "").unwrap();
     let beta = hosts.fleet.source("beta");
     let sources = [hosts.fleet.source("alpha"), format!("{beta}=optional")];
-    let mount = hosts.mount(&sources, &["-o", "dir_cache=no"]).with_errors();
+    let mount = mounted(&hosts, &sources, &["-o", "dir_cache=no"]).with_errors();
     assert_eq!(names(mount.place()), ["here", "there"]);
     let link = hosts.fleet.link("beta");
     link.refuse();
@@ -120,7 +121,7 @@ fn an_unreachable_optional_branch_is_left_out_until_it_is_required() {
 #[test]
 fn status_shows_a_daemon_that_hangs_or_is_dead() {
     let hosts = Hosts::new(&["alpha"]);
-    let mut mount = hosts.mount(&[hosts.fleet.source("alpha")], &[]);
+    let mut mount = mounted(&hosts, &[hosts.fleet.source("alpha")], &[]);
     mount.daemon().stop();
     let begun = Instant::now();
     let told = status(mount.place());
@@ -145,7 +146,7 @@ fn status_shows_a_daemon_that_hangs_or_is_dead() {
 #[test]
 fn umount_names_a_daemon_that_is_stopped() {
     let hosts = Hosts::new(&["alpha"]);
-    let mut mount = hosts.mount(&[hosts.fleet.source("alpha")], &[]);
+    let mut mount = mounted(&hosts, &[hosts.fleet.source("alpha")], &[]);
     fs::write(mount.at("file"), "content").unwrap();
     let pid = mount.daemon().pid();
     mount.daemon().stop();
@@ -173,7 +174,7 @@ fn only_the_user_and_root_may_look() {
     // Where this was built he may not be allowed to go.
     let copy = hosts.local("sshoal");
     sandbox::copy_program(program_path().as_ref(), &copy).unwrap();
-    let mount = hosts.mount(&[hosts.fleet.source("alpha")], &[]);
+    let mount = mounted(&hosts, &[hosts.fleet.source("alpha")], &[]);
     let ended = run(as_somebody_else(&copy).arg("status").arg(mount.place()));
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
     let said = "not permitted: mounted by user 0; only that user and root";
