@@ -45,9 +45,19 @@ pub fn set_pinned(pinned: &OwnedFd, change: &AttrChange) -> Result<()> {
         chmodat(CWD, proc_fd_path(pinned.as_fd()), mode, AtFlags::empty()).map_err(proc_error)?;
     }
     if let Some(times) = times(change) {
-        utimensat(pinned, "", &times, AtFlags::EMPTY_PATH).map_err(errno)?;
+        match utimensat(pinned, "", &times, AtFlags::EMPTY_PATH) {
+            // The flag is unknown before Linux 5.8.
+            Err(rustix::io::Errno::INVAL) => set_times_by_proc(pinned, &times)?,
+            set => set.map_err(errno)?,
+        }
     }
     Ok(())
+}
+
+/// Sets times of a link, too: `/proc/self/fd` leads to the link itself.
+fn set_times_by_proc(pinned: &OwnedFd, times: &Timestamps) -> Result<()> {
+    let path = proc_fd_path(pinned.as_fd());
+    utimensat(CWD, path, times, AtFlags::empty()).map_err(proc_error)
 }
 
 /// Changes an open file.
@@ -113,4 +123,31 @@ fn times(change: &AttrChange) -> Option<Timestamps> {
         None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
     };
     Some(Timestamps { last_access: time(change.atime), last_modification: time(change.mtime) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn times_of_each_kind_are_set_without_the_empty_path_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        std::fs::write(&file, "").unwrap();
+        symlink(&file, &link).unwrap();
+        let change = |secs| {
+            let time = Some(Timestamp { secs, nanos: 5 });
+            times(&AttrChange { atime: time, mtime: time, ..AttrChange::default() }).unwrap()
+        };
+        for (secs, path) in [(7, &file), (8, &link), (9, &dir.path().to_owned())] {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW;
+            let pinned = openat(CWD, path, flags, Mode::empty()).unwrap();
+            set_times_by_proc(&pinned, &change(secs)).unwrap();
+            let set = std::fs::symlink_metadata(path).unwrap();
+            assert_eq!((set.mtime(), set.mtime_nsec(), set.atime()), (secs, 5, secs));
+        }
+        assert_eq!(std::fs::metadata(&file).unwrap().mtime(), 7, "a link is not followed");
+    }
 }
