@@ -961,13 +961,7 @@ impl State {
 /// mode may lose them, a new size sets a new mtime.
 fn is_predictable(change: &AttrChange) -> bool {
     let special = change.perm.is_some_and(|perm| perm & 0o7000 != 0);
-    change.size.is_none() && change.uid.or(change.gid).is_none() && !special && sets_as_is(change)
-}
-
-/// Whether the times of `change` fit into SFTP. A server without exact times gets the nearest.
-pub(crate) fn sets_as_is(change: &AttrChange) -> bool {
-    let fits = |time: Timestamp| u32::try_from(time.secs).is_ok();
-    change.atime.is_none_or(fits) && change.mtime.is_none_or(fits)
+    change.size.is_none() && change.uid.or(change.gid).is_none() && !special
 }
 
 /// Converts a time that is never [`CompactInstant::NEVER`].

@@ -19,7 +19,7 @@ use base::task::Task;
 use base::{Attr, AttrChange, Errno, FileKind, Result};
 
 use crate::config::Consistency;
-use crate::inode::{Inode, State, sets_as_is};
+use crate::inode::{Inode, State};
 use crate::write_behind::InFlight;
 use crate::{Stat, Vfs};
 
@@ -68,7 +68,6 @@ impl Vfs {
         let allowed = change.size.is_none()
             && change.uid.or(change.gid).is_none()
             && change.perm.is_none_or(|perm| perm & SPECIAL == 0)
-            && sets_as_is(&change)
             && !self.refuses_attributes.load(Ordering::Relaxed)
             && !self.config.sync_writes
             && self.config.consistency != Consistency::Strict;

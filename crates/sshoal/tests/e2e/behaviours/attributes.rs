@@ -16,7 +16,6 @@ pub(super) const ALL: &[(&str, Behaviour)] = &[
     ("chmod", chmod),
     ("chown_", chown_),
     ("utimens", utimens),
-    ("utimens_beyond_sftp", utimens_beyond_sftp),
     ("utimens_now", utimens_now),
     ("utimens_omit", utimens_omit),
     ("utimens_of_a_link", utimens_of_a_link),
@@ -97,31 +96,6 @@ fn utimens(pair: &Pair) {
     assert_eq!((meta.atime(), meta.mtime()), (1_000_000_000, 1_234_567_890));
     fs::remove_file(&here).unwrap();
     fs::remove_dir(pair.mount.at("times_dir")).unwrap();
-}
-
-/// Before 1970 and after 2106: the mount shows what the server has got.
-fn utimens_beyond_sftp(pair: &Pair) {
-    let (here, there) = pair.both("beyond");
-    for (secs, nearest) in [(-315_619_200, 0), (-1, 0), (1 << 32, 0xffff_ffff)] {
-        let beyond = time(secs, 7);
-        let check = |when: &str| {
-            for path in [&here, &there] {
-                let meta = fs::metadata(path).unwrap();
-                assert_eq!((meta.atime(), meta.mtime()), (nearest, nearest), "{when}: {path:?}");
-            }
-        };
-        // While it is open for writing, as an archiver does, and later.
-        let file = File::create(&here).unwrap();
-        let times = Timestamps { last_access: beyond, last_modification: beyond };
-        rustix::fs::futimens(&file, &times).unwrap();
-        drop(file);
-        check("set through the descriptor");
-        set(&here, time(5, 0), time(5, 0), AtFlags::empty());
-        assert_eq!(fs::metadata(&here).unwrap().mtime(), 5);
-        set(&here, beyond, beyond, AtFlags::empty());
-        check("set by name");
-        fs::remove_file(&here).unwrap();
-    }
 }
 
 fn is_now(time: SystemTime) -> bool {
