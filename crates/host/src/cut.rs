@@ -3,9 +3,9 @@
 //! When a laptop wakes up in another network, or a firewall has forgotten a connection, nothing
 //! reports that: what is sent gets no acknowledgement, and ssh notices it after 45 s. But a new
 //! connection works at once. So while requests wait and nothing arrives, the kernel is asked
-//! whether it sends the same data again and again. If so, a new session is opened beside the old one, and
-//! takes its place if the old one is still silent then. If the link is down, both wait for it, and
-//! the one that works first is used.
+//! whether it sends the same data again and again. If so, a new session is opened beside the old
+//! one, and takes its place if the old one is still silent then. If the link is down, both wait for
+//! it, and the one that works first is used.
 //!
 //! A server that is slow acknowledges what is sent, so its sessions stay.
 

@@ -3,20 +3,17 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use sandbox::fleet::{Fleet, Plan};
 use sandbox::leftover;
-use tempfile::TempDir;
 
 use crate::mount::Mount;
-use crate::world::{program, refusal};
+use crate::world::{Places, program, refusal};
 
 /// Servers and their clients. When it is dropped, nothing of it is left, or the test fails.
 pub struct Hosts {
     pub fleet: Fleet,
-    mounts: AtomicU32,
-    dir: TempDir,
+    places: Places,
 }
 
 impl Hosts {
@@ -26,9 +23,7 @@ impl Hosts {
     }
 
     pub fn of(plans: impl IntoIterator<Item = Plan>) -> Hosts {
-        let fleet = Fleet::start(plans).unwrap();
-        let dir = tempfile::Builder::new().prefix("e2e-").tempdir().unwrap();
-        Hosts { fleet, mounts: AtomicU32::new(0), dir }
+        Hosts { fleet: Fleet::start(plans).unwrap(), places: Places::new() }
     }
 
     /// A path below what the server shows, as the server sees it.
@@ -45,15 +40,12 @@ impl Hosts {
 
     /// A path on this machine that no server shows.
     pub fn local(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.dir.path().join(name)
+        self.places.path().join(name)
     }
 
     /// A new, empty directory to mount on.
     pub fn mountpoint(&self) -> PathBuf {
-        let number = self.mounts.fetch_add(1, Ordering::Relaxed);
-        let place = self.dir.path().join(format!("mnt{number}"));
-        fs::create_dir(&place).unwrap();
-        place
+        self.places.mountpoint()
     }
 
     /// The program with the words that every mount of these servers has.
@@ -89,7 +81,7 @@ impl Drop for Hosts {
         if std::thread::panicking() {
             eprintln!("--- the servers' logs:\n{}---", self.fleet.log());
         } else {
-            leftover::assert_none(self.dir.path());
+            leftover::assert_none(self.places.path());
         }
     }
 }

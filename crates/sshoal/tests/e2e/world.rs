@@ -16,11 +16,35 @@ use crate::process::{Ended, run_within};
 /// How long a mount may take that does not come about.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(60);
 
+/// A temporary directory, and directories in it to mount on.
+pub struct Places {
+    mounts: AtomicU32,
+    dir: TempDir,
+}
+
+impl Places {
+    pub fn new() -> Places {
+        let dir = tempfile::Builder::new().prefix("e2e-").tempdir().unwrap();
+        Places { mounts: AtomicU32::new(0), dir }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A new, empty directory to mount on.
+    pub fn mountpoint(&self) -> PathBuf {
+        let number = self.mounts.fetch_add(1, Ordering::Relaxed);
+        let place = self.dir.path().join(format!("mnt{number}"));
+        fs::create_dir(&place).unwrap();
+        place
+    }
+}
+
 /// A server and its clients. When it is dropped, nothing of it is left, or the test fails.
 pub struct World {
     sshd: Sshd,
-    mounts: AtomicU32,
-    dir: TempDir,
+    places: Places,
 }
 
 impl World {
@@ -30,9 +54,9 @@ impl World {
 
     pub fn with(options: Options) -> World {
         let sshd = Sshd::start(options).unwrap();
-        let dir = tempfile::Builder::new().prefix("e2e-").tempdir().unwrap();
-        fs::create_dir(dir.path().join("served")).unwrap();
-        World { sshd, mounts: AtomicU32::new(0), dir }
+        let places = Places::new();
+        fs::create_dir(places.path().join("served")).unwrap();
+        World { sshd, places }
     }
 
     pub fn sshd(&self) -> &Sshd {
@@ -45,12 +69,12 @@ impl World {
 
     /// A path below the directory that is served, as the server sees it.
     pub fn served(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.dir.path().join("served").join(name)
+        self.places.path().join("served").join(name)
     }
 
     /// A path on this machine that is not served.
     pub fn local(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.dir.path().join(name)
+        self.places.path().join(name)
     }
 
     /// `host:dir` of what is served.
@@ -64,10 +88,7 @@ impl World {
 
     /// A new, empty directory to mount on.
     pub fn mountpoint(&self) -> PathBuf {
-        let number = self.mounts.fetch_add(1, Ordering::Relaxed);
-        let place = self.dir.path().join(format!("mnt{number}"));
-        fs::create_dir(&place).unwrap();
-        place
+        self.places.mountpoint()
     }
 
     /// The program with the words that every mount of this server has.
@@ -143,7 +164,7 @@ impl Drop for World {
         if std::thread::panicking() {
             eprintln!("--- the server's log:\n{}---", self.sshd.log());
         } else {
-            leftover::assert_none(self.dir.path());
+            leftover::assert_none(self.places.path());
         }
     }
 }
