@@ -44,7 +44,7 @@ pub struct Arguments {
     /// Mask out these permission bits of new files and directories, in octal.
     #[arg(short = 'u', long, value_name = "MODE", value_parser = umask)]
     umask: Option<u32>,
-    /// Do not listen for direct connections (-o direct=yes), whatever the client requests.
+    /// Never listen for direct connections (-o direct=yes), even if the client requests it.
     #[arg(long)]
     no_direct: bool,
     /// Log messages of this level and above to standard error: off, error, warn, info or debug.

@@ -94,8 +94,8 @@ pub(super) fn sentences(view: &View<'_>) -> Vec<String> {
             units::counted(settings.rounds.into(), "round")
         ),
         format!(
-            "Ratios say how many times better a subject is than {}: above 1 is better, whatever \
-             the unit. They are medians of the ratios within the rounds.",
+            "Ratios say how many times better a subject is than {}: above 1 is better, for \
+             every unit. They are medians of the ratios within the rounds.",
             settings.reference
         ),
         noise,
