@@ -73,7 +73,10 @@ impl Vfs {
                 return Ok(attr);
             }
             let before = inode.state().version();
-            let path = self.path(inode.ino)?;
+            let path = match self.path(inode.ino) {
+                Ok(path) => path,
+                Err(errno) => return self.attr_of_removed(inode).ok_or(errno),
+            };
             if attempt == 1 {
                 let parent = self.tree().parent(inode.ino);
                 self.prefetch.note_piecemeal_lookup(&self.shared, parent);
@@ -100,6 +103,13 @@ impl Vfs {
             }
         }
         unreachable!("the last attempt returns")
+    }
+
+    /// The last attributes of a file or directory whose last name was removed by a local change: a
+    /// process may still have it open, or work in it.
+    fn attr_of_removed(&self, inode: &Inode) -> Option<Attr> {
+        let is_removed = self.tree().was_removed_here(inode.ino);
+        inode.state().last_attr().filter(|_| is_removed)
     }
 
     /// The last attributes of an open file, if its name is gone or leads to another file, as

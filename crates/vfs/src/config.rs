@@ -71,8 +71,8 @@ impl Timeout {
 /// server could point a link to any local file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Links {
-    /// Targets inside the mount; absolute ones below the remote root are made relative. Others are
-    /// `EPERM`.
+    /// Targets inside the mount; absolute ones below the remote root or the mount point are made
+    /// relative. Others are `EPERM`.
     #[default]
     Inside,
     /// Only relative targets without `..` (`contain_symlinks`); others are `EPERM`.
@@ -164,6 +164,9 @@ pub struct Config {
     /// The absolute path of the remote root, without a trailing slash; empty for `/`. `None` if
     /// unknown: then no absolute target is inside.
     pub remote_root: Option<Vec<u8>>,
+    /// The absolute path of the mount point: absolute targets below it are inside, too. Programs
+    /// make such links in the mount.
+    pub mount_point: Option<Vec<u8>>,
     /// The remote shows files of several servers: their inode numbers are not shown as they are,
     /// and some may tell files apart while others do not.
     pub is_union: bool,
@@ -212,6 +215,7 @@ impl Default for Config {
             links: Links::default(),
             transform_links: false,
             remote_root: None,
+            mount_point: None,
             is_union: false,
             idmap: IdMap::default(),
             shown: Shown::default(),

@@ -225,10 +225,14 @@ impl Vfs {
         if inode.kind != FileKind::Directory {
             return Err(Errno::ENOTDIR);
         }
-        let path = self.path(ino)?;
-        let cached = match self.stale_listing(ino) {
-            Some(cached) => Some(cached),
-            None => {
+        let cached = match (self.stale_listing(ino), self.path(ino)) {
+            (Some(cached), _) => Some(cached),
+            // A process may work in it.
+            (None, Err(_)) if self.tree().was_removed_here(ino) => {
+                Some((Vec::new(), self.stamp_request()))
+            }
+            (None, path) => {
+                let path = path?;
                 self.prefetch.await_listing(&path).await;
                 self.cached_full_listing(ino, &path)
             }

@@ -462,7 +462,11 @@ impl State {
     }
 
     /// This mount has added (1) or removed (-1) a name.
+    ///
+    /// A directory has one; its other links are `.` and those of its subdirectories.
     pub(crate) fn add_links(&mut self, change: i32, changes: &ChangeCounter) {
+        let is_removed_dir = change < 0 && self.last_attr().is_some_and(|attr| attr.is_dir());
+        let change = if is_removed_dir { i32::MIN } else { change };
         self.nlink = self.nlink.saturating_add_signed(change);
         if let Some(Attr { inode: Some(inode), .. }) = self.last_attr() {
             self.update_attr(|attr| {

@@ -20,10 +20,13 @@ pub(crate) fn present(config: &Config, dir: &RemotePath, target: Vec<u8>) -> Res
     if target.is_empty() || target.len() > MAX_TARGET || target.contains(&0) {
         return Err(Errno::EIO);
     }
-    let rewrite = config.transform_links || config.links == Links::Inside;
-    let target = match below_root(config, &target) {
-        Some(rest) if rewrite => relative(dir, rest),
-        _ => target,
+    let is_inside = config.links == Links::Inside;
+    let remote_root = config.remote_root.as_deref().filter(|_| is_inside || config.transform_links);
+    let mount_point = config.mount_point.as_deref().filter(|_| is_inside);
+    let roots = remote_root.into_iter().chain(mount_point);
+    let target = match roots.filter_map(|root| below(root, &target)).next() {
+        Some(rest) => relative(dir, rest),
+        None => target,
     };
     let allowed = match config.links {
         Links::Any => true,
@@ -35,11 +38,6 @@ pub(crate) fn present(config: &Config, dir: &RemotePath, target: Vec<u8>) -> Res
 
 fn parts(target: &[u8]) -> impl Iterator<Item = &[u8]> {
     target.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".")
-}
-
-/// The part of an absolute target below the remote root.
-fn below_root<'a>(config: &Config, target: &'a [u8]) -> Option<&'a [u8]> {
-    below(config.remote_root.as_deref()?, target)
 }
 
 /// The path of an absolute `target` below `root` (absolute, without links in it) as seen from the
@@ -111,6 +109,31 @@ mod tests {
             ("a", "/srv/data/../x", Err(Errno::EPERM)),
         ] {
             assert_eq!(shown(&inside, dir, target), expected.map(str::to_owned), "{dir}: {target}");
+        }
+    }
+
+    #[test]
+    fn a_link_to_a_path_below_the_mount_point_is_inside() {
+        let mount_point = Some(b"/home/me/mnt".to_vec());
+        let inside = Config { mount_point, ..config(Links::Inside) };
+        for (dir, target, expected) in [
+            ("", "/home/me/mnt/x", Ok("x")),
+            ("a/b", "/home/me/mnt/c/d", Ok("../../c/d")),
+            ("", "/home/me/mnt", Ok(".")),
+            ("", "/home/me/mnt/../x", Err(Errno::EPERM)),
+            ("", "/home/me/mnt2", Err(Errno::EPERM)),
+            ("", "/home/me", Err(Errno::EPERM)),
+            ("", "/srv/data/x", Ok("x")),
+        ] {
+            assert_eq!(shown(&inside, dir, target), expected.map(str::to_owned), "{dir}: {target}");
+        }
+        for links in [Links::Strict, Links::Any] {
+            let others = Config { links, transform_links: true, ..inside.clone() };
+            let as_it_is = match links {
+                Links::Any => Ok("/home/me/mnt/x".to_owned()),
+                _ => Err(Errno::EPERM),
+            };
+            assert_eq!(shown(&others, "", "/home/me/mnt/x"), as_it_is);
         }
     }
 

@@ -2,8 +2,9 @@
 //! whose processes share memory through the mount.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -143,4 +144,41 @@ fn scripts_and_editors_find_what_they_expect() {
     assert!(fs::read_to_string(mount.at("script.bak")).unwrap().contains("says"));
     let ended = run(Command::new("mktemp").arg(mount.at("XXXXXX")));
     assert!(ended.status.success(), "{ended:?}");
+}
+
+/// As `ln -s "$PWD/file"` makes them.
+#[test]
+fn absolute_links_that_were_made_in_the_mount_lead_back_to_it() {
+    let world = World::new();
+    let mount = world.mount(&[]);
+    fs::create_dir_all(mount.at("dir/below")).unwrap();
+    fs::write(mount.at("dir/file"), "content").unwrap();
+    symlink(mount.at("dir/file"), mount.at("dir/below/link")).unwrap();
+    assert_eq!(fs::read(mount.at("dir/below/link")).unwrap(), b"content");
+    let stored = fs::read_link(world.served("dir/below/link")).unwrap();
+    assert_eq!(stored, mount.at("dir/file"), "the server gets the target as it was given");
+    mount.unmount();
+}
+
+/// As a shell in a directory that was removed.
+#[test]
+fn a_directory_that_was_removed_is_empty_for_a_process_that_has_it_open() {
+    let world = World::new();
+    let mount = world.mount(&[]);
+    for replaced in [false, true] {
+        fs::create_dir(mount.at("dir")).unwrap();
+        let open = fs::File::open(mount.at("dir")).unwrap();
+        if replaced {
+            fs::create_dir(mount.at("other")).unwrap();
+            fs::rename(mount.at("other"), mount.at("dir")).unwrap();
+        } else {
+            fs::remove_dir(mount.at("dir")).unwrap();
+        }
+        // Longer than the kernel and the mount may cache attributes.
+        std::thread::sleep(Duration::from_millis(1_500));
+        assert_eq!(open.metadata().unwrap().nlink(), 0);
+        let again = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
+        assert_eq!(fs::read_dir(again).unwrap().flatten().count(), 0);
+    }
+    mount.unmount();
 }

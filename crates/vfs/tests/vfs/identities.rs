@@ -1,6 +1,7 @@
 //! A remote that tells files apart: hard links, replaced files, inode numbers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::{Access, Remote, RenameMode};
 use bytes::Bytes;
@@ -66,6 +67,49 @@ async fn the_attributes_of_a_renamed_file_are_requested_at_once() {
     }
     assert_eq!(vfs.getattr(a.ino).await.unwrap().attr, remote.attr("b"));
     assert_eq!(remote.calls(Call::Lstat), asked + 1);
+}
+
+/// A process that has a directory open, or works in it, keeps it after it was removed.
+#[tokio::test(start_paused = true)]
+async fn a_directory_that_was_removed_here_keeps_its_attributes_and_is_empty() {
+    for replaced in [false, true] {
+        let (remote, vfs) = mounted();
+        remote.put_dir("d");
+        remote.put_dir("other");
+        let dir = found(&vfs, "d").await;
+        let before = remote.attr("d");
+        if replaced {
+            vfs.rename((Ino::ROOT, b"other"), (Ino::ROOT, b"d"), RenameMode::Replace)
+                .await
+                .unwrap();
+        } else {
+            vfs.rmdir(Ino::ROOT, b"d").await.unwrap();
+        }
+        for _ in 0..2 {
+            let stat = vfs.getattr(dir.ino).await.unwrap();
+            assert_eq!(
+                (stat.attr.mode(), stat.attr.uid, stat.nlink),
+                (before.mode(), before.uid, 0)
+            );
+            let listing = vfs.opendir(dir.ino).await.unwrap();
+            vfs.readdir(listing, 0, true, &mut NoEntries).await.unwrap();
+            vfs.releasedir(listing);
+            tokio::time::advance(Duration::from_secs(100)).await;
+        }
+    }
+}
+
+/// Fails if it gets an entry other than `.` and `..`.
+struct NoEntries;
+
+impl EntrySink for NoEntries {
+    fn has_room(&self, _: &[u8]) -> bool {
+        true
+    }
+
+    fn push(&mut self, entry: ListedEntry<'_>) {
+        assert!([&b"."[..], b".."].contains(&entry.name), "{:?}", entry.name);
+    }
 }
 
 /// Takes all entries.
