@@ -154,7 +154,8 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Creates a file or a node. `mode` is file type and permissions, after the umask.
+    /// Creates a file or a node. `mode` is file type and permissions, which `umask` does not apply to
+    /// yet.
     fn mknod(
         &self,
         ctx: &Context,
@@ -167,7 +168,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Creates a directory.
+    /// Creates a directory. `umask` does not apply to `mode` yet.
     fn mkdir(
         &self,
         ctx: &Context,

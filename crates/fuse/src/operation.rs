@@ -31,7 +31,7 @@ pub struct Open {
 pub struct Create {
     /// Flags of `open(2)`.
     pub flags: i32,
-    /// File type and permissions, after the umask.
+    /// File type and permissions, before the umask.
     pub mode: u32,
     /// The caller's umask.
     pub umask: u32,

@@ -493,7 +493,7 @@ impl fuse::Filesystem for Adapter {
         parent: u64,
         name: &[u8],
         mode: u32,
-        _: u32,
+        umask: u32,
         rdev: u32,
     ) -> Result<fuse::Entry> {
         if let Some(answer) = self.repeated(|it| it.create(&self.vfs, ctx, parent, name, false)) {
@@ -504,8 +504,8 @@ impl fuse::Filesystem for Adapter {
             _ => FileKind::from_mode(mode).ok_or(Errno::EINVAL)?,
         };
         let device = fuse::decode_device(rdev);
-        let made = self.vfs.mknod(Ino(parent), name, kind, mode & 0o7777, device);
-        Ok(entry(&made.await?))
+        let perm = self.vfs.perm_of_new(Ino(parent), mode & 0o7777, umask).await;
+        Ok(entry(&self.vfs.mknod(Ino(parent), name, kind, perm, device).await?))
     }
 
     async fn mkdir(
@@ -514,12 +514,13 @@ impl fuse::Filesystem for Adapter {
         parent: u64,
         name: &[u8],
         mode: u32,
-        _: u32,
+        umask: u32,
     ) -> Result<fuse::Entry> {
         if let Some(answer) = self.repeated(|it| it.create(&self.vfs, ctx, parent, name, true)) {
             return answer;
         }
-        Ok(entry(&self.vfs.mkdir(Ino(parent), name, mode & 0o7777).await?))
+        let perm = self.vfs.perm_of_new(Ino(parent), mode & 0o7777, umask).await;
+        Ok(entry(&self.vfs.mkdir(Ino(parent), name, perm).await?))
     }
 
     async fn unlink(&self, ctx: &Context, parent: u64, name: &[u8]) -> Result<()> {
@@ -597,6 +598,7 @@ impl fuse::Filesystem for Adapter {
         let request = open_request(create.flags);
         let exclusive = create.flags & libc::O_EXCL != 0;
         let perm = create.mode & 0o7777;
+        let perm = self.vfs.perm_of_new(Ino(parent), perm, create.umask).await;
         let (made, file) = self.vfs.create(Ino(parent), name, perm, exclusive, request).await?;
         let opened = self.opened(made.ino.0, file).inspect_err(|_| self.vfs.forget(made.ino, 1))?;
         Ok((entry(&made), opened))

@@ -146,6 +146,7 @@ impl Config {
         let always = init::ASYNC_READ
             | init::ATOMIC_O_TRUNC
             | init::BIG_WRITES
+            | init::DONT_MASK
             | init::ASYNC_DIO
             | init::PARALLEL_DIROPS
             | init::MAX_PAGES

@@ -403,7 +403,7 @@ impl Filesystem for Memory {
     ) -> Result<(Entry, Opened)> {
         let mut running = self.begin("create").await;
         running.ended = true;
-        let entry = self.make(name, FileKind::Regular, create.mode, b"")?;
+        let entry = self.make(name, FileKind::Regular, create.mode & !create.umask, b"")?;
         let opened = self.handle(&mut self.state(), create.flags);
         Ok((entry, opened))
     }

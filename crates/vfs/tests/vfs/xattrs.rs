@@ -10,6 +10,7 @@ use testkit::{Call, MemRemote, path};
 use vfs::{Config, Ino, LookupResult, Vfs};
 
 const ACL: &[u8] = b"system.posix_acl_access";
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 struct Mount {
     remote: Arc<MemRemote>,
@@ -123,4 +124,35 @@ async fn a_strict_mount_queries_each_file() {
     mount.set_there("d/f4");
     assert_eq!(mount.counts().await, "0001100000");
     assert_eq!(mount.requests(), (40, 0));
+}
+
+/// Each new file needs the answer, so one is valid for many.
+#[tokio::test(start_paused = true)]
+async fn a_default_access_list_replaces_the_umask_and_is_requested_seldom() {
+    let mount = mounted(Config::default());
+    let dir = mount.ino("d").await;
+    let perm = async || mount.vfs.perm_of_new(dir, 0o666, 0o027).await;
+    let requests = || mount.remote.calls(Call::Getxattr);
+    let none = requests();
+    assert_eq!(perm().await, 0o640);
+    let once = requests();
+    assert!(once <= none + 1);
+    for _ in 0..10 {
+        assert_eq!(perm().await, 0o640);
+    }
+    assert_eq!(mount.vfs.perm_of_new(dir, 0o640, 0o027).await, 0o640);
+    assert_eq!(requests(), once);
+    // Through this mount, it is known at once.
+    let list = Bytes::from_static(b"a list");
+    mount.vfs.setxattr(dir, DEFAULT_ACL, list, SetXattr::Either).await.unwrap();
+    assert_eq!(perm().await, 0o666);
+    mount.vfs.removexattr(dir, DEFAULT_ACL).await.unwrap();
+    assert_eq!(perm().await, 0o640);
+    // Elsewhere, when the attributes of the directory expire.
+    mount.remote.edit(|tree| {
+        let ino = tree.lookup(&path("d"), Follow::No).unwrap();
+        tree.set_xattr(ino, DEFAULT_ACL, Bytes::from_static(b"a list"), SetXattr::Either).unwrap();
+    });
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert_eq!(perm().await, 0o666);
 }

@@ -157,6 +157,40 @@ fn an_access_list_changes_the_mode_and_denies_what_it_says() {
     }
 }
 
+/// In a directory of a group, all of the group may write to what any of them creates.
+#[test]
+fn a_default_access_list_replaces_the_umask_as_on_the_server() {
+    let world = served_by_helper("");
+    fs::create_dir(world.served("there")).unwrap();
+    fs::create_dir(world.served("plain")).unwrap();
+    shell("setfacl -m d:u::rwx,d:g::rwx,d:o::r \"$1\"", &[&world.served("there")]);
+    let mount = world.mount(&[]);
+    let create = "umask 077; mkdir -p \"$1/sub/below\"; touch \"$1/file\" \"$1/sub/below/file\"; \
+        python3 -c 'import os, sys; os.mknod(sys.argv[1], 0o100666)' \"$1/node\"";
+    let names = ["file", "node", "sub", "sub/below", "sub/below/file"];
+    let modes = |dir: &Path| {
+        names.map(|name| fs::metadata(dir.join(name)).unwrap().permissions().mode() & 0o777)
+    };
+    fs::create_dir(world.served("local")).unwrap();
+    shell("setfacl -m d:u::rwx,d:g::rwx,d:o::r \"$1\"", &[&world.served("local")]);
+    shell(create, &[&world.served("local")]);
+    assert_eq!(modes(&world.served("local")), [0o664, 0o664, 0o774, 0o774, 0o664]);
+    for (name, expected) in [
+        ("there", [0o664, 0o664, 0o774, 0o774, 0o664]),
+        ("plain", [0o600, 0o600, 0o700, 0o700, 0o600]),
+    ] {
+        shell(create, &[&mount.at(name)]);
+        assert_eq!(modes(&world.served(name)), expected, "{name}");
+        assert_eq!(modes(&mount.at(name)), expected, "{name} in the mount");
+    }
+    // A list that was set through the mount is valid at once.
+    fs::create_dir(mount.at("here")).unwrap();
+    fs::write(mount.at("here/before"), "").unwrap();
+    shell("setfacl -m d:u::rwx,d:g::rwx,d:o::r \"$1\"", &[&mount.at("here")]);
+    shell(create, &[&mount.at("here")]);
+    assert_eq!(modes(&world.served("here")), modes(&world.served("there")));
+}
+
 /// A write removes the capabilities of a program, and the query before it sends no request.
 #[test]
 fn a_write_removes_capabilities() {

@@ -117,7 +117,7 @@ impl Filesystem for Quota {
         let mut state = self.state();
         let ino = ROOT + 1 + state.files.len() as u64;
         let (data, mtime) = (Vec::new(), Timestamp::now());
-        let perm = create.mode & 0o7777;
+        let perm = create.mode & !create.umask & 0o7777;
         let file = File { data, perm, owner: (0, 0), mtime, is_written: false };
         state.files.insert(ino, file);
         state.names.insert(name.to_vec(), ino);
