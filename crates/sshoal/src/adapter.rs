@@ -55,8 +55,8 @@ pub struct Adapter {
 impl Adapter {
     /// A file system whose files have these [extended attributes](crate::attributes), beside those
     /// of the server. Their cost: before the first write to a file the kernel requests another
-    /// attribute, which is answered without a request to the server. With attributes of either
-    /// kind, set [`fuse::Config::handle_killpriv`].
+    /// attribute, which is answered without a request to the server. Set
+    /// [`fuse::Config::handle_killpriv`].
     ///
     /// With `has_locks`, locks are those of the remote; set [`fuse::Config::posix_locks`] and
     /// [`fuse::Config::flock_locks`], too.
@@ -141,11 +141,24 @@ impl Adapter {
     /// An extended attribute may have changed. An access list contains the mode, which the kernel
     /// keeps: it only requests the time of the change anew.
     fn attribute_changed(&self, ino: u64, name: &[u8]) {
-        if vfs::is_acl(name)
-            && let Some(notifier) = self.notifier.get()
-        {
+        if vfs::is_acl(name) {
+            self.mode_changed(ino);
+        }
+    }
+
+    /// The kernel keeps the mode after requests that are not meant to change it.
+    fn mode_changed(&self, ino: u64) {
+        if let Some(notifier) = self.notifier.get() {
             notifier.inval_attributes(ino);
         }
+    }
+
+    /// Clears set-id bits, as the kernel requests it with a write.
+    async fn drop_set_ids(&self, ino: u64) -> Result<()> {
+        if self.vfs.drop_set_ids(Ino(ino)).await? {
+            self.mode_changed(ino);
+        }
+        Ok(())
     }
 
     /// The answer to a request of the [repeater](crate::inotify)'s thread.
@@ -455,7 +468,7 @@ impl fuse::Filesystem for Adapter {
             return answer;
         }
         if change.kill_suidgid {
-            self.vfs.drop_set_ids(Ino(ino)).await?;
+            self.drop_set_ids(ino).await?;
         }
         let handle = change.fh.map(Handle);
         let set_time = |time| match time {
@@ -579,7 +592,7 @@ impl fuse::Filesystem for Adapter {
             return Err(Errno::ENOSYS);
         }
         if open.kill_suidgid {
-            self.vfs.drop_set_ids(Ino(ino)).await?;
+            self.drop_set_ids(ino).await?;
         }
         let request = open_request(open.flags);
         let mut opened = self.opened(ino, self.vfs.open(Ino(ino), request).await?)?;
@@ -613,7 +626,7 @@ impl fuse::Filesystem for Adapter {
 
     async fn write(&self, _: &Context, ino: u64, write: &fuse::Write, data: Bytes) -> Result<u32> {
         if write.kill_suidgid {
-            self.vfs.drop_set_ids(Ino(ino)).await?;
+            self.drop_set_ids(ino).await?;
         }
         let len = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
         let handle = Handle(write.fh);

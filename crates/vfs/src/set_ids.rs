@@ -14,17 +14,17 @@ const GROUP_EXECUTE: u32 = 0o010;
 
 impl Vfs {
     /// Clears the bits of the file `ino`, if its cached attributes have them. They may be of any
-    /// age, as those that the kernel uses.
-    pub async fn drop_set_ids(&self, ino: Ino) -> Result<()> {
+    /// age, as those that the kernel uses. Returns whether it had any.
+    pub async fn drop_set_ids(&self, ino: Ino) -> Result<bool> {
         let inode = self.inode(ino)?;
         let known = inode.state().last_attr().filter(|attr| attr.kind == FileKind::Regular);
-        let Some(perm) = known.map(|attr| attr.perm) else { return Ok(()) };
+        let Some(perm) = known.map(|attr| attr.perm) else { return Ok(false) };
         let left = without_set_ids(perm);
         if left == perm {
-            return Ok(());
+            return Ok(false);
         }
         let change = AttrChange { perm: Some(left), ..AttrChange::default() };
-        self.setattr(ino, change, None).await.map(drop)
+        self.setattr(ino, change, None).await.map(|_| true)
     }
 }
 

@@ -217,11 +217,10 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
     let no_open = open_modes::may_use_no_open(request);
     // Without OPEN requests there is no handle to lock, and no change to lock out.
     let has_locks = stack.remote.has_locks() && !no_open;
-    let has_attributes = attributes.are_there() || vfs.may_exceed_sftp();
     let config = fuse::Config {
         posix_locks: has_locks && !request.limits.local_posix_locks,
         flock_locks: has_locks && !request.limits.local_flock,
-        ..session_config(request, any_link, has_attributes)
+        ..session_config(request, any_link)
     };
     let servers = Arc::downgrade(&stack);
     let silence = move || servers.upgrade().map_or(Duration::MAX, |it| it.silent_for());
@@ -301,7 +300,7 @@ async fn vfs_config(request: &MountRequest, stack: &Stack) -> Result<vfs::Config
     })
 }
 
-fn session_config(request: &MountRequest, any_link: bool, has_attributes: bool) -> fuse::Config {
+fn session_config(request: &MountRequest, any_link: bool) -> fuse::Config {
     let limits = &request.limits;
     let defaults = fuse::Config::default();
     fuse::Config {
@@ -314,8 +313,8 @@ fn session_config(request: &MountRequest, any_link: bool, has_attributes: bool) 
         cache_symlinks: any_link || open_modes::may_use_no_open(request),
         // Otherwise, when a file has grown, pages with zeros after the old end would be shown.
         data_invalidation: fuse::DataInvalidation::OnSize,
-        // Has an effect only with extended attributes.
-        handle_killpriv: has_attributes,
+        // The kernel itself does not clear set-id bits at a write with O_DIRECT.
+        handle_killpriv: true,
         passthrough: open_modes::may_use_passthrough(request),
         ..defaults
     }

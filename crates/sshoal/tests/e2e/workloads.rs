@@ -182,3 +182,28 @@ fn a_directory_that_was_removed_is_empty_for_a_process_that_has_it_open() {
     }
     mount.unmount();
 }
+
+/// A server clears these bits itself, unless the login is root.
+#[test]
+fn a_write_of_another_user_clears_set_id_bits() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let world = World::new();
+    let mount = world.mount(&["-o", "allow_other"]);
+    for flags in ["", "oflag=direct"] {
+        fs::write(mount.at("program"), pattern(8_192)).unwrap();
+        let mode = fs::Permissions::from_mode(0o6777);
+        fs::set_permissions(mount.at("program"), mode).unwrap();
+        let mut write = Command::new("setpriv");
+        write.args(["--reuid=65534", "--regid=65534", "--clear-groups", "dd", "if=/dev/zero"]);
+        write.args(["bs=4096", "count=1", "conv=notrunc"]).args(flags.split_whitespace());
+        succeed(write.arg(format!("of={}", mount.at("program").display())));
+        for path in [mount.at("program"), world.served("program")] {
+            // The mode alone: the kernel may have it.
+            let mode = succeed(Command::new("stat").args(["-c", "%a"]).arg(&path));
+            assert_eq!(mode.trim(), "777", "{flags} {path:?}");
+        }
+    }
+    mount.unmount();
+}
