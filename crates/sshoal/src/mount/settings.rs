@@ -7,7 +7,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use cli::{EXIT_OK, Problem, printable};
 use control::client::{ask_mount, mount_at, order};
@@ -25,6 +25,9 @@ use crate::program::Program;
 /// The lowest bound of written bytes that can be set later: one request of the kernel, which may be
 /// waiting for room.
 const MIN_DIRTY_BYTES: u32 = 1 << 20;
+
+/// Options that the kernel changes.
+const ACCESS: [&str; 2] = ["ro", "rw"];
 
 /// The words of the command line.
 #[derive(Debug, clap::Args)]
@@ -111,10 +114,29 @@ fn apply_remount(program: Program, words: Words) -> Result<(), Problem> {
             .hint(format!("usage: {} -o remount,OPTION=VALUE MOUNTPOINT", program.name)));
     };
     let mount = mount_at(place)?;
+    let access = options.iter().rfind(|option| ACCESS.iter().any(|it| option == it)).cloned();
     // mount(8) adds what the kernel shows, and that stays as it is.
     let shown: Vec<OsString> = split(&mount.options);
     options.retain(|option| option != "remount" && !shown.contains(option));
-    request_change(place, options, true)
+    request_change(place, options, true)?;
+    match access {
+        Some(access) if (access == "ro") != mount.is_read_only() => change_access(place, &access),
+        _ => Ok(()),
+    }
+}
+
+/// Makes the kernel refuse changes (`ro`) or accept them.
+fn change_access(place: &Path, access: &OsStr) -> Result<(), Problem> {
+    let options = format!("remount,{}", access.display());
+    // Without the helper for this type, which is this program.
+    let mut mount = Command::new("mount");
+    let ended = mount.args(["--internal-only", "-o"]).arg(options).arg(place).status();
+    match ended {
+        Ok(status) if status.success() => Ok(()),
+        // The program has said why.
+        Ok(_) => Err(Problem::new(quoted(access), "not changed")),
+        Err(why) => Err(Problem::new(quoted(access), format!("cannot run mount(8): {why}"))),
+    }
 }
 
 /// The options that can be changed, with their values in `request`.
@@ -141,7 +163,12 @@ pub fn changed(
         let word = OsStr::new(word);
         let (name, value) = name_and_value(word);
         let option = option_table::find(name);
-        if let Some(option) = option.filter(|option| option.change.is_some()) {
+        if is_remount && ACCESS.iter().any(|it| word == *it) {
+            // A mount that was made read-only relies on it.
+            if word == "rw" && request.mount.read_only {
+                return Err(fixed(word));
+            }
+        } else if let Some(option) = option.filter(|option| option.change.is_some()) {
             option.apply(&mut draft, value).map_err(|why| Problem::new(quoted(word), why))?;
         } else if is_remount
             && (given.iter().any(|it| it == word) || option.is_some_and(|it| it.is_ignored()))

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{ready, told};
 use crate::mount::{detach, is_mounted};
-use crate::process::{eventually, run};
+use crate::process::{eventually, run, succeed};
 use crate::status::status;
 use crate::world::{World, program};
 
@@ -118,5 +118,38 @@ fn a_remount_changes_what_can_be_changed() {
         assert_eq!(ended.status.code(), Some(1), "{ended:?}");
         assert!(ended.stderr.contains(&format!("{what}: needs a new mount")), "{ended:?}");
     }
+    mount.unmount();
+}
+
+#[test]
+fn root_makes_a_mount_read_only_and_writable_again() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let world = World::new();
+    let mount = ready(world.mount(&[]));
+    let remount = |options: &str| run(program().args(["-o", options]).arg(mount.place()));
+    std::fs::write(mount.at("file"), "before").unwrap();
+    // As long as a file is open for writing, the kernel refuses.
+    let open = std::fs::File::create(mount.at("open")).unwrap();
+    let ended = remount("remount,ro");
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(
+        ended.stderr.contains("busy") && ended.stderr.contains("'ro': not changed"),
+        "{ended:?}"
+    );
+    drop(open);
+    for _ in 0..2 {
+        let ended = remount("remount,ro,acregmax=9");
+        assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+        let refused = std::fs::write(mount.at("file"), "during").unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    }
+    let ended = remount("remount,rw");
+    assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+    std::fs::write(mount.at("file"), "after").unwrap();
+    assert!(told("set", mount.place(), &[]).contains("acregmax=9\n"));
+    let options = succeed(Command::new("findmnt").args(["-no", "OPTIONS"]).arg(mount.place()));
+    assert!(options.contains("nosuid,nodev"), "{options}");
     mount.unmount();
 }
