@@ -27,7 +27,8 @@ mod option_tests;
 mod source_tests;
 
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 pub use occupied::{is_dead, probe};
@@ -133,8 +134,19 @@ fn resolve_mountpoint(request: &mut MountRequest) -> Result<(), Problem> {
     if !metadata.is_dir() {
         return Err(Problem::new(what(), "not a directory"));
     }
+    let paths = [Some(path.clone()), logical(typed)].into_iter().flatten();
+    request.vfs.mount_points = paths.map(|path| path.into_os_string().into_vec()).collect();
     request.mountpoint = path;
     Ok(())
+}
+
+/// The absolute path of `typed` as shells show it: with the symbolic links that were typed.
+fn logical(typed: &Path) -> Option<PathBuf> {
+    let directory = PathBuf::from(std::env::var_os("PWD").unwrap_or_default());
+    let path: PathBuf = directory.join(typed).components().collect();
+    let leads_there = path.is_absolute() && path.canonicalize().ok() == typed.canonicalize().ok();
+    let is_plain = !path.components().any(|part| part == Component::ParentDir);
+    (leads_there && is_plain).then_some(path)
 }
 
 /// A mount point in messages.

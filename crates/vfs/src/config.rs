@@ -164,9 +164,9 @@ pub struct Config {
     /// The absolute path of the remote root, without a trailing slash; empty for `/`. `None` if
     /// unknown: then no absolute target is inside.
     pub remote_root: Option<Vec<u8>>,
-    /// The absolute path of the mount point: absolute targets below it are inside, too. Programs
-    /// make such links in the mount.
-    pub mount_point: Option<Vec<u8>>,
+    /// Absolute paths that lead to the mount point: absolute targets below them are inside, too.
+    /// Programs make such links in the mount.
+    pub mount_points: Vec<Vec<u8>>,
     /// The remote shows files of several servers: their inode numbers are not shown as they are,
     /// and some may tell files apart while others do not.
     pub is_union: bool,
@@ -215,7 +215,7 @@ impl Default for Config {
             links: Links::default(),
             transform_links: false,
             remote_root: None,
-            mount_point: None,
+            mount_points: Vec::new(),
             is_union: false,
             idmap: IdMap::default(),
             shown: Shown::default(),

@@ -22,8 +22,8 @@ pub(crate) fn present(config: &Config, dir: &RemotePath, target: Vec<u8>) -> Res
     }
     let is_inside = config.links == Links::Inside;
     let remote_root = config.remote_root.as_deref().filter(|_| is_inside || config.transform_links);
-    let mount_point = config.mount_point.as_deref().filter(|_| is_inside);
-    let roots = remote_root.into_iter().chain(mount_point);
+    let mount_points = config.mount_points.iter().map(|root| &root[..]).filter(|_| is_inside);
+    let roots = remote_root.into_iter().chain(mount_points);
     let target = match roots.filter_map(|root| below(root, &target)).next() {
         Some(rest) => relative(dir, rest),
         None => target,
@@ -114,12 +114,13 @@ mod tests {
 
     #[test]
     fn a_link_to_a_path_below_the_mount_point_is_inside() {
-        let mount_point = Some(b"/home/me/mnt".to_vec());
-        let inside = Config { mount_point, ..config(Links::Inside) };
+        let mount_points = vec![b"/data/me/mnt".to_vec(), b"/home/me/mnt".to_vec()];
+        let inside = Config { mount_points, ..config(Links::Inside) };
         for (dir, target, expected) in [
             ("", "/home/me/mnt/x", Ok("x")),
             ("a/b", "/home/me/mnt/c/d", Ok("../../c/d")),
             ("", "/home/me/mnt", Ok(".")),
+            ("", "/data/me/mnt/x", Ok("x")),
             ("", "/home/me/mnt/../x", Err(Errno::EPERM)),
             ("", "/home/me/mnt2", Err(Errno::EPERM)),
             ("", "/home/me", Err(Errno::EPERM)),

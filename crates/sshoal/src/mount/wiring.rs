@@ -6,7 +6,6 @@
 //! INIT.
 
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -291,7 +290,6 @@ async fn vfs_config(request: &MountRequest, stack: &Stack) -> Result<vfs::Config
     Ok(vfs::Config {
         login: stack.login().await,
         remote_root,
-        mount_point: Some(request.mountpoint.as_os_str().as_bytes().to_vec()),
         is_union: stack.union.is_some(),
         idmap: stack.idmap().await?,
         backing_from_bytes: open_modes::may_use_passthrough(request)

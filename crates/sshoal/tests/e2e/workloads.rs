@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::behaviours::pattern;
+use crate::mount::Mount;
 use crate::process::{run, run_within, shell, succeed};
 use crate::world::World;
 
@@ -146,17 +147,26 @@ fn scripts_and_editors_find_what_they_expect() {
     assert!(ended.status.success(), "{ended:?}");
 }
 
-/// As `ln -s "$PWD/file"` makes them.
+/// As `ln -s "$PWD/file"` makes them, also where the home directory is behind a link.
 #[test]
 fn absolute_links_that_were_made_in_the_mount_lead_back_to_it() {
     let world = World::new();
-    let mount = world.mount(&[]);
+    let place = world.mountpoint();
+    let home = world.local("home");
+    symlink(place.parent().unwrap(), &home).unwrap();
+    let typed = home.join(place.file_name().unwrap());
+    let mut command = world.command();
+    command.arg("-f").arg(world.source()).arg(place.file_name().unwrap());
+    command.current_dir(&home).env("PWD", &home);
+    let mount = Mount::start(command, place);
     fs::create_dir_all(mount.at("dir/below")).unwrap();
     fs::write(mount.at("dir/file"), "content").unwrap();
     symlink(mount.at("dir/file"), mount.at("dir/below/link")).unwrap();
     assert_eq!(fs::read(mount.at("dir/below/link")).unwrap(), b"content");
     let stored = fs::read_link(world.served("dir/below/link")).unwrap();
     assert_eq!(stored, mount.at("dir/file"), "the server gets the target as it was given");
+    symlink(typed.join("dir/file"), mount.at("dir/typed")).unwrap();
+    assert_eq!(fs::read(mount.at("dir/typed")).unwrap(), b"content");
     mount.unmount();
 }
 
