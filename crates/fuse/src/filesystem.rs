@@ -154,8 +154,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Creates a file or a node. `mode` is file type and permissions, which `umask` does not apply to
-    /// yet.
+    /// Creates a file or a node. `mode` is file type and permissions, before the umask.
     fn mknod(
         &self,
         ctx: &Context,
@@ -168,7 +167,7 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// Creates a directory. `umask` does not apply to `mode` yet.
+    /// Creates a directory. `mode` is that before the umask.
     fn mkdir(
         &self,
         ctx: &Context,

@@ -146,7 +146,7 @@ impl Adapter {
         }
     }
 
-    /// The kernel keeps the mode after requests that are not meant to change it.
+    /// The kernel does not learn that a request changed the mode.
     fn mode_changed(&self, ino: u64) {
         if let Some(notifier) = self.notifier.get() {
             notifier.inval_attributes(ino);
@@ -591,11 +591,12 @@ impl fuse::Filesystem for Adapter {
             // a handle.
             return Err(Errno::ENOSYS);
         }
-        if open.kill_suidgid {
-            self.drop_set_ids(ino).await?;
-        }
         let request = open_request(open.flags);
-        let mut opened = self.opened(ino, self.vfs.open(Ino(ino), request).await?)?;
+        let opened = self.vfs.open(Ino(ino), request).await?;
+        if open.kill_suidgid {
+            self.drop_set_ids(ino).await.inspect_err(|_| self.vfs.release(opened.handle))?;
+        }
+        let mut opened = self.opened(ino, opened)?;
         // Without written data, close has nothing to wait for and no error to report.
         opened.flags.noflush |= request.access == Access::Read && !self.has_locks;
         Ok(opened)
@@ -613,6 +614,13 @@ impl fuse::Filesystem for Adapter {
         let perm = create.mode & 0o7777;
         let perm = self.vfs.perm_of_new(Ino(parent), perm, create.umask).await;
         let (made, file) = self.vfs.create(Ino(parent), name, perm, exclusive, request).await?;
+        if create.kill_suidgid && !exclusive {
+            let dropped = self.drop_set_ids(made.ino.0).await;
+            dropped.inspect_err(|_| {
+                self.vfs.release(file.handle);
+                self.vfs.forget(made.ino, 1);
+            })?;
+        }
         let opened = self.opened(made.ino.0, file).inspect_err(|_| self.vfs.forget(made.ino, 1))?;
         Ok((entry(&made), opened))
     }

@@ -227,12 +227,8 @@ impl Vfs {
         }
         let cached = match (self.stale_listing(ino), self.path(ino)) {
             (Some(cached), _) => Some(cached),
-            // A process may work in it.
-            (None, Err(_)) if self.tree().was_removed_here(ino) => {
-                Some((Vec::new(), self.stamp_request()))
-            }
-            (None, path) => {
-                let path = path?;
+            (None, Err(_)) => None,
+            (None, Ok(path)) => {
                 self.prefetch.await_listing(&path).await;
                 self.cached_full_listing(ino, &path)
             }
@@ -264,8 +260,12 @@ impl Vfs {
         Ok(DirHandle(number))
     }
 
-    /// Opens the directory `ino` at the remote.
+    /// Opens the directory `ino` at the remote. One that was removed by a local change is empty: a
+    /// process may work in it.
     async fn open_listing(&self, ino: Ino) -> Result<ListingState> {
+        if self.path(ino).is_err() && self.tree().was_removed_here(ino) {
+            return Ok(ListingState::from_cache((Vec::new(), self.stamp_request())));
+        }
         let opening = self.by_path(ino, |path, stamp| async move {
             let dh = self.remote.opendir(&path).await?;
             Ok(ListingState::new(OwnedDh { remote: self.remote.clone(), dh }, stamp))

@@ -23,8 +23,9 @@ pub(crate) fn present(config: &Config, dir: &RemotePath, target: Vec<u8>) -> Res
     let is_inside = config.links == Links::Inside;
     let remote_root = config.remote_root.as_deref().filter(|_| is_inside || config.transform_links);
     let mount_points = config.mount_points.iter().map(|root| &root[..]).filter(|_| is_inside);
-    let roots = remote_root.into_iter().chain(mount_points);
-    let target = match roots.filter_map(|root| below(root, &target)).next() {
+    // A home directory may have the same path on both machines, and contain the mount point.
+    let found = remote_root.into_iter().chain(mount_points).filter_map(|root| below(root, &target));
+    let target = match found.min_by_key(|rest| rest.len()) {
         Some(rest) => relative(dir, rest),
         None => target,
     };
@@ -128,6 +129,9 @@ mod tests {
         ] {
             assert_eq!(shown(&inside, dir, target), expected.map(str::to_owned), "{dir}: {target}");
         }
+        let same_home = Config { remote_root: Some(b"/home/me".to_vec()), ..inside.clone() };
+        assert_eq!(shown(&same_home, "", "/home/me/mnt/x").unwrap(), "x");
+        assert_eq!(shown(&same_home, "", "/home/me/x").unwrap(), "x");
         for links in [Links::Strict, Links::Any] {
             let others = Config { links, transform_links: true, ..inside.clone() };
             let as_it_is = match links {

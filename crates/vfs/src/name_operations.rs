@@ -364,7 +364,12 @@ impl Vfs {
             let inode = {
                 let mut tree = self.tree();
                 tree.record_removal(parent, name);
-                tree.remove_name(parent, name)
+                let is_dir = |inode: Arc<Inode>| inode.kind == FileKind::Directory;
+                match result.is_err() && tree.child(parent, name).is_some_and(is_dir) {
+                    // Another machine may have moved it.
+                    true => tree.lose_name(parent, name),
+                    false => tree.remove_name(parent, name),
+                }
             };
             self.drop_link(inode);
         }
@@ -424,8 +429,22 @@ impl Vfs {
                 self.invalidate_inode(&link);
             }
         })?;
-        let dir = path.parent().ok_or(Errno::EINVAL)?;
-        links::present(&self.config, &dir, target).inspect_err(|errno| {
+        let mut names = self.tree().paths(ino);
+        if names.is_empty() {
+            names.push(path.clone());
+        }
+        let shown = |name: &RemotePath| {
+            let dir = name.parent().ok_or(Errno::EINVAL)?;
+            links::present(&self.config, &dir, target.clone())
+        };
+        let shown: Result<Vec<_>> = names.iter().map(shown).collect();
+        // The kernel does not say which of its names it follows.
+        let is_one = |all: &Vec<Vec<u8>>| all.windows(2).all(|pair| pair[0] == pair[1]);
+        let shown = shown.and_then(|all| {
+            let first = is_one(&all).then(|| all.into_iter().next()).flatten();
+            first.ok_or(Errno::EPERM)
+        });
+        shown.inspect_err(|errno| {
             if *errno == Errno::EPERM && !self.has_refused_link.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     "{path}: a symbolic link that leads out of the mount is refused, as all such \

@@ -364,7 +364,9 @@ impl Tree {
             }
             self.unbind(parent, name);
         }
-        let linked = attr.inode.filter(|inode| inode.links > 1 && !attr.is_dir());
+        // The target of a symbolic link is judged by the place of its name: each has its own node.
+        let has_one_name = attr.is_dir() || attr.kind == FileKind::Symlink;
+        let linked = attr.inode.filter(|inode| inode.links > 1 && !has_one_name);
         if let Some(known) = linked.and_then(|linked| self.get(*self.linked.get(&linked.id)?)) {
             self.add_name(known.ino, parent, name, valid_until);
             self.add_lookup(known.ino);
@@ -440,6 +442,16 @@ impl Tree {
         let inode = self.unbind(parent, name)?;
         if let Some(node) = self.nodes.get_mut(inode.ino) {
             node.removed_here = node.links.first().is_none();
+        }
+        Some(inode)
+    }
+
+    /// Removes `name`, which was gone before a local change removed it. Returns the node that had
+    /// it, and may have another name at the server.
+    pub(crate) fn lose_name(&mut self, parent: Ino, name: &Name) -> Option<Arc<Inode>> {
+        let inode = self.unbind(parent, name)?;
+        if let Some(node) = self.nodes.get_mut(inode.ino) {
+            node.removed_here = false;
         }
         Some(inode)
     }

@@ -4,7 +4,7 @@
 //! ([`base::InodeAttr::xattrs`]). Without that, what is remembered for a short time is which
 //! entries of a directory have none, for programs that query one file after the other.
 //!
-//! Whether a directory has a default access list is remembered as long as attributes of directories
+//! That a directory has no default access list is remembered as long as attributes of directories
 //! are, since each new entry needs it.
 //!
 //! Access lists contain the ids of users and groups, which are translated as owners are.
@@ -49,7 +49,7 @@ const ACL_GROUP: u16 = 0x08;
 /// the time for which that is valid.
 const MAX_DIRECTORIES: usize = 256;
 
-/// Directories of which it is known whether they have a default access list.
+/// Directories of which it is known that they have no default access list.
 const MAX_DEFAULT_ACLS: usize = 4096;
 
 /// Time between the queries of two files of a directory within which the directory is queried
@@ -60,8 +60,8 @@ const SEQUENCE: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct KnownXattrs {
     directories: HashMap<Ino, Directory>,
-    /// Whether a directory has a default access list, and until when that is valid.
-    default_acls: HashMap<Ino, (bool, Instant)>,
+    /// Directories without a default access list, and until when that is valid.
+    no_default_acl: HashMap<Ino, Instant>,
     /// The directory and the file of the last request, and its time.
     last: Option<(Ino, Ino, Instant)>,
     /// Number of changes of attributes that this mount has begun or ended.
@@ -79,7 +79,7 @@ impl KnownXattrs {
     fn note_change(&mut self) {
         self.changes += 1;
         self.directories.clear();
-        self.default_acls.clear();
+        self.no_default_acl.clear();
     }
 
     fn insert(&mut self, dir: Ino, known: Directory, changes: u64) {
@@ -142,45 +142,47 @@ impl Vfs {
     }
 
     /// The permission bits of a new entry of `parent`, created by a program with this umask. A
-    /// default access list of the directory replaces the umask.
+    /// default access list of the directory replaces the umask; not in a union, where the entry may
+    /// be created on another server than that of the list.
     pub async fn perm_of_new(&self, parent: Ino, perm: u32, umask: u32) -> u32 {
-        let is_masked = perm & umask != 0;
-        match is_masked && self.may_exceed_sftp() && self.has_default_acl(parent).await {
+        let may_have_list = self.may_exceed_sftp() && !self.config.is_union;
+        match perm & umask != 0 && may_have_list && self.has_default_acl(parent).await {
             true => perm,
             false => perm & !umask,
         }
     }
 
-    /// Whether the directory `dir` has a default access list, as far as that can be found out.
+    /// Whether the directory `dir` has a default access list, as far as that can be found out. A
+    /// list is never remembered: another machine may have removed it, and then the umask is all that
+    /// protects a new file.
     async fn has_default_acl(&self, dir: Ino) -> bool {
         let Ok(inode) = self.inode(dir) else { return false };
         let now = Instant::now();
         let attr = inode.state().fresh_attr(now);
-        if attr.and_then(|attr| attr.inode?.xattrs) == Some(false) {
-            return false;
-        }
+        let has_none = attr.and_then(|attr| attr.inode?.xattrs) == Some(false);
         let changes = {
             let known = self.known_xattrs.lock();
-            match known.default_acls.get(&dir) {
-                Some((has_one, valid_until)) if now < *valid_until => return *has_one,
-                _ => known.changes,
+            if known.no_default_acl.get(&dir).is_some_and(|valid_until| now < *valid_until) {
+                return false;
             }
+            known.changes
         };
-        let get = |path| async move { self.remote.getxattr(&path, DEFAULT_ACL).await };
-        let has_one = match self.by_any_path(&inode, get).await {
-            Ok(_) => true,
-            Err(Errno::ENODATA | Errno::EOPNOTSUPP) => false,
-            Err(_) => return false,
-        };
+        if !has_none {
+            let get = |path| async move { self.remote.getxattr(&path, DEFAULT_ACL).await };
+            match self.by_any_path(&inode, get).await {
+                Ok(_) => return true,
+                Err(Errno::ENODATA | Errno::EOPNOTSUPP) => {}
+                Err(_) => return false,
+            }
+        }
         let mut known = self.known_xattrs.lock();
         if known.changes == changes {
-            if known.default_acls.len() >= MAX_DEFAULT_ACLS {
-                known.default_acls.clear();
+            if known.no_default_acl.len() >= MAX_DEFAULT_ACLS {
+                known.no_default_acl.clear();
             }
-            let valid_until = now + self.timeout(inode.kind).max;
-            known.default_acls.insert(dir, (has_one, valid_until));
+            known.no_default_acl.insert(dir, now + self.timeout(inode.kind).max);
         }
-        has_one
+        false
     }
 
     /// Whether the server may have extended attributes, and other operations that SFTP has no

@@ -117,12 +117,13 @@ fn apply_remount(program: Program, words: Words) -> Result<(), Problem> {
     let access = options.iter().rfind(|option| ACCESS.iter().any(|it| option == it)).cloned();
     // mount(8) adds what the kernel shows, and that stays as it is.
     let shown: Vec<OsString> = split(&mount.options);
-    options.retain(|option| option != "remount" && !shown.contains(option));
+    options.retain(|option| {
+        option != "remount" && !shown.contains(option) && ACCESS.iter().all(|it| option != it)
+    });
+    let access = access.filter(|access| (access == "ro") != mount.is_read_only());
+    options.extend(access.clone());
     request_change(place, options, true)?;
-    match access {
-        Some(access) if (access == "ro") != mount.is_read_only() => change_access(place, &access),
-        _ => Ok(()),
-    }
+    access.map_or(Ok(()), |access| change_access(place, &access))
 }
 
 /// Makes the kernel refuse changes (`ro`) or accept them.
@@ -130,6 +131,8 @@ fn change_access(place: &Path, access: &OsStr) -> Result<(), Problem> {
     let options = format!("remount,{}", access.display());
     // Without the helper for this type, which is this program.
     let mut mount = Command::new("mount");
+    // The new system calls of Linux are given all options of the mount, which FUSE refuses.
+    mount.env("LIBMOUNT_FORCE_MOUNT2", "always");
     let ended = mount.args(["--internal-only", "-o"]).arg(options).arg(place).status();
     match ended {
         Ok(status) if status.success() => Ok(()),

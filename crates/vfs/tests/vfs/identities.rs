@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Access, Remote, RenameMode};
+use base::{Access, Errno, Remote, RenameMode};
 use bytes::Bytes;
 use testkit::mem::Options;
 use testkit::tree::Limits;
@@ -69,6 +69,25 @@ async fn the_attributes_of_a_renamed_file_are_requested_at_once() {
     assert_eq!(remote.calls(Call::Lstat), asked + 1);
 }
 
+/// By the other name, its target may lead out of the mount.
+#[tokio::test]
+async fn a_symbolic_link_of_two_names_is_judged_by_the_one_that_is_followed() {
+    let (remote, vfs) = mounted();
+    remote.put_dir("a");
+    remote.symlink(b"../file", &path("a/link")).await.unwrap();
+    remote.link(&path("a/link"), &path("link")).await.unwrap();
+    let dir = found(&vfs, "a").await.ino;
+    let LookupResult::Found(deep) = vfs.lookup(dir, b"link").await.unwrap() else { panic!() };
+    assert_eq!(vfs.readlink(deep.ino).await.unwrap(), b"../file");
+    let shallow = found(&vfs, "link").await;
+    assert_eq!(shallow.stat.number, deep.stat.number);
+    assert_eq!(vfs.readlink(shallow.ino).await, Err(Errno::EPERM));
+    assert_eq!(vfs.readlink(deep.ino).await.unwrap(), b"../file");
+    // A second name made here is the same inode.
+    let second = vfs.link(deep.ino, Ino::ROOT, b"second").await.unwrap();
+    assert_eq!(vfs.readlink(second.ino).await, Err(Errno::EPERM));
+}
+
 /// A process that has a directory open, or works in it, keeps it after it was removed.
 #[tokio::test(start_paused = true)]
 async fn a_directory_that_was_removed_here_keeps_its_attributes_and_is_empty() {
@@ -92,11 +111,26 @@ async fn a_directory_that_was_removed_here_keeps_its_attributes_and_is_empty() {
                 (before.mode(), before.uid, 0)
             );
             let listing = vfs.opendir(dir.ino).await.unwrap();
-            vfs.readdir(listing, 0, true, &mut NoEntries).await.unwrap();
+            for _ in 0..2 {
+                vfs.readdir(listing, 0, true, &mut NoEntries).await.unwrap();
+                tokio::time::advance(Duration::from_secs(100)).await;
+            }
             vfs.releasedir(listing);
             tokio::time::advance(Duration::from_secs(100)).await;
         }
     }
+}
+
+/// It may have been moved: then it is not empty.
+#[tokio::test(start_paused = true)]
+async fn a_directory_that_was_gone_already_is_not_empty() {
+    let (remote, vfs) = mounted();
+    remote.put_dir("d");
+    let dir = found(&vfs, "d").await;
+    remote.rename(&path("d"), &path("e"), RenameMode::Replace).await.unwrap();
+    assert_eq!(vfs.rmdir(Ino::ROOT, b"d").await, Err(Errno::ENOENT));
+    assert_eq!(vfs.opendir(dir.ino).await.err(), Some(Errno::ESTALE));
+    assert_eq!(vfs.getattr(dir.ino).await.err(), Some(Errno::ESTALE));
 }
 
 /// Fails if it gets an entry other than `.` and `..`.

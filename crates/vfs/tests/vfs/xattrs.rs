@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Errno, RenameMode, SetXattr};
+use base::{Errno, FileKind, RenameMode, SetXattr};
 use bytes::Bytes;
-use testkit::tree::Follow;
+use testkit::mem::Options;
+use testkit::tree::{Follow, Limits};
 use testkit::{Call, MemRemote, path};
 use vfs::{Config, Ino, LookupResult, Vfs};
 
@@ -155,4 +156,26 @@ async fn a_default_access_list_replaces_the_umask_and_is_requested_seldom() {
     });
     tokio::time::advance(Duration::from_secs(60)).await;
     assert_eq!(perm().await, 0o666);
+    // When it was removed elsewhere, the umask is valid at once.
+    mount.remote.edit(|tree| {
+        let ino = tree.lookup(&path("d"), Follow::No).unwrap();
+        tree.remove_xattr(ino, DEFAULT_ACL).unwrap();
+    });
+    assert_eq!(perm().await, 0o640);
+}
+
+/// The attributes of a directory say that it has none, and are outdated by each new file.
+#[tokio::test]
+async fn new_files_of_a_directory_without_access_lists_cost_no_request() {
+    let limits = Limits { shows_inodes: true, ..Limits::default() };
+    let remote = Arc::new(MemRemote::with(Options { limits, ..Options::default() }));
+    remote.put_dir("d");
+    let vfs = Vfs::new(remote.clone(), Config::default());
+    let LookupResult::Found(dir) = vfs.lookup(Ino::ROOT, b"d").await.unwrap() else { panic!() };
+    assert_eq!(remote.attr("d").inode.unwrap().xattrs, Some(false));
+    for name in [b"a", b"b", b"c"] {
+        assert_eq!(vfs.perm_of_new(dir.ino, 0o666, 0o022).await, 0o644);
+        vfs.mknod(dir.ino, name, FileKind::Regular, 0o644, (0, 0)).await.unwrap();
+    }
+    assert_eq!(remote.calls(Call::Getxattr), 0);
 }

@@ -42,7 +42,7 @@ pub(super) const FSTAB: &[MountOption] = &[
     ignored("iversion", "SFTP has no change counters").help("change counters of inodes"),
     ignored("noiversion", "SFTP has no change counters").help("no change counters of inodes"),
     refused("remount", "only on a command line, for a file system that is mounted")
-        .help("change options of a mount, as `sshoal set`: -o remount,OPTION=VALUE MOUNTPOINT"),
+        .help("change options of a mount: -o remount,OPTION=VALUE MOUNTPOINT; as root ro and rw, too"),
 ];
 
 /// Options that sshfs and libfuse have or had.
