@@ -161,6 +161,11 @@ impl Adapter {
         Ok(())
     }
 
+    /// The same with a request that the kernel does not mark.
+    async fn drop_set_ids_of(&self, ctx: &Context, ino: u64) -> Result<()> {
+        if ctx.uid == 0 { Ok(()) } else { self.drop_set_ids(ino).await }
+    }
+
     /// The answer to a request of the [repeater](crate::inotify)'s thread.
     fn repeated<T>(
         &self,
@@ -836,8 +841,8 @@ impl fuse::Filesystem for Adapter {
 
     async fn fallocate(
         &self,
-        _: &Context,
-        _: u64,
+        ctx: &Context,
+        ino: u64,
         fh: u64,
         offset: u64,
         len: u64,
@@ -850,17 +855,19 @@ impl fuse::Filesystem for Adapter {
             libc::FALLOC_FL_ZERO_RANGE => Allocation::Zero { keep_size },
             _ => return Err(Errno::EOPNOTSUPP),
         };
+        self.drop_set_ids_of(ctx, ino).await?;
         never_enosys(self.vfs.fallocate(Handle(fh), how, offset, len).await)
     }
 
     async fn copy_file_range(
         &self,
-        _: &Context,
+        ctx: &Context,
         _: u64,
         copy: &fuse::CopyFileRange,
     ) -> Result<u64> {
         let from = (Handle(copy.fh_in), copy.offset_in);
         let to = (Handle(copy.fh_out), copy.offset_out);
+        self.drop_set_ids_of(ctx, copy.ino_out).await?;
         self.vfs.copy_file_range(from, to, copy.len).await
     }
 }

@@ -41,8 +41,9 @@ pub(super) const FSTAB: &[MountOption] = &[
     ignored("nomand", "Linux has removed mandatory locks").help("no mandatory locks"),
     ignored("iversion", "SFTP has no change counters").help("change counters of inodes"),
     ignored("noiversion", "SFTP has no change counters").help("no change counters of inodes"),
-    refused("remount", "only on a command line, for a file system that is mounted")
-        .help("change options of a mount: -o remount,OPTION=VALUE MOUNTPOINT; as root ro and rw, too"),
+    refused("remount", "only on a command line, for a file system that is mounted").help(
+        "change options of a mount: -o remount,OPTION=VALUE MOUNTPOINT; as root ro and rw, too",
+    ),
 ];
 
 /// Options that sshfs and libfuse have or had.

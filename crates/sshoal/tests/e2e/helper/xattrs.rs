@@ -191,6 +191,35 @@ fn a_default_access_list_replaces_the_umask_as_on_the_server() {
     assert_eq!(modes(&world.served("here")), modes(&world.served("there")));
 }
 
+/// As a write does; the kernel does not mark these requests.
+#[test]
+fn an_allocation_by_another_user_clears_set_id_bits() {
+    if !is_root() {
+        return;
+    }
+    let world = served_by_helper("");
+    let mount = world.mount(&["-o", "allow_other"]);
+    for (user, left) in [("0", "6777"), ("65534", "777")] {
+        for script in [
+            "fallocate -l 100000 \"$1\"",
+            "python3 -c 'import os, sys; f = os.open(sys.argv[1], os.O_RDWR); \
+                os.copy_file_range(f, f, 10, 0, 100)' \"$1\"",
+        ] {
+            fs::write(mount.at("program"), [1; 1000]).unwrap();
+            let mode = fs::Permissions::from_mode(0o6777);
+            fs::set_permissions(mount.at("program"), mode).unwrap();
+            let mut command = std::process::Command::new("setpriv");
+            command.args(["--reuid", user, "--regid", user, "--clear-groups", "sh", "-c", script]);
+            succeed(command.arg("sh").arg(mount.at("program")));
+            for path in [mount.at("program"), world.served("program")] {
+                let mode =
+                    succeed(std::process::Command::new("stat").args(["-c", "%a"]).arg(&path));
+                assert_eq!(mode.trim(), left, "{user} {script} {path:?}");
+            }
+        }
+    }
+}
+
 /// A write removes the capabilities of a program, and the query before it sends no request.
 #[test]
 fn a_write_removes_capabilities() {
