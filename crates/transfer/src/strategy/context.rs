@@ -200,7 +200,12 @@ impl Context {
     pub(super) fn local_root(&self, target: &LocalOperand) -> Result<Arc<Local>, CopyError> {
         let failed = |error| {
             let what = format!("target '{}'", target.printable());
-            CopyError::failed(what, format!("{error}\n  {PARENTS}"))
+            match error {
+                local::Error::Missing { .. } => {
+                    CopyError::failed(what, format!("{error}\n  {PARENTS}"))
+                }
+                error => CopyError::failed(what, error),
+            }
         };
         Local::open(&target.directory).map(Arc::new).map_err(failed)
     }
