@@ -37,6 +37,8 @@ use std::time::{Duration, Instant};
 
 use base::Mutex;
 use mountinfo::Mount;
+use rustix::fs::{CWD, OFlags};
+use rustix::io::Errno;
 use union::Union;
 use vfs::ForeignChange;
 
@@ -103,6 +105,13 @@ impl Repeater {
     /// runtime.
     pub fn start(&self, mount: Option<&Mount>, union: Option<&Arc<Union>>) {
         let (Some(queue), Some(mount)) = (self.queue.lock().take(), mount) else { return };
+        if plan::open_inside(CWD, b".", OFlags::PATH).err() == Some(Errno::NOSYS) {
+            tracing::warn!(
+                "inotify: watchers do not see changes at the server; that needs openat2, which \
+                 Linux has since 5.6"
+            );
+            return;
+        }
         let (shared, mount) = (self.shared.clone(), mount.clone());
         let sources = union.map(Sources::new).transpose();
         let started = sources.and_then(|sources| {
