@@ -616,8 +616,7 @@ impl fuse::Filesystem for Adapter {
     ) -> Result<(fuse::Entry, fuse::Opened)> {
         let request = open_request(create.flags);
         let exclusive = create.flags & libc::O_EXCL != 0;
-        let perm = create.mode & 0o7777;
-        let perm = self.vfs.perm_of_new(Ino(parent), perm, create.umask).await;
+        let perm = self.vfs.perm_of_new(Ino(parent), create.mode & 0o7777, create.umask).await;
         let (made, file) = self.vfs.create(Ino(parent), name, perm, exclusive, request).await?;
         if create.kill_suidgid && !exclusive {
             let dropped = self.drop_set_ids(made.ino.0).await;

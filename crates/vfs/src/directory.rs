@@ -263,7 +263,7 @@ impl Vfs {
     /// Opens the directory `ino` at the remote. One that was removed by a local change is empty: a
     /// process may work in it.
     async fn open_listing(&self, ino: Ino) -> Result<ListingState> {
-        if self.path(ino).is_err() && self.tree().was_removed_here(ino) {
+        if self.tree().was_removed_here(ino) {
             return Ok(ListingState::from_cache((Vec::new(), self.stamp_request())));
         }
         let opening = self.by_path(ino, |path, stamp| async move {

@@ -439,10 +439,10 @@ impl Vfs {
         };
         let shown: Result<Vec<_>> = names.iter().map(shown).collect();
         // The kernel does not say which of its names it follows.
-        let is_one = |all: &Vec<Vec<u8>>| all.windows(2).all(|pair| pair[0] == pair[1]);
-        let shown = shown.and_then(|all| {
-            let first = is_one(&all).then(|| all.into_iter().next()).flatten();
-            first.ok_or(Errno::EPERM)
+        let shown = shown.and_then(|mut all| {
+            all.dedup();
+            let [target] = <[_; 1]>::try_from(all).map_err(|_| Errno::EPERM)?;
+            Ok(target)
         });
         shown.inspect_err(|errno| {
             if *errno == Errno::EPERM && !self.has_refused_link.swap(true, Ordering::Relaxed) {

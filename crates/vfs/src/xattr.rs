@@ -83,13 +83,15 @@ impl KnownXattrs {
     }
 
     fn insert(&mut self, dir: Ino, known: Directory, changes: u64) {
-        if self.changes != changes {
-            return;
+        if self.changes == changes {
+            insert_bounded(&mut self.directories, MAX_DIRECTORIES, dir, known);
         }
-        if self.directories.len() >= MAX_DIRECTORIES {
-            self.directories.clear();
+    }
+
+    fn insert_no_default_acl(&mut self, dir: Ino, valid_until: Instant, changes: u64) {
+        if self.changes == changes {
+            insert_bounded(&mut self.no_default_acl, MAX_DEFAULT_ACLS, dir, valid_until);
         }
-        self.directories.insert(dir, known);
     }
 
     /// Notes a request for a file. Returns whether another one of its directory was requested just
@@ -156,10 +158,7 @@ impl Vfs {
     /// list is never remembered: another machine may have removed it, and then the umask is all that
     /// protects a new file.
     async fn has_default_acl(&self, dir: Ino) -> bool {
-        let Ok(inode) = self.inode(dir) else { return false };
         let now = Instant::now();
-        let attr = inode.state().fresh_attr(now);
-        let has_none = attr.and_then(|attr| attr.inode?.xattrs) == Some(false);
         let changes = {
             let known = self.known_xattrs.lock();
             if known.no_default_acl.get(&dir).is_some_and(|valid_until| now < *valid_until) {
@@ -167,7 +166,9 @@ impl Vfs {
             }
             known.changes
         };
-        if !has_none {
+        let Ok(inode) = self.inode(dir) else { return false };
+        let attr = inode.state().fresh_attr(now);
+        if attr.and_then(|attr| attr.inode?.xattrs) != Some(false) {
             let get = |path| async move { self.remote.getxattr(&path, DEFAULT_ACL).await };
             match self.by_any_path(&inode, get).await {
                 Ok(_) => return true,
@@ -175,13 +176,8 @@ impl Vfs {
                 Err(_) => return false,
             }
         }
-        let mut known = self.known_xattrs.lock();
-        if known.changes == changes {
-            if known.no_default_acl.len() >= MAX_DEFAULT_ACLS {
-                known.no_default_acl.clear();
-            }
-            known.no_default_acl.insert(dir, now + self.timeout(inode.kind).max);
-        }
+        let valid_until = now + self.timeout(inode.kind).max;
+        self.known_xattrs.lock().insert_no_default_acl(dir, valid_until, changes);
         false
     }
 
@@ -298,6 +294,14 @@ impl Vfs {
         }
         unreachable!("the last attempt returns")
     }
+}
+
+/// Inserts `value`; a map that is full is emptied first.
+fn insert_bounded<V>(map: &mut HashMap<Ino, V>, max: usize, ino: Ino, value: V) {
+    if map.len() >= max {
+        map.clear();
+    }
+    map.insert(ino, value);
 }
 
 /// Whether a list of attributes contains this one if it exists. File systems have others below

@@ -26,8 +26,10 @@ use crate::program::Program;
 /// waiting for room.
 const MIN_DIRTY_BYTES: u32 = 1 << 20;
 
-/// Options that the kernel changes.
-const ACCESS: [&str; 2] = ["ro", "rw"];
+/// Whether this is an option that the kernel changes.
+fn is_access(option: &OsStr) -> bool {
+    option == "ro" || option == "rw"
+}
 
 /// The words of the command line.
 #[derive(Debug, clap::Args)]
@@ -114,12 +116,10 @@ fn apply_remount(program: Program, words: Words) -> Result<(), Problem> {
             .hint(format!("usage: {} -o remount,OPTION=VALUE MOUNTPOINT", program.name)));
     };
     let mount = mount_at(place)?;
-    let access = options.iter().rfind(|option| ACCESS.iter().any(|it| option == it)).cloned();
+    let access = options.iter().rfind(|option| is_access(option)).cloned();
     // mount(8) adds what the kernel shows, and that stays as it is.
     let shown: Vec<OsString> = split(&mount.options);
-    options.retain(|option| {
-        option != "remount" && !shown.contains(option) && ACCESS.iter().all(|it| option != it)
-    });
+    options.retain(|option| option != "remount" && !shown.contains(option) && !is_access(option));
     let access = access.filter(|access| (access == "ro") != mount.is_read_only());
     options.extend(access.clone());
     request_change(place, options, true)?;
@@ -166,7 +166,7 @@ pub fn changed(
         let word = OsStr::new(word);
         let (name, value) = name_and_value(word);
         let option = option_table::find(name);
-        if is_remount && ACCESS.iter().any(|it| word == *it) {
+        if is_remount && is_access(word) {
             // A mount that was made read-only relies on it.
             if word == "rw" && request.mount.read_only {
                 return Err(fixed(word));
