@@ -7,11 +7,13 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use cli::{EXIT_OK, Problem, printable};
 use control::client::{ask_mount, mount_at, order};
 use control::{Reply, Setting, Wish};
+use mountinfo::Mount;
+use rustix::mount::{MountFlags, mount_remount};
 use vfs::Consistency;
 
 use super::command_line::check_option_name;
@@ -123,23 +125,30 @@ fn apply_remount(program: Program, words: Words) -> Result<(), Problem> {
     let access = access.filter(|access| (access == "ro") != mount.is_read_only());
     options.extend(access.clone());
     request_change(place, options, true)?;
-    access.map_or(Ok(()), |access| change_access(place, &access))
+    access.map_or(Ok(()), |access| change_access(&mount, &access))
 }
 
-/// Makes the kernel refuse changes (`ro`) or accept them.
-fn change_access(place: &Path, access: &OsStr) -> Result<(), Problem> {
-    let options = format!("remount,{}", access.display());
-    // Without the helper for this type, which is this program.
-    let mut mount = Command::new("mount");
-    // The new system calls of Linux are given all options of the mount, which FUSE refuses.
-    mount.env("LIBMOUNT_FORCE_MOUNT2", "always");
-    let ended = mount.args(["--internal-only", "-o"]).arg(options).arg(place).status();
-    match ended {
-        Ok(status) if status.success() => Ok(()),
-        // The program has said why.
-        Ok(_) => Err(Problem::new(quoted(access), "not changed")),
-        Err(why) => Err(Problem::new(quoted(access), format!("cannot run mount(8): {why}"))),
-    }
+/// The flags that a remount removes from a mount unless it names them, by their names in the mount
+/// table. Those for access times stay if none of them is named.
+const FLAGS: [(&str, MountFlags); 7] = [
+    ("nosuid", MountFlags::NOSUID),
+    ("nodev", MountFlags::NODEV),
+    ("noexec", MountFlags::NOEXEC),
+    ("nosymfollow", MountFlags::NOSYMFOLLOW),
+    ("sync", MountFlags::SYNCHRONOUS),
+    ("dirsync", MountFlags::DIRSYNC),
+    ("lazytime", MountFlags::LAZYTIME),
+];
+
+/// Makes the kernel refuse changes (`ro`) or accept them. All other flags of the mount stay as they
+/// are. mount(8) would take them from fstab, which does not name this program's defaults.
+fn change_access(mount: &Mount, access: &OsStr) -> Result<(), Problem> {
+    let present = split(&mount.options);
+    let kept = FLAGS.iter().filter(|(name, _)| present.iter().any(|option| option == name));
+    let mut flags = kept.fold(MountFlags::empty(), |flags, (_, flag)| flags | *flag);
+    flags.set(MountFlags::RDONLY, access == "ro");
+    mount_remount(&mount.mountpoint, flags, "")
+        .map_err(|why| Problem::new(quoted(access), format!("not changed: {why}")))
 }
 
 /// The options that can be changed, with their values in `request`.
@@ -219,6 +228,7 @@ mod tests {
     use super::*;
     use crate::mount::option_tests::whole_request as request;
     use crate::mount::request::LogLevel;
+    use std::process::Command;
     use std::time::Duration;
     use vfs::Timeout;
 
@@ -305,5 +315,39 @@ mod tests {
         assert!(said(own, &["-o", "remount"]).contains("missing"));
         let given = words(&["h:", "/m", "-o", "a,b=-o", "-oc", "-f"]);
         assert_eq!(Words::of(own, given).unwrap().options, ["a", "b=-o", "c"]);
+    }
+
+    /// Set in the process that runs in a mount namespace of its own.
+    const INSIDE: &str = "SSHOAL_TEST_INSIDE";
+
+    #[test]
+    fn a_mount_keeps_its_other_flags_when_it_becomes_read_only_and_writable() {
+        if std::env::var_os(INSIDE).is_none() {
+            let mut command = Command::new("unshare");
+            command.args(["-m", "--propagation", "private"]);
+            if !rustix::process::geteuid().is_root() {
+                command.args(["-U", "-r"]);
+            }
+            command.arg(std::env::current_exe().unwrap()).args(["--exact", "--nocapture"]);
+            let name = "a_mount_keeps_its_other_flags_when_it_becomes_read_only_and_writable";
+            command.arg(format!("mount::settings::tests::{name}")).env(INSIDE, "1");
+            let output = command.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{said}");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let others = FLAGS.iter().fold(MountFlags::NOATIME, |flags, (_, flag)| flags | *flag);
+        for flags in [MountFlags::NOSUID | MountFlags::NODEV, others] {
+            rustix::mount::mount("tmpfs", dir.path(), "tmpfs", flags, None).unwrap();
+            let mount = || mountinfo::find(dir.path()).unwrap().unwrap();
+            let before = mount();
+            for (access, is_read_only) in [("ro", true), ("rw", false)] {
+                change_access(&mount(), OsStr::new(access)).unwrap();
+                assert_eq!(mount().is_read_only(), is_read_only);
+            }
+            assert_eq!(mount(), before);
+            rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::empty()).unwrap();
+        }
     }
 }

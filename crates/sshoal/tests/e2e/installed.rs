@@ -256,15 +256,19 @@ const IN_FSTAB: &str = r#"
 root=$1 place=$2 fstab=$3 source=$4
 mount --bind "$root/usr/local/bin" /usr/local/bin
 mount --bind "$root/sbin" /sbin
+mount --bind "$fstab" /etc/fstab
+flags() { findmnt -no OPTIONS "$place" | tr , '\n' | grep -x -e ro -e rw -e nosuid -e nodev | xargs; }
 
-mount -T "$fstab" "$place"
+mount "$place"
 findmnt -no FSTYPE,SOURCE "$place"
-findmnt -no OPTIONS "$place" | tr , '\n' | grep -x -e ro -e rw -e nosuid -e nodev
-mount -T "$fstab" -o remount,acregmax=9 "$place"
+flags
+mount -o remount,acregmax=9 "$place"
 /usr/local/bin/sshoal set "$place" | grep -x acregmax=9
-mount -T "$fstab" -o remount,ro "$place"
+mount -o remount,ro "$place"
+flags
 touch "$place/file" 2>/dev/null || echo read-only
-mount -T "$fstab" -o remount,rw "$place"
+mount -o remount,rw "$place"
+flags
 echo through fstab >"$place/file"
 /usr/local/bin/sshoal umount "$place"
 
@@ -313,11 +317,11 @@ fn mount_8_finds_the_helper_by_its_type() {
     let kind_and_source = format!("fuse.sshoal {}", world.source());
     let expected = [
         &kind_and_source,
-        "rw",
-        "nosuid",
-        "nodev",
+        "rw nosuid nodev",
         "acregmax=9",
+        "ro nosuid nodev",
         "read-only",
+        "rw nosuid nodev",
         "through fstab",
         "fuse.sshoal",
         "unmounted",
