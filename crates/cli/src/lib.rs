@@ -1,11 +1,13 @@
 //! Messages, exit codes and output of the command-line programs `sshoal` and `sshoal-bench`, and
 //! what is generated from their definitions: [manual pages](manual) and [completions](completion).
+//! Also the [signals] that they handle.
 //!
 //! A message has the form `sshoal: what: why`, with a hint on a line of its own.
 #![forbid(unsafe_code)]
 
 pub mod completion;
 pub mod manual;
+pub mod signals;
 
 use std::ffi::OsStr;
 use std::fmt;

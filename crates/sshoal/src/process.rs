@@ -3,10 +3,11 @@
 use std::io;
 use std::path::PathBuf;
 
+use cli::signals::HandledSignal;
 use cli::{OrProblem, Problem};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 
 /// The current directory.
 pub fn current_directory() -> Result<PathBuf, Problem> {
@@ -42,27 +43,27 @@ fn allow_many_descriptors() {
 
 /// The signals that request the end of the process. From here on, they do not end it by themselves.
 pub struct EndSignals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
+    terminate: HandledSignal,
+    interrupt: HandledSignal,
+    hangup: HandledSignal,
 }
 
 impl EndSignals {
     /// Must be called within a runtime.
     pub fn new() -> io::Result<EndSignals> {
         Ok(EndSignals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
+            terminate: HandledSignal::new(SignalKind::terminate())?,
+            interrupt: HandledSignal::new(SignalKind::interrupt())?,
+            hangup: HandledSignal::new(SignalKind::hangup())?,
         })
     }
 
     /// Waits for the next one; returns its number.
     pub async fn next(&mut self) -> i32 {
         tokio::select! {
-            _ = self.terminate.recv() => libc::SIGTERM,
-            _ = self.interrupt.recv() => libc::SIGINT,
-            _ = self.hangup.recv() => libc::SIGHUP,
+            () = self.terminate.received() => libc::SIGTERM,
+            () = self.interrupt.received() => libc::SIGINT,
+            () = self.hangup.received() => libc::SIGHUP,
         }
     }
 }

@@ -22,11 +22,12 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use base::shell::quote;
+use cli::signals::HandledSignal;
 use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 use control::place::{Host, Place};
 use control::{Wish, client};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 
 use control::inside::{self, Inside};
 
@@ -231,14 +232,14 @@ struct Ended {
 }
 
 /// Runs a command to its end. Signals of the terminal reach it as they reach this process; others
-/// are passed on.
+/// are passed on. A signal that this process ignores, the command also ignores.
 fn supervise(command: Command) -> io::Result<Ended> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let (status, is_interrupted, heard) = runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut quit = signal(SignalKind::quit())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut hangup = signal(SignalKind::hangup())?;
+        let mut interrupt = HandledSignal::new(SignalKind::interrupt())?;
+        let mut quit = HandledSignal::new(SignalKind::quit())?;
+        let mut terminate = HandledSignal::new(SignalKind::terminate())?;
+        let mut hangup = HandledSignal::new(SignalKind::hangup())?;
         let mut child = tokio::process::Command::from(command).spawn()?;
         let heard = match child.stderr.take() {
             Some(stderr) => Some(hear(stderr.into_owned_fd()?.into())),
@@ -248,10 +249,10 @@ fn supervise(command: Command) -> io::Result<Ended> {
         loop {
             let passed_on = tokio::select! {
                 status = child.wait() => return io::Result::Ok((status?, is_interrupted, heard)),
-                _ = interrupt.recv() => None,
-                _ = quit.recv() => None,
-                _ = terminate.recv() => Some(Signal::TERM),
-                _ = hangup.recv() => Some(Signal::HUP),
+                () = interrupt.received() => None,
+                () = quit.received() => None,
+                () = terminate.received() => Some(Signal::TERM),
+                () = hangup.received() => Some(Signal::HUP),
             };
             is_interrupted = true;
             let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));

@@ -5,7 +5,8 @@ use std::io;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use tokio::signal::unix::{SignalKind, signal};
+use cli::signals::HandledSignal;
+use tokio::signal::unix::SignalKind;
 
 /// The signals received.
 pub struct Interrupts(Receiver<()>);
@@ -15,18 +16,18 @@ impl Interrupts {
     pub fn listen() -> io::Result<Interrupts> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let entered = runtime.enter();
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut hangup = signal(SignalKind::hangup())?;
+        let mut interrupt = HandledSignal::new(SignalKind::interrupt())?;
+        let mut terminate = HandledSignal::new(SignalKind::terminate())?;
+        let mut hangup = HandledSignal::new(SignalKind::hangup())?;
         drop(entered);
         let (sender, receiver) = channel();
         thread::Builder::new().name("signals".to_owned()).spawn(move || {
             runtime.block_on(async move {
                 loop {
                     tokio::select! {
-                        _ = interrupt.recv() => {}
-                        _ = terminate.recv() => {}
-                        _ = hangup.recv() => {}
+                        () = interrupt.received() => {}
+                        () = terminate.received() => {}
+                        () = hangup.received() => {}
                     }
                     if sender.send(()).is_err() {
                         return;

@@ -176,6 +176,31 @@ fn a_signal_ends_the_command() {
     mount.unmount();
 }
 
+/// As under nohup(1): ssh and the command at the server go on.
+#[test]
+fn an_ignored_signal_does_not_end_the_command() {
+    let world = World::new();
+    let mount = ready(world.mount(&[]));
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(program_path());
+    command.args(["run", "cat"]).current_dir(mount.place());
+    command.env_remove("SSH_AUTH_SOCK").env_remove("XDG_RUNTIME_DIR");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut process = Process::spawn(&mut command);
+    let echo = |process: &mut Process, word: &[u8; 6]| {
+        process.child().stdin.as_mut().unwrap().write_all(word).unwrap();
+        let mut echoed = [0; 6];
+        process.child().stdout.as_mut().unwrap().read_exact(&mut echoed).unwrap();
+        assert_eq!(echoed, *word);
+    };
+    echo(&mut process, b"before");
+    process.signal(Signal::HUP);
+    echo(&mut process, b"after.");
+    drop(process.child().stdin.take());
+    assert!(process.wait(Duration::from_secs(60)).success());
+    mount.unmount();
+}
+
 #[test]
 fn only_the_owner_of_a_mount_runs_commands_through_it() {
     if !rustix::process::geteuid().is_root() {
