@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use cli::{Problem, printable};
+use control::record;
 use mountinfo::Mount;
 
 /// A file system that does not answer within this time is treated as hung. More than a slow link
@@ -48,20 +49,23 @@ pub fn clear(
         if !mountinfo::is_fuse(&mount.kind) {
             break;
         }
-        let is_ours = mount.kind == "fuse.sshoal";
         let named = format!("{} ({})", printable(&mount.source), printable(&mount.kind));
         let at = printable(&mount.mountpoint);
         let answer = answer(&mount.mountpoint)
             .map_err(|error| Problem::new(what, format!("cannot be probed: {error}")))?;
         match answer {
-            Answer::Good if is_ours && !may_cover => {
+            Answer::Good if record::is_ours(&mount) && !may_cover => {
                 let why = format!("{named} is already mounted here");
                 return Err(Problem::new(what, why).hint(format!(
                     "`sshoal umount {at}` unmounts it; -o nonempty mounts over it"
                 )));
             }
             Answer::Good => break,
-            Answer::Dead if is_ours && fuse::unmount(&mount.mountpoint, true).is_ok() => {
+            // Without a daemon it has no record: only the type shows that it is ours.
+            Answer::Dead
+                if mount.kind == "fuse.sshoal"
+                    && fuse::unmount(&mount.mountpoint, true).is_ok() =>
+            {
                 note(&format!("{what}: removed a dead mount of {named}"));
             }
             Answer::Dead => {
@@ -86,7 +90,7 @@ pub fn clear(
 
 /// The command that unmounts a mount.
 pub fn unmount_command(mount: &Mount, lazy: bool) -> &'static str {
-    match (mount.kind == "fuse.sshoal", lazy) {
+    match (record::is_ours(mount), lazy) {
         (true, false) => "sshoal umount",
         (true, true) => "sshoal umount -z",
         (false, false) => "fusermount3 -u",

@@ -5,8 +5,10 @@ use std::fs::File;
 use std::process::{Child, Command, ExitCode};
 
 use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use control::record;
 
 use super::command_line::SavedMount;
+use super::occupied::is_dead;
 use crate::config_file::{Configuration, Places};
 
 /// Mounts all that are not mounted yet. A failure does not stop the others; the exit code is
@@ -73,9 +75,9 @@ fn failure((name, mut child): (String, Child)) -> Option<String> {
     }
 }
 
-/// Whether it is already mounted, so that the command can be repeated. The directory itself is not
-/// accessed: a mount with an unreachable host would block.
+/// Whether it is already mounted, so that the command can be repeated. A dead mount is not: its
+/// process removes it and mounts again. A mount that does not answer is left alone.
 fn is_mounted(mount: &SavedMount) -> bool {
     let found = mount.mountpoint.as_ref().and_then(|place| mountinfo::find(place).ok().flatten());
-    found.is_some_and(|found| found.kind == "fuse.sshoal")
+    found.is_some_and(|found| record::is_ours(&found) && !is_dead(&found))
 }

@@ -5,10 +5,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
 
 use super::{Hosts, content, names};
 use crate::mount::Mount;
-use crate::process::{Ended, run, succeed};
+use crate::process::{Ended, eventually, run, succeed};
+use crate::status::status;
 use crate::world::{program, refusal};
 
 /// Hosts with a configuration file, and mount points `one`, `two` and so on.
@@ -112,6 +116,46 @@ fn all_are_mounted_and_one_that_fails_stops_no_other() {
     let table = fs::read_to_string("/proc/self/mounts").unwrap();
     let second = configured.hosts.local("two");
     assert_eq!(table.matches(second.to_str().unwrap()).count(), 1, "mounted once");
+    configured.umount("one");
+    configured.umount("two");
+}
+
+#[test]
+fn a_dead_mount_is_made_again_and_one_of_another_type_is_not() {
+    let text = "
+[defaults.options]
+ssh_config = '{F}'
+[mount.first]
+mountpoint = '{one}'
+sources = '{alpha}'
+[mount.second]
+mountpoint = '{two}'
+sources = '{alpha}'
+options = ['subtype=other']
+";
+    let configured = Configured::new(&["alpha"], text);
+    configured.hosts.put("alpha", "a", "of alpha");
+    let lines = |place: &str| {
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let field = format!(" {} ", configured.hosts.local(place).display());
+        table.lines().filter(|line| line.contains(&field)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    for _ in 0..2 {
+        succeed(&mut configured.command(&["mount", "--all"]));
+        let second = lines("two");
+        assert!(second.len() == 1 && second[0].contains(" fuse.other "), "{second:?}");
+    }
+    let said = refusal(&mut configured.command(&["mount", "second"]));
+    assert!(said.contains("second (fuse.other) is already mounted here"), "{said}");
+    let pid = status(&configured.hosts.local("one"))["pid"].as_i64().unwrap();
+    let daemon = Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    rustix::process::kill_process(daemon, Signal::KILL).unwrap();
+    eventually(Duration::from_secs(10), "it is dead", || {
+        status(&configured.hosts.local("one"))["daemon"] == "dead"
+    });
+    succeed(&mut configured.command(&["mount", "--all"]));
+    assert_eq!(names(configured.hosts.local("one")), ["a"]);
+    assert_eq!((lines("one").len(), lines("two").len()), (1, 1));
     configured.umount("one");
     configured.umount("two");
 }
